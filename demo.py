@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--serve", type=int, default=1, help="1: serve the page until Ctrl-C; 0: end after the table")
     parser.add_argument("--port", type=int, default=3000)
     args = parser.parse_args()
-    # Everything the demo makes lies in one folder beside it, so that a user's own zoo is left alone.
+    # The demo writes everything into one folder beside this file and leaves the user's own zoo unchanged.
     os.environ["ZOO_HOME"] = str(HOME)
     shutil.rmtree(HOME, ignore_errors=True)
     rows = main_job(HOME / "unseen", HOME / "gallery")
@@ -33,7 +33,7 @@ def main() -> int:
 
 
 def main_job(images: Path, gallery: Path) -> list[tuple[str, str]]:
-    """Every step through the command line; the rows of the closing table."""
+    """Run every step through the command line; return the rows of the closing table."""
     step("Train margin loss with distance-weighted mining on rendered characters (glyphs)")
     run("train", "margin-conv4-glyphs", "--as", UNTRAINED, "--set", "schedule.epochs=0", "--quiet")
     trained = run("train", "margin-conv4-glyphs", "--as", MODEL)
@@ -62,7 +62,7 @@ def main_job(images: Path, gallery: Path) -> list[tuple[str, str]]:
 
 
 def run(*command: str) -> Any:
-    """A `zoo` subcommand's JSON answer; its progress goes to the terminal."""
+    """Run a `zoo` command and return its JSON output; its progress goes to the terminal."""
     outcome = subprocess.run([ZOO, *command, "--json"], stdout=subprocess.PIPE, check=False)
     if outcome.returncode:
         raise SystemExit(outcome.returncode)
@@ -70,7 +70,7 @@ def run(*command: str) -> Any:
 
 
 def search_latency(gallery: Path, query: Path) -> str:
-    """Decode, embed and search in one process, as the service does: median and slowest of 200."""
+    """Return the median and the slowest of 200 searches in one process: decode, embed, find, as the service does."""
     from serving.gallery import Gallery
     from zoo.models.load import load
 
@@ -108,13 +108,13 @@ def serve(gallery: Path, port: int) -> int:
 
 
 def free_port(port: int) -> int:
-    """`port`, or 0 where it cannot be had: the system then chooses one, and the server prints it."""
+    """Return the port, or 0 if it is taken: the system then chooses one, and the server prints it."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except (OSError, OverflowError):
-            print(f"Port {port} cannot be had; another one is taken.", flush=True)
+            print(f"Port {port} is not available; the service uses another one.", flush=True)
             return 0
     return port
 

@@ -1,7 +1,7 @@
 """Exactness of exported architectures: `python tools/export_families.py` writes docs/exports.md and docs/exports.json.
 
-Every architecture that recipes name and one small member of many of timm's families, with random weights: what is asked
-is whether each operator is exported, converted and quantised rightly, not how well a network searches.
+It measures every architecture that recipes name and one small member of many of timm's families, with random weights:
+the question is whether each operator is exported, converted and quantised correctly, not how well a network searches.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ On x86 without VNNI, plain ONNX Runtime adds pairs of 8-bit products in 16 bits,
 `session.x64quantprecision` to 1; do the same if you open an int8 graph without it, and you get what was measured."""
 
 SAMPLED = 128
-"""Calibration images, as `zoo export` takes."""
+"""Number of calibration images, as in `zoo export`."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """An architecture, the side of its square input, and what else its constructor takes."""
+    """An architecture, the side of its square input in pixels, and further arguments of its constructor."""
 
     architecture: str
     size: int = 64
@@ -58,7 +58,7 @@ class Member:
 
 
 def _resized(architecture: str, size: int) -> Member:
-    """A transformer whose position embeddings are made for another input than its own."""
+    """Return a transformer whose position embeddings are made for another input size."""
     return Member(architecture, size, {"img_size": size})
 
 
@@ -183,7 +183,7 @@ def _write_model(member: Member, folder: Path, calibration: str, data: Path | No
 
 
 def _under_noise(folder: Path, card: Card, pixels: np.ndarray) -> float:
-    """The least cosine between torch's embeddings of images and of the same with each value changed by at most 1."""
+    """Return the least cosine between torch's embeddings of images and of copies with values changed by at most 1."""
     run, _ = open_model(folder, card, device="cpu")
     change = np.random.default_rng(0).integers(-1, 2, pixels.shape)
     noisy = np.clip(pixels.astype(int) + change, 0, 255).astype(np.uint8)
@@ -192,9 +192,9 @@ def _under_noise(folder: Path, card: Card, pixels: np.ndarray) -> float:
 
 @torch.no_grad()
 def _in_double(network: Network, folder: Path, card: Card) -> float | None:
-    """The least cosine between torch's own embeddings of noise in single and in double precision, as parity has it.
+    """Return the least cosine between torch's embeddings of noise in single and in double precision.
 
-    None of a network that does not compute in double precision, which the network does from here on.
+    The noise is that of the parity test. The network stays in double precision. None if it cannot compute so.
     """
     pixels = noise_images(card.preprocessing)
     single = open_model(folder, card, device="cpu")[0](pixels).astype(np.float64)
@@ -207,7 +207,7 @@ def _in_double(network: Network, folder: Path, card: Card) -> float | None:
 
 @torch.no_grad()
 def _features(network: Network, size: int) -> int:
-    """The length of the pooled features; some of timm's models widen them past their `num_features`."""
+    """Return the length of the pooled features; some of timm's models widen them past their `num_features`."""
     return network.eval()(torch.zeros(1, 3, size, size)).shape[1]
 
 
@@ -224,7 +224,7 @@ def _wake(network: Network) -> None:
 
 @torch.no_grad()
 def _set_statistics(network: Network, card: Card, pixels: np.ndarray) -> None:
-    """Batch norm's statistics become those of the images, as after training."""
+    """Set the statistics of batch norm to those of the images, as after training."""
     pixel_network = PixelNetwork(network, card.preprocessing).eval()
     norms = [m for m in network.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
     for norm in norms:
@@ -236,7 +236,7 @@ def _set_statistics(network: Network, card: Card, pixels: np.ndarray) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """The first sentence or so: exporters' messages go on for pages."""
+    """Return the first 240 characters of a message; exporters' messages fill pages."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 240 else f"{text[:240]} ..."
 
@@ -251,30 +251,30 @@ def run(members: Sequence[Member], calibration: str, data: Path | None, docs: Pa
 
 
 def write(docs: Path, calibration: str, rows: Mapping[str, Any]) -> None:
-    """docs/exports.json and docs/exports.md, with the rows in the order of the members."""
-    every = [member.architecture for member in (*RECIPES, *FAMILIES)]
+    """Write docs/exports.json and docs/exports.md, with the rows in the order of the members."""
+    architectures = [member.architecture for member in (*RECIPES, *FAMILIES)]
     table = {
         "command": f"python tools/export_families.py --calibration {calibration}",
         "versions": {name: version(name) for name in ("torch", "timm", "onnx", "onnxscript", "onnxruntime")},
-        "rows": [rows[name] for name in every if name in rows],
-        "pending": [name for name in every if name not in rows],
+        "rows": [rows[name] for name in architectures if name in rows],
+        "pending": [name for name in architectures if name not in rows],
     }
     write_json(docs / "exports.json", table)
     write_bytes(docs / "exports.md", page(table).encode())
 
 
 def hardware() -> str:
-    """The processor's name and how many cores there are."""
+    """Return the processor's name and the number of cores."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:  # no Linux
+    except OSError:  # not Linux
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores"
 
 
 def page(table: Mapping[str, Any]) -> str:
-    """docs/exports.md from what docs/exports.json holds."""
+    """Return docs/exports.md for the content of docs/exports.json."""
     rows = table["rows"]
     machines = " and ".join(f"{name} ({count})" for name, count in Counter(row["hardware"] for row in rows).items())
     versions = ", ".join(f"{name} {number}" for name, number in table["versions"].items())
@@ -336,7 +336,7 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def _scopes(rows: Any) -> list[str]:
-    """Which architectures keep layers in float to stay exact."""
+    """Return the section that groups architectures by the layers that int8 quantises."""
     scopes: dict[str, list[str]] = {}
     for row in rows:
         if int8 := row["variants"].get("int8"):
@@ -346,16 +346,16 @@ def _scopes(rows: Any) -> list[str]:
 
 
 def _failures(rows: Any) -> list[str]:
-    found = [(row["architecture"], *item) for row in rows for item in row["failures"].items()]
-    if not found:
+    failures = [(row["architecture"], *item) for row in rows for item in row["failures"].items()]
+    if not failures:
         return ["Nothing failed.", ""]
-    return ["## What failed", "", *(f"- {name}, {what}: {reason}" for name, what, reason in found), ""]
+    return ["## What failed", "", *(f"- {name}, {variant}: {reason}" for name, variant, reason in failures), ""]
 
 
 def _pending(names: Sequence[str]) -> list[str]:
     if not names:
         return []
-    return ["## Not measured yet", "", f"The same command goes on with: {', '.join(names)}.", ""]
+    return ["## Not measured yet", "", f"The same command continues with: {', '.join(names)}.", ""]
 
 
 def _known(file: Path) -> dict[str, Any]:
@@ -367,10 +367,10 @@ def _known(file: Path) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python tools/export_families.py", description=__doc__)
     parser.add_argument("--calibration", default="glyphs", help="a data set, or a folder of images (default: glyphs)")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="where the data set lies (default: ZOO_DATA)")
-    parser.add_argument("--docs", type=Path, default=DOCS, help="where the two files go (default: docs)")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="these architectures alone")
-    parser.add_argument("--again", action="store_true", help="measure again what the file has")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the data set (default: ZOO_DATA)")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="folder of the two files (default: docs)")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="measure these architectures only")
+    parser.add_argument("--again", action="store_true", help="measure architectures again that the file has")
     args = parser.parse_args(arguments)
     members = [m for m in (*RECIPES, *FAMILIES) if not args.only or m.architecture in args.only]
     try:

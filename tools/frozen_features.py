@@ -1,9 +1,9 @@
 """The runs and tables of docs/frozen-features.md: heads on a frozen trunk against training end to end, by seeds.
 
-    python tools/frozen_features.py --seeds 0 1 2         train and measure what frozen-features.json has not yet
-    python tools/frozen_features.py --write               the page's tables again, from frozen-features.json
+    python tools/frozen_features.py --seeds 0 1 2         train and measure the arms that frozen-features.json lacks
+    python tools/frozen_features.py --write               write the page's tables from frozen-features.json
 
-Models go to the local zoo (ZOO_HOME); the images of CIFAR-100 are looked for in ZOO_DATA.
+Models are written to the local zoo (ZOO_HOME); the images of CIFAR-100 are read from ZOO_DATA.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NARROW = ("--set", "backbone.args.widths=[16,32,64,128]")
 """A trunk small enough for long runs on one core."""
 
 EPOCHS = 10
-"""Of 150 steps, as in the recipes, which have 15. 15 end to end take as long as a trunk of 10, features and head."""
+"""Epochs of 150 steps; the recipes have 15. 15 epochs end to end take as long as a trunk of 10, features and head."""
 
 NAMES = {
     "softmax": "softmax, end to end: the trunk's own head",
@@ -56,7 +56,7 @@ PARTS = {
     "margin-frozen": ("softmax", "features", "margin-frozen"),
     "diva-frozen": ("softmax", "features", "diva-frozen"),
 }
-"""Whose CPU time a row needs besides its own."""
+"""Arms whose CPU time counts for a row, by the row's arm (default: the arm itself)."""
 
 
 def command(arm: str, seed: int) -> list[str]:
@@ -84,7 +84,7 @@ def cpu_seconds(arguments: Sequence[str]) -> float:
 
 
 def measure(name: str, pooled: bool = False) -> dict[str, Any]:
-    """Each test class's mean of each metric, by the class's number; `pooled` leaves the heads away."""
+    """Return the mean of each metric for each test class, in the order of the classes; pooled: without heads."""
     import torch
 
     from zoo.data import load_dataset
@@ -98,15 +98,15 @@ def measure(name: str, pooled: bool = False) -> dict[str, Any]:
     network = load_network(card, folder)
     if pooled:
         network = Network(network.trunk, torch.nn.ModuleDict())
-    seen = PixelNetwork(network, card.preprocessing).eval()
+    pixel_network = PixelNetwork(network, card.preprocessing).eval()
 
     def run(pixels: np.ndarray) -> np.ndarray:
         with torch.inference_mode():
-            return seen(torch.from_numpy(pixels)).numpy()
+            return pixel_network(torch.from_numpy(pixels)).numpy()
 
-    found = measure_retrieval(load_dataset("cifar100", "test"), Embedder(card, folder, "torch", "fp32", "cpu", run))
-    classes = np.unique(found.classes)
-    return {m: [float(found.values[m][found.classes == c].mean()) for c in classes] for m in METRICS}
+    scores = measure_retrieval(load_dataset("cifar100", "test"), Embedder(card, folder, "torch", "fp32", "cpu", run))
+    classes = np.unique(scores.classes)
+    return {m: [float(scores.values[m][scores.classes == c].mean()) for c in classes] for m in METRICS}
 
 
 def run(seed: int, arms: Sequence[str], known: dict[str, Any], file: Path) -> None:
@@ -135,7 +135,7 @@ def scores_table(runs: Mapping[str, Any]) -> str:
 
 
 def measured(runs: Mapping[str, Any], *arms: str) -> list[str]:
-    """The seeds of which all these arms are measured."""
+    """Return the seeds for which all these arms are measured."""
     return [seed for seed, rows in runs.items() if all("recall_at_1" in rows.get(arm, {}) for arm in arms)]
 
 
@@ -150,7 +150,7 @@ def _spread(runs: Mapping[str, Any], arm: str, metric: str) -> str:
 
 
 def differences_table(runs: Mapping[str, Any]) -> str:
-    """In points: each pair's mean difference, its interval over seeds, and that over classes."""
+    """Return one row per pair of arms: the mean difference in points and its intervals over seeds and classes."""
     lines: list[tuple[str, ...]] = [
         ("difference, in points", "seeds", "metric", "mean", "95 % over seeds", "95 % over classes", "by seed")
     ]
@@ -167,9 +167,9 @@ def _difference(runs: Mapping[str, Any], first: str, second: str, metric: str, s
     table = 100 * np.array([np.subtract(runs[s][first][metric], runs[s][second][metric]) for s in seeds])
     by_seed = table.mean(1)
     by_class = bootstrap_intervals({metric: table.mean(0)}, np.arange(table.shape[1]))[metric]
-    each = ", ".join(f"{value:+.2f}" for value in by_seed)
+    values = ", ".join(f"{value:+.2f}" for value in by_seed)
     over_seeds = _interval(interval_over_seeds(by_seed.tolist())) if len(seeds) > 1 else "-"
-    return f"{by_seed.mean():+.2f}", over_seeds, _interval(by_class), each
+    return f"{by_seed.mean():+.2f}", over_seeds, _interval(by_class), values
 
 
 def _interval(bounds: tuple[float, float]) -> str:
@@ -196,7 +196,9 @@ def main() -> None:
         default=arms,
         help=f"in this order (default: {' '.join(arms)})",
     )
-    parser.add_argument("--json", type=Path, default=DOCS / "frozen-features.json", help="what is known; added to")
+    parser.add_argument(
+        "--json", type=Path, default=DOCS / "frozen-features.json", help="file of the figures; new ones are added"
+    )
     parser.add_argument("--write", action="store_true", help="put the tables into frozen-features.md")
     args = parser.parse_args()
     known = json.loads(args.json.read_text(encoding="utf-8")) if args.json.is_file() else {"runs": {}}

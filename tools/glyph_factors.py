@@ -1,6 +1,6 @@
 """Scores of what each head of a model knows of the factors of glyphs: python tools/glyph_factors.py MODEL... [--json]
 
-Of models named NAME-seed0, NAME-seed1 and so on also means and paired differences with 95 % intervals.
+For models named NAME-seed0, NAME-seed1 and so on, it also prints means and paired differences with 95 % intervals.
 """
 
 from __future__ import annotations
@@ -31,28 +31,29 @@ from zoo.models.load import find_model
 from zoo.models.network import PixelNetwork, load_network
 
 Figures = Mapping[tuple[str, str], Seeds]
-"""By head and figure."""
+"""Values by head and figure."""
 
 
 def embed_heads(folder: Path, images: Any) -> dict[str, np.ndarray]:
-    """Unit embeddings float32 [n, dim] of every head of the model in `folder`, by the head's name."""
+    """Return the unit embeddings float32 [n, dim] of every head of the model in `folder`, by the head's name."""
     card = read_card(folder)
     network = load_network(card, folder).eval()
     pixels = PixelNetwork(network, card.preprocessing)
-    found: dict[str, list[torch.Tensor]] = {name: [] for name in network.heads}
+    embeddings: dict[str, list[torch.Tensor]] = {name: [] for name in network.heads}
     with torch.inference_mode():
         for chunk in decode_batches(images, card.preprocessing, 256):
             features = network.trunk(pixels.images(torch.from_numpy(chunk)))
             for name, head in network.heads.items():
-                found[name].append(normalize(head(features), dim=1))
-    return {name: torch.cat(rows).numpy() for name, rows in found.items()}
+                embeddings[name].append(normalize(head(features), dim=1))
+    return {name: torch.cat(rows).numpy() for name, rows in embeddings.items()}
 
 
 def correlation(a: np.ndarray, b: np.ndarray, labels: np.ndarray, steps: int = 300) -> float:
-    """The correlation that decorrelation is about, found by a regressor of its own on finished embeddings.
+    """Return the correlation that decorrelation minimises, measured by a new regressor on finished embeddings.
 
-    mean of (a_s p(b)_s)^2 over samples and dimensions (Sharing, section 3.3), p trained on every other class to make it
-    large and measured on the rest; times the dimension squared, so that 1 is what constant directions would give.
+    It is the mean of (a_s p(b)_s)^2 over samples and dimensions (Sharing, section 3.3). The regressor p is trained on
+    every other class to maximise it and measured on the rest. The result is multiplied by the squared dimension, so
+    that constant directions give 1.
     """
     torch.manual_seed(0)
     even = torch.from_numpy(np.isin(labels, np.unique(labels)[::2]))
@@ -68,10 +69,10 @@ def correlation(a: np.ndarray, b: np.ndarray, labels: np.ndarray, steps: int = 3
 
 
 def measure(folder: Path) -> dict[str, Any]:
-    """Per head: R@1, precision of each category across classes, order of each measure within classes; and how well the
-    first head predicts the others and correlates with them.
+    """Return the figures of each head on the test split of glyphs, whose classes no model has seen.
 
-    On the test split of glyphs, whose classes no model has seen.
+    They are R@1, the precision of each category across classes, the order of each measure within classes and, for all
+    heads after the first, how well the first head predicts them and correlates with them.
     """
     dataset = data.load_dataset("glyphs", "test")
     heads = embed_heads(folder, dataset.images)
@@ -92,15 +93,15 @@ def measure(folder: Path) -> dict[str, Any]:
 
 
 def by_model(reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Figures]:
-    """The figures of reports of `measure`, by model without its seed; of models with a seed alone."""
-    found: dict[str, dict[tuple[str, str], dict[int, float]]] = {}
+    """Return the figures of reports of `measure` by model, without its seed; models without a seed are left out."""
+    models: dict[str, dict[tuple[str, str], dict[int, float]]] = {}
     for report in reports:
         if match := SEEDED.fullmatch(report["model"]):
-            figures = found.setdefault(match["name"], {})
+            figures = models.setdefault(match["name"], {})
             for head, values in report["heads"].items():
                 for name, value in values.items():
                     figures.setdefault((head, name), {})[int(match["seed"])] = value
-    return found
+    return models
 
 
 def lines(reports: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -123,18 +124,16 @@ def lines(reports: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _less(figures: Figures, others: Figures) -> dict[tuple[str, str], Summary]:
-    found = {key: paired_difference(seeds, others.get(key, {})) for key, seeds in figures.items()}
-    return {key: difference for key, difference in found.items() if difference is not None}
+    differences = {key: paired_difference(seeds, others.get(key, {})) for key, seeds in figures.items()}
+    return {key: difference for key, difference in differences.items() if difference is not None}
 
 
 def _lines(figures: Mapping[tuple[str, str], Seeds | Summary], sign: str, but: str = "") -> Iterator[str]:
     for (head, name), values in figures.items():
         if head != but:
-            found = values if isinstance(values, Summary) else summarise(list(values.values()))
-            bounds = (
-                "" if found.interval is None else f" ({found.interval[0]:{sign}.3f} to {found.interval[1]:{sign}.3f})"
-            )
-            yield f"  {head:15s} {name:32s} {found.mean:{sign}.3f}{bounds}"
+            mean = values if isinstance(values, Summary) else summarise(list(values.values()))
+            bounds = "" if mean.interval is None else f" ({mean.interval[0]:{sign}.3f} to {mean.interval[1]:{sign}.3f})"
+            yield f"  {head:15s} {name:32s} {mean.mean:{sign}.3f}{bounds}"
 
 
 def main(arguments: list[str] | None = None) -> int:

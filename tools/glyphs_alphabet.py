@@ -41,9 +41,10 @@ SCRIPTS = {
     "Arabic": ("train", "ARABIC"),
     "Canadian": ("train", "CANADIAN"),
 }
-"""Script -> its split and how the Unicode names of its characters begin, in the order in which they are kept.
+"""Script -> its split and the beginning of the Unicode names of its characters, in the order in which they are kept.
 
-Of the training scripts the familiar ones come before those of test, the others after: each gives way where it must.
+The familiar training scripts come before those of test and the others after them: a character that looks like an
+earlier one is left out.
 """
 
 _GRID = 32  # pixels of a normalised glyph's side
@@ -52,13 +53,15 @@ _REACH = 2.2  # half of that side in root-mean-square radii
 
 @dataclass(frozen=True)
 class Candidate:
+    """A character, its script and the faces that have it."""
+
     text: str
     script: str
     faces: tuple[int, ...]
 
 
 def candidates() -> list[Candidate]:
-    """All letters and digits that could be classes, script by script, by code point."""
+    """Return all letters and digits that could be classes, script by script, by code point."""
     coverage = _coverage()
     return [
         Candidate(chr(code), script, faces)
@@ -69,7 +72,7 @@ def candidates() -> list[Candidate]:
 
 
 def _coverage() -> dict[int, tuple[int, ...]]:
-    """Code point -> the faces that have it."""
+    """Return the faces that have each code point."""
     from fontTools.ttLib import TTFont
 
     faces: dict[int, list[int]] = {}
@@ -77,11 +80,11 @@ def _coverage() -> dict[int, tuple[int, ...]]:
         with TTFont(font_file(face), lazy=True) as font:
             for code in font.getBestCmap():
                 faces.setdefault(code, []).append(i)
-    return {code: tuple(found) for code, found in faces.items()}
+    return {code: tuple(indices) for code, indices in faces.items()}
 
 
 def _is_plain(text: str, prefix: str) -> bool:
-    """Return whether it is a letter or digit of that script, and not another one with a mark or in another form."""
+    """Return whether a character is a letter or digit of the script, without a mark and not a form of another one."""
     name = unicodedata.name(text, "")
     return (
         name.startswith(prefix + " ")
@@ -92,7 +95,7 @@ def _is_plain(text: str, prefix: str) -> bool:
 
 
 def normalised(glyph: Image.Image) -> Image.Image:
-    """The glyph with its centroid in the middle and its root-mean-square radius fixed: `_GRID` x `_GRID`, mode L."""
+    """Return the glyph with a central centroid and a fixed root-mean-square radius: `_GRID` x `_GRID`, mode L."""
     weight = np.asarray(glyph, dtype=np.float64)
     columns, rows = weight.sum(0) / weight.sum(), weight.sum(1) / weight.sum()
     x, y = np.arange(glyph.width) + 0.5, np.arange(glyph.height) + 0.5
@@ -107,22 +110,22 @@ def normalised(glyph: Image.Image) -> Image.Image:
 
 
 def descriptions(glyphs: Sequence[Image.Image]) -> np.ndarray:
-    """Unit vectors of normalised glyphs' gradients, float32 [n, _GRID * _GRID / 2]."""
+    """Return unit vectors of the gradients of normalised glyphs, float32 [n, _GRID * _GRID / 2]."""
     smooth = np.stack([np.asarray(glyph.filter(ImageFilter.GaussianBlur(0.7)), dtype=np.float32) for glyph in glyphs])
     both = [np.gradient(smooth, axis=axis)[:, ::2, ::2].reshape(len(glyphs), -1) for axis in (1, 2)]
     gradients = np.concatenate(both, axis=1)
     return gradients / np.linalg.norm(gradients, axis=1, keepdims=True)
 
 
-def similarities(found: Sequence[Candidate]) -> np.ndarray:
+def similarities(characters: Sequence[Candidate]) -> np.ndarray:
     """Return the largest likeness of each two candidates over faces and rotations: float32 [n, n]."""
-    shapes, rows = _shapes(found)
+    shapes, rows = _shapes(characters)
     turned = [descriptions([shape.rotate(t, Image.Resampling.BILINEAR) for shape in shapes]) for t in TURNS]
     order = np.concatenate(rows)
     starts = np.cumsum([0] + [len(row) for row in rows])
-    best = np.empty((len(found), len(found)), dtype=np.float32)
+    best = np.empty((len(characters), len(characters)), dtype=np.float32)
     # A few candidates at a time against all: ten thousand glyphs by ten thousand would take gigabytes.
-    for first in range(0, len(found), 32):
+    for first in range(0, len(characters), 32):
         ends = starts[first : first + 33]
         own = order[ends[0] : ends[-1]]
         cosine = np.maximum.reduce([vectors[own] @ turned[0].T for vectors in turned])
@@ -132,15 +135,15 @@ def similarities(found: Sequence[Candidate]) -> np.ndarray:
     return np.maximum(best, best.T)
 
 
-def _shapes(found: Sequence[Candidate]) -> tuple[list[Image.Image], list[list[int]]]:
-    """The different normalised glyphs and, for each candidate, which of them are its own.
+def _shapes(characters: Sequence[Candidate]) -> tuple[list[Image.Image], list[list[int]]]:
+    """Return the different normalised glyphs and, for each candidate, the indices of its own.
 
     Characters of several scripts often share one outline, so a tenth of the glyphs need not be compared.
     """
     shapes: list[Image.Image] = []
     known: dict[bytes, int] = {}
     rows = []
-    for candidate in found:
+    for candidate in characters:
         row = set()
         for face in candidate.faces:
             shape = normalised(glyph_image(candidate.text, FACES[face]))
@@ -154,7 +157,7 @@ def _shapes(found: Sequence[Candidate]) -> tuple[list[Image.Image], list[list[in
 
 
 def choose(similarity: np.ndarray, threshold: float = THRESHOLD) -> list[int]:
-    """Indices of the candidates to keep: in order, each that looks like none of those kept before it."""
+    """Return the indices of the candidates to keep: in order, each that does not look like one kept before it."""
     kept: list[int] = []
     for i in range(len(similarity)):
         if similarity[i, kept].max(initial=-1) < threshold:
@@ -181,16 +184,16 @@ def describe_alphabet(kept: Sequence[Candidate]) -> dict[str, object]:
 
 
 def counts(kept: Sequence[Candidate]) -> Mapping[str, int]:
-    """Characters kept per split."""
+    """Return the number of characters kept per split."""
     splits = [SCRIPTS[candidate.script][0] for candidate in kept]
     return {split: splits.count(split) for split in ("train", "test")}
 
 
 def main() -> None:
-    found = candidates()
-    kept = [found[i] for i in choose(similarities(found))]
+    characters = candidates()
+    kept = [characters[i] for i in choose(similarities(characters))]
     write_json(ALPHABET, describe_alphabet(kept))
-    print(f"{ALPHABET}: {counts(kept)} of {len(found)} candidates")
+    print(f"{ALPHABET}: {counts(kept)} of {len(characters)} candidates")
 
 
 if __name__ == "__main__":

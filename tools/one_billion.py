@@ -1,8 +1,8 @@
-"""The arithmetic of docs/one-billion.md: from measured unit figures (units.json) to machines, hours and money.
+"""Arithmetic of docs/one-billion.md: from measured unit figures (units.json) to machines, hours and money.
 
-    python tools/one_billion.py                                     the tables
-    python tools/one_billion.py --price 2 --queries 200             for another price an hour and another load
-    python tools/one_billion.py --write                             the page's tables again
+    python tools/one_billion.py                                     print the tables
+    python tools/one_billion.py --price 2 --queries 200             for another price per hour and another load
+    python tools/one_billion.py --write                             write the page's tables
 
 Figures beyond the measured sizes are extrapolated by the growth between the two largest measured sizes.
 """
@@ -31,17 +31,25 @@ NAMES = {
 }
 
 LEAST_GROWTH = {"flat": 1.0, "flat-fp16": 1.0, "hnsw": 0.1, "ivf-sq8": 0.5, "ivf-pq": 0.5}
-"""The power of n by which a search's time grows at least, whatever two small sizes say: all rows are read, or the
-centroids and the rows of a list, of which there are 4 sqrt(n); a graph's path grows as log(n)."""
+"""Least power of n by which a search's time grows, even if two small sizes give less. Flat indexes read all rows; IVF
+reads the centroids and the rows of a list, of which there are 4 sqrt(n); a graph's path grows as log(n)."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """Assumptions of the plan; everything else is measured.
 
-    shard: vectors that one gallery holds. queries: a second, at all hours, each a new image. used: the part of a
-    machine's memory and of its cores that is planned with. copies: of every shard, for when a machine fails.
-    days: in which all images are to be embedded. price: of one machine for an hour, None to leave it a variable.
+    Attributes:
+        images: Images in all.
+        shard: Vectors of one gallery.
+        queries: Queries per second, at all hours, each a new image.
+        k: Results of a query.
+        cores: Cores of a machine.
+        memory: Bytes of memory of a machine.
+        used: Share of a machine's memory and cores that may be used.
+        copies: Copies of every shard, in case a machine fails.
+        days: Days in which all images are embedded.
+        price: Price of a machine per hour; None to leave it a variable.
     """
 
     images: int = 10**9
@@ -71,23 +79,25 @@ class Units:
         return float(self.figures[key]["value"])
 
     def of(self, key: str) -> str:
+        """Return the settings under which a figure was measured."""
         return str(self.figures[key]["of"])
 
     def sizes(self, kind: str) -> list[int]:
-        """The numbers of vectors that a kind was measured at, ascending."""
-        found = (re.fullmatch(rf"{kind} at (\d+): search", key) for key in self.figures)
-        return sorted(int(one[1]) for one in found if one)
+        """Return the numbers of vectors that a kind was measured at, ascending."""
+        matches = (re.fullmatch(rf"{kind} at (\d+): search", key) for key in self.figures)
+        return sorted(int(match[1]) for match in matches if match)
 
     def dim(self) -> int:
+        """Return the dimension of the measured vectors."""
         kind = next(iter(NAMES))
         return int(self[f"{kind} at {self.sizes(kind)[-1]}: bytes"]) // 4
 
     def at(self, kind: str, what: str, n: int) -> float:
-        """A figure of a kind at `n` vectors, carried on from the largest size measured; it never falls."""
+        """Return a figure of a kind at `n` vectors, extrapolated from the largest size measured; it never falls."""
         return self[f"{kind} at {self.sizes(kind)[-1]}: {what}"] * (n / self.sizes(kind)[-1]) ** self.growth(kind, what)
 
     def growth(self, kind: str, what: str) -> float:
-        """The power of the number of vectors by which a figure grows, between the two largest sizes measured."""
+        """Return the power of n by which a figure grows between the two largest sizes measured."""
         *_, small, large = [0, *self.sizes(kind)]
         if not small:
             return 1.0
@@ -98,7 +108,20 @@ class Units:
 
 @dataclass(frozen=True)
 class Searching:
-    """Needs of one kind of index. cores: busy with queries; machines: for memory or cores, whichever needs more."""
+    """Needs of one kind of index.
+
+    Attributes:
+        kind: The kind.
+        bytes_each: Bytes per vector.
+        recall: Recall of the 10 nearest.
+        shard_seconds: Core-seconds of a search in one shard.
+        cores: Cores busy with queries.
+        by_memory: Machines that hold the vectors once.
+        by_cores: Machines that answer the queries.
+        machines: Machines for memory or cores, the larger of both, with all copies.
+        reads: Disk reads per second and machine.
+        build_hours: Core-hours to build the index.
+    """
 
     kind: str
     bytes_each: float
@@ -113,45 +136,49 @@ class Searching:
 
 
 def searching(kind: str, units: Units, plan: Plan) -> Searching:
+    """Return the needs of one kind of index."""
     largest = units.sizes(kind)[-1]
-    each, seconds = units[f"{kind} at {largest}: bytes"], units.at(kind, "search", plan.shard)
+    bytes_each, seconds = units[f"{kind} at {largest}: bytes"], units.at(kind, "search", plan.shard)
     cores = plan.queries * plan.shards * seconds
-    by_memory = math.ceil(plan.images * each / (plan.memory * plan.used))
+    by_memory = math.ceil(plan.images * bytes_each / (plan.memory * plan.used))
     by_cores = math.ceil(cores / (plan.cores * plan.used))
     machines = plan.copies * max(by_memory, math.ceil(by_cores / plan.copies))
     shortlist = int(re.search(r"shortlist (\d+)", units.of(f"{kind} at {largest}: search"))[1])  # type: ignore[index]
     reads = 0.0 if kind == "flat" else plan.queries * plan.shards * plan.k * shortlist / machines
     build = plan.images * units.at(kind, "build", plan.shard) / 3600
     recall = units[f"{kind} at {largest}: recall"]
-    return Searching(kind, each, recall, seconds, cores, by_memory, by_cores, machines, reads, build)
+    return Searching(kind, bytes_each, recall, seconds, cores, by_memory, by_cores, machines, reads, build)
 
 
 def kinds(units: Units, plan: Plan) -> list[Searching]:
+    """Return the needs of every kind that was measured."""
     return [searching(kind, units, plan) for kind in NAMES if units.sizes(kind)]
 
 
 def memory_table(units: Units, plan: Plan) -> str:
+    """Return the table of bytes and of the machines that hold them."""
     rows = [
-        (NAMES[one.kind], f"{one.bytes_each:,.0f}", _size(plan.images * one.bytes_each), f"{one.by_memory:,}")
-        for one in kinds(units, plan)
+        (NAMES[needs.kind], f"{needs.bytes_each:,.0f}", _size(plan.images * needs.bytes_each), f"{needs.by_memory:,}")
+        for needs in kinds(units, plan)
     ]
     return _table(("index", "bytes per vector", f"{plan.images:,} vectors", "machines to hold it once"), rows)
 
 
 def search_table(units: Units, plan: Plan) -> str:
+    """Return the table of the queries' cores, machines and cost."""
     rows = [
         (
-            NAMES[one.kind],
-            f"{one.recall:.3f}",
-            f"{1000 * units[f'{one.kind} at {units.sizes(one.kind)[-1]}: search']:.3g}",
-            f"{units.growth(one.kind, 'search'):.2f}",
-            f"{1000 * one.shard_seconds:.3g}",
-            f"{one.cores:,.0f}",
-            f"{one.machines:,}",
-            f"{one.reads:,.0f}",
-            _money(one.machines * HOURS_A_MONTH, plan),
+            NAMES[needs.kind],
+            f"{needs.recall:.3f}",
+            f"{1000 * units[f'{needs.kind} at {units.sizes(needs.kind)[-1]}: search']:.3g}",
+            f"{units.growth(needs.kind, 'search'):.2f}",
+            f"{1000 * needs.shard_seconds:.3g}",
+            f"{needs.cores:,.0f}",
+            f"{needs.machines:,}",
+            f"{needs.reads:,.0f}",
+            _money(needs.machines * HOURS_A_MONTH, plan),
         )
-        for one in kinds(units, plan)
+        for needs in kinds(units, plan)
     ]
     measured = f"{max(units.sizes('flat')):,}"
     head = ("index", "recall", f"ms at {measured}", "growth", f"ms at {plan.shard:,}", "cores busy", "machines")
@@ -164,7 +191,7 @@ def work_table(units: Units, plan: Plan) -> str:
         "read, decode, thumbnail": units["decode"],
         "embed": units["network"],
         "write the store": units["write"],
-    } | {f"build {NAMES[one.kind]}": one.build_hours * 3600 / plan.images for one in kinds(units, plan)[2:]}
+    } | {f"build {NAMES[needs.kind]}": needs.build_hours * 3600 / plan.images for needs in kinds(units, plan)[2:]}
     rows = []
     for name, seconds in tasks.items():
         hours = plan.images * seconds / 3600 / plan.cores
@@ -175,6 +202,7 @@ def work_table(units: Units, plan: Plan) -> str:
 
 
 def storage_table(units: Units, plan: Plan) -> str:
+    """Return the table of bytes on disk."""
     parts = {
         "original images (read once; kept where they are)": units["image"],
         "thumbnails": units["thumbnail"],
@@ -196,7 +224,7 @@ def query_table(units: Units, plan: Plan) -> str:
     cores = plan.queries * seconds
     rows = [
         ("decode and embed a query", f"{1000 * seconds:,.1f} core-ms"),
-        *((f"search all shards, {NAMES[one.kind]}", _all_shards(one, plan)) for one in kinds(units, plan)[2:]),
+        *((f"search all shards, {NAMES[needs.kind]}", _all_shards(needs, plan)) for needs in kinds(units, plan)[2:]),
         (f"cores busy embedding at {plan.queries:g} queries per second", f"{cores:,.1f}"),
         ("machines that embed", f"{plan.copies * math.ceil(cores / (plan.cores * plan.used) / plan.copies):,}"),
         ("shards that every query asks", f"{plan.shards:,}"),
@@ -206,16 +234,17 @@ def query_table(units: Units, plan: Plan) -> str:
     return _table(("", ""), rows)
 
 
-def _all_shards(one: Searching, plan: Plan) -> str:
-    return f"{1000 * one.shard_seconds * plan.shards:,.1f} core-ms"
+def _all_shards(needs: Searching, plan: Plan) -> str:
+    return f"{1000 * needs.shard_seconds * plan.shards:,.1f} core-ms"
 
 
 def units_table(units: Units, plan: Plan) -> str:
+    """Return the tables of the measured figures and the list of their runs."""
     kinds = [(kind, n) for kind in NAMES for n in units.sizes(kind)]
     rows = [(NAMES[kind], *_measured(units, kind, n)) for kind, n in kinds]
     head = ("index", "vectors", "setting", "bytes each", "build, core-us each", "search, core-ms", "recall of 10")
-    others = {key: one for key, one in units.figures.items() if " at " not in key}
-    named = [(key, f"{one['value']:.4g}", one["unit"], one["of"]) for key, one in others.items()]
+    others = {key: figure for key, figure in units.figures.items() if " at " not in key}
+    named = [(key, f"{figure['value']:.4g}", figure["unit"], figure["of"]) for key, figure in others.items()]
     lines = [_table(head, rows), "", _table(("figure", "value", "unit", "of"), named), ""]
     return "\n".join([*lines, *(_run(name, run) for name, run in units.runs.items())])
 

@@ -1,11 +1,11 @@
 """Tables of what fp16 and int8 cost trained models, in docs/precision-cost.md and .json.
 
-    python tools/precision_cost.py MODEL...            one row per model, from what `zoo export --precision all` wrote
+    python tools/precision_cost.py MODEL...            one row per model, from the records of zoo export --precision all
     python tools/precision_cost.py --pool MODEL...     measure models of one recipe (one per seed) and average them
-    python tools/precision_cost.py                     the page again, from the kept figures
+    python tools/precision_cost.py                     write the page from the kept figures
 
-The queries of one model are too few to know a loss of R@1 to within 0.2 points: int8 answers some of a hundred
-differently, nearly as many for the better as for the worse. The mean over models has less of that chance.
+The queries of one model are too few to measure a loss of R@1 to within 0.2 points: int8 changes the answers of some
+queries in a hundred, nearly as many for the better as for the worse. The mean over models varies less by chance.
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ PRECISIONS = ("fp16", "int8")
 
 
 def row(folder: Path) -> dict[str, Any]:
-    """Return a model folder's records of itself and its variants. Raises `UsageError` if no cost was measured."""
+    """Return a model folder's records of itself and its variants.
+
+    Raises:
+        UsageError: No cost was measured (code "no-precision-cost").
+    """
     card, parity = read_card(folder), read_parity(folder)
     costs = {name: entry["cost"] for name, entry in parity.items() if "recall_at_1" in (entry.get("cost") or {})}
     if not costs:
@@ -69,7 +73,7 @@ def row(folder: Path) -> dict[str, Any]:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A line for each model and variant."""
+    """Return the table with one row per model and variant."""
     head = ["model", "architecture", "variant", "MiB", "least cosine", *_heads("R@1"), *_heads("MAP@R")]
     lines = [_line(row, name, cost) for row in rows for name, cost in row["costs"].items()]
     return Table(head, lines, head[3:]).markdown()
@@ -91,7 +95,7 @@ def _line(row: Mapping[str, Any], name: str, cost: Mapping[str, Any]) -> list[st
 
 
 def pools(known: Sequence[Mapping[str, Any]]) -> str:
-    """A line for each recipe of which several models were measured, and variant."""
+    """Return the table with one row per pool of models and variant, and the dates below it."""
     head = ["architecture", "models", "variant", *_heads("R@1"), "95 % over seeds", *_heads("MAP@R")]
     lines = []
     for pool in known:
@@ -111,7 +115,7 @@ def _changes(cost: Mapping[str, Any]) -> list[str]:
         cells.append(f"{change['fp32']:.{digits + 1}f}")
         cells.append(f"{100 * change['difference']:+.{digits}f}")
         over_queries = change.get("over_queries", {})  # older packages did not write it
-        cells += [_judged(each.get("interval"), digits) for each in (change, over_queries)]
+        cells += [_judged(record.get("interval"), digits) for record in (change, over_queries)]
     return cells
 
 
@@ -152,13 +156,14 @@ def write_page(docs: Path, known: Mapping[str, Any]) -> None:
 def pooled(folders: Sequence[Path], data: str | None = None) -> dict[str, Any]:
     """Return each precision's mean change over the models, judged like one model's (`zoo.evaluation.remeasure`).
 
-    Raises `UsageError` unless there are several, of one architecture and data set and of a seed each.
+    Raises:
+        UsageError: There are not several models of one recipe, each with its own seed (code "not-one-recipe").
     """
     cards, recipes = [read_card(folder) for folder in folders], [_recipe(folder) for folder in folders]
     seeds = [int(recipe.pop("seed")) for recipe in recipes]
     if len(set(seeds)) < max(2, len(seeds)) or any(recipe != recipes[0] for recipe in recipes):
         raise UsageError(
-            "--pool takes two or more models of one recipe, each trained with a seed of its own.", code="not-one-recipe"
+            "--pool takes two or more models of one recipe, each trained with its own seed.", code="not-one-recipe"
         )
     dataset = load_dataset(cards[0].dataset, "test", data)
     measured: dict[str, list[PerQuery]] = {}
@@ -186,14 +191,14 @@ def _kind(pool: dict[str, Any]) -> tuple[str, ...]:
 
 
 def mean_of(measured: Sequence[PerQuery]) -> PerQuery:
-    """Each query's mean over models that were measured on the same queries."""
+    """Return each query's mean over models that were measured on the same queries."""
     first = measured[0]
-    values = {name: np.mean([each.values[name] for each in measured], axis=0) for name in first.values}
+    values = {name: np.mean([scores.values[name] for scores in measured], axis=0) for name in first.values}
     return replace(first, values=values)
 
 
 def _over_seeds(before: Sequence[PerQuery], after: Sequence[PerQuery]) -> dict[str, Any]:
-    """Each model's change of R@1, and the interval of the mean over further models of the recipe, on these images."""
+    """Return each model's change of R@1, and the interval of the mean over models of the recipe on these images."""
     pairs = zip(before, after, strict=True)
     changes = [b.means()["recall_at_1"] - a.means()["recall_at_1"] for a, b in pairs]
     return {"changes": changes, "interval": list(interval_over_seeds(changes))}

@@ -80,7 +80,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Step:
-    """A command of `zoo`. needed: the model ends if it fails; otherwise its product is left out."""
+    """A command of `zoo`. needed: the model is not published if it fails; otherwise its product is left out."""
 
     name: str
     command: tuple[str, ...]
@@ -287,8 +287,8 @@ class State:
         """Tell whether this very command ended well for this recipe, and its model is still in the folder."""
         record = self.models.get(model.name, {}).get(step.name, {})
         same = record.get("command") == list(step.command) and record.get("recipes") == _digests(model)
-        there = model.in_folder()
-        return same and record.get("status") == "done" and there is not None and record.get("model") == there
+        current = model.in_folder()
+        return same and record.get("status") == "done" and current is not None and record.get("model") == current
 
     def record(self, model: PlannedModel, step: Step, facts: Mapping[str, Any]) -> None:
         """Write the outcome of a step, and forget later steps of the model, which rest on it.
@@ -296,9 +296,9 @@ class State:
         An optional step that failed has changed nothing: the later steps stay.
         """
         stays = facts["status"] == "failed" and not step.needed
-        old, names = self.models.get(model.name, {}), [each.name for each in model.steps]
-        place = names.index(step.name)
-        kept = {name: old[name] for name in names if name in old and (stays or names.index(name) < place)}
+        old, names = self.models.get(model.name, {}), [known.name for known in model.steps]
+        number = names.index(step.name)
+        kept = {name: old[name] for name in names if name in old and (stays or names.index(name) < number)}
         kept[step.name] = {
             "command": list(step.command),
             "recipes": _digests(model),

@@ -1,4 +1,4 @@
-"""The page of exported architectures says what its rows say, failures and what is left included."""
+"""The page of exported architectures: it shows its rows, its failures and the architectures not measured yet."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_page() -> None:
     assert "on a computer (2); torch 9.9" in text
     assert "- layers alone: alpha_net" in text
     assert "- alpha_net, fp16: it overflows\n- beta_net, torch: no such size" in text
-    assert "goes on with: gamma_net." in text
+    assert "continues with: gamma_net." in text
     assert "(precision-cost.md)" in text
     header = next(line for line in text.splitlines() if line.startswith("| architecture"))
     assert header.count("|") == 15
@@ -50,7 +50,11 @@ def test_the_page() -> None:
 
 def test_the_architectures_of_recipes_are_those_that_recipes_name() -> None:
     """By timm's name of the architecture, without the tag of its weights."""
-    made = [make() for make in RECIPES.values()]
-    recipes = [each for one in made for each in (one.members if isinstance(one, EnsembleRecipe) else (one,))]
-    named = {recipe.backbone.architecture.partition(".")[0] for recipe in recipes}
-    assert sorted(member.architecture for member in MEMBERS) == sorted(named)
+    recipes = [
+        member
+        for make in RECIPES.values()
+        for recipe in [make()]
+        for member in (recipe.members if isinstance(recipe, EnsembleRecipe) else (recipe,))
+    ]
+    architectures = {recipe.backbone.architecture.partition(".")[0] for recipe in recipes}
+    assert sorted(member.architecture for member in MEMBERS) == sorted(architectures)

@@ -1,4 +1,4 @@
-"""docs/frozen-features.md: its tables are those of its figures, and their arithmetic is what one reckons by hand."""
+"""docs/frozen-features.md: its tables are those of its figures, and equal to calculations by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several seeds of a model's heads, beside means and Student's intervals by hand."""
+"""Figures of a model's heads over several seeds, compared with means and Student's intervals by hand."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ REPORTS = [
 
 
 def test_reports_are_gathered_by_model_and_seed() -> None:
-    found = by_model(REPORTS)
-    assert list(found) == ["diva", "plain"]
-    assert found["diva"] == {
+    models = by_model(REPORTS)
+    assert list(models) == ["diva", "plain"]
+    assert models["diva"] == {
         ("class", "ink"): {0: 0.1, 1: 0.3},
         ("shared", "ink"): {0: 0.2, 1: 0.5},
         ("shared", "correlation_with_class"): {0: 0.4, 1: 1.0},
@@ -45,6 +45,6 @@ def test_means_intervals_and_paired_differences() -> None:
     assert models == ["shared", "ink", f"{mean:+.3f}", f"({mean - half:+.3f}", "to", f"{mean + half:+.3f})"]
 
 
-def test_one_seed_has_no_interval_and_models_without_seeds_say_nothing() -> None:
+def test_one_seed_has_no_interval_and_models_without_seeds_are_left_out() -> None:
     assert not list(lines([report("alone", math.pi, 1.0)]))
     assert "(" not in "".join(lines([report("diva-seed4", 0.1, 0.2)]))

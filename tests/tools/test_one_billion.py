@@ -1,4 +1,4 @@
-"""docs/one-billion.md: its tables are those of its unit figures, and its arithmetic is what one reckons by hand."""
+"""docs/one-billion.md: its tables are those of its unit figures, and equal to calculations by hand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def plans() -> ModuleType:
 
 @pytest.fixture
 def units(plans: ModuleType, tmp_path: Path) -> object:
-    """An index of 10 bytes a vector whose search takes 1 ms at 100 vectors and 2 ms at 400: a growth of 0.5."""
+    """Return an index of 10 bytes per vector whose search takes 1 ms at 100 vectors, 2 ms at 400: a growth of 0.5."""
     figures = {"decode": 0.01, "network": 0.09, "image": 1000.0, "thumbnail": 100.0, "row": 20.0, "write": 0.001}
     for n, seconds in ((100, 0.001), (400, 0.002)):
         figures |= {f"ivf-pq at {n}: bytes": 10, f"ivf-pq at {n}: search": seconds}
@@ -46,13 +46,13 @@ def test_every_figure_says_where_it_comes_from() -> None:
 
 def test_searching_by_hand(plans: ModuleType, units: object) -> None:
     plan = plans.Plan(images=160_000, shard=40_000, queries=50, cores=2, memory=1e6, used=0.5, copies=2)
-    found = plans.searching("ivf-pq", units, plan)
-    assert found.shard_seconds == pytest.approx(0.02), "100 times 400 vectors: sqrt(100) times 2 ms"
-    assert found.cores == pytest.approx(50 * 4 * 0.02)
-    assert (found.by_memory, found.by_cores) == (4, 4), "1.6 MB at 0.5 MB each; 4 cores at 1 each"
-    assert found.machines == 8
-    assert found.reads == pytest.approx(50 * 4 * 10 * 4 / 8)
-    assert found.build_hours == pytest.approx(160_000 * 0.001 / 3600)
+    needs = plans.searching("ivf-pq", units, plan)
+    assert needs.shard_seconds == pytest.approx(0.02), "100 times 400 vectors: sqrt(100) times 2 ms"
+    assert needs.cores == pytest.approx(50 * 4 * 0.02)
+    assert (needs.by_memory, needs.by_cores) == (4, 4), "1.6 MB at 0.5 MB each; 4 cores at 1 each"
+    assert needs.machines == 8
+    assert needs.reads == pytest.approx(50 * 4 * 10 * 4 / 8)
+    assert needs.build_hours == pytest.approx(160_000 * 0.001 / 3600)
 
 
 def test_work_and_money_by_hand(plans: ModuleType, units: object) -> None:

@@ -1,4 +1,4 @@
-"""The page of what precisions cost says what model folders say, and judges by the interval."""
+"""The page of what precisions cost: its rows are those of model folders, judged by their intervals."""
 
 from __future__ import annotations
 
@@ -65,8 +65,9 @@ def test_a_model_whose_costs_were_not_measured(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model", {"not_measured": "there is a single class to test on"})
     with raises(UsageError, "no-precision-cost"):
         precision_cost.row(folder)
-    with pytest.raises(SystemExit, match="zoo export"):
+    with pytest.raises(SystemExit) as ended:
         precision_cost.main([str(folder), "--docs", str(tmp_path)])
+    assert str(folder) in str(ended.value)
 
 
 def test_the_documents_page_is_of_its_figures() -> None:

@@ -1,4 +1,4 @@
-"""A plan of models to publish: its rows, what it costs, and that it goes on where it stopped."""
+"""A plan of models to publish: its rows and cost, and its continuation after a stop."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from zoo.errors import RecipeError, UsageError
 
 
 def write_folder(folder: Path, **changes: Any) -> None:
-    """What the state looks at of a model folder."""
+    """Write the files of a model folder that the state reads."""
     folder.mkdir(parents=True, exist_ok=True)
     dataclasses.replace(CARD, **changes).write(folder)
     (folder / "recipe.json").write_text("{}")
@@ -75,7 +75,7 @@ def test_a_row_is_commands_of_zoo() -> None:
         ("push", True),
     ]
     for step in ("train", "evaluate", "verify"):
-        (command,) = (each.command for each in row.steps if each.name == step)
+        (command,) = (planned.command for planned in row.steps if planned.name == step)
         assert command[command.index("--device") + 1] == "cuda"
     train = " ".join(row.steps[0].command)
     settings = "--set backbone.pretrained=w --set schedule.epochs=1"
@@ -90,12 +90,12 @@ def test_costs_by_hand() -> None:
     rates = {"r50": 1000.0}
     (margin,) = models_of(["margin-r50-cub"], Options())
     recipe = margin.recipes[0]
-    found = cost(margin, rates, ("fp32", "fp16"))
+    price = cost(margin, rates, ("fp32", "fp16"))
     steps = 5_864 // recipe.batch.size
-    assert found.images == recipe.schedule.epochs * steps * recipe.batch.size
-    assert found.hours == pytest.approx(found.images / 1000 / 3600)
+    assert price.images == recipe.schedule.epochs * steps * recipe.batch.size
+    assert price.hours == pytest.approx(price.images / 1000 / 3600)
     parameters = 23_508_032 + (2048 + 1) * recipe.dim  # torchvision's ResNet-50 without its classifier
-    assert found.disk == pytest.approx(parameters * (4 + 4.1 + 2.1))
+    assert price.disk == pytest.approx(parameters * (4 + 4.1 + 2.1))
     assert decoded_bytes(margin) == 5_864 * 384 * 384 * 3
     (diva,) = models_of(["diva-r50-cub"], Options())
     passed = 200 * (5_864 // 112) * 112
@@ -107,7 +107,7 @@ def test_costs_by_hand() -> None:
 
 
 def test_graphs_take_no_more_bytes_than_were_estimated() -> None:
-    """Beside what the exports of these architectures took, with layers in float where int8 was too much for them."""
+    """The measured exports of these architectures include layers that stayed in float because int8 lost too much."""
     measured = json.loads((Path(__file__).parents[2] / "docs" / "exports.json").read_text())["rows"]
     sizes = {row["architecture"]: row for row in measured if row["recipe"]}
     rows = {row.recipes[0].backbone.architecture.partition(".")[0]: row for row in models_of(["papers"], Options())}
@@ -130,13 +130,13 @@ def test_rates_are_given_by_backbone_or_for_all() -> None:
 
 
 def row_of(name: str, *commands: tuple[str, ...], optional: str = "") -> PlannedModel:
-    """A row whose steps are quick commands."""
+    """Return a row whose steps are quick commands."""
     (row,) = models_of(["margin-conv4-glyphs"], Options())
     steps = tuple(Step(" ".join(command[:2]), command, command[0] != optional) for command in commands)
     return dataclasses.replace(row, name=name, steps=steps)
 
 
-def test_a_failed_row_stops_no_other_and_the_same_command_goes_on(tmp_path: Path, own_zoo: Path) -> None:
+def test_a_failed_model_does_not_stop_others_and_the_same_command_continues(tmp_path: Path, own_zoo: Path) -> None:
     for name in ("one", "two"):
         write_folder(own_zoo / "models" / name)
     good, bad = ("list", "--json"), ("info", "margin-conv4-glyfs")
@@ -161,7 +161,7 @@ def test_a_failed_row_stops_no_other_and_the_same_command_goes_on(tmp_path: Path
     assert list(now) == ["list --json", "list --dataset"]
 
 
-def test_another_command_another_recipe_or_a_lost_folder_is_made_again(tmp_path: Path, own_zoo: Path) -> None:
+def test_a_changed_command_recipe_or_folder_runs_the_step_again(tmp_path: Path, own_zoo: Path) -> None:
     folder = own_zoo / "models" / "one"
     write_folder(folder)
     row = row_of("one", ("list", "--json"))
@@ -184,7 +184,7 @@ def test_another_command_another_recipe_or_a_lost_folder_is_made_again(tmp_path:
 
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands themselves, without a second of imports for each; the test above starts them as they are."""
+    """Run the commands in this process, to save their imports; the test above starts processes."""
 
     def run(words: list[str], stdin: int, stdout: TextIO, stderr: int, check: bool) -> CompletedProcess[str]:
         assert words[:3] == [sys.executable, "-m", "zoo.cli.main"]
@@ -195,17 +195,17 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_a_variant_that_fails_leaves_what_came_after_it_alone(
+def test_a_variant_that_fails_keeps_the_later_steps(
     tmp_path: Path, own_zoo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_folder(own_zoo / "models" / "one")
     good, bad, last = ("list", "--json"), ("info", "margin-conv4-glyfs"), ("list", "--dataset", "glyphs")
     row = row_of("one", good, bad, last, optional="info")
-    said: list[str] = []
-    monkeypatch.setattr(publish_all, "say", said.append)
+    lines: list[str] = []
+    monkeypatch.setattr(publish_all, "say", lines.append)
     for _ in range(2):
         assert list(run_all([row], State(tmp_path)).without_some_variants) == ["one"]
-    made = [line.split(":")[0].strip() for line in said if line.startswith("  ")]
+    made = [line.split(":")[0].strip() for line in lines if line.startswith("  ")]
     assert made == ["list --json", "info margin-conv4-glyfs", "list --dataset", "info margin-conv4-glyfs"]
     state = State(tmp_path)
     state.record(row, row.steps[1], {"status": "done"})  # it can be made after all: what follows rests on it
@@ -222,10 +222,10 @@ def test_a_model_that_was_trained_over_is_not_published(
     row = row_of("one", ("list", "--json"), ("list", "--dataset", "glyphs"))
     run_all([row], State(tmp_path))
     write_folder(folder, dim=8, heads=CARD.heads[:1])
-    said: list[str] = []
-    monkeypatch.setattr(publish_all, "say", said.append)
+    lines: list[str] = []
+    monkeypatch.setattr(publish_all, "say", lines.append)
     run_all([row], State(tmp_path))
-    assert [line.split(":")[0].strip() for line in said[1:]] == ["list --json", "list --dataset"]
+    assert [line.split(":")[0].strip() for line in lines[1:]] == ["list --json", "list --dataset"]
 
 
 def test_one_process_at_a_time_and_a_broken_state_is_named(tmp_path: Path) -> None:
@@ -250,11 +250,12 @@ def test_the_plan_on_the_command_line(capsys: pytest.CaptureFixture[str], own_zo
     assert not (own_zoo / "publishing").exists()
     assert main(["--dry-run", "--study", "nothing-*"]) == 2
     for wrong in (["--precision", "fp8"], ["--weights", "ibn"]):
-        with pytest.raises(SystemExit, match="2"):
+        with pytest.raises(SystemExit) as ended:
             main(["--dry-run", *wrong])
+        assert ended.value.code == 2
 
 
-def test_the_page_says_what_the_plan_of_all_papers_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_has_the_totals_of_the_plan_of_all_papers(capsys: pytest.CaptureFixture[str]) -> None:
     page = " ".join((Path(__file__).parents[2] / "docs" / "publish.md").read_text().split())
     assert main(["--dry-run", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
@@ -265,14 +266,14 @@ def test_the_page_says_what_the_plan_of_all_papers_says(capsys: pytest.CaptureFi
     assert f"{total['decoded_images'] / 1e9:.0f} GB for the decoded images" in page
     products = {row.recipes[0].data.side: decoded_bytes(row) for row in models_of(["*-sop"], Options())}
     alone, large, small = (f"{size / 1e9:.0f}" for size in (sum(products.values()), products[384], products[256]))
-    told = f"Online Products alone {alone}: {large} as squares of 384 pixels, {small} as squares of 256)"
-    assert told in page
+    images = f"Online Products alone {alone}: {large} as squares of 384 pixels, {small} as squares of 256)"
+    assert images in page
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_from_nothing_to_the_hub(tmp_path: Path, own_zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every step as it is, in processes of its own, for a recipe of a few steps; then nothing is left to do."""
+    """Each step runs in its own process, for a recipe of a few steps; a second run does nothing."""
     with running() as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         monkeypatch.setenv("HF_TOKEN", hub.token)
@@ -287,9 +288,9 @@ def test_from_nothing_to_the_hub(tmp_path: Path, own_zoo: Path, monkeypatch: pyt
         rows = models_of(["contrastive-conv4-glyphs"], options)
         tally = run_all(rows, State(tmp_path))
         assert tally == publish_all.Tally(["contrastive-conv4-glyphs"])
-        asked = len(hub.requests)
+        requests = len(hub.requests)
         assert run_all(rows, State(tmp_path)).done == ["contrastive-conv4-glyphs"]
-        assert len(hub.requests) == asked
+        assert len(hub.requests) == requests
     steps = json.loads((tmp_path / "state.json").read_text())["rows"]["contrastive-conv4-glyphs"]
     assert list(steps) == ["train", "evaluate", "export fp32", "verify", "push"]
     folder = own_zoo / "models" / "contrastive-conv4-glyphs"
