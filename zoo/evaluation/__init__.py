@@ -1,15 +1,15 @@
-"""Exact evaluation of embeddings on NumPy, and the measuring of a model. Every key that a measurement can hold:
+"""Exact evaluation of embeddings on NumPy, and of models on data sets.
 
-Group `retrieval`, always measured: means over the queries that have a relative, each query left out of its own
-neighbours by index. R is the number of a query's relatives, P(i) the precision of its first i neighbours, rel(i)
-whether the i-th is a relative, r_1 < ... < r_R the relatives' ranks.
+These are all keys of an evaluation. The group `retrieval` is always measured: means over the queries that have a
+relative, each query left out of its own neighbours by index. R is the number of a query's relatives, P(i) the precision
+of its first i neighbours, rel(i) = 1 if the i-th is a relative, else 0, and r_1 < ... < r_R are the relatives' ranks.
 
-    recall_at_K                 whether one of the first K neighbours is a relative (Jegou et al. 2011; the field's R@K)
+    recall_at_K                 1 if one of the first K neighbours is a relative    (Jegou et al. 2011; the field's R@K)
     precision_at_1              P(1)
     r_precision                 P(R)                                                  (Reality, section 3.2)
     map_at_r                    1/R sum_{i <= R} P(i) rel(i)                          (Reality, section 3.2)
 
-Group `ranking`: of the whole ranking, likewise.
+Group `ranking`: means over the same queries, of the whole ranking.
 
     mrr                         1 / r_1
     map                         1/R sum_i P(r_i), the average precision of the whole ranking
@@ -21,25 +21,25 @@ Group `ranking`: of the whole ranking, likewise.
 Group `clustering`: k-means of unit rows with as many clusters as the measured split has classes.
 
     nmi                         normalised mutual information of clusters and classes
-    nmi_random                  the same of random embeddings; nmi rises with the number of classes, this shows how far
+    nmi_random                  NMI of random embeddings, for comparison: nmi rises with the number of classes
     ami                         mutual information adjusted for chance
-    f1_clusters                 F1 of "same cluster" as a guess of "same class", over pairs        (code of Revisiting)
+    f1_clusters                 F1 of "same cluster" as a prediction of "same class", over pairs   (code of Revisiting)
     f1_neighbours               mean over queries of F1 of the first k neighbours, k the mean R    (paper of Revisiting)
 
-Group `structure`: of unit rows, meant for training data in Revisiting (`--split train`).
+Group `structure`: of unit rows, measured on training data in Revisiting (`--split train`).
 
     intra_class_distance        mean Euclidean distance within a class, over classes  (Revisiting, section 5)
-    inter_class_distance        mean Euclidean distance of two classes' means         (Revisiting, section 5)
-    intra_inter_ratio           the first over the second, its pi_ratio
+    inter_class_distance        mean Euclidean distance between two classes' means    (Revisiting, section 5)
+    intra_inter_ratio           the first divided by the second, its pi_ratio
     intra_class_cosine_distance, inter_class_cosine_distance, intra_inter_cosine_ratio
-                                the three with 1 - cosine                             (code of Revisiting)
+                                the same three with 1 - cosine                        (code of Revisiting)
     spectral_decay              KL(U || S) of the singular values, in nats            (Revisiting, section 5)
     spectral_decay_drop_1       without the largest singular value                    (code of Revisiting)
     spectral_decay_by_class     mean over classes of each class's own                 (Revisiting, appendix C)
     alignment                   mean squared distance to a relative                   (Wang and Isola 2020)
     uniformity                  log of the mean of exp(-2 |x - y|^2)                  (Wang and Isola 2020)
 
-Group `verification`: over 200,000 sampled pairs of one class and as many of two, balanced over classes.
+Group `verification`: over 200,000 sampled pairs of one class and as many of two classes, balanced over classes.
 
     tar_at_far_0.1, _0.01, _0.001   true accept rate at that false accept rate
     eer                         equal error rate

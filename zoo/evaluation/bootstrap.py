@@ -1,4 +1,4 @@
-"""Confidence intervals for means over queries, by resampling classes."""
+"""Confidence intervals of means over queries, by resampling whole classes."""
 
 from __future__ import annotations
 
@@ -17,36 +17,43 @@ def bootstrap_intervals(
     replicates: int = REPLICATES,
     seed: int = 0,
 ) -> dict[str, tuple[float, float]]:
-    """Percentile bootstrap interval of each metric's mean over queries, with whole classes as the units drawn.
+    """Return the percentile bootstrap interval of each metric's mean over queries, drawing whole classes.
 
-    values: metric -> [m], one number a query; classes: integers [m], the queries' classes.
-
-    A score on unseen classes is to say something of further classes, and the queries of one class rise and fall
+    A score on unseen classes is meant to hold for further classes, and the queries of one class rise and fall
     together: drawing single queries would give intervals that are too narrow (cluster bootstrap: Davison & Hinkley
-    1997, Bootstrap Methods and their Application, section 3.8). Each replicate draws as many classes as there are,
-    with replacement, and takes the mean over all their queries. The embeddings are kept: the classes drawn twice do
-    not become each other's relatives. With few classes (below about 20) percentile intervals are somewhat too narrow.
-    The order of the rows and the classes' numbers play no part.
+    1997, Bootstrap Methods and their Application, section 3.8). Each replicate draws as many classes as exist, with
+    replacement, and takes the mean over all their queries. The embeddings stay fixed: a class that is drawn twice does
+    not become its own relative. With fewer than about 20 classes, percentile intervals are somewhat too narrow.
 
-    Raises `EvaluationError` with fewer than two classes: nothing is known then of how classes differ.
+    Args:
+        values: Metric -> float [m], one value per query.
+        classes: Integers [m], the class of each query. Neither its numbers nor the order of the rows matter.
+        confidence: The share of the distribution that the interval covers.
+        replicates: The number of bootstrap replicates.
+        seed: Seed of the draws.
+
+    Returns:
+        Metric -> (low, high).
+
+    Raises:
+        EvaluationError: There are fewer than two classes, which do not show how classes differ.
     """
     number, codes = np.unique(classes, return_inverse=True)
     if len(number) < 2:
-        raise EvaluationError("an interval over classes needs at least two classes.")
+        raise EvaluationError("an interval over classes needs at least two classes.", code="too-few-classes")
     table = np.stack([np.ones(len(codes)), *values.values()])
     # [classes, 1 + metrics]: each class's number of queries and its sum of every metric.
     totals = np.stack([np.bincount(codes, row, minlength=len(number)) for row in table], axis=1)
-    # In the order of these, so that what a seed draws does not depend on how classes are called and in which order
-    # they come; a further metric moves only classes that are alike in all before it.
+    # Sort by these totals, so that the draws of a seed depend neither on the names nor on the order of the classes;
+    # a further metric moves only classes that are equal in all metrics before it.
     totals = totals[np.lexsort(totals.T[::-1])]
-    drawn = _resampled_sums(totals, replicates, np.random.default_rng(seed))
-    tails = (1 - confidence) / 2
-    low, high = np.quantile(drawn[:, 1:] / drawn[:, :1], (tails, 1 - tails), axis=0)
+    sums = _resampled_sums(totals, replicates, np.random.default_rng(seed))
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(sums[:, 1:] / sums[:, :1], (tail, 1 - tail), axis=0)
     return {name: (float(a), float(b)) for name, a, b in zip(values, low, high, strict=True)}
 
 
 def _resampled_sums(totals: np.ndarray, replicates: int, rng: np.random.Generator) -> np.ndarray:
-    """The sums of `totals` [classes, columns] over as many rows drawn with replacement: [replicates, columns]."""
+    """Return the sums of `totals` [classes, columns] over rows drawn with replacement: [replicates, columns]."""
     n = len(totals)
-    drawn = [np.bincount(rng.integers(n, size=n), minlength=n) @ totals for _ in range(replicates)]
-    return np.stack(drawn)
+    return np.stack([np.bincount(rng.integers(n, size=n), minlength=n) @ totals for _ in range(replicates)])

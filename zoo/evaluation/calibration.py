@@ -1,4 +1,4 @@
-"""From a similarity to a probability: how often a neighbour of that similarity is of the query's class."""
+"""Calibration of similarities: the probability that a neighbour has the query's class."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ _MAX_STEPS, _TOLERANCE = 100, 1e-10
 
 @dataclass(frozen=True)
 class Calibration:
-    """p(same class) = 1 / (1 + exp(-(slope * similarity + offset))), for the first `neighbours` of a search.
+    """Logistic curve p(same class) = 1 / (1 + exp(-(slope * similarity + offset))).
 
-    `pairs`: how many pairs it was fitted to, `marked` of them marked by users and the others neighbours of labelled
-    queries; `error`: its expected calibration error on classes that it was not
-    fitted to (mean distance of probability and share over ten bins, weighted by their size), None where it was not
-    measured. It holds for queries whose class may be in the gallery as often as it was for the items it was fitted
-    to; of pictures of something else altogether it promises nothing. `neighbours` is 0 for single pairs.
+    It holds for queries whose class is in the gallery as often as it was for the items of the fit, and promises nothing
+    about images of another kind.
+
+    Attributes:
+        neighbours: The number of neighbours per search for which the curve was fitted; 0 for single pairs.
+        pairs: The number of pairs of the fit.
+        marked: The number of those pairs that users marked; the others are neighbours of labelled queries.
+        error: The expected calibration error on classes outside the fit (mean distance between probability and share
+            over ten bins, weighted by their size); None where it was not measured.
     """
 
     slope: float
@@ -32,12 +36,11 @@ class Calibration:
     marked: int = 0
 
     def probability(self, similarities: Any) -> np.ndarray:
-        """Float64, of the shape of `similarities`."""
-        scores = self.slope * np.asarray(similarities, np.float64) + self.offset
-        return _logistic(scores)
+        """Return the probabilities, float64 of the shape of `similarities`."""
+        return _logistic(self.slope * np.asarray(similarities, np.float64) + self.offset)
 
     def similarity_at(self, probability: float) -> float:
-        """The similarity from which on `probability` is reached; it may lie outside -1 to 1: never, or always."""
+        """Return the lowest similarity that reaches `probability`; outside -1 to 1 it means never or always."""
         if not 0 < probability < 1:
             return float("-inf") if probability <= 0 else float("inf")
         return float((np.log(probability / (1 - probability)) - self.offset) / self.slope)
@@ -52,7 +55,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Bin:
-    """Of `count` neighbours with about this `probability` (their mean), the `share` that are of the query's class."""
+    """Bin of a reliability diagram: `count` neighbours, their mean `probability`, and the `share` of correct ones."""
 
     probability: float
     share: float
@@ -60,99 +63,110 @@ class Bin:
 
 
 def calibrate(similarities: Any, same: Any, classes: Any) -> Calibration:
-    """Fit the logistic curve to neighbours whose class is known.
+    """Fit the logistic curve to neighbours of known class.
 
-    similarities: float [n, k], of the neighbours of n labelled queries, each query left out of its own; or float [n],
-    of single pairs; same: bool of that shape, whether the two are of one class; classes: n labels of the queries. The
-    curve is Platt's (1999, Probabilistic Outputs for Support Vector Machines, section 2.1), with his targets that stay
-    off 0 and 1, so that classes without overlap give a steep curve instead of an endless one. The error is that of
-    `held_out`.
+    The curve is Platt's (1999, Probabilistic Outputs for Support Vector Machines, section 2.1), with his targets that
+    stay off 0 and 1, so that classes without overlap give a steep curve and not an infinitely steep one.
 
-    Raises `EvaluationError` where all neighbours are alike, or where similar neighbours are not more often of the
-    query's class, of which no probability can be made.
+    Args:
+        similarities: Float [n, k], of the neighbours of n labelled queries without the query itself, or [n], of pairs.
+        same: Bool of that shape: the two have one class.
+        classes: The n labels of the queries.
+
+    Raises:
+        EvaluationError: All neighbours have the query's class or none has it, or the more similar neighbours do not
+            have the query's class more often.
     """
     similarities, same = _check_arguments(similarities, same, classes)
     slope, offset = _fit(similarities.ravel(), same.ravel())
-    chances = held_out_probabilities(similarities, same, classes)
-    error = None if chances is None else expected_calibration_error(reliability_bins(chances, same))
+    probabilities = held_out_probabilities(similarities, same, classes)
+    error = None if probabilities is None else expected_calibration_error(reliability_bins(probabilities, same))
     return Calibration(slope, offset, same.shape[1] if same.ndim == 2 else 0, same.size, error)
 
 
 def held_out_probabilities(similarities: Any, same: Any, classes: Any) -> np.ndarray | None:
-    """The probability of each pair by a curve that was not fitted to its query's class, of the shape of `similarities`.
+    """Return each pair's probability by a curve that was fitted without its query's class.
 
-    Fitted to every second class and read at the others, and the other way round; None where there are fewer than four
-    classes, or one half cannot be fitted to.
+    One curve is fitted to every second class and applied to the others, a second one the other way round. The arguments
+    are those of `calibrate`.
+
+    Returns:
+        Float64 of the shape of `similarities`; None for fewer than four classes and where a half cannot be fitted.
     """
     similarities, same = _check_arguments(similarities, same, classes)
     codes = np.unique(np.asarray(classes), return_inverse=True)[1]
     if codes.max(initial=0) < 3:
         return None
-    chances = np.empty_like(similarities)
+    probabilities = np.empty_like(similarities)
     for half in (0, 1):
-        fitted, read = codes % 2 == half, codes % 2 != half
+        fitted, rest = codes % 2 == half, codes % 2 != half
         try:
             slope, offset = _fit(similarities[fitted].ravel(), same[fitted].ravel())
         except EvaluationError:
             return None
-        chances[read] = _logistic(slope * similarities[read] + offset)
-    return chances
+        probabilities[rest] = _logistic(slope * similarities[rest] + offset)
+    return probabilities
 
 
 def reliability_bins(probabilities: Any, same: Any, bins: int = 10) -> list[Bin]:
-    """The reliability diagram: one `Bin` per tenth of 0..1 that holds anything."""
-    chances, same = np.asarray(probabilities, np.float64).ravel(), np.asarray(same, bool).ravel()
-    which = np.minimum((chances * bins).astype(int), bins - 1)
-    counts = np.bincount(which, minlength=bins)
-    sums, hits = np.bincount(which, chances, bins), np.bincount(which, same, bins)
+    """Return the reliability diagram: one `Bin` for each of `bins` equal parts of 0 to 1 that is not empty."""
+    probabilities, same = np.asarray(probabilities, np.float64).ravel(), np.asarray(same, bool).ravel()
+    index = np.minimum((probabilities * bins).astype(int), bins - 1)
+    counts = np.bincount(index, minlength=bins)
+    sums, hits = np.bincount(index, probabilities, bins), np.bincount(index, same, bins)
     return [Bin(sums[i] / counts[i], hits[i] / counts[i], int(counts[i])) for i in np.flatnonzero(counts)]
 
 
 def expected_calibration_error(bins: list[Bin]) -> float:
-    """Mean distance of probability and share, weighted by the bins' sizes (Naeini et al. 2015)."""
-    total = sum(one.count for one in bins)
-    return sum(one.count * abs(one.probability - one.share) for one in bins) / total
+    """Return the mean distance between probability and share, weighted by the bins' sizes (Naeini et al. 2015)."""
+    total = sum(part.count for part in bins)
+    return sum(part.count * abs(part.probability - part.share) for part in bins) / total
 
 
 def _check_arguments(similarities: Any, same: Any, classes: Any) -> tuple[np.ndarray, np.ndarray]:
     similarities, same = np.asarray(similarities, np.float64), np.asarray(same, bool)
     if similarities.shape != same.shape or similarities.ndim not in (1, 2) or len(classes) != len(same):
         raise EvaluationError(
-            f"similarities {list(similarities.shape)} and same {list(same.shape)} must be one [n, k] or [n], classes n "
-            f"of them, not {len(classes)}."
+            f"similarities {list(similarities.shape)} and same {list(same.shape)} must both be [n, k] or [n], with n "
+            f"classes, not {len(classes)}.",
+            code="invalid-shape",
         )
     if not np.isfinite(similarities).all():
-        raise EvaluationError("similarities must be finite.")
+        raise EvaluationError("similarities must be finite.", code="not-finite")
     return similarities, same
 
 
 def _fit(similarities: np.ndarray, same: np.ndarray) -> tuple[float, float]:
-    """Slope and offset by Newton's method with halved steps; the loss is convex."""
+    """Return slope and offset by Newton's method with halved steps; the loss is convex."""
     positives, negatives = int(same.sum()), int((~same).sum())
     if not positives or not negatives:
         kind = "of the query's class" if positives else "of another class"
-        raise EvaluationError(f"all {same.size} neighbours are {kind}: nothing tells when a neighbour is not.")
+        raise EvaluationError(
+            f"all {same.size} neighbours are {kind}: a calibration needs neighbours of both kinds.",
+            code="single-outcome",
+        )
     targets = np.where(same, (positives + 1) / (positives + 2), 1 / (negatives + 2))
-    # Standardised, the two unknowns are nearly independent and the first step is nearly right.
+    # With standardised inputs the two unknowns are nearly independent and the first step is nearly right.
     mean, deviation = similarities.mean(), max(float(similarities.std()), 1e-12)
     inputs = np.stack([(similarities - mean) / deviation, np.ones_like(similarities)])
     weights = np.array([0.0, np.log((positives + 1) / (negatives + 1))])
     loss = _cross_entropy(weights @ inputs, targets)
     for _ in range(_MAX_STEPS):
-        chances = _logistic(weights @ inputs)
-        gradient = inputs @ (chances - targets)
-        curvature = (inputs * (chances * (1 - chances))) @ inputs.T + 1e-9 * np.eye(2)
-        step, share = np.linalg.solve(curvature, gradient), 1.0
-        while (after := _cross_entropy((weights - share * step) @ inputs, targets)) > loss and share > 1e-6:
-            share /= 2
-        weights, gained, loss = weights - share * step, loss - after, after
-        if gained <= _TOLERANCE * same.size:
+        probabilities = _logistic(weights @ inputs)
+        gradient = inputs @ (probabilities - targets)
+        curvature = (inputs * (probabilities * (1 - probabilities))) @ inputs.T + 1e-9 * np.eye(2)
+        step, scale = np.linalg.solve(curvature, gradient), 1.0
+        while (new_loss := _cross_entropy((weights - scale * step) @ inputs, targets)) > loss and scale > 1e-6:
+            scale /= 2
+        weights, gain, loss = weights - scale * step, loss - new_loss, new_loss
+        if gain <= _TOLERANCE * same.size:
             break
     slope = float(weights[0] / deviation)
     if slope <= 0:
         raise EvaluationError(
-            "neighbours of higher similarity are not more often of the query's class; similarity says nothing here. "
-            "Check that the labels belong to these images."
+            "neighbours of higher similarity are not more often of the query's class, so similarity predicts nothing "
+            "here. Check that the labels belong to these images.",
+            code="uninformative-similarity",
         )
     return slope, float(weights[1] - slope * mean)
 

@@ -1,9 +1,4 @@
-"""NMI, AMI, F1.
-
-How alike two partitions of the same samples are: mutual information, normalised or adjusted, and F1 over pairs.
-
-What k-means makes of an embedding, compared with the classes, and F1 in both published readings.
-"""
+"""Clustering metrics: NMI, AMI and F1 of k-means clusters, and F1 of nearest neighbours."""
 
 from __future__ import annotations
 
@@ -17,12 +12,50 @@ from zoo.evaluation.kmeans import RESTARTS, k_means
 from zoo.evaluation.knn import neighbour_chunks
 
 
-def nmi(labels: Any, clusters: Any) -> float:
-    """Normalised mutual information I / ((H(labels) + H(clusters)) / 2), from 0 to 1.
+def clustering_metrics(embeddings: Any, labels: Any, seed: int = 0, restarts: int = RESTARTS) -> dict[str, float]:
+    """Cluster the unit rows by k-means, into as many clusters as `labels` has classes, and compare with the classes.
 
-    labels, clusters: n integers or strings each. Where both are one part only, it is 1. It rises with the number of
-    parts even where they have nothing in common: beside it belongs its value for random embeddings. Manning et al.
-    2008, Introduction to Information Retrieval, section 16.3. Raises `EvaluationError` for none, or unequal many.
+    Args:
+        embeddings: [n, d]. All rows are clustered, including classes of one sample.
+        labels: n integers or strings.
+        seed: Seed of `k_means`.
+        restarts: Number of runs of `k_means`.
+
+    Returns:
+        nmi             normalised mutual information (mean of the entropies)
+        nmi_random      NMI of random embeddings of the same shape, for comparison with nmi
+        ami             mutual information adjusted for chance
+        f1_clusters     F1 over pairs in one cluster (the code of Revisiting)
+        f1_neighbours   F1 over nearest neighbours (its paper); see the function of that name
+
+    Raises:
+        EvaluationError: As `retrieval_metrics`, and for fewer than two classes.
+    """
+    rows = unit_rows(embeddings)
+    classes = class_codes(labels, len(rows))[0]
+    clusters = k_means(rows, _class_count(classes), seed, restarts).labels
+    return {
+        "nmi": nmi(classes, clusters),
+        "nmi_random": random_nmi(classes, rows.shape[1], seed),
+        "ami": ami(classes, clusters),
+        "f1_clusters": pair_f1(classes, clusters),
+        "f1_neighbours": f1_neighbours(rows, classes),
+    }
+
+
+def nmi(labels: Any, clusters: Any) -> float:
+    """Return the normalised mutual information I / ((H(labels) + H(clusters)) / 2), from 0 to 1.
+
+    It is 1 where both partitions have a single part. It rises with the number of parts even where the partitions are
+    unrelated, so report the value of random embeddings with it (`random_nmi`). Manning et al. 2008, Introduction to
+    Information Retrieval, section 16.3.
+
+    Args:
+        labels: n integers or strings.
+        clusters: n integers or strings.
+
+    Raises:
+        EvaluationError: There are no samples, or the lengths differ.
     """
     table = _contingency(labels, clusters)
     entropy = (_entropy(table.rows) + _entropy(table.columns)) / 2
@@ -30,31 +63,76 @@ def nmi(labels: Any, clusters: Any) -> float:
 
 
 def ami(labels: Any, clusters: Any) -> float:
-    """Mutual information adjusted for chance: (I - E[I]) / (mean entropy - E[I]); near 0 for random clusters.
+    """Return the mutual information adjusted for chance: (I - E[I]) / (mean entropy - E[I]).
 
-    E[I] is over all partitions with the same sizes (Vinh et al. 2010, Information Theoretic Measures for Clusterings
-    Comparison; normalised by the mean). Where no other value is possible, it is 1. Arguments and errors
-    as of `nmi`.
+    It is near 0 for random clusters, and 1 where no other value is possible. E[I] is over all partitions of the same
+    sizes (Vinh et al. 2010, Information Theoretic Measures for Clusterings Comparison; normalised by the mean).
+    Arguments and errors are those of `nmi`.
     """
     table = _contingency(labels, clusters)
     chance = _expected_information(table)
-    room = (_entropy(table.rows) + _entropy(table.columns)) / 2 - chance
-    return float(min(1.0, (_mutual_information(table) - chance) / room)) if room > 1e-12 else 1.0
+    range_ = (_entropy(table.rows) + _entropy(table.columns)) / 2 - chance
+    return float(min(1.0, (_mutual_information(table) - chance) / range_)) if range_ > 1e-12 else 1.0
 
 
 def pair_f1(labels: Any, clusters: Any) -> float:
-    """F1 over pairs of samples: precision and recall of "same cluster" as a guess of "same label", from 0 to 1.
+    """Return F1 over pairs of samples, with "same cluster" as the prediction of "same label", from 0 to 1.
 
-    Manning et al. 2008, section 16.3; so in the code of Revisiting, DiVA and before them. Where neither holds a pair,
-    it is 1. Arguments and errors as of `nmi`.
+    Manning et al. 2008, section 16.3; the code of Revisiting and DiVA uses it. It is 1 where neither partition has a
+    pair. Arguments and errors are those of `nmi`.
     """
     table = _contingency(labels, clusters)
-    guessed_and_true = _pair_count(table.columns) + _pair_count(table.rows)
-    return 2 * _pair_count(table.counts) / guessed_and_true if guessed_and_true else 1.0
+    predicted_and_true = _pair_count(table.columns) + _pair_count(table.rows)
+    return 2 * _pair_count(table.counts) / predicted_and_true if predicted_and_true else 1.0
+
+
+def random_nmi(labels: Any, dim: int, seed: int = 0) -> float:
+    """Return the NMI of embeddings without information: directions drawn uniformly on the sphere in `dim` dimensions.
+
+    One short run of k-means is enough, because its clusters are independent of the labels in any case.
+
+    Raises:
+        EvaluationError: As `clustering_metrics`.
+    """
+    classes = class_codes(labels, len(labels))[0]
+    # The seed differs from the seed of k_means: its start must not follow the numbers that made the rows.
+    rows = np.random.default_rng([seed, 1]).standard_normal((len(classes), dim), np.float32)
+    return nmi(classes, k_means(unit_rows(rows), _class_count(classes), seed, restarts=1, iterations=10).labels)
+
+
+def f1_neighbours(embeddings: Any, labels: Any, k: int | None = None) -> float:
+    """Return the mean over queries of F1 = 2 P R / (P + R), with precision P and recall R of the first k neighbours.
+
+    With h relatives among the neighbours and r in all, F1 = 2 h / (k + r). Queries without a relative are left out.
+
+    Args:
+        embeddings: [n, d].
+        labels: n integers or strings.
+        k: One number of neighbours for all queries. Revisiting does not print its k; the default is the mean number of
+            relatives, rounded, so that a perfect embedding of classes of one size scores 1 (F1 is then R-precision).
+
+    Raises:
+        EvaluationError: As `retrieval_metrics`, and for a k below 1 or above the number of other rows.
+    """
+    inputs = retrieval_inputs(embeddings, labels)
+    measured = inputs.relatives > 0
+    k = max(1, round(float(inputs.relatives[measured].mean()))) if k is None else k
+    chunks = neighbour_chunks(inputs.gallery, inputs.gallery, k, exclude_self=True)
+    hits = [(inputs.codes[indices] == inputs.codes[rows, None]).sum(axis=1) for rows, _, indices in chunks]
+    return float((2 * np.concatenate(hits) / (k + inputs.relatives))[measured].mean())
+
+
+def _class_count(classes: np.ndarray) -> int:
+    number = len(np.unique(classes))
+    if number < 2:
+        raise EvaluationError(
+            f"clusters are compared with at least two classes; the labels have {number}.", code="too-few-classes"
+        )
+    return number
 
 
 class _Contingency(NamedTuple):
-    """How many samples share label and cluster, where any do: counts [m] at (row, column); the sums of either."""
+    """Contingency table of two partitions: its non-zero `counts` [m] at (`row`, `column`), and the marginal sums."""
 
     counts: np.ndarray
     row: np.ndarray
@@ -66,7 +144,7 @@ class _Contingency(NamedTuple):
 def _contingency(labels: Any, clusters: Any) -> _Contingency:
     n = len(labels)
     if not n:
-        raise EvaluationError("there is nothing to compare: the partitions have no samples.")
+        raise EvaluationError("the partitions have no samples to compare.", code="no-samples")
     a, b = class_codes(labels, n)[0], class_codes(clusters, n)[0]
     cells, counts = np.unique(a * (b.max() + 1) + b, return_counts=True)
     row, column = np.divmod(cells, b.max() + 1)
@@ -85,13 +163,13 @@ def _mutual_information(table: _Contingency) -> float:
 
 
 def _expected_information(table: _Contingency) -> float:
-    """E[I]: each count is hypergeometric, given the sizes; parts of one size count once, times their number."""
+    """Return E[I]. Each count is hypergeometric, given the sizes; parts of one size are computed once and weighted."""
     n = int(table.rows.sum())
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
     total = 0.0
-    for a, many_a in zip(*np.unique(table.rows, return_counts=True), strict=True):
-        for b, many_b in zip(*np.unique(table.columns, return_counts=True), strict=True):
-            total += many_a * many_b * _expected_cell(int(a), int(b), n, log_factorial)
+    for a, weight_a in zip(*np.unique(table.rows, return_counts=True), strict=True):
+        for b, weight_b in zip(*np.unique(table.columns, return_counts=True), strict=True):
+            total += weight_a * weight_b * _expected_cell(int(a), int(b), n, log_factorial)
     return total
 
 
@@ -104,67 +182,3 @@ def _expected_cell(a: int, b: int, n: int, log_factorial: np.ndarray) -> float:
 
 def _pair_count(sizes: np.ndarray) -> int:
     return int((sizes * (sizes - 1) // 2).sum())
-
-
-def clustering_metrics(embeddings: Any, labels: Any, seed: int = 0, restarts: int = RESTARTS) -> dict[str, float]:
-    """Unit rows clustered by k-means into as many clusters as THESE labels hold classes, against the classes.
-
-    embeddings: [n, d]; labels: n integers or strings; seed and restarts: of `k_means`. All rows are clustered, those
-    of classes of one sample too.
-
-        nmi             normalised mutual information (mean of the entropies)
-        nmi_random      the same of random embeddings of the same shape: what nmi is to be compared with
-        ami             mutual information adjusted for chance
-        f1_clusters     F1 over pairs in one cluster (the code of Revisiting)
-        f1_neighbours   F1 over nearest neighbours (its paper); see the function of that name
-
-    Raises `EvaluationError` for what `retrieval_metrics` refuses, and for fewer than two classes.
-    """
-    rows = unit_rows(embeddings)
-    classes = class_codes(labels, len(rows))[0]
-    number = _class_count(classes)
-    clusters = k_means(rows, number, seed, restarts).labels
-    return {
-        "nmi": nmi(classes, clusters),
-        "nmi_random": random_nmi(classes, rows.shape[1], seed),
-        "ami": ami(classes, clusters),
-        "f1_clusters": pair_f1(classes, clusters),
-        "f1_neighbours": f1_neighbours(rows, classes),
-    }
-
-
-def random_nmi(labels: Any, dim: int, seed: int = 0) -> float:
-    """NMI of embeddings that know nothing: directions drawn uniformly on the sphere of `dim` dimensions.
-
-    One short run of k-means is enough: its clusters are independent of the labels in any case. Raises
-    `EvaluationError` as `clustering_metrics`.
-    """
-    classes = class_codes(labels, len(labels))[0]
-    # Not the seed of k_means itself: its start is not to follow the numbers that made the rows.
-    rows = np.random.default_rng([seed, 1]).standard_normal((len(classes), dim), np.float32)
-    return nmi(classes, k_means(unit_rows(rows), _class_count(classes), seed, restarts=1, iterations=10).labels)
-
-
-def f1_neighbours(embeddings: Any, labels: Any, k: int | None = None) -> float:
-    """Mean over queries of F1 = 2 P R / (P + R), with the precision P and recall R of the first k neighbours.
-
-    With h relatives among them and r in all, F1 = 2 h / (k + r). k is one number for all queries, as in recall at K.
-    Revisiting does not print its k; the default is the mean number of relatives, rounded, so that a perfect embedding
-    of classes of one size scores 1 (and F1 is then the R-precision). Queries without a relative are left out.
-
-    Raises `EvaluationError` as `retrieval_metrics` does, and for a k below 1 or beyond the other rows.
-    """
-    search = retrieval_inputs(embeddings, labels)
-    asks = search.relatives > 0
-    k = max(1, round(float(search.relatives[asks].mean()))) if k is None else k
-    chunks = neighbour_chunks(search.gallery, search.gallery, k, exclude_self=True)
-    hits = [(search.codes[found] == search.codes[rows, None]).sum(axis=1) for rows, _, found in chunks]
-    return float((2 * np.concatenate(hits) / (k + search.relatives))[asks].mean())
-
-
-def _class_count(classes: np.ndarray) -> int:
-    """The number of classes. Raises `EvaluationError` for fewer than two."""
-    number = len(np.unique(classes))
-    if number < 2:
-        raise EvaluationError("clusters are compared with classes, and there are fewer than two classes.")
-    return number

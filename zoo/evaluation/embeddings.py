@@ -1,10 +1,7 @@
-""".npy/.safetensors embeddings with provenance.
+"""Files of embeddings (.npy, .safetensors), their labels, and the record of the model that made them.
 
-Whose the rows of a file of embeddings are: what `zoo embed` writes down with them, read again and held against them.
-
-Beside rows.npy it is rows.json, in a .safetensors file it is in the header's metadata.
-
-Embeddings and labels in files that other programs write, too.
+`zoo embed` writes rows.npy with the record in rows.json, or rows.safetensors with the record in the header's metadata;
+the table rows.csv names the images of the rows. `zoo score` reads these files and those of other programs.
 """
 
 from __future__ import annotations
@@ -35,8 +32,13 @@ if TYPE_CHECKING:
 
 KIND, SCHEMA = "dml-zoo embeddings", 1
 
+EMBEDDINGS, LABELS = "embeddings", "labels"
+"""The names of tensors in a .safetensors file."""
+
+_NPY, _TENSORS = ".npy", ".safetensors"
+
 _OPENING = json.dumps({"kind": KIND}, indent=2).removesuffix("\n}").encode()
-"""How the file begins; so one that was cut off is told from a JSON file of other programs."""
+"""The first bytes of a record: they tell a truncated record from a JSON file of another program."""
 
 _FIELD_TYPES = {"int": int, "str": str, "Mapping[str, str]": dict, "Mapping[str, Any]": dict}
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -44,11 +46,19 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class EmbeddingRecord:
-    """What made a file's rows, and by what they are known again.
+    """Provenance of the rows in a file: the model that made them, and hashes that identify them.
 
-    model: `Card.identity`. runtime, precision: as it ran. preprocessing: of the card. rows, dim: how many rows of how
-    many numbers. sha256: of the numbers, row after row, little-endian float32. names_sha256: of the images' names in
-    order, as the table beside the rows has them. date: ISO 8601, UTC. versions: distribution -> version.
+    Attributes:
+        model: `Card.identity`: name and fingerprint.
+        runtime: The runtime of the model, "torch" or "onnx".
+        precision: The precision of the model.
+        preprocessing: The card's preprocessing.
+        rows: The number of rows.
+        dim: The number of dimensions.
+        sha256: Hash of the numbers, row by row, as little-endian float32.
+        names_sha256: Hash of the images' names in order, as listed in the table of the rows.
+        date: ISO 8601, UTC.
+        versions: Distribution -> version.
     """
 
     model: Mapping[str, str]
@@ -76,38 +86,166 @@ class EmbeddingRecord:
     def check_rows(self, path: Path, rows: np.ndarray) -> None:
         """Raise `UsageError` unless the rows of the file `path`, of any shape and dtype, are those of this record."""
         if rows.shape != (self.rows, self.dim):
-            held = " x ".join(f"{size:,}" for size in rows.shape) or "one"
-            why = f"holds {held} numbers, and the {self.rows:,} x {self.dim:,} of {self.name} were written"
+            shape = " x ".join(f"{size:,}" for size in rows.shape) or "one"
+            problem = f"holds {shape} numbers, and the {self.rows:,} x {self.dim:,} of {self.name} were written"
         elif rows.dtype != np.float32 or rows_sha256(rows) != self.sha256:
-            why = f"holds other numbers than those that {self.name} gave"
+            problem = f"holds other numbers than those that {self.name} gave"
         else:
             return
         raise UsageError(
-            f"{path} {why}: it was exchanged, changed or cut off since. Make it again with zoo embed. Rows that are "
-            "meant to be others have no record of it: "
-            + (f"remove {record_path(path)}." if path.suffix.lower() == ".npy" else "write them without its metadata.")
+            f"{path} {problem}: the file was replaced, changed or truncated. Make it again with zoo embed. If the rows "
+            "are meant to differ, they have no record: "
+            + (f"remove {record_path(path)}." if path.suffix.lower() == _NPY else "write them without its metadata."),
+            code="rows-changed",
         )
 
     def check_images(self, table: Path, names: Sequence[str]) -> None:
-        """Raise `UsageError` unless these names, the column path of the table beside the rows, are of their images."""
+        """Raise `UsageError` unless `names`, the column path of the table, are the images of the rows in order."""
         if names_sha256(names) != self.names_sha256:
             raise UsageError(
                 f"{table} lists other images than the rows are of, or in another order: labels would go to wrong rows. "
-                "Make both again with zoo embed, or give labels in the order of the rows in a file of another name."
+                "Make both again with zoo embed, or give labels in the order of the rows in a file of another name.",
+                code="images-changed",
             )
 
     def check_model(self, path: Path, card: Card) -> None:
-        """Raise `UsageError` unless the card's model is the one that made the rows of the file `path`."""
+        """Raise `UsageError` unless the card's model made the rows of the file `path`."""
         if card.fingerprint != self.fingerprint:
             raise UsageError(
                 f"{path} holds rows of {self.name} (fingerprint {self.fingerprint[:12]}), not of {card.name} "
-                f"(fingerprint {card.fingerprint[:12]}): its weights or preprocessing are others. Make them with: "
-                f"zoo embed {card.name} ..."
+                f"(fingerprint {card.fingerprint[:12]}): weights or preprocessing differ. Make them with: "
+                f"zoo embed {card.name} ...",
+                code="other-model",
             )
 
 
+class Embeddings(NamedTuple):
+    """Contents of a file: rows [n, d], and its labels [n] and its record, each None if the file has none."""
+
+    rows: np.ndarray
+    labels: np.ndarray | None
+    record: EmbeddingRecord | None
+
+
+def read_embeddings(path: Path) -> Embeddings:
+    """Read rows, labels and record of a .npy file (memory-mapped, without labels) or a .safetensors file.
+
+    Raises:
+        UsageError: The file does not exist or has another format, or its rows differ from its record. The values of
+            the rows are checked later, by the metrics.
+    """
+    is_npy = _file_type(path) == _NPY
+    embeddings = Embeddings(_read_npy(path), None, read_record(path)) if is_npy else _read_tensors(path)
+    if embeddings.record is not None:
+        embeddings.record.check_rows(path, embeddings.rows)
+    return embeddings
+
+
+def write_embeddings(path: Path, rows: np.ndarray, table: Sequence[Mapping[str, str]], model: Embedder) -> None:
+    """Write rows as .npy or .safetensors, with their record and the table of their images (`table_path`).
+
+    A .safetensors file has the tensor labels too, int64 [n], where all images have a label; its metadata list the
+    classes. Bytes of a name that are not UTF-8 become question marks in the table.
+
+    Args:
+        path: The file to write.
+        rows: Float32 [n, d].
+        table: For each image its path, its label ("" for none) and further columns, the same for all images. The
+            table can be read by `zoo index --labels`.
+        model: The model that gave the rows.
+    """
+    record = make_record(model, rows, [row[PATH] for row in table])
+    with atomic_path(path) as temporary:
+        if _file_type(path) == _NPY:
+            with temporary.open("wb") as file:
+                np.save(file, rows, allow_pickle=False)
+        else:
+            _write_tensors(temporary, rows, [row[LABEL] for row in table], record)
+    with (
+        atomic_path(table_path(path)) as temporary,
+        temporary.open("w", encoding="utf-8", errors="replace", newline="") as text,
+    ):
+        writer = csv.DictWriter(text, list(table[0]))
+        writer.writeheader()
+        writer.writerows(table)
+    if _file_type(path) == _NPY:
+        write_record(path, record)
+
+
+def output_files(path: Path) -> list[Path]:
+    """Return the files that `write_embeddings` writes: `path`, the table, and for .npy the record.
+
+    Raises:
+        UsageError: `path` has another format.
+    """
+    return [path, table_path(path), *([record_path(path)] if _file_type(path) == _NPY else [])]
+
+
+def check_outputs_free(path: Path) -> None:
+    """Raise `UsageError` if one of the files that `write_embeddings` writes exists already."""
+    for file in output_files(path):
+        if file.exists():
+            raise UsageError(f"{file} exists already; name another --out, or give --replace.", code="output-exists")
+
+
+def read_labels(path: Path) -> np.ndarray:
+    """Read one label per row [n], from .npy, from the column `label` of .csv, or from lines of text in UTF-8.
+
+    Raises:
+        UsageError: The file does not exist, has another format, or has an empty label.
+    """
+    if path.suffix.lower() == _NPY:
+        return _read_npy(path)
+    labels = _read_texts(path, LABEL)
+    if "" in labels:
+        raise UsageError(
+            f"{path}: label {labels.index('') + 1} of {len(labels)} is empty; each row needs one.", code="empty-label"
+        )
+    return np.array(labels, dtype=np.str_)
+
+
+def read_queries(path: Path) -> np.ndarray:
+    """Read which rows are queries, bool [n]: 1 or true for a query, 0 or false for a row of the gallery.
+
+    The values come from .npy, from the column `query` of .csv, or from lines of text in UTF-8.
+
+    Raises:
+        UsageError: The file does not exist or has other values.
+    """
+    expected = f"{path} must say for each row whether it searches: 1 or true, 0 or false"
+    if path.suffix.lower() == _NPY:
+        values = _read_npy(path)
+        if values.dtype.kind not in "biu" or not np.isin(values, (0, 1)).all():
+            raise UsageError(f"{expected}.", code="invalid-queries")
+        return values.astype(np.bool_)
+    texts = _read_texts(path, QUERY)
+    queries = [BOOLEANS.get(text.strip().lower()) for text in texts]
+    if None in queries:
+        row = queries.index(None)
+        raise UsageError(
+            f"{expected}; row {row + 1} of {len(queries)} says {texts[row][:40]!r}.", code="invalid-queries"
+        )
+    return np.array(queries, np.bool_)
+
+
+def table_path(path: Path) -> Path:
+    """Return the path of the table with the names and labels of a file's rows."""
+    return path.with_suffix(".csv")
+
+
+def check_table(embeddings: Path, record: EmbeddingRecord, table: Path) -> None:
+    """Raise `UsageError` if `table` is the one written with the rows and lists other images than the record."""
+    if table.resolve() != table_path(embeddings).resolve():
+        return
+    try:
+        names = _read_texts(table, PATH)
+    except UsageError:  # a table without names was written by somebody else
+        return
+    record.check_images(table, names)
+
+
 def make_record(model: Embedder, rows: np.ndarray, names: Sequence[str]) -> EmbeddingRecord:
-    """The record of rows, float32 [n, dim], that the model gave for the images of these names."""
+    """Return the record of rows, float32 [n, dim], that the model gave for the images of these names."""
     return EmbeddingRecord(
         model=model.card.identity,
         runtime=model.runtime,
@@ -123,7 +261,7 @@ def make_record(model: Embedder, rows: np.ndarray, names: Sequence[str]) -> Embe
 
 
 def rows_sha256(rows: np.ndarray) -> str:
-    """SHA-256 of the numbers of rows [n, d] as little-endian float32, a piece of the rows in memory at a time."""
+    """Return the SHA-256 of rows [n, d] as little-endian float32, with a limited number of rows in memory."""
     digest = hashlib.sha256()
     step = max(1, CHUNK_BYTES // (4 * max(1, rows.shape[1])))
     for start in range(0, len(rows), step):
@@ -132,47 +270,53 @@ def rows_sha256(rows: np.ndarray) -> str:
 
 
 def names_sha256(names: Sequence[str]) -> str:
-    """What is no UTF-8 in a name is a question mark, as in the table."""
+    """Return the SHA-256 of names; bytes that are not UTF-8 count as question marks, as in the table."""
     return hashlib.sha256("\0".join(names).encode(errors="replace")).hexdigest()
 
 
 def record_path(path: Path) -> Path:
-    """Where the record of the rows in a .npy file lies."""
+    """Return the path of the record of a .npy file."""
     return path.with_suffix(".json")
 
 
 def write_record(path: Path, record: EmbeddingRecord) -> None:
-    """Write the record beside the rows of the .npy file `path`."""
+    """Write the record of the .npy file `path`."""
     write_json(record_path(path), record.to_json())
 
 
 def read_record(path: Path) -> EmbeddingRecord | None:
-    """The record beside the rows of the .npy file `path`; None where there is none, a JSON file of others included.
+    """Read the record of the .npy file `path`.
 
-    Raises `UsageError` where it was cut off, is damaged, or of a newer schema.
+    Returns:
+        The record, or None if there is no such file or it is a JSON file of another program.
+
+    Raises:
+        UsageError: The record is truncated, damaged, or of a newer schema.
     """
-    beside = record_path(path)
+    file = record_path(path)
     try:
-        values = read_json(beside)
+        values = read_json(file)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UsageError(f"{beside}, beside the rows, cannot be read: {error.strerror or error}.") from None
+        raise UsageError(
+            f"{file}, the record of the rows, cannot be read: {error.strerror or error}.", code="unreadable-record"
+        ) from None
     except ValueError as error:
-        opening = beside.read_bytes()[: len(_OPENING)]
+        opening = file.read_bytes()[: len(_OPENING)]
         if not opening or not _OPENING.startswith(opening):
             return None
-        raise _damaged_record(beside, str(error)) from None
-    return _parse_record(values, beside) if isinstance(values, dict) and values.get("kind") == KIND else None
+        raise _damaged_record(file, str(error)) from None
+    return _parse_record(values, file) if isinstance(values, dict) and values.get("kind") == KIND else None
 
 
 def record_to_metadata(record: EmbeddingRecord) -> dict[str, str]:
-    """The record as a .safetensors file's metadata."""
+    """Return the record as metadata of a .safetensors file."""
     return {"kind": KIND, "record": json.dumps(record.to_json())}
 
 
 def record_from_metadata(metadata: Mapping[str, str], path: Path) -> EmbeddingRecord | None:
-    """The record in a .safetensors file's metadata; None where there is none. Raises as `read_record` does."""
+    """Return the record in the metadata of a .safetensors file, or None; errors are those of `read_record`."""
     if metadata.get("kind") != KIND:
         return None
     try:
@@ -187,8 +331,9 @@ def _parse_record(values: Any, path: Path) -> EmbeddingRecord:
         raise _damaged_record(path, "it has no schema number")
     if schema > SCHEMA:
         raise UsageError(
-            f"{path} says in schema {schema} whose rows these are; this version of dml-zoo reads up to {SCHEMA}. "
-            "Upgrade: pip install -U dml-zoo"
+            f"{path} has a record of schema {schema}; this version of dml-zoo reads up to {SCHEMA}. "
+            "Upgrade: pip install -U dml-zoo",
+            code="newer-record",
         )
     for field in fields(EmbeddingRecord):
         if type(values.get(field.name)) is not _FIELD_TYPES[str(field.type)]:
@@ -199,193 +344,48 @@ def _parse_record(values: Any, path: Path) -> EmbeddingRecord:
 
 
 def _check_record(record: EmbeddingRecord, path: Path) -> None:
-    """What is printed is a name, and what is compared a hash."""
-    for what, value in (
-        ("name", record.model.get("name")),
-        ("runtime", record.runtime),
-        ("precision", record.precision),
-    ):
+    """Raise `UsageError` unless the values that are printed are names and those that are compared are hashes."""
+    names = {"name": record.model.get("name"), "runtime": record.runtime, "precision": record.precision}
+    for field, value in names.items():
         if not isinstance(value, str) or not MODEL_NAME.fullmatch(value):
-            raise _damaged_record(path, f"{what} is {value!r}")
+            raise _damaged_record(path, f"{field} is {value!r}")
     hashes = {
         "fingerprint": record.model.get("fingerprint"),
         "sha256": record.sha256,
         "names_sha256": record.names_sha256,
     }
-    for what, value in hashes.items():
+    for field, value in hashes.items():
         if not isinstance(value, str) or not _SHA256.fullmatch(value):
-            raise _damaged_record(path, f"{what} is {value!r}, no SHA-256")
+            raise _damaged_record(path, f"{field} is {value!r}, not a SHA-256")
 
 
-def _damaged_record(path: Path, why: str) -> UsageError:
+def _damaged_record(path: Path, reason: str) -> UsageError:
     return UsageError(
-        f"{path} does not say as zoo embed does whose rows these are ({why.rstrip('.')}): it was cut off or changed. "
-        "Make the rows again with zoo embed, or remove what is damaged, and no model is known of them."
+        f"{path} does not hold the record of zoo embed ({reason.rstrip('.')}): it was truncated or changed. Make the "
+        "rows again with zoo embed, or remove the damaged record; the rows then belong to no known model.",
+        code="damaged-record",
     )
-
-
-EMBEDDINGS, LABELS = "embeddings", "labels"
-"""The names of tensors."""
-_NPY, _TENSORS = ".npy", ".safetensors"
-
-
-class Embeddings(NamedTuple):
-    """rows: [n, d]; labels: [n], of a tensor beside them; record: of what made them. None where the file has none."""
-
-    rows: np.ndarray
-    labels: np.ndarray | None
-    record: EmbeddingRecord | None
-
-
-def read_embeddings(path: Path) -> Embeddings:
-    """Rows of .npy, memory-mapped, or of .safetensors; what the latter holds as labels; and the record of either.
-
-    Raises `UsageError` for a file that is not there or is neither, and for rows that are not those of their record;
-    what the rows hold is for who measures them.
-    """
-    found = Embeddings(_read_npy(path), None, read_record(path)) if _file_type(path) == _NPY else _read_tensors(path)
-    if found.record is not None:
-        found.record.check_rows(path, found.rows)
-    return found
 
 
 def _file_type(path: Path) -> str:
     if (suffix := path.suffix.lower()) not in (_NPY, _TENSORS):
-        raise UsageError(f"embeddings are in a {_NPY} or a {_TENSORS} file, not in {path}.")
+        raise UsageError(
+            f"embeddings are in a {_NPY} or a {_TENSORS} file, not in {path}.", code="unknown-embeddings-format"
+        )
     return suffix
-
-
-def read_labels(path: Path) -> np.ndarray:
-    """A label a row, of .npy, of the column `label` of .csv, or of any other text in UTF-8, a label a line: [n].
-
-    Raises `UsageError` for a file that is not there or not so, and for an empty label.
-    """
-    if path.suffix.lower() == _NPY:
-        return _read_npy(path)
-    labels = _read_texts(path, LABEL)
-    if "" in labels:
-        raise UsageError(f"{path}: label {labels.index('') + 1} of {len(labels)} is empty; each row needs one.")
-    return np.array(labels, dtype=np.str_)
-
-
-def read_queries(path: Path) -> np.ndarray:
-    """Which rows search, 1 or true of each that does, 0 or false of the others: bool [n].
-
-    From .npy, from the column `query` of .csv, or from any other text in UTF-8, a line a row. Raises `UsageError` for a
-    file that is not there or not so.
-    """
-    expected = f"{path} is to say of each row whether it searches: 1 or true, 0 or false"
-    if path.suffix.lower() == _NPY:
-        values = _read_npy(path)
-        if values.dtype.kind not in "biu" or not np.isin(values, (0, 1)).all():
-            raise UsageError(f"{expected}.")
-        return values.astype(np.bool_)
-    texts = _read_texts(path, QUERY)
-    told = [BOOLEANS.get(text.strip().lower()) for text in texts]
-    if None in told:
-        place = told.index(None)
-        raise UsageError(f"{expected}; row {place + 1} of {len(told)} says {texts[place][:40]!r}.")
-    return np.array(told, np.bool_)
-
-
-def _read_texts(path: Path, column: str) -> list[str]:
-    """A text a row, of a column of .csv or the lines of any other file."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            return _read_column(path, file, column) if path.suffix.lower() == ".csv" else file.read().splitlines()
-    except OSError as error:
-        raise _unreadable(path, error.strerror or str(error)) from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise _unreadable(path, str(error)) from None
-
-
-def table_path(path: Path) -> Path:
-    """Where the names and labels of a file's rows are written."""
-    return path.with_suffix(".csv")
-
-
-def check_table(embeddings: Path, record: EmbeddingRecord, table: Path) -> None:
-    """Raise `UsageError` where `table` is the one beside the rows and names other images than the record's."""
-    if table.resolve() == table_path(embeddings).resolve() and (names := _read_paths(table)) is not None:
-        record.check_images(table, names)
-
-
-def _read_paths(table: Path) -> list[str] | None:
-    """The column path; None of a table that has none, which is not as it was written."""
-    try:
-        return _read_texts(table, PATH)
-    except UsageError:
-        return None
-
-
-def output_files(path: Path) -> list[Path]:
-    """The files that rows are written to: `path`, the table beside it, and of .npy the record.
-
-    Raises `UsageError` for another kind of file.
-    """
-    return [path, table_path(path), *([record_path(path)] if _file_type(path) == _NPY else [])]
-
-
-def check_outputs_free(path: Path) -> None:
-    """Raise `UsageError` where one of the files that rows are written to is there already."""
-    for taken in output_files(path):
-        if taken.exists():
-            raise UsageError(f"{taken} exists already; name another --out, or give --replace.")
-
-
-def write_embeddings(path: Path, rows: np.ndarray, about: Sequence[Mapping[str, str]], model: Embedder) -> None:
-    """Rows, float32 [n, d], that the model gave, as .npy or .safetensors, with the record of that and `table_of` them.
-
-    about: of each image its path and label, "" for none, and whatever else the table is to say, the same of all; it is
-    one that `zoo index --labels` reads. What is no UTF-8 in it is a question mark. A .safetensors file has the tensor
-    labels too, int64 [n], where all images have one; the metadata name the classes.
-    """
-    record = make_record(model, rows, [said[PATH] for said in about])
-    with atomic_path(path) as there:
-        if _file_type(path) == _NPY:
-            with there.open("wb") as file:
-                np.save(file, rows, allow_pickle=False)
-        else:
-            _write_tensors(there, rows, [said[LABEL] for said in about], record)
-    with (
-        atomic_path(table_path(path)) as there,
-        there.open("w", encoding="utf-8", errors="replace", newline="") as file,
-    ):
-        table = csv.DictWriter(file, list(about[0]))
-        table.writeheader()
-        table.writerows(about)
-    if _file_type(path) == _NPY:
-        write_record(path, record)
-
-
-def _write_tensors(path: Path, rows: np.ndarray, labels: Sequence[str], record: EmbeddingRecord) -> None:
-    from safetensors.numpy import save_file
-
-    tensors, metadata = {EMBEDDINGS: np.ascontiguousarray(rows)}, record_to_metadata(record)
-    if "" not in labels:
-        classes, codes = np.unique(np.array(labels), return_inverse=True)
-        tensors[LABELS], metadata["classes"] = codes.astype(np.int64), json.dumps(classes.tolist())
-    save_file(tensors, path, metadata)
-
-
-def _read_column(path: Path, file: TextIO, name: str) -> list[str]:
-    reader = csv.DictReader(file)
-    if name not in (reader.fieldnames or ()):
-        raise UsageError(f"{path} lacks the column {name}; it has {', '.join(reader.fieldnames or ()) or 'none'}.")
-    return [row[name] or "" for row in reader]
 
 
 def _read_npy(path: Path) -> np.ndarray:
     try:
         with path.open("rb") as file:
             if file.read(len(MAGIC_PREFIX)) != MAGIC_PREFIX:
-                raise _unreadable(path, "it is no .npy file")
-        found: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+                raise _unreadable(path, "it is not a .npy file")
+        array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from None
     except (ValueError, OverflowError, SyntaxError, TokenError, EOFError) as error:
         raise _unreadable(path, str(error) if "Python objects" in str(error) else _damaged_file(error)) from None
-    return found
+    return array
 
 
 def _read_tensors(path: Path) -> Embeddings:
@@ -400,16 +400,50 @@ def _read_tensors(path: Path) -> Embeddings:
         raise _unreadable(path, error.strerror or str(error)) from None
     except SafetensorError as error:
         raise _unreadable(path, _damaged_file(error)) from None
-    except (KeyError, TypeError, AttributeError) as error:  # of a dtype that NumPy has not
+    except (KeyError, TypeError, AttributeError) as error:  # a dtype that NumPy lacks
         raise _unreadable(path, str(error)) from None
     if EMBEDDINGS not in tensors:
-        raise UsageError(f"{path} has no tensor {EMBEDDINGS!r}; it has {', '.join(sorted(tensors)) or 'none'}.")
+        raise UsageError(
+            f"{path} has no tensor {EMBEDDINGS!r}; it has {', '.join(sorted(tensors)) or 'none'}.",
+            code="missing-tensor",
+        )
     return Embeddings(tensors[EMBEDDINGS], tensors.get(LABELS), record_from_metadata(metadata, path))
 
 
+def _write_tensors(path: Path, rows: np.ndarray, labels: Sequence[str], record: EmbeddingRecord) -> None:
+    from safetensors.numpy import save_file
+
+    tensors, metadata = {EMBEDDINGS: np.ascontiguousarray(rows)}, record_to_metadata(record)
+    if "" not in labels:
+        classes, codes = np.unique(np.array(labels), return_inverse=True)
+        tensors[LABELS], metadata["classes"] = codes.astype(np.int64), json.dumps(classes.tolist())
+    save_file(tensors, path, metadata)
+
+
+def _read_texts(path: Path, column: str) -> list[str]:
+    """Return one text per row, from a column of .csv or from the lines of any other file."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return _read_column(path, file, column) if path.suffix.lower() == ".csv" else file.read().splitlines()
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise _unreadable(path, str(error)) from None
+
+
+def _read_column(path: Path, file: TextIO, name: str) -> list[str]:
+    reader = csv.DictReader(file)
+    columns = reader.fieldnames or ()
+    if name not in columns:
+        raise UsageError(
+            f"{path} lacks the column {name}; it has {', '.join(columns) or 'none'}.", code="missing-column"
+        )
+    return [row[name] or "" for row in reader]
+
+
 def _damaged_file(error: Exception) -> str:
-    return f"it is damaged or was cut off ({str(error).rstrip('.')}). Make or copy it again"
+    return f"it is damaged or truncated ({str(error).rstrip('.')}). Make or copy it again"
 
 
-def _unreadable(path: Path, why: str) -> UsageError:
-    return UsageError(f"{path} cannot be read: {why.rstrip('.')}.")
+def _unreadable(path: Path, reason: str) -> UsageError:
+    return UsageError(f"{path} cannot be read: {reason.rstrip('.')}.", code="unreadable-file")

@@ -1,4 +1,4 @@
-"""What an embedding says of known factors beside the class: colour, face, angle."""
+"""Measures of the known factors beside the class that an embedding encodes: colour, face, angle."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ from zoo.errors import EvaluationError
 
 
 def neighbours_across_classes(embeddings: np.ndarray, labels: np.ndarray, values: np.ndarray) -> dict[str, float]:
-    """How often the nearest neighbour of ANOTHER class shares the query's value of a factor.
+    """Return the share of samples whose nearest neighbour of ANOTHER class has the same value of a factor.
 
-    embeddings: float [n, d], unit rows; labels, values: int [n]. Returns `precision`, and `chance`: the mean share of
-    the samples of other classes that have the query's value. Queries are all samples; ties go to the lower index.
-    Raises `EvaluationError` for fewer than two classes.
+    Args:
+        embeddings: Float [n, d], unit rows. All samples are queries; ties go to the lower index.
+        labels: Int [n], the classes.
+        values: Int [n], the factor.
+
+    Returns:
+        `precision`, and `chance`: the mean share of the samples of other classes that have the query's value.
+
+    Raises:
+        EvaluationError: There are fewer than two classes.
     """
     if len(np.unique(labels)) < 2:
-        raise EvaluationError("neighbours of other classes need two classes or more.")
+        raise EvaluationError("neighbours of other classes need at least two classes.", code="too-few-classes")
     hits, chances = [], []
     for rows in np.array_split(np.arange(len(labels)), max(1, len(labels) // 1024)):
         others = labels[rows][:, None] != labels[None, :]
@@ -27,10 +34,19 @@ def neighbours_across_classes(embeddings: np.ndarray, labels: np.ndarray, values
 
 
 def order_within_classes(embeddings: np.ndarray, labels: np.ndarray, measure: np.ndarray) -> float:
-    """Spearman's rank correlation between distance and difference of a measured factor, over pairs of one class.
+    """Return the rank correlation between distance and difference of a numeric factor, over pairs of one class.
 
-    embeddings: float [n, d]; labels: int [n]; measure: float [n]. The mean over classes of three samples and more; 1
-    where the embedding orders each class by the factor. Raises `EvaluationError` where no class has three samples.
+    Args:
+        embeddings: Float [n, d].
+        labels: Int [n], the classes.
+        measure: Float [n], the factor.
+
+    Returns:
+        Spearman's correlation, as the mean over classes of at least three samples; 1 where the embedding orders each
+        class by the factor.
+
+    Raises:
+        EvaluationError: No class has three samples.
     """
     scores = []
     for label in np.unique(labels):
@@ -41,15 +57,25 @@ def order_within_classes(embeddings: np.ndarray, labels: np.ndarray, measure: np
         distances = np.linalg.norm(embeddings[rows[i]] - embeddings[rows[j]], axis=1)
         scores.append(_correlation(_ranks(distances), _ranks(np.abs(measure[rows[i]] - measure[rows[j]]))))
     if not scores:
-        raise EvaluationError("no class has the three samples that an order needs.")
+        raise EvaluationError(
+            "the order within classes needs a class of at least three samples.", code="too-few-samples"
+        )
     return float(np.mean(scores))
 
 
 def predictability(known: np.ndarray, other: np.ndarray, labels: np.ndarray, penalty: float = 1e-3) -> float:
-    """The share of an embedding's variance that another one predicts linearly on classes it was not fitted on (R^2).
+    """Return the share of one embedding's variance that another one predicts linearly on new classes (R^2).
 
-    known: float [n, d]; other: float [n, e]; labels: int [n]. Ridge regression with `penalty` times the mean variance
-    of `known`, fitted on every other class and scored on the rest, then the other way round; the mean of both.
+    Ridge regression is fitted on every second class and scored on the rest, then the other way round.
+
+    Args:
+        known: Float [n, d], the embedding that predicts.
+        other: Float [n, e], the embedding that is predicted.
+        labels: Int [n], the classes.
+        penalty: The ridge penalty, as a multiple of the mean variance of `known`.
+
+    Returns:
+        The mean R^2 of both halves.
     """
     even = np.isin(labels, np.unique(labels)[::2])
     return float(np.mean([_r_squared(known, other, fit, penalty) for fit in (even, ~even)]))
@@ -64,7 +90,7 @@ def _r_squared(known: np.ndarray, other: np.ndarray, fit: np.ndarray, penalty: f
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 0; equal values share their mean rank."""
+    """Return ranks from 0; equal values share their mean rank."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = counts.cumsum()
     return ((last - counts + last - 1) / 2)[inverse]

@@ -1,6 +1,6 @@
-"""k-means; on one machine the same seed gives the same clusters.
+"""k-means clustering; on one machine the same seed gives the same clusters.
 
-On NumPy alone, but where torch is loaded anyway and sees a GPU: there the nearest centres are found on it.
+It runs on NumPy; where torch is loaded already and sees a GPU, the GPU finds the nearest centres.
 """
 
 from __future__ import annotations
@@ -20,16 +20,20 @@ from zoo.evaluation.matmul import Buffer
 RESTARTS = 3
 ITERATIONS = 100
 GREEDY_LIMIT = 64
-"""Up to how many clusters the first centres are chosen one by one."""
+"""The largest number of clusters whose first centres are chosen one by one."""
 CHUNK_BYTES = 8 * 2**20
-"""How large one chunk of points in double precision may be."""
+"""The largest size of a chunk of points in double precision."""
 TABLE_BYTES = 2**19
-"""How large one chunk's table of distances, points x centres, may be: as much as stays in a core's cache."""
+"""The largest size of a chunk's table of distances, points x centres: it should stay in a core's cache."""
 
 
 class Clusters(NamedTuple):
-    """labels: int64 [n], 0 to k - 1, each taken; centres: float32 [k, d], the clusters' means; inertia: the sum of
-    the points' squared distances to the centres of their clusters."""
+    """Result of k-means.
+
+    labels: Int64 [n], 0 to k - 1; no cluster is empty.
+    centres: The means of the clusters, float32 [k, d].
+    inertia: The sum of the points' squared distances to the centres of their clusters.
+    """
 
     labels: np.ndarray
     centres: np.ndarray
@@ -37,35 +41,51 @@ class Clusters(NamedTuple):
 
 
 class CentreSearch(Protocol):
-    """Of some points: those of them that are chosen, int64 [m], or all; each one's nearest centre, int64 [m], and its
-    nearness to it, float32 [m]: (|x|^2 - |x - c|^2) / 2 = x c - |c|^2 / 2."""
+    """Search for the nearest centres of fixed points: all of them, or those of the rows `chosen`, int64 [m].
+
+    It returns for each point the nearest centre, int64 [m], and the nearness to it, float32 [m]:
+    (|x|^2 - |x - c|^2) / 2 = x c - |c|^2 / 2.
+    """
 
     def __call__(self, centres: np.ndarray, chosen: np.ndarray | None = None, /) -> tuple[np.ndarray, np.ndarray]: ...
 
 
 def k_means(points: Any, k: int, seed: int = 0, restarts: int = RESTARTS, iterations: int = ITERATIONS) -> Clusters:
-    """The clusters of least inertia of several runs: points float [n, d], k clusters, none of them empty.
+    """Return the clusters of least inertia of several runs; no cluster is empty.
 
-    Each run is Lloyd's algorithm until no label changes or `iterations` are done. Up to `GREEDY` clusters start by
-    greedy k-means++ (Arthur and Vassilvitskii 2007), more of them from points that are drawn by the same squared
-    distances, but in rounds, as in k-means|| (Bahmani et al. 2012, Scalable K-Means++): one by one they would take
-    longer than all that follows. A cluster that runs empty takes the point farthest from its centre. Distances are
-    Euclidean; time is about iterations x n x k x d a run, memory beside one copy of the points n + chunk x k.
+    Each run is Lloyd's algorithm until no label changes or `iterations` are done. Up to `GREEDY_LIMIT` clusters start
+    by greedy k-means++ (Arthur and Vassilvitskii 2007). More clusters start from points that are drawn by the same
+    squared distances, but in rounds, as in k-means|| (Bahmani et al. 2012, Scalable K-Means++): one by one, this would
+    take longer than all the rest. An empty cluster takes the point that is farthest from its centre. Distances are
+    Euclidean. Time is about iterations x n x k x d per run, memory n + chunk x k besides a copy of the points.
 
-    Raises `EvaluationError` for points that are not 2-D and finite, unless 1 <= k <= n, and for no restart.
+    Args:
+        points: Float [n, d].
+        k: The number of clusters.
+        seed: Seed of the first centres.
+        restarts: The number of runs.
+        iterations: The largest number of iterations of a run.
+
+    Raises:
+        EvaluationError: The points are not 2-D and finite, k is not in 1 to n, or there is no run or iteration.
     """
     rows = as_rows(points, "points")
     if not 1 <= k <= len(rows):
-        raise EvaluationError(f"{len(rows)} points cannot make {k} clusters; choose from 1 to {len(rows)}.")
+        raise EvaluationError(
+            f"{len(rows)} points cannot make {k} clusters; choose from 1 to {len(rows)}.", code="invalid-clusters"
+        )
     if restarts < 1 or iterations < 1:
-        raise EvaluationError(f"k-means needs a run and an iteration, not {restarts} and {iterations}.")
+        raise EvaluationError(
+            f"k-means needs at least one run and one iteration, not {restarts} and {iterations}.",
+            code="invalid-iterations",
+        )
     middle = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
-    whole = np.ones((len(rows), rows.shape[1] + 1), np.float32)
-    rows = np.subtract(rows, middle, out=whole[:, :-1])  # distances from products are exact only near the origin
+    extended = np.ones((len(rows), rows.shape[1] + 1), np.float32)
+    rows = np.subtract(rows, middle, out=extended[:, :-1])  # distances from products are exact only near the origin
     rng = np.random.default_rng(seed)
-    nearest = centre_search(whole)
-    spread = _greedy_start if k <= GREEDY_LIMIT else partial(_start_in_rounds, nearest_of=nearest)
-    runs = (lloyd(rows, rows[spread(rows, k, rng)], iterations, nearest) for _ in range(restarts))
+    nearest = centre_search(extended)
+    start = _greedy_start if k <= GREEDY_LIMIT else partial(_start_in_rounds, nearest_of=nearest)
+    runs = (lloyd(rows, rows[start(rows, k, rng)], iterations, nearest) for _ in range(restarts))
     best = min(runs, key=lambda run: run.inertia)
     return best._replace(centres=best.centres + middle)
 
@@ -73,41 +93,65 @@ def k_means(points: Any, k: int, seed: int = 0, restarts: int = RESTARTS, iterat
 def lloyd(
     points: np.ndarray, centres: np.ndarray, iterations: int = ITERATIONS, nearest_of: CentreSearch | None = None
 ) -> Clusters:
-    """Lloyd's algorithm from given centres float32 [k, d]: assign each point to its nearest, move these, repeat.
+    """Run Lloyd's algorithm from given centres: assign each point to its nearest centre, move the centres, repeat.
 
-    nearest_of: `nearest_to` the points and a last column of 1, where it is at hand.
+    Args:
+        points: Float32 [n, d].
+        centres: Float32 [k, d].
+        iterations: The largest number of iterations.
+        nearest_of: The `centre_search` of the points with a last column of 1, if it exists already.
     """
     nearest_of = nearest_of or centre_search(np.column_stack([points, np.ones(len(points), np.float32)]))
-    labels, nearest = _assign(points, centres, nearest_of)
+    labels, nearness = _assign(points, centres, nearest_of)
     k = len(centres)
     sums = _sums(points, labels, k)
     for _ in range(iterations):
         last, before, centres = labels, centres, _means(sums, labels)
         moved = (centres != before).any(axis=1)
-        labels, nearest = _reassign(points, centres, moved, last, nearest, nearest_of)
+        labels, nearness = _reassign(points, centres, moved, last, nearness, nearest_of)
         changed = np.flatnonzero(labels != last)
         if not len(changed):
             break
-        # In double precision the others need not be summed again.
-        others = points[changed]
-        sums += _sums(others, labels[changed], k)
-        sums -= _sums(others, last[changed], k)
+        # Sums in double precision can be updated; the points that stay need not be summed again.
+        rows = points[changed]
+        sums += _sums(rows, labels[changed], k)
+        sums -= _sums(rows, last[changed], k)
     centres = _means(sums, labels)
     return Clusters(labels, centres, _inertia(points, centres, sums, labels))
 
 
+def centre_search(extended: np.ndarray) -> CentreSearch:
+    """Return the search for the nearest centres of points, float32 [n, d + 1] with a last column of 1.
+
+    It runs on a GPU if there is one with enough memory.
+    """
+    on_cpu = partial(_nearest_centres, extended)
+    on_gpu = points_on_gpu(extended[:, :-1]) if len(extended) >= MIN_ROWS else None
+    if on_gpu is None:
+        return on_cpu
+
+    def search(centres: np.ndarray, chosen: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        nearest = try_on_gpu(lambda _: on_gpu.nearest(centres, chosen))
+        return on_cpu(centres, chosen) if nearest is None else nearest
+
+    return search
+
+
 def _greedy_start(points: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
-    """Greedy k-means++: rows int64 [k]. Of a few drawn by their squared distance to the nearest row so far, the one
-    that lowers the sum of these distances most is taken (Arthur and Vassilvitskii 2007, section 7)."""
+    """Return rows int64 [k] by greedy k-means++ (Arthur and Vassilvitskii 2007, section 7).
+
+    A few rows are drawn by their squared distance to the nearest row so far; the one that lowers the sum of these
+    distances most is taken.
+    """
     lengths = np.einsum("ij,ij->i", points, points)
     nearest = np.full(len(points), np.inf, np.float32)
     chosen, drawn = np.empty(k, np.int64), rng.integers(len(points), size=1)
-    for place in range(k):
-        apart = (lengths - 2 * points[drawn] @ points.T + lengths[drawn, None]).clip(min=0)
-        apart[np.arange(len(drawn)), drawn] = 0
-        np.minimum(apart, nearest, out=apart)
-        best = apart.sum(axis=1, dtype=np.float64).argmin()
-        chosen[place], nearest = drawn[best], apart[best]
+    for index in range(k):
+        distances = (lengths - 2 * points[drawn] @ points.T + lengths[drawn, None]).clip(min=0)
+        distances[np.arange(len(drawn)), drawn] = 0
+        np.minimum(distances, nearest, out=distances)
+        best = distances.sum(axis=1, dtype=np.float64).argmin()
+        chosen[index], nearest = drawn[best], distances[best]
         ends = np.cumsum(nearest, dtype=np.float64)
         drawn = np.searchsorted(ends, rng.random(2 + int(math.log(k))) * ends[-1], side="right")
         drawn = drawn.clip(max=len(points) - 1)
@@ -115,18 +159,18 @@ def _greedy_start(points: np.ndarray, k: int, rng: np.random.Generator) -> np.nd
 
 
 def _start_in_rounds(points: np.ndarray, k: int, rng: np.random.Generator, nearest_of: CentreSearch) -> np.ndarray:
-    """Rows int64 [k], drawn by their squared distances to the rows of earlier rounds, without replacement.
+    """Return rows int64 [k], drawn by their squared distances to the rows of earlier rounds, without replacement.
 
-    Each round adds half to the rows, so no distance is much out of date. A point of weight w whose exponential
-    variate divided by w is among the m smallest is one of m drawn so (Efraimidis and Spirakis 2006).
+    Each round adds half as many rows as there are, so no distance is much out of date. Taking the m points with the
+    smallest ratio of an exponential variate to their weight draws m points in this way (Efraimidis and Spirakis 2006).
     """
     lengths = np.einsum("ij,ij->i", points, points)
     nearest = np.full(len(points), np.inf, np.float32)
     chosen = rng.integers(len(points), size=1)
     drawn = chosen
     while len(chosen) < k:
-        near = nearest_of(points[drawn])[1]
-        np.minimum(nearest, (lengths - 2 * near).clip(min=0), out=nearest)
+        nearness = nearest_of(points[drawn])[1]
+        np.minimum(nearest, (lengths - 2 * nearness).clip(min=0), out=nearest)
         nearest[drawn] = 0
         with np.errstate(divide="ignore"):
             keys = rng.exponential(size=len(points)) / nearest
@@ -136,25 +180,10 @@ def _start_in_rounds(points: np.ndarray, k: int, rng: np.random.Generator, neare
     return chosen
 
 
-def centre_search(whole: np.ndarray) -> CentreSearch:
-    """How the nearest centres are found of the points in whole float32 [n, d + 1], where they are followed by a 1: on a
-    GPU where there is one with room for it."""
-    here = partial(_nearest_centres, whole)
-    there = points_on_gpu(whole[:, :-1]) if len(whole) >= MIN_ROWS else None
-    if there is None:
-        return here
-
-    def either(centres: np.ndarray, chosen: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        found = try_on_gpu(lambda _: there.nearest(centres, chosen))
-        return here(centres, chosen) if found is None else found
-
-    return either
-
-
 def _assign(points: np.ndarray, centres: np.ndarray, nearest_of: CentreSearch) -> tuple[np.ndarray, np.ndarray]:
-    """What is nearest, but every centre that is nearest to none takes a point."""
-    labels, nearest = nearest_of(centres)
-    return _fill_empty(labels, nearest, points, centres)
+    """Return each point's nearest centre and nearness; a centre without points takes one."""
+    labels, nearness = nearest_of(centres)
+    return _fill_empty(labels, nearness, points, centres)
 
 
 def _reassign(
@@ -162,52 +191,57 @@ def _reassign(
     centres: np.ndarray,
     moved: np.ndarray,
     labels: np.ndarray,
-    nearest: np.ndarray,
+    nearness: np.ndarray,
     nearest_of: CentreSearch,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`_assign` after only the `moved` centres, bool [k]: a point whose own stays need look at no other that does."""
+    """Return `_assign` after only the `moved` centres, bool [k], have changed.
+
+    A point whose own centre stays is compared with the moved centres only.
+    """
     if 2 * np.count_nonzero(moved) > len(centres):
         return _assign(points, centres, nearest_of)
-    again = moved[labels] | np.isneginf(nearest)  # or the point was given to an empty cluster
+    again = moved[labels] | np.isneginf(nearness)  # or the point was given to an empty cluster
     left, stays, names = np.flatnonzero(again), np.flatnonzero(~again), np.flatnonzero(moved)
-    labels, nearest = labels.copy(), nearest.copy()
-    labels[left], nearest[left] = nearest_of(centres, left)
+    labels, nearness = labels.copy(), nearness.copy()
+    labels[left], nearness[left] = nearest_of(centres, left)
     if len(names):
-        other, near = nearest_of(centres[names], stays)
-        closer = near > nearest[stays]
-        labels[stays[closer]], nearest[stays[closer]] = names[other[closer]], near[closer]
-    return _fill_empty(labels, nearest, points, centres)
+        other, other_nearness = nearest_of(centres[names], stays)
+        closer = other_nearness > nearness[stays]
+        labels[stays[closer]], nearness[stays[closer]] = names[other[closer]], other_nearness[closer]
+    return _fill_empty(labels, nearness, points, centres)
 
 
 def _nearest_centres(
-    whole: np.ndarray, centres: np.ndarray, chosen: np.ndarray | None = None
+    extended: np.ndarray, centres: np.ndarray, chosen: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """As `Nearest`, chunk by chunk. The points' 1 and the centres' -|c|^2 / 2 are factors like all others, so that
-    nothing has to be taken from the products."""
-    rows = whole if chosen is None else whole[chosen]
-    labels, nearest = np.empty(len(rows), np.int64), np.empty(len(rows), np.float32)
+    """Search as `CentreSearch`, chunk by chunk.
+
+    The points' 1 and the centres' -|c|^2 / 2 are factors like all others, so that nothing is subtracted afterwards.
+    """
+    rows = extended if chosen is None else extended[chosen]
+    labels, nearness = np.empty(len(rows), np.int64), np.empty(len(rows), np.float32)
     factors = np.column_stack([centres, np.einsum("ij,ij->i", centres, centres) / -2]).T
-    memory = Buffer(np.float32)
+    buffer = Buffer(np.float32)
     for part in _chunks(len(rows), len(centres), TABLE_BYTES):
-        near = np.matmul(rows[part], factors, out=memory.of(len(rows[part]), len(centres)))
-        near.argmax(axis=1, out=labels[part])
-        nearest[part] = near[np.arange(len(near)), labels[part]]
-    return labels, nearest
+        table = np.matmul(rows[part], factors, out=buffer.matrix(len(rows[part]), len(centres)))
+        table.argmax(axis=1, out=labels[part])
+        nearness[part] = table[np.arange(len(table)), labels[part]]
+    return labels, nearness
 
 
 def _fill_empty(
-    labels: np.ndarray, nearest: np.ndarray, points: np.ndarray, centres: np.ndarray
+    labels: np.ndarray, nearness: np.ndarray, points: np.ndarray, centres: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same, but each empty cluster gets the farthest point that is not its cluster's only one."""
+    """Give each empty cluster the farthest point that is not its cluster's only one."""
     sizes = np.bincount(labels, minlength=len(centres))
     if sizes.all():
-        return labels, nearest
+        return labels, nearness
     distances = _distances(points, centres, labels)
     for empty in np.flatnonzero(sizes == 0):
         farthest = np.where(sizes[labels] > 1, distances, -1).argmax()
         sizes[labels[farthest]] -= 1
-        labels[farthest], nearest[farthest], sizes[empty], distances[farthest] = empty, -np.inf, 1, 0
-    return labels, nearest
+        labels[farthest], nearness[farthest], sizes[empty], distances[farthest] = empty, -np.inf, 1, 0
+    return labels, nearness
 
 
 def _means(sums: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -216,7 +250,7 @@ def _means(sums: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def _sums(points: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray:
-    """The sum of each cluster's points, float64 [k, d]."""
+    """Return the sum of each cluster's points, float64 [k, d]."""
     sums = np.zeros((k, points.shape[1]))
     for part in _chunks(len(points), 8 * points.shape[1]):
         order = np.argsort(labels[part], kind="stable")
@@ -226,7 +260,7 @@ def _sums(points: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray:
 
 
 def _inertia(points: np.ndarray, centres: np.ndarray, sums: np.ndarray, labels: np.ndarray) -> float:
-    """The sum of |x - c|^2, which is |x|^2 - 2 x c + |c|^2, in double precision."""
+    """Return the sum of |x - c|^2 = |x|^2 - 2 x c + |c|^2 in double precision."""
     parts = (points[part].astype(np.float64) for part in _chunks(*points.shape))
     lengths = sum(float(np.vdot(part, part)) for part in parts)
     wide, sizes = centres.astype(np.float64), np.bincount(labels, minlength=len(centres))
@@ -234,15 +268,15 @@ def _inertia(points: np.ndarray, centres: np.ndarray, sums: np.ndarray, labels: 
 
 
 def _distances(points: np.ndarray, centres: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Squared distances to the points' own centres, float64 [n]."""
+    """Return the squared distances to the points' own centres, float64 [n]."""
     pieces = []
     for part in _chunks(len(points), points.shape[1]):
-        apart = points[part] - centres[labels[part]]
-        pieces.append(np.einsum("ij,ij->i", apart, apart, dtype=np.float64))
+        offsets = points[part] - centres[labels[part]]
+        pieces.append(np.einsum("ij,ij->i", offsets, offsets, dtype=np.float64))
     return np.concatenate(pieces)
 
 
 def _chunks(n: int, width: int, size: int = CHUNK_BYTES) -> Iterator[slice]:
-    """Slices of n rows of `width` float32 numbers, of `size` bytes at most."""
+    """Yield slices of n rows of `width` float32 numbers, with at most `size` bytes each."""
     step = max(1, size // (4 * width))
     return (slice(start, start + step) for start in range(0, n, step))

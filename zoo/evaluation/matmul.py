@@ -1,4 +1,4 @@
-"""Matrix products in blocks on a few threads, and their entries that reach a floor: float32, or faster with a bound."""
+"""Matrix products in blocks on several threads, and the entries of a block that reach a floor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Result = TypeVar("Result")
 UNIT_ROUNDOFF = 2.0**-24
 
 _MANY_PAIRS = 8
-"""Beyond how many pairs a query they are worth a step of their own."""
+"""The number of pairs per query beyond which the pairs are computed query by query."""
+
 _GATHER_NUMBERS = 2**16
 """How many numbers of pairs are gathered at a time."""
 
@@ -25,17 +26,133 @@ Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Row and column numbers within a block, int64 [p], and the float32 products of those rows, [p]."""
 
 
+class Float32Products:
+    """Products of blocks of queries [q, d] with blocks of the gallery [n, d], both float32."""
+
+    def __init__(self, queries: np.ndarray, gallery: np.ndarray) -> None:
+        self.queries, self.gallery = queries, gallery
+        self._products, self._masks = Buffer(np.float32), (Buffer(np.bool_), Buffer(np.bool_))
+
+    def workers(self) -> Workers:
+        """Return the threads to compute blocks with: one, because NumPy's product uses all cores itself."""
+        return Workers(1)
+
+    def block(self, rows: slice, columns: slice) -> np.ndarray:
+        """Return the products of a block, float32 [r, c], in a buffer that the next call overwrites."""
+        queries, gallery = self.queries[rows], self.gallery[columns]
+        return np.matmul(queries, gallery.T, out=self._products.matrix(len(queries), len(gallery)))
+
+    def reaching(self, rows: slice, columns: slice, floors: np.ndarray, column_floors: np.ndarray | None) -> Pairs:
+        """Return the pairs of a block whose product reaches the floor of its row or of its column, row by row."""
+        return self.select(self.block(rows, columns), floors, column_floors)
+
+    def highest(
+        self, rows: slice, columns: slice, k: int, slack: np.ndarray, margin: float = 2
+    ) -> tuple[np.ndarray, Pairs]:
+        """Return floors, float64 [r], and pairs of a block, which include all that reach the floor of their row.
+
+        In each row, k products reach the floor even if it is raised by the slack [r]. This is proven for a margin of 2
+        roundings; a smaller margin selects fewer rounded products, and the caller has to check it. The floors are -inf
+        where a block has fewer than k columns.
+        """
+        products = self.block(rows, columns)
+        floors = kth_lower_bounds(products, k) - slack
+        return floors, self.select(products, floors.astype(np.float32))
+
+    def select(self, products: np.ndarray, floors: np.ndarray, column_floors: np.ndarray | None = None) -> Pairs:
+        """Return the entries of a matrix that reach the floor of their row or of their column, row by row."""
+        mask, column_mask = (masks.matrix(*products.shape) for masks in self._masks)
+        np.greater_equal(products, floors[:, None], out=mask)
+        if column_floors is not None:
+            mask |= np.greater_equal(products, column_floors, out=column_mask)
+        return masked_entries(products, mask)
+
+
+class Buffer(threading.local):
+    """Reused memory for matrices of any shape, per thread: fresh pages cost more than the arithmetic on them."""
+
+    def __init__(self, dtype: Any) -> None:
+        self._memory = np.empty(0, dtype)
+
+    def matrix(self, rows: int, columns: int) -> np.ndarray:
+        if self._memory.size < rows * columns:
+            self._memory = np.empty(rows * columns, self._memory.dtype)
+        return self._memory[: rows * columns].reshape(rows, columns)
+
+
+class Workers:
+    """Context manager of threads that compute ahead of their consumer.
+
+    Args:
+        threads: The number of threads. With one, no thread is started: each task runs when its result is taken.
+        prepare: Called in each thread before any task.
+        prepared: Called by the constructor when all threads are prepared.
+    """
+
+    def __init__(
+        self,
+        threads: int,
+        prepare: Callable[[], object] = lambda: None,
+        prepared: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._ahead = 2 * threads
+        self._pool = ThreadPoolExecutor(threads, initializer=prepare) if threads > 1 else None
+        if self._pool:
+            ready = threading.Barrier(threads + 1)
+            for _ in range(threads):  # each thread waits for the others, so each gets one of these tasks
+                self._pool.submit(ready.wait)
+            ready.wait()
+            prepared()
+
+    def map(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
+        """Yield function(task) of each task in order; only a few tasks and results are pending at any time."""
+        if self._pool is None:
+            yield from map(function, tasks)
+            return
+        pending: deque[Future[Result]] = deque()
+        for task in tasks:
+            pending.append(self._pool.submit(function, task))
+            if len(pending) > self._ahead:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pool:
+            self._pool.shutdown(cancel_futures=True)
+
+
+def single_core_workers() -> Workers:
+    """Return as many threads as torch computes with; each computes its own blocks on one core."""
+    import faiss
+    import torch
+
+    threads = torch.get_num_threads()
+
+    def use_one_core() -> None:
+        faiss.omp_set_num_threads(1)
+        torch.set_num_threads(1)
+        torch.get_num_threads()  # otherwise the thread adopts the global number when it first computes
+
+    return Workers(threads, use_one_core, lambda: torch.set_num_threads(threads))
+
+
 def row_norms(rows: np.ndarray) -> np.ndarray:
-    """The rows' Euclidean lengths, summed in double precision: float64 [n]."""
+    """Return the rows' Euclidean lengths, summed in double precision: float64 [n]."""
     norms: np.ndarray = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
     return norms
 
 
 def norm_bounds(rows: np.ndarray) -> np.ndarray:
-    """Proven upper bounds on the rows' Euclidean lengths, little above them: float64 [n].
+    """Return proven upper bounds on the rows' Euclidean lengths, slightly above them: float64 [n].
 
-    Far quicker than `row_norms`: squares are summed in single precision, wrong by at most gamma_d of their sum (see
-    neighbours._slack) and by 2^-126 each where they underflow.
+    This is much faster than `row_norms`: squares are summed in single precision, with an error of at most gamma_d of
+    their sum (see `zoo.evaluation.knn._slack`) and of 2^-126 each where they underflow.
     """
     with np.errstate(over="ignore"):
         squares = np.einsum("ij,ij->i", rows, rows).astype(np.float64)
@@ -46,91 +163,11 @@ def norm_bounds(rows: np.ndarray) -> np.ndarray:
     return bounds
 
 
-class Float32Products:
-    """Products of blocks of queries [q, d] with blocks of the gallery [n, d], both float32.
-
-    workers() are as many threads as had best ask at a time: one, as NumPy's product takes all cores itself.
-    """
-
-    def __init__(self, queries: np.ndarray, gallery: np.ndarray) -> None:
-        self.queries, self.gallery = queries, gallery
-        self._products, self._masks = Buffer(np.float32), (Buffer(np.bool_), Buffer(np.bool_))
-
-    def workers(self) -> Workers:
-        return Workers(1)
-
-    def all_of(self, rows: slice, columns: slice) -> np.ndarray:
-        """The block's products, float32 [r, c]: a buffer, good until the next call."""
-        queries, gallery = self.queries[rows], self.gallery[columns]
-        return np.matmul(queries, gallery.T, out=self._products.of(len(queries), len(gallery)))
-
-    def reaching(self, rows: slice, columns: slice, floors: np.ndarray, column_floors: np.ndarray | None) -> Pairs:
-        """The pairs of a block whose product reaches the floor of its row or of its column, row by row."""
-        return self.where(self.all_of(rows, columns), floors, column_floors)
-
-    def highest(
-        self, rows: slice, columns: slice, k: int, slack: np.ndarray, doubt: float = 2
-    ) -> tuple[np.ndarray, Pairs]:
-        """Floors, float64 [r], and among others the pairs of a block that reach the floor of their row.
-
-        Of each row k products reach the floor even when it is raised by the slack [r]: this is proven for a doubt of
-        2, and left to be seen for less, which spares pairs where products are rounded. Where a block has fewer columns
-        the floors are -inf.
-        """
-        products = self.all_of(rows, columns)
-        floors = kth_lower_bounds(products, k) - slack
-        return floors, self.where(products, floors.astype(np.float32))
-
-    def where(self, products: np.ndarray, floors: np.ndarray, column_floors: np.ndarray | None = None) -> Pairs:
-        """The entries of a matrix that reach the floor of their row or of their column, row by row."""
-        mask, other = (masks.of(*products.shape) for masks in self._masks)
-        np.greater_equal(products, floors[:, None], out=mask)
-        if column_floors is not None:
-            mask |= np.greater_equal(products, column_floors, out=other)
-        return masked_entries(products, mask)
-
-
-def masked_entries(products: np.ndarray, mask: np.ndarray) -> Pairs:
-    """The marked entries of a matrix, row by row: their rows and columns, and what stands there."""
-    found = flat_nonzero(mask)
-    rows = found // products.shape[1]
-    return rows, found - rows * products.shape[1], products.ravel()[found]
-
-
-def flat_nonzero(mask: np.ndarray) -> np.ndarray:
-    """`np.flatnonzero` of a contiguous matrix of bools, which takes about half as long where few are set: words of
-    eight in which none is are passed over.
-    """
-    flat = mask.reshape(-1)
-    whole = len(flat) - len(flat) % 8
-    words = flat[:whole].view(np.uint64)
-    some = words != 0
-    if np.count_nonzero(some) > len(some) // 2:
-        return np.flatnonzero(flat)
-    places = np.flatnonzero(some)
-    within = np.flatnonzero(words[places].view(np.bool_))
-    found = (places[within >> 3] << 3) + (within & 7)
-    return np.concatenate([found, whole + np.flatnonzero(flat[whole:])])
-
-
-class Buffer(threading.local):
-    """Memory for matrices of any shape, kept: fresh pages cost more than the arithmetic on them. Each thread has its
-    own."""
-
-    def __init__(self, dtype: Any) -> None:
-        self._memory = np.empty(0, dtype)
-
-    def of(self, rows: int, columns: int) -> np.ndarray:
-        if self._memory.size < rows * columns:
-            self._memory = np.empty(rows * columns, self._memory.dtype)
-        return self._memory[: rows * columns].reshape(rows, columns)
-
-
 def kth_lower_bounds(products: np.ndarray, k: int) -> np.ndarray:
-    """For each row of products [r, c] a number that at least k of them reach, and few more: float64 [r].
+    """Return for each row of products [r, c] a number that at least k of them reach, and few more: float64 [r].
 
-    The columns are dealt out to groups; the k-th largest of the groups' maxima is reached in k groups, so by k
-    products at least. With four times as many groups as k some 1.15 k reach it. -inf where there are not k columns.
+    The columns are dealt out to groups; the k-th largest of the groups' maxima is reached in k groups, so by at least k
+    products. With four times as many groups as k, about 1.15 k reach it. It is -inf for fewer than k columns.
     """
     rows, columns = products.shape
     if columns < k:
@@ -142,10 +179,34 @@ def kth_lower_bounds(products: np.ndarray, k: int) -> np.ndarray:
     return kth
 
 
+def masked_entries(products: np.ndarray, mask: np.ndarray) -> Pairs:
+    """Return rows, columns and values of the marked entries of a matrix, row by row."""
+    flat = flat_nonzero(mask)
+    rows = flat // products.shape[1]
+    return rows, flat - rows * products.shape[1], products.ravel()[flat]
+
+
+def flat_nonzero(mask: np.ndarray) -> np.ndarray:
+    """Return `np.flatnonzero` of a contiguous bool matrix, in about half the time where few entries are set.
+
+    Words of eight entries without any set are skipped.
+    """
+    flat = mask.reshape(-1)
+    whole = len(flat) - len(flat) % 8
+    words = flat[:whole].view(np.uint64)
+    nonzero = words != 0
+    if np.count_nonzero(nonzero) > len(nonzero) // 2:
+        return np.flatnonzero(flat)
+    places = np.flatnonzero(nonzero)
+    within = np.flatnonzero(words[places].view(np.bool_))
+    indices = (places[within >> 3] << 3) + (within & 7)
+    return np.concatenate([indices, whole + np.flatnonzero(flat[whole:])])
+
+
 def pair_products_float32(
     queries: np.ndarray, gallery: np.ndarray, rows: np.ndarray, columns: np.ndarray
 ) -> np.ndarray:
-    """Inner products of queries[rows] with gallery[columns], float32 [p]."""
+    """Return the inner products of queries[rows] with gallery[columns], float32 [p]."""
     import faiss
 
     out = np.empty(len(rows), np.float32)
@@ -157,19 +218,22 @@ def pair_products_float32(
 
 
 def pair_products_double(queries: np.ndarray, gallery: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Inner products of queries[rows] with gallery[columns], rows ascending, summed in double precision, as float32."""
-    asked, starts = np.unique(rows, return_index=True)
-    if len(rows) <= _MANY_PAIRS * len(asked):
+    """Return the inner products of queries[rows] with gallery[columns], summed in double precision, as float32.
+
+    The rows must ascend.
+    """
+    distinct, starts = np.unique(rows, return_index=True)
+    if len(rows) <= _MANY_PAIRS * len(distinct):
         return _few_pair_products_double(queries, gallery, rows, columns)
-    # Query by query, so that what is gathered stays in the cache.
+    # Query by query, so that the gathered rows stay in the cache.
     out = np.empty(len(rows), np.float32)
     gathered, doubled = Buffer(np.float32), Buffer(np.float64)
-    for row, start, end in zip(asked.tolist(), starts, [*starts[1:], len(rows)], strict=True):
-        near = doubled.of(end - start, gallery.shape[1])
-        single = gathered.of(end - start, gallery.shape[1])
-        near[...] = np.take(gallery, columns[start:end], axis=0, out=single, mode="clip")
-        # Row by row: a product of all would wake BLAS's threads for little.
-        out[start:end] = np.vecdot(near, queries[row].astype(np.float64))
+    for row, start, end in zip(distinct.tolist(), starts, [*starts[1:], len(rows)], strict=True):
+        candidates = doubled.matrix(end - start, gallery.shape[1])
+        single = gathered.matrix(end - start, gallery.shape[1])
+        candidates[...] = np.take(gallery, columns[start:end], axis=0, out=single, mode="clip")
+        # Row by row: a matrix product would wake the threads of BLAS for little work.
+        out[start:end] = np.vecdot(candidates, queries[row].astype(np.float64))
     return out
 
 
@@ -183,63 +247,3 @@ def _few_pair_products_double(
         a, b = queries[rows[part]].astype(np.float64), gallery[columns[part]].astype(np.float64)
         out[part] = np.vecdot(a, b)
     return out
-
-
-class Workers:
-    """Threads that compute ahead of whoever takes their results; a context that ends with them.
-
-    threads: how many; one means none: each task is done when its result is taken. prepare: called in each thread
-        before any task; prepared: called here when all of them are.
-    """
-
-    def __init__(
-        self,
-        threads: int,
-        prepare: Callable[[], object] = lambda: None,
-        prepared: Callable[[], object] = lambda: None,
-    ) -> None:
-        self._ahead = 2 * threads
-        self._pool = ThreadPoolExecutor(threads, initializer=prepare) if threads > 1 else None
-        if self._pool:
-            ready = threading.Barrier(threads + 1)
-            for _ in range(threads):  # each thread waits for the others, so each gets one of these
-                self._pool.submit(ready.wait)
-            ready.wait()
-            prepared()
-
-    def ahead(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
-        """function(task) of each task, in their order. Tasks and results at hand stay few, however many there are."""
-        if self._pool is None:
-            yield from map(function, tasks)
-            return
-        waiting: deque[Future[Result]] = deque()
-        for task in tasks:
-            waiting.append(self._pool.submit(function, task))
-            if len(waiting) > self._ahead:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._pool:
-            self._pool.shutdown(cancel_futures=True)
-
-
-def single_core_workers() -> Workers:
-    """As many as torch computes with: each computes blocks of its own on one core, and waits for no other."""
-    import faiss
-    import torch
-
-    threads = torch.get_num_threads()
-
-    def on_one_core() -> None:
-        faiss.omp_set_num_threads(1)
-        torch.set_num_threads(1)
-        torch.get_num_threads()  # else the thread takes the number of all threads over when it first computes
-
-    return Workers(threads, on_one_core, lambda: torch.set_num_threads(threads))

@@ -1,8 +1,7 @@
-"""R@k, P@1, R-precision, MAP@R, MRR, mAP variants.
+"""Retrieval metrics by exact cosine search, and metrics of the whole ranking.
 
-Retrieval metrics by exact cosine search: recall at K, precision at 1, R-precision and MAP@R.
-
-Metrics of the whole ranking: the reciprocal rank, and mean average precision in each published variant.
+`retrieval_metrics` gives recall at K, precision at 1, R-precision and MAP@R; `ranking_metrics` gives the reciprocal
+rank and mean average precision in each published variant.
 """
 
 from __future__ import annotations
@@ -15,19 +14,29 @@ import numpy as np
 
 from zoo.errors import EvaluationError
 from zoo.evaluation import gpu
-from zoo.evaluation.gpu import ranks_on_gpu
 from zoo.evaluation.inputs import RetrievalInputs, retrieval_inputs, rows_by_class
 from zoo.evaluation.knn import check_k, neighbour_chunks
 
 DEFAULT_K = (1, 2, 4, 8)
 
+CHUNK_BYTES = 128 * 2**20
+"""The largest size of a chunk's similarities."""
+
+_BLOCK_NUMBERS = 2**20
+
+_COUNT_LIMIT = 32
+"""The largest number of relatives for which counting what is above each is faster than sorting the row."""
+
 
 @dataclass(frozen=True)
 class PerQuery:
-    """Each metric of each query that has a relative, before any mean is taken.
+    """Metrics of each query that has a relative, before any mean is taken.
 
-    values: metric -> float64 [m]; rows: int64 [m], the queries' row numbers; classes: int64 [m], a number for each
-    query's class; without_relatives: how many queries were left out because the gallery holds none of their class.
+    Attributes:
+        values: Metric -> float64 [m].
+        rows: The row numbers of the queries, int64 [m].
+        classes: A class number for each query, int64 [m].
+        without_relatives: The number of queries that were left out because the gallery has no row of their class.
     """
 
     values: dict[str, np.ndarray]
@@ -46,22 +55,30 @@ def retrieval_metrics(
     queries: Any = None,
     query_labels: Any = None,
 ) -> dict[str, float]:
-    """Mean retrieval metrics over the queries, as fractions: recall_at_K, precision_at_1, r_precision and map_at_r.
+    """Return mean retrieval metrics over the queries, as fractions.
 
-    embeddings: the gallery, [n, d]; labels: n integers or strings. Without `queries` each row searches all others and
-    is left out of its own neighbours by index; with `queries` [q, d] and `query_labels` the whole gallery is searched.
-    Similarity is the cosine: rows are scaled to unit length here. Equal similarities are ordered by row.
+    Without `queries` each row searches all others and is left out of its own neighbours by index; with `queries` the
+    whole gallery is searched. Similarity is the cosine; equal similarities are ordered by row. Queries without a
+    relative are left out of the means. With R the number of relatives (gallery rows of the query's class, without the
+    query itself), P(i) the precision of the first i neighbours and rel(i) = 1 if the i-th is a relative, else 0:
 
-    With R the number of relatives (gallery rows of the query's class, the query itself aside), P(i) the precision of
-    the first i neighbours and rel(i) whether the i-th is a relative:
-
-        recall_at_K   1 where one of the first K neighbours is a relative, else 0
+        recall_at_K   1 if one of the first K neighbours is a relative, else 0
         r_precision   P(R)
         map_at_r      1/R sum_{i <= R} P(i) rel(i)        (Musgrave et al. 2020, A Metric Learning Reality Check, 3.2)
 
-    Queries without a relative are left out of the means. Raises `EvaluationError` when none has one, for NaN,
-    infinite or zero rows (naming the first), labels that do not fit, and a K that is no whole number or that the
-    gallery cannot fill.
+    Args:
+        embeddings: The gallery, [n, d]; rows are scaled to unit length here.
+        labels: n integers or strings.
+        k: Every K of recall_at_K.
+        queries: [q, d].
+        query_labels: q integers or strings.
+
+    Returns:
+        recall_at_K for each K, precision_at_1, r_precision and map_at_r.
+
+    Raises:
+        EvaluationError: No query has a relative, a row is NaN, infinite or zero (the first is named), labels do not
+            fit, or a K is not a whole number or exceeds the gallery.
     """
     return per_query(embeddings, labels, k, queries, query_labels).means()
 
@@ -73,30 +90,36 @@ def per_query(
     queries: Any = None,
     query_labels: Any = None,
 ) -> PerQuery:
-    """`retrieval_metrics` before the means are taken; the same arguments and errors."""
-    search = retrieval_inputs(embeddings, labels, queries, query_labels)
+    """Return `retrieval_metrics` before the means are taken; arguments and errors are the same."""
+    inputs = retrieval_inputs(embeddings, labels, queries, query_labels)
     depths = check_depths(k)
-    _check_available(depths, len(search.gallery) - search.leave_one_out)
-    depth = max(1, *depths, int(search.relatives.max()))
+    _check_available(depths, len(inputs.gallery) - inputs.leave_one_out)
+    depth = max(1, *depths, int(inputs.relatives.max()))
     pieces = [
-        measure_hits(search.codes[found] == search.query_codes[rows, None], search.relatives[rows], depths)
-        for rows, _, found in neighbour_chunks(search.queries, search.gallery, depth, search.leave_one_out, exact=False)
+        measure_hits(inputs.codes[indices] == inputs.query_codes[rows, None], inputs.relatives[rows], depths)
+        for rows, _, indices in neighbour_chunks(
+            inputs.queries, inputs.gallery, depth, inputs.leave_one_out, exact=False
+        )
     ]
-    values = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-    return build_per_query(values, search)
+    return build_per_query({name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}, inputs)
 
 
-def build_per_query(values: dict[str, np.ndarray], search: RetrievalInputs) -> PerQuery:
-    """The values [m] of the m queries that have relatives, in their order."""
-    measured = np.flatnonzero(search.relatives)
-    return PerQuery(values, measured, search.query_codes[measured], len(search.relatives) - len(measured))
+def build_per_query(values: dict[str, np.ndarray], inputs: RetrievalInputs) -> PerQuery:
+    """Return the values [m] of the m queries that have relatives, in their order, as `PerQuery`."""
+    measured = np.flatnonzero(inputs.relatives)
+    return PerQuery(values, measured, inputs.query_codes[measured], len(inputs.relatives) - len(measured))
 
 
 def measure_hits(hits: np.ndarray, relatives: np.ndarray, k: Sequence[int]) -> dict[str, np.ndarray]:
-    """The metrics of the queries that have relatives, float64 [m] each, from what a search has found.
+    """Return the metrics of the queries that have relatives, from the hits of any index.
 
-    hits: bool [c, depth], whether each neighbour is a relative, nearest first; relatives: int64 [c], how many there
-    are to find, none of them more than depth. As `retrieval_metrics` defines them, whatever index has searched.
+    Args:
+        hits: Bool [c, depth], nearest first: the neighbour is a relative.
+        relatives: The number of relatives of each query, int64 [c], at most depth.
+        k: Every K of recall_at_K.
+
+    Returns:
+        Float64 [m] for each metric of `retrieval_metrics`.
     """
     hits, relatives = hits[relatives > 0], relatives[relatives > 0]
     rank = np.arange(1, hits.shape[1] + 1)
@@ -111,52 +134,49 @@ def measure_hits(hits: np.ndarray, relatives: np.ndarray, k: Sequence[int]) -> d
 
 
 def check_depths(k: Any) -> tuple[int, ...]:
-    """Every K of recall_at_K. Raises `EvaluationError` for what lists no whole numbers of at least 1."""
+    """Return every K of recall_at_K.
+
+    Raises:
+        EvaluationError: `k` is not a list of whole numbers of at least 1.
+    """
     try:
-        given = None if isinstance(k, str | bytes) else tuple(k)
+        values = None if isinstance(k, str | bytes) else tuple(k)
     except TypeError:
-        given = None
-    if given is None:
-        raise EvaluationError(f"k must list every K of recall_at_K, as (1, 2, 4, 8), not be {k!r}.")
-    return tuple(check_k(depth, "every K of recall_at_K") for depth in given)
-
-
-def _check_available(depths: Sequence[int], available: int) -> None:
-    for depth in depths:
-        if depth > available:
-            raise EvaluationError(
-                f"recall_at_{depth} needs {depth} neighbours, but a query has only {available}; leave it out of k."
-            )
-
-
-CHUNK_BYTES = 128 * 2**20
-"""How large a chunk's similarities may be."""
-
-_BLOCK_NUMBERS = 2**20
-_COUNT_LIMIT = 32
-"""Up to how many relatives it is quicker to count what lies above each than to sort the row."""
+        values = None
+    if values is None:
+        raise EvaluationError(f"k must list every K of recall_at_K, as (1, 2, 4, 8), not be {k!r}.", code="invalid-k")
+    return tuple(check_k(depth, "every K of recall_at_K") for depth in values)
 
 
 def ranking_metrics(
     embeddings: Any, labels: Any, queries: Any = None, query_labels: Any = None, k: int = 1000
 ) -> dict[str, float]:
-    """Means over the queries of what the ranks of ALL their relatives say, as fractions.
+    """Return means over the queries of metrics of the ranks of ALL their relatives, as fractions.
 
-    The arguments, the order of neighbours and the errors are those of `zoo.evaluation.retrieval_metrics`; a k that is
-    no whole number of at least 1 is an error, and one beyond the gallery means all of it. With r_1 < ... < r_R the
-    ranks, from 1, of a query's R relatives, so that i / r_i is the precision P(r_i) of the first r_i neighbours:
+    With r_1 < ... < r_R the ranks, from 1, of a query's R relatives, so that i / r_i is the precision P(r_i) of the
+    first r_i neighbours:
 
         mrr                         1 / r_1                            (Voorhees 1999, The TREC-8 QA Track Report)
         map                         1/R sum_i i / r_i                  (Manning et al. 2008, section 8.4)
-        map_at_K                    the same sum over r_i <= K alone, still over R (`map_at_1000`)
+        map_at_K                    the same sum over r_i <= K only, still over R (`map_at_1000`)
 
-    For comparison with published numbers alone, where each row searches all others. Code of Revisiting and DiVA leaves
-    the query out of the ranking but counts it among its relatives, so that nothing scores above R / (R + 1):
+    Only to compare with published numbers, and only where each row searches all others: the code of Revisiting and
+    DiVA leaves the query out of the ranking but counts it among its relatives, so no score exceeds R / (R + 1):
 
         map_at_r_query_counted      1/(R+1) sum of i / r_i over r_i <= R + 1       (`mAP_c` there)
         map_at_K_query_counted      1/(R+1) sum of i / r_i over r_i <= K           (`mAP_1000` there)
 
-    Time grows with queries x gallery x dimensions; beside the rows, memory stays near `CHUNK_BYTES`.
+    Time grows with queries x gallery x dimensions; memory, besides the rows, stays near `CHUNK_BYTES`.
+
+    Args:
+        embeddings: As in `retrieval_metrics`, like the order of neighbours.
+        labels: As in `retrieval_metrics`.
+        queries: As in `retrieval_metrics`.
+        query_labels: As in `retrieval_metrics`.
+        k: The K of map_at_K; a K beyond the gallery means all of it.
+
+    Raises:
+        EvaluationError: As `retrieval_metrics`, and for a k that is not a whole number of at least 1.
     """
     return ranking_per_query(embeddings, labels, queries, query_labels, k).means()
 
@@ -164,45 +184,54 @@ def ranking_metrics(
 def ranking_per_query(
     embeddings: Any, labels: Any, queries: Any = None, query_labels: Any = None, k: int = 1000
 ) -> PerQuery:
-    """`ranking_metrics` before the means are taken; the same arguments and errors."""
+    """Return `ranking_metrics` before the means are taken; arguments and errors are the same."""
     k = check_k(k, "k, the K of map_at_K,")
-    search = retrieval_inputs(embeddings, labels, queries, query_labels)
-    scores = [_scores(ranks, k, search.leave_one_out) for ranks in relative_ranks(search)]
-    return build_per_query({name: np.array([score[name] for score in scores]) for name in scores[0]}, search)
+    inputs = retrieval_inputs(embeddings, labels, queries, query_labels)
+    scores = [_scores(ranks, k, inputs.leave_one_out) for ranks in relative_ranks(inputs)]
+    return build_per_query({name: np.array([score[name] for score in scores]) for name in scores[0]}, inputs)
 
 
-def relative_ranks(search: RetrievalInputs) -> Iterator[np.ndarray]:
-    """For each query that has relatives: their ranks, from 1, ascending, int64 [R]."""
-    relatives = _relatives_by_query(search)
-    there = ranks_on_gpu(search.queries, search.gallery) if len(search.gallery) >= gpu.MIN_ROWS else None
-    found = there.of(relatives, search.leave_one_out) if there else _cpu_ranks(search, relatives)
-    return (np.sort(ranks) for ranks in found if len(ranks))
+def relative_ranks(inputs: RetrievalInputs) -> Iterator[np.ndarray]:
+    """Yield for each query that has relatives their ranks, from 1, ascending, int64 [R]."""
+    relatives = _relatives_by_query(inputs)
+    on_gpu = gpu.ranks_on_gpu(inputs.queries, inputs.gallery) if len(inputs.gallery) >= gpu.MIN_ROWS else None
+    all_ranks = on_gpu.ranks(relatives, inputs.leave_one_out) if on_gpu else _cpu_ranks(inputs, relatives)
+    return (np.sort(ranks) for ranks in all_ranks if len(ranks))
 
 
-def _relatives_by_query(search: RetrievalInputs) -> Callable[[int], np.ndarray]:
-    """What gives the gallery rows of a query's class, without the query itself, ascending."""
-    members = rows_by_class(np.concatenate([search.codes, search.query_codes]))
-    members = [rows[rows < len(search.codes)] for rows in members]
+def _check_available(depths: Sequence[int], available: int) -> None:
+    for depth in depths:
+        if depth > available:
+            raise EvaluationError(
+                f"recall_at_{depth} needs {depth} neighbours, but a query has only {available}; leave it out of k.",
+                code="k-too-large",
+            )
+
+
+def _relatives_by_query(inputs: RetrievalInputs) -> Callable[[int], np.ndarray]:
+    """Return a function from a query to the gallery rows of its class without the query itself, ascending."""
+    members = rows_by_class(np.concatenate([inputs.codes, inputs.query_codes]))
+    members = [rows[rows < len(inputs.codes)] for rows in members]
 
     def relatives(query: int) -> np.ndarray:
-        rows = members[search.query_codes[query]]
-        return rows[rows != query] if search.leave_one_out else rows
+        rows = members[inputs.query_codes[query]]
+        return rows[rows != query] if inputs.leave_one_out else rows
 
     return relatives
 
 
-def _cpu_ranks(search: RetrievalInputs, relatives: Callable[[int], np.ndarray]) -> Iterator[np.ndarray]:
-    step = max(1, CHUNK_BYTES // (4 * len(search.gallery)))
-    for start in range(0, len(search.queries), step):
-        similar = _similarities(search.queries[start : start + step], search.gallery)
-        if search.leave_one_out:
+def _cpu_ranks(inputs: RetrievalInputs, relatives: Callable[[int], np.ndarray]) -> Iterator[np.ndarray]:
+    step = max(1, CHUNK_BYTES // (4 * len(inputs.gallery)))
+    for start in range(0, len(inputs.queries), step):
+        similar = _similarities(inputs.queries[start : start + step], inputs.gallery)
+        if inputs.leave_one_out:
             similar[np.arange(len(similar)), np.arange(start, start + len(similar))] = -np.inf
         for query, row in enumerate(similar, start):
             yield _ranks(row, relatives(query))
 
 
 def _similarities(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
-    """Inner products summed in double precision and rounded to float32, as `nearest_neighbours` orders by: [c, n]."""
+    """Return inner products [c, n] as `nearest_neighbours` orders by: summed in double precision, then float32."""
     similar = np.empty((len(queries), len(gallery)), np.float32)
     queries = queries.astype(np.float64)
     step = max(1, _BLOCK_NUMBERS // gallery.shape[1])
@@ -213,18 +242,18 @@ def _similarities(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
 
 
 def _ranks(row: np.ndarray, relatives: np.ndarray) -> np.ndarray:
-    """The places of the relatives in `row` ordered by similarity, descending, and equal ones by index."""
+    """Return the places of the relatives in `row` ordered by similarity, descending, and equal ones by index."""
     above, up_to = _counts(row, row[relatives])
     if (up_to - above == 1).all():
         return up_to
-    # Something is as similar as a relative: only the whole order says which comes first.
+    # Another row is as similar as a relative, so the whole order is needed.
     ranks = np.empty(len(row), np.int64)
     ranks[np.argsort(-row, kind="stable")] = np.arange(1, len(row) + 1)
     return ranks[relatives]
 
 
 def _counts(row: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How many numbers of the row lie above each value, and how many above it or at it: int64."""
+    """Return the number of entries of the row above each value, and of those above or equal: int64."""
     if len(values) <= _COUNT_LIMIT:
         counts = [(np.count_nonzero(row > value), np.count_nonzero(row >= value)) for value in values]
         above, up_to = np.array(counts, np.int64).reshape(-1, 2).T

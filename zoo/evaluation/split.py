@@ -1,6 +1,7 @@
-"""Which classes of a person's own pictures a model learnt and which were held out, found again in the folder of them.
+"""Split of an own image folder: the classes that a model has learnt and those that were held out.
 
-`zoo finetune` and `zoo distill` part a folder or a table by class; both write how into recipe.json (`split`).
+`zoo finetune` and `zoo distill` split a folder or a table by class and record the split in recipe.json; `find_split`
+selects these classes again in the folder of the images.
 """
 
 from __future__ import annotations
@@ -25,9 +26,15 @@ RECIPE_FILE = "recipe.json"
 
 @dataclass(frozen=True)
 class SplitRecord:
-    """What recipe.json says. train, test: names of classes, none in both. images: how many there were of all of them.
-    images_sha256: `digest_of` their sources, train's first. seen: classes of test that the model or teacher that it was
-    made from had learnt."""
+    """Split by class that recipe.json records.
+
+    Attributes:
+        train: The names of the classes for training.
+        test: The names of the held-out classes; none is in `train`.
+        images: The number of images of all these classes.
+        images_sha256: `sources_sha256` of the images, those for training first.
+        seen: The classes of `test` that the base model or the teacher has learnt.
+    """
 
     train: tuple[str, ...]
     test: tuple[str, ...]
@@ -41,19 +48,34 @@ class SplitRecord:
 
 @dataclass(frozen=True)
 class EvaluationSplit:
-    """What a model is to be measured on. same: whether the images are those of the record; None where none was used.
-    notes: what whoever reads the scores should know, in words."""
+    """Data set on which a model is measured.
+
+    Attributes:
+        dataset: The data set.
+        same_images: The images are those of the record; None where no record was used.
+        notes: Sentences that a reader of the scores should know.
+    """
 
     dataset: Dataset
-    same: bool | None = None
+    same_images: bool | None = None
     notes: tuple[str, ...] = ()
 
 
 def find_split(folder: Path, card: Card, name: str, split: str, data: str | Path | None = None) -> EvaluationSplit:
-    """The split of the data set `name` that the model in `folder` is measured on.
+    """Return the split of a data set on which a model is measured.
 
-    Where it was made of a folder of pictures and `data` is a folder (or table) that is not parted and holds the classes
-    that its record names for the split, these are; else what `zoo.data.load_dataset` gives, whose errors are raised.
+    If the model was made from a folder of images, and `data` is a folder (or table) without separate folders train and
+    test that holds the recorded classes, it is these classes. Otherwise it is the result of `zoo.data.load_dataset`.
+
+    Args:
+        folder: The model folder.
+        card: The model's card.
+        name: The name of the data set.
+        split: "train", "test" or "all".
+        data: The folder of the data set.
+
+    Raises:
+        DatasetError: `data` is missing for a model that was made from a folder, or as `zoo.data.load_dataset`.
     """
     record = read_split_record(folder) if name == card.dataset == FOLDER and split in SPLITS else None
     if record is None:
@@ -61,29 +83,30 @@ def find_split(folder: Path, card: Card, name: str, split: str, data: str | Path
     names = record.classes(split)
     if data is None:
         raise DatasetError(
-            f"{card.name} was made of a folder of pictures, and its {RECIPE_FILE} does not say where that lies: name it, or "
-            f"its table, with --data DIR, in Python data='DIR'. The {len(names)} classes that "
-            f"{_which(card.name, split)} ({_some(names)}) are measured."
+            f"{card.name} was made from a folder of images, and its {RECIPE_FILE} does not say where: name the folder, "
+            f"or its table, with --data DIR, in Python data='DIR'. The {len(names)} classes that "
+            f"{_role(card.name, split)} ({_first_names(names)}) are measured.",
+            code="missing-data-folder",
         )
     whole = load_dataset(name, split, data)
     missing = sorted(set(names) - set(whole.classes))
     if whole.split != WHOLE or missing:
-        return EvaluationSplit(whole, notes=tuple(_otherwise(card.name, record, whole, split, missing)))
-    same = _is_same(whole, record)
-    # As it was measured then: each picture beside all others, whatever a table says of queries.
+        return EvaluationSplit(whole, notes=tuple(_notes_without_record(card.name, record, whole, split, missing)))
+    same = _has_same_images(whole, record)
+    # As it was measured at first: each image searches all others, whatever a table says about queries.
     part = replace(subset(whole, _in_classes(whole, names), split), factors={})
-    return EvaluationSplit(part, same, tuple(_as_recorded(card.name, record, whole, split, same)))
+    return EvaluationSplit(part, same, tuple(_notes_by_record(card.name, record, whole, split, same)))
 
 
 def read_split_record(folder: Path) -> SplitRecord | None:
-    """The record of the model in `folder`; None where there is none of classes, or it cannot be read."""
+    """Return the split that the recipe.json of a model folder records; None if it is not by class or not readable."""
     recipe = read_object(folder / RECIPE_FILE)
     split = recipe.get("split")
-    # Where images were held out, or folders train and test were given, their classes may be the same.
+    # Splits by image and given folders train and test may have the same classes on both sides.
     if not isinstance(split, dict) or split.get("by", "class") != "class":
         return None
-    train, test = (_names(split.get(f"{each}_classes")) for each in SPLITS)
-    counts = [split.get(f"{each}_images") for each in SPLITS]
+    train, test = (_names(split.get(f"{part}_classes")) for part in SPLITS)
+    counts = [split.get(f"{part}_images") for part in SPLITS]
     digest = split.get("images_sha256")
     if not train or not test or set(train) & set(test) or not isinstance(digest, str):
         return None
@@ -92,16 +115,16 @@ def read_split_record(folder: Path) -> SplitRecord | None:
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    return tuple(value) if isinstance(value, list) and all(isinstance(each, str) for each in value) else ()
+    return tuple(value) if isinstance(value, list) and all(isinstance(name, str) for name in value) else ()
 
 
 def _in_classes(dataset: Dataset, names: Sequence[str]) -> np.ndarray:
-    """bool [n]: whether an image is of one of these classes."""
+    """Return a mask of the images of these classes, bool [n]."""
     return np.isin(dataset.classes, names)[dataset.labels]
 
 
-def _is_same(whole: Dataset, record: SplitRecord) -> bool:
-    """Whether the folder's images of the record's classes are those that it was made of, which could all be read."""
+def _has_same_images(whole: Dataset, record: SplitRecord) -> bool:
+    """Return True if the readable images of the record's classes are the images of the record."""
     rows = [row for names in (record.train, record.test) for row in np.flatnonzero(_in_classes(whole, names)).tolist()]
     if sources_sha256(whole.sources[row] for row in rows) == record.images_sha256:
         return True
@@ -113,41 +136,42 @@ def _is_same(whole: Dataset, record: SplitRecord) -> bool:
 
 
 def _whole_split(dataset: Dataset, split: str) -> EvaluationSplit:
-    # "test" is what is asked for where nobody asks; whoever says "train" expects another answer.
-    unparted = split == "train" and dataset.split == WHOLE
-    return EvaluationSplit(
-        dataset, notes=("the folder is not parted into train and test, so it is taken whole",) * unparted
-    )
+    # "test" is the default, so only an explicit "train" deserves a note.
+    unsplit = split == "train" and dataset.split == WHOLE
+    note = "the folder is not split into train and test, so all of it is used"
+    return EvaluationSplit(dataset, notes=(note,) * unsplit)
 
 
-def _as_recorded(name: str, record: SplitRecord, whole: Dataset, split: str, same: bool) -> Iterator[str]:
+def _notes_by_record(name: str, record: SplitRecord, whole: Dataset, split: str, same: bool) -> Iterator[str]:
     yield (
-        f"measured on the {len(record.classes(split))} classes that {_which(name, split)}, as its {RECIPE_FILE} says, of the "
-        f"{len(whole.classes)} in the folder"
+        f"measured on the {len(record.classes(split))} classes that {_role(name, split)}, as its {RECIPE_FILE} says, "
+        f"of the {len(whole.classes)} in the folder"
     )
     if not same:
-        yield "the images are not all those of then: some were added, removed or renamed, or cannot be read any more"
+        yield "the images have changed since: some were added, removed or renamed, or cannot be read any more"
     if split == "test" and record.seen:
         yield (
-            f"{len(record.seen)} of these classes the model that {name} was made from had learnt "
-            f"({_some(record.seen)}): the scores flatter it"
+            f"the model that {name} was made from had learnt {len(record.seen)} of these classes "
+            f"({_first_names(record.seen)}): the scores flatter {name}"
         )
 
 
-def _otherwise(name: str, record: SplitRecord, whole: Dataset, split: str, missing: Sequence[str]) -> Iterator[str]:
+def _notes_without_record(
+    name: str, record: SplitRecord, whole: Dataset, split: str, missing: Sequence[str]
+) -> Iterator[str]:
     if whole.split == WHOLE:
         yield (
-            f"the folder lacks {len(missing)} of the {len(record.classes(split))} classes that {_which(name, split)} "
-            f"({_some(missing)}), so it is taken whole"
+            f"the folder lacks {len(missing)} of the {len(record.classes(split))} classes that {_role(name, split)} "
+            f"({_first_names(missing)}), so all of it is used"
         )
     learnt = sorted(set(whole.classes) & set(record.train))
     if split == "test" and learnt:
-        yield f"{name} learnt from classes of the same name as {len(learnt)} of these ({_some(learnt)})"
+        yield f"{name} learnt from classes of the same name as {len(learnt)} of these ({_first_names(learnt)})"
 
 
-def _which(name: str, split: str) -> str:
+def _role(name: str, split: str) -> str:
     return f"{name} learnt from" if split == "train" else f"were held out when {name} was made"
 
 
-def _some(names: Sequence[str], most: int = 5) -> str:
+def _first_names(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")

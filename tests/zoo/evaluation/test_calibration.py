@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
+from tests.raising import raises
 from zoo.errors import EvaluationError
 from zoo.evaluation.calibration import (
     Bin,
@@ -82,7 +83,7 @@ def test_a_curve_that_fits_other_classes_badly_has_an_error():
     assert error is None or error > 0.05
 
 
-def test_single_pairs_are_as_good_as_rows_of_them():
+def test_single_pairs_give_the_curve_of_rows_of_pairs():
     similarities, same, classes = drawn(300)
     rows, singles = (
         calibrate(similarities, same, classes),
@@ -101,7 +102,9 @@ def test_held_out_probabilities_are_of_the_curve_of_the_other_classes():
         curve = calibrate(similarities[others], same[others], classes[others])
         np.testing.assert_allclose(chances[ours], curve.probability(similarities[ours]))
     error = (
-        np.mean([abs(one.probability - one.share) * one.count for one in reliability_bins(chances, same)]) * 10 / 2000
+        np.mean([abs(part.probability - part.share) * part.count for part in reliability_bins(chances, same)])
+        * 10
+        / 2000
     )
     assert calibrate(similarities, same, classes).error == pytest.approx(error)
     assert held_out_probabilities(similarities, same, np.arange(400) % 3) is None
@@ -113,17 +116,18 @@ def test_few_classes_leave_the_error_open():
 
 
 @pytest.mark.parametrize(
-    ("similarities", "same", "classes", "says"),
+    ("similarities", "same", "classes", "code", "value"),
     [
-        ([[0.1, 0.2]], [[True, True]], [0], "all 2 neighbours are of the query's class"),
-        ([[0.1, 0.2]], [[False, False]], [0], "of another class"),
-        ([[0.9, 0.1]] * 9, [[False, True]] * 9, [0] * 9, "Check that the labels"),
-        ([[0.5, 0.5]] * 9, [[False, True]] * 9, [0] * 9, "Check that the labels"),
-        ([[0.1, np.nan]], [[True, False]], [0], "finite"),
-        ([[0.1, 0.2]], [[True]], [0], "must be one"),
-        ([[[0.1]], [[0.2]]], [[[True]], [[False]]], [0, 1], "must be one"),
+        ([[0.1, 0.2]], [[True, True]], [0], "single-outcome", "2"),
+        ([[0.1, 0.2]], [[False, False]], [0], "single-outcome", "2"),
+        ([[0.9, 0.1]] * 9, [[False, True]] * 9, [0] * 9, "uninformative-similarity", ""),
+        ([[0.5, 0.5]] * 9, [[False, True]] * 9, [0] * 9, "uninformative-similarity", ""),
+        ([[0.1, np.nan]], [[True, False]], [0], "not-finite", ""),
+        ([[0.1, 0.2]], [[True]], [0], "invalid-shape", ""),
+        ([[[0.1]], [[0.2]]], [[[True]], [[False]]], [0, 1], "invalid-shape", ""),
     ],
 )
-def test_what_no_probability_can_be_made_of_is_refused(similarities, same, classes, says):
-    with pytest.raises(EvaluationError, match=says):
+def test_neighbours_without_a_calibration_are_refused(similarities, same, classes, code, value):
+    with raises(EvaluationError, code) as caught:
         calibrate(similarities, same, classes)
+    assert value in str(caught.value)

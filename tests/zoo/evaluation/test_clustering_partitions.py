@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_mutual_info_score, normalized_mutual_info_score
 from sklearn.metrics.cluster import expected_mutual_information, pair_confusion_matrix
 
+from tests.raising import raises
 from zoo.errors import EvaluationError
 from zoo.evaluation.clustering import _contingency, _expected_information, ami, nmi, pair_f1
 
@@ -82,10 +83,11 @@ def test_partitions_that_leave_no_choice():
 
 
 @pytest.mark.parametrize(
-    ("labels", "clusters", "says"),
-    [([], [], "nothing to compare"), ([0, 1], [0], "one for each of the 2"), ([0.5], [1], "integers or strings")],
+    ("labels", "clusters", "code", "value"),
+    [([], [], "no-samples", ""), ([0, 1], [0], "label-count", "2"), ([0.5], [1], "invalid-labels", "float64")],
 )
-def test_what_cannot_be_compared_is_said(labels, clusters, says):
+def test_invalid_input_is_refused(labels, clusters, code, value):
     for score in (nmi, ami, pair_f1):
-        with pytest.raises(EvaluationError, match=says):
+        with raises(EvaluationError, code) as caught:
             score(labels, clusters)
+        assert value in str(caught.value)

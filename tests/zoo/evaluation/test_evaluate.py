@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import zoo
+from tests.raising import raises
 from tests.serving import toys
 from zoo.data.dataset import Dataset
 from zoo.errors import DatasetError, EvaluationError, ModelFolderError, ModelNotFoundError, UsageError
@@ -75,24 +76,28 @@ def test_one_class_is_measured_without_an_interval():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "says"),
+    ("arguments", "error", "code", "value"),
     [
-        ({}, UsageError, "labels or a data set"),
-        ({"labels": [0, 0], "dataset": "glyphs"}, UsageError, "one of the two"),
-        ({"labels": [0]}, EvaluationError, "one for each of the 2 rows"),
-        ({"dataset": "glyfs"}, DatasetError, "glyphs"),
+        ({}, UsageError, "labels-or-dataset", ""),
+        ({"labels": [0, 0], "dataset": "glyphs"}, UsageError, "labels-or-dataset", ""),
+        ({"labels": [0]}, EvaluationError, "label-count", "2"),
     ],
 )
-def test_what_cannot_be_evaluated_is_said(arguments, error, says):
-    with pytest.raises(error, match=says):
+def test_contradictory_arguments_are_refused(arguments, error, code, value):
+    with raises(error, code) as caught:
         evaluate(np.eye(2), **arguments)
+    assert value in str(caught.value)
 
 
 def test_a_model_takes_no_labels_and_its_own_data_set_must_be_known(model):
-    with pytest.raises(UsageError, match="which has its own"):
+    with raises(UsageError, "labels-with-model"):
         evaluate(model, labels=[0, 1])
-    with pytest.raises(DatasetError, match="no data set 'toys'"):
+    with pytest.raises(DatasetError) as caught:
         evaluate(model)
+    assert "'toys'" in str(caught.value)
+    with pytest.raises(DatasetError) as caught:
+        evaluate(np.eye(2), dataset="glyfs")
+    assert "glyphs" in str(caught.value), "the nearest name"
     with pytest.raises(ModelNotFoundError):
         evaluate("./nowhere")
 
@@ -118,26 +123,28 @@ def test_results_are_kept_and_those_of_the_same_kind_replaced(tmp_path):
 @pytest.mark.parametrize(
     "content", ["", "{", "{}", "[1]", '[{"dataset": "a"}]', "[{}]", "\xff", "null", '[{"metrics": {"a": "b"}}]']
 )
-def test_a_spoilt_results_file_is_named_and_not_overwritten(tmp_path, content):
+def test_a_damaged_results_file_is_named_and_not_overwritten(tmp_path, content):
     path = tmp_path / "results.json"
     path.write_bytes(content.encode("latin-1"))
     for attempt in (lambda: read_results(tmp_path), lambda: add_result(tmp_path, result())):
-        with pytest.raises(ModelFolderError, match=r"results\.json"):
+        with pytest.raises(ModelFolderError) as caught:
             attempt()
+        assert "results.json" in str(caught.value)
     assert path.read_bytes() == content.encode("latin-1")
 
 
 def test_results_saved_at_once_are_all_kept(tmp_path):
     several = [result(dataset=str(number)) for number in range(12)]
     with ThreadPoolExecutor(6) as pool:
-        list(pool.map(lambda one: add_result(tmp_path, one), several))
+        list(pool.map(lambda evaluation: add_result(tmp_path, evaluation), several))
     assert {row["dataset"] for row in read_results(tmp_path)} == {str(number) for number in range(12)}
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
 
 
 @pytest.mark.parametrize("intervals", [[], {"a": 1}, {"a": [1]}, {"a": [1, "b"]}])
-def test_spoilt_intervals_are_refused(tmp_path, intervals):
+def test_damaged_intervals_are_refused(tmp_path, intervals):
     row = {**result().to_json(), "intervals": intervals}
     (tmp_path / "results.json").write_text(json.dumps([row]))
-    with pytest.raises(ModelFolderError, match="entry 0 is no measurement"):
+    with pytest.raises(ModelFolderError) as caught:
         read_results(tmp_path)
+    assert "entry 0" in str(caught.value)

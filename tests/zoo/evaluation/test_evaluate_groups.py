@@ -1,9 +1,10 @@
-"""Groups of metrics asked for by name, and what each does with input that cannot be measured."""
+"""Groups of metrics: their names and keys, invalid input, and memory-mapped embeddings."""
 
 from __future__ import annotations
 
 import errno
 import json
+import math
 import re
 from pathlib import Path
 from unittest import mock
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import zoo.evaluation
+from tests.raising import raises
 from zoo.data.dataset import Dataset
 from zoo.errors import EvaluationError, UsageError
 from zoo.evaluation import (
@@ -41,8 +43,9 @@ ROWS = np.random.default_rng(0).normal(size=(24, 8)) + 2 * np.eye(8)[LABELS]
 def test_groups_by_name():
     assert parse_groups("all") == parse_groups(["all"]) == parse_groups(GROUPS[::-1]) == GROUPS == tuple(MEASURES)
     assert parse_groups("structure") == parse_groups(["structure", "structure"]) == ("structure",)
-    with pytest.raises(UsageError, match=r"'clusterin'\. Did you mean 'clustering'"):
+    with raises(UsageError, "unknown-metric-group") as caught:
         parse_groups(["retrieval", "clusterin"])
+    assert "Did you mean 'clustering'" in str(caught.value)
 
 
 @pytest.mark.parametrize("group", GROUPS[1:])
@@ -77,26 +80,38 @@ def test_queries_search_the_gallery_and_all_are_clustered():
 
 @pytest.mark.parametrize("measure", MEASURES.values(), ids=MEASURES)
 @pytest.mark.parametrize(
-    ("change", "labels", "says"),
+    ("change", "labels", "codes", "value"),
     [
-        (lambda rows: rows * np.where(np.arange(24) == 5, np.nan, 1)[:, None], LABELS, "row 5 of embeddings holds NaN"),
-        (lambda rows: rows * np.where(np.arange(24) == 5, np.inf, 1)[:, None], LABELS, "row 5 of embeddings holds NaN"),
-        (lambda rows: rows * (np.arange(24) != 5)[:, None], LABELS, "row 5 of embeddings is all zero"),
-        (lambda rows: rows, LABELS[:-1], "labels must be one for each of the 24 rows"),
-        (lambda rows: rows, LABELS / 2, "integers or strings"),
-        (lambda rows: rows[0], LABELS, r"\[rows, dimensions\]"),
-        (lambda rows: rows, np.arange(24), "relative|two samples"),
-        (lambda rows: rows[:0], LABELS[:0], "nothing|no rows|at least|fewer"),
+        (
+            lambda rows: rows * np.where(np.arange(24) == 5, np.nan, 1)[:, None],
+            LABELS,
+            "not-finite",
+            "row 5 of embeddings",
+        ),
+        (
+            lambda rows: rows * np.where(np.arange(24) == 5, np.inf, 1)[:, None],
+            LABELS,
+            "not-finite",
+            "row 5 of embeddings",
+        ),
+        (lambda rows: rows * (np.arange(24) != 5)[:, None], LABELS, "zero-row", "row 5 of embeddings"),
+        (lambda rows: rows, LABELS[:-1], "label-count", "24"),
+        (lambda rows: rows, LABELS / 2, "invalid-labels", "float64"),
+        (lambda rows: rows[0], LABELS, "invalid-shape", "[8]"),
+        (lambda rows: rows, np.arange(24), "no-relatives too-few-samples", ""),
+        (lambda rows: rows[:0], LABELS[:0], "no-rows too-few-samples too-few-classes", ""),
     ],
 )
-def test_trap_nan_and_what_else_cannot_be_measured_is_refused_by_every_group(measure, change, labels, says):
-    with pytest.raises(EvaluationError, match=says):
+def test_trap_nan_and_other_invalid_input_is_refused_by_every_group(measure, change, labels, codes, value):
+    with pytest.raises(EvaluationError) as caught:
         measure(change(ROWS), labels)
+    assert caught.value.code in codes.split()
+    assert value in str(caught.value)
 
 
 @pytest.mark.parametrize("group", ["clustering", "structure", "verification"])
 def test_one_class_is_refused_where_classes_are_compared(group):
-    with pytest.raises(EvaluationError, match="two classes"):
+    with raises(EvaluationError, "too-few-classes"):
         MEASURES[group](ROWS, np.zeros(24, int))
 
 
@@ -114,7 +129,7 @@ def test_memory_mapped_embeddings_are_measured_alike_and_not_changed(measure, tm
 
 def own_memory() -> int:
     """Bytes that this process has in memory and that no file holds."""
-    (line,) = (one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith("RssAnon"))
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
     return 1024 * int(line.split()[1])
 
 
@@ -135,19 +150,45 @@ def test_unit_rows_of_mapped_ones_are_mapped_too(mapped):
         assert not is_memory_mapped(unit_rows(others)), "few, or in memory as they are"
 
 
-def test_mapped_embeddings_stay_so_however_they_are_measured(mapped, monkeypatch):
+def test_mapped_embeddings_stay_mapped_in_evaluate(mapped, monkeypatch):
     made = mock.Mock(wraps=inputs._temporary_map)
     monkeypatch.setattr(inputs, "_temporary_map", made)
-    with pytest.raises(EvaluationError, match="no query has a relative"):
+    with raises(EvaluationError, "no-relatives"):
         evaluate(mapped, labels=np.arange(len(mapped)))
     assert made.called
 
 
-def test_without_room_on_the_disk_it_is_said(mapped, monkeypatch):
+def test_a_full_disk_is_reported(mapped, monkeypatch):
     def full(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     for name in ("os.posix_fallocate", "tempfile.TemporaryFile"):
-        with monkeypatch.context() as patched, pytest.raises(EvaluationError, match=r"room for 25,600,000 b.*TMPDIR"):
+        with monkeypatch.context() as patched, raises(EvaluationError, "disk-full") as caught:
             patched.setattr(name, full)
             unit_rows(mapped)
+        assert "25,600,000 bytes" in str(caught.value)
+        assert "TMPDIR" in str(caught.value)
+
+
+def test_an_invalid_k_is_refused_before_a_model_is_loaded():
+    with raises(EvaluationError, "invalid-k"):
+        evaluate("no-such-model", k=1)
+
+
+FIRST = np.random.default_rng(0).normal(size=(6, 4))
+
+
+@pytest.mark.parametrize(
+    ("rows", "labels", "recall"),
+    [
+        (np.repeat(FIRST[:3], 2, 0), [0, 0, 1, 1, 2, 2], 1.0),  # a duplicate of the query is found, not the query
+        (np.ones((6, 4)), [0, 0, 0, 1, 1, 1], 0.5),  # all rows are equal: ties go by row, so that class 0 is found
+        (FIRST, [0, 0, 1, 2, 3, 4], None),  # four classes of one
+    ],
+    ids=["duplicates", "collapsed", "classes of one"],
+)
+def test_every_metric_of_a_degenerate_embedding_is_a_number(rows, labels, recall):
+    evaluation = evaluate(rows, labels=labels, k=(1,), metrics=("all",))
+    assert all(math.isfinite(value) for value in evaluation.metrics.values())
+    assert recall is None or evaluation.metrics["recall_at_1"] == recall
+    assert evaluation.queries_without_relatives == sum(labels.count(label) == 1 for label in labels)

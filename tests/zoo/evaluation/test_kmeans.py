@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 
+from tests.raising import raises
 from zoo.errors import EvaluationError
 from zoo.evaluation import gpu
 from zoo.evaluation.clustering import nmi
@@ -159,16 +160,17 @@ def test_as_many_clusters_as_points_and_one_cluster():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "code", "value"),
     [
-        ((np.eye(3), 4), "3 points cannot make 4 clusters"),
-        ((np.eye(3), 0), "cannot make 0 clusters"),
-        ((np.zeros((0, 2)), 1), "0 points"),
-        (([[1, np.nan]], 1), "row 0 of points"),
-        ((np.eye(3), 2, 0, 0), "needs a run"),
-        ((np.eye(3), 2, 0, 1, 0), "needs a run and an iteration"),
+        ((np.eye(3), 4), "invalid-clusters", "4"),
+        ((np.eye(3), 0), "invalid-clusters", "0"),
+        ((np.zeros((0, 2)), 1), "invalid-clusters", "0 points"),
+        (([[1, np.nan]], 1), "not-finite", "row 0 of points"),
+        ((np.eye(3), 2, 0, 0), "invalid-iterations", "0 and 100"),
+        ((np.eye(3), 2, 0, 1, 0), "invalid-iterations", "1 and 0"),
     ],
 )
-def test_what_cannot_be_clustered_is_said(arguments, says):
-    with pytest.raises(EvaluationError, match=says):
+def test_invalid_arguments_are_refused(arguments, code, value):
+    with raises(EvaluationError, code) as caught:
         k_means(*arguments)
+    assert value in str(caught.value)

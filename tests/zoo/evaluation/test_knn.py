@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn.neighbors import NearestNeighbors
 
+from tests.raising import raises
 from zoo.errors import EvaluationError
 from zoo.evaluation import gpu, knn, knn_int8, matmul, nearest_neighbours
 from zoo.evaluation.knn import neighbour_chunks
@@ -339,12 +340,12 @@ def test_rows_of_very_different_lengths_are_graded_without_a_warning(grades):
 def test_rounding_changes_no_product_by_more_than_its_bound(largest, singly):
     for name, rows in kinds_of_rows():
         ours, theirs = QuantizedRows(rows[:200], 50), QuantizedRows(rows, 64, largest, singly)
-        assert np.abs(theirs.whole).max() <= largest
+        assert np.abs(theirs.integers).max() <= largest
         steps = theirs.steps if singly else np.repeat(theirs.steps, 64)[: len(rows)]
-        rounded = (ours.whole * np.repeat(ours.steps, 50)[:, None]) @ (theirs.whole * steps[:, None]).T
+        rounded = (ours.integers * np.repeat(ours.steps, 50)[:, None]) @ (theirs.integers * steps[:, None]).T
         wrong = np.abs(rounded - rows[:200].astype(np.float64) @ rows.T.astype(np.float64))
         for block in range(7):
-            bound = ours.error(slice(0, 200), theirs, block)[:, None]
+            bound = ours.error_bounds(slice(0, 200), theirs, block)[:, None]
             assert (wrong[:, 64 * block : 64 * (block + 1)] <= bound).all(), name
 
 
@@ -367,31 +368,32 @@ SPOILT = np.where(np.arange(4)[:, None] == 2, np.float32(np.nan), EYE)
 
 
 @pytest.mark.parametrize(
-    ("queries", "gallery", "k", "exclude_self", "says"),
+    ("queries", "gallery", "k", "exclude_self", "code", "value"),
     [
-        (EYE, EYE, 5, False, "k is 5, but the gallery has only 4 row"),
-        (EYE, EYE, 4, True, "only 3 row.* beside the query"),
-        (EYE, EYE[:0], 1, False, "only 0 row"),
-        (EYE, EYE, 0, False, "k must be a whole number of at least 1, not 0"),
-        (EYE, EYE, 1.5, False, "k must be a whole number of at least 1, not 1.5"),
-        (EYE, EYE[:, :3], 1, False, "4 dimensions and the gallery 3"),
-        (EYE[0], EYE, 1, False, "queries must be numbers of shape"),
-        (EYE, np.array([["a"]]), 1, False, "gallery must be numbers"),
-        (EYE, [[1.0, 2.0], [3.0]], 1, False, "gallery cannot be read"),
-        (SPOILT, EYE, 1, False, "row 2 of queries holds NaN"),
-        (EYE, np.eye(4) * 1e300, 1, False, "row 0 of gallery holds NaN or infinite"),
-        (EYE * 1e20, EYE * 1e20, 1, False, "too large"),
-        (EYE, EYE[::-1], 1, True, "must be the gallery"),
-        (EYE, EYE[:3], 1, True, "must be the gallery"),
+        (EYE, EYE, 5, False, "k-too-large", "only 4 row"),
+        (EYE, EYE, 4, True, "k-too-large", "only 3 row"),
+        (EYE, EYE[:0], 1, False, "k-too-large", "only 0 row"),
+        (EYE, EYE, 0, False, "invalid-k", "0"),
+        (EYE, EYE, 1.5, False, "invalid-k", "1.5"),
+        (EYE, EYE[:, :3], 1, False, "dimension-mismatch", "4 dimensions"),
+        (EYE[0], EYE, 1, False, "invalid-shape", "queries"),
+        (EYE, np.array([["a"]]), 1, False, "invalid-shape", "gallery"),
+        (EYE, [[1.0, 2.0], [3.0]], 1, False, "not-an-array", "gallery"),
+        (SPOILT, EYE, 1, False, "not-finite", "row 2 of queries"),
+        (EYE, np.eye(4) * 1e300, 1, False, "not-finite", "row 0 of gallery"),
+        (EYE * 1e20, EYE * 1e20, 1, False, "rows-too-large", ""),
+        (EYE, EYE[::-1], 1, True, "not-the-gallery", ""),
+        (EYE, EYE[:3], 1, True, "not-the-gallery", ""),
     ],
 )
-def test_what_cannot_be_searched_is_said(queries, gallery, k, exclude_self, says):
-    with pytest.raises(EvaluationError, match=says):
+def test_invalid_arguments_are_refused(queries, gallery, k, exclude_self, code, value):
+    with raises(EvaluationError, code) as caught:
         nearest_neighbours(queries, gallery, k, exclude_self)
+    assert value in str(caught.value)
 
 
 def test_a_chunk_below_one_is_refused_before_any_work():
-    with pytest.raises(EvaluationError, match="chunk"):
+    with raises(EvaluationError, "invalid-chunk"):
         neighbour_chunks(EYE, EYE, 1, chunk=0)
 
 

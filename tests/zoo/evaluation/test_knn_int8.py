@@ -35,7 +35,7 @@ def test_no_sum_lies_above_its_grade(n, m, dim):
     spread = int(np.abs(sums).max()) + 1
     for levels in (np.zeros(m), np.linspace(-spread, spread, m).round(), np.full(m, float(sums.max()))):
         for step in (graded.least_step, 3 * graded.least_step, spread / 100 + graded.least_step):
-            found = graded.of(slice(2, n + 2), slice(5, m + 5), levels, step)
+            found = graded.block(slice(2, n + 2), slice(5, m + 5), levels, step)
             assert found.dtype == np.uint8
             steps = (sums - levels) / step
             assert (found[sums >= levels] >= 1).all()
@@ -54,7 +54,7 @@ def test_no_sum_lies_above_its_grade_where_columns_count_for_less(least):
     graded = CoarseProducts(rows, columns, scales)
     for levels in (np.zeros(90), np.linspace(0, 0.9 * sums.max(), 90)):
         steps = (sums - levels) / graded.least_step
-        found = graded.of(slice(0, 60), slice(0, 90), levels, graded.least_step)
+        found = graded.block(slice(0, 60), slice(0, 90), levels, graded.least_step)
         assert (found[sums >= levels] >= 1).all()
         told = (found > 0) & (found < 255)
         assert (steps[told] < found[told] - MARGIN).all()
@@ -66,7 +66,7 @@ def test_the_largest_sums_there_are():
     rows[1] = -LARGEST
     graded = CoarseProducts(rows, rows)
     largest = float(LARGEST) ** 2 * 4096
-    found = graded.of(slice(0, 2), slice(0, 2), np.full(2, largest - 10 * graded.least_step), graded.least_step)
+    found = graded.block(slice(0, 2), slice(0, 2), np.full(2, largest - 10 * graded.least_step), graded.least_step)
     np.testing.assert_array_equal(found, [[11, 0], [0, 11]])
 
 
@@ -101,8 +101,8 @@ def test_neighbours_are_the_same_with_grades_and_without(request, int8, monkeypa
     rows[50:60] = rows[40:50]
     rows[100:110] *= 30  # of a block in which grades tell little apart
     asked = []
-    whole = CoarseProducts.of
-    monkeypatch.setattr(CoarseProducts, "of", lambda *args: asked.append(1) or whole(*args))
+    whole = CoarseProducts.block
+    monkeypatch.setattr(CoarseProducts, "block", lambda *args: asked.append(1) or whole(*args))
     monkeypatch.setattr(knn_int8, "coarse_products_work", lambda: there)
     monkeypatch.setattr(knn, "BLOCK", 64)
     monkeypatch.setattr(knn, "INT8_BLOCK", 128)
@@ -131,14 +131,14 @@ def test_no_chunk_is_larger_than_was_asked_for_though_blocks_are_wider(int8, mon
 def test_what_a_program_sets_as_torchs_defaults_changes_nothing():
     rows = integers(5, 40, 64)
     block = (slice(0, 40), slice(0, 40), np.zeros(40), 1000.0)
-    expected = CoarseProducts(rows, rows).of(*block)
+    expected = CoarseProducts(rows, rows).block(*block)
     torch.set_default_dtype(torch.float64)
     try:
-        np.testing.assert_array_equal(CoarseProducts(rows, rows).of(*block), expected)
+        np.testing.assert_array_equal(CoarseProducts(rows, rows).block(*block), expected)
     finally:
         torch.set_default_dtype(torch.float32)
     with torch.device("meta"):
-        np.testing.assert_array_equal(CoarseProducts(rows, rows).of(*block), expected)
+        np.testing.assert_array_equal(CoarseProducts(rows, rows).block(*block), expected)
 
 
 @pytest.mark.parametrize(("queries", "largest", "graded"), [(256, 2**29, True), (255, 2**29, False), (256, 700, False)])
@@ -147,7 +147,7 @@ def test_grades_are_used_where_they_pay(monkeypatch, queries, largest, graded):
     rows = np.random.default_rng(5).normal(size=(700, 64)).astype(np.float32)
     monkeypatch.setattr(knn_int8, "_INT8_MAX_NUMBERS", largest)
     monkeypatch.setattr(knn_int8, "coarse_products_work", lambda: True)
-    assert (knn_int8.Int8Products(rows[:queries], rows, 64, 700)._graded is not None) == graded
+    assert (knn_int8.Int8Products(rows[:queries], rows, 64, 700)._prefilter is not None) == graded
 
 
 def test_what_is_of_no_use_is_tried_ever_less_often():
@@ -156,10 +156,10 @@ def test_what_is_of_no_use_is_tried_ever_less_often():
     for block in range(200):
         if tries.due():
             tried.append(block)
-            tries.seen(False)
+            tries.record(False)
     assert tried[:5] == [0, 2, 5, 9, 14]  # after one block more each time
     assert len(tried) == 19  # n (n + 3) / 2 < 200
     while not tries.due():
         pass
-    tries.seen(True)
+    tries.record(True)
     assert tries.due()

@@ -21,14 +21,14 @@ def test_results_come_in_the_order_of_the_tasks(threads):
         return number * number
 
     with Workers(threads) as workers:
-        assert list(workers.ahead(square, range(40))) == [number * number for number in range(40)]
-        assert list(workers.ahead(square, [])) == []
+        assert list(workers.map(square, range(40))) == [number * number for number in range(40)]
+        assert list(workers.map(square, [])) == []
 
 
 def test_tasks_without_end_are_taken_as_results_are():
     taken = []
     with Workers(2) as workers:
-        results = workers.ahead(lambda task: task, (taken.append(n) or n for n in itertools.count()))
+        results = workers.map(lambda task: task, (taken.append(n) or n for n in itertools.count()))
         assert [next(results) for _ in range(3)] == [0, 1, 2]
     assert len(taken) < 20
 
@@ -36,7 +36,7 @@ def test_tasks_without_end_are_taken_as_results_are():
 @pytest.mark.parametrize("threads", [1, 2])
 def test_an_error_reaches_whoever_takes_the_result(threads):
     with Workers(threads) as workers:
-        results = workers.ahead(lambda task: 1 / task, [1, 0, 2])
+        results = workers.map(lambda task: 1 / task, [1, 0, 2])
         assert next(results) == 1
         with pytest.raises(ZeroDivisionError):
             next(results)
@@ -45,7 +45,7 @@ def test_an_error_reaches_whoever_takes_the_result(threads):
 def test_each_thread_is_prepared_before_the_first_task():
     prepared, seen = set(), []
     with Workers(3, lambda: prepared.add(threading.get_ident()), lambda: seen.append(len(prepared))) as workers:
-        assert set(workers.ahead(lambda _: threading.get_ident(), range(9))) <= prepared
+        assert set(workers.map(lambda _: threading.get_ident(), range(9))) <= prepared
     assert seen == [3]
 
 

@@ -1,4 +1,4 @@
-"""The two intervals of what a precision costs, by closed forms and by naive loops."""
+"""The two intervals of a precision cost, against closed forms and naive loops."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.raising import raises
 from zoo.errors import EvaluationError
 from zoo.evaluation import per_query, retrieval_metrics
 
@@ -177,40 +178,41 @@ def spoilt(value):
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "code", "value"),
     [
-        ((spoilt(np.nan), LABELS), r"row 2 of embeddings holds NaN .*2 of 4 rows"),
-        ((spoilt(np.inf), LABELS), "row 2 of embeddings"),
-        ((np.eye(4) - np.diag([0, 0, 0, 1]), LABELS), "row 3 of embeddings is all zero"),
-        ((ROWS, [0, 0, 1]), r"labels must be one for each of the 4 rows, not of shape \[3\]"),
-        ((ROWS, [[0, 0, 1, 1]]), "labels must be one"),
-        ((ROWS, [0.0, 0.0, 1.0, np.nan]), "integers or strings, not float64"),
-        ((ROWS, [0, 1, 2, 3]), "no query has a relative"),
-        ((ROWS, LABELS, (1, 4)), "recall_at_4 needs 4 neighbours, but a query has only 3"),
-        ((ROWS, LABELS, (0,)), "every K of recall_at_K must be a whole number of at least 1, not 0"),
-        ((ROWS, LABELS, (1, 1.5)), "every K of recall_at_K must be a whole number of at least 1, not 1.5"),
-        ((ROWS, LABELS, ("1",)), "every K of recall_at_K must be a whole number of at least 1, not '1'"),
-        ((ROWS, LABELS, (True,)), "a whole number of at least 1, not True"),
-        ((ROWS, LABELS, 1), r"k must list every K of recall_at_K, as \(1, 2, 4, 8\), not be 1\."),
-        ((ROWS, LABELS, "12"), r"k must list every K .*not be '12'\."),
-        ((ROWS, LABELS, None), r"k must list every K .*not be None\."),
-        ((ROWS[:0], []), "nothing to measure"),
-        ((ROWS[:0], np.array([], str)), "nothing to measure"),
-        ((ROWS, ["a", "a", "b", "b"], (1,), ROWS[:0], []), "nothing to measure"),
-        ((ROWS, []), r"labels must be one for each of the 4 rows, not of shape \[0\]"),
-        ((ROWS[:1], [0]), "no query has a relative"),
-        ((ROWS, LABELS, (1,), ROWS), "belong together"),
-        ((ROWS, LABELS, (1,), None, LABELS), "belong together"),
-        ((ROWS, LABELS, (1,), ROWS, ["0", "0", "1", "1"]), "both must be integers or both strings"),
-        ((ROWS, LABELS, (1,), ROWS, [5, 6, 7, 8]), "no query has a relative"),
-        ((ROWS, LABELS, (1,), ROWS[:, :3], LABELS), "row 3 of queries is all zero"),
-        ((ROWS, LABELS, (1,), ROWS[:3, :3], [0, 0, 1]), "queries have 3 dimensions and the gallery 4"),
-        ((ROWS, LABELS, (5,), ROWS, LABELS), "recall_at_5 needs 5 neighbours, but a query has only 4"),
+        ((spoilt(np.nan), LABELS), "not-finite", "2 of 4 rows"),
+        ((spoilt(np.inf), LABELS), "not-finite", "row 2 of embeddings"),
+        ((np.eye(4) - np.diag([0, 0, 0, 1]), LABELS), "zero-row", "row 3 of embeddings"),
+        ((ROWS, [0, 0, 1]), "label-count", "[3]"),
+        ((ROWS, [[0, 0, 1, 1]]), "label-count", "[1, 4]"),
+        ((ROWS, [0.0, 0.0, 1.0, np.nan]), "invalid-labels", "float64"),
+        ((ROWS, [0, 1, 2, 3]), "no-relatives", ""),
+        ((ROWS, LABELS, (1, 4)), "k-too-large", "recall_at_4"),
+        ((ROWS, LABELS, (0,)), "invalid-k", "not 0"),
+        ((ROWS, LABELS, (1, 1.5)), "invalid-k", "1.5"),
+        ((ROWS, LABELS, ("1",)), "invalid-k", "'1'"),
+        ((ROWS, LABELS, (True,)), "invalid-k", "True"),
+        ((ROWS, LABELS, 1), "invalid-k", "be 1."),
+        ((ROWS, LABELS, "12"), "invalid-k", "'12'"),
+        ((ROWS, LABELS, None), "invalid-k", "None"),
+        ((ROWS[:0], []), "no-rows", ""),
+        ((ROWS[:0], np.array([], str)), "no-rows", ""),
+        ((ROWS, ["a", "a", "b", "b"], (1,), ROWS[:0], []), "no-rows", ""),
+        ((ROWS, []), "label-count", "[0]"),
+        ((ROWS[:1], [0]), "no-relatives", ""),
+        ((ROWS, LABELS, (1,), ROWS), "incomplete-queries", ""),
+        ((ROWS, LABELS, (1,), None, LABELS), "incomplete-queries", ""),
+        ((ROWS, LABELS, (1,), ROWS, ["0", "0", "1", "1"]), "mixed-labels", "int64"),
+        ((ROWS, LABELS, (1,), ROWS, [5, 6, 7, 8]), "no-relatives", ""),
+        ((ROWS, LABELS, (1,), ROWS[:, :3], LABELS), "zero-row", "row 3 of queries"),
+        ((ROWS, LABELS, (1,), ROWS[:3, :3], [0, 0, 1]), "dimension-mismatch", "3 dimensions"),
+        ((ROWS, LABELS, (5,), ROWS, LABELS), "k-too-large", "recall_at_5"),
     ],
 )
-def test_what_cannot_be_measured_is_said(args, says):
-    with pytest.raises(EvaluationError, match=says):
+def test_invalid_input_is_refused(args, code, value):
+    with raises(EvaluationError, code) as caught:
         retrieval_metrics(*args)
+    assert value in str(caught.value)
 
 
 def test_every_k_is_measured_however_it_is_listed():

@@ -1,4 +1,4 @@
-"""The classes that were held out when a model was made are found again in the folder that it was made of."""
+"""The held-out classes of a model are selected again in the folder of its images."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import zoo
+from tests.raising import raises
 from tests.serving import toys
 from zoo.cli.main import main
 from zoo.errors import DatasetError
@@ -28,7 +29,7 @@ EACH = toys.PER_CLASS
 
 
 def record(folder: Path, train: Sequence[str] = TRAIN, test: Sequence[str] = TEST, **facts: Any) -> None:
-    """recipe.json as finetune writes it; the classes' names are sorted already."""
+    """Write recipe.json as `zoo finetune` does; the names of the classes are sorted."""
     sources = [f"{name}/{file}" for part in (train, test) for name in part for file in FILES]
     split = {
         "train_classes": list(train),
@@ -42,7 +43,7 @@ def record(folder: Path, train: Sequence[str] = TRAIN, test: Sequence[str] = TES
 
 @pytest.fixture
 def folder(own_zoo: Path) -> Path:
-    """A model that says it was made of the pictures."""
+    """A model whose recipe.json records a split of the pictures."""
     folder = toys.write_model(own_zoo / "models" / "mine", name="mine")
     card = json.loads((folder / "card.json").read_text())
     (folder / "card.json").write_text(json.dumps({**card, "dataset": "folder"}))
@@ -55,7 +56,7 @@ def root(pictures: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(pictures, tmp_path / "products"))
 
 
-def asked(folder: Path, split: str = "test", data: Path | None = None, name: str = "folder") -> EvaluationSplit:
+def select(folder: Path, split: str = "test", data: Path | None = None, name: str = "folder") -> EvaluationSplit:
     return find_split(folder, zoo.load(folder, "onnx").card, name, split, data)
 
 
@@ -66,56 +67,56 @@ def run(root: Path, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[dic
     return json.loads(out), err
 
 
-def verified(folder: Path, root: Path) -> Check:
+def verify(folder: Path, root: Path) -> Check:
     (check,) = remeasure(folder, root)
     return check
 
 
 def test_each_split_is_the_classes_of_the_record(folder: Path, root: Path) -> None:
     for split, names in (("test", TEST), ("train", TRAIN)):
-        found = asked(folder, split, root)
-        assert (found.same, found.dataset.name, found.dataset.split) == (True, "folder", split)
+        found = select(folder, split, root)
+        assert (found.same_images, found.dataset.name, found.dataset.split) == (True, "folder", split)
         assert found.dataset.classes == names
         assert list(found.dataset.sources) == [f"{name}/{file}" for name in names for file in FILES]
         assert found.dataset.labels.tolist() == [0] * EACH + [1] * EACH
-    whole = asked(folder, "all", root)
-    assert (whole.same, whole.dataset.split, len(whole.dataset), whole.notes) == (None, "all", 4 * EACH, ())
+    whole = select(folder, "all", root)
+    assert (whole.same_images, whole.dataset.split, len(whole.dataset), whole.notes) == (None, "all", 4 * EACH, ())
 
 
-def test_a_table_is_looked_up_likewise(folder: Path, root: Path) -> None:
+def test_a_table_is_split_too(folder: Path, root: Path) -> None:
     table = root / "products.csv"
     with table.open("w", newline="") as file:
         rows = [(f"{name}/{image}", name) for name in sorted(toys.CLASSES) for image in FILES]
         csv.writer(file).writerows([("image", "label"), *rows])
-    found = asked(folder, "test", table)
-    assert (found.same, found.dataset.classes, len(found.dataset)) == (True, TEST, 2 * EACH)
+    found = select(folder, "test", table)
+    assert (found.same_images, found.dataset.classes, len(found.dataset)) == (True, TEST, 2 * EACH)
 
 
-def test_images_that_could_not_be_read_were_never_counted(folder: Path, root: Path) -> None:
+def test_unreadable_images_do_not_count(folder: Path, root: Path) -> None:
     for name in (CHECKS, HTML):
         (root / name / "9.png").write_bytes(b"no image")
-    assert asked(folder, "test", root).same is True
+    assert select(folder, "test", root).same_images is True
     result = zoo.evaluate(zoo.load(folder, "onnx"), data=root, unreadable={})
     assert (result.split, result.queries, result.classes, result.unreadable) == ("test", 2 * EACH, 2, 1)
 
 
 def test_names_of_files_may_be_any_bytes(folder: Path, root: Path) -> None:
     (root / HTML / "0.png").rename(os.fsdecode(os.fsencode(root / HTML) + b"/\xff.png"))
-    assert asked(folder, "test", root).same is False
+    assert select(folder, "test", root).same_images is False
 
 
-def test_other_images_are_measured_and_said_to_be_others(folder: Path, root: Path) -> None:
+def test_changed_images_are_measured_with_a_note(folder: Path, root: Path) -> None:
     shutil.copy(root / HTML / "0.png", root / HTML / "new.png")
-    more = asked(folder, "test", root)
+    more = select(folder, "test", root)
     (root / HTML / "new.png").unlink()
     (root / CHECKS / "0.png").rename(root / CHECKS / "renamed.png")
-    renamed = asked(folder, "test", root)
-    assert (more.same, renamed.same) == (False, False)
+    renamed = select(folder, "test", root)
+    assert (more.same_images, renamed.same_images) == (False, False)
     assert (len(more.dataset), len(renamed.dataset)) == (2 * EACH + 1, 2 * EACH)
-    assert all("the images are not all those of then" in found.notes[1] for found in (more, renamed))
+    assert all("the images have changed since" in found.notes[1] for found in (more, renamed))
 
 
-def test_another_folder_is_measured_whole_and_it_is_said_why(
+def test_a_folder_without_the_classes_is_used_whole_with_a_note(
     folder: Path, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (root / STRIPES).rename(root / "red lines")
@@ -124,28 +125,28 @@ def test_another_folder_is_measured_whole_and_it_is_said_why(
     assert f"the folder lacks 1 of the 2 classes that were held out when mine was made ({STRIPES})" in err
     assert f"mine learnt from classes of the same name as 2 of these ({CHECKS}, {DISC})" in err
     assert "If it was this one, it has seen these classes" in err
-    assert run(root, capsys, "--split", "train")[0]["queries"] == 2 * EACH  # whose classes are all there
+    assert run(root, capsys, "--split", "train")[0]["queries"] == 2 * EACH
 
 
-def test_folders_train_and_test_are_taken_as_they_are(folder: Path, root: Path) -> None:
+def test_folders_train_and_test_are_used(folder: Path, root: Path) -> None:
     for split, names in (("train", (STRIPES, CHECKS)), ("test", (DISC, HTML))):
         for name in names:
             shutil.move(root / name, root / split / name)
-    found = asked(folder, "test", root)
-    assert (found.same, found.dataset.split, found.dataset.classes) == (None, "test", (HTML, DISC))
+    found = select(folder, "test", root)
+    assert (found.same_images, found.dataset.split, found.dataset.classes) == (None, "test", (HTML, DISC))
     assert found.notes == (f"mine learnt from classes of the same name as 1 of these ({DISC})",)
-    assert asked(folder, "train", root).notes == ()
+    assert select(folder, "train", root).notes == ()
 
 
-def test_without_a_folder_it_is_said_what_it_would_be_asked_for(folder: Path) -> None:
-    with pytest.raises(
-        DatasetError, match=r"mine was made of a folder .* --data DIR.* The 2 classes that were held out"
-    ):
+def test_the_folder_of_the_images_is_required(folder: Path) -> None:
+    with raises(DatasetError, "missing-data-folder") as caught:
         zoo.evaluate(zoo.load(folder, "onnx"))
-    with pytest.raises(DatasetError, match="The 2 classes that mine learnt from"):
-        asked(folder, "train")
-    with pytest.raises(DatasetError, match="needs to know which one"):
-        asked(folder, "all")
+    assert all(name in str(caught.value) for name in ("mine", "--data", *TEST))
+    with raises(DatasetError, "missing-data-folder") as caught:
+        select(folder, "train")
+    assert all(name in str(caught.value) for name in TRAIN)
+    with pytest.raises(DatasetError):
+        select(folder, "all")
 
 
 @pytest.mark.parametrize(
@@ -160,36 +161,34 @@ def test_without_a_folder_it_is_said_what_it_would_be_asked_for(folder: Path) ->
         {"images_sha256": None},
     ],
 )
-def test_a_record_that_parts_no_classes_is_none(folder: Path, root: Path, split: dict[str, Any]) -> None:
+def test_a_record_that_does_not_split_by_class_is_ignored(folder: Path, root: Path, split: dict[str, Any]) -> None:
     record(folder, split=split)
     assert read_split_record(folder) is None
-    assert asked(folder, "test", root).dataset.split == "all"
+    assert select(folder, "test", root).dataset.split == "all"
 
 
-def test_no_record_and_one_of_another_data_set(folder: Path, root: Path) -> None:
+def test_without_a_record_of_this_data_set_the_whole_folder_is_used(folder: Path, root: Path) -> None:
     card = json.loads((folder / "card.json").read_text())
     (folder / "card.json").write_text(json.dumps({**card, "dataset": "glyphs"}))
-    assert asked(folder, "test", root).dataset.split == "all"
+    assert select(folder, "test", root).dataset.split == "all"
     (folder / "card.json").write_text(json.dumps(card))
     for text in ("[]", "{", '{"split": 1}', "{}"):
         (folder / "recipe.json").write_text(text)
-        assert asked(folder, "test", root).dataset.split == "all"
+        assert select(folder, "test", root).dataset.split == "all"
     (folder / "recipe.json").unlink()
     assert read_split_record(folder) is None
-    notes = [asked(folder, split, root).notes for split in ("test", "train", "all")]
-    assert notes == [(), ("the folder is not parted into train and test, so it is taken whole",), ()]
+    notes = [select(folder, split, root).notes for split in ("test", "train", "all")]
+    assert notes == [(), ("the folder is not split into train and test, so all of it is used",), ()]
 
 
-def test_the_command_says_what_is_measured_and_splits_differ(
-    folder: Path, root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_names_the_measured_classes(folder: Path, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record(folder, seen_by_base=[HTML])
     test, err = run(root, capsys)
     assert (
         "zoo: measured on the 2 classes that were held out when mine was made, as its recipe.json says, of the 4 in"
         in err
     )
-    assert f"1 of these classes the model that mine was made from had learnt ({HTML}): the scores flatter it" in err
+    assert f"the model that mine was made from had learnt 1 of these classes ({HTML}): the scores flatter mine" in err
     assert "has seen these classes" not in err
     train, err = run(root, capsys, "--split", "train")
     assert "measured on the 2 classes that mine learnt from" in err
@@ -229,25 +228,25 @@ def test_saved_scores_are_verified_by_the_same_classes(
     folder: Path, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(root, capsys, "--save")
-    check = verified(folder, root)
+    check = verify(folder, root)
     assert (check.name, check.ok) == ("scores folder test onnx fp32", True)
     (result,) = read_results(folder)
     false = {**result, "metrics": {**result["metrics"], "map_at_r": 0.0}}
     (folder / "results.json").write_text(json.dumps([false]))
-    assert verified(folder, root).ok is False
+    assert verify(folder, root).ok is False
     (root / CHECKS / "0.png").rename(root / CHECKS / "renamed.png")
-    check = verified(folder, root)  # it cannot be told whether the score or the folder is another
+    check = verify(folder, root)  # either the score or the folder has changed
     assert check.ok is None
     assert check.detail.endswith("other images than those that were held out")
     (folder / "results.json").write_text(json.dumps([result]))
-    assert verified(folder, root).ok is True  # of other training images, which are not measured
+    assert verify(folder, root).ok is True  # other training images do not matter
     (root / STRIPES).rename(root / "red lines")
-    check = verified(folder, root)
+    check = verify(folder, root)
     assert check.ok is None
     assert "the folder lacks 1 of the 2 classes" in check.detail
     assert "the card's scores are of its test split" in check.detail
     (folder / "recipe.json").unlink()
-    assert verified(folder, root).detail.startswith("the folder is not parted into train and test; ")
+    assert verify(folder, root).detail.startswith("the folder is not split into train and test; ")
 
 
 def test_all_and_each_split_are_verified_side_by_side(

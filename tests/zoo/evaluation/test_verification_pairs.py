@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.raising import raises
 from zoo.errors import EvaluationError
 from zoo.evaluation.verification import pair_similarities, sample_pairs
 
@@ -49,19 +50,20 @@ def test_similarities_are_cosines_one_by_one(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("call", "says"),
+    ("call", "code", "value"),
     [
-        (lambda: sample_pairs([0, 0], 5), "at least two classes"),
-        (lambda: sample_pairs([], 5), "at least two classes"),
-        (lambda: sample_pairs([0, 1, 2], 5), "class of at least two samples"),
-        (lambda: sample_pairs([0, 0, 1], 0), "draw at least 1"),
-        (lambda: pair_similarities(np.eye(3), [[0, 3]]), "rows 0 to 3; the embeddings have 0 to 2"),
-        (lambda: pair_similarities(np.eye(3), [[-1, 2]]), "rows -1 to 2"),
-        (lambda: pair_similarities(np.eye(3), [[0.0, 1.0]]), "row numbers"),
-        (lambda: pair_similarities(np.eye(3), [0, 1]), "row numbers"),
-        (lambda: pair_similarities([[0, 0], [0, 1]], [[0, 1]]), "row 0 of embeddings is all zero"),
+        (lambda: sample_pairs([0, 0], 5), "too-few-classes", ""),
+        (lambda: sample_pairs([], 5), "too-few-classes", ""),
+        (lambda: sample_pairs([0, 1, 2], 5), "too-few-samples", ""),
+        (lambda: sample_pairs([0, 0, 1], 0), "invalid-pairs", "0"),
+        (lambda: pair_similarities(np.eye(3), [[0, 3]]), "invalid-pairs", "0 to 3"),
+        (lambda: pair_similarities(np.eye(3), [[-1, 2]]), "invalid-pairs", "-1 to 2"),
+        (lambda: pair_similarities(np.eye(3), [[0.0, 1.0]]), "invalid-pairs", ""),
+        (lambda: pair_similarities(np.eye(3), [0, 1]), "invalid-pairs", ""),
+        (lambda: pair_similarities([[0, 0], [0, 1]], [[0, 1]]), "zero-row", "row 0 of embeddings"),
     ],
 )
-def test_what_makes_no_pairs_is_said(call, says):
-    with pytest.raises(EvaluationError, match=says):
+def test_invalid_input_is_refused(call, code, value):
+    with raises(EvaluationError, code) as caught:
         call()
+    assert value in str(caught.value)
