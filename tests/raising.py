@@ -14,12 +14,17 @@ E = TypeVar("E", bound=ZooError)
 
 
 @contextmanager
-def raises(kind: type[E], code: str | None = None) -> Iterator[pytest.ExceptionInfo[E]]:
-    """Expect an error of exactly this code (default: the code of the type itself).
+def raises(kind: type[E], code: str | None = None, *values: object) -> Iterator[pytest.ExceptionInfo[E]]:
+    """Expect an error of this type and exactly this code (default: the code of the type itself).
 
-    The error's text may name values: assert those on `.value`, as `"birds.csv" in str(caught.value)`, never sentences.
+    Args:
+        kind: The error's type.
+        code: Its code.
+        values: Names, numbers and paths that the message must hold. They are never sentences.
     """
     with pytest.raises(kind) as caught:
         yield caught
     expected = kind.code if code is None else code
     assert caught.value.code == expected, f"code {caught.value.code!r} instead of {expected!r}: {caught.value}"
+    for value in values:
+        assert str(value) in str(caught.value)

@@ -130,7 +130,7 @@ def _batches(dataset: Dataset, preprocessing: Preprocessing, views: Views, size:
         decoded = []
         for source, image in chunk:
             if isinstance(image, ImageError):
-                raise unreadable_error(source, dataset.name, image, or_else="")
+                raise unreadable_error(source, dataset.name, image, hint="")
             decoded.append(image)
         pixels, kept, aspects = zip(*decoded, strict=True)
         yield _Batch(np.stack(pixels), np.stack(kept), np.array(aspects, np.float32))

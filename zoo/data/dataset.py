@@ -1,9 +1,4 @@
-"""Dataset.
-
-What a data set is to the rest of the project: images, integer labels, class names and, if known, factors.
-
-A data set written out as a plain folder of PNG files, which `zoo index` and the data set `folder` read back.
-"""
+"""Data set value: one split's images, labels, classes and factors; its subsets and its export as a folder of PNG."""
 
 from __future__ import annotations
 
@@ -20,13 +15,13 @@ from zoo.files import atomic_folder
 
 SPLITS = ("train", "test")
 FOLDER = "folder"
-"""The name of every data set that is a person's own folder of images, or a table of them."""
+"""The name of every data set that is a user's own folder of images, or a table of them."""
 WHOLE = "all"
-"""The split of a folder that is not parted, whichever was asked for."""
+"""The split of a folder or table without the parts train and test."""
 
 
 def split_title(split: str | None) -> str:
-    """How a split is called."""
+    """Return the split's name in a sentence: "test split", "all of it"."""
     return "all of it" if split == WHOLE else f"{split} split"
 
 
@@ -34,11 +29,15 @@ def split_title(split: str | None) -> str:
 class Dataset:
     """One split of a data set.
 
-    images: n images (paths, bytes, PIL images or uint8 arrays), indexable; may be decoded or rendered on access.
-    labels: int64 [n], indices into `classes`.
-    sources: n strings that say where each image comes from (a path or an id), unique within the split.
-    factors: known properties of each image beside its class, name -> array [n]. One named `query` parts a retrieval
-    test: 1 for the images that search, 0 for the gallery, the only ones that are searched.
+    Attributes:
+        name: The data set's name.
+        split: "train", "test" or "all".
+        images: n images (paths, bytes, PIL images or uint8 arrays), indexable; may be decoded or drawn on access.
+        labels: Indices into `classes`, int64 [n].
+        classes: Names of the classes.
+        sources: n paths or ids of the images, unique within the split.
+        factors: Known properties of the images apart from the class, name -> array [n]. The factor `query` divides a
+            retrieval test: images with 1 are queries, images with 0 are the gallery that the queries search.
     """
 
     name: str
@@ -52,19 +51,30 @@ class Dataset:
     def __post_init__(self) -> None:
         n = len(self.images)
         if n == 0:
-            raise DatasetError(f"{self.name} ({self.split}) holds no images.")
+            raise DatasetError(f"{self.name} ({self.split}) holds no images.", code="no-images")
         if self.labels.shape != (n,) or len(self.sources) != n:
-            raise DatasetError(f"{self.name} ({self.split}): {n} images, {len(self.labels)} labels.")
+            raise DatasetError(
+                f"{self.name} ({self.split}) has {n} images, {len(self.labels)} labels and {len(self.sources)} "
+                "sources; the numbers must be equal.",
+                code="unequal-lengths",
+            )
         if self.labels.min() < 0 or self.labels.max() >= len(self.classes):
-            raise DatasetError(f"{self.name} ({self.split}): labels go past the {len(self.classes)} classes.")
+            raise DatasetError(
+                f"{self.name} ({self.split}) has labels from {self.labels.min()} to {self.labels.max()}; expected 0 to "
+                f"{len(self.classes) - 1}, one per class.",
+                code="label-out-of-range",
+            )
 
     def __len__(self) -> int:
         return len(self.images)
 
 
 def subset(dataset: Dataset, kept: np.ndarray, split: str = "train") -> Dataset:
-    """The rows of a data set where `kept` (bool [n]) is true, in their order, and those of its classes that they are
-    of. Raises `DatasetError` where none is kept."""
+    """Return the rows where `kept` (bool [n]) is true, in their order, with the classes that these rows have.
+
+    Raises:
+        DatasetError: No row is kept.
+    """
     rows = np.flatnonzero(kept).tolist()
     codes, labels = np.unique(dataset.labels[rows], return_inverse=True)
     return Dataset(
@@ -81,11 +91,14 @@ def subset(dataset: Dataset, kept: np.ndarray, split: str = "train") -> Dataset:
 def export_folder(dataset: Dataset, directory: str | Path) -> Path:
     """Write every image as `directory/<class>/<n>.png`, n counted within the class, and return `directory`.
 
-    The folder is whole or not there. Raises `DatasetError` if it holds something already.
+    `zoo index` and the data set `folder` read the result. It is written whole or not at all.
+
+    Raises:
+        DatasetError: The directory exists and is not empty.
     """
     target = Path(directory).expanduser()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise DatasetError(f"{target} exists already. Name a folder that does not, or delete it.")
+        raise DatasetError(f"{target} exists already. Name a folder that does not, or delete it.", code="folder-exists")
     folders = folder_names(dataset.classes)
     digits = len(str(np.bincount(dataset.labels).max() - 1))
     counts = [0] * len(folders)
@@ -99,10 +112,10 @@ def export_folder(dataset: Dataset, directory: str | Path) -> Path:
 
 
 def folder_names(classes: Sequence[str]) -> list[str]:
-    """A safe, different folder for each class: "Greek/character 01" becomes "Greek/character_01".
+    """Return a safe, different folder for each class: "Greek/character 01" becomes "Greek/character_01".
 
-    Letters and digits of ASCII and `_ . ( ) -` stay, "/" nests, everything else becomes "_"; names that would then be
-    the same, or the same but for upper and lower case, are numbered.
+    ASCII letters and digits and `_ . ( ) -` stay, "/" nests, everything else becomes "_". Names that would then differ
+    only in case, or not at all, are numbered.
     """
     taken: set[str] = set()
     names = []

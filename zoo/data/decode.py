@@ -1,7 +1,7 @@
 """Decoding of images in threads: in order, in bounded memory, and with an optional cache on disk.
 
-Everything that decodes many images uses `map_in_threads`: embedding (`batches`), training (`decode`), the check of a
-folder (`unreadable_images`), and in serving the indexing and the rebuilding of galleries.
+Everything that decodes many images uses `map_in_threads`: embedding (`decode_batches`), training (`decode`), the check
+of a folder (`unreadable_images`), and in serving the indexing and the rebuilding of galleries.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ Square = tuple[np.ndarray, float]
 def map_in_threads(
     function: Callable[[Item], Result], items: Iterable[Item], ahead: int | None = None, together: int = 1
 ) -> Iterator[Result]:
-    """Yield what `function` makes of each item, in the order of the items.
+    """Yield `function(item)` for each item, in order.
 
     Args:
         function: Called in as many threads as this process has processor cores. Its first error ends the iteration.
         items: Taken one after the other in the calling thread.
-        ahead: The most items that are in flight or wait to be taken (default: 16 per thread).
-        together: The number of items that a thread gets at a time. To hand over one small image takes about as long
-            as to decode it.
+        ahead: Maximum number of items in flight or waiting to be taken (default: 16 per thread).
+        together: Number of items that a thread gets at a time. Handing over one small image takes about as long as
+            decoding it.
     """
     threads = len(os.sched_getaffinity(0))
-    most = max(1, (ahead or 16 * threads) // together)
+    limit = max(1, (ahead or 16 * threads) // together)
 
-    def make(some: Sequence[Item]) -> list[Result]:
-        return [function(item) for item in some]
+    def process(chunk: Sequence[Item]) -> list[Result]:
+        return [function(item) for item in chunk]
 
     source = iter(items)
     waiting: deque[Future[list[Result]]] = deque()
     with ThreadPoolExecutor(threads, thread_name_prefix="decode") as pool:
         try:
-            while some := list(islice(source, together)):
-                waiting.append(pool.submit(make, some))
-                if len(waiting) >= most:
+            while chunk := list(islice(source, together)):
+                waiting.append(pool.submit(process, chunk))
+                if len(waiting) >= limit:
                     yield from waiting.popleft().result()
             while waiting:
                 yield from waiting.popleft().result()
@@ -72,7 +72,7 @@ def map_in_threads(
 def decode_in_threads(
     function: Callable[[Item], Result], items: Iterable[Item], ahead: int | None = None, together: int = 1
 ) -> Iterator[Result | ImageError]:
-    """Yield what `function` makes of each item, or the `ImageError` that it raises; see `map_in_threads`."""
+    """Yield `function(item)` for each item, or the `ImageError` that it raises; see `map_in_threads`."""
 
     def attempt(item: Item) -> Result | ImageError:
         try:
@@ -85,30 +85,33 @@ def decode_in_threads(
 
 def decode_batches(
     images: Iterable[ImageLike],
-    how: Preprocessing,
+    preprocessing: Preprocessing,
     batch_size: int,
     unreadable: dict[int, ImageError] | None = None,
 ) -> Iterator[np.ndarray]:
-    """Yield batches of pixels, uint8 [n, crop, crop, channels], in order, decoded in threads ahead of their use.
+    """Yield batches of pixels in order; threads decode them before they are needed.
 
     Args:
         images: Taken batch by batch: at most two batches are in memory.
-        how: The preprocessing of each image.
+        preprocessing: The preprocessing of each image.
         batch_size: The number of images per batch.
         unreadable: Filled with the errors of unreadable images by their position; they are left out of their batch.
+
+    Yields:
+        uint8 [n, crop, crop, channels]; n is smaller than `batch_size` in the last batch and if images are left out.
 
     Raises:
         ImageError: The first image that cannot be read, if `unreadable` is None.
     """
-    decoded = enumerate(decode_in_threads(lambda image: to_pixels(image, how), images, batch_size + 1))
-    while some := list(islice(decoded, batch_size)):
-        errors = {position: made for position, made in some if isinstance(made, ImageError)}
+    decoded = enumerate(decode_in_threads(lambda image: to_pixels(image, preprocessing), images, batch_size + 1))
+    while batch := list(islice(decoded, batch_size)):
+        errors = {position: error for position, error in batch if isinstance(error, ImageError)}
         if errors and unreadable is None:
             raise next(iter(errors.values()))
         if unreadable is not None:
             unreadable |= errors
-        if read := [made for _, made in some if not isinstance(made, ImageError)]:
-            yield np.stack(read)
+        if pixels := [image for _, image in batch if not isinstance(image, ImageError)]:
+            yield np.stack(pixels)
 
 
 def _progress_bar(decoded: Iterator[Result], title: str, total: int, progress: bool) -> Iterable[Result]:
@@ -127,7 +130,7 @@ def readable_subset(dataset: Dataset, progress: bool = False) -> tuple[Dataset, 
     if not unreadable:
         return dataset, unreadable
     if len(unreadable) == len(dataset):
-        raise ImageError(none_readable_message(len(dataset), next(iter(unreadable.values()))))
+        raise ImageError(none_readable_message(len(dataset), next(iter(unreadable.values()))), code="none-readable")
     kept = np.array([source not in unreadable for source in dataset.sources])
     return subset(dataset, kept, dataset.split), unreadable
 
@@ -147,8 +150,11 @@ def unreadable_images(dataset: Dataset, progress: bool = False) -> dict[str, Ima
 class Decoded:
     """Decoded images of a data set.
 
-    pixels: uint8 [n, side, side, c]. aspects: float32 [n], width / height of what each square shows. rows: int64 [n],
-    positions in the data set. skipped: sources of images that could not be decoded.
+    Attributes:
+        pixels: uint8 [n, side, side, channels].
+        aspects: Width / height of the part of the image that each square shows, float32 [n].
+        rows: Positions in the data set, int64 [n].
+        skipped: Sources of images that could not be decoded.
     """
 
     pixels: np.ndarray
@@ -159,24 +165,30 @@ class Decoded:
 
 @dataclass(frozen=True)
 class Squares:
-    """Preprocessing to squares of `how.crop` pixels. whole: squeeze instead of cropping. skip: leave out bad images."""
+    """Preprocessing to squares.
 
-    how: Preprocessing
+    Attributes:
+        preprocessing: Its `crop` is the side of the squares in pixels.
+        whole: Squeeze the whole image into the square instead of cropping it.
+        skip: Leave out images that cannot be decoded.
+    """
+
+    preprocessing: Preprocessing
     whole: bool = False
     skip: bool = False
 
     def decode(self, image: ImageLike) -> Square:
         """Decode one image. A large JPEG is decoded at a fraction of its size if that is enough (Pillow's draft)."""
         if not self.whole:
-            return to_pixels(image, self.how), 1.0
-        decoded = open_image(image, draft=self.how.resize).convert(self.how.mode)
-        filter_ = Image.Resampling[self.how.interpolation.upper()]
-        square = decoded.resize((self.how.crop, self.how.crop), filter_, reducing_gap=3.0)
-        return np.asarray(square, np.uint8).reshape(self.how.shape), decoded.width / decoded.height
+            return to_pixels(image, self.preprocessing), 1.0
+        decoded = open_image(image, draft=self.preprocessing.resize).convert(self.preprocessing.mode)
+        side, resampling = self.preprocessing.crop, Image.Resampling[self.preprocessing.interpolation.upper()]
+        square = decoded.resize((side, side), resampling, reducing_gap=3.0)
+        return np.asarray(square, np.uint8).reshape(self.preprocessing.shape), decoded.width / decoded.height
 
 
 def decode(dataset: Dataset, rows: np.ndarray, squares: Squares, title: str, progress: bool = False) -> Decoded:
-    """Return the images of these rows. Image files are decoded once and kept under `ZOO_HOME/cache`.
+    """Return the decoded images of some rows. Image files are decoded once and kept under `ZOO_HOME/cache`.
 
     Args:
         dataset: The data set.
@@ -189,20 +201,22 @@ def decode(dataset: Dataset, rows: np.ndarray, squares: Squares, title: str, pro
         DatasetError: The first image that cannot be decoded, unless `squares.skip`.
     """
     if not all(isinstance(dataset.images[row], Path) for row in rows[:1]):
-        pixels = np.empty((len(rows), *squares.how.shape), np.uint8)
+        pixels = np.empty((len(rows), *squares.preprocessing.shape), np.uint8)
         return _decode_into(pixels, dataset, rows, squares, title, progress)
     folder = paths.home() / "cache" / _cache_name(dataset, rows, squares)
     if not folder.exists():
         _write_cache(folder, dataset, rows, squares, title, progress)
     decoded = _read_cache(folder)
     if decoded.skipped and not squares.skip:
-        raise unreadable_error(decoded.skipped[0], dataset.name, "as was found before.")
+        raise unreadable_error(decoded.skipped[0], dataset.name, "an earlier run could not decode it.")
     return decoded
 
 
-def unreadable_error(source: str, name: str, why: object, or_else: str = SKIP_HINT) -> DatasetError:
-    """Return the error that names an unreadable image of a data set."""
-    return DatasetError(f"{source} of {name} cannot be read: {why} Mend or remove it{or_else}.")
+def unreadable_error(source: str, name: str, reason: object, hint: str = SKIP_HINT) -> DatasetError:
+    """Return the error for an unreadable image of the data set `name`; reason: a sentence."""
+    return DatasetError(
+        f"{source} of {name} cannot be read: {reason} Repair or remove it{hint}.", code="unreadable-image"
+    )
 
 
 def _decode_into(
@@ -226,16 +240,16 @@ def _decode_into(
 
 
 def _cache_name(dataset: Dataset, rows: np.ndarray, squares: Squares) -> str:
-    """Return the cache folder's name: it depends on the files (path, size, time of change), rows and squares."""
-    total = hashlib.sha256(repr(replace(squares, skip=False)).encode() + np.ascontiguousarray(rows).tobytes())
+    """Return the cache folder's name, which depends on the files (path, size, modification time), rows and squares."""
+    digest = hashlib.sha256(repr(replace(squares, skip=False)).encode() + np.ascontiguousarray(rows).tobytes())
     for row in rows:
         path = Path(dataset.images[row])
         try:
-            facts = path.stat()
+            stat = path.stat()
         except OSError:
-            raise DatasetError(f"{path} of {dataset.name} is not there any more.") from None
-        total.update(f"{path} {facts.st_size} {facts.st_mtime_ns}\n".encode())
-    return f"{dataset.name}-{dataset.split}-{squares.how.crop}-{total.hexdigest()[:12]}"
+            raise DatasetError(f"{path} of {dataset.name} does not exist any more.", code="image-missing") from None
+        digest.update(f"{path} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    return f"{dataset.name}-{dataset.split}-{squares.preprocessing.crop}-{digest.hexdigest()[:12]}"
 
 
 def _write_cache(
@@ -243,7 +257,7 @@ def _write_cache(
 ) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with atomic_folder(folder) as temporary:
-        shape = (len(rows), *squares.how.shape)
+        shape = (len(rows), *squares.preprocessing.shape)
         pixels = np.lib.format.open_memmap(temporary / "pixels.npy", mode="w+", dtype=np.uint8, shape=shape)
         decoded = _decode_into(pixels, dataset, rows, squares, title, progress)
         pixels.flush()

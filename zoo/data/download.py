@@ -1,4 +1,4 @@
-"""Fetching one published file: resumed where it broke off, checked against its SHA-256, whole or not there."""
+"""Download of one published file: resumed after an interruption, checked against its SHA-256."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CHUNK = 2**16
 
 @dataclass(frozen=True)
 class PublishedFile:
-    """A file as its publisher offers it: name, size in bytes and SHA-256."""
+    """File of a publisher: name, size in bytes and SHA-256."""
 
     name: str
     size: int
@@ -31,7 +31,7 @@ class PublishedFile:
 
 
 class InterruptedTransferError(Exception):
-    """The transfer ended early; what has come so far is kept."""
+    """A transfer that ended early; the bytes so far are kept."""
 
 
 def fetch(
@@ -43,11 +43,22 @@ def fetch(
     timeout: float = 30.0,
     progress: bool = True,
 ) -> Path:
-    """Download `url` to `folder / file.name` and return that path; a file that is there already is returned as it is.
+    """Download a file to `folder / file.name` and return that path; an existing file is returned unchecked.
 
-    What has come is kept in a `.part` file, so that the next attempt, or the next run, asks only for the rest.
-    Tried `attempts` times, `pause` seconds apart (doubled each time); `timeout` is for each wait on the network.
-    Two processes may ask for the same file: the second waits for the first. Raises `DatasetError`.
+    Incomplete bytes are kept in a `.part` file, so that the next attempt, or the next run, asks only for the rest.
+    If two processes ask for the same file, the second waits for the first.
+
+    Args:
+        file: The name, size and hash of the file.
+        url: Its address.
+        folder: The folder to write to.
+        attempts: How often to try.
+        pause: Seconds between the first two attempts; doubled for each further one.
+        timeout: Seconds of each wait for the network.
+        progress: Whether to show a progress bar on a terminal.
+
+    Raises:
+        DatasetError: The download failed, the file is not the published one, or the folder cannot be written.
     """
     target = folder / file.name
     with _lock(folder / f".{file.name}.lock"):
@@ -68,7 +79,8 @@ def _lock(path: Path) -> Iterator[None]:
         path.touch()
     except OSError as error:
         raise DatasetError(
-            f"{path.parent} cannot be written to: {error.strerror}. Set ZOO_HOME to a folder that can."
+            f"{path.parent} cannot be written to: {error.strerror}. Set ZOO_HOME to a folder that can.",
+            code="not-writable",
         ) from None
     with locked(path):
         yield
@@ -86,19 +98,20 @@ def _transfer(
             return
         except urllib.error.HTTPError as error:
             if error.code == 416:
-                part.unlink(missing_ok=True)  # more is here than the server has: start anew
+                part.unlink(missing_ok=True)  # we have more than the server: start again
             elif error.code < 500 and error.code not in (408, 429):
                 raise DatasetError(
-                    f"{url} could not be downloaded: the server says {error.code} {error.reason}."
+                    f"{url} could not be downloaded: the server says {error.code} {error.reason}.",
+                    code="download-failed",
                 ) from None
             reason = f"the server says {error.code} {error.reason}"
         except (OSError, HTTPException, InterruptedTransferError) as error:
             reason = str(getattr(error, "reason", error)) or type(error).__name__
-    raise DatasetError(f"{url} could not be downloaded in {attempts} attempts: {reason}.")
+    raise DatasetError(f"{url} could not be downloaded in {attempts} attempts: {reason}.", code="download-failed")
 
 
 def _append(file: PublishedFile, url: str, part: Path, timeout: float, progress: bool) -> None:
-    """One request for what is still missing."""
+    """Request the bytes that are still missing and append them."""
     have = part.stat().st_size if part.exists() else 0
     if have == file.size:
         return
@@ -114,9 +127,11 @@ def _append(file: PublishedFile, url: str, part: Path, timeout: float, progress:
 
 
 def _start_of(response: HTTPResponse, have: int, file: PublishedFile) -> int:
-    """Where in the file the body begins: at `have` if the server resumes, else at 0.
+    """Return the position in the file at which the body begins: `have` if the server resumes, else 0.
 
-    Raises `DatasetError` where the server's file has another size, so that two files are never spliced into one.
+    Raises:
+        DatasetError: The server's file has another size. Two different files are never joined into one.
+        InterruptedTransferError: The server sent another range.
     """
     if response.status == 206:
         span, _, total = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("/")
@@ -125,15 +140,16 @@ def _start_of(response: HTTPResponse, have: int, file: PublishedFile) -> int:
         total, resumes = response.headers.get("Content-Length", ""), False
     if total.isdigit() and int(total) != file.size:
         raise DatasetError(
-            f"{response.url} has {int(total):,} bytes, not the {file.size:,} of the published {file.name}."
+            f"{response.url} has {int(total):,} bytes, not the {file.size:,} of the published {file.name}.",
+            code="wrong-size",
         )
     if response.status == 206 and not resumes:
-        raise InterruptedTransferError("the server sent another part of the file than the one asked for")
+        raise InterruptedTransferError("the server did not send the requested part of the file")
     return have if resumes else 0
 
 
 def _copy(response: HTTPResponse, out: BinaryIO, file: PublishedFile, progress: bool) -> None:
-    """Append the body to `out`, to the disk too, and raise `InterruptedTransferError` if it ends early."""
+    """Append the body to `out`, flush it to the disk, and raise `InterruptedTransferError` if it ended early."""
     hidden = None if progress else True  # None: shown on a terminal only
     with tqdm(desc=file.name, total=file.size, initial=out.tell(), unit="B", unit_scale=True, disable=hidden) as bar:
         while out.tell() < file.size and (chunk := response.read(min(_CHUNK, file.size - out.tell()))):
@@ -146,10 +162,11 @@ def _copy(response: HTTPResponse, out: BinaryIO, file: PublishedFile, progress: 
 
 
 def _check(file: PublishedFile, url: str, part: Path) -> None:
-    found = sha256_of(part)
-    if found != file.sha256:
+    sha256 = sha256_of(part)
+    if sha256 != file.sha256:
         part.unlink()
         raise DatasetError(
-            f"{url} is not the published {file.name}: its sha256 is {found}, expected {file.sha256}. "
-            "What was downloaded has been deleted; run again, or get the file from another place."
+            f"{url} is not the published {file.name}: its sha256 is {sha256}, expected {file.sha256}. "
+            "The download has been deleted; run again, or get the file from elsewhere.",
+            code="wrong-hash",
         )

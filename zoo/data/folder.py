@@ -1,8 +1,5 @@
-"""Folder of images as dataset.
-
-A plain folder of images as a data set: an image's class is the folder that it lies in, or what a table says.
-
-A person's own pictures: a folder for each class, or a table of images and labels; read, checked, split by class.
+"""Folder of images as a data set: an image's class is its subfolder. Also a user's folder to finetune on: unreadable
+images are left out and the classes are split into training and test classes.
 """
 
 from __future__ import annotations
@@ -23,24 +20,31 @@ from zoo.paths import expand
 
 
 def load(split: str, data: str | Path | None = None) -> Dataset:
-    """The folder `data`; classes are the images' folders relative to it ("birds/wren"), sorted, nested or not.
+    """Read a folder whose subfolders are classes, named relative to it ("birds/wren"), sorted, nested or not.
 
-    If `data` has the subfolders `train` and `test`, the one asked for is the data set; otherwise all of `data` is,
-    whichever split is asked for, "all" included, and its split is called so. A CSV file is read as
-    `zoo.data.table` says. Raises `DatasetError` for a missing or empty folder, images outside any class, and a
-    single class.
+    Args:
+        split: The subfolder `train` or `test`, if `data` has both. Without them the data set is all of `data` for
+            every split, "all" included, and its split is "all".
+        data: The folder, or a table (CSV) as `zoo.data.table` describes.
+
+    Raises:
+        DatasetError: The folder is missing, empty or unreadable, an image has no class, or there is a single class.
     """
     if data is None:
         raise DatasetError(
-            "the data set 'folder' needs to know which one: name it, or a table of images and labels (CSV), with "
-            "--data DIR, in Python data='DIR'."
+            "the data set 'folder' needs a folder, or a table of images and labels (CSV): name it with --data DIR, in "
+            "Python data='DIR'.",
+            code="no-data-given",
         )
     if table.is_table(data):
         return table.load(split, data)
     root = expand(data)
     if has_splits(root):
         if split == WHOLE:
-            raise DatasetError(f"{root} has the folders train and test, and is no split of its own; name one of them.")
+            raise DatasetError(
+                f"{root} has the folders train and test and cannot be read as one; name one of them.",
+                code="split-needed",
+            )
         root = root / split
     else:
         split = WHOLE
@@ -51,51 +55,58 @@ def load(split: str, data: str | Path | None = None) -> Dataset:
 
 
 def has_splits(root: str | Path) -> bool:
-    """Whether the folder has the subfolders `train` and `test`, or the table a column `split`."""
+    """Return whether a folder has the subfolders `train` and `test`, or a table the column `split`."""
     if table.is_table(root):
         return table.has_splits(root)
     return all((expand(root) / name).is_dir() for name in SPLITS)
 
 
 def check_splits(root: str | Path) -> None:
-    """Raise `DatasetError` for a folder or table whose classes are not parted into those to train on and those to
-    measure on, and for a table of which one is both; not for a folder that is missing, which who reads it says."""
+    """Raise `DatasetError` for a folder or table without train and test, and for a table with a class in both.
+
+    A missing folder passes: the function that reads it reports it.
+    """
     if table.is_table(root):
         table.check_splits(root)
     if expand(root).is_dir() and not has_splits(root):
         raise DatasetError(
             f"{root} has no folders train and test, and a study measures on classes that it did not train on: move the "
-            f"classes' folders into {root}/train and {root}/test."
+            f"classes' folders into {root}/train and {root}/test.",
+            code="no-splits",
         )
 
 
-def list_unlabelled(place: str | Path) -> list[Path]:
-    """Every image under a folder, as `list_images` gives them, or those of a table that are to be learnt from.
+def list_unlabelled(path: str | Path) -> list[Path]:
+    """Return every image under a folder, or the training images of a table; labels are not needed.
 
-    Raises `DatasetError` where there are none, and what `list_images` and `table.images_of` raise.
+    Raises:
+        DatasetError: There are no images, or the folder is missing or unreadable.
+        UsageError: The table is malformed.
     """
-    images = table.training_images(place) if table.is_table(place) else list_images(place)
+    images = table.training_images(path) if table.is_table(path) else list_images(path)
     if not images:
-        raise DatasetError(f"{place} holds no images to learn from.")
+        raise DatasetError(f"{path} holds no images to learn from.", code="no-images")
     return images
 
 
 def list_images(root: str | Path) -> list[Path]:
-    """Every image under `root`, by suffix, sorted by path; hidden files and folders are left out.
+    """Return every image under a folder, by suffix, sorted by path; hidden files and folders are left out.
 
-    Linked folders are followed, except one that leads back to a folder it lies in.
-    Raises `DatasetError` for a folder that is missing or can't be read; without images the list is empty.
+    Links to folders are followed, except those that lead back to a folder above them. Without images the list is empty.
+
+    Raises:
+        DatasetError: The folder is missing or unreadable.
     """
     return list_files(root)[0]
 
 
 def list_files(root: str | Path) -> tuple[list[Path], list[Path]]:
-    """The images under `root`, as `list_images` gives them, and the files of other kinds, sorted as well."""
+    """Return the images under a folder as `list_images` does, and the other files, sorted as well."""
     root = expand(root)
     if not root.exists():
-        raise DatasetError(f"there is no folder {root}.")
+        raise DatasetError(f"there is no folder {root}.", code="no-such-data")
     if not root.is_dir():
-        raise DatasetError(f"{root} is not a folder.")
+        raise DatasetError(f"{root} is not a folder.", code="no-such-data")
     images: list[Path] = []
     others: list[Path] = []
     for path in sorted(_walk(root, ()), key=lambda path: path.relative_to(root).parts):
@@ -104,14 +115,14 @@ def list_files(root: str | Path) -> tuple[list[Path], list[Path]]:
 
 
 def _walk(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
-    """The files under `folder`; `above` are the real paths of the folders that led here."""
+    """Yield the files under `folder`; `above` are the real paths of the folders above it."""
     real = folder.resolve()
     if real in above:
         return
     try:
         entries = list(folder.iterdir())
     except OSError as error:
-        raise DatasetError(f"the folder {folder} cannot be read: {error.strerror}.") from None
+        raise DatasetError(f"the folder {folder} cannot be read: {error.strerror}.", code="not-readable") from None
     for path in entries:
         if path.name.startswith("."):
             continue
@@ -122,18 +133,21 @@ def _walk(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
 
 
 def _classes(root: Path, names: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Labels, int64 [n], and class names."""
+    """Return labels, int64 [n], and class names."""
     if not names:
-        raise DatasetError(f"{root} holds no images ({', '.join(sorted(SUFFIXES))}).")
+        raise DatasetError(f"{root} holds no images ({', '.join(sorted(SUFFIXES))}).", code="no-images")
     folders = [name.rpartition("/")[0] for name in names]
     if "" in folders:
         stray = names[folders.index("")]
         raise DatasetError(
-            f"{root / stray} has no class: put each image into a folder named as its class, {root}/CLASS/."
+            f"{root / stray} has no class: put each image into a folder named as its class, {root}/CLASS/.",
+            code="image-without-class",
         )
     classes = tuple(sorted(set(folders)))
     if len(classes) == 1:
-        raise DatasetError(f"{root} holds the single class {classes[0]!r}; at least two are needed.")
+        raise DatasetError(
+            f"{root} holds the single class {classes[0]!r}; at least two are needed.", code="single-class"
+        )
     index = {name: i for i, name in enumerate(classes)}
     return np.array([index[name] for name in folders], dtype=np.int64), classes
 
@@ -145,20 +159,25 @@ def sources_sha256(sources: Iterable[str]) -> str:
 
 
 MIN_CLASSES = 4
-"""Two to train on and two to measure on."""
+"""Two classes to train on and two to measure on."""
 
 
 @dataclass(frozen=True)
 class TrainingFolder:
-    """dataset: the images that can be read, of classes that have two or more. What was left out, and why: unreadable,
-    image -> reason; alone: classes with a single readable image."""
+    """A user's images to train on: readable ones, of classes with at least two of them.
+
+    Attributes:
+        dataset: The images that are used.
+        unreadable: Reasons by source of the images that cannot be read.
+        alone: Classes with a single readable image, which are left out.
+    """
 
     dataset: Dataset
     unreadable: dict[str, str] = field(default_factory=dict)
     alone: tuple[str, ...] = ()
 
     def notes(self) -> list[str]:
-        """What was left out, in words."""
+        """Return a line for each image and class that was left out."""
         lines = [f"left out, cannot be read: {source}: {reason}" for source, reason in self.unreadable.items()]
         return lines + [f"left out, a class of one image: {name}" for name in self.alone]
 
@@ -173,7 +192,7 @@ class ClassSplit:
     share: float
 
     def to_json(self) -> dict[str, object]:
-        """Return what makes the split again and shows that it is the same; `zoo.evaluation.split` reads it."""
+        """Return the record that reproduces and identifies the split; `zoo.evaluation.split` reads it."""
         return {
             "seed": self.seed,
             "test_share": self.share,
@@ -186,47 +205,60 @@ class ClassSplit:
 
 
 def read_training_folder(path: str | Path, progress: bool = False) -> TrainingFolder:
-    """The images of a folder of folders, or of a table (`zoo.data.table`); each is decoded once.
+    """Read a folder with one subfolder per class, or a table (`zoo.data.table`), and decode each image once.
 
-    Raises `DatasetError` or `UsageError` where there is nothing that can be split, saying what is missing.
+    Raises:
+        DatasetError: No image can be read, or fewer than four classes have two or more readable images.
+        UsageError: The folder or table is split into train and test already, or the table is malformed.
     """
-    place = expand(path)
-    if has_splits(place):
+    root = expand(path)
+    if has_splits(root):
         raise UsageError(
             f"{path} is parted into train and test. The split is made here, by class: name a folder whose subfolders "
-            "are the classes, or a table without the column split."
+            "are the classes, or a table without the column split.",
+            code="already-split",
         )
-    # Its own split is measured by all pictures, each beside all others, whatever a table says of queries.
-    named = replace(load("train", place), factors={})
-    unreadable = {source: str(error) for source, error in unreadable_images(named, progress).items()}
-    readable = np.array([source not in unreadable for source in named.sources])
+    # The test split is measured with every image as a query, even if a table has the column query.
+    dataset = replace(load("train", root), factors={})
+    unreadable = {source: str(error) for source, error in unreadable_images(dataset, progress).items()}
+    readable = np.array([source not in unreadable for source in dataset.sources])
     if not readable.any():
-        raise DatasetError(none_readable_message(len(named), next(iter(unreadable.values()))))
-    counts = np.bincount(named.labels[readable], minlength=len(named.classes))
-    kept = readable & (counts[named.labels] >= 2)
-    alone = tuple(name for name, count in zip(named.classes, counts, strict=True) if count == 1)
-    found = int((counts >= 2).sum())
-    if found < MIN_CLASSES:
+        raise DatasetError(none_readable_message(len(dataset), next(iter(unreadable.values()))), code="none-readable")
+    counts = np.bincount(dataset.labels[readable], minlength=len(dataset.classes))
+    kept = readable & (counts[dataset.labels] >= 2)
+    alone = tuple(name for name, count in zip(dataset.classes, counts, strict=True) if count == 1)
+    classes = int((counts >= 2).sum())
+    if classes < MIN_CLASSES:
         single = f" {len(alone)} classes have a single image ({', '.join(alone[:5])})." if alone else ""
         broken = f" {len(unreadable)} images cannot be read." if unreadable else ""
         raise DatasetError(
-            f"{path} holds {found} classes of two or more readable images; {MIN_CLASSES} are needed, two to train on "
-            f"and two to measure on.{single}{broken} Add classes, or images to those that are there."
+            f"{path} holds {classes} classes of two or more readable images; {MIN_CLASSES} are needed, two to train on "
+            f"and two to measure on.{single}{broken} Add classes, or images to the classes.",
+            code="too-few-classes",
         )
-    return TrainingFolder(subset(named, kept), unreadable, alone)
+    return TrainingFolder(subset(dataset, kept), unreadable, alone)
 
 
 def check_share(share: float) -> None:
-    """Raise `UsageError` for a share of which nothing, or all, is held out."""
+    """Raise `UsageError` unless the share of test classes is between 0 and 1, both excluded."""
     if not 0 < share < 1:
-        raise UsageError(f"--test-share lies between 0 and 1, not at {share}.")
+        raise UsageError(f"--test-share lies between 0 and 1, not at {share}.", code="bad-test-share")
 
 
 def split_classes(dataset: Dataset, share: float = 0.3, seed: int = 0) -> ClassSplit:
-    """A share of the classes, at least two, drawn by the seed, is to be measured on; at least two are left."""
+    """Draw test classes by the seed, and return the two halves.
+
+    Args:
+        dataset: At least four classes.
+        share: The share of the classes to measure on; at least two classes are drawn, and at least two are left.
+        seed: Seed of the draw.
+
+    Raises:
+        UsageError: The share is not between 0 and 1.
+    """
     check_share(share)
-    number = len(dataset.classes)
-    count = min(max(2, round(share * number)), number - 2)
-    drawn = np.random.default_rng(seed).choice(number, count, replace=False)
-    tests = np.isin(dataset.labels, drawn)
-    return ClassSplit(subset(dataset, ~tests, "train"), subset(dataset, tests, "test"), seed, share)
+    classes = len(dataset.classes)
+    count = min(max(2, round(share * classes)), classes - 2)
+    drawn = np.random.default_rng(seed).choice(classes, count, replace=False)
+    is_test = np.isin(dataset.labels, drawn)
+    return ClassSplit(subset(dataset, ~is_test, "train"), subset(dataset, is_test, "test"), seed, share)

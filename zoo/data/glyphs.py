@@ -1,9 +1,9 @@
-"""The embedded data set `glyphs`: characters drawn on the fly from the fonts that come with matplotlib.
+"""Built-in data set `glyphs`: characters drawn on access from the fonts that come with matplotlib.
 
-A class is a character, an instance one picture of it: font face x rotation x scale x place x colours x background x
-noise, all kept as factors. Whole scripts are held out: test = Greek, Armenian, Georgian, Lao and Hebrew. The
-characters are frozen in glyphs.json (chosen by `tools/glyphs_alphabet.py`), so that neither split holds two that
-look alike and no test character looks like one of training.
+A class is a character. Its pictures differ in font face, rotation, scale, position, colours, background and noise; most
+of these are factors of the data set. Whole scripts are held out: the test split is Greek, Armenian, Georgian, Lao and
+Hebrew. The characters are frozen in glyphs.json (chosen by `tools/glyphs_alphabet.py`) such that no two of one split
+look alike, and no test character looks like a training character.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from zoo.data.glyphs_render import SIZE, Style, check_fonts, draw_style, render
 
 ALPHABET = Path(__file__).with_name("glyphs.json")
 INSTANCES = 20
-"""Pictures per class unless asked otherwise, as many as Omniglot has."""
+"""Default number of pictures per class, the same as in Omniglot."""
 
 
 @dataclass(frozen=True)
 class Character:
-    """A class: the character, its script and the faces that have it (indices into FACES)."""
+    """Class of the data set: a character, its script and the faces that have it (indices into FACES)."""
 
     text: str
     script: str
@@ -36,59 +36,70 @@ class Character:
 
     @property
     def code(self) -> str:
+        """Code point, such as "U+0561"."""
         return f"U+{ord(self.text):04X}"
 
     @property
     def name(self) -> str:
-        """Its Unicode name, short and safe as a folder's name: "armenian-capital-ayb"."""
+        """Short Unicode name that is safe as a folder's name: "armenian-capital-ayb"."""
         return unicodedata.name(self.text).lower().replace(" letter", "").replace(" ", "-")
 
 
 def load(
     split: str, data: str | Path | None = None, instances: int = INSTANCES, seed: int = 0, size: int = SIZE
 ) -> Dataset:
-    """The glyphs of one split, `instances` pictures of each class, uint8 [size, size, 3], drawn when asked for.
+    """Return one split; its pictures, uint8 [size, size, 3], are drawn on access.
 
-    A picture depends on (seed, character, instance) alone. `data` is not used: nothing is read but the fonts.
-    Raises `MissingDependencyError` without matplotlib, `DatasetError` for other fonts than the published ones.
+    A picture depends only on (seed, character, instance).
+
+    Args:
+        split: "train" or "test".
+        data: Not used, since only the fonts are read.
+        instances: Pictures per class.
+        seed: Seed of the pictures.
+        size: Side of a picture in pixels.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+        DatasetError: Its fonts differ from those of the published data set.
     """
     check_fonts(alphabet()["fonts"])
-    drawn = characters(split)
-    images = GlyphImages(drawn, instances, seed, size)
+    classes = characters(split)
+    images = GlyphImages(classes, instances, seed, size)
     return Dataset(
         name="glyphs",
         split=split,
         images=images,
-        labels=np.repeat(np.arange(len(drawn), dtype=np.int64), instances),
-        classes=tuple(character.name for character in drawn),
-        sources=[f"glyphs/{split}/{character.code}/{i:02d}" for character in drawn for i in range(instances)],
+        labels=np.repeat(np.arange(len(classes), dtype=np.int64), instances),
+        classes=tuple(character.name for character in classes),
+        sources=[f"glyphs/{split}/{character.code}/{i:02d}" for character in classes for i in range(instances)],
         factors=_factors(images),
     )
 
 
 @lru_cache(maxsize=1)
 def alphabet() -> dict[str, Any]:
-    """The frozen choice of characters: `fonts` (face -> sha256), `groups`, and how they were chosen."""
+    """Return the frozen choice of characters: `fonts` (face -> sha256), `groups`, and the criteria of the choice."""
     return json.loads(ALPHABET.read_text(encoding="utf-8"))
 
 
 def characters(split: str) -> tuple[Character, ...]:
-    """The classes of a split in the order of their code points."""
+    """Return the classes of a split in the order of their code points."""
     groups = [group for group in alphabet()["groups"] if group["split"] == split]
-    found = [Character(text, g["script"], tuple(g["faces"])) for g in groups for text in g["characters"]]
-    return tuple(sorted(found, key=lambda character: character.text))
+    classes = [Character(text, g["script"], tuple(g["faces"])) for g in groups for text in g["characters"]]
+    return tuple(sorted(classes, key=lambda character: character.text))
 
 
 def scripts() -> tuple[str, ...]:
-    """Names of the scripts; the factor `script` is an index into them."""
+    """Return the names of the scripts; the factor `script` is an index into them."""
     return tuple(dict.fromkeys(group["script"] for group in alphabet()["groups"]))
 
 
 class GlyphImages(Sequence[np.ndarray]):
-    """Pictures drawn on access, `instances` of each character in turn."""
+    """Pictures that are drawn on access, `instances` of the first character, then of the next."""
 
-    def __init__(self, drawn: Sequence[Character], instances: int, seed: int, size: int) -> None:
-        self.characters, self.instances, self.seed, self.size = drawn, instances, seed, size
+    def __init__(self, characters: Sequence[Character], instances: int, seed: int, size: int) -> None:
+        self.characters, self.instances, self.seed, self.size = characters, instances, seed, size
 
     def __len__(self) -> int:
         return len(self.characters) * self.instances
@@ -104,11 +115,11 @@ class GlyphImages(Sequence[np.ndarray]):
         return render(character.text, style, rng, self.size)
 
     def style(self, index: int) -> Style:
-        """The factors of picture `index`, without drawing it."""
+        """Return the style of a picture without drawing it."""
         return self._start(index)[1]
 
     def _start(self, index: int) -> tuple[Character, Style, np.random.Generator]:
-        """The picture's character and style, and its generator as it stands after the style was drawn."""
+        """Return a picture's character and style, and its random generator after the style was drawn."""
         class_index, instance = divmod(range(len(self))[index], self.instances)
         character = self.characters[class_index]
         rng = np.random.default_rng((self.seed, ord(character.text), instance))
@@ -116,7 +127,7 @@ class GlyphImages(Sequence[np.ndarray]):
 
 
 def _factors(images: GlyphImages) -> dict[str, np.ndarray]:
-    """The known properties of each picture: categories as int64 [n], measures as float32 [n]."""
+    """Return the known properties of each picture: categories as int64 [n], measures as float32 [n]."""
     styles = [images.style(i) for i in range(len(images))]
     script = [scripts().index(character.script) for character in images.characters]
     return {
@@ -130,4 +141,4 @@ CATEGORIES = ("face", "ink", "background", "inverted", "pattern")
 """Factors that are indices: into FACES, COLOURS, COLOURS, (dark on light, light on dark), PATTERNS."""
 
 MEASURES = ("angle", "scale", "noise")
-"""Factors that are numbers: degrees, glyph's longer side / picture's side, standard deviation in grey levels."""
+"""Factors that are numbers: degrees, longer side of glyph / side of picture, standard deviation in grey levels."""

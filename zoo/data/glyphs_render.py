@@ -1,8 +1,6 @@
-"""Rendered characters: drawing.
+"""Drawing of the pictures of the data set `glyphs`, with the DejaVu and STIX fonts that come with matplotlib.
 
-The font files behind the data set `glyphs`: the DejaVu and STIX families that come with matplotlib.
-
-How one picture of the data set `glyphs` is drawn: a style of independent factors, then ink over a background.
+A picture is drawn by a style of independent factors, as ink over a background.
 """
 
 from __future__ import annotations
@@ -41,11 +39,11 @@ FACES = (
 """Font faces; the factor `face` is an index into them."""
 
 EM = 64
-"""Pixels per em at which outlines are rasterised before they are turned and scaled."""
+"""Pixels per em at which outlines are rasterised before they are rotated and scaled."""
 
 
 def font_folder() -> Path:
-    """Where matplotlib keeps its fonts, found without importing it. Raises `MissingDependencyError`."""
+    """Return the folder of matplotlib's fonts, without importing it; raise `MissingDependencyError` without it."""
     spec = importlib.util.find_spec("matplotlib")
     if spec is None or not spec.submodule_search_locations:
         raise missing("matplotlib (its fonts)", "glyphs")
@@ -53,36 +51,39 @@ def font_folder() -> Path:
 
 
 def font_file(face: str) -> Path:
+    """Return the path of a face's font file; raise `DatasetError` if it is missing."""
     path = font_folder() / f"{face}.ttf"
     if not path.is_file():
         raise DatasetError(
             f"the font file {path} is missing, so glyphs cannot be drawn. Reinstall matplotlib from its wheel: "
-            "pip install --force-reinstall matplotlib"
+            "pip install --force-reinstall matplotlib",
+            code="font-missing",
         )
     return path
 
 
 def check_fonts(sha256: Mapping[str, str]) -> None:
-    """Raise `DatasetError` naming a font file whose contents are not the ones the alphabet was chosen from."""
+    """Raise `DatasetError` for a font file that differs from the one with which the alphabet was chosen."""
     for face, expected in sha256.items():
         path = font_file(face)
-        found = sha256_of(path)
-        if found != expected:
+        actual = sha256_of(path)
+        if actual != expected:
             raise DatasetError(
-                f"the font file {path} has sha256 {found}, not {expected}: its glyphs would differ from the published "
-                "data set. matplotlib 3.8 to 3.11 as published on PyPI come with the expected fonts."
+                f"the font file {path} has sha256 {actual}, not {expected}: its glyphs would differ from the published "
+                "data set. matplotlib 3.8 to 3.11 as published on PyPI come with the expected fonts.",
+                code="wrong-hash",
             )
 
 
 @lru_cache(maxsize=len(FACES))
 def _load_font(face: str) -> ImageFont.FreeTypeFont:
-    # The basic layout draws each character alone: no shaping, hence the same with and without libraqm.
+    # The basic layout does no shaping, so that results are the same with and without libraqm.
     return ImageFont.truetype(font_file(face), EM, layout_engine=ImageFont.Layout.BASIC)
 
 
 @lru_cache(maxsize=16384)
 def glyph_image(character: str, face: str) -> Image.Image:
-    """The upright glyph as coverage (mode L), cropped to its ink, with a border of 2 empty pixels."""
+    """Return the upright glyph as coverage (mode L), cropped to its ink, with a border of 2 empty pixels."""
     mask = _load_font(face).getmask(character, "L")
     drawn = Image.frombytes("L", mask.size, bytes(mask))
     drawn = drawn.crop(drawn.getbbox())
@@ -95,13 +96,13 @@ SIZE = 40
 """Side of a picture in pixels."""
 
 MAX_ANGLE = 15.0
-"""Glyphs are turned by at most this many degrees to either side; look-alikes were looked for within twice that."""
+"""Largest rotation in degrees to either side; the alphabet has no look-alikes within twice this angle."""
 
 SCALES = (0.55, 0.8)
-"""Range of the upright glyph's longer side, relative to the picture's side."""
+"""Range of the longer side of the upright glyph, relative to the side of the picture."""
 
 MAX_SHIFT = 0.6
-"""Glyphs lie off the middle by at most this part of the free room, in x and in y."""
+"""Largest shift from the centre in x and in y, as a part of the free space."""
 
 PALETTE = {
     "red": ((150, 20, 30), (250, 190, 185)),
@@ -128,11 +129,18 @@ _PATTERN_DEPTH = 20.0  # grey levels to either side
 
 @dataclass(frozen=True)
 class Style:
-    """All that a picture's look depends on beside its character.
+    """Factors of a picture's appearance, apart from its character.
 
-    face, ink, background, pattern: indices into FACES, COLOURS, COLOURS, PATTERNS. angle: degrees, counter-clockwise.
-    scale: longer side of the upright glyph relative to the picture's side. shift: x and y as a part of the free room,
-    -1 to 1. inverted: light ink on dark ground. noise: standard deviation in grey levels.
+    Attributes:
+        face: Index into FACES.
+        angle: Rotation in degrees, counter-clockwise.
+        scale: Longer side of the upright glyph relative to the side of the picture.
+        shift: Shift in x and y as a part of the free space, -1 to 1.
+        ink: Index into COLOURS.
+        background: Index into COLOURS.
+        inverted: Light ink on a dark background.
+        pattern: Index into PATTERNS.
+        noise: Standard deviation in grey levels.
     """
 
     face: int
@@ -147,7 +155,7 @@ class Style:
 
 
 def draw_style(rng: np.random.Generator, faces: Sequence[int]) -> Style:
-    """A random style; every factor is uniform and independent of the others (ink and background differ)."""
+    """Draw a random style; each factor is uniform and independent of the others, but ink and background differ."""
     ink_colour = int(rng.integers(len(COLOURS)))
     return Style(
         face=faces[int(rng.integers(len(faces)))],
@@ -163,7 +171,7 @@ def draw_style(rng: np.random.Generator, faces: Sequence[int]) -> Style:
 
 
 def render(character: str, style: Style, rng: np.random.Generator, size: int = SIZE) -> np.ndarray:
-    """The picture as uint8 [size, size, 3]; `rng` draws the background's pattern and the noise."""
+    """Draw a picture, uint8 [size, size, 3]; `rng` draws the background's pattern and the noise."""
     cover = ink_coverage(character, style, size)[..., None]
     ground = _TONES[style.background, int(not style.inverted)] + _PATTERN_DEPTH * _pattern(style.pattern, rng, size)
     picture = ground + cover * (_TONES[style.ink, int(style.inverted)] - ground)
@@ -172,7 +180,10 @@ def render(character: str, style: Style, rng: np.random.Generator, size: int = S
 
 
 def ink_coverage(character: str, style: Style, size: int = SIZE) -> np.ndarray:
-    """How much of each pixel is ink, float32 [size, size] in 0..1: the glyph turned, scaled and shifted, never cut."""
+    """Return the part of each pixel that is ink, float32 [size, size] in 0..1.
+
+    The glyph is rotated, scaled and shifted; it is never cut.
+    """
     glyph = glyph_image(character, FACES[style.face])
     fine = size * _SUPERSAMPLING
     scale = style.scale * fine / max(glyph.size)
@@ -182,15 +193,15 @@ def ink_coverage(character: str, style: Style, size: int = SIZE) -> np.ndarray:
         scale * (abs(s) * glyph.width + abs(c) * glyph.height),
     )
     x, y = fine / 2 + style.shift[0] * (fine - width) / 2, fine / 2 + style.shift[1] * (fine - height) / 2
-    # Pillow maps output pixels back to input pixels: undo the shift, then the turn and the scale.
+    # Pillow maps output pixels back to input pixels: undo the shift, then the rotation and the scale.
     a, b = c / scale, -s / scale
     matrix = (a, b, glyph.width / 2 - a * x - b * y, -b, a, glyph.height / 2 + b * x - a * y)
-    turned = glyph.transform((fine, fine), Image.Transform.AFFINE, matrix, Image.Resampling.BICUBIC)
-    return np.asarray(turned.reduce(_SUPERSAMPLING), dtype=np.float32) / 255
+    rotated = glyph.transform((fine, fine), Image.Transform.AFFINE, matrix, Image.Resampling.BICUBIC)
+    return np.asarray(rotated.reduce(_SUPERSAMPLING), dtype=np.float32) / 255
 
 
 def _pattern(kind: int, rng: np.random.Generator, size: int) -> np.ndarray:
-    """A background's brightness, float32 [size, size, 1] or a scalar array, within -1..1."""
+    """Return the brightness of a background, float32 [size, size, 1] or [1], within -1..1."""
     name = PATTERNS[kind]
     if name == "plain":
         return np.zeros(1, dtype=np.float32)
@@ -208,7 +219,7 @@ def _pattern(kind: int, rng: np.random.Generator, size: int) -> np.ndarray:
 
 
 def _rotated_axes(size: int, angle: float) -> tuple[np.ndarray, np.ndarray]:
-    """Two perpendicular coordinates of every pixel, -1..1 across the picture for an upright angle."""
+    """Return two perpendicular coordinates of every pixel; at angle 0 they range over -1..1."""
     line = np.linspace(-1, 1, size, dtype=np.float32)
     x, y = line[None, :], line[:, None]
     return cos(angle) * x + sin(angle) * y, cos(angle) * y - sin(angle) * x

@@ -1,19 +1,16 @@
-"""Open an image safely.
-
-What reading an image file may cost beside its pixels: files built to keep a decoder busy are refused.
-
-A limit on bytes and pixels does not bound the time: a progressive JPEG of 24 megapixels takes 3 ms for a scan that is
-39 bytes long, so that one of 20 MB keeps a core for half an hour; markers, chunks and comments by the million cost the
-interpreter a microsecond each or, where they are joined one to the next, the square of it.
-
-One way to turn a user's image into pixels: bounded before decoding, every PIL mode defined.
+"""Opening of untrusted images: bounded before decoding, with a defined result for every PIL mode.
 
 - EXIF orientation is applied.
 - Alpha (RGBA, LA, PA, palette transparency) is composited over white.
 - Palettes become RGB; 1-bit and grey become grey; CMYK, YCbCr, LAB and HSV become RGB.
-- 16-bit grey is scaled to 8 bits by 255 / 65535; 32-bit integers and floats are taken as 0..65535 and 0..1
-  (or as 0..255 where a float image goes past 1).
-- Of an animation the first frame counts.
+- 16-bit grey is scaled to 8 bits by 255 / 65535; 32-bit integers are taken as 0..65535, floats as 0..1 (or as 0..255 if
+  a pixel is above 1).
+- The first frame of an animation is taken.
+
+Limits on bytes and pixels do not bound the decoding time, so files that are built to keep a decoder busy are refused
+too: a progressive JPEG of 24 megapixels takes 3 ms for each scan of 39 bytes, so that a file of 20 MB would keep a core
+busy for half an hour. Millions of markers, chunks and comments cost the interpreter a microsecond each or, if it joins
+them one by one, quadratic time.
 """
 
 from __future__ import annotations
@@ -30,66 +27,21 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from zoo.errors import ImageError, ImageTooLargeError
 
-MAX_JPEG_PARTS = {
-    # Encoders write about ten. libtiff draws the line there too, for the JPEGs within a TIFF.
-    "scans": (b"\xff\xda", 100),
-    # One is usual, some more for the further pictures of an MPO file.
-    "EXIF segments": (b"Exif\0\0", 20),
-    "Photoshop resources": (b"8BIM", 5000),
-}
-"""What a JPEG may hold of things that add up: how each begins, and how many there may be."""
-
-MAX_READS, MAX_BMP_READS = 50_000, 400_000
-"""By which Pillow takes a file piece by piece, some microseconds each; a BMP of runs needs two for each of them."""
-BYTES_PER_READ = 500
-"""Of a large file, which may be read more often. ffmpeg makes the smallest pieces, PNGs in 4 kB of four reads each."""
-
-MAX_PLAIN_BYTES, MAX_PLAIN_COMMENTS = 2**20, 20
-"""Of a portable map (PPM, PGM, PBM) whose numbers are written out."""
-
-
-class ReadLimitedFile(BytesIO):
-    """A file in memory that can be read so many times; then it raises `ImageError`."""
-
-    def __init__(self, data: bytes) -> None:
-        super().__init__(data)
-        self.left = max(MAX_BMP_READS if data.startswith(b"BM") else MAX_READS, len(data) // BYTES_PER_READ)
-
-    def read(self, size: int | None = -1) -> bytes:
-        self.left -= 1
-        if self.left < 0:
-            raise ImageError("the image is made of too many pieces to be read.")
-        return super().read(size)
-
-
-def check_cost(data: bytes) -> None:
-    """Raise `ImageError` for a file whose pieces would take longer to read than its pixels to decode."""
-    if data.startswith(b"\xff\xd8"):
-        for name, (begins, most) in MAX_JPEG_PARTS.items():
-            if (count := data.count(begins)) > most:
-                raise ImageError(f"the image has {count:,} {name}; at most {most:,} are read.")
-    if data[:2] in (b"P1", b"P2", b"P3") and (len(data) > MAX_PLAIN_BYTES or data.count(b"#") > MAX_PLAIN_COMMENTS):
-        raise ImageError(
-            f"the image is a plain portable map of more than {MAX_PLAIN_BYTES:,} bytes or {MAX_PLAIN_COMMENTS} "
-            "comments; write it as a binary one, or as PNG."
-        )
-
-
 ImageLike = str | os.PathLike[str] | bytes | Image.Image | np.ndarray
 """A path, the bytes of an image file, a PIL image, or a uint8 array [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]."""
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-"""The formats that are decoded; Pillow's rarer plugins are not reached by untrusted bytes."""
+"""The formats that are decoded; untrusted bytes do not reach Pillow's rarer plugins."""
 
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm"}
 )
-"""File names that count as images when a folder is read."""
+"""Suffixes of the files that count as images when a folder is read."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What is refused before a pixel is decoded."""
+    """Limits on an image, checked before any pixel is decoded."""
 
     max_bytes: int = 64 * 2**20
     max_pixels: int = 80_000_000  # below the 89 million at which Pillow itself begins to warn
@@ -101,14 +53,20 @@ _TILE = 512
 
 
 def open_image(source: ImageLike, limits: Limits = DEFAULT_LIMITS, draft: int | None = None) -> Image.Image:
-    """Decode `source` to an upright 8-bit image of mode L or RGB.
+    """Decode an image to an upright 8-bit image of mode L or RGB.
 
-    `draft`: the shortest side that is still enough; a JPEG may then be decoded at 1/2, 1/4 or 1/8 of its size. This
-    holds for paths and bytes; PIL images and arrays are taken as they are and never changed, so that a JPEG opened by
-    the caller is decoded whole and its pixels may differ a little from those of its path.
+    Besides the decoded image, the conversions need at most 5 bytes per pixel (9 for palettes with transparency).
 
-    Beside the decoded image the conversions take at most 5 bytes a pixel (9 for palettes with transparency).
-    Raises `ImageError` (`ImageTooLargeError`) naming what is wrong; never anything else for bad input.
+    Args:
+        source: The image. PIL images and arrays are never changed.
+        limits: Limits on the file and its pixels.
+        draft: The shortest side, in pixels, that is large enough: a JPEG may then be decoded at 1/2, 1/4 or 1/8 of its
+            size. This holds for paths and bytes only. The caller's own PIL image of a JPEG is decoded at full size, so
+            its pixels may differ a little from those of its path.
+
+    Raises:
+        ImageTooLargeError: The image has more bytes or pixels than allowed.
+        ImageError: It is missing, in an unknown format, damaged or costly. Bad input never raises anything else.
     """
     if isinstance(source, np.ndarray):
         return _from_array(source, limits)
@@ -130,18 +88,22 @@ def open_image(source: ImageLike, limits: Limits = DEFAULT_LIMITS, draft: int | 
     except ImageError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # the warning where warnings are errors
-        raise ImageTooLargeError(f"{name} claims too many pixels to be decoded.") from None
+        raise ImageTooLargeError(f"{name} claims to have too many pixels to be decoded.") from None
     except (FileNotFoundError, IsADirectoryError) as error:
-        what = "is a folder; name the image files in it" if isinstance(error, IsADirectoryError) else "does not exist"
-        raise ImageError(f"{name} {what}.") from None
+        problem = (
+            "is a folder; name the image files in it" if isinstance(error, IsADirectoryError) else "does not exist"
+        )
+        raise ImageError(f"{name} {problem}.", code="no-such-image") from None
     except UnidentifiedImageError:
-        raise ImageError(f"{name} is in none of the formats that are read ({', '.join(FORMATS)}).") from None
+        raise ImageError(
+            f"{name} is in none of the formats that are read ({', '.join(FORMATS)}).", code="unknown-format"
+        ) from None
     except Exception as error:  # Pillow's decoders raise nearly anything on damaged data
-        raise ImageError(f"{name} cannot be decoded: {error or type(error).__name__}.") from None
+        raise ImageError(f"{name} cannot be decoded: {error or type(error).__name__}.", code="undecodable") from None
 
 
 def describe(source: Any) -> str:
-    """How an error message calls an image."""
+    """Return the name of an image in an error message."""
     if isinstance(source, str | os.PathLike):
         return f"image {os.fspath(source)!r}"
     name = getattr(source, "filename", "") if isinstance(source, Image.Image) else ""
@@ -155,9 +117,12 @@ def _open_file(source: Any, limits: Limits) -> Image.Image:
     elif isinstance(source, str | os.PathLike):
         size = Path(source).stat().st_size
     else:
-        raise ImageError(f"an image is a path, bytes, a PIL image or a uint8 array, not {type(source).__name__}.")
+        raise ImageError(
+            f"an image is a path, bytes, a PIL image or a uint8 array, not {type(source).__name__}.",
+            code="not-an-image",
+        )
     if size == 0:
-        raise ImageError(f"{describe(source)} is empty.")
+        raise ImageError(f"{describe(source)} is empty.", code="empty-image")
     if size > limits.max_bytes:
         raise ImageTooLargeError(f"{describe(source)} has {size:,} bytes; at most {limits.max_bytes:,} are accepted.")
     data = data if isinstance(source, bytes | bytearray | memoryview) else Path(source).read_bytes()
@@ -169,16 +134,19 @@ def _from_array(array: np.ndarray, limits: Limits) -> Image.Image:
     grey = array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 1)
     if array.dtype != np.uint8 or not (grey or (array.ndim == 3 and array.shape[2] in (3, 4))) or array.size == 0:
         raise ImageError(
-            "an array is an image when it is uint8 of shape [H, W], [H, W, 1], [H, W, 3] or [H, W, 4], "
-            f"not {array.dtype} {list(array.shape)}."
+            "an array is an image if it is uint8 of shape [H, W], [H, W, 1], [H, W, 3] or [H, W, 4], "
+            f"not {array.dtype} {list(array.shape)}.",
+            code="not-an-image",
         )
     if array.shape[0] * array.shape[1] > limits.max_pixels:
-        raise ImageTooLargeError(f"the array has {array.shape[0]} x {array.shape[1]} pixels.")
+        raise ImageTooLargeError(
+            f"the array has {array.shape[0]} x {array.shape[1]} pixels; at most {limits.max_pixels:,} are accepted."
+        )
     return _to_8bit(Image.fromarray(np.ascontiguousarray(array[..., 0] if array.ndim == 3 and grey else array)))
 
 
 def _to_8bit(image: Image.Image) -> Image.Image:
-    """An 8-bit image of mode L or RGB without alpha, whatever the mode was."""
+    """Convert an image of any mode to 8 bits, mode L or RGB, without alpha."""
     if image.mode.startswith("I;16") or image.mode in ("I", "F"):
         return _scale_to_8bit(image)
     if "transparency" in image.info or image.mode in ("RGBA", "LA", "PA", "La", "RGBa"):
@@ -209,13 +177,61 @@ def _scale_to_8bit(image: Image.Image) -> Image.Image:
 def _float_scale(image: Image.Image) -> float:
     highest = max(float(values.max()) if np.isfinite(values).all() else np.inf for _, _, values in _tiles(image))
     if highest == np.inf:
-        raise ImageError(f"{describe(image)} holds NaN or infinite pixels.")
+        raise ImageError(f"{describe(image)} holds NaN or infinite pixels.", code="not-finite")
     return 255.0 if highest <= 1 else 1.0
 
 
 def _tiles(image: Image.Image) -> Iterator[tuple[int, int, np.ndarray]]:
-    """(left, top, float64 [h, w]) piece by piece: all of a large image in float64 would take 640 MB."""
+    """Yield (left, top, float64 [h, w]) of each tile: a whole large image in float64 would take 640 MB."""
     for top in range(0, image.height, _TILE):
         for left in range(0, image.width, _TILE):
             box = left, top, min(left + _TILE, image.width), min(top + _TILE, image.height)
             yield left, top, np.asarray(image.crop(box)).astype(np.float64)
+
+
+MAX_JPEG_PARTS = {
+    # Encoders write about ten. libtiff has the same limit for JPEGs in a TIFF.
+    "scans": (b"\xff\xda", 100),
+    # One is usual; an MPO file has one per picture.
+    "EXIF segments": (b"Exif\0\0", 20),
+    "Photoshop resources": (b"8BIM", 5000),
+}
+"""Parts of a JPEG whose cost adds up: the bytes with which each begins, and the most that are accepted."""
+
+# Pillow reads a file piece by piece, at some microseconds each; a run-length encoded BMP needs two reads per run.
+MAX_READS, MAX_BMP_READS = 50_000, 400_000
+# A large file may be read more often. ffmpeg writes the smallest pieces: PNGs in 4 kB, with four reads each.
+BYTES_PER_READ = 500
+
+# Limits of a portable map (PPM, PGM, PBM) that holds its numbers as text.
+MAX_PLAIN_BYTES, MAX_PLAIN_COMMENTS = 2**20, 20
+
+
+class ReadLimitedFile(BytesIO):
+    """File in memory that raises `ImageError` after a maximum number of reads."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.left = max(MAX_BMP_READS if data.startswith(b"BM") else MAX_READS, len(data) // BYTES_PER_READ)
+
+    def read(self, size: int | None = -1) -> bytes:
+        self.left -= 1
+        if self.left < 0:
+            raise ImageError("the image consists of too many pieces to be read.", code="too-many-parts")
+        return super().read(size)
+
+
+def check_cost(data: bytes) -> None:
+    """Raise `ImageError` for a file whose pieces would take longer to read than its pixels to decode."""
+    if data.startswith(b"\xff\xd8"):
+        for name, (prefix, limit) in MAX_JPEG_PARTS.items():
+            if (count := data.count(prefix)) > limit:
+                raise ImageError(
+                    f"the image has {count:,} {name}; at most {limit:,} are accepted.", code="too-many-parts"
+                )
+    if data[:2] in (b"P1", b"P2", b"P3") and (len(data) > MAX_PLAIN_BYTES or data.count(b"#") > MAX_PLAIN_COMMENTS):
+        raise ImageError(
+            f"the image is a plain portable map of more than {MAX_PLAIN_BYTES:,} bytes or {MAX_PLAIN_COMMENTS} "
+            "comments; save it as a binary one, or as PNG.",
+            code="too-many-parts",
+        )

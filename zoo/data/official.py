@@ -1,10 +1,5 @@
-"""What official datasets share: file lists, counts, recall depths.
-
-Data sets that are not downloaded for the user: where they are looked for, and what is said where they fall short.
-
-Data sets that come as a list of files with their classes: the list is read, its files are looked for.
-
-At which K papers report recall, by data set.
+"""Official data sets that users download themselves: where to find them, their file lists and published counts, and
+the depths K at which papers report recall.
 """
 
 from __future__ import annotations
@@ -26,7 +21,7 @@ from zoo.paths import data_roots
 
 @dataclass(frozen=True)
 class Counts:
-    """How many images of how many classes a split has as published."""
+    """Number of images and classes of a split."""
 
     images: int
     classes: int
@@ -37,11 +32,16 @@ class Counts:
 
 @dataclass(frozen=True)
 class OfficialDataset:
-    """A data set as its authors offer it.
+    """Data set as its authors offer it.
 
-    name: in `DATASETS`. title: what its authors call it. home: the address of its page. folders: names that its folder
-    may have. marks: files or folders, any of which shows that a folder is the data set's own. archives: what it comes
-    packed in, each to be extracted where it lies. unfetched: why it is not downloaded for the user, a whole sentence.
+    Attributes:
+        name: Name in `DATASETS`.
+        title: The authors' name of it.
+        home: Address of its page.
+        folders: Names that its folder may have.
+        marks: Files or folders; a folder that holds one of them is the data set's.
+        archives: Archives in which it comes, each to be extracted in its own folder.
+        unfetched: The reason why it is not downloaded for the user, a whole sentence.
     """
 
     name: str
@@ -53,7 +53,14 @@ class OfficialDataset:
     unfetched: str
 
     def find(self, data: str | Path | None) -> Path:
-        """Its folder: one of `folders` in a data folder, or a data folder that is it. Raises `DatasetError`."""
+        """Return its folder: one of `folders` within a data folder, or a data folder itself.
+
+        Args:
+            data: The only folder to look in, None for `ZOO_DATA` and the download cache.
+
+        Raises:
+            DatasetError: There is no such folder.
+        """
         roots = data_roots(data)
         for root in roots:
             for folder in self.folders:
@@ -63,43 +70,52 @@ class OfficialDataset:
                 return root
         raise DatasetError(
             f"{self.title} is not in {' or '.join(map(str, roots))}: expected the folder {' or '.join(self.folders)}, "
-            f"or {' or '.join(self.marks)} right there.{self._packed(roots)} Get it from {self.home} and extract it "
-            f"into a folder that you name with --data or ZOO_DATA. {self.unfetched}"
+            f"or {' or '.join(self.marks)} in that folder itself.{self._packed(roots)} Get it from {self.home} and "
+            f"extract it into a folder that you name with --data or ZOO_DATA. {self.unfetched}",
+            code="dataset-missing",
         )
 
-    def spoilt(self, reason: str, near: Path | None = None) -> DatasetError:
-        """The error for a copy that is there but not as published; `reason` is a whole sentence.
+    def damaged(self, code: str, reason: str, near: Path | None = None) -> DatasetError:
+        """Return the error for a copy that differs from the published data set.
 
-        near: a file or folder of the copy, beside or above which its archive may lie.
+        Args:
+            code: The error's code.
+            reason: A whole sentence.
+            near: A file or folder of the copy; its archive is looked for beside and above it.
         """
         packed = "" if near is None else self._packed((near, *near.parents[:3]))
-        return DatasetError(f"{reason}{packed} {self.title} comes from {self.home}; put a whole copy in its place.")
+        return DatasetError(
+            f"{reason}{packed} {self.title} comes from {self.home}; replace this copy by a complete one.", code=code
+        )
 
     def _packed(self, folders: Sequence[Path]) -> str:
-        """What to do with the first archive that lies in one of the folders; empty where none does."""
+        """Return the command that extracts the first archive in the folders, or "" if there is none."""
         for path in (folder / name for folder in folders for name in self.archives):
             if path.is_file():
                 into = shlex.quote(str(path.parent))
                 command = "unzip {} -d {}" if path.suffix == ".zip" else "tar -xzf {} -C {}"
-                return f" {path} is there, but not extracted: {command.format(shlex.quote(str(path)), into)}."
+                return f" {path} exists, but is not extracted: {command.format(shlex.quote(str(path)), into)}."
         return ""
 
-    def check_counts(self, where: Path, part: str, found: Counts, expected: Counts) -> None:
-        """Raise `DatasetError` unless a part (a split, or the queries) has as many images and classes as published."""
-        if found != expected:
-            raise self.spoilt(f"{where} lists {found} for {part}; expected {expected}.")
+    def check_counts(self, path: Path, part: str, counts: Counts, expected: Counts) -> None:
+        """Raise `DatasetError` unless a part (a split, or the queries) has the published counts."""
+        if counts != expected:
+            raise self.damaged("wrong-counts", f"{path} lists {counts} for {part}; expected {expected}.")
 
 
 _MAX_NAMED = 3
-"""How many missing files a message names."""
+"""Number of missing files that a message names."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The images of one split as the data set's own list gives them.
+    """Images of one split as the data set's own list gives them.
 
-    path: the list, for messages. base: the folder that `names` are relative to. classes: one integer or string an
-    image, in whose order the classes are numbered.
+    Attributes:
+        path: The list, for messages.
+        base: The folder of the images.
+        names: Paths of the images relative to `base`.
+        classes: One integer or string per image; classes are numbered in its sort order.
     """
 
     path: Path
@@ -109,33 +125,43 @@ class Listing:
 
     @property
     def counts(self) -> Counts:
+        """Number of images and classes."""
         return Counts(len(self.names), len(set(self.classes)))
 
 
 def read_rows(
     source: OfficialDataset, path: Path, kinds: Sequence[Callable[[str], Any]], header: int = 0
 ) -> list[tuple]:
-    """The lines of a text file as fields parted by spaces, one of `kinds` (int, str) for each; empty lines are skipped.
+    """Read the lines of a text file, without empty ones, as tuples of fields.
 
-    header: how many lines come before. Raises `DatasetError` naming the file, and the line that is broken.
+    Args:
+        source: The data set, for messages.
+        path: The file; its fields are separated by spaces.
+        kinds: The parser of each field (int, str).
+        header: Number of lines to skip.
+
+    Raises:
+        DatasetError: The file is missing or unreadable, or a line is malformed.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
-        raise source.spoilt(f"{path} is missing.", path) from None
+        raise source.damaged("file-missing", f"{path} is missing.", path) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise source.spoilt(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}.") from None
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise source.damaged("not-readable", f"{path} cannot be read: {reason}.") from None
     numbered = [(number, line.split()) for number, line in enumerate(lines, 1) if number > header and line.strip()]
-    return [_row(source, path, number, fields, kinds) for number, fields in numbered]
+    return [_parse_row(source, path, number, fields, kinds) for number, fields in numbered]
 
 
-def _row(
+def _parse_row(
     source: OfficialDataset, path: Path, number: int, fields: list[str], kinds: Sequence[Callable[[str], Any]]
 ) -> tuple:
     try:
         return tuple(kind(field) for kind, field in zip(kinds, fields, strict=True))
     except ValueError:
-        raise source.spoilt(f"line {number} of {path} is broken: {' '.join(fields)[:80]!r}.") from None
+        line = " ".join(fields)[:80]
+        raise source.damaged("broken-line", f"line {number} of {path} is broken: {line!r}.") from None
 
 
 def listed_dataset(
@@ -146,10 +172,18 @@ def listed_dataset(
     titles: Mapping[Any, str] | None = None,
     factors: Mapping[str, np.ndarray] | None = None,
 ) -> Dataset:
-    """The listed images as a data set, in the list's order, once they are known to be as many as published and there.
+    """Return the listed images as a data set, in the list's order.
 
-    titles: class -> its name; by default the class itself is the name. Raises `DatasetError` for a name that leads out
-    of the folder or is listed twice, for other counts than `expected`, and for files that are missing.
+    Args:
+        source: The data set.
+        split: The split's name.
+        listing: The split's images.
+        expected: The published counts.
+        titles: Names of the classes (default: the classes themselves).
+        factors: Factors of the data set.
+
+    Raises:
+        DatasetError: A name leads out of the folder or is listed twice, the counts differ, or a file is missing.
     """
     _check_names(source, listing)
     source.check_counts(listing.path, split, listing.counts, expected)
@@ -170,42 +204,46 @@ def _check_names(source: OfficialDataset, listing: Listing) -> None:
     for name in listing.names:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or str(path) != name or not path.name or "\0" in name:
-            raise source.spoilt(f"{listing.path} lists {name[:80]!r}, which is no file below {listing.base}.")
+            raise source.damaged(
+                "unsafe-name", f"{listing.path} lists {name[:80]!r}, which is not a file below {listing.base}."
+            )
     if len(set(listing.names)) < len(listing.names):
         twice, _ = Counter(listing.names).most_common(1)[0]
-        raise source.spoilt(f"{listing.path} lists {twice} twice.")
+        raise source.damaged("duplicate-image", f"{listing.path} lists {twice} twice.")
 
 
 def _check_files(source: OfficialDataset, listing: Listing) -> None:
-    """Raise `DatasetError` naming the first of the listed files that are not there."""
+    """Raise `DatasetError` that names the first missing files."""
     wanted: dict[str, list[str]] = defaultdict(list)
     for name in listing.names:
         folder, _, file = name.rpartition("/")
         wanted[folder].append(file)
-    # One listing of a folder is many times faster than asking for each of its files, above all over a network.
-    there = {folder: _files(source, listing.base / folder) for folder in wanted}
-    lacking = [
-        str(PurePosixPath(folder, file)) for folder in wanted for file in wanted[folder] if file not in there[folder]
+    # Listing a folder once is many times faster than asking for each of its files, above all over a network.
+    present = {folder: _files(source, listing.base / folder) for folder in wanted}
+    missing = [
+        str(PurePosixPath(folder, file)) for folder in wanted for file in wanted[folder] if file not in present[folder]
     ]
-    if lacking:
-        more = " and others" if len(lacking) > _MAX_NAMED else ""
-        raise source.spoilt(
-            f"{listing.base} lacks {len(lacking):,} of the {len(listing.names):,} files that {listing.path} lists: "
-            f"{', '.join(lacking[:_MAX_NAMED])}{more}. It may have been extracted only in part.",
+    if missing:
+        more = " and others" if len(missing) > _MAX_NAMED else ""
+        raise source.damaged(
+            "files-missing",
+            f"{listing.base} lacks {len(missing):,} of the {len(listing.names):,} files that {listing.path} lists: "
+            f"{', '.join(missing[:_MAX_NAMED])}{more}. It may have been extracted only in part.",
             listing.base,
         )
 
 
 def _files(source: OfficialDataset, folder: Path) -> frozenset[str]:
-    """The names of the files in `folder`; none where it isn't there."""
+    """Return the names of the files in a folder, none if it does not exist."""
     try:
         with os.scandir(folder) as entries:
             return frozenset(entry.name for entry in entries if entry.is_file())
     except (FileNotFoundError, NotADirectoryError):
         return frozenset()
     except OSError as error:
-        raise source.spoilt(f"the folder {folder} cannot be read: {error.strerror}.") from None
+        raise source.damaged("not-readable", f"the folder {folder} cannot be read: {error.strerror}.") from None
 
 
 RECALL_DEPTHS = {"sop": (1, 10, 100, 1000), "inshop": (1, 10, 20, 30)}
-"""As the authors of the splits do (Oh Song et al. 2016; Liu et al. 2016). All others: 1, 2, 4, 8."""
+"""Depths K of recall, as the authors of the splits report it (Oh Song et al. 2016; Liu et al. 2016). Data sets that are
+not listed: 1, 2, 4, 8."""

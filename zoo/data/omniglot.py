@@ -1,7 +1,7 @@
-"""Omniglot, small sets: handwritten characters, 20 drawers each (Lake, Salakhutdinov, Tenenbaum, Science 2015).
+"""Omniglot, small sets: handwritten characters, each by 20 drawers (Lake, Salakhutdinov, Tenenbaum, Science 2015).
 
-Split by alphabet, so that test characters are of alphabets never seen in training: train = all of background set
-"small 1" (5 alphabets, 136 characters), test = the alphabets that only "small 2" has (3 alphabets, 106 characters).
+It is split by alphabet: train is the whole background set "small 1" (5 alphabets, 136 characters), test the alphabets
+that only "small 2" has (3 alphabets, 106 characters).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ALPHABETS = _TRAIN + _TEST
 
 @dataclass(frozen=True)
 class SplitSource:
-    """Where a split comes from: a file, the alphabets taken from it, and how many characters those have together."""
+    """Source of a split: a file, the alphabets taken from it, and the number of their characters."""
 
     file: PublishedFile
     alphabets: tuple[str, ...]
@@ -40,7 +40,7 @@ class SplitSource:
 
     @property
     def folder(self) -> str:
-        """The zip's only top folder, and its name once extracted."""
+        """The name of the only folder at the top of the zip file."""
         return self.file.name.removesuffix(".zip")
 
 
@@ -67,11 +67,18 @@ SOURCES = {
 
 
 def load(split: str, data: str | Path | None = None, base_url: str = BASE_URL) -> Dataset:
-    """One split: 105 x 105 black-on-white PNG, classes "Alphabet/characterNN", sorted.
+    """Return one split: black-on-white PNG of 105 x 105 pixels, classes "Alphabet/characterNN", sorted.
 
-    Taken from the zip file or its extracted folder in `data`; where that is None, in `ZOO_DATA` or the download cache,
-    else downloaded from `base_url` into the cache. Factors: `alphabet` (index into ALPHABETS) and `drawer` (1 to 20).
-    Raises `DatasetError` if it is nowhere, incomplete, or not as published.
+    The factors are `alphabet` (index into ALPHABETS) and `drawer` (1 to 20).
+
+    Args:
+        split: "train" or "test".
+        data: The folder with the zip file or its extracted folder. By default these are looked for in `ZOO_DATA` and
+            the download cache, and else downloaded into the cache.
+        base_url: The address of the folder to download from.
+
+    Raises:
+        DatasetError: The data is missing, incomplete or not as published, or the download failed.
     """
     source = SOURCES[split]
     images = _read(source, data, base_url)
@@ -94,7 +101,7 @@ def load(split: str, data: str | Path | None = None, base_url: str = BASE_URL) -
 
 
 def _read(source: SplitSource, data: str | Path | None, base_url: str) -> Mapping[str, ImageLike]:
-    """The split's images by name, `<root>/<alphabet>/<character>/<file>.png`."""
+    """Return the split's images by name, `<root>/<alphabet>/<character>/<file>.png`."""
     roots = data_roots(data)
     for root in roots:
         if (root / source.file.name).is_file():
@@ -103,9 +110,10 @@ def _read(source: SplitSource, data: str | Path | None, base_url: str) -> Mappin
             return _from_folder(root / source.folder, source, base_url)
     if data is not None:
         raise DatasetError(
-            f"{data} holds no Omniglot: expected {source.file.name} or the folder {source.folder} in it. "
-            "Name the folder that does, or none, and it is taken from ZOO_DATA or downloaded from "
-            f"{_address(source.file, base_url)}."
+            f"{data} does not hold Omniglot: expected {source.file.name} or the folder {source.folder} in it. Name the "
+            "folder that does. Without --data it is read from ZOO_DATA or downloaded from "
+            f"{_address(source.file, base_url)}.",
+            code="dataset-missing",
         )
     return _from_zip(_download(source.file, roots, base_url), source, base_url, fetched=True)
 
@@ -122,28 +130,30 @@ def _download(file: PublishedFile, roots: Sequence[Path], base_url: str) -> Path
         raise DatasetError(
             f"Omniglot's {file.name} is in none of {', '.join(map(str, roots))}, and fetching it failed: {error} "
             f"Get it from {url} on another machine, put it into one of these folders (or name its folder with --data), "
-            "and run again."
+            "and run again.",
+            code=error.code,
         ) from None
 
 
 def _from_zip(path: Path, source: SplitSource, base_url: str, fetched: bool) -> dict[str, ImageLike]:
-    """fetched: whether it would be downloaded if it were not there."""
-    found = sha256_of(path)
-    if found != source.file.sha256:
-        raise DatasetError(
-            f"{path} is not the published {source.file.name}: its sha256 is {found}, expected {source.file.sha256}. "
-            + _instead(_address(source.file, base_url), fetched)
+    """Read the images of a zip file; `fetched` tells whether a missing one is downloaded."""
+    sha256 = sha256_of(path)
+    if sha256 != source.file.sha256:
+        url = _address(source.file, base_url)
+        advice = (
+            f"Delete it, and it will be downloaded again from {url}."
+            if fetched
+            else f"Get it from {url} and put it in its place; nothing is downloaded into a folder given by --data."
         )
-    # A few hundred bytes an image: all of them are read at once, and no open file is shared between threads.
+        raise DatasetError(
+            f"{path} is not the published {source.file.name}: its sha256 is {sha256}, expected {source.file.sha256}. "
+            f"{advice}",
+            code="wrong-hash",
+        )
+    # Images have a few hundred bytes: all of them are read at once, so that no open file is shared between threads.
     with ZipFile(path) as archive:
         images = {name: archive.read(name) for name in archive.namelist() if _belongs(name, source)}
     return _complete(images, source, path, base_url)
-
-
-def _instead(url: str, fetched: bool) -> str:
-    if fetched:
-        return f"Delete it, and it will be fetched again from {url}."
-    return f"Get it from {url} and put it in its place; nothing is fetched into a folder that is named."
 
 
 def _from_folder(folder: Path, source: SplitSource, base_url: str) -> dict[str, ImageLike]:
@@ -152,7 +162,7 @@ def _from_folder(folder: Path, source: SplitSource, base_url: str) -> dict[str, 
 
 
 def _belongs(name: str, source: SplitSource) -> bool:
-    """Whether `name` is an image of one of the split's alphabets."""
+    """Return whether a file is an image of one of the split's alphabets."""
     parts = PurePosixPath(name).parts
     return (
         len(parts) == 4
@@ -162,13 +172,14 @@ def _belongs(name: str, source: SplitSource) -> bool:
     )
 
 
-def _complete(images: Mapping[str, ImageLike], source: SplitSource, where: Path, base_url: str) -> dict[str, ImageLike]:
-    """The images, or `DatasetError` where some are missing or too many."""
+def _complete(images: Mapping[str, ImageLike], source: SplitSource, path: Path, base_url: str) -> dict[str, ImageLike]:
+    """Return the images; raise `DatasetError` if their number is not the published one."""
     characters = len({PurePosixPath(name).parent for name in images})
     if characters != source.characters or len(images) != source.characters * DRAWERS:
         raise DatasetError(
-            f"{where} holds {len(images)} images of {characters} characters of {', '.join(source.alphabets)}; "
+            f"{path} holds {len(images)} images of {characters} characters of {', '.join(source.alphabets)}; "
             f"expected {source.characters * DRAWERS} of {source.characters}. Put {source.file.name} in its place; "
-            f"it comes from {_address(source.file, base_url)}."
+            f"it comes from {_address(source.file, base_url)}.",
+            code="wrong-counts",
         )
     return dict(images)

@@ -1,4 +1,4 @@
-"""From images to the uint8 pixels that every runtime takes: the one path that training, export and serving share."""
+"""Preprocessing of images to the uint8 pixels that every runtime takes; training, export and serving share it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,22 @@ if TYPE_CHECKING:
 
 INTERPOLATIONS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
 
+# Bounds of mean and std on the pixel scale 0..1: values beyond them would give infinity or NaN.
 MAX_STATISTIC, MIN_STD = 1e4, 1e-4
-"""Of preprocessing, on the scale 0..1: what lies beyond is no statistic of pixels, and gives infinity or NaN."""
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How an image becomes the network's pixels: short side to `resize`, centre square of `crop`, `mode` L or RGB.
+    """Preprocessing of a model: resize the short side, cut the centre square, convert to grey or RGB.
 
-    `mean` and `std` hold one value a channel on the scale 0..1; the network itself applies them, so that every
-    runtime takes plain uint8 pixels.
+    Attributes:
+        resize: Short side in pixels after resizing.
+        crop: Side of the centre square in pixels.
+        mode: "L" (grey) or "RGB".
+        interpolation: One of `INTERPOLATIONS`.
+        mean: Mean of each channel on the scale 0..1. The network applies `mean` and `std` itself, so that every runtime
+            takes plain uint8 pixels.
+        std: Standard deviation of each channel on the scale 0..1.
     """
 
     resize: int
@@ -52,7 +58,7 @@ class Preprocessing:
 
     def _check_range(self, key: str, kind: str, least: float) -> None:
         values: tuple[float, ...] = getattr(self, key)
-        if not all(least <= value <= MAX_STATISTIC for value in values):  # which NaN is not either
+        if not all(least <= value <= MAX_STATISTIC for value in values):  # false for NaN, too
             raise CardError(
                 f"preprocessing.{key} is {list(values)}; expected {kind} from {least:g} to {MAX_STATISTIC:g}, on "
                 "the scale 0 to 1 of the pixels."
@@ -60,34 +66,46 @@ class Preprocessing:
 
     @property
     def channels(self) -> int:
+        """Number of channels."""
         return 1 if self.mode == "L" else 3
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(height, width, channels) of one preprocessed image."""
+        """Shape (height, width, channels) of one preprocessed image."""
         return self.crop, self.crop, self.channels
 
 
-def to_pixels(source: ImageLike, how: Preprocessing, limits: Limits | None = None) -> np.ndarray:
-    """Return one image as uint8 [crop, crop, channels]. Raises `ImageError` for an image that cannot be decoded.
+def to_pixels(source: ImageLike, preprocessing: Preprocessing, limits: Limits | None = None) -> np.ndarray:
+    """Return the preprocessed pixels of one image.
 
-    limits: of the file and its pixels (default: `zoo.data.images.DEFAULT_LIMITS`).
+    Args:
+        source: The image.
+        preprocessing: The model's preprocessing.
+        limits: Limits on the file and its pixels (default: `zoo.data.images.DEFAULT_LIMITS`).
+
+    Returns:
+        uint8 [crop, crop, channels].
+
+    Raises:
+        ImageError: The image cannot be decoded.
     """
     from zoo.data.images import DEFAULT_LIMITS, open_image
 
-    image = open_image(source, limits or DEFAULT_LIMITS, draft=how.resize).convert(how.mode)
-    image = _centre_square(image, how)
-    return np.asarray(image, dtype=np.uint8).reshape(how.shape)
+    image = open_image(source, limits or DEFAULT_LIMITS, draft=preprocessing.resize)
+    image = _centre_square(image.convert(preprocessing.mode), preprocessing)
+    return np.asarray(image, dtype=np.uint8).reshape(preprocessing.shape)
 
 
-def _centre_square(image: Image.Image, how: Preprocessing) -> Image.Image:
-    """The centre crop of the image after its short side became `resize`.
+def _centre_square(image: Image.Image, preprocessing: Preprocessing) -> Image.Image:
+    """Return the centre crop of the resized image.
 
-    Cropped in the source's coordinates and resized in one step: a 1 x 100,000,000 image never becomes a wide one.
+    The crop is computed in the source's coordinates and resized in one step, so that an image of 1 x 100,000,000
+    pixels is never enlarged to a huge one.
     """
     from PIL import Image
 
-    side = min(image.size) * how.crop / how.resize
+    side = min(image.size) * preprocessing.crop / preprocessing.resize
     left, top = (image.width - side) / 2, (image.height - side) / 2
     box = left, top, left + side, top + side
-    return image.resize((how.crop, how.crop), Image.Resampling[how.interpolation.upper()], box=box)
+    resampling = Image.Resampling[preprocessing.interpolation.upper()]
+    return image.resize((preprocessing.crop, preprocessing.crop), resampling, box=box)

@@ -1,21 +1,8 @@
-"""CUB, Cars196, SOP, In-Shop.
+"""CUB-200-2011, Cars196, Stanford Online Products and In-Shop Clothes Retrieval, in the layouts of their archives.
 
-Cars196, the Stanford Cars: 16,185 photographs of 196 models (Krause, Stark, Deng, Fei-Fei 2013, 3D Object
-Representations for Fine-Grained Categorization).
-
-Split by class, as metric learning does (Oh Song et al. 2016, Lifted Structured Feature Embedding): the
-first 98 classes train, the other 98 test. The authors' own split, within classes, isn't used.
-
-CUB-200-2011: photographs of 200 kinds of birds (Wah, Branson, Welinder, Perona, Belongie 2011, CNS-TR-2011-001).
-
-Split by class, as metric learning does (Oh Song et al. 2016, Lifted Structured Feature Embedding): the
-first 100 classes train, the other 100 test. The authors' own split, within classes, isn't used.
-
-In-Shop Clothes Retrieval of DeepFashion: 52,712 photographs of 7,982 garments (Liu, Luo, Qiu, Wang, Tang 2016,
-DeepFashion). The split, by garment, is the authors' own; the test images are queries and a gallery.
-
-Stanford Online Products: 120,053 pictures of 22,634 things for sale (Oh Song, Xiang, Jegelka, Savarese 2016,
-Deep Metric Learning via Lifted Structured Feature Embedding). The split, by class, is the authors' own.
+CUB and Cars are split by class (Oh Song et al. 2016, Deep Metric Learning via Lifted Structured Feature Embedding): the
+first half of the classes trains, the other half tests; their authors' own splits, within classes, are not used. The
+splits of SOP and In-Shop are their authors' own.
 """
 
 from __future__ import annotations
@@ -31,6 +18,61 @@ from zoo.data.dataset import Dataset
 from zoo.data.official import Counts, Listing, OfficialDataset, listed_dataset, read_rows
 from zoo.errors import missing
 
+CUB_SOURCE = OfficialDataset(
+    name="cub",
+    title="CUB-200-2011",
+    home="https://www.vision.caltech.edu/datasets/cub_200_2011/",
+    folders=("CUB_200_2011",),
+    marks=("images.txt",),
+    archives=("CUB_200_2011.tgz",),
+    unfetched="It is not fetched for you: its photographs are others' own, for research that is not commercial alone.",
+)
+CUB_EXPECTED = {"train": Counts(5_864, 100), "test": Counts(5_924, 100)}
+
+
+def load_cub(split: str, data: str | Path | None = None, expected: Mapping[str, Counts] = CUB_EXPECTED) -> Dataset:
+    """Return a split of CUB-200-2011: photographs of 200 kinds of birds (Wah et al. 2011, CNS-TR-2011-001).
+
+    Images are paths of JPEG files of about 500 x 375 pixels; classes are named as their folders
+    ("001.Black_footed_Albatross"). The layout is `images.txt`, `image_class_labels.txt` and `images/`.
+
+    Args:
+        split: "train" or "test".
+        data: The only folder to look in, None for `ZOO_DATA` and the download cache.
+        expected: Published counts of each split.
+
+    Raises:
+        DatasetError: The data set is missing, incomplete or not as published.
+    """
+    root = CUB_SOURCE.find(data)
+    path = root / "images.txt"
+    images = read_rows(CUB_SOURCE, path, (int, str))
+    labels = read_rows(CUB_SOURCE, root / "image_class_labels.txt", (int, int))
+    if sorted(number for number, _ in images) != sorted(number for number, _ in labels):
+        raise CUB_SOURCE.damaged(
+            "inconsistent-lists", f"{path} and image_class_labels.txt do not number the same images."
+        )
+    class_of = dict(labels)
+    training_classes = expected["train"].classes
+    rows = [(name, class_of[number]) for number, name in images]
+    rows = [(name, label) for name, label in rows if (label <= training_classes) == (split == "train")]
+    listing = Listing(path, root / "images", [name for name, _ in rows], [label for _, label in rows])
+    return listed_dataset(CUB_SOURCE, split, listing, expected[split], _cub_titles(listing))
+
+
+def _cub_titles(listing: Listing) -> dict[int, str]:
+    """Return the folder of each class, by class number."""
+    titles: dict[int, str] = {}
+    for name, label in zip(listing.names, listing.classes, strict=True):
+        folder = name.rpartition("/")[0]
+        if titles.setdefault(label, folder) != folder:
+            raise CUB_SOURCE.damaged(
+                "inconsistent-lists",
+                f"{listing.path}: class {label} has images in both {titles[label]} and {folder}.",
+            )
+    return titles
+
+
 CARS_SOURCE = OfficialDataset(
     name="cars",
     title="Cars196",
@@ -45,7 +87,7 @@ CARS_EXPECTED = {"train": Counts(8_054, 98), "test": Counts(8_131, 98)}
 
 @dataclass(frozen=True)
 class _Annotations:
-    """What is known of all images: names relative to the root, class numbers from 1, and the classes' names."""
+    """Annotations of all images: names relative to the root, class numbers from 1, and the names of the classes."""
 
     path: Path
     names: list[str]
@@ -54,21 +96,32 @@ class _Annotations:
 
 
 def load_cars(split: str, data: str | Path | None = None, expected: Mapping[str, Counts] = CARS_EXPECTED) -> Dataset:
-    """One split, as paths of JPEG files of many sizes; classes as published ("AM General Hummer SUV 2000").
+    """Return a split of Cars196: 16,185 photographs of 196 models of cars (Krause et al. 2013).
 
-    Read are either `cars_annos.mat` and `car_ims/`, or `devkit/`, `cars_train/` and `cars_test/`, the devkit with
-    `cars_meta.mat`, `cars_train_annos.mat` and `cars_test_annos_withlabels.mat` (which may also lie beside it).
-    Raises `DatasetError` if it is nowhere, incomplete, or not as published, and `MissingDependencyError` without SciPy.
+    Images are paths of JPEG files of many sizes; classes are named as published ("AM General Hummer SUV 2000"). The
+    layout is either `cars_annos.mat` and `car_ims/`, or `devkit/`, `cars_train/` and `cars_test/`. The devkit holds
+    `cars_meta.mat`, `cars_train_annos.mat` and `cars_test_annos_withlabels.mat`, which may also be beside it.
+
+    Args:
+        split: "train" or "test".
+        data: The only folder to look in, None for `ZOO_DATA` and the download cache.
+        expected: Published counts of each split.
+
+    Raises:
+        DatasetError: The data set is missing, incomplete or not as published.
+        MissingDependencyError: SciPy is not installed.
     """
     root = CARS_SOURCE.find(data)
-    in_two = (root / "devkit").is_dir() and not (root / "car_ims").is_dir()
-    known = _read_two_folders(root) if in_two else _read_one_folder(root)
-    if wrong := sorted({number for number in known.numbers if not 1 <= number <= len(known.classes)}):
-        raise CARS_SOURCE.spoilt(f"{known.path} has class {wrong[0]}, but names {len(known.classes)} classes.")
-    trains = expected["train"].classes
-    chosen = [i for i, number in enumerate(known.numbers) if (number <= trains) == (split == "train")]
-    listing = Listing(known.path, root, [known.names[i] for i in chosen], [known.numbers[i] for i in chosen])
-    return listed_dataset(CARS_SOURCE, split, listing, expected[split], dict(enumerate(known.classes, 1)))
+    two_folders = (root / "devkit").is_dir() and not (root / "car_ims").is_dir()
+    cars = _read_two_folders(root) if two_folders else _read_one_folder(root)
+    if wrong := sorted({number for number in cars.numbers if not 1 <= number <= len(cars.classes)}):
+        raise CARS_SOURCE.damaged(
+            "unknown-class", f"{cars.path} has class {wrong[0]}, but names {len(cars.classes)} classes."
+        )
+    training_classes = expected["train"].classes
+    rows = [i for i, number in enumerate(cars.numbers) if (number <= training_classes) == (split == "train")]
+    listing = Listing(cars.path, root, [cars.names[i] for i in rows], [cars.numbers[i] for i in rows])
+    return listed_dataset(CARS_SOURCE, split, listing, expected[split], dict(enumerate(cars.classes, 1)))
 
 
 def _read_one_folder(root: Path) -> _Annotations:
@@ -78,23 +131,23 @@ def _read_one_folder(root: Path) -> _Annotations:
 
 def _read_two_folders(root: Path) -> _Annotations:
     devkit = root / "devkit"
-    # The labels of the test images were published later, as a file of their own.
-    late = "cars_test_annos_withlabels.mat"
-    tested = root / late if (root / late).is_file() else devkit / late
+    # The labels of the test images were published later, in a separate file.
+    file = "cars_test_annos_withlabels.mat"
+    test_annotations = root / file if (root / file).is_file() else devkit / file
     names, numbers = _read_annotations(devkit / "cars_train_annos.mat", "fname")
-    test_names, test_numbers = _read_annotations(tested, "fname")
+    test_names, test_numbers = _read_annotations(test_annotations, "fname")
     files = [f"cars_train/{name}" for name in names] + [f"cars_test/{name}" for name in test_names]
     return _Annotations(devkit, files, numbers + test_numbers, _read_class_names(devkit / "cars_meta.mat"))
 
 
 def _read_annotations(path: Path, name: str) -> tuple[list[str], list[int]]:
-    """The field `name` and the class of each entry of a MAT file's `annotations`."""
+    """Return the field `name` and the class of each entry of a MAT file's `annotations`."""
     entries = _read_variable(path, "annotations")
     try:
         return [str(value) for value in entries[name]], [int(value) for value in entries["class"]]
     except (IndexError, ValueError, TypeError):
-        raise CARS_SOURCE.spoilt(
-            f"the annotations in {path} do not have a {name} and a class for each image."
+        raise CARS_SOURCE.damaged(
+            "not-readable", f"the annotations in {path} do not have a {name} and a class for each image."
         ) from None
 
 
@@ -103,62 +156,56 @@ def _read_class_names(path: Path) -> list[str]:
 
 
 def _read_variable(path: Path, variable: str) -> np.ndarray:
-    """A variable of a MAT file, at least 1-D; a struct array has one field a column."""
+    """Return a variable of a MAT file, at least 1-D; a struct array is indexed by field."""
     try:
         from scipy.io import loadmat
     except ImportError:
         raise missing("SciPy", "cars") from None
     if not path.is_file():
-        raise CARS_SOURCE.spoilt(f"{path} is missing.", path)
+        raise CARS_SOURCE.damaged("file-missing", f"{path} is missing.", path)
     try:
-        found: Any = loadmat(path, squeeze_me=True, variable_names=[variable])[variable]
+        value: Any = loadmat(path, squeeze_me=True, variable_names=[variable])[variable]
     except Exception as error:  # SciPy's reader raises nearly anything on damaged data
-        raise CARS_SOURCE.spoilt(
-            f"{path} cannot be read for its {variable}: {error or type(error).__name__}."
+        raise CARS_SOURCE.damaged(
+            "not-readable", f"{path} cannot be read for its {variable}: {error or type(error).__name__}."
         ) from None
-    return np.atleast_1d(found)
+    return np.atleast_1d(value)
 
 
-CUB_SOURCE = OfficialDataset(
-    name="cub",
-    title="CUB-200-2011",
-    home="https://www.vision.caltech.edu/datasets/cub_200_2011/",
-    folders=("CUB_200_2011",),
-    marks=("images.txt",),
-    archives=("CUB_200_2011.tgz",),
-    unfetched="It is not fetched for you: its photographs are others' own, for research that is not commercial alone.",
+SOP_SOURCE = OfficialDataset(
+    name="sop",
+    title="Stanford Online Products",
+    home="https://cvgl.stanford.edu/projects/lifted_struct/",
+    folders=("Stanford_Online_Products",),
+    marks=("Ebay_train.txt", "Ebay_test.txt"),
+    archives=("Stanford_Online_Products.zip",),
+    unfetched="It is not fetched for you: its pictures are sellers' own, and its authors gave no licence for them.",
 )
-CUB_EXPECTED = {"train": Counts(5_864, 100), "test": Counts(5_924, 100)}
+SOP_EXPECTED = {"train": Counts(59_551, 11_318), "test": Counts(60_502, 11_316)}
 
 
-def load_cub(split: str, data: str | Path | None = None, expected: Mapping[str, Counts] = CUB_EXPECTED) -> Dataset:
-    """One split of the folder `CUB_200_2011` as its archive holds it: paths of JPEG files of about 500 x 375.
+def load_sop(split: str, data: str | Path | None = None, expected: Mapping[str, Counts] = SOP_EXPECTED) -> Dataset:
+    """Return a split of Stanford Online Products: 120,053 pictures of 22,634 products (Oh Song et al. 2016).
 
-    Read are `images.txt`, `image_class_labels.txt` and `images/`. Classes are named as the folders
-    ("001.Black_footed_Albatross"); those numbered up to the count of training classes are for training.
-    Raises `DatasetError` if it is nowhere, incomplete, or not as published.
+    Images are paths of JPEG files of many sizes; classes are named "bicycle/00001". The layout is `Ebay_train.txt`,
+    `Ebay_test.txt` and the folders `bicycle_final` to `toaster_final`. The factor `super_class` is the published number
+    of the kind of product (1 to 12).
+
+    Args:
+        split: "train" or "test".
+        data: The only folder to look in, None for `ZOO_DATA` and the download cache.
+        expected: Published counts of each split.
+
+    Raises:
+        DatasetError: The data set is missing, incomplete or not as published.
     """
-    root = CUB_SOURCE.find(data)
-    path = root / "images.txt"
-    images = read_rows(CUB_SOURCE, path, (int, str))
-    labels = read_rows(CUB_SOURCE, root / "image_class_labels.txt", (int, int))
-    if sorted(number for number, _ in images) != sorted(number for number, _ in labels):
-        raise CUB_SOURCE.spoilt(f"{path} and image_class_labels.txt do not number the same images.")
-    class_of = dict(labels)
-    trains = expected["train"].classes
-    chosen = [(name, class_of[number]) for number, name in images if (class_of[number] <= trains) == (split == "train")]
-    listing = Listing(path, root / "images", [name for name, _ in chosen], [label for _, label in chosen])
-    return listed_dataset(CUB_SOURCE, split, listing, expected[split], _cub_titles(listing))
-
-
-def _cub_titles(listing: Listing) -> dict[int, str]:
-    """Class number -> the folder that its images lie in."""
-    titles: dict[int, str] = {}
-    for name, label in zip(listing.names, listing.classes, strict=True):
-        folder = name.rpartition("/")[0]
-        if titles.setdefault(label, folder) != folder:
-            raise CUB_SOURCE.spoilt(f"{listing.path}: class {label} has images in both {titles[label]} and {folder}.")
-    return titles
+    root = SOP_SOURCE.find(data)
+    path = root / f"Ebay_{split}.txt"
+    rows = read_rows(SOP_SOURCE, path, (int, int, int, str), header=1)
+    listing = Listing(path, root, [name for *_, name in rows], [label for _, label, _, _ in rows])
+    titles = {label: f"{name.partition('/')[0].removesuffix('_final')}/{label:05d}" for _, label, _, name in rows}
+    factors = {"super_class": np.array([kind for _, _, kind, _ in rows], dtype=np.int64)}
+    return listed_dataset(SOP_SOURCE, split, listing, expected[split], titles, factors)
 
 
 INSHOP_SOURCE = OfficialDataset(
@@ -183,11 +230,19 @@ _PARTS = {"train": ("train",), "test": ("query", "gallery")}
 def load_inshop(
     split: str, data: str | Path | None = None, expected: Mapping[str, Counts] = INSHOP_EXPECTED
 ) -> Dataset:
-    """One split as its archives hold it: paths of JPEG files of 256 x 256, classes "id_00000001", sorted.
+    """Return a split of In-Shop Clothes Retrieval: 52,712 photographs of 7,982 garments (Liu et al. 2016, DeepFashion).
 
-    Read are `Eval/list_eval_partition.txt` and `Img/img/` (`list_eval_partition.txt` and `img/` do as well).
-    Factor of the test split: `query`, 1 for the images that search, 0 for the gallery, the only ones searched.
-    Raises `DatasetError` if it is nowhere, incomplete, or not as published.
+    Images are paths of JPEG files of 256 x 256 pixels; classes are named "id_00000001" and sorted. The layout is
+    `Eval/list_eval_partition.txt` and `Img/img/`, or `list_eval_partition.txt` and `img/`. The test split has the
+    factor `query`: 1 for queries, 0 for the gallery that they search.
+
+    Args:
+        split: "train" or "test".
+        data: The only folder to look in, None for `ZOO_DATA` and the download cache.
+        expected: Published counts of each split, of the queries and of the gallery.
+
+    Raises:
+        DatasetError: The data set is missing, incomplete or not as published.
     """
     root = INSHOP_SOURCE.find(data)
     path = next(
@@ -207,35 +262,7 @@ def load_inshop(
 
 
 def _parse_part(text: str) -> str:
-    """`text`, if it is what the list may say of an image; else a `ValueError`, which makes the line a broken one."""
+    """Return the part of an image; raise `ValueError`, which marks the line as broken, for an unknown one."""
     if text not in ("train", "query", "gallery"):
         raise ValueError(text)
     return text
-
-
-SOP_SOURCE = OfficialDataset(
-    name="sop",
-    title="Stanford Online Products",
-    home="https://cvgl.stanford.edu/projects/lifted_struct/",
-    folders=("Stanford_Online_Products",),
-    marks=("Ebay_train.txt", "Ebay_test.txt"),
-    archives=("Stanford_Online_Products.zip",),
-    unfetched="It is not fetched for you: its pictures are sellers' own, and its authors gave no licence for them.",
-)
-SOP_EXPECTED = {"train": Counts(59_551, 11_318), "test": Counts(60_502, 11_316)}
-
-
-def load_sop(split: str, data: str | Path | None = None, expected: Mapping[str, Counts] = SOP_EXPECTED) -> Dataset:
-    """One split of the folder `Stanford_Online_Products` as its archive holds it: paths of JPEG files of many sizes.
-
-    Read are `Ebay_train.txt` or `Ebay_test.txt`, and the folders `bicycle_final` to `toaster_final`. Classes are named
-    "bicycle/00001". Factor: `super_class`, the published number of the kind of thing (1 to 12).
-    Raises `DatasetError` if it is nowhere, incomplete, or not as published.
-    """
-    root = SOP_SOURCE.find(data)
-    path = root / f"Ebay_{split}.txt"
-    rows = read_rows(SOP_SOURCE, path, (int, int, int, str), header=1)
-    listing = Listing(path, root, [name for *_, name in rows], [label for _, label, _, _ in rows])
-    titles = {label: f"{name.partition('/')[0].removesuffix('_final')}/{label:05d}" for _, label, _, name in rows}
-    factors = {"super_class": np.array([kind for _, _, kind, _ in rows], dtype=np.int64)}
-    return listed_dataset(SOP_SOURCE, split, listing, expected[split], titles, factors)

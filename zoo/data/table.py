@@ -1,14 +1,14 @@
 """CSV files of images: labels, splits, queries and metadata.
 
-`load` reads a table in place of a folder as a data set; `read_table` and `read_label_file` read labels and metadata.
-All read UTF-8 with a header, and refuse a row of more cells than the header.
+`load` reads a table as a data set; `read_table` and `read_label_file` read labels and metadata for a gallery. Files are
+UTF-8 with a header; a row with more cells than the header is refused.
 """
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,53 +22,54 @@ from zoo.paths import expand, is_folder
 
 IMAGE, LABEL, SPLIT, QUERY = "image", "label", "split", "query"
 PATH = "path"
-"""The name of the column image in the tables that `zoo embed` writes and `zoo index --labels` reads."""
+"""The name of the image column in the tables that `zoo embed` writes and `zoo index --labels` reads."""
 
 BOOLEANS = {"1": True, "true": True, "0": False, "false": False}
-"""The values of a cell that says whether an image searches."""
+"""Values of a cell that says whether an image is a query."""
 
-_WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+# Longer numbers do not fit into 64 bits without loss: they are identifiers.
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _DECIMAL = re.compile(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,30})?")
-"""As many digits as 64 bits, whole or floating, hold of every number: longer ones are names."""
 _TRUE_OR_FALSE = {"true": True, "false": False}
 
 Row = Mapping[str, str]
 
 
 def is_table(path: str | Path) -> bool:
-    """Return whether a path names a table and not a folder."""
+    """Return whether a path has the suffix .csv and is not a folder."""
     return expand(path).suffix.lower() == ".csv" and not is_folder(path)
 
 
 def has_splits(path: str | Path) -> bool:
-    """Return whether the table has the column split. Raises what `load` raises, except for missing labels."""
+    """Return whether the table has the column split; raise the errors of `read_image_rows`."""
     return SPLIT in read_image_rows(path)[0]
 
 
 def check_splits(path: str | Path) -> None:
-    """Raise `DatasetError` unless every class is of one split, and there are both; else what `load` raises."""
+    """Raise `DatasetError` unless the table has both splits and every class is in one of them; see also `load`."""
     path = expand(path)
     rows = read_image_rows(path, labelled=True)
     if SPLIT not in rows[0]:
         raise DatasetError(
             f"{path} has no column {SPLIT}, and a study measures on classes that it did not train on: add the column, "
-            "with train or test in every row, so that no class is in both."
+            "with train or test in every row, so that no class is in both.",
+            code="no-splits",
         )
     train, test = (set(_split_dataset(path, rows, split).classes) for split in SPLITS)
     if both := sorted(train & test):
         raise DatasetError(
             f"{path} has {len(both)} class(es) in both splits ({', '.join(both[:5])}), and a study measures on classes "
-            "that it did not train on: let each be in one of them."
+            "that it did not train on: put each class into one split.",
+            code="class-in-both-splits",
         )
 
 
 def load(split: str, path: str | Path) -> Dataset:
     """Read a CSV file with the columns image (or path) and label as a data set.
 
-    Images are relative to the table's folder. With a column split (train or test in each row) the data set has the rows
-    of the given split; otherwise it has all rows, and its split is "all". With a column query, the images that it marks
-    (1 or true) search the others (0 or false) when they are measured: it becomes the factor `query`. Other columns are
-    not read.
+    Images are relative to the table's folder. With the column split (train or test in each row) the data set has the
+    rows of the given split; otherwise it has all rows, and its split is "all". The column query (1 or true for queries,
+    0 or false for the gallery that they search) becomes the factor `query`. Other columns are ignored.
 
     Args:
         split: "train", "test", or "all" for a table without a column split.
@@ -81,20 +82,25 @@ def load(split: str, path: str | Path) -> Dataset:
     path = expand(path)
     dataset = _split_dataset(path, read_image_rows(path, labelled=True), split)
     if len(dataset.classes) == 1:
-        raise DatasetError(f"{path} holds the single class {dataset.classes[0]!r} ({split}); at least two are needed.")
+        raise DatasetError(
+            f"{path} holds the single class {dataset.classes[0]!r} ({split}); at least two are needed.",
+            code="single-class",
+        )
     return dataset
 
 
 def load_unlabelled(split: str, path: str | Path) -> Dataset:
-    """Read a table that may lack labels, as `load` does: an image without one has the class ""; one class is enough."""
+    """Read a table as `load` does, but labels may be missing (their class is "") and one class is enough."""
     path = expand(path)
     return _split_dataset(path, read_image_rows(path), split)
 
 
 def training_images(path: str | Path) -> list[Path]:
-    """Return the images that a table lists, without those of the split test; labels are not read.
+    """Return the images that a table lists, without those of the test split; labels are not needed.
 
-    Raises what `load_unlabelled` raises.
+    Raises:
+        DatasetError: The table is missing or empty.
+        UsageError: The file is not a table, or a column or a cell is missing or wrong.
     """
     path = expand(path)
     rows = read_image_rows(path)
@@ -102,7 +108,7 @@ def training_images(path: str | Path) -> list[Path]:
 
 
 def image_path(path: Path, image: str) -> Path:
-    """Return the path of an image that a table names, relative to the table's folder."""
+    """Return the path of an image that the table at `path` names relative to its own folder."""
     return path.parent / expand(image)
 
 
@@ -110,20 +116,22 @@ def _split_dataset(path: Path, rows: list[Row], split: str) -> Dataset:
     if SPLIT not in rows[0]:
         split = WHOLE
     elif split == WHOLE:
-        raise DatasetError(f"{path} has the column {SPLIT}, and is no split of its own; name train or test.")
+        raise DatasetError(
+            f"{path} has the column {SPLIT} and cannot be read as one; name train or test.", code="split-needed"
+        )
     else:
         rows = [row for row in rows if row[SPLIT] == split]
     if not rows:
-        raise DatasetError(f"{path} lists no images of the split {split}.")
+        raise DatasetError(f"{path} lists no images of the split {split}.", code="no-images")
     classes, labels = np.unique([row[LABEL] for row in rows], return_inverse=True)
     names = [row[IMAGE] for row in rows]
     images = [image_path(path, name) for name in names]
-    asks = {QUERY: np.array([BOOLEANS[row[QUERY].lower()] for row in rows], np.int64)} if QUERY in rows[0] else {}
-    return Dataset(FOLDER, split, images, labels.astype(np.int64), tuple(map(str, classes)), names, asks)
+    factors = {QUERY: np.array([BOOLEANS[row[QUERY].lower()] for row in rows], np.int64)} if QUERY in rows[0] else {}
+    return Dataset(FOLDER, split, images, labels.astype(np.int64), tuple(map(str, classes)), names, factors)
 
 
 def read_image_rows(path: str | Path, labelled: bool = False) -> list[Row]:
-    """Return the rows, at least one: image, label ("" for none) and, if the table has these columns, split and query.
+    """Return the rows, at least one: image, label ("" if missing) and, if the table has them, split and query.
 
     Args:
         path: The table.
@@ -135,24 +143,24 @@ def read_image_rows(path: str | Path, labelled: bool = False) -> list[Row]:
     """
     path = expand(path)
     if not path.is_file():
-        raise DatasetError(f"there is no file {path}.")
+        raise DatasetError(f"there is no file {path}.", code="no-such-data")
     try:
         with _csv_rows(path) as (header, cells):
             columns = _table_columns(path, header, labelled)
             rows = [(line, {name: row.get(key) or "" for name, key in columns.items()}) for line, row in cells]
     except OSError as error:
-        raise DatasetError(f"{path} cannot be read: {error.strerror}.") from None
+        raise DatasetError(f"{path} cannot be read: {error.strerror}.", code="not-readable") from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.") from None
+        raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.", code="not-csv") from None
     if not rows:
-        raise DatasetError(f"{path} lists no images.")
+        raise DatasetError(f"{path} lists no images.", code="no-images")
     _check_image_rows(path, rows, labelled)
     return [row for _, row in rows]
 
 
 @contextmanager
 def _csv_rows(path: Path) -> Iterator[tuple[list[str], Iterator[tuple[int, dict[str, Any]]]]]:
-    """Open a CSV file: its header, and its rows with their line numbers, which are read as they are taken.
+    """Open a CSV file and yield its header and an iterator over (line number, row).
 
     Raises:
         UsageError: A row has more cells than the header, perhaps because a comma cut a label.
@@ -166,10 +174,11 @@ def _csv_rows(path: Path) -> Iterator[tuple[list[str], Iterator[tuple[int, dict[
 
         def rows() -> Iterator[tuple[int, dict[str, Any]]]:
             for row in reader:
-                if any(row.pop(None, None) or ()):  # the reader gives further cells under None
+                if any(row.pop(None, None) or ()):  # csv stores surplus cells under None
                     raise UsageError(
                         f"{path}, line {reader.line_num}: the row has more cells than the header, which has "
-                        f'{len(header)}; a comma within a cell needs quotation marks, as "a, b".'
+                        f'{len(header)}; a comma within a cell needs quotation marks, as "a, b".',
+                        code="too-many-cells",
                     )
                 yield reader.line_num, row
 
@@ -177,43 +186,53 @@ def _csv_rows(path: Path) -> Iterator[tuple[list[str], Iterator[tuple[int, dict[
 
 
 def _table_columns(path: Path, header: list[str], labelled: bool) -> dict[str, str]:
-    """Return the header's name of each column that is read."""
+    """Return the header of each column that is read."""
     image = IMAGE if IMAGE in header else PATH
     if image not in header or (labelled and LABEL not in header):
         needed = f"{IMAGE} (or {PATH})"
-        columns = f"columns {needed} and {LABEL}" if labelled else f"column {needed}"
+        expected = f"columns {needed} and {LABEL}" if labelled else f"column {needed}"
         raise UsageError(
-            f"{path} needs a header with the {columns}, and {SPLIT} where it is parted into train and test; it has: "
-            f"{', '.join(header) or 'nothing'}."
+            f"{path} needs a header with the {expected}, and {SPLIT} if it is parted into train and test; it has: "
+            f"{', '.join(header) or 'nothing'}.",
+            code="missing-column",
         )
-    wanted = {IMAGE: image, LABEL: LABEL, **{name: name for name in (SPLIT, QUERY) if name in header}}
-    if twice := [name for name in wanted.values() if header.count(name) > 1]:
-        raise UsageError(f"{path} has the column {twice[0]} more than once.")
-    return wanted
+    columns = {IMAGE: image, LABEL: LABEL, **{name: name for name in (SPLIT, QUERY) if name in header}}
+    _check_unique(path, header, columns.values())
+    return columns
+
+
+def _check_unique(path: Path, header: list[str], names: Iterable[str]) -> None:
+    for name in names:
+        if header.count(name) > 1:
+            raise UsageError(f"{path} has the column {name} more than once.", code="duplicate-column")
 
 
 def _check_image_rows(path: Path, rows: list[tuple[int, dict[str, str]]], labelled: bool) -> None:
     seen: set[str] = set()
     for line, row in rows:
+        at = f"{path}, line {line}"
         if labelled and not (row[IMAGE] and row[LABEL]):
-            raise UsageError(f"{path}, line {line}: an image and a label are needed, both.")
+            raise UsageError(f"{at}: an image and a label are needed, both.", code="missing-cell")
         if not row[IMAGE]:
-            raise UsageError(f"{path}, line {line}: an image is needed.")
+            raise UsageError(f"{at}: an image is needed.", code="missing-cell")
         if row[IMAGE] in seen:
-            raise UsageError(f"{path}, line {line}: {row[IMAGE]} is listed twice.")
+            raise UsageError(f"{at}: {row[IMAGE]} is listed twice.", code="duplicate-image")
         if row.get(SPLIT, SPLITS[0]) not in SPLITS:
-            raise UsageError(f"{path}, line {line}: the split is {' or '.join(SPLITS)}, not {row[SPLIT]!r}.")
+            raise UsageError(f"{at}: the split is {row[SPLIT]!r}; expected {' or '.join(SPLITS)}.", code="bad-cell")
         if row.get(QUERY, "0").lower() not in BOOLEANS:
-            raise UsageError(f"{path}, line {line}: query is {', '.join(BOOLEANS)}, not {row[QUERY]!r}.")
+            raise UsageError(f"{at}: query is {row[QUERY]!r}; expected {', '.join(BOOLEANS)}.", code="bad-cell")
         seen.add(row[IMAGE])
 
 
 @dataclass(frozen=True)
 class LabelFile:
-    """Labels and metadata by the image's path below the folder, or as a table names it.
+    """Labels and metadata of images, by path below the folder or as a table names the image.
 
-    metadata: of every path, without empty cells; columns: its keys. labels: of every path, None for an empty cell;
-    None without a column `label`, where the folders' names stay.
+    Attributes:
+        labels: Label of every path, None for an empty cell. Without the column `label` it is None, and folders' names
+            stay the labels.
+        columns: Keys of the metadata.
+        metadata: Metadata of every path, without empty cells.
     """
 
     labels: Mapping[str, str | None] | None = None
@@ -222,17 +241,19 @@ class LabelFile:
 
 
 def read_label_file(path: Path) -> LabelFile:
-    """Read a UTF-8 CSV file whose header names `path` and one more column at least.
+    """Read a CSV file with the column `path` and at least one more.
 
-    The column `label` holds labels; every other one that has a name is a key of the metadata. Its cells are numbers
-    where all of them are written as numbers (00123 is not), true and false where all are that, and else texts.
-    Raises `UsageError` that names the line.
+    The column `label` holds labels; every other named column is a key of the metadata. The values of a column are
+    numbers if all its cells are written as numbers (00123 is not), booleans if all are true or false, else strings.
+
+    Raises:
+        UsageError: The file cannot be read or is malformed; the message names the line.
     """
     return _read_labels(path, lists=False)
 
 
 def read_table(path: Path) -> LabelFile:
-    """Read a table: as `read_label_file`, with the column `image`, or `path` where it has none, which may stand alone.
+    """Read a table as `read_label_file` does. It has the column `image`, or else `path`, and needs no other column.
 
     `metadata` has every image, in the order of the rows.
     """
@@ -240,31 +261,33 @@ def read_table(path: Path) -> LabelFile:
 
 
 def _read_labels(path: Path, lists: bool) -> LabelFile:
-    """Read labels and metadata. lists: the file is a table, which lists the images."""
+    """Read labels and metadata; `lists` means that the file is a table, which lists the images."""
     try:
         with _csv_rows(path) as (header, cells):
             key, columns = _metadata_columns(path, header, lists)
             rows = _metadata_rows(path, cells, key, lists)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path} cannot be read as CSV: {error}.") from None
+        raise UsageError(f"{path} cannot be read as CSV: {error}.", code="not-csv") from None
     labelled = LABEL in header
-    read = {column: _cell_parser([row[column] for row in rows.values() if row[column]]) for column in columns}
+    parse = {column: _cell_parser([row[column] for row in rows.values() if row[column]]) for column in columns}
     return LabelFile(
         {source: row[LABEL] or None for source, row in rows.items()} if labelled else None,
         tuple(columns),
-        {source: {key: read[key](row[key]) for key in columns if row[key]} for source, row in rows.items()},
+        {source: {key: parse[key](row[key]) for key in columns if row[key]} for source, row in rows.items()},
     )
 
 
-def _metadata_columns(path: Path, names: list[str], lists: bool) -> tuple[str, list[str]]:
-    """Return the header's name of the images' column, and the names of the metadata's columns."""
-    named = [name for name in names if name]  # what writes row numbers leaves their column without a name
+def _metadata_columns(path: Path, header: list[str], lists: bool) -> tuple[str, list[str]]:
+    """Return the header of the image column, and those of the metadata columns."""
+    named = [name for name in header if name]  # writers of row numbers leave their column without a name
     key = IMAGE if lists and IMAGE in named else PATH
     if key not in named or (not lists and len(named) < 2):
         columns = "column image (or path)" if lists else "columns path and label, or path and metadata"
-        raise UsageError(f"{path} needs a header with the {columns}; it has: {', '.join(names) or 'nothing'}.")
-    if twice := sorted({name for name in named if named.count(name) > 1}):
-        raise UsageError(f"{path} has the column {twice[0]} more than once.")
+        raise UsageError(
+            f"{path} needs a header with the {columns}; it has: {', '.join(header) or 'nothing'}.",
+            code="missing-column",
+        )
+    _check_unique(path, named, sorted(named))
     return key, [name for name in named if name not in (key, LABEL)]
 
 
@@ -275,16 +298,20 @@ def _metadata_rows(
     for line, row in cells:
         if row[key] is None or row.get(LABEL, "") is None or (lists and not row[key]):
             named = "an image" if key == IMAGE else "a path"
-            raise UsageError(f"{path}, line {line}: a row needs {named}{' and a label' * (LABEL in row)}.")
+            raise UsageError(
+                f"{path}, line {line}: a row needs {named}{' and a label' * (LABEL in row)}.", code="missing-cell"
+            )
         source = Path(row.pop(key)).as_posix()
         if rows.setdefault(source, row) != row:
-            raise UsageError(f"{path}, line {line}: {source} has another label or other metadata above.")
+            raise UsageError(
+                f"{path}, line {line}: {source} has another label or other metadata above.", code="conflicting-rows"
+            )
     return rows
 
 
 def _cell_parser(cells: list[str]) -> Callable[[str], Any]:
     """Return the function that parses the cells of a column."""
-    if all(map(_WHOLE.fullmatch, cells)):
+    if all(map(_INTEGER.fullmatch, cells)):
         return int
     if all(map(_DECIMAL.fullmatch, cells)):
         return float

@@ -1,4 +1,4 @@
-"""A real HTTP server on the loopback that misbehaves on request."""
+"""Real HTTP server on the loopback that misbehaves on request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from socket import SO_LINGER, SOL_SOCKET
 
 @dataclass
 class Fault:
-    """How one request goes wrong. `drop`: the connection is reset after so many bytes of the body."""
+    """Fault of one request. `drop`: the connection is reset after this many bytes of the body."""
 
     drop: int | None = None
     status: int | None = None
@@ -25,7 +25,7 @@ class Fault:
 
 @dataclass
 class FaultyServer:
-    """What is served, the faults of the next requests in turn, and the `Range` header of each request so far."""
+    """State of the server: files, faults of the next requests in turn, and `Range` headers of the requests so far."""
 
     files: dict[str, bytes]
     faults: deque[Fault] = field(default_factory=deque)
@@ -40,6 +40,7 @@ class FaultyServer:
 def serving(files: dict[str, bytes]) -> Iterator[FaultyServer]:
     state = FaultyServer(files)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(state))
+    server.daemon_threads = False  # so that closing the server waits until every connection is closed
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     state.url = f"http://127.0.0.1:{server.server_port}"
@@ -54,17 +55,17 @@ def serving(files: dict[str, bytes]) -> Iterator[FaultyServer]:
 def _handler(state: FaultyServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked = self.headers.get("Range")
-            state.ranges.append(asked)
+            header = self.headers.get("Range")
+            state.ranges.append(header)
             fault = state.faults.popleft() if state.faults else Fault()
             content = state.files.get(self.path.lstrip("/"))
             if fault.status or content is None:
                 return self.send_error(fault.status or 404)
             content = content[: len(content) - fault.shorter]
-            start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and not fault.ignore_range else 0
+            start = int(header.removeprefix("bytes=").rstrip("-")) if header and not fault.ignore_range else 0
             if start >= len(content):
                 return self.send_error(416)
-            return self._send(content, start, resumed=bool(asked) and not fault.ignore_range, fault=fault)
+            return self._send(content, start, resumed=bool(header) and not fault.ignore_range, fault=fault)
 
         def _send(self, content: bytes, start: int, resumed: bool, fault: Fault) -> None:
             start = start - 1 if resumed and fault.wrong_start else start

@@ -1,4 +1,4 @@
-"""A person's own images that cannot be read are left out of a measurement, and the measurement says so."""
+"""Unreadable images of a user's own data are left out of a measurement, which counts them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import zoo
+from tests.raising import raises
 from tests.serving import toys
 from zoo.cli.main import main
 from zoo.data import load_dataset
@@ -45,7 +46,7 @@ def evaluate_command(data: Path, *more: str) -> list[str]:
     return ["evaluate", "toy-pool", "--runtime", "onnx", "--dataset", "folder", "--data", str(data), *more]
 
 
-def test_a_folder_is_measured_as_if_they_were_not_there(model: Embedder, pictures: Path, spoilt: Path) -> None:
+def test_a_folder_is_measured_without_them(model: Embedder, pictures: Path, spoilt: Path) -> None:
     unreadable: dict[str, ImageError] = {}
     found = evaluate(model, "folder", data=spoilt, batch_size=5, metrics="all", unreadable=unreadable)
     clean = evaluate(model, "folder", data=pictures, batch_size=5, metrics="all")
@@ -60,7 +61,7 @@ def test_a_folder_is_measured_as_if_they_were_not_there(model: Embedder, picture
     assert len(warned) == 2
 
 
-def test_a_table_is_measured_without_what_it_lists_in_vain(model: Embedder, pictures: Path, tmp_path: Path) -> None:
+def test_a_table_is_measured_without_missing_images(model: Embedder, pictures: Path, tmp_path: Path) -> None:
     """Two of one class, two of another of which one cannot be read: its fellow has no relative any more."""
     (tmp_path / "none.png").write_bytes(b"no image")
     lines = [f"{pictures}/{toys.CLASSES[1]}/{i}.png,a" for i in range(2)] + [f"{pictures}/{toys.CLASSES[2]}/0.png,b"]
@@ -71,18 +72,19 @@ def test_a_table_is_measured_without_what_it_lists_in_vain(model: Embedder, pict
     assert (found.unreadable, found.queries, found.queries_without_relatives, found.classes) == (2, 3, 1, 1)
 
 
-def test_where_no_image_can_be_read_nothing_is_measured(model: Embedder, tmp_path: Path) -> None:
+def test_nothing_is_measured_if_no_image_can_be_read(model: Embedder, tmp_path: Path) -> None:
     for name in ("a/1.png", "b/2.png"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_bytes(b"no image")
-    with pytest.raises(ImageError, match=r"none of the 2 images can be read; the first: image '.*a/1.png"):
+    with pytest.raises(ImageError) as caught:
         evaluate(model, "folder", data=tmp_path)
+    assert "a/1.png" in str(caught.value)
 
 
-def test_a_published_data_set_is_whole_or_not_measured(model: Embedder, spoilt: Path) -> None:
+def test_an_incomplete_published_data_set_is_not_measured(model: Embedder, spoilt: Path) -> None:
     for name in ("cub", "cars", "sop", "inshop", "glyphs"):
         published = dataclasses.replace(load_dataset("folder", "all", spoilt), name=name, split="test")
-        with pytest.raises(ImageError, match=r"broken\.png"):
+        with raises(ImageError, "undecodable", "broken.png"):
             evaluate(model, published)
 
 
@@ -127,7 +129,7 @@ def test_scores_are_measured_again_without_them(
     )
 
 
-def test_files_from_before_they_were_counted_still_load(
+def test_results_without_a_count_still_load(
     model: Embedder, pictures: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(evaluate_command(pictures, "--save")) == 0
@@ -150,5 +152,5 @@ def test_a_part_of_a_data_set_keeps_order_names_and_factors() -> None:
     part = subset(whole, np.array([True, False, True, True]), "test")
     assert (part.split, part.classes, part.labels.tolist()) == ("test", ("q", "r"), [1, 1, 0])
     assert (part.images, part.sources, part.factors["f"].tolist()) == (["a", "c", "d"], ["w", "y", "z"], [0, 2, 3])
-    with pytest.raises(DatasetError, match="holds no images"):
+    with raises(DatasetError, "no-images"):
         subset(whole, np.zeros(4, bool))

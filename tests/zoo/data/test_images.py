@@ -1,4 +1,4 @@
-"""Every kind of image that a user may hand in has one defined reading, and damaged ones have one defined error."""
+"""Opening of images: one defined result for each kind of image, one defined error for damaged ones."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from tests.raising import raises
 from zoo.data.decode import decode_batches
 from zoo.data.images import Limits, open_image
 from zoo.data.preprocessing import Preprocessing, to_pixels
@@ -89,7 +90,7 @@ def test_arrays() -> None:
     assert corner(open_image(np.full((5, 6, 3), 9, np.uint8))) == (9, 9, 9)
     assert corner(open_image(np.zeros((5, 6, 4), np.uint8))) == (255, 255, 255)
     for bad in (np.zeros((5, 6)), np.zeros((0, 6), np.uint8), np.zeros((5, 6, 2), np.uint8), np.zeros(3, np.uint8)):
-        with pytest.raises(ImageError, match="uint8 of shape"):
+        with raises(ImageError, "not-an-image", bad.dtype, list(bad.shape)):
             open_image(bad)
 
 
@@ -100,39 +101,39 @@ def test_first_frame_of_an_animation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "match"),
+    ("data", "code"),
     [
-        (b"", "empty"),
-        (b"hello, no image", "the image is in none of the formats that are read"),
-        (encoded(Image.new("RGB", (64, 64)))[:60], "cannot be decoded|in none of the formats"),
-        (encoded(Image.effect_noise((64, 64), 80), "JPEG")[:300], "cannot be decoded"),
+        (b"", "empty-image"),
+        (b"hello, no image", "unknown-format"),
+        (encoded(Image.new("RGB", (64, 64)))[:60], "undecodable"),
+        (encoded(Image.effect_noise((64, 64), 80), "JPEG")[:300], "undecodable"),
     ],
 )
-def test_damaged_bytes(data: bytes, match: str) -> None:
-    with pytest.raises(ImageError, match=match):
+def test_damaged_bytes(data: bytes, code: str) -> None:
+    with raises(ImageError, code):
         open_image(data)
 
 
 def test_a_path_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ImageError, match=r"nowhere\.png' does not exist"):
+    with raises(ImageError, "no-such-image", "nowhere.png"):
         open_image(tmp_path / "nowhere.png")
     (tmp_path / "bad.png").write_bytes(b"xx")
-    with pytest.raises(ImageError, match=r"bad\.png"):
+    with raises(ImageError, "unknown-format", "bad.png"):
         open_image(tmp_path / "bad.png")
-    with pytest.raises(ImageError, match="is a folder; name the image files in it"):
+    with raises(ImageError, "no-such-image", tmp_path):
         open_image(tmp_path)
-    with pytest.raises(ImageError, match="not int"):
+    with raises(ImageError, "not-an-image", "int"):
         open_image(3)  # type: ignore[arg-type]
 
 
 def test_limits_hold_before_decoding() -> None:
     bomb = encoded(Image.new("1", (20_000, 20_000)))
     assert len(bomb) < 100_000
-    with pytest.raises(ImageTooLargeError, match="pixels"):
+    with raises(ImageTooLargeError, None, "pixels"):
         open_image(bomb)
-    with pytest.raises(ImageTooLargeError, match="100 x 100 pixels; at most 9,999"):
+    with raises(ImageTooLargeError, None, "100 x 100", "9,999"):
         open_image(encoded(Image.new("1", (100, 100))), Limits(max_pixels=9_999))
-    with pytest.raises(ImageTooLargeError, match="bytes"):
+    with raises(ImageTooLargeError, None, "1,000 bytes", "999"):
         open_image(bytes(1000), Limits(max_bytes=999))
 
 
@@ -191,7 +192,7 @@ def test_large_images_are_scaled_as_a_whole(mode: str) -> None:
     np.testing.assert_array_equal(np.asarray(open_image(image)), expected)
     values[-1, -1] = np.nan if mode == "F" else 0
     if mode == "F":
-        with pytest.raises(ImageError, match="NaN"):
+        with raises(ImageError, "not-finite"):
             open_image(Image.fromarray(values.astype(np.float32)))
 
 

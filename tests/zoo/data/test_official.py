@@ -1,4 +1,4 @@
-"""What holds of every data set that is not downloaded: its published counts, and what is said of its archive."""
+"""Published counts and archives of the data sets that are not downloaded."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from zipfile import ZipFile
 
 import pytest
 
+from tests.raising import raises
 from tests.zoo.data.written import write_lines
 from zoo.data import cifar100, load_dataset
 from zoo.data.official import Counts, OfficialDataset
@@ -52,11 +53,10 @@ def test_the_counts_that_are_checked_are_the_published_ones(
 
 
 @pytest.mark.parametrize("source", [CUB_SOURCE, CARS_SOURCE, SOP_SOURCE, INSHOP_SOURCE], ids=lambda source: source.name)
-def test_why_it_is_not_fetched_is_said(source: OfficialDataset, tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="It is not fetched for you: ") as error:
+def test_the_reason_why_it_is_not_downloaded_is_given(source: OfficialDataset, tmp_path: Path) -> None:
+    with raises(DatasetError, "dataset-missing", source.unfetched) as caught:
         load_dataset(source.name, "test", tmp_path)
-    assert source.unfetched in str(error.value)
-    assert "not extracted" not in str(error.value)
+    assert "not extracted" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_why_it_is_not_fetched_is_said(source: OfficialDataset, tmp_path: Path) 
         ("sop", "Stanford_Online_Products.zip", "Stanford_Online_Products"),
     ],
 )
-def test_an_archive_that_was_not_extracted_is_named_with_what_extracts_it(
+def test_an_archive_that_was_not_extracted_is_named_with_the_command(
     name: str, archive: str, top: str, tmp_path: Path
 ) -> None:
     data = tmp_path / "my data"
@@ -80,14 +80,13 @@ def test_an_archive_that_was_not_extracted_is_named_with_what_extracts_it(
     else:
         with tarfile.open(packed, "w:gz") as tarred:
             tarred.add(inside, f"{top}/x.txt")
-    with pytest.raises(DatasetError) as error:
+    with raises(DatasetError, "dataset-missing", packed) as caught:
         load_dataset(name, "test", data)
-    said = str(error.value)
-    assert f"{packed} is there, but not extracted: " in said
+    message = str(caught.value)
     if archive.endswith(".zip"):
-        assert f"unzip {shlex.quote(str(packed))} -d {shlex.quote(str(data))}." in said
+        assert f"unzip {shlex.quote(str(packed))} -d {shlex.quote(str(data))}." in message
         return
-    command = said.partition("not extracted: ")[2].partition(". Get it from")[0]
+    command = message.partition("not extracted: ")[2].partition(". Get it from")[0]
     subprocess.run(shlex.split(command), check=True)
     assert (data / top / "x.txt").is_file()
 
@@ -97,10 +96,10 @@ def test_an_archive_within_or_beside_a_copy_that_lacks_files_is_named_too(tmp_pa
     rows = ["img/a.jpg id_1 train", "img/b.jpg id_2 train"]
     write_lines(root / "Eval" / "list_eval_partition.txt", "2", "image_name item_id evaluation_status", *rows)
     packed = write_lines(root / "Img" / "img.zip", "")
-    with pytest.raises(DatasetError, match="lacks 2 of the 2 files") as error:
+    with raises(DatasetError, "files-missing", "2 of the 2") as error:
         load_inshop("train", tmp_path, {"train": Counts(2, 2)})
     assert f"unzip {shlex.quote(str(packed))} -d {shlex.quote(str(packed.parent))}." in str(error.value)
     (tmp_path / "CUB_200_2011").mkdir()
     write_lines(tmp_path / "CUB_200_2011.tgz", "")
-    with pytest.raises(DatasetError, match=r"images\.txt is missing\. .*CUB_200_2011\.tgz is there, but not extracted"):
+    with raises(DatasetError, "file-missing", "images.txt", "CUB_200_2011.tgz", "tar -xzf"):
         load_dataset("cub", "train", tmp_path)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.raising import raises
 from tests.zoo.data.written import write_images, write_lines
 from zoo.data import load_dataset, retrieval_sets
 from zoo.data.dataset import Dataset
@@ -52,7 +53,7 @@ def test_the_split_is_the_authors_own(data: Path) -> None:
     assert list(test.images) == [data / FOLDER / "Img" / source for source in test.sources]
 
 
-def test_list_and_images_may_lie_in_the_folder_itself(tmp_path: Path) -> None:
+def test_list_and_images_may_be_in_the_folder_itself(tmp_path: Path) -> None:
     write_images(tmp_path, [name for name, _, _ in ROWS])
     write_list(tmp_path / "list_eval_partition.txt", ROWS)
     assert list(retrieval_sets.load_inshop("train", tmp_path, EXPECTED).images) == [
@@ -60,59 +61,50 @@ def test_list_and_images_may_lie_in_the_folder_itself(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_missing_is_named(data: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_missing_files_are_named(data: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = data / FOLDER / "Eval" / "list_eval_partition.txt"
-    with pytest.raises(
-        DatasetError, match=r"lists 2 images of 2 classes for query; expected 14,218 images of 3,985 cl"
-    ):
+    with raises(DatasetError, "wrong-counts", "2 images of 2 classes for query", "14,218 images of 3,985 classes"):
         load_dataset("inshop", "test", data)
-    with pytest.raises(
-        DatasetError, match=r"lists 3 images of 2 classes for train; expected 25,882 images of 3,997 cl"
-    ):
+    with raises(DatasetError, "wrong-counts", "3 images of 2 classes for train", "25,882 images of 3,997 classes"):
         load_dataset("inshop", "train", data)
     (data / FOLDER / "Img" / ROWS[4][0]).unlink()
-    with pytest.raises(
-        DatasetError, match=r"Img lacks 1 of the 5 files .*: img/WOMEN/Skirts/id_00000009/01_2_side\.jpg\."
-    ):
+    with raises(DatasetError, "files-missing", "1 of the 5", ROWS[4][0]):
         retrieval_sets.load_inshop("test", data, EXPECTED)
     (data / FOLDER / "Img" / "img").rename(data / "elsewhere")
-    with pytest.raises(DatasetError, match="Img lacks 5 of the 5 files"):
+    with raises(DatasetError, "files-missing", "5 of the 5"):
         retrieval_sets.load_inshop("test", data, EXPECTED)
     path.unlink()
-    with pytest.raises(DatasetError, match=r"Eval/list_eval_partition\.txt is missing\. .*mmlab\.ie\.cuhk\.edu\.hk"):
+    with raises(DatasetError, "file-missing", path, "mmlab.ie.cuhk.edu.hk"):
         retrieval_sets.load_inshop("test", data, EXPECTED)
-    with pytest.raises(DatasetError, match="In-Shop Clothes Retrieval is not in"):
+    with raises(DatasetError, "dataset-missing", "In-Shop"):
         load_dataset("inshop", data=tmp_path_factory.mktemp("empty"))
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "code", "value"),
     [
-        ({7: ("img/x.jpg", "id_00000001", "probe")}, r"line 10 of .* is broken: 'img/x\.jpg id_00000001 probe'"),
-        ({7: ("img/x.jpg", "", "query")}, r"line 10 of .* is broken: 'img/x\.jpg query'"),
-        ({7: ("../x.jpg", "id_00000001", "query")}, r"lists '\.\./x\.jpg', which is no file below .*Img"),
-        ({7: (ROWS[3][0], "id_00000001", "query")}, "lists img/WOMEN/Skirts/id_00000009/01_1_front.jpg twice"),
-        ({7: (ROWS[7][0], "id_00000001", "gallery")}, "lists 1 images of 1 classes for query; expected 2 images of 2"),
-        (
-            {4: (ROWS[4][0], "id_00000005", "gallery")},
-            "lists 3 images of 3 classes for gallery; expected 3 images of 2",
-        ),
+        ({7: ("img/x.jpg", "id_00000001", "probe")}, "broken-line", "'img/x.jpg id_00000001 probe'"),
+        ({7: ("img/x.jpg", "", "query")}, "broken-line", "'img/x.jpg query'"),
+        ({7: ("../x.jpg", "id_00000001", "query")}, "unsafe-name", "'../x.jpg'"),
+        ({7: (ROWS[3][0], "id_00000001", "query")}, "duplicate-image", ROWS[3][0]),
+        ({7: (ROWS[7][0], "id_00000001", "gallery")}, "wrong-counts", "1 images of 1 classes for query"),
+        ({4: (ROWS[4][0], "id_00000005", "gallery")}, "wrong-counts", "3 images of 3 classes for gallery"),
     ],
 )
-def test_a_spoilt_list_is_refused(data: Path, change: dict[int, tuple[str, str, str]], says: str) -> None:
+def test_a_damaged_list_is_refused(data: Path, change: dict[int, tuple[str, str, str]], code: str, value: str) -> None:
     path = data / FOLDER / "Eval" / "list_eval_partition.txt"
     write_list(path, [change.get(i, row) for i, row in enumerate(ROWS)])
-    with pytest.raises(DatasetError, match=says):
+    with raises(DatasetError, code, value):
         retrieval_sets.load_inshop("test", data, EXPECTED)
 
 
 def test_a_list_that_was_cut_off_is_refused(data: Path) -> None:
     write_list(data / FOLDER / "Eval" / "list_eval_partition.txt", ROWS[:-1])
-    with pytest.raises(DatasetError, match="lists 1 images of 1 classes for query"):
+    with raises(DatasetError, "wrong-counts", "1 images of 1 classes for query"):
         retrieval_sets.load_inshop("test", data, EXPECTED)
 
 
-def test_queries_search_the_gallery_alone(data: Path) -> None:
+def test_queries_search_only_the_gallery(data: Path) -> None:
     """By hand: the query of class 1 is next to the other query and to a gallery image of class 0."""
     test = retrieval_sets.load_inshop("test", data, EXPECTED)
     angles = np.radians([0, 40, 90, 10, 1])  # query 1, gallery 1, gallery 1, gallery 0, query 0
@@ -132,15 +124,15 @@ def test_queries_search_the_gallery_alone(data: Path) -> None:
     assert (result.queries, result.classes, result.protocol) == (2, 2, "queries to gallery, cosine, exact")
 
 
-def test_embeddings_must_be_as_many_as_images(data: Path) -> None:
+def test_one_embedding_per_image_is_needed(data: Path) -> None:
     test = retrieval_sets.load_inshop("test", data, EXPECTED)
-    with pytest.raises(EvaluationError, match="there are 4 embeddings for the 5 images of inshop"):
+    with pytest.raises(EvaluationError):
         evaluate(np.eye(4), test, k=(1,))
 
 
 @pytest.mark.parametrize("query", [[0, 0, 0], [1, 1, 1]])
-def test_one_side_without_images_is_refused(query: list[int]) -> None:
+def test_queries_and_gallery_must_have_images(query: list[int]) -> None:
     blank = np.zeros((2, 2), np.uint8)
     data = Dataset("toy", "test", [blank] * 3, np.zeros(3, int), ("a",), list("abc"), {"query": np.array(query)})
-    with pytest.raises(EvaluationError, match="some rows must be queries, and some the gallery"):
+    with pytest.raises(EvaluationError):
         evaluate(np.eye(3), data, k=(1,))

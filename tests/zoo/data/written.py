@@ -9,7 +9,7 @@ from PIL import Image
 
 
 def write_images(base: Path, names: Iterable[str]) -> None:
-    """A small JPEG at each name; its colour tells which it is."""
+    """Write a small JPEG of its own colour at each name."""
     for number, name in enumerate(names):
         path = base / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -17,6 +17,7 @@ def write_images(base: Path, names: Iterable[str]) -> None:
 
 
 def write_lines(path: Path, *lines: str) -> Path:
+    """Write a text file and its folder, and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return path
