@@ -1,17 +1,17 @@
-"""The toy of Revisiting as a picture: what rho-regularisation does to lines that are embedded on a circle.
+"""The toy experiment of Revisiting as a picture: the effect of rho-regularisation on lines embedded on a circle.
 
-    python examples/toy_embeddings.py --out toy.png                        every form over 8 seeds, about a minute
+    python examples/toy_embeddings.py --out toy.png                        every form with 8 seeds, about a minute
     python examples/toy_embeddings.py --out toy.png --seeds 16 --json toy.json
     python examples/toy_embeddings.py --out toy.png --probability 0.4 --steps 1000
 
 Source: Roth et al. 2020, Revisiting, section 5.1, figures 6 and 11, appendix E. The four training lines are pieces of
-the diagonal y = x: x + y tells them apart, x - y says nothing. Of the four test lines two are vertical and two
-horizontal; x - y tells them apart, x + y does so in part. Coordinates, ReLUs and constants are those of the published
-script.
+the diagonal y = x: x + y separates them, and x - y is the same for all. Of the four test lines two are vertical and two
+are horizontal: x - y separates them, and x + y does so in part. Coordinates, ReLUs and constants are those of the
+published script.
 
 Forms: no regularisation; an exchanged triplet becomes (a, p, p), as in the paper, or (a, a, p), as in the published
-miner; and, as in the published script of this figure, (a, p, p) with the positive term of the loss left out. That form
-is also run without exchange, which shows the effect of the missing term alone.
+miner; and, as in the published script of this figure, (a, p, p) without the positive term of the loss. That form also
+runs without exchange, which shows the effect of the missing term.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from zoo.evaluation.structure import inter_class_distance, intra_class_distance,
 from zoo.files import atomic_path, write_json
 
 SAMPLES, PLACES = 15, 100
-"""Samples a line, drawn without replacement from so many even places along it."""
+"""Samples per line, drawn without replacement from 100 evenly spaced places on it."""
 
 TRAIN_LINES = tuple(((low, low), (high, high)) for low, high in ((0.1, 0.3), (0.35, 0.55), (0.6, 0.8), (0.85, 1.05)))
 TEST_LINES = (
@@ -52,16 +52,16 @@ TEST_LINES = (
     ((0.4, 0.2), (0.6, 0.2)),
     ((0.7, 0.2), (0.9, 0.2)),
 )
-"""Each line's ends, ((x, y), (x, y))."""
+"""Ends of each line, ((x, y), (x, y))."""
 
 LABELS = np.repeat(np.arange(4), SAMPLES)
-"""int64 [60]: the line of each row, in either split."""
+"""Line of each row in both splits, int64 [60]."""
 
 WIDTH, BATCH, RATE, STEPS, NEGATIVE_MARGIN = 30, 24, 0.03, 200, 0.1
 
 
-class Split(NamedTuple):
-    """Return rows [60, 2] of the training and of the test lines; row i belongs to line `LABELS[i]`."""
+class LineSplit(NamedTuple):
+    """Rows [60, 2] of the training and of the test lines; row i belongs to line `LABELS[i]`."""
 
     train: np.ndarray
     test: np.ndarray
@@ -69,7 +69,13 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True)
 class Form:
-    """A way to train. rho: with exchanges; published: of the published miner's form; positive_term: with the pull."""
+    """A way to train.
+
+    Args:
+        rho: exchange negatives.
+        published: exchange as the published miner does.
+        positive_term: keep the positive term of the loss.
+    """
 
     rho: bool = True
     published: bool = False
@@ -84,13 +90,13 @@ FORMS = {
 }
 """none: plain contrastive loss. paper: exchanged triplets are (a, p, p). published-miner: they are (a, a, p).
 
-published-script: (a, p, p), and the loss has its negative term alone, as in the regularised run of the script that was
-published for the figure. With probability 0 that is a run without positive term and without exchange.
+published-script: (a, p, p), and the loss has only its negative term, as in the regularised run of the script published
+for the figure. With probability 0 it is a run without positive term and without exchange.
 """
 
 
 class ToyNet(nn.Module):
-    """A perceptron with two hidden layers of 30 units; points [b, 2] to unit rows [b, 2]."""
+    """A perceptron with two hidden layers of 30 units, from points [b, 2] to unit rows [b, 2]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,11 +108,11 @@ class ToyNet(nn.Module):
         return normalize(self.layers(points), dim=1)
 
 
-def draw_lines(seed: int) -> Split:
-    """The points of a seed, float32."""
+def draw_lines(seed: int) -> LineSplit:
+    """Return the points of a seed, float32."""
     rng = np.random.default_rng(seed)
     train, test = (np.concatenate([_along(line, rng) for line in lines]) for lines in (TRAIN_LINES, TEST_LINES))
-    return Split(train, test)
+    return LineSplit(train, test)
 
 
 def _along(line: tuple[tuple[float, float], tuple[float, float]], rng: np.random.Generator) -> np.ndarray:
@@ -115,35 +121,45 @@ def _along(line: tuple[tuple[float, float], tuple[float, float]], rng: np.random
     return (start + places[:, None] * (end - start)).astype(np.float32)
 
 
-def every_triplet(embeddings: Tensor, labels: Tensor) -> Triplets:
-    """All triplets of a batch, as in the published script; labels int64 [b]."""
-    both = positive_mask(labels)[:, :, None] & negative_mask(labels)[:, None, :]
-    return Triplets(*both.nonzero(as_tuple=True))
+def all_triplets(embeddings: Tensor, labels: Tensor) -> Triplets:
+    """Return all triplets of a batch, as in the published script; labels int64 [b]."""
+    mask = positive_mask(labels)[:, :, None] & negative_mask(labels)[:, None, :]
+    return Triplets(*mask.nonzero(as_tuple=True))
 
 
-def miner_of(form: Form, probability: float) -> Callable[[Tensor, Tensor], Triplets | Pairs]:
-    """Return the miner of that form's loss. Raises `RecipeError` for a probability outside 0..1."""
-    mine = Rho(probability, every_triplet, form.published) if form.rho else every_triplet
-    return mine if form.positive_term else lambda embeddings, labels: negatives_alone(mine(embeddings, labels))
+def form_miner(form: Form, probability: float) -> Callable[[Tensor, Tensor], Triplets | Pairs]:
+    """Return the miner of a form's loss.
+
+    Raises:
+        RecipeError: for a probability outside 0 to 1.
+    """
+    miner = Rho(probability, all_triplets, form.published) if form.rho else all_triplets
+    return miner if form.positive_term else lambda embeddings, labels: only_negatives(miner(embeddings, labels))
 
 
-def negatives_alone(tuples: Triplets | Pairs) -> Pairs:
-    """Their negative pairs, and no positive ones."""
+def only_negatives(tuples: Triplets | Pairs) -> Pairs:
+    """Return the negative pairs of tuples without the positive ones."""
     pairs = to_pairs(tuples)
     none = pairs.anchors_n[:0]
     return Pairs(none, none, pairs.anchors_n, pairs.negatives)
 
 
-def train(form: Form, probability: float, seed: int, steps: int = STEPS) -> Split:
-    """Return the embeddings of a seed's points after `steps` steps, float32 unit rows; 0 steps: by the untrained net.
+def train(form: Form, probability: float, seed: int, steps: int = STEPS) -> LineSplit:
+    """Return the embeddings of a seed's points after training, float32 unit rows.
 
-    A step is Adam's, on 24 of the 60 training points drawn without replacement, with all triplets among them. The seed
-    decides points, initial weights and batches, so that the forms differ in nothing else, and rho's exchanges. Torch's
-    global generator is left as it was.
+    A step is one of Adam on 24 of the 60 training points, drawn without replacement, with all their triplets. The seed
+    determines points, initial weights, batches and exchanges, so that forms differ only in their form. Torch's global
+    generator stays unchanged.
+
+    Args:
+        form: the way to train.
+        probability: rho.
+        seed: seed of the run.
+        steps: number of steps; 0: the network as initialised.
     """
     lines, rng = draw_lines(seed), np.random.default_rng((seed, 1))
     points, labels = torch.from_numpy(lines.train), torch.from_numpy(LABELS)
-    mine, loss = miner_of(form, probability), Contrastive(4, negative_margin=NEGATIVE_MARGIN)
+    miner, loss = form_miner(form, probability), Contrastive(4, negative_margin=NEGATIVE_MARGIN)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = ToyNet()
@@ -152,18 +168,18 @@ def train(form: Form, probability: float, seed: int, steps: int = STEPS) -> Spli
             batch = torch.from_numpy(rng.choice(len(points), BATCH, replace=False))
             embeddings = net(points[batch])
             optimiser.zero_grad()
-            loss(embeddings, labels[batch], mine(embeddings, labels[batch])).backward()
+            loss(embeddings, labels[batch], miner(embeddings, labels[batch])).backward()
             optimiser.step()
     with torch.no_grad():
-        return Split(net(points).numpy(), net(torch.from_numpy(lines.test)).numpy())
+        return LineSplit(net(points).numpy(), net(torch.from_numpy(lines.test)).numpy())
 
 
 PROBABILITIES = (0.001, 0.1, 0.4)
 
 
 @dataclass(frozen=True)
-class Setting:
-    """A form of `FORMS` and rho's probability; trained is False for the net as it was initialised."""
+class RunSetting:
+    """A form of `FORMS` and rho's probability; trained is False for the network as initialised."""
 
     form: str
     probability: float = 0.0
@@ -182,41 +198,42 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """One setting over the seeds 0, 1, ...: embeddings and measures of each."""
+class RunOutcome:
+    """Embeddings and measures of one setting with the seeds 0, 1, ..."""
 
-    setting: Setting
-    embeddings: list[Split]
+    setting: RunSetting
+    embeddings: list[LineSplit]
     measures: list[dict[str, float]]
 
     def mean(self, name: str) -> float:
         return float(np.mean(self.values(name)))
 
     def deviation(self, name: str) -> float:
-        """The seeds' standard deviation, as of a sample."""
+        """Return the sample standard deviation over the seeds."""
         return float(np.std(self.values(name), ddof=1))
 
     def values(self, name: str) -> list[float]:
-        return [measured[name] for measured in self.measures]
+        return [measures[name] for measures in self.measures]
 
     def to_json(self) -> dict[str, Any]:
         summary = {name: {"mean": self.mean(name), "sd": self.deviation(name)} for name in self.measures[0]}
         return {**asdict(self.setting), "title": self.setting.title, "summary": summary, "seeds": self.measures}
 
 
-def settings_of(probabilities: Iterable[float]) -> list[Setting]:
-    """The three runs without exchange, then every regularised form at every probability above 0.
+def list_settings(probabilities: Iterable[float]) -> list[RunSetting]:
+    """Return the three runs without exchange, then every regularised form with every probability above 0.
 
-    Raises `RecipeError` for a probability outside 0..1.
+    Raises:
+        RecipeError: for a probability outside 0 to 1.
     """
     regularised = [name for name, form in FORMS.items() if form.rho]
-    found = [Setting(name, p) for name in regularised for p in dict.fromkeys(probabilities) if p]
-    for setting in found:
-        miner_of(FORMS[setting.form], setting.probability)  # refuses a wrong probability before anything is trained
-    return [Setting("none", trained=False), Setting("none"), Setting("published-script"), *found]
+    exchanged = [RunSetting(name, p) for name in regularised for p in dict.fromkeys(probabilities) if p]
+    for setting in exchanged:
+        form_miner(FORMS[setting.form], setting.probability)  # rejects a wrong probability before the training
+    return [RunSetting("none", trained=False), RunSetting("none"), RunSetting("published-script"), *exchanged]
 
 
-def run_all(settings: Sequence[Setting], seeds: int, steps: int = STEPS, progress: bool = True) -> list[Outcome]:
+def run_all(settings: Sequence[RunSetting], seeds: int, steps: int = STEPS, progress: bool = True) -> list[RunOutcome]:
     """Train and measure every setting with the seeds 0 to seeds - 1."""
     outcomes = []
     with tqdm(total=len(settings) * seeds, unit="run", disable=not progress) as bar:
@@ -228,30 +245,30 @@ def run_all(settings: Sequence[Setting], seeds: int, steps: int = STEPS, progres
                     train(FORMS[setting.form], setting.probability, seed, steps if setting.trained else 0)
                 )
                 bar.update()
-            outcomes.append(Outcome(setting, embeddings, [measure(split) for split in embeddings]))
+            outcomes.append(RunOutcome(setting, embeddings, [measure(split) for split in embeddings]))
     return outcomes
 
 
-def measure(embeddings: Split) -> dict[str, float]:
-    """Recall at 1, distances and their ratio for either split; the training embeddings' spectral decay."""
-    found = {}
-    for split, rows in zip(Split._fields, embeddings, strict=True):
+def measure(embeddings: LineSplit) -> dict[str, float]:
+    """Return recall at 1, distances and their ratio for both splits, and the training embeddings' spectral decay."""
+    measures = {}
+    for split, rows in zip(LineSplit._fields, embeddings, strict=True):
         between, within = line_distances(rows)
-        found[f"{split}_recall_at_1"] = retrieval_metrics(rows, LABELS, k=(1,))["recall_at_1"]
-        found[f"{split}_between_lines"], found[f"{split}_within_lines"] = between, within
-        # Closer than float32 can tell is not nearer: a line in one point has a large ratio, not an infinite one.
-        found[f"{split}_separation"] = between / max(within, float(np.finfo(np.float32).eps))
-    return {**found, "train_spectral_decay": spectral_decay(embeddings.train)}
+        measures[f"{split}_recall_at_1"] = retrieval_metrics(rows, LABELS, k=(1,))["recall_at_1"]
+        measures[f"{split}_between_lines"], measures[f"{split}_within_lines"] = between, within
+        # Bounded by float32's precision: a line in one point has a large ratio, not an infinite one.
+        measures[f"{split}_separation"] = between / max(within, float(np.finfo(np.float32).eps))
+    return {**measures, "train_spectral_decay": spectral_decay(embeddings.train)}
 
 
 def line_distances(rows: np.ndarray) -> tuple[float, float]:
-    """Mean distance between the means of two lines, and mean distance of two samples of one line: rows [60, 2]."""
+    """Return the mean distance between the means of two lines and between two samples of one line; rows [60, 2]."""
     return inter_class_distance(rows, LABELS), intra_class_distance(rows, LABELS)
 
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
 MARKERS = ("o", "s", "^", "D")
-"""Told apart by the colour-blind (Okabe & Ito 2008) and, by shape, in grey."""
+"""Distinct for the colour-blind (Okabe & Ito 2008), and by shape in grey."""
 
 INK, FAINT = "#222222", "#BBBBBB"
 
@@ -271,9 +288,9 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def draw_picture(outcomes: Sequence[Outcome], path: Path, seed: int = 0) -> None:
-    """Write the picture, in the format that the path's suffix names; the circles show that seed."""
-    shown = chosen(outcomes)
+def draw_picture(outcomes: Sequence[RunOutcome], path: Path, seed: int = 0) -> None:
+    """Write the picture in the format of the path's suffix; the circles show one seed."""
+    shown = outcomes_on_circles(outcomes)
     with rc_context(STYLE):
         figure = Figure(figsize=(2.6 * (len(shown) + 1), 10.8), facecolor="white", layout="constrained")
         halves: Any = figure.subfigures(2, 1, height_ratios=(1.2, 1), hspace=0.03)
@@ -283,40 +300,40 @@ def draw_picture(outcomes: Sequence[Outcome], path: Path, seed: int = 0) -> None
             figure.savefig(temporary, dpi=110)
 
 
-def chosen(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """For the circles: no regularisation, no positive term, and each regularised form at its largest probability."""
+def outcomes_on_circles(outcomes: Sequence[RunOutcome]) -> list[RunOutcome]:
+    """Return no regularisation, no positive term, and each regularised form with its largest probability."""
     trained = [outcome for outcome in outcomes if outcome.setting.trained]
-    found = [outcome for outcome in trained if not outcome.setting.probability]
+    shown = [outcome for outcome in trained if not outcome.setting.probability]
     for name in FORMS:
         exchanged = [o for o in trained if o.setting.form == name and o.setting.probability]
-        found += sorted(exchanged, key=lambda outcome: outcome.setting.probability)[-1:]
-    return found
+        shown += sorted(exchanged, key=lambda outcome: outcome.setting.probability)[-1:]
+    return shown
 
 
-def _draw_circles(figure: SubFigure, shown: Sequence[Outcome], seed: int) -> None:
+def _draw_circles(figure: SubFigure, shown: Sequence[RunOutcome], seed: int) -> None:
     figure.suptitle(
         "Four diagonal lines, trained with contrastive loss, and four lines never trained on, embedded on the circle\n"
         f"(seed {seed}; training lines' mean on top; arcs outside: each line's extent; inside: the same, magnified)",
         fontsize=11,
     )
     axes = figure.subplots(2, len(shown) + 1)
-    for row, (name, points) in enumerate(zip(Split._fields, draw_lines(seed), strict=True)):
+    for row, (name, points) in enumerate(zip(LineSplit._fields, draw_lines(seed), strict=True)):
         _draw_data(axes[row, 0], points, name)
     for column, outcome in enumerate(shown, start=1):
         embeddings = outcome.embeddings[seed]
         middle = np.arctan2(*embeddings.train.mean(axis=0)[::-1])
         for row, rows in enumerate(embeddings):
-            _draw_circle(axes[row, column], unrolled(np.arctan2(rows[:, 1], rows[:, 0]) - middle))
+            _draw_circle(axes[row, column], unroll(np.arctan2(rows[:, 1], rows[:, 0]) - middle))
         axes[0, column].set_title(outcome.setting.title)
 
 
-def unrolled(angles: np.ndarray) -> np.ndarray:
-    """Angles in radians [n] with whole turns added so that the circle is cut in the widest gap between them."""
-    turned = np.mod(angles, 2 * np.pi)
-    ordered = np.sort(turned)
+def unroll(angles: np.ndarray) -> np.ndarray:
+    """Return angles in radians [n] with full turns added, so that the circle is cut in the widest gap between them."""
+    wrapped = np.mod(angles, 2 * np.pi)
+    ordered = np.sort(wrapped)
     gaps = np.diff(ordered, append=ordered[0] + 2 * np.pi)
     widest = int(gaps.argmax())
-    return turned - 2 * np.pi * (turned > ordered[widest])
+    return wrapped - 2 * np.pi * (wrapped > ordered[widest])
 
 
 def _draw_data(axes: Axes, points: np.ndarray, split: str) -> None:
@@ -329,7 +346,7 @@ def _draw_data(axes: Axes, points: np.ndarray, split: str) -> None:
 
 
 def _draw_circle(axes: Axes, angles: np.ndarray) -> None:
-    """Angles in radians [60], unrolled; 0 is on top and left is ahead."""
+    """Draw angles in radians [60], unrolled; 0 is at the top, and left is ahead."""
     turn = np.linspace(0, 2 * np.pi, 200)
     axes.plot(np.cos(turn), np.sin(turn), color=FAINT, linewidth=1, zorder=0)
     centre, span = (angles.max() + angles.min()) / 2, np.ptp(angles)
@@ -346,7 +363,7 @@ def _draw_circle(axes: Axes, angles: np.ndarray) -> None:
     axes.axis("off")
 
 
-def _draw_measures(figure: SubFigure, outcomes: Sequence[Outcome]) -> None:
+def _draw_measures(figure: SubFigure, outcomes: Sequence[RunOutcome]) -> None:
     seeds = len(outcomes[0].measures)
     figure.suptitle(
         f"{seeds} seeds (faint), their mean and standard deviation; orange: without the loss's positive term",
@@ -360,7 +377,7 @@ def _draw_measures(figure: SubFigure, outcomes: Sequence[Outcome]) -> None:
     all_axes[0].invert_yaxis()
 
 
-def _draw_panel(axes: Axes, outcomes: Sequence[Outcome], name: str) -> None:
+def _draw_panel(axes: Axes, outcomes: Sequence[RunOutcome], name: str) -> None:
     for row, outcome in enumerate(outcomes):
         colour = COLOURS[0] if FORMS[outcome.setting.form].positive_term else "#D55E00"
         values, mean, deviation = outcome.values(name), outcome.mean(name), outcome.deviation(name)
@@ -388,24 +405,28 @@ COLUMNS = {
 
 
 def _check(args: Namespace) -> None:
-    """Before the training, so that its minutes are not lost. Raises `UsageError`, `OSError` for a folder."""
+    """Raise `UsageError` for wrong options before the training, whose minutes would be lost."""
     if args.seeds < 2:
-        raise UsageError(f"--seeds {args.seeds}: a standard deviation needs at least 2 seeds.")
+        raise UsageError(f"--seeds {args.seeds}: a standard deviation needs at least 2 seeds.", code="bad-number")
     if args.steps < 1:
-        raise UsageError(f"--steps {args.steps}: a run has at least 1 step.")
+        raise UsageError(f"--steps {args.steps}: a run needs at least 1 step.", code="bad-number")
     if args.out.suffix.lower() not in PICTURES:
-        raise UsageError(f"--out {args.out}: the picture's name ends in one of {', '.join(PICTURES)}.")
+        raise UsageError(
+            f"--out {args.out}: the name of the picture must end with {' or '.join(PICTURES)}.", code="unknown-format"
+        )
     for file in filter(None, (args.out, args.json)):
         if file.is_dir():
-            raise UsageError(f"{file} is a folder; name a file in it.")
+            raise UsageError(f"{file} is a folder; name a file in it.", code="is-a-folder")
         file.parent.mkdir(parents=True, exist_ok=True)
 
 
-def _record(args: Namespace, outcomes: list[Outcome]) -> dict[str, object]:
+def _record(args: Namespace, outcomes: list[RunOutcome]) -> dict[str, object]:
     probabilities = " ".join(f"{p:g}" for p in args.probability)
-    how = f"--out {args.out} --seeds {args.seeds} --steps {args.steps} --probability {probabilities} --json {args.json}"
+    options = (
+        f"--out {args.out} --seeds {args.seeds} --steps {args.steps} --probability {probabilities} --json {args.json}"
+    )
     return {
-        "command": f"python examples/toy_embeddings.py {how}",
+        "command": f"python examples/toy_embeddings.py {options} --json {args.json}",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "steps": args.steps,
         "settings": [outcome.to_json() for outcome in outcomes],
@@ -413,7 +434,7 @@ def _record(args: Namespace, outcomes: list[Outcome]) -> dict[str, object]:
     }
 
 
-def _print_table(outcomes: list[Outcome], seeds: int) -> None:
+def _print_table(outcomes: list[RunOutcome], seeds: int) -> None:
     rows = [
         [outcome.setting.title, *(f"{outcome.mean(m):.3f} +- {outcome.deviation(m):.3f}" for m in COLUMNS.values())]
         for outcome in outcomes
@@ -428,14 +449,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=8, metavar="N", help="runs of each form, at least 2 (default: 8)")
     parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help=f"batches of a run (default: {STEPS})")
     parser.add_argument(
-        "--probability", type=float, nargs="+", default=PROBABILITIES, metavar="P", help="how often to exchange"
+        "--probability", type=float, nargs="+", default=PROBABILITIES, metavar="P", help="probabilities of the exchange"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every seed's figures to a JSON file as well")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     args = parser.parse_args(arguments)
     try:
         _check(args)
-        outcomes = run_all(settings_of(args.probability), args.seeds, args.steps, progress=not args.quiet)
+        outcomes = run_all(list_settings(args.probability), args.seeds, args.steps, progress=not args.quiet)
     except (ZooError, OSError) as error:
         parser.error(str(error))
     draw_picture(outcomes, args.out)

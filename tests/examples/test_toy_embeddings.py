@@ -15,19 +15,20 @@ from examples.toy_embeddings import (
     FORMS,
     LABELS,
     NEGATIVE_MARGIN,
-    Setting,
-    Split,
+    LineSplit,
+    RunSetting,
     ToyNet,
+    all_triplets,
     draw_lines,
-    every_triplet,
+    form_miner,
     line_distances,
+    list_settings,
     main,
     measure,
-    miner_of,
-    settings_of,
     train,
-    unrolled,
+    unroll,
 )
+from tests.raising import raises
 from training.functional import Pairs, to_pairs
 from training.miners.rho import Rho
 from zoo.errors import RecipeError
@@ -58,7 +59,7 @@ def test_the_lines_by_hand():
         assert low - 1e-6 <= values.min() < values.max() <= high + 1e-6
 
 
-def test_only_the_direction_that_training_ignores_parts_the_test_lines():
+def test_only_the_direction_that_training_ignores_separates_the_test_lines():
     """By nearest neighbour along one direction: x - y finds every test sample's line, x + y does not."""
     points = draw_lines(0).test.astype(float)
     for direction, all_right in ((points[:, 0] - points[:, 1], True), (points[:, 0] + points[:, 1], False)):
@@ -75,22 +76,22 @@ def test_the_seed_decides_the_points():
     assert not np.array_equal(draw_lines(5).train, draw_lines(6).train)
 
 
-def test_the_net_has_two_hidden_layers_of_30_and_its_output_lies_on_the_circle():
+def test_the_net_has_two_hidden_layers_of_30_and_unit_outputs():
     net = ToyNet()
     assert [tuple(p.shape) for p in net.parameters()] == [(30, 2), (30,), (30, 30), (30,), (2, 30), (2,)]
     rows = net(torch.randn(50, 2))
     torch.testing.assert_close(rows.norm(dim=1), torch.ones(50))
 
 
-def test_every_triplet_is_every_triplet():
-    found = set(zip(*(index.tolist() for index in every_triplet(embeddings(), Y)), strict=True))
+def test_all_triplets_of_a_batch():
+    found = set(zip(*(index.tolist() for index in all_triplets(embeddings(), Y)), strict=True))
     assert found == {(a, p, n) for a, p, n in permutations(range(7), 3) if Y[a] == Y[p] and Y[a] != Y[n]}
-    assert all(index.numel() == 0 for index in every_triplet(embeddings()[:3], torch.zeros(3)))
+    assert all(index.numel() == 0 for index in all_triplets(embeddings()[:3], torch.zeros(3)))
 
 
-def test_what_each_form_makes_of_an_exchanged_triplet():
-    a, p, n = every_triplet(embeddings(), Y)
-    plain, paper, miner, script = (to_pairs(miner_of(form, 1.0)(embeddings(), Y)) for form in FORMS.values())
+def test_exchanged_triplets_of_each_form():
+    a, p, n = all_triplets(embeddings(), Y)
+    plain, paper, miner, script = (to_pairs(form_miner(form, 1.0)(embeddings(), Y)) for form in FORMS.values())
     for pairs, positives, negatives in ((plain, p, n), (paper, p, p), (miner, a, p)):
         for found, expected in zip(pairs, (a, positives, a, negatives), strict=True):
             assert torch.equal(found, expected)
@@ -105,11 +106,11 @@ def test_the_gradient_of_each_form_is_that_of_single_steps(name):
 
     rows, same = embeddings(), embeddings()
     torch.manual_seed(0)
-    mined = miner_of(FORMS[name], 0.4)(rows, Y)
+    mined = form_miner(FORMS[name], 0.4)(rows, Y)
     Contrastive(3, negative_margin=NEGATIVE_MARGIN)(rows, Y, mined).backward()
     torch.manual_seed(0)
     form = FORMS[name]
-    triplets = (Rho(0.4, every_triplet, form.published) if form.rho else every_triplet)(same, Y)
+    triplets = (Rho(0.4, all_triplets, form.published) if form.rho else all_triplets)(same, Y)
     loss = torch.zeros((), dtype=torch.float64)
     for a, p, n in zip(*(index.tolist() for index in triplets), strict=True):
         far = 0.1 - (same[a] - same[n]).norm()
@@ -122,7 +123,7 @@ def test_the_gradient_of_each_form_is_that_of_single_steps(name):
     assert isinstance(mined, Pairs) == (name == "published-script")
 
 
-def test_a_seed_gives_the_same_again_and_leaves_torchs_generator_alone():
+def test_a_seed_is_reproducible_and_the_global_generator_unchanged():
     torch.manual_seed(7)
     before = torch.get_rng_state()
     first, again, other = (train(FORMS["paper"], 0.4, seed, steps=5) for seed in (1, 1, 2))
@@ -133,7 +134,7 @@ def test_a_seed_gives_the_same_again_and_leaves_torchs_generator_alone():
     np.testing.assert_allclose(np.linalg.norm(np.concatenate(first), axis=1), 1, rtol=1e-6)
 
 
-def test_forms_differ_in_nothing_but_their_form():
+def test_forms_share_points_weights_and_batches():
     start = [train(form, 0.4, seed=0, steps=0).train for form in FORMS.values()]
     for rows in start:
         np.testing.assert_array_equal(rows, start[0])
@@ -158,28 +159,28 @@ def test_distances_of_lines_by_single_steps():
 def test_measures_of_lines_in_one_point_each_and_of_all_in_one():
     corners = np.repeat(np.array([[1, 0], [0, 1], [-1, 0], [0, -1]], np.float32), 15, axis=0)
     one = np.tile(np.array([[0.6, 0.8]], np.float32), (60, 1))
-    found = measure(Split(corners, one))
+    found = measure(LineSplit(corners, one))
     assert found["train_recall_at_1"] == 1
     assert found["train_between_lines"] == pytest.approx((4 * math.sqrt(2) + 2 * 2) / 6)
     assert found["train_separation"] > 1e6
     assert found["train_spectral_decay"] == pytest.approx(0, abs=1e-6)
     assert found["test_between_lines"] == found["test_separation"] == 0
-    assert all(math.isfinite(value) for value in measure(Split(one, one)).values())
+    assert all(math.isfinite(value) for value in measure(LineSplit(one, one)).values())
 
 
 def test_a_circle_is_cut_in_its_widest_gap():
     for angles, expected in (([350, 10, 40], [-10, 10, 40]), ([-170, 170], [190, 170]), ([5], [5])):
-        degrees = np.degrees(unrolled(np.radians(np.array(angles, float))))
+        degrees = np.degrees(unroll(np.radians(np.array(angles, float))))
         assert (degrees - expected) / 360 == pytest.approx(np.full(len(angles), round((degrees - expected)[0] / 360)))
 
 
 def test_the_settings():
-    found = settings_of([0, 0.4, 0.4])
-    assert found[:3] == [Setting("none", trained=False), Setting("none"), Setting("published-script")]
-    assert found[3:] == [Setting(name, 0.4) for name in ("paper", "published-miner", "published-script")]
+    found = list_settings([0, 0.4, 0.4])
+    assert found[:3] == [RunSetting("none", trained=False), RunSetting("none"), RunSetting("published-script")]
+    assert found[3:] == [RunSetting(name, 0.4) for name in ("paper", "published-miner", "published-script")]
     assert len({setting.title for setting in found}) == len(found)
-    with pytest.raises(RecipeError, match="probability"):
-        settings_of([1.5])
+    with raises(RecipeError, "bad-number"):
+        list_settings([1.5])
 
 
 def test_the_command_writes_picture_and_figures(capsys, tmp_path: Path):
@@ -218,7 +219,7 @@ def test_the_command_writes_picture_and_figures(capsys, tmp_path: Path):
         (["--json", "."], ". is a folder"),
     ],
 )
-def test_wrong_values_are_refused_before_anything_is_trained(monkeypatch, tmp_path, capsys, arguments, value):
+def test_wrong_values_are_rejected_before_training(monkeypatch, tmp_path, capsys, arguments, value):
     monkeypatch.setattr(toy_embeddings, "run_all", lambda *_, **__: pytest.fail("trained"))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:

@@ -53,7 +53,7 @@ class Quadruplet(nn.Module):
 
 
 def add_second_negatives(labels: Tensor, tuples: Triplets | None) -> Quadruplets:
-    """Return triplets with a random n', or -1 if there is none; without triplets, draw n for every positive pair."""
+    """Return triplets with a random n', or -1 if the batch lacks one; without triplets, draw n per positive pair."""
     if tuples is None:
         a, p = positive_mask(labels).nonzero(as_tuple=True)
         n = draw_other_class(labels, labels[a], labels[a])
@@ -64,7 +64,7 @@ def add_second_negatives(labels: Tensor, tuples: Triplets | None) -> Quadruplets
 
 
 def draw_other_class(labels: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Return random samples, int64 [t], neither of class first[i] nor of class second[i]; -1 if there is none."""
+    """Return random samples, int64 [t], neither of class first[i] nor of class second[i]; -1 without such a sample."""
     by_class = labels.argsort()
     ordered = labels[by_class]
     low, high = torch.minimum(first, second), torch.maximum(first, second)

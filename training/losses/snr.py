@@ -36,7 +36,7 @@ class SNRTriplet(nn.Module):
         margin: 0.2 in Roth et al. 2020, Revisiting, appendix A.
         nu: weight of the penalty; 0.005 in the same place, 0 with distance-weighted mining in the code published with
             it.
-        active_only: average over the terms above zero only, as in that code. (It gives NaN if there are none; not
+        active_only: average over the terms above zero only, as in that code. (Without any it gives NaN; this is not
             copied.)
     """
 

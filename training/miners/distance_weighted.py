@@ -54,7 +54,7 @@ class DistanceWeighted:
         # infinity take several times as long as sums, log and exp of -80.
         squared = torch.addmm(unit.new_full((1,), 2.0), unit, unit.T, alpha=-2)
         penalty = (~candidates).view(torch.uint8).float().mul_(1e30)
-        if self.farthest is not None:  # smaller than that of other samples: used if there is nothing nearer
+        if self.farthest is not None:  # a smaller penalty, so that these are drawn if there is no nearer negative
             penalty.add_(torch.gt(squared, self.farthest**2, out=torch.empty_like(squared)), alpha=1e28)
         squared.clamp_(self.nearest**2, (self.farthest or 2.0) ** 2)
         logs = log_density(squared, unit.shape[1]).add_(penalty)

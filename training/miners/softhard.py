@@ -23,7 +23,7 @@ from training.functional import (
 class Softhard:
     """One triplet per anchor: a positive beyond the nearest negative and a negative nearer than the farthest positive.
 
-    Both are drawn evenly among these, or among all if there are none.
+    Both are drawn evenly among these, or among all without such a sample.
     """
 
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:

@@ -13,7 +13,7 @@ from training.functional import Triplets
 from training.losses import LOSSES
 
 LABELS = [0, 1, 0, 2, 1, 1, 3, 2, 1]
-"""Classes of two, four, two and one sample, out of order."""
+"""Classes with two, four, two and one sample, in mixed order."""
 DIM = 5
 
 BATCHES = {

@@ -33,7 +33,7 @@ def test_equals_the_loop(seed: int, alpha: float) -> None:
 
 
 def test_equals_pytorch_metric_learning() -> None:
-    # It has the angular term alone, over all positive pairs: with two samples a class, those of all_samples. It does
+    # It has the angular term alone, over all positive pairs: with two samples per class, those of all_samples. It does
     # not normalise the negatives: compare on unit embeddings.
     embeddings, y = batch(3, [0, 1, 2, 2, 0, 1])
     ours = Angular(3, weight=1, nu=0, all_samples=True)(embeddings, y) - NPair(3, nu=0, all_samples=True)(embeddings, y)

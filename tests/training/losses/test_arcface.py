@@ -45,7 +45,7 @@ def test_the_target_falls_all_the_way_to_pi() -> None:
     assert (add_angle(theta.cos(), 0.5).diff() < 0).all()
 
 
-def test_the_margin_counts() -> None:
+def test_the_margin_changes_the_loss() -> None:
     embeddings, y = batch(0, LABELS)
     torch.manual_seed(0)
     loss = ArcFace(4, DIM, scale=16, margin=0.5).double()

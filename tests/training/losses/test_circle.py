@@ -14,7 +14,7 @@ from training.losses.circle import Circle
 
 
 def naive(s: np.ndarray, weights: np.ndarray, margin: float, gamma: float) -> float:
-    """Of cosines s; `weights` are the cosines that the weights are taken from."""
+    """Return the loss of cosines s; the weights are functions of the cosines `weights`."""
     terms = []
     for a in range(len(LABELS)):
         if not positives(LABELS, a):

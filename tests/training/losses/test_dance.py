@@ -118,7 +118,7 @@ def test_by_hand() -> None:
     )
 
 
-def test_a_query_with_only_far_negatives_weighs_them_alike() -> None:
+def test_a_query_with_only_far_negatives_weights_them_equally() -> None:
     queries, keys = torch.tensor([[1.0, 0, 0]]), torch.tensor([[1.0, 0, 0]])
     others = torch.tensor([[-1.0, 0, 0], [0.0, 1.0, 0]])
     expected = math.log(math.exp(-1) + 1) - 1
@@ -126,7 +126,7 @@ def test_a_query_with_only_far_negatives_weighs_them_alike() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.01, 0.1])
-def test_without_weights_it_is_plain_nce(temperature: float) -> None:
+def test_without_weights_the_loss_is_plain_nce(temperature: float) -> None:
     rows = unit(17)
     queries, keys, others = rows[:4], rows[4:8], rows[8:]
     logits = torch.cat([(queries * keys).sum(1, keepdim=True), queries @ others.T], 1) / temperature
@@ -137,7 +137,7 @@ def test_without_weights_it_is_plain_nce(temperature: float) -> None:
 
 
 @pytest.mark.parametrize("published", [False, True])
-def test_only_queries_get_a_gradient_and_the_weights_pass_none(published: bool) -> None:
+def test_only_queries_get_a_gradient_and_none_through_the_weights(published: bool) -> None:
     queries, keys, others = (rows.clone().requires_grad_() for rows in unit(12, spread=2.0).split(4))
     loss = DaNCE(3, 0.1, published=published)
     loss.contrast_keys(queries, keys, others).backward()
@@ -194,7 +194,7 @@ def test_degenerate_rows_have_finite_values_and_gradients(kind: str, dim: int, p
         assert not queries.grad.any()
 
 
-def test_what_is_not_a_number_stays_visible() -> None:
+def test_nan_stays_visible() -> None:
     for place in range(3):
         rows = list(unit(12).split(4))
         rows[place][0] = torch.nan

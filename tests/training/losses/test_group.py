@@ -23,7 +23,7 @@ def create(classes: int = 4, dim: int = DIM, **args: Any) -> GroupLoss:
 
 
 def naive(loss: GroupLoss, features: np.ndarray, labels: list[int], fixed: list[bool], steps: int) -> list[float]:
-    """-log of the refined own probability of each sample that is no anchor; W clamped, its diagonal 0."""
+    """-log of the refined own probability of each sample that is not an anchor; W clamped, its diagonal 0."""
     weight, bias = (p.detach().numpy() for p in (loss.classifier.weight, loss.classifier.bias))
     n, classes = len(labels), len(bias)
     x = np.exp((features @ weight.T + bias) / loss.temperature)
@@ -60,7 +60,7 @@ def test_by_hand() -> None:
     loss = create(2, 3, anchors=1, steps=1)
     torch.nn.init.zeros_(loss.classifier.weight)
     torch.nn.init.zeros_(loss.classifier.bias)
-    # Two samples of class 0, one of which is the anchor, and one of class 1, which is none: priors of 1/2 each. Where
+    # Two samples of class 0, one of which is the anchor, and one of class 1, which cannot be: priors of 1/2 each. Where
     # the middle one is the anchor, both others have the support (1/2, 0), and 0 counts as 1e-12: -log 1 and -log 2e-12.
     # Else the middle one has (1/2 * 1 + 1/2 * 1/2, 1/2 * 1/2) = (3/4, 1/4), and the last one (1/4, 1/4).
     other = (-math.log(3 / 4) - math.log(1 / 2)) / 2
@@ -140,7 +140,7 @@ def test_kl_equals_the_loop_and_teaches_the_priors_alone() -> None:
     assert torch.allclose(gradient, torch.autograd.grad(expected, features)[0], atol=1e-12)
 
 
-def test_anchors_are_drawn_anew_and_every_class_keeps_a_sample_that_is_none() -> None:
+def test_anchors_are_drawn_again_and_every_class_keeps_another_sample() -> None:
     labels = torch.tensor([0, 1, 1, 2, 2, 2, 3, 3, 3, 3])
     torch.manual_seed(0)
     drawn = torch.stack([choose_anchors(labels, 2) for _ in range(2000)])

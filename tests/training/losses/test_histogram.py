@@ -33,7 +33,7 @@ def test_equals_the_loop_and_pytorch_metric_learning(seed: int, nodes: int) -> N
     assert ours == pytest.approx(losses.HistogramLoss(n_bins=nodes - 1)(embeddings, y).item(), abs=1e-6)
 
 
-def test_a_class_of_one_gives_negative_pairs() -> None:
+def test_a_class_with_one_sample_has_negative_pairs() -> None:
     embeddings, y = batch(3, LABELS)
     s = embeddings.numpy() @ embeddings.numpy().T
     near = triangles([s[a, p] for a in range(9) for p in positives(LABELS, a)], 65)

@@ -1,4 +1,4 @@
-"""What holds for every loss of the table: finite on any batch, its own gradient, blind to the order of the batch."""
+"""Properties of every loss: finite on any batch, correct gradients, independent of the order of the batch."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from training.recipe import Objective
 from zoo.errors import RecipeError, UsageError
 
 RANDOM = {"group", "quadruplet"}
-"""Draws what it is not given."""
+"""Losses that draw missing tuples at random."""
 BY_ORDER = {"n-pair", "angular"}
-"""Takes the first two samples of a class, in batch order."""
+"""Losses that use the first two samples of a class, in the order of the batch."""
 CUT_GRADIENT = {"circle", "dance"}
-"""Part of the value passes no gradient; see their own tests."""
+"""Losses with a part without gradient; their own tests cover it."""
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -37,7 +37,7 @@ def test_degenerate_batches_have_finite_values_and_gradients_in_float32(name: st
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_what_is_not_a_number_stays_visible(name: str) -> None:
+def test_nan_stays_visible(name: str) -> None:
     # The loop stops at a loss that is not finite; nothing else may fail first, and nothing may hide it.
     embeddings, y = batch(1, [0, 0, 0, 1, 1, 2], normalised(name))
     embeddings[1] = torch.nan
@@ -95,7 +95,7 @@ def test_a_step_downhill_lowers_the_loss(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_the_plain_method_gives_it_what_it_is_defined_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plain_method_passes_unit_or_raw_embeddings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Tensor] = []
 
     def forward(self: nn.Module, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:

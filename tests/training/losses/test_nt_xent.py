@@ -26,6 +26,6 @@ def test_equals_the_loop_and_pytorch_metric_learning(seed: int, temperature: flo
     assert ours == pytest.approx(losses.NTXentLoss(temperature)(embeddings, y).item(), abs=1e-9)
 
 
-def test_with_one_positive_it_is_supcon() -> None:
+def test_one_positive_equals_supcon() -> None:
     embeddings, y = batch(3, [0, 1, 2, 1, 0, 2])
     assert NTXent(3)(embeddings, y).item() == pytest.approx(SupCon(3)(embeddings, y).item(), abs=1e-12)

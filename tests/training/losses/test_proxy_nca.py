@@ -41,6 +41,6 @@ def test_proxies_start_as_normal_numbers_over_eight() -> None:
     assert ProxyNCA(200, 64).proxies.std().item() == pytest.approx(1 / 8, rel=0.02)
 
 
-def test_one_class_is_refused() -> None:
+def test_one_class_is_rejected() -> None:
     with raises(RecipeError, "too-few-classes"):
         ProxyNCA(1, DIM)

@@ -45,7 +45,7 @@ def test_draws_are_even() -> None:
     assert (counts[counts > 0] - 1200).abs().max() < 150
 
 
-def test_without_a_third_class_the_first_term_is_left() -> None:
+def test_without_a_third_class_only_the_first_term_remains() -> None:
     labels = [0, 0, 1, 1]
     embeddings, y = batch(0, labels)
     triplets = indices(all_triplets(labels))

@@ -58,13 +58,13 @@ def test_chunks_do_not_change_value_and_gradient(monkeypatch: pytest.MonkeyPatch
         assert torch.allclose(gradient, results[0][1], atol=1e-14)
 
 
-def test_the_query_is_no_rival_of_its_positives() -> None:
+def test_the_query_does_not_compete_with_its_positives() -> None:
     # Two classes, each at one end of the line: the only positive of every query has rank 1, so its recall at 1 is
     # sigmoid(0). In the authors' code the query itself comes first and leaves sigmoid(-1).
     rows = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0]])
     assert RecallAtK(2, k=(1,))(rows, torch.tensor([0, 0, 1, 1])).item() == pytest.approx(0.5, abs=1e-6)
 
 
-def test_temperatures_go_with_the_values_of_k() -> None:
+def test_each_k_has_its_temperature() -> None:
     with raises(RecipeError, "wrong-length"):
         RecallAtK(2, k=(1, 2, 4), recall_temperature=(1, 2))

@@ -63,7 +63,7 @@ def test_a_class_is_as_near_as_its_nearest_centre_for_small_gamma() -> None:
     assert loss(embeddings, y).item() == pytest.approx(expected.item(), abs=1e-9)
 
 
-def test_the_length_of_a_centre_does_not_count() -> None:
+def test_the_length_of_a_centre_has_no_effect() -> None:
     # The published code normalises the dimensions over the centres.
     embeddings, y = batch(5, LABELS)
     loss = made(5)

@@ -26,7 +26,7 @@ def test_equals_the_loop_and_pytorch_metric_learning(seed: int, temperature: flo
     assert ours == pytest.approx(losses.SupConLoss(temperature)(embeddings, y).item(), abs=1e-9)
 
 
-def test_one_class_is_told_apart_within() -> None:
+def test_a_batch_of_one_class_has_intra_class_triplets() -> None:
     # pytorch-metric-learning gives 0 without negatives; the equation does not need them.
     embeddings, y = batch(3, [0, 0])
     assert SupCon(1)(embeddings, y).item() == pytest.approx(0, abs=1e-12)

@@ -1,4 +1,4 @@
-"""Minibatches of small random images for tests of methods: what the loop would hand over, in one process."""
+"""Minibatches of small random images for tests of methods, as the training loop passes them in one process."""
 
 from __future__ import annotations
 

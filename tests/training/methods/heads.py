@@ -1,4 +1,4 @@
-"""Auxiliary tasks on the toy trunk, each on a head of its own."""
+"""Auxiliary tasks on the toy trunk, each with its own head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every auxiliary task: finite, its gradients reach trunk and head, its state is all it needs."""
+"""Properties of every auxiliary task: finite values, gradients in trunk and head, complete state."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_finite_values_and_gradients(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", AUXILIARY)
-def test_the_gradient_reaches_trunk_head_and_what_the_task_learns_alone(name: str) -> None:
+def test_the_gradient_reaches_trunk_head_and_task_only(name: str) -> None:
     made = toy(name)
     made.loss(minibatch(made.trunk, LABELS)).backward()
     for module in (made.trunk, made.head, made.task):

@@ -1,4 +1,4 @@
-"""Pseudo-labels of features in plain groups, and the loss against a loop."""
+"""Deep clustering: pseudo-labels of well separated features, and the loss against a loop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_pseudo_labels_are_the_clusters() -> None:
     assert normalized_mutual_info_score(GROUPS, toy.task.pseudo_labels) == pytest.approx(1)
 
 
-def test_it_clusters_every_so_often_and_starts_its_classifier_afresh() -> None:
+def test_clusters_and_classifier_are_renewed_every_few_epochs() -> None:
     toy = Toy("deepcluster", clusters=3, every=2)
     weights = []
     for epoch in range(4):

@@ -26,7 +26,7 @@ def test_the_loss_against_a_loop() -> None:
     assert toy.loss(batch).item() == pytest.approx(sum(terms) / 3, rel=1e-5)
 
 
-def test_a_samples_vector_moves_half_way() -> None:
+def test_the_vector_of_a_sample_moves_half_way() -> None:
     toy = Toy("instance")
     bank = toy.task.bank.clone()
     batch = minibatch(toy.trunk, [0, 0, 1, 1], [5, 0, 5, 7])

@@ -1,4 +1,4 @@
-"""The queue by hand, the keys' network and the loss against a loop."""
+"""Momentum contrast: the queue by hand, the network of the keys, and the loss against a loop."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_queue_starts_with_keys_of_the_training_samples(queue_batches: int) 
     assert torch.equal(toy.task.queue, filled)
 
 
-def test_keys_are_of_another_view_by_the_slow_network_and_join_the_queue_after_the_step() -> None:
+def test_keys_of_another_view_by_the_slow_network_join_the_queue_after_the_step() -> None:
     toy = Toy("dance", queue_batches=2)
     toy.task.start_epoch(0, toy.observe)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The quarter turns by hand, and the loss against a loop."""
+"""Rotation prediction: the quarter turns by hand, and the loss against a loop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_loss_against_a_loop() -> None:
     assert toy.loss(batch).item() == pytest.approx(sum(terms) / 12, rel=1e-5)
 
 
-def test_it_learns_which_way_is_up() -> None:
+def test_the_task_learns_the_rotation() -> None:
     toy = Toy("rotation")
     images = torch.randn(8, 3, 4, 4, generator=torch.Generator().manual_seed(0)) / 4
     images[:, :, 0] += 1  # bright at the top

@@ -1,4 +1,4 @@
-"""Which triplets the shared and the intra task train on."""
+"""Triplets of the shared and the intra task."""
 
 from __future__ import annotations
 

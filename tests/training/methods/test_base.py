@@ -1,4 +1,4 @@
-"""The plain method: what its loss gets, and what the regularisers of Sharing's table 6 do to it."""
+"""The plain method: the input of its loss, and the regularisers of Sharing's table 6."""
 
 from __future__ import annotations
 

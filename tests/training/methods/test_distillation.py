@@ -1,4 +1,4 @@
-"""A student beside its teacher: both see one view, and the teacher stays as it is."""
+"""Distillation: student and teacher see the same view, and the teacher stays unchanged."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_targets_are_the_teachers_embeddings_of_the_students_pixels(teacher:
     assert run.method.loss(batch)["loss"].item() == pytest.approx(1 - cosines.mean().item(), abs=1e-5)
 
 
-def test_each_sees_the_view_in_its_own_size_and_normalisation(teacher: tuple[Path, Card]) -> None:
+def test_teacher_and_student_see_the_view_in_their_own_size_and_normalisation(teacher: tuple[Path, Card]) -> None:
     how = dataclasses.replace(teacher[1].preprocessing, resize=32, crop=32, mean=(0.1, 0.2, 0.3))
     run = Trainer(student(teacher, preprocessing=how), toys.noise(), 1, CPU)
     batch = batch_of(run)
@@ -80,7 +80,7 @@ def test_each_sees_the_view_in_its_own_size_and_normalisation(teacher: tuple[Pat
 
 
 @pytest.mark.parametrize("transfer", ["embedding", "rkd", "similarity"])
-def test_trunk_and_head_learn_and_the_teacher_does_not(transfer: str, teacher: tuple[Path, Card]) -> None:
+def test_trunk_and_head_learn_and_the_teacher_stays_unchanged(transfer: str, teacher: tuple[Path, Card]) -> None:
     dim = 64 if transfer == "embedding" else 5
     run = Trainer(student(teacher, dim, transfer), toys.noise(), 1, CPU)
     batch = batch_of(run)

@@ -1,4 +1,4 @@
-"""DiVA's terms against loops, what each of them moves, and its state; the tasks themselves are in `auxiliary`."""
+"""DiVA: its terms against loops, the parameters that each term changes, and its state."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_descending_decorrelates_heads_while_the_regressors_pursue() -> None:
     assert -apart < -before < -found
 
 
-def test_the_momentum_network_learns_nothing_and_follows() -> None:
+def test_the_momentum_network_follows_without_gradients() -> None:
     net = trunk()
     made = diva(("discriminative", "dance"), net)
     start(made, net)
@@ -228,7 +228,7 @@ def test_heads_may_differ_in_dim_and_rho_0_takes_no_adversary() -> None:
     assert not list(without.decorrelations.parameters())
 
 
-def test_the_paper_s_sum_is_dim_times_the_mean() -> None:
+def test_the_sum_of_the_paper_is_dim_times_the_mean() -> None:
     net, names = trunk(), ("discriminative", "rotation")
     made = [diva(names, net, dim=5, seed=1, sum_over_dim=total) for total in (False, True)]
     made[1].load_state_dict(made[0].state_dict())
@@ -247,7 +247,7 @@ def test_the_adversary_learns_at_its_own_rate() -> None:
     assert len(made.decorrelations) == 3
 
 
-def test_the_features_are_observed_once() -> None:
+def test_the_features_are_extracted_once() -> None:
     net, calls = trunk(), []
     made = diva(("discriminative", "dance", "deepcluster"), net)
 
@@ -288,7 +288,7 @@ def test_unknown_arguments_are_rejected(args: dict[str, Any], owner: str) -> Non
     assert "'typo'" in str(caught.value)
 
 
-def test_the_loop_trains_all_tasks_and_an_interrupted_run_goes_on(
+def test_training_has_all_tasks_and_an_interrupted_run_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = (*PAPER, *ARMS, "discriminative-2")

@@ -1,4 +1,4 @@
-"""Groups of samples: what they are, when they change and that a checkpoint holds them."""
+"""Groups of samples: their members, their renewal, and their place in a checkpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def observe() -> Tensor:
 
 
 @pytest.mark.parametrize(("standardised", "found"), [(True, TRAITS), (False, CLASSES >= 3)])
-def test_standardised_groups_cut_through_the_classes(standardised: bool, found: np.ndarray) -> None:
+def test_standardised_groups_contain_several_classes(standardised: bool, found: np.ndarray) -> None:
     grouping = Grouping(CLASSES, 2, every=1, seed=0, standardised=standardised)
     grouping.start_epoch(0, observe)
     assert adjusted_rand_score(found, grouping.targets()) == 1

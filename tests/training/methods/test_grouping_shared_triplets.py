@@ -1,4 +1,4 @@
-"""The set-ups of table 7: which classes, groups and samples their triplets are of."""
+"""Set-ups of Sharing's table 7: classes, groups and samples of their triplets."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_unconstrained_triplets_are_of_three_samples_even_of_one_class(negatives
 
 
 @pytest.mark.parametrize("negatives", NEGATIVES)
-def test_grouped_triplets_go_by_group(negatives: str) -> None:
+def test_grouped_triplets_follow_the_groups(negatives: str) -> None:
     _, found = triplets("grouped", negatives, LABELS, SAMPLES)
     # before the first clustering the groups are even and odd samples
     for a, p, n in zip(*(index.tolist() for index in found), strict=True):
@@ -74,7 +74,7 @@ def test_grouped_triplets_are_drawn_and_renewed_by_group(setup: str) -> None:
 
 
 @pytest.mark.parametrize("setup", POSITIVES)
-def test_the_others_draw_by_class_and_look_at_no_features(setup: str) -> None:
+def test_other_set_ups_draw_by_class_and_need_no_features(setup: str) -> None:
     chosen = shared(setup)
     assert chosen.targets(CLASSES) is CLASSES
     chosen.start_epoch(0, lambda: pytest.fail("features were asked for"))

@@ -90,7 +90,7 @@ def test_the_queue_holds_the_last_embeddings_without_gradient() -> None:
     assert not memory.embeddings.requires_grad
 
 
-def test_nothing_is_kept_or_compared_before_its_epoch() -> None:
+def test_memory_starts_in_its_epoch() -> None:
     net = trunk()
     memory = method(remembering(warmup=2), LABELS, {"embedding": 5}, net)
     terms, _ = step(memory, net, LABELS, epoch=1)
@@ -149,7 +149,7 @@ def test_pairs_of_anchors() -> None:
     assert isinstance(pairs, Pairs)
 
 
-def test_a_restored_memory_goes_on_as_it_would_have() -> None:
+def test_a_restored_memory_continues_identically() -> None:
     net = trunk()
     first, second = (method(remembering(), LABELS, {"embedding": 5}, net, seed) for seed in (0, 0))
     for labels in (LABELS, [2, 1, 0, 0, 1, 2]):

@@ -1,4 +1,4 @@
-"""MIC: each term against a naive loop, its groups, and how often each task has its turn."""
+"""MIC: each term against a naive loop, its groups, and the frequency of its tasks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def naive_margin(unit: np.ndarray, labels: list[int], margin: float = 0.2, beta:
 
 
 @pytest.mark.parametrize("task", ["class", "auxiliary"])
-def test_classes_and_groups_are_learnt_by_a_head_each(task: str) -> None:
+def test_classes_and_groups_have_separate_heads(task: str) -> None:
     net = trunk()
     trained, batch = mic(net), minibatch(net, LABELS, SAMPLES, task)
     labels = LABELS if task == "class" else [sample % 3 for sample in SAMPLES]
@@ -83,7 +83,7 @@ def test_gradients_are_finite_on_any_batch(task: str, miner: str | None) -> None
         assert all(p.grad.isfinite().all() for p in trained.parameters() if p.grad is not None)
 
 
-def test_an_auxiliary_step_follows_a_step_on_the_classes_with_the_probability() -> None:
+def test_auxiliary_steps_follow_class_steps_with_the_probability() -> None:
     trained = mic(auxiliary_probability=0.8)
     plan = trained.plan(3, 9000)
     assert len(plan) == 9000
@@ -95,7 +95,7 @@ def test_an_auxiliary_step_follows_a_step_on_the_classes_with_the_probability() 
     assert mic(auxiliary_probability=1).plan(0, 5) == ["class", "auxiliary", "class", "auxiliary", "class"]
 
 
-def test_groups_cut_through_the_classes_and_give_batches() -> None:
+def test_groups_contain_several_classes_and_give_batches() -> None:
     trained, classes = mic(groups=2), np.array(CLASSES)
     traits = np.tile([0, 1, 1, 0], 5)
     features = torch.from_numpy(np.stack([10.0 * classes, traits], 1)).float()
@@ -124,7 +124,7 @@ def test_the_groups_may_have_another_loss() -> None:
     assert loss.margin == 0.5
 
 
-def test_rates_and_what_is_published() -> None:
+def test_learning_rates_and_published_state() -> None:
     trained = mic()
     auxiliary, adversary = trained.parameter_groups()
     assert [(rate.lr, rate.weight_decay) for rate in (auxiliary, adversary)] == [(1e-5, 4e-4), (1e-5, 1e-6)]

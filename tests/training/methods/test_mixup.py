@@ -1,4 +1,4 @@
-"""Manifold mixup against the trunk run by hand, and where it is the usual mixed cross entropy."""
+"""Manifold mixup against the trunk run by hand, and against the usual mixed cross entropy."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_equals_the_trunk_by_hand_with_two_sets_of_tuples() -> None:
     assert torch.equal(net(batch.images), batch.features)
 
 
-def test_with_softmax_it_is_the_cross_entropy_with_mixed_labels() -> None:
+def test_a_softmax_loss_equals_the_cross_entropy_with_mixed_labels() -> None:
     net = trunk()
     mixup = method(mixed_objective("norm-softmax", alpha=0.5), LABELS, {"embedding": 5}, net)
     batch = minibatch(net, LABELS)
@@ -72,7 +72,7 @@ def test_with_softmax_it_is_the_cross_entropy_with_mixed_labels() -> None:
     assert value.item() == pytest.approx(expected.item(), rel=1e-5)  # type: ignore[union-attr]
 
 
-def test_two_processes_permute_each_its_own_images_alike() -> None:
+def test_two_processes_permute_their_images_in_the_same_way() -> None:
     # This process holds the first three of six images; the other's features come from the same permutation.
     net = trunk()
     mixup = method(mixed_objective("norm-softmax"), LABELS, {}, net)
@@ -115,7 +115,7 @@ def test_stages_are_those_that_timm_names_and_drawn_at_random() -> None:
     assert set(ran) == set(net)
 
 
-def test_the_trunk_is_not_registered_and_a_whole_share_changes_nothing() -> None:
+def test_the_trunk_is_not_registered_and_a_share_of_one_changes_nothing() -> None:
     net = trunk()
     mixup = method(mixed_objective(), LABELS, {"embedding": 5}, net)
     assert {name for name, _ in mixup.named_parameters()} == {"heads.embedding.weight", "heads.embedding.bias"}

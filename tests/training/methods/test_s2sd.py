@@ -70,7 +70,7 @@ def test_terms_equal_the_loop() -> None:
     )
 
 
-def test_terms_begin_with_their_epochs() -> None:
+def test_terms_start_in_their_epochs() -> None:
     net = trunk()
     trained = method(s2sd(warmup=2, features_gamma=1, features_warmup=3), LABELS, {"embedding": 5}, net)
     names = [set(trained.loss(minibatch(net, LABELS, epoch=epoch))) for epoch in range(4)]

@@ -1,4 +1,4 @@
-"""Sharing: each term against a naive loop, who learns from what, the arms of the ablation."""
+"""Sharing: each term against a naive loop, the parameters that each task changes, the arms of the ablation."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_without_decorrelation_a_task_moves_its_own_encoder_and_the_features(tas
         ("decorrelated", ["discriminative", "shared", "discriminative", "shared", "discriminative"]),
     ],
 )
-def test_arms_take_turns_over_the_borders_of_epochs(arm: str, tasks: list[str]) -> None:
+def test_tasks_alternate_across_epochs(arm: str, tasks: list[str]) -> None:
     trained = sharing(arm)
     assert trained.plan(0, 5) == tasks
     assert trained.plan(1, 5) == (tasks if len(set(tasks)) == 1 else [*tasks[1:], "shared"])

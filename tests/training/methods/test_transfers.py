@@ -1,4 +1,4 @@
-"""What holds for every transfer of the table, and the three against naive loops in float64."""
+"""Properties of every transfer, and the three against naive loops in float64."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_relations_by_hand() -> None:
     assert RelationalDistillation(0, 1)(line, corner).item() == pytest.approx(expected)
 
 
-def test_parts_of_a_batch_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_a_batch_do_not_change_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     student, teacher = unit(11, 5).requires_grad_(), unit(11, 8, 1)
     loss = RelationalDistillation()
     whole = torch.autograd.grad(loss(student, teacher), student)[0]
@@ -149,7 +149,7 @@ def test_relations_do_not_see_a_rotation(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TRANSFERS)
-def test_the_gradient_is_the_slope_and_the_teacher_gets_none(name: str) -> None:
+def test_the_gradient_is_numerical_and_the_teacher_has_no_gradient(name: str) -> None:
     student, teacher = unit(5, 4).requires_grad_(), unit(5, 4, 1).requires_grad_()
     loss = TRANSFERS[name]()
     assert torch.autograd.gradcheck(lambda rows: loss(rows, teacher.detach()), student, atol=1e-5)

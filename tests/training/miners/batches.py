@@ -37,7 +37,7 @@ def complete(labels: list[int]) -> list[int]:
 
 
 def shares(drawn: Tensor, among: list[int]) -> None:
-    """Assert that samples were drawn evenly among these, and no others: five standard deviations are allowed."""
+    """Assert that only these samples were drawn, and evenly, within five standard deviations."""
     counts = torch.bincount(drawn)
     assert set(counts.nonzero()[:, 0].tolist()) == set(among)
     share, n = 1 / len(among), len(drawn)

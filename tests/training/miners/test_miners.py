@@ -1,4 +1,4 @@
-"""What holds for every miner on every batch, however degenerate."""
+"""Properties of every miner on every batch, including degenerate ones."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_draws_follow_the_weights() -> None:
         assert torch.allclose(share, w[row] / w[row].sum(), atol=0.02)
 
 
-def test_wrappers_are_made_from_names() -> None:
+def test_wrappers_are_created_from_names() -> None:
     rho = create_miner("rho", {"probability": 0.4, "miner": "semihard", "miner_args": {"margin": 0.3}})
     assert isinstance(rho.miner, Semihard)
     assert rho.miner.margin == 0.3

@@ -33,13 +33,13 @@ def test_the_rate_of_exchange_and_its_form(probability: float, published: bool) 
 
 
 @pytest.mark.parametrize(("probability", "rate"), [(0, 0.0), (1, 1.0)])
-def test_never_and_always(probability: float, rate: float) -> None:
+def test_probabilities_zero_and_one(probability: float, rate: float) -> None:
     anchors, _, negatives = Rho(probability)(EMBEDDINGS, Y)
     assert (Y[anchors] == Y[negatives]).double().mean() == rate
 
 
 @pytest.mark.parametrize("published", [False, True])
-def test_pairs_are_exchanged_one_by_one(published: bool) -> None:
+def test_pairs_are_exchanged_independently(published: bool) -> None:
     torch.manual_seed(0)
     pairs = MultiSimilarityMiner(2.0)(EMBEDDINGS, Y)  # so wide that every pair is kept
     miner, exchanged, kept, times = Rho(0.35, MultiSimilarityMiner(2.0), published), 0, 0, 400
@@ -69,7 +69,7 @@ def test_an_anchor_without_another_of_its_class_keeps_its_negative() -> None:
 
 @pytest.mark.parametrize("name", sorted(set(MINERS) - {"rho"}))
 @pytest.mark.parametrize("published", [False, True])
-def test_it_wraps_every_miner(name: str, published: bool) -> None:
+def test_rho_wraps_every_miner(name: str, published: bool) -> None:
     for probability in (0.0, 0.5, 1.0):
         args = {"probability": probability, "miner": name, "published": published}
         inner = create_miner(name, {})

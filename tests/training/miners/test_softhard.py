@@ -8,7 +8,7 @@ from training.miners.softhard import Softhard
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_both_are_drawn_evenly_from_the_hard_ones(seed: int) -> None:
+def test_positives_and_negatives_are_drawn_evenly_from_the_hard_samples(seed: int) -> None:
     torch.manual_seed(0)
     embeddings, y = rows(len(LABELS), seed=seed), torch.tensor(LABELS)
     drawn = torch.cat([torch.stack(Softhard()(embeddings, y)) for _ in range(1500)], dim=1)
@@ -22,7 +22,7 @@ def test_both_are_drawn_evenly_from_the_hard_ones(seed: int) -> None:
         shares(drawn[2, drawn[0] == a], hard_negatives or negatives)
 
 
-def test_separated_classes_have_no_hard_ones_and_all_are_drawn() -> None:
+def test_separated_classes_have_no_hard_samples_and_all_are_drawn() -> None:
     torch.manual_seed(0)
     embeddings = torch.eye(4)[torch.tensor(LABELS)]
     drawn = torch.cat([torch.stack(Softhard()(embeddings, torch.tensor(LABELS))) for _ in range(800)], dim=1)

@@ -12,7 +12,7 @@ from scipy.linalg import sqrtm
 from scipy.stats import wasserstein_distance
 from torch import Tensor
 
-from tests.training.samplers.drawn import sampler, unit_rows
+from tests.training.samplers.toy_samplers import sampler, unit_rows
 from training.samplers.distribution_matching import DistributionMatching, frechet, wasserstein
 
 

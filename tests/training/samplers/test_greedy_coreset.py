@@ -1,11 +1,11 @@
-"""Greedy coreset against a float64 loop, and what it is for: batches that leave no part of the data far away."""
+"""Greedy coreset against a float64 loop, and its purpose: batches that cover all parts of the data."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from tests.training.samplers.drawn import sampler, unit_rows
+from tests.training.samplers.toy_samplers import sampler, unit_rows
 from training.samplers.greedy_coreset import GreedyCoreset, farthest_first
 
 
@@ -36,10 +36,10 @@ def test_by_hand() -> None:
 
 
 def test_batches_cover_the_data_better_than_random_ones() -> None:
-    """Which a choice mapped through another random subset, as in the published code, does not do."""
+    """A choice mapped through another random subset, as in the published code, does not."""
     labels, centres = np.repeat(np.arange(30), 4), unit_rows(6, 8)
     made = GreedyCoreset(labels, 6, 1, 0, 8, pool=120)
-    # Classes 0 to 24 lie at the first centre: a random batch of six mostly misses some of the other five.
+    # Classes 0 to 24 are at the first centre: a random batch of six mostly misses some of the other five.
     made.memory[:] = centres[np.maximum(labels - 24, 0)]
     for batch in made.epoch(0, 10):
         assert set(np.maximum(labels[batch] - 24, 0).tolist()) == set(range(6))

@@ -1,4 +1,4 @@
-"""What holds for every batch sampler."""
+"""Properties of every batch sampler."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.raising import raises
-from tests.training.samplers.drawn import sampler, unit_rows
+from tests.training.samplers.toy_samplers import sampler, unit_rows
 from training.samplers import SAMPLERS
 from training.samplers.classes import ClassIndex
 from zoo.errors import RecipeError
@@ -22,7 +22,7 @@ BY_MEMORY = ["greedy-coreset", "ddm", "frd"]
 @pytest.mark.parametrize("name", BY_CLASS)
 @settings(max_examples=15)
 @given(st.integers(2, 9), st.integers(1, 4), st.integers(1, 6), st.integers(0, 99))
-def test_batches_have_k_different_samples_a_class(name: str, classes: int, k: int, most: int, seed: int) -> None:
+def test_batches_have_k_different_samples_per_class(name: str, classes: int, k: int, most: int, seed: int) -> None:
     sizes = np.arange(classes) % most + 1
     sizes[-1] = max(k, sizes[-1])  # one class has as many as are asked for
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(classes) - 3, sizes))
@@ -54,7 +54,7 @@ def test_the_draw_depends_on_seed_epoch_and_memory_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BY_MEMORY)
-def test_what_is_written_between_two_batches_counts_for_the_second(name: str) -> None:
+def test_memory_written_between_two_batches_affects_the_second(name: str) -> None:
     labels = np.repeat(np.arange(10), 5)
     drawn = []
     for rewrite in (False, True):

@@ -14,7 +14,7 @@ def test_all_classes_are_drawn_equally_often() -> None:
     np.testing.assert_allclose(frequency, 0.1, atol=0.01)
 
 
-def test_classes_that_come_together() -> None:
+def test_classes_are_drawn_in_groups_of_neighbours() -> None:
     labels = np.repeat(np.arange(12), 5)
     for batch in SPC(labels, 16, 2, 0, together=4).epoch(0, 20):
         drawn = sorted(set(labels[batch].tolist()))

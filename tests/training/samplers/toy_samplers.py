@@ -1,4 +1,4 @@
-"""What the samplers' tests share."""
+"""Samplers and random rows for the samplers' tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from training.samplers import SAMPLERS, Sampler
 
 
 def sampler(name: str, labels: np.ndarray, size: int, per_class: int, seed: int = 0, **args: Any) -> Sampler:
-    """As the loop makes it, with a memory of random unit rows where it has one."""
+    """Return a sampler as the training loop creates it, its memory filled with random unit rows."""
     offered = {"labels": labels, "size": size, "per_class": per_class, "seed": seed, "dim": 8}
     made: Any = construct(SAMPLERS, "sampler", name, args, offered)
     if hasattr(made, "memory"):

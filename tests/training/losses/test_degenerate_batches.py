@@ -38,7 +38,7 @@ from training.losses.triplet import Triplet
 
 Naive = Callable[[np.ndarray, list[int]], float]
 Oracle = Callable[[nn.Module, Tensor, list[int]], float]
-"""The expected value by the loss's parameters. What the loss draws, it draws after torch.manual_seed(0)."""
+"""Expected values as functions of the parameters. Losses that draw do so after torch.manual_seed(0)."""
 
 
 def above(values: list[float]) -> list[float]:
