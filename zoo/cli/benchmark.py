@@ -1,7 +1,4 @@
-"""`zoo benchmark list`, `compare`, `models`, `report`, `served` and `metrics`: published and own numbers.
-
-The studies of `zoo benchmark` are in zoo.cli.studies.
-"""
+"""`zoo benchmark list`, `compare`, `models`, `report`, `served` and `metrics`: published and own numbers."""
 
 from __future__ import annotations
 
@@ -27,8 +24,9 @@ from zoo.cli.options import (
     Runtime,
     Split,
     Strict,
-    images_for,
+    check_number,
     leaving_out,
+    open_model_and_images,
     strict_status,
 )
 from zoo.console import note, note_left_out, print_json, print_table, write_errors, write_text
@@ -65,7 +63,9 @@ TABLE_COLUMNS = ("table", "paper", "title", "data sets", "metrics", "scores", "p
 def list_tables(
     paper: Paper = None,
     dataset: ScoresOn = None,
-    without: Annotated[bool, Option("--absent", help="what of the papers is missing here, and why")] = False,
+    without: Annotated[
+        bool, Option("--absent", help="list instead the published results that are missing here, and why")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """list the published tables"""
@@ -135,7 +135,7 @@ def compare(
         ),
     ] = None,
     show_dataset: Annotated[
-        str | None, Option(metavar="D", help="of --show (default: what the model was trained for)")
+        str | None, Option(metavar="D", help="data set of --show (default: the one that the model was trained for)")
     ] = None,
     data: Annotated[
         str | None,
@@ -178,13 +178,11 @@ def _model_sections(
     """Return the sections of the models' reports, under the models' names."""
     if not models:
         return []
-    from zoo.models.load import load
     from zoo.report.model import sections
 
     pages = []
     for name in models:
-        model = load(name, runtime)
-        images = images_for(model, dataset, "test", data)
+        model, images = open_model_and_images(name, dataset, "test", data, runtime)
         with leaving_out() as unreadable:
             parts = sections(model, images, projection, unreadable=unreadable)
         pages += [replace(part, heading=f"{model.card.name} on {images.name}: {part.heading}") for part in parts]
@@ -243,7 +241,7 @@ def models(
     elif rows:
         print_table(columns, cells, numbers)
     else:
-        note("nothing of that has been measured yet; measure a model with: zoo evaluate MODEL --save")
+        note("no such measurement exists yet; measure a model with: zoo evaluate MODEL --save")
 
 
 def _mean_facts(row: OwnScore) -> dict[str, Any]:
@@ -290,21 +288,14 @@ def report(
     strict: Strict = False,
 ) -> int:
     """write a model's report as one HTML page"""
-    from zoo.data import check_dataset
     from zoo.errors import UsageError
-    from zoo.models.card import read_card
-    from zoo.models.load import find_model, load
     from zoo.report.model import report as report_page
 
     if any((Path(model) / plan).is_file() for plan in ("plan.json", "search.json")):
         raise UsageError(
             f"{model} is a study, which reports itself: zoo benchmark resume {model} --report", code="is-a-study"
         )
-    check_dataset(
-        dataset or read_card(find_model(model)).dataset, split, data
-    )  # before loading the model, which takes seconds
-    embedder = load(model, runtime, precision, device)
-    images = images_for(embedder, dataset, split, data)
+    embedder, images = open_model_and_images(model, dataset, split, data, runtime, precision, device)
     with leaving_out() as unreadable:
         text = report_page(embedder, images, projection, batch_size, sys.stderr.isatty(), unreadable)
     write_text(out, text)
@@ -419,18 +410,24 @@ def metrics(
     as_json: Json = False,
 ) -> None:
     """show what each metric sees, on made-up embeddings"""
-    from zoo.errors import UsageError
-    from zoo.report.metrics_demo import embeddings, rankings
+    from zoo.report import metrics_demo
 
-    if seed < 0:
-        raise UsageError(f"--seed {seed}: a seed is a whole number from 0 on.", code="negative-seed")
+    check_number("--seed", seed)
     if out is not None:
         _check_picture(out)
-    embedded, ranked = embeddings(seed), rankings()
+    embedded, ranked = metrics_demo.embeddings(seed), metrics_demo.rankings()
     if out is not None:
         _write_picture(out, embedded, ranked)
     if as_json:
-        _print_metrics_json(seed, embedded, ranked)
+        facts = {
+            "seed": seed,
+            "classes": metrics_demo.CLASSES,
+            "points_per_class": metrics_demo.POINTS_PER_CLASS,
+            "relatives": metrics_demo.RELATIVES,
+            "embeddings": [{"name": e.name, "share": e.share, "metrics": e.metrics} for e in embedded],
+            "rankings": [{"name": r.name, "found": r.ranks, "metrics": r.metrics} for r in ranked],
+        }
+        print_json(facts)
         return
     _print_metric_tables(embedded, ranked)
     if out is not None:
@@ -448,43 +445,24 @@ def _check_picture(path: Path) -> None:
 
 def _write_picture(path: Path, embedded: list[ToyEmbedding], ranked: list[ToyRanking]) -> None:
     from zoo.files import write_bytes
-    from zoo.report.metrics_demo import as_html, draw
+    from zoo.report import metrics_demo
 
     kind = path.suffix.lower().removeprefix(".")
-    content = as_html(embedded, ranked).encode() if kind == "html" else draw(embedded, ranked, kind)
+    if kind == "html":
+        content = metrics_demo.as_html(embedded, ranked).encode()
+    else:
+        content = metrics_demo.draw(embedded, ranked, kind)
     with write_errors(path):
         write_bytes(path, content)
 
 
-def _print_metrics_json(seed: int, embedded: list[ToyEmbedding], ranked: list[ToyRanking]) -> None:
-    from zoo.report.metrics_demo import CLASSES, POINTS_PER_CLASS, RELATIVES
-
-    print_json(
-        {
-            "seed": seed,
-            "classes": CLASSES,
-            "points_per_class": POINTS_PER_CLASS,
-            "relatives": RELATIVES,
-            "embeddings": [{"name": e.name, "share": e.share, "metrics": e.metrics} for e in embedded],
-            "rankings": [{"name": r.name, "found": r.ranks, "metrics": r.metrics} for r in ranked],
-        }
-    )
-
-
 def _print_metric_tables(embedded: list[ToyEmbedding], ranked: list[ToyRanking]) -> None:
-    from zoo.report.metrics_demo import (
-        CLASSES,
-        METRICS,
-        POINTS_PER_CLASS,
-        RANKING_METRICS,
-        RELATIVES,
-        embedding_table,
-        ranking_table,
-    )
+    from zoo.report import metrics_demo
 
-    print(f"{CLASSES} classes of {POINTS_PER_CLASS} points in the plane, made for this table (no paper's); %")
-    scores = embedding_table(embedded, "classes are")
-    print_table(scores.columns, scores.rows, METRICS.values())
-    print(f"\na query with {RELATIVES} relatives, by which of its first {RELATIVES} results are such; %")
-    scores = ranking_table(ranked, "found")
-    print_table(scores.columns, scores.rows, RANKING_METRICS.values())
+    classes, points, relatives = metrics_demo.CLASSES, metrics_demo.POINTS_PER_CLASS, metrics_demo.RELATIVES
+    print(f"{classes} classes of {points} points in the plane, made for this table (no paper's); %")
+    scores = metrics_demo.embedding_table(embedded, "classes are")
+    print_table(scores.columns, scores.rows, metrics_demo.METRICS.values())
+    print(f"\na query with {relatives} relatives, by which of its first {relatives} results are such; %")
+    scores = metrics_demo.ranking_table(ranked, "found")
+    print_table(scores.columns, scores.rows, metrics_demo.RANKING_METRICS.values())

@@ -23,9 +23,9 @@ from zoo.cli.options import (
     Runtime,
     Split,
     Strict,
-    images_for,
     leaving_out,
     numbers,
+    open_model_and_images,
     print_outcome,
     strict_status,
     words,
@@ -93,21 +93,16 @@ def evaluate(
     save: Annotated[bool, Option("--save", help="add the measurement to the model folder's results.json")] = False,
 ) -> int:
     """measure a model's retrieval on classes it never saw"""
-    from zoo.data import check_dataset
     from zoo.evaluation import evaluate as measure
     from zoo.evaluation.evaluate import parse_groups
-    from zoo.models.card import read_card
-    from zoo.models.load import find_model, load
+    from zoo.models.load import find_model
     from zoo.models.results import add_result
 
     depths, groups = numbers(k) or [1, 2, 4, 8], words(metrics) or ["retrieval"]
     parse_groups(groups)
-    folder = find_model(model)
     if save:
-        _check_not_shipped(folder)
-    check_dataset(dataset or read_card(folder).dataset, split, data)  # before loading the model, which takes seconds
-    embedder = load(model, runtime, precision, device)
-    images = images_for(embedder, dataset, split, data)
+        _check_not_shipped(find_model(model))
+    embedder, images = open_model_and_images(model, dataset, split, data, runtime, precision, device)
     progress = sys.stderr.isatty()
     with leaving_out() as unreadable:
         result = measure(

@@ -169,9 +169,7 @@ def backend(
 The copy is of one moment. It lacks the index, which is derived.""",
 )
 def backup(
-    gallery: GalleryInUse,
-    out: Annotated[Path, Argument(help="new folder for the copy")],
-    as_json: Json = False,
+    gallery: GalleryInUse, out: Annotated[Path, Argument(help="new folder for the copy")], as_json: Json = False
 ) -> None:
     """copy a gallery while it is in use"""
     from tqdm.auto import tqdm

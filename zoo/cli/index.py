@@ -22,6 +22,7 @@ from zoo.cli.options import (
     Strict,
     Where,
     Yes,
+    check_number,
     confirm,
     item_filter,
     metadata_filter,
@@ -249,8 +250,7 @@ class Query:
     where: str | None
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise UsageError(f"k must be 1 or more, not {self.k}; without -k it is 10.", code="bad-number")
+        check_number("-k", self.k, 1)
         if sum(query is not None for query in (self.image, self.item, self.text)) != 1:
             raise UsageError(
                 "search needs an image file, --id with an item of the gallery, or --text; one of the three.",

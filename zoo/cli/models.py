@@ -10,17 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from zoo.cli.options import (
-    BatchSize,
-    DataFolder,
-    Device,
-    Json,
-    Model,
-    Strict,
-    model_name,
-    print_outcome,
-    strict_status,
-)
+from zoo.cli.options import BatchSize, DataFolder, Device, Json, Model, Strict, model_name, print_outcome, strict_status
 from zoo.console import note, note_left_out, one_line, print_json, print_table
 
 if TYPE_CHECKING:

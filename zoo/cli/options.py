@@ -52,8 +52,7 @@ Data = Annotated[
     ),
 ]
 DataFolder = Annotated[
-    str | None,
-    Option("--data", metavar="DIR", help="folder of the data set (default: in ZOO_DATA, else downloaded)"),
+    str | None, Option("--data", metavar="DIR", help="folder of the data set (default: in ZOO_DATA, else downloaded)")
 ]
 Dataset = Annotated[
     str | None, Option("--dataset", metavar="NAME", help="data set (default: the one that the model was trained for)")
@@ -241,6 +240,25 @@ def images_for(model: Embedder, dataset: str | None, split: str = "test", data: 
     if chosen.dataset.split == WHOLE and model.card.dataset == chosen.dataset.name:
         note(SEEN.format(name=model.card.name))
     return chosen.dataset
+
+
+def open_model_and_images(
+    model: str,
+    dataset: str | None,
+    split: str,
+    data: str | None,
+    runtime: str,
+    precision: str = "fp32",
+    device: str | None = None,
+) -> tuple[Embedder, DataSet]:
+    """Return a loaded model and the images of `images_for`; the data set is checked before the model is loaded."""
+    from zoo.data import check_dataset
+    from zoo.models.card import read_card
+    from zoo.models.load import find_model, load
+
+    check_dataset(dataset or read_card(find_model(model)).dataset, split, data)
+    embedder = load(model, runtime, precision, device)
+    return embedder, images_for(embedder, dataset, split, data)
 
 
 @contextmanager
