@@ -426,7 +426,7 @@ def _record(args: Namespace, outcomes: list[RunOutcome]) -> dict[str, object]:
         f"--out {args.out} --seeds {args.seeds} --steps {args.steps} --probability {probabilities} --json {args.json}"
     )
     return {
-        "command": f"python examples/toy_embeddings.py {options} --json {args.json}",
+        "command": f"python examples/toy_embeddings.py {options}",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "steps": args.steps,
         "settings": [outcome.to_json() for outcome in outcomes],

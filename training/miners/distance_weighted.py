@@ -41,8 +41,8 @@ class DistanceWeighted:
     def weights(self, embeddings: Tensor, candidates: Tensor) -> Tensor:
         """Return the weights, float32 [b, b], of drawing j for i; the largest of a row is 1.
 
-        If all candidates are beyond `farthest`, they weigh the same. Others weigh less than 1e-34, which `draw` never
-        draws.
+        If all candidates are beyond `farthest`, they weigh the same. Others weigh less than 1e-34, which
+        `draw_columns` never draws.
 
         Args:
             embeddings: unit rows [b, d].
@@ -63,8 +63,6 @@ class DistanceWeighted:
 
 
 def log_density(squared: Tensor, dim: int) -> Tensor:
-    """Return log q(d) up to a constant, from squared distances in (0, 4] of points of the unit sphere in `dim`
-    dimensions.
-    """
+    """Return log q(d) up to a constant, from squared distances in (0, 4] on the unit sphere in `dim` dimensions."""
     toward_opposite = (4 - squared).clamp_(min=4e-8).log_()
     return squared.log().mul_((dim - 2) / 2).add_(toward_opposite, alpha=(dim - 3) / 2)
