@@ -1,9 +1,4 @@
-"""Training images and labels.
-
-A recipe's images, decoded: squares to train on, preprocessed pixels of the classes held out for validation.
-
-The next batches' images are gathered in a thread while the present one is trained on.
-"""
+"""Training data of a recipe: decoded squares to train on, preprocessed pixels of held-out classes, and prefetching."""
 
 from __future__ import annotations
 
@@ -12,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,7 +14,6 @@ import torch
 from torch import Tensor
 
 from training.recipe import Data, Recipe
-from zoo import data as datasets
 from zoo.data.dataset import Dataset
 from zoo.data.decode import Decoded, Squares, decode
 from zoo.errors import RecipeError
@@ -28,11 +21,18 @@ from zoo.errors import RecipeError
 
 @dataclass(frozen=True)
 class TrainingData:
-    """squares: uint8 [n, side, side, c]; sample i is square i // turns, turned by i % turns quarters.
+    """The decoded images of a training split.
 
-    labels: int64 [n * turns], of `classes` classes. validation: pixels uint8 [v, crop, crop, c] and labels [v] of
-    classes that are not trained on, or None where the recipe holds none out. `golden`: a few undecoded images.
-    aspects: float32 [n], width / height of the images; None: all square. sources: n names; skipped: those left out.
+    Attributes:
+        squares: uint8 [n, side, side, c]; sample i is square i // turns, turned by i % turns quarters.
+        labels: int64 [n * turns], of `classes` classes.
+        classes: The number of classes.
+        turns: 1 or 4.
+        validation: Pixels uint8 [v, crop, crop, c] and labels [v] of classes that are not trained on, or None.
+        golden: A few undecoded images.
+        aspects: float32 [n], width / height of the images; None if all are square.
+        sources: n names of images.
+        skipped: The names of images that were left out.
     """
 
     squares: Tensor
@@ -47,7 +47,7 @@ class TrainingData:
 
     @property
     def digest(self) -> str:
-        """Eight hexadecimal digits that differ for other training or validation images and labels."""
+        """Return eight hexadecimal digits that differ for other training or validation images and labels."""
         total = hashlib.sha256()
         aspects = () if self.aspects is None else (self.aspects.numpy(),)
         for array in (self.squares.numpy(), self.labels, *aspects, *(self.validation or ())):
@@ -56,31 +56,22 @@ class TrainingData:
         return total.hexdigest()[:8]
 
     def images(self, samples: np.ndarray) -> Tensor:
-        """The squares of samples, uint8 [b, side, side, c]."""
+        """Return the squares of samples, uint8 [b, side, side, c]."""
         return self.squares[torch.from_numpy(samples // self.turns)]
 
     def geometry(self, samples: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Quarter turns and aspects of samples, both float [b]."""
+        """Return quarter turns and aspects of samples, both float [b]."""
         squares = torch.from_numpy(samples // self.turns)
         aspects = torch.ones(len(samples)) if self.aspects is None else self.aspects[squares]
         return torch.from_numpy(samples % self.turns).float(), aspects
 
     def names(self, samples: np.ndarray) -> list[str]:
-        """Where the images of samples come from."""
+        """Return the names of the images of samples."""
         return [self.sources[i] if len(self.sources) else str(i) for i in samples // self.turns]
 
 
-def load(recipe: Recipe, root: str | Path | None = None, progress: bool = False) -> TrainingData:
-    """Decode the training split of the recipe's data set.
-
-    Raises:
-        DatasetError: if the data set is unavailable or an image cannot be read.
-    """
-    return prepare(recipe, datasets.load_dataset(recipe.data.dataset, "train", root), progress)
-
-
 def image_key(recipe: Recipe) -> tuple[Any, ...]:
-    """Return what a recipe reads to train on: recipes with equal keys read the same images of a data set."""
+    """Return a key of the images that a recipe reads: recipes with equal keys read the same images of a data set."""
     return recipe.data, recipe.preprocessing, recipe.seed if recipe.data.validation else None
 
 
@@ -90,7 +81,7 @@ def training_labels(recipe: Recipe, dataset: Dataset) -> np.ndarray:
 
 
 def _validates(recipe: Recipe, dataset: Dataset) -> np.ndarray:
-    """Return bool [n]: whether an image of the training split is held out for validation."""
+    """Return the mask, bool [n], of the images that are held out for validation."""
     return np.isin(dataset.labels, held_out_classes(len(dataset.classes), recipe.data, recipe.seed))
 
 
@@ -98,19 +89,21 @@ def prepare(recipe: Recipe, dataset: Dataset, progress: bool = False) -> Trainin
     """Decode a training split.
 
     Raises:
-        DatasetError: if an image cannot be read.
-        RecipeError: if the recipe is for cached features, or holds out too few or too many classes.
+        DatasetError: If an image cannot be read.
+        RecipeError: If the recipe is for cached features, or holds out too few or too many classes.
     """
     if recipe.data.features:
-        raise RecipeError("cached features (data.features) are for `zoo train NAME --features FILE` alone.")
+        raise RecipeError(
+            "cached features (data.features) are only for `zoo train NAME --features FILE`.", code="features-as-images"
+        )
     validates = _validates(recipe, dataset)
     trained = _training_squares(dataset, np.flatnonzero(~validates), recipe, progress)
     turns = recipe.data.turns
     turned = _turned(dataset.labels[trained.rows], turns)
     validation = None
     if validates.any():
-        how = Squares(recipe.preprocessing, skip=recipe.data.skip_unreadable)
-        validation = decode(dataset, np.flatnonzero(validates), how, "read validation images", progress)
+        pixels = Squares(recipe.preprocessing, skip=recipe.data.skip_unreadable)
+        validation = decode(dataset, np.flatnonzero(validates), pixels, "read validation images", progress)
     return TrainingData(
         torch.from_numpy(trained.pixels),
         turned,
@@ -125,7 +118,7 @@ def prepare(recipe: Recipe, dataset: Dataset, progress: bool = False) -> Trainin
 
 
 def _turned(labels: np.ndarray, turns: int) -> np.ndarray:
-    """Labels from 0 without gaps, int64 [n * turns]: each quarter turn of a class is a class of its own."""
+    """Return labels from 0 without gaps, int64 [n * turns]: each quarter turn of a class is a class of its own."""
     numbers = np.unique(labels, return_inverse=True)[1]
     turned: np.ndarray = (numbers[:, None] * turns + np.arange(turns)).ravel()
     return turned
@@ -133,27 +126,35 @@ def _turned(labels: np.ndarray, turns: int) -> np.ndarray:
 
 def _training_squares(dataset: Dataset, rows: np.ndarray, recipe: Recipe, progress: bool) -> Decoded:
     side = recipe.data.side
-    how = replace(recipe.preprocessing, resize=side, crop=side)
-    squares = Squares(how, recipe.data.fit == "whole", recipe.data.skip_unreadable)
+    preprocessing = replace(recipe.preprocessing, resize=side, crop=side)
+    squares = Squares(preprocessing, recipe.data.fit == "whole", recipe.data.skip_unreadable)
     decoded = decode(dataset, rows, squares, "read training images", progress)
     if not len(decoded.rows):
-        raise RecipeError(f"no training image of {dataset.name} can be read ({len(decoded.skipped)} were skipped).")
+        raise RecipeError(
+            f"no training image of {dataset.name} can be read ({len(decoded.skipped)} were skipped).",
+            code="no-readable-image",
+        )
     return decoded
 
 
 def held_out_classes(classes: int, data: Data, seed: int) -> np.ndarray:
-    """The classes of the training split that are held out for validation, drawn by the seed, sorted."""
+    """Return the classes of the training split that are held out for validation, drawn by the seed, sorted.
+
+    Raises:
+        RecipeError: If fewer than 2 classes are held out or left.
+    """
     count = round(classes * data.validation)
     if data.validation and not 2 <= count <= classes - 2:
         raise RecipeError(
             f"data.validation={data.validation} holds out {count} of {classes} classes; at least 2 must be held out "
-            "and 2 be left to train on. Set data.validation=0 to train on all and keep the last epoch."
+            "and 2 be left to train on. Set data.validation=0 to train on all and keep the last epoch.",
+            code="validation-share",
         )
     return np.sort(np.random.default_rng((seed, 0)).choice(classes, count, replace=False))
 
 
 def golden_images(dataset: Dataset, rows: np.ndarray, count: int = 4) -> list[np.ndarray]:
-    """A few of these images as uint8 [H, W, 3], as they are before preprocessing, for the golden check."""
+    """Return `count` of these images as uint8 [H, W, 3], before preprocessing, for the golden check."""
     from zoo.data.images import open_image
 
     chosen = rows[np.linspace(0, len(rows) - 1, count).astype(int)]
@@ -165,9 +166,9 @@ Images = TypeVar("Images")
 
 
 def prefetch(draws: Iterator[Draw], fetch: Callable[[Draw], Images], ahead: int) -> Iterator[tuple[Draw, Images]]:
-    """Each draw with what `fetch` makes of it, in order, `ahead` of them begun before they are asked for.
+    """Yield each draw with its images, in order; `ahead` of them are fetched in a thread in advance.
 
-    With `ahead` 0 a draw is made only when it is asked for, as samplers need that follow the training.
+    With `ahead` 0 a draw is made only when it is needed, for samplers that follow the training.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="prefetch") as thread:
         waiting: deque[tuple[Draw, Future[Images]]] = deque()

@@ -1,9 +1,4 @@
-"""Several processes, one batch.
-
-Freed memory is kept for the next step instead of being given back: new pages cost as much as the arithmetic.
-
-The processes of one run: each puts its part of every batch through the trunk, all see the whole batch's features.
-"""
+"""Processes of one run: each puts its part of every batch through the trunk, and all see the whole batch's features."""
 
 from __future__ import annotations
 
@@ -26,10 +21,10 @@ _KEPT = 2**30
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc to keep up to 1 GiB of freed memory; whether it was told (other C libraries know no such setting).
+    """Let glibc keep up to 1 GiB of freed memory for the next step, and return whether it does.
 
-    Without it every tensor of more than some 100 kB is mapped anew, zeroed page by page and unmapped when it is freed:
-    a fifth of a small network's training step on a CPU.
+    Otherwise every tensor above 100 kB is mapped, zeroed page by page and unmapped again: a fifth of a small network's
+    training step on a CPU. Other C libraries lack the setting.
     """
     try:
         set_option = ctypes.CDLL(None).mallopt
@@ -41,7 +36,7 @@ def keep_freed_memory() -> bool:
 
 @dataclass(frozen=True)
 class Processes:
-    """rank: which of `count` processes this is."""
+    """The processes of a run; `rank` is the number of this one, of `count`."""
 
     rank: int = 0
     count: int = 1
@@ -51,21 +46,28 @@ class Processes:
         return self.rank == 0
 
     def part(self, size: int) -> slice:
-        """This process's part of a batch of `size`. Raises `RecipeError` where it cannot be shared out evenly."""
+        """Return this process's part of a batch of `size`.
+
+        Raises:
+            RecipeError: If the batch cannot be shared out evenly.
+        """
         if size % self.count:
-            raise RecipeError(f"batch.size ({size}) must be a multiple of the number of processes ({self.count}).")
+            raise RecipeError(
+                f"batch.size ({size}) must be a multiple of the number of processes ({self.count}).",
+                code="uneven-batch",
+            )
         share = size // self.count
         return slice(self.rank * share, (self.rank + 1) * share)
 
     def gather(self, part: Tensor) -> Tensor:
-        """The parts [n, ...] of all processes as [count * n, ...], in the order of ranks, with gradients."""
+        """Return the parts [n, ...] of all processes as [count * n, ...], in the order of ranks, with gradients."""
         if self.count == 1:
             return part
         whole: Tensor = _Gather.apply(part, self.rank, self.count)
         return whole
 
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """Replace every gradient by its mean over the processes, in one exchange for each type of number."""
+        """Replace every gradient by its mean over the processes, in one exchange per type of number."""
         if self.count == 1:
             return
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -84,7 +86,7 @@ class Processes:
                 dist.broadcast(tensor, 0)
 
     def agree(self, samples: np.ndarray, device: torch.device) -> np.ndarray:
-        """The first process's choice of samples, int64 [b]."""
+        """Return the first process's choice of samples, int64 [b]."""
         if self.count == 1:
             return samples
         chosen = torch.from_numpy(samples.copy()).to(device)
@@ -92,15 +94,17 @@ class Processes:
         return chosen.cpu().numpy()
 
     def wait(self) -> None:
+        """Wait for all processes."""
         if self.count > 1:
             dist.barrier()
 
 
 class _Gather(torch.autograd.Function):
-    """All processes compute the same loss L of the same gathered rows, so the gradient of a part is known here.
+    """Concatenation of the parts of all processes.
 
-    It is multiplied by the number of processes since gradients of weights are afterwards averaged over them, whereas
-    L's gradient by the trunk's weights is the sum over the parts.
+    All processes compute the same loss L of the same gathered rows, so the gradient of a part is known here. It is
+    multiplied by the number of processes, since gradients of weights are averaged over them afterwards, while L's
+    gradient by the trunk's weights is the sum over the parts.
     """
 
     @staticmethod
@@ -117,9 +121,12 @@ class _Gather(torch.autograd.Function):
 
 
 def connect(device: torch.device) -> tuple[Processes, torch.device]:
-    """The processes that a launcher as torchrun started, joined, and this one's device; one process without launcher.
+    """Join the processes that a launcher such as torchrun started.
 
     Hugging Face Accelerate reads the launcher's environment and chooses backend (gloo, nccl) and device.
+
+    Returns:
+        The processes, one without a launcher, and this process's device.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         if device.index is not None:

@@ -1,9 +1,4 @@
-"""Heads on cached features: data and trunk.
-
-Cached features in the place of training images.
-
-What stands in for the trunk of a run on cached features, and what methods see of a batch of them.
-"""
+"""Training on cached features: the data of a run, the replacement of its trunk, and the views that methods see."""
 
 from __future__ import annotations
 
@@ -30,11 +25,17 @@ from zoo.models.network import load_network
 
 @dataclass(frozen=True)
 class CachedData:
-    """Features of the classes that are trained on, and of those held out for validation.
+    """Cached features of the classes that are trained on, and of those held out for validation.
 
-    rows: int64 [n], where the training samples lie in the file. labels: int64 [n], of `classes` classes. validation:
-    plain features float32 [v, f] and labels [v] of classes that are not trained on, or None. folder, card: the model
-    whose trunk made the features.
+    Attributes:
+        features: The file.
+        rows: int64 [n], the rows of the training samples in the file.
+        labels: int64 [n], of `classes` classes.
+        classes: The number of classes.
+        validation: Plain features float32 [v, f] and labels [v] of classes that are not trained on, or None.
+        folder: The folder of the model whose trunk made the features.
+        card: Its card.
+        skipped: The names of images that were left out.
     """
 
     features: Features
@@ -48,16 +49,16 @@ class CachedData:
 
     @property
     def dim(self) -> int:
-        """How many features an image has."""
+        """Return the number of features of an image."""
         return int(self.features.plain.shape[1])
 
     @property
     def digest(self) -> str:
-        """Eight hexadecimal digits that differ for other features, labels or held-out classes."""
+        """Return eight hexadecimal digits that differ for other features, labels or held-out classes."""
         about = self.features.about
-        made = {"fingerprint": about.fingerprint, "augmentation": dict(about.augmentation), "seed": about.seed}
-        # From these and the images the views follow.
-        total = hashlib.sha256(json.dumps({**made, "views": len(self.features.views)}, sort_keys=True).encode())
+        # The views follow from these facts and the images.
+        facts = {"fingerprint": about.fingerprint, "augmentation": dict(about.augmentation), "seed": about.seed}
+        total = hashlib.sha256(json.dumps({**facts, "views": len(self.features.views)}, sort_keys=True).encode())
         for array in (self.features.plain, self.rows, self.labels):
             total.update(f"{array.dtype} {array.shape}".encode())
             total.update(np.ascontiguousarray(array).data)
@@ -68,31 +69,35 @@ class CachedData:
         return list(self.features.golden)
 
     def images(self, samples: np.ndarray) -> Tensor:
-        """All views of samples, [b, v, f]; the plain features as the only one where the file has no views."""
+        """Return all views of samples, [b, v, f]; the plain features as the only view if the file has none."""
         rows = self.rows[samples]
         views = self.features.views[:, rows] if len(self.features.views) else self.features.plain[None, rows]
         return torch.from_numpy(np.ascontiguousarray(views.swapaxes(0, 1)))
 
     def plain(self) -> Tensor:
-        """Features float32 [n, f] of all training samples, not augmented."""
+        """Return the features float32 [n, f] of all training samples, not augmented."""
         return torch.from_numpy(self.features.plain[self.rows].astype(np.float32))
 
     def names(self, samples: np.ndarray) -> list[str]:
         return [self.features.sources[row] for row in self.rows[samples]]
 
     def trunk(self) -> nn.Module:
-        """The trunk that made the features, with its weights."""
+        """Return the trunk that made the features, with its weights."""
         return load_network(self.card, self.folder).trunk
 
 
 Samples = TrainingData | CachedData
+_ADVICE = "Cached features have no images and no trunk; train it without --features."
 
 
 def load_cached_data(recipe: Recipe) -> CachedData:
-    """The features that the recipe names, of the trunk that it names.
+    """Return the features that a recipe names, for the trunk that it names.
 
-    Raises `UsageError` for a file that cannot be used or is of another model, `ModelNotFoundError` and
-    `ModelFolderError` for the model, and `RecipeError` for a recipe that is none for these features.
+    Raises:
+        UsageError: If the file cannot be used or another model made it.
+        ModelNotFoundError: If the model is not found.
+        ModelFolderError: If the model is damaged.
+        RecipeError: If the recipe's backbone or preprocessing is not that of the model.
     """
     features = read_features(recipe.data.features)
     folder = find_model(str(recipe.backbone.pretrained))
@@ -100,7 +105,10 @@ def load_cached_data(recipe: Recipe) -> CachedData:
     features.check_model(card)
     check_files(folder, card)
     if (recipe.backbone.architecture, recipe.preprocessing) != (card.architecture, card.preprocessing):
-        raise RecipeError(f"the recipe's backbone is not that of {card.name}; use `zoo train NAME --features FILE`.")
+        raise RecipeError(
+            f"the recipe's backbone is not that of {card.name}; use `zoo train NAME --features FILE`.",
+            code="other-backbone",
+        )
     held_out = held_out_classes(len(features.classes), recipe.data, recipe.seed)
     validates = np.isin(features.labels, held_out)
     rows = np.flatnonzero(~validates)
@@ -112,7 +120,7 @@ def load_cached_data(recipe: Recipe) -> CachedData:
 
 
 class CachedTrunk(nn.Module):
-    """Features [n, f, 1, 1] to features [n, f]: nothing is learnt or computed."""
+    """The replacement of a trunk: features [n, f, 1, 1] become [n, f], nothing is learnt or computed."""
 
     def __init__(self, features: int) -> None:
         super().__init__()
@@ -123,11 +131,11 @@ class CachedTrunk(nn.Module):
 
     @property
     def feature_info(self) -> list[dict[str, object]]:
-        raise RecipeError(f"the method works on the trunk's layers. {_INSTEAD}")
+        raise RecipeError(f"the method works on the trunk's layers. {_ADVICE}", code="method-needs-trunk")
 
 
 class CachedViews(NamedTuple):
-    """One view of each sample of this process, [n, f, 1, 1], how to draw another one, and what puts them through."""
+    """One view of each sample of this process, [n, f, 1, 1], with functions that draw another one and pass them on."""
 
     first: Tensor
     another: Callable[[], Tensor]
@@ -135,35 +143,44 @@ class CachedViews(NamedTuple):
 
 
 def draw_views(cached: Tensor, size: int, part: slice, gather: Callable[[Tensor], Tensor]) -> CachedViews:
-    """A random view of each sample, from all of them, cached [n, v, f] of this process's part of a batch of `size`.
+    """Draw a random view of each sample.
 
-    Draws for the whole batch from torch's global generator. The views stand in for images, so that methods that only
-    pass these on work as ever. One that would put anything else through the trunk gets a `RecipeError`, and so does
-    one that asks for another view where there is only one.
+    The views replace images, so that methods that only pass these on work unchanged. Draws for the whole batch from
+    torch's global generator.
+
+    Args:
+        cached: All views, [n, v, f], of this process's part of the batch.
+        size: The size of the whole batch.
+        part: This process's part of it.
+        gather: Collects the parts of all processes.
+
+    Returns:
+        The views. Their functions raise a `RecipeError` if a method passes on anything else, or needs a second view of
+        features that have only one.
     """
     n, count, _ = cached.shape
     chosen = torch.randint(count, (size,))[part]
-    handed: list[Tensor] = []
+    drawn: list[Tensor] = []
 
     def pick(views: Tensor) -> Tensor:
         rows = torch.arange(n, device=cached.device)
-        handed.append(cached[rows, views.to(cached.device)].float()[:, :, None, None])
-        return handed[-1]
+        drawn.append(cached[rows, views.to(cached.device)].float()[:, :, None, None])
+        return drawn[-1]
 
     def another() -> Tensor:
         if count < 2:
             raise RecipeError(
                 "the method compares two views of each image, and the features hold one. Make them again with more: "
-                "zoo features ... --views 8"
+                "zoo features ... --views 8",
+                code="too-few-views",
             )
         return pick((chosen + 1 + torch.randint(count - 1, (size,))[part]) % count)
 
     def forward(images: Tensor, trunk: nn.Module | None) -> Tensor:
-        if not any(images is view for view in handed) or not isinstance(trunk, CachedTrunk | None):
-            raise RecipeError(f"the method puts images of its own through the trunk. {_INSTEAD}")
+        if not any(images is view for view in drawn) or not isinstance(trunk, CachedTrunk | None):
+            raise RecipeError(
+                f"the method puts images of its own through the trunk. {_ADVICE}", code="method-needs-trunk"
+            )
         return gather(images.flatten(1))
 
     return CachedViews(pick(chosen), another, forward)
-
-
-_INSTEAD = "Cached features have no images and no trunk; train it without --features."

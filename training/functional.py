@@ -1,28 +1,4 @@
-"""Distances, tuples, masked reductions, hinges, histograms, replicator dynamics.
-
-What losses and miners are given: a batch's embeddings and labels.
-
-Adversarial decorrelation of two embeddings (Sharing Matters, section 3.3; DiVA, section 3.3).
-
-Products and Euclidean distances of rows; gradients stay finite where two rows coincide.
-
-How far a student's similarities are from a teacher's (Roth et al. 2021, S2SD: Simultaneous Similarity-based
-Self-Distillation for Deep Metric Learning).
-
-Mined tuples: index tensors into a batch.
-
-Sums of hinge terms [x]+ with what is needed to average them.
-
-Differentiable histograms: a value is shared by the two nodes around it (Ustinova & Lempitsky 2016, section 3).
-
-Reductions over the entries that a mask keeps; safe, with zero gradient, where it keeps none.
-
-Random columns of the rows of a matrix: the one primitive from which all miners draw.
-
-Class assignments refined by replicator dynamics (Elezi et al. 2020, The Group Loss for Deep Metric Learning).
-
-The contrastive loss of signal-to-noise distances over all pairs of a batch, in few passes over its matrix.
-"""
+"""Building blocks of losses, miners and methods: distances, tuples, hinges, histograms, masked reductions, draws."""
 
 from __future__ import annotations
 
@@ -37,58 +13,74 @@ from zoo.errors import RecipeError, UsageError
 
 
 def check_batch(embeddings: Tensor, labels: Tensor, classes: int | None = None) -> None:
-    """Raise `UsageError` unless embeddings are [b, d] and labels int64 [b]; with `classes` as `check_labels`, too.
+    """Check the shapes of a batch. Embeddings are not read, because that would wait for the device.
 
-    Looks at no embedding and so waits for no device: what is not finite is for the loss, and who trains by it, to find.
+    Args:
+        embeddings: [b, d].
+        labels: int64 [b].
+        classes: The number of classes; given, the labels must be below it.
+
+    Raises:
+        UsageError: If a shape or type is wrong.
+        RecipeError: If a label is out of range.
     """
     if embeddings.ndim != 2 or labels.shape != embeddings.shape[:1]:
         raise UsageError(
-            f"embeddings are [b, d] and labels [b], one a row, not {list(embeddings.shape)} and {list(labels.shape)}."
+            f"embeddings must be [b, d] and labels [b], not {list(embeddings.shape)} and {list(labels.shape)}.",
+            code="batch-shape",
         )
     if labels.dtype != torch.int64:
         raise UsageError(
-            f"labels are int64, not {str(labels.dtype).removeprefix('torch.')}; labels.long() makes them so."
+            f"labels must be int64, not {str(labels.dtype).removeprefix('torch.')}; convert them with labels.long().",
+            code="label-type",
         )
     if classes is not None:
         check_labels(labels, classes)
 
 
 def check_labels(labels: Tensor, classes: int) -> None:
-    """Raise `RecipeError` for a label [b] outside 0 to classes - 1. On an accelerator, where looking would wait for it,
-    its own index check speaks instead."""
+    """Raise `RecipeError` for a label [b] outside 0 to classes - 1, on a CPU only.
+
+    Reading labels of an accelerator would wait for it; its own index check finds such labels there.
+    """
     if labels.device.type == "cpu" and len(labels) and not 0 <= labels.min() <= labels.max() < classes:
         raise RecipeError(
-            f"labels must be from 0 to {classes - 1} for {classes} classes, not {labels.min()} to {labels.max()}."
+            f"labels must be from 0 to {classes - 1} for {classes} classes, not {labels.min()} to {labels.max()}.",
+            code="label-range",
         )
 
 
 class Decorrelation(nn.Module):
-    """-c, where c = mean over the batch and over D of (R(a) * p(R(b)))^2: how much of a can be told from b.
+    """Adversarial decorrelation of two embeddings: -c, where c = mean over the batch and over D of (R(a) * p(R(b)))^2.
 
-    p is a two-layer ReLU regressor dim_b -> width -> dim_a with unit output; R leaves a value as it is and turns its
-    gradient around. Descending -c thus moves p up the correlation c, so that it finds what the embeddings share, and
-    moves both embeddings down it, so that they share less. Add `weight * decorrelation(a, b)` to the loss.
+    p is a two-layer ReLU regressor dim_b -> width -> dim_a with unit output; R leaves a value unchanged and reverses
+    its gradient. Descending -c thus moves p up the correlation c, so that it finds what the embeddings share, and moves
+    both embeddings down it, so that they share less. Add `weight * decorrelation(a, b)` to the loss.
 
-    Sources: Milbich, Roth et al. 2020, Sharing Matters, and the published code of DiVA (Milbich, Roth et al. 2020).
-    DiVA's paper writes a sum over D: `sum_over_dim`, which makes c D times as large. Width 512: MIC and DiVA.
+    Sources: Milbich, Roth et al. 2020, Sharing Matters (section 3.3), and the published code of DiVA (Milbich, Roth et
+    al. 2020, section 3.3). DiVA's paper writes a sum over D: `sum_over_dim`, which makes c D times as large. Width 512:
+    MIC and DiVA.
     """
 
     def __init__(self, dim_a: int, dim_b: int, width: int = 512, sum_over_dim: bool = False) -> None:
         super().__init__()
         if min(dim_a, dim_b, width) < 1:
-            raise RecipeError(f"decorrelation needs dims and a width of at least 1, not {(dim_a, dim_b, width)}.")
+            raise RecipeError(
+                f"decorrelation needs dims and a width of at least 1, not {(dim_a, dim_b, width)}.",
+                code="decorrelation-size",
+            )
         self.regressor = nn.Sequential(nn.Linear(dim_b, width), nn.ReLU(), nn.Linear(width, dim_a))
         self.sum_over_dim = sum_over_dim
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        """Scalar -c, zero or less, of unit embeddings a [n, dim_a] and b [n, dim_b] of the same n samples."""
+        """Return -c, a scalar, of unit embeddings a [n, dim_a] and b [n, dim_b] of the same n samples."""
         predicted = normalize(self.regressor(reverse_gradient(b)).float(), dim=1)
         squares = (reverse_gradient(a).float() * predicted).square()
         return -(squares.sum(1) if self.sum_over_dim else squares.mean(1)).mean()
 
 
 def reverse_gradient(values: Tensor) -> Tensor:
-    """The same values, whose gradient arrives with the opposite sign (Ganin and Lempitsky 2015)."""
+    """Return the same values, whose gradient arrives with the opposite sign (Ganin and Lempitsky 2015)."""
     # 2x - x is x exactly in floating point
     return 2 * values.detach() - values
 
@@ -97,51 +89,51 @@ _PIECE = 256
 """Pairs at a time on a CPU: their rows stay in its cache. On other devices each piece would be a launch of its own."""
 
 _ROUNDING = 16
-"""Squares of distances up to so many units of rounding of |e_i|^2 + |e_j|^2 are 0: of rows that coincide the product
-leaves as much, more or less by the processor, and means over terms above zero would count them. Unit rows in float32
-nearer than .002 coincide so: of such a distance a quarter is rounding."""
+"""Squared distances up to this many units of rounding of |e_i|^2 + |e_j|^2 count as 0. The matrix product leaves about
+as much for equal rows, depending on the processor, and means over terms above zero would count them. Unit rows in
+float32 closer than .002 count as equal: a quarter of such a distance is rounding."""
 
 _FLOAT32 = torch.finfo(torch.float32).eps
-"""The coarsest rounding that is taken for it: by bfloat16's, rows half a unit apart would coincide."""
+"""The coarsest unit of rounding used: with bfloat16's, rows half a unit apart would count as equal."""
 
 
 def pair_distances(embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
-    """|e_i - e_j|_2 for index pairs: embeddings [b, d], i and j int64 [t], result [t]. Gradient 0 at distance 0."""
+    """Return |e_i - e_j|_2 for index pairs, [t]: embeddings [b, d], i and j int64 [t]. Gradient 0 at distance 0."""
     result: Tensor = _PairDistances.apply(embeddings, i, j)
     return result
 
 
 def triplet_distances(embeddings: Tensor, anchors: Tensor, others: Tensor, more: Tensor) -> tuple[Tensor, Tensor]:
-    """|e_a - e_o|_2 and |e_a - e_m|_2 of triplets: embeddings [b, d], indices int64 [t], results [t] each."""
+    """Return |e_a - e_o|_2 and |e_a - e_m|_2 of triplets: embeddings [b, d], indices int64 [t], results [t] each."""
     both = pair_distances(embeddings, torch.cat([anchors, anchors]), torch.cat([others, more]))
     return both[: len(anchors)], both[len(anchors) :]
 
 
 def unit_distances(embeddings: Tensor) -> Tensor:
-    """|e_i - e_j|_2 of unit rows [b, d] as [b, b], from one matrix product; without gradient."""
+    """Return |e_i - e_j|_2 of unit rows [b, d] as [b, b], from one matrix product; without gradient."""
     with torch.no_grad():
         return (2 - 2 * embeddings @ embeddings.T).clamp(min=0).sqrt()
 
 
 def products(embeddings: Tensor) -> Tensor:
-    """e_i . e_j of rows [b, d] as [b, b]; the cosines of unit rows."""
+    """Return e_i . e_j of rows [b, d] as [b, b]; the cosines of unit rows."""
     result: Tensor = _Products.apply(embeddings)
     return result
 
 
 def with_transpose(matrix: Tensor) -> Tensor:
-    """matrix + its transpose, [b, b]. Copying transposes in blocks; reading columns costs up to three times as much."""
+    """Return matrix + its transpose, [b, b]; copying transposes in blocks, up to three times as fast as by columns."""
     return matrix.T.clone(memory_format=torch.contiguous_format).add_(matrix)
 
 
 def distances(embeddings: Tensor) -> Tensor:
-    """|e_i - e_j|_2 of rows [b, d] as [b, b], from one matrix product. Gradient 0 at distance 0."""
+    """Return |e_i - e_j|_2 of rows [b, d] as [b, b], from one matrix product. Gradient 0 at distance 0."""
     result: Tensor = _Distances.apply(embeddings)
     return result
 
 
 class _Products(torch.autograd.Function):
-    """The matrix is symmetric, so that its gradient takes one more product instead of two."""
+    """Products of rows; the matrix is symmetric, so its gradient takes one more product instead of two."""
 
     @staticmethod
     def forward(ctx: Any, embeddings: Tensor) -> Tensor:
@@ -156,16 +148,16 @@ class _Products(torch.autograd.Function):
 
 
 class _Distances(torch.autograd.Function):
-    """As `_Products`: d_ij moves e_i along (e_i - e_j) / d_ij, and e_j against it."""
+    """Distances of rows; like `_Products`: d_ij moves e_i along (e_i - e_j) / d_ij, and e_j against it."""
 
     @staticmethod
     def forward(ctx: Any, embeddings: Tensor) -> Tensor:
         lengths = embeddings.square().sum(1)
         sums = lengths[:, None] + lengths
         squared = torch.addmm(sums, embeddings, embeddings.T, alpha=-2)
-        # What is not finite is below nothing, and stays visible.
-        coincide = squared < sums.mul_(_ROUNDING * min(torch.finfo(sums.dtype).eps, _FLOAT32))
-        result = squared.masked_fill_(coincide, 0).sqrt_().fill_diagonal_(0)
+        # Values that are not finite are not below the bound, and stay visible.
+        equal = squared < sums.mul_(_ROUNDING * min(torch.finfo(sums.dtype).eps, _FLOAT32))
+        result = squared.masked_fill_(equal, 0).sqrt_().fill_diagonal_(0)
         ctx.save_for_backward(embeddings, result)
         return result
 
@@ -178,7 +170,7 @@ class _Distances(torch.autograd.Function):
 
 
 class _PairDistances(torch.autograd.Function):
-    """In pieces, and with no [t, d] kept for the gradient: passes over memory cost more here than the arithmetic."""
+    """Distances of index pairs, in pieces and without a [t, d] for the gradient: memory costs more than arithmetic."""
 
     @staticmethod
     def forward(ctx: Any, embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -193,7 +185,7 @@ class _PairDistances(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         embeddings, result, i, j = ctx.saved_tensors
         pull = _pull(grad, result)
-        # A product with the sparse matrix of the pairs' weights: twice as fast as adding row by row.
+        # A product with the sparse matrix of the pairs' weights is twice as fast as adding row by row.
         rows, others, pulls = torch.cat([i, j]), torch.cat([j, i]), torch.cat([pull, pull])
         shape = len(embeddings), len(embeddings)
         matrix = torch.sparse_coo_tensor(torch.stack([rows, others]), pulls, shape, check_invariants=False)
@@ -212,16 +204,16 @@ def _pull(grad: Tensor, distance: Tensor) -> Tensor:
 
 
 def mean_norm(embeddings: Tensor, squared: bool) -> Tensor:
-    """Mean length of rows [b, d], or mean squared length: a scalar that holds embeddings near the origin."""
+    """Return the mean length of rows [b, d], or the mean squared length, as a penalty on large embeddings."""
     if squared:
         return embeddings.square().sum(1).mean()
     return torch.linalg.vector_norm(embeddings, dim=1).mean()
 
 
 def similarity_divergence(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
-    """Mean over i of T^2 KL(softmax_j(t_ij / T) || softmax_j(s_ij / T)), a scalar; s, t: cosines of rows [b, any].
+    """Return the mean over i of T^2 KL(softmax_j(t_ij / T) || softmax_j(s_ij / T)), a scalar (Roth et al. 2021, S2SD).
 
-    No gradient reaches the teacher.
+    s, t are the cosines of rows [b, any]. No gradient reaches the teacher.
     """
     shares, targets = (_log_shares(rows, temperature) for rows in (student, teacher.detach()))
     return temperature**2 * kl_div(shares, targets, reduction="batchmean", log_target=True)
@@ -233,7 +225,7 @@ def _log_shares(rows: Tensor, temperature: float) -> Tensor:
 
 
 class Triplets(NamedTuple):
-    """t triplets; each field int64 [t], indices of rows of the batch."""
+    """Indices of t triplets in the batch; each field int64 [t]."""
 
     anchors: Tensor
     positives: Tensor
@@ -241,7 +233,7 @@ class Triplets(NamedTuple):
 
 
 class Quadruplets(NamedTuple):
-    """t triplets with a second negative; each field int64 [t]. Classes of anchor, negative and other all differ."""
+    """Indices of t triplets with a second negative; each field int64 [t]. Three classes are involved."""
 
     anchors: Tensor
     positives: Tensor
@@ -250,7 +242,7 @@ class Quadruplets(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """t positive pairs (anchors_p[i], positives[i]) and u negative pairs (anchors_n[i], negatives[i]); all int64."""
+    """Indices of t positive pairs (anchors_p[i], positives[i]) and u negative pairs (anchors_n[i], negatives[i])."""
 
     anchors_p: Tensor
     positives: Tensor
@@ -259,160 +251,188 @@ class Pairs(NamedTuple):
 
 
 def require_triplets(tuples: NamedTuple) -> Triplets:
-    """The tuples, which a miner of another kind may have given. Raises `UsageError` for those."""
+    """Return the tuples if they are triplets.
+
+    Raises:
+        UsageError: If a miner of another kind gave them.
+    """
     if isinstance(tuples, Triplets):
         return tuples
     kind = type(tuples).__name__.lower()
-    raise UsageError(f"this loss takes triplets, not {kind}; choose a miner that gives triplets, or leave it out.")
+    raise UsageError(
+        f"this loss takes triplets, not {kind}; choose a miner that gives triplets, or leave it out.",
+        code="not-triplets",
+    )
 
 
 def to_pairs(tuples: Triplets | Pairs) -> Pairs:
-    """The positive and negative pairs of triplets; pairs as they are."""
+    """Return the positive and negative pairs of triplets; pairs unchanged."""
     if isinstance(tuples, Pairs):
         return tuples
     return Pairs(tuples.anchors, tuples.positives, tuples.anchors, tuples.negatives)
 
 
 def positive_mask(labels: Tensor) -> Tensor:
-    """bool [b, b]: i and j are two different samples of one class."""
+    """Return the mask, bool [b, b], of pairs of two different samples of one class."""
     same = labels[:, None] == labels[None, :]
     return same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
 
 
 def positive_pairs(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Anchors and positives, int64 [t] each: every ordered pair of two different samples of one class, class by class.
+    """Return anchors and positives, int64 [t] each, of all ordered pairs of two samples of one class.
 
-    From sorted labels, in O(b log b + t), where the b x b matrix would cost more than what is mined from it.
+    The order is class by class. Computed from sorted labels in O(b log b + t), where the b x b matrix would cost more
+    than the mining itself.
     """
     ordered, order = labels.sort(stable=True)
     start = torch.searchsorted(ordered, ordered)
     others = torch.searchsorted(ordered, ordered, right=True) - start - 1
-    places = torch.arange(len(labels), device=labels.device).repeat_interleave(others)
-    # A place's own first pair is the sum of what came before it; its positives are its class without itself.
+    ranks = torch.arange(len(labels), device=labels.device).repeat_interleave(others)
+    # The pairs of a rank begin after those of the ranks before it; its positives are its class without itself.
     first = others.cumsum(0) - others
-    other = torch.arange(len(places), device=labels.device) + (start - first)[places]
-    return order[places], order[other + (other >= places)]
+    other = torch.arange(len(ranks), device=labels.device) + (start - first)[ranks]
+    return order[ranks], order[other + (other >= ranks)]
 
 
 def negative_mask(labels: Tensor) -> Tensor:
-    """bool [b, b]: i and j are of different classes."""
+    """Return the mask, bool [b, b], of pairs of different classes."""
     return labels[:, None] != labels[None, :]
 
 
 class Hinges(NamedTuple):
-    """The sum of some terms [x]+, how many of them are above zero and how many there are; scalars."""
+    """The sum of terms [x]+, the number of terms above zero, and the number of terms; scalars."""
 
     total: Tensor
     active: Tensor
     number: Tensor
 
     def mean(self, active_only: bool) -> Tensor:
-        """Mean over all terms, or over those above zero; 0 where there are none."""
+        """Return the mean over all terms, or over those above zero; 0 without any."""
         return self.total / (self.active if active_only else self.number).clamp(min=1)
 
 
 def hinges(values: Tensor, mask: Tensor | None = None) -> Hinges:
-    """[x]+ of every value, or of those of the mask, bool and of the same shape; weights count them as often."""
+    """Return [x]+ of every value, or of those in the mask, bool and of the same shape; a float mask gives weights."""
     terms = relu(values)
     if mask is None:
         return Hinges(terms.sum(), terms.detach().sign().sum(), terms.new_full((), terms.numel()))
-    # Numbers, not bools: they are several times as fast to multiply and to count.
+    # Floats are several times as fast to multiply and to count as bools.
     kept = mask.to(values.dtype)
     return Hinges((terms * kept).sum(), (terms.detach().sign() * kept).sum(), kept.sum())
 
 
 def pair_contrast(values: Tensor, labels: Tensor, near: float, far: float, active_only: bool) -> Tensor:
-    """Mean of [v - near]+ over positive pairs plus mean of [far - v]+ over negative pairs; values [b, b], labels [b].
+    """Return the mean of [v - near]+ over positive pairs plus the mean of [far - v]+ over negative pairs.
 
-    With active_only both means are over the terms above zero. A mean over nothing is 0.
+    Args:
+        values: [b, b], distances or other numbers that are small for similar samples.
+        labels: int64 [b].
+        near: The bound of positive pairs.
+        far: The bound of negative pairs.
+        active_only: Both means are over the terms above zero.
+
+    Returns:
+        A scalar; a mean over nothing is 0.
     """
     result: Tensor = _Contrast.apply(values, labels, near, far, active_only)
     return result
 
 
 class _Contrast(torch.autograd.Function):
-    """Every pair as a negative in a few passes over the matrix, which are all that this costs; positives by index."""
+    """The contrast of all pairs in few passes over the matrix, which dominate its cost; positives by index."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, labels: Tensor, near: float, far: float, active_only: bool) -> Tensor:
         anchors, positives = positive_pairs(labels)
-        places = anchors * len(labels) + positives
-        pulled = (values.take(places) - near).relu_()
-        pushed = (far - values).relu_().fill_diagonal_(0).put_(places, torch.zeros_like(pulled))
+        entries = anchors * len(labels) + positives
+        pulled = (values.take(entries) - near).relu_()
+        pushed = (far - values).relu_().fill_diagonal_(0).put_(entries, torch.zeros_like(pulled))
         total_near, total_far = pulled.sum(), pushed.sum()
-        # Kept for the gradient: which terms are above zero.
+        # The gradient needs only the signs: 1 for terms above zero.
         pulled, pushed = pulled.sign_(), pushed.sign_()
-        of_near, of_far = len(places), len(labels) * (len(labels) - 1) - len(places)
-        per_near, per_far = per_term(pulled, of_near, active_only), per_term(pushed, of_far, active_only)
-        ctx.save_for_backward(pulled, pushed, places)
+        positive_count, negative_count = len(entries), len(labels) * (len(labels) - 1) - len(entries)
+        per_near = per_term(pulled, positive_count, active_only)
+        per_far = per_term(pushed, negative_count, active_only)
+        ctx.save_for_backward(pulled, pushed, entries)
         ctx.per_near, ctx.per_far = per_near, per_far
         return total_near * per_near + total_far * per_far
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
-        pulled, pushed, places = ctx.saved_tensors
-        weights = (pushed * (gradient * -ctx.per_far)).put_(places, pulled * (gradient * ctx.per_near))
+        pulled, pushed, entries = ctx.saved_tensors
+        weights = (pushed * (gradient * -ctx.per_far)).put_(entries, pulled * (gradient * ctx.per_near))
         return weights, None, None, None, None
 
 
 def per_term(active: Tensor, number: int, active_only: bool) -> Tensor | float:
-    """One over the number of terms that a mean is over, all or those above zero (active, 1 or 0); 1 for none."""
+    """Return 1 / the number of terms of a mean, all or those above zero (active, 1 or 0); 1 for none."""
     return 1 / active.sum().clamp(min=1) if active_only else 1 / max(1, number)
 
 
 def triplet_hinges(distances: Tensor, labels: Tensor, margin: float) -> Hinges:
-    """[d_ap - d_an + margin]+ of all triplets of a batch: distances [b, b], rows are anchors; labels int64 [b].
+    """Return [d_ap - d_an + margin]+ of all triplets of a batch.
 
-    In O(b^2 log b) time and O(b^2) memory. The sum is linear in the distances: d_ap counts once for every negative
-    that violates the pair, -d_an once for every positive. A negative's violated positives are those beyond its place
-    among the anchor's sorted positives; counting the places gives the same for the positives.
+    In O(b^2 log b) time and O(b^2) memory. The sum is linear in the distances: d_ap counts once per negative that
+    violates the pair, -d_an once per positive. A negative's violated positives are those beyond its rank among the
+    anchor's sorted positives; counting the ranks gives the same for the positives.
+
+    Args:
+        distances: [b, b], rows are anchors.
+        labels: int64 [b].
+        margin: The margin.
     """
     positive, negative = positive_mask(labels), negative_mask(labels)
     positives = positive.sum(1, keepdim=True)
-    # Positives nearest first, filled up with infinity, which no negative passes.
+    # Positives, nearest first; the rest of a row is infinite, which no negative passes.
     ranked = distances.masked_fill(~positive, torch.inf).topk(int(positives.max()), dim=1, largest=False).values
     with torch.no_grad():
         passed = torch.searchsorted(ranked, distances - margin, right=True)
         violated = (positives - passed).masked_fill(~negative, 0).to(distances.dtype)
-        places = ranked.new_zeros(len(ranked), ranked.shape[1] + 1)
-        violating = places.scatter_add(1, passed, negative.to(ranked.dtype)).cumsum(1)[:, :-1]
+        counts = ranked.new_zeros(len(ranked), ranked.shape[1] + 1)
+        violating = counts.scatter_add(1, passed, negative.to(ranked.dtype)).cumsum(1)[:, :-1]
         active = violated.sum()
     total = (violating * ranked.masked_fill(ranked.isinf(), 0)).sum() - (violated * distances).sum() + margin * active
     return Hinges(total, active, (positives * negative.sum(1, keepdim=True)).sum())
 
 
 KINDS = 3
-"""Kinds of pairs in `pair_kinds`: 0 positive, 1 negative, 2 a sample with itself."""
+"""The number of kinds of pairs: 0 positive, 1 negative, 2 a sample with itself."""
 
 
 def pair_kinds(labels: Tensor) -> Tensor:
-    """int64 [b, b], see `KINDS`."""
+    """Return the kind of each pair, int64 [b, b], see `KINDS`."""
     return negative_mask(labels).long().fill_diagonal_(2)
 
 
 def soft_histograms(values: Tensor, kinds: Tensor, nodes: int, first: float, last: float) -> Tensor:
-    """Histograms [r, KINDS, nodes] of the rows of values [r, m], one for each kind, int64 [r, m].
+    """Return histograms [r, KINDS, nodes] of the rows of values, one per kind (Ustinova and Lempitsky 2016, section 3).
 
-    The nodes are evenly spaced from first to last, also downwards; values beyond count as the end. A value between
-    two nodes adds to either the share that grows linearly from 0 at the other node to 1 at itself. O(r m) for any
-    number of nodes.
+    A value between two nodes adds to both; its share of a node grows linearly from 0 at the other node to 1 at this
+    one. Takes O(r m) for any number of nodes.
+
+    Args:
+        values: [r, m].
+        kinds: int64 [r, m].
+        nodes: The number of nodes, evenly spaced.
+        first: The first node.
+        last: The last node, which may be below the first; values beyond an end count as that end.
     """
     position = ((values - first) * ((nodes - 1) / (last - first))).clamp(0, nodes - 1)
-    # Clamped from below too: a value that is not a number has to come out as one, not as an index out of range.
+    # Clamped from below too: NaN must give NaN, not an index out of range.
     earlier = position.detach().long().clamp_(0, nodes - 2)
     bins = (kinds * nodes).add_(earlier)
     empty = values.new_zeros(len(values), KINDS * nodes)
     counts = empty.scatter_add(1, bins, empty.new_ones(()).expand_as(values)).view(-1, KINDS, nodes)
-    # Of a bin's count this much falls to its later node; the last node begins no bin.
-    passed_on = empty.scatter_add(1, bins, position - earlier).view(-1, KINDS, nodes)
-    return counts - passed_on + passed_on.roll(1, dims=2)
+    # The part of a bin's count that belongs to its later node; the last node does not begin a bin.
+    later = empty.scatter_add(1, bins, position - earlier).view(-1, KINDS, nodes)
+    return counts - later + later.roll(1, dims=2)
 
 
 def masked_logsumexp(values: Tensor, mask: Tensor, dim: int = 1) -> Tensor:
-    """log of the sum of exp(values) along `dim` over the entries of `mask`; -inf, without gradient, of no entries.
+    """Return log of the sum of exp(values) along `dim` over the entries of `mask`; -inf, without gradient, if empty.
 
-    softplus of it is log(1 + sum of exp), so that no entries give 0.
+    softplus of it is log(1 + sum of exp), which is 0 without entries.
     """
     if not values.shape[dim]:
         return values.sum(dim).log()
@@ -421,17 +441,17 @@ def masked_logsumexp(values: Tensor, mask: Tensor, dim: int = 1) -> Tensor:
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean of the values of `mask`, a scalar; 0 of no entries. Values outside may be infinite."""
+    """Return the mean of the values in `mask`, a scalar; 0 without entries. Values outside may be infinite."""
     return values.masked_fill(~mask, 0).sum() / mask.sum().clamp(min=1)
 
 
 class _LogSumExp(torch.autograd.Function):
-    """Several times as fast as to fill with -inf, which exp treats as a special case."""
+    """Masked logsumexp, several times as fast as filling with -inf, a special case of exp."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, mask: Tensor, dim: int) -> Tensor:
         top = values.masked_fill(~mask, -torch.inf).amax(dim, keepdim=True).clamp_(min=torch.finfo(values.dtype).min)
-        # Below exp(-80) of the largest nothing counts; smaller numbers would be denormal, which is slow.
+        # Terms below exp(-80) of the largest are negligible; smaller numbers would be denormal, which is slow.
         shares = (values - top).clamp_(-80, 0).exp_().mul_(mask)
         total = shares.sum(dim, keepdim=True)
         ctx.save_for_backward(shares, total)
@@ -449,12 +469,18 @@ _ONE = 2**30
 
 
 def draw_columns(weights: Tensor, rows: Tensor) -> Tensor:
-    """For each of `rows`, int64 [t], a column of that row, drawn in proportion to the row's weights; int64 [t].
+    """Draw for each of `rows` a column of that row, in proportion to the row's weights: the primitive of all miners.
 
-    weights: bool [r, c], or float in 0..1, read in steps of 2^-30; a row that is drawn from has one above that.
     Draws are independent and come from torch's global generator.
+
+    Args:
+        weights: bool [r, c], or float in 0..1, read in steps of 2^-30; a drawn row needs a weight above that.
+        rows: int64 [t].
+
+    Returns:
+        int64 [t].
     """
-    # Sums of integers are exact in any order, on any device: a weight of zero is never drawn.
+    # Sums of integers are exact in any order, on any device, so a weight of zero is never drawn.
     ends = (weights * _ONE).long().flatten().cumsum_(0)
     last = ends.view_as(weights)[:, -1]
     first = last.roll(1)
@@ -464,33 +490,37 @@ def draw_columns(weights: Tensor, rows: Tensor) -> Tensor:
 
 
 def rows_with_all(*masks: Tensor) -> Tensor:
-    """int64 [t]: the rows in which every one of the masks, bool [b, b], has an entry."""
+    """Return the rows, int64 [t], in which each of the masks, bool [b, b], has an entry."""
     return torch.stack([mask.any(1) for mask in masks]).all(0).nonzero()[:, 0]
 
 
 def fall_back(mask: Tensor, otherwise: Tensor) -> Tensor:
-    """bool [r, c]: the rows of `mask`, and where one is empty that of `otherwise`."""
+    """Return the rows of `mask`, bool [r, c], and the rows of `otherwise` where they are empty."""
     return mask | otherwise & ~mask.amax(1, keepdim=True)
 
 
 LEAST_SUPPORT = 1e-12
+"""The least support of an assignment in replicator dynamics."""
 
 
 def correlations(features: Tensor) -> Tensor:
-    """Pearson's correlation of rows [b, f] as [b, b] (eq. 1). That of a constant row, which has none, counts as 0."""
+    """Return Pearson's correlation of rows [b, f] as [b, b] (The Group Loss, eq. 1); a constant row gets 0."""
     centred = features - features.mean(1, keepdim=True)
-    # What is left of a constant row is rounding, which must not be blown up to unit length.
+    # A constant row leaves rounding errors, which must not be scaled to unit length.
     rounding = 16 * torch.finfo(features.dtype).eps * torch.linalg.vector_norm(features.detach(), dim=1)
     constant = torch.linalg.vector_norm(centred.detach(), dim=1) <= rounding
-    # Not masked_fill, which would hide what is not a number.
+    # Not masked_fill, which would hide NaN.
     unit = normalize(centred, dim=1) * (~constant)[:, None]
     return unit @ unit.T
 
 
 def similarities(features: Tensor, negative: str = "clamp", zero_diagonal: bool = True) -> Tensor:
-    """W [b, b] >= 0 of features [b, f]: correlations, the negative ones set to 0, or all shifted up by the lowest.
+    """Return W [b, b] >= 0 of features [b, f]: correlations without negative values.
 
-    negative: "clamp", or "shift" (both: appendix G).
+    Args:
+        features: [b, f].
+        negative: "clamp" sets negative values to 0, "shift" adds the lowest to all (appendix G).
+        zero_diagonal: Set the diagonal to 0.
     """
     similar = correlations(features)
     similar = relu(similar) if negative == "clamp" else similar - similar.amin().clamp(max=0)
@@ -500,17 +530,23 @@ def similarities(features: Tensor, negative: str = "clamp", zero_diagonal: bool 
 
 
 def refine(priors: Tensor, similarities: Tensor, steps: int) -> Tensor:
-    """`steps` times X <- rows of X * (W X), each divided by its sum (eq. 4); X [b, c] from `priors`, W [b, b].
+    """Refine class assignments by replicator dynamics (Elezi et al. 2020, The Group Loss, eq. 4).
 
-    Support (W X)_ic counts as at least 1e-12. So a row without any, which would be 0 / 0, keeps its assignment.
+    Each step is X <- rows of X * (W X), divided by their sums. Support (W X)_ic counts as at least 1e-12, so that a row
+    without any, which would be 0 / 0, keeps its assignment.
+
+    Args:
+        priors: X before the first step, [b, c].
+        similarities: W, [b, b].
+        steps: The number of steps.
     """
-    # The logarithm of 0 has an infinite gradient, which times 0 would be no number.
+    # The logarithm of 0 has an infinite gradient, which times 0 would be NaN.
     logs = priors.clamp(min=torch.finfo(priors.dtype).tiny).log().masked_fill(priors == 0, -torch.inf)
     return refine_logs(logs, similarities, steps).exp()
 
 
 def refine_logs(log_priors: Tensor, similarities: Tensor, steps: int) -> Tensor:
-    """As `refine`, from logarithms [b, c] to logarithms: no product underflows, and gradients stay of one size."""
+    """Refine logarithms [b, c] to logarithms like `refine`: no product underflows, and gradients keep their size."""
     assignments = log_priors
     for _ in range(steps):
         support = (similarities @ assignments.exp()).clamp(min=LEAST_SUPPORT)
@@ -519,36 +555,44 @@ def refine_logs(log_priors: Tensor, similarities: Tensor, steps: int) -> Tensor:
 
 
 def consistency(assignments: Tensor, similarities: Tensor) -> Tensor:
-    """sum_ij w_ij x_i . x_j, a scalar, of X [b, c] and W [b, b].
+    """Return sum_ij w_ij x_i . x_j, a scalar, of X [b, c] and W [b, b].
 
-    No step of `refine` lowers it where W is symmetric and not negative (Baum & Eagon 1967).
+    No step of `refine` lowers it if W is symmetric and not negative (Baum and Eagon 1967).
     """
     return (similarities * (assignments @ assignments.T)).sum()
 
 
 def snr_contrast(embeddings: Tensor, labels: Tensor, near: float, far: float, nu: float, active_only: bool) -> Tensor:
-    """Mean of [d_ij - near]+ over positive pairs plus mean of [far - d_ij]+ over negative pairs plus nu times
-    `training.losses.snr.mean_penalty`, a scalar.
+    """Return the contrastive loss of signal-to-noise distances over all pairs of a batch, a scalar.
 
-    Embeddings [b, d], labels int64 [b]. d_ij = |c_i - c_j|^2 / |c_i|^2 of centred rows, 0 where c_i is. With
-    active_only both means are over the terms above zero. A mean over nothing is 0. As `training.functional.pair_contrast` of
-    `training.losses.snr.snr_distances`, at two thirds of the time.
+    It is the mean of [d_ij - near]+ over positive pairs plus the mean of [far - d_ij]+ over negative pairs plus nu
+    times `training.losses.snr.off_centre`, where d_ij = |c_i - c_j|^2 / |c_i|^2 of centred rows, and 0 if c_i is 0.
+    Equal to `pair_contrast` of `training.losses.snr.snr_distances`, in two thirds of the time.
+
+    Args:
+        embeddings: [b, d].
+        labels: int64 [b].
+        near: The bound of positive pairs.
+        far: The bound of negative pairs.
+        nu: The weight of the regulariser.
+        active_only: Both means are over the terms above zero; a mean over nothing is 0.
     """
     result: Tensor = _SNRContrast.apply(embeddings, labels, near, far, nu, active_only)
     return result
 
 
 def inverse_power(power: Tensor) -> Tensor:
-    """One over the power; 0 for a row that has none."""
+    """Return 1 / power; 0 for a row of power 0."""
     tiny = torch.finfo(power.dtype).eps
     return (power > tiny) / power.clamp(min=tiny)
 
 
 class _SNRContrast(torch.autograd.Function):
-    """The gradient needs which negatives are nearer than far, but no distance: the sum of theirs is that of the terms.
+    """The SNR contrast in few passes over its matrix.
 
-    With A_ij = gradient_ij / |c_i|^2 half of the gradient of c_k is c_k (sum_j (A_jk + A_kj - A_kj d_kj)) less
-    sum_j (A_kj + A_jk) c_j. It is a sum of centred rows, so that centring leaves it as it is.
+    The gradient needs the negatives nearer than far, but no distance: the sum of theirs is that of the terms. With
+    A_ij = gradient_ij / |c_i|^2, half of the gradient of c_k is c_k (sum_j (A_jk + A_kj - A_kj d_kj)) less
+    sum_j (A_kj + A_jk) c_j. It is a sum of centred rows, so centring does not change it.
     """
 
     @staticmethod
@@ -560,18 +604,18 @@ class _SNRContrast(torch.autograd.Function):
         power = torch.linalg.vecdot(centred, centred)[:, None]
         inverse = inverse_power(power)
         anchors, positives = positive_pairs(labels)
-        places = anchors * len(labels) + positives
+        entries = anchors * len(labels) + positives
         pushed = _less_than(far, centred, power, inverse)
-        pulled = (far - near - pushed.take(places)).relu_()
-        terms = pushed.relu_().fill_diagonal_(0).put_(places, torch.zeros_like(pulled)).sum(1, keepdim=True)
+        pulled = (far - near - pushed.take(entries)).relu_()
+        terms = pushed.relu_().fill_diagonal_(0).put_(entries, torch.zeros_like(pulled)).sum(1, keepdim=True)
         total_near, total_far = pulled.sum(), terms.sum()
         active, active_near = pushed.sign_(), pulled.sign()
-        per_near = per_term(active_near, len(places), active_only)
-        per_far = per_term(active, len(labels) * (len(labels) - 1) - len(places), active_only)
-        # A positive pair counts as so many negative ones, the other way round.
+        per_near = per_term(active_near, len(entries), active_only)
+        per_far = per_term(active, len(labels) * (len(labels) - 1) - len(entries), active_only)
+        # A positive pair counts as this many negative ones, with the opposite sign.
         ratio = -per_near / per_far
         terms[:, 0].index_add_(0, anchors, (active_near * (far - near) - pulled).mul_(ratio))
-        ctx.save_for_backward(centred, inverse, mean, active.put_(places, active_near * ratio), terms)
+        ctx.save_for_backward(centred, inverse, mean, active.put_(entries, active_near * ratio), terms)
         ctx.far, ctx.nu, ctx.per_far = far, nu, per_far
         return total_near * per_near + total_far * per_far + (nu * embeddings.shape[1]) * mean.abs().mean()
 
@@ -581,7 +625,7 @@ class _SNRContrast(torch.autograd.Function):
         centred, inverse, mean, active, terms = ctx.saved_tensors
         scale = inverse * (gradient * (-2 * ctx.per_far))
         noise = scale * torch.sub(terms, active.sum(1, keepdim=True), alpha=ctx.far)
-        # Rows that begin a power of two apart share a few sets of the cache, where transposing reads across them.
+        # Rows a power of two apart share few sets of the cache, which slows transposing down; padding prevents it.
         apart = active.new_empty(len(active), len(active) + 16)[:, :-16]
         both = with_transpose(torch.mul(active, scale, out=apart))
         own = noise.add_(both.sum(1, keepdim=True))
@@ -590,6 +634,6 @@ class _SNRContrast(torch.autograd.Function):
 
 
 def _less_than(far: float, centred: Tensor, power: Tensor, inverse: Tensor) -> Tensor:
-    """far - d_ij, [b, b]: far - 1 + (2 c_i.c_j - |c_j|^2) / |c_i|^2, as one product of lengthened rows."""
+    """Return far - d_ij, [b, b]: far - 1 + (2 c_i.c_j - |c_j|^2) / |c_i|^2, as one product of lengthened rows."""
     own = torch.cat([centred * (2 * inverse), -inverse, far - inverse.sign()], dim=1)
     return own @ torch.cat([centred, power, torch.ones_like(power)], dim=1).T

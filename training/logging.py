@@ -1,11 +1,4 @@
-"""Log.jsonl, progress bar, TensorBoard, W&B.
-
-The training log: one JSON object a line, one line an epoch.
-
-The progress bar of a training run: steps, time left, images per second, loss and the last validation.
-
-Where an epoch's record goes beside the log: TensorBoard, Weights & Biases.
-"""
+"""Records of a training run: log.jsonl, the progress bar, TensorBoard and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -29,21 +22,29 @@ from zoo.files import write_bytes
 
 
 class Log:
-    """Appends records to a JSON-lines file. `keep`: the last epoch whose line belongs to the run that goes on.
+    """A JSON-lines file of one record per epoch.
 
-    writes: False leaves the file to another process and keeps the records in memory alone.
+    Args:
+        path: The file.
+        keep: The last epoch of the run that continues; later lines are dropped.
+        writes: False leaves the file to another process and keeps the records in memory only.
     """
 
     def __init__(self, path: Path, keep: int = 0, writes: bool = True) -> None:
         self.path, self.writes = path, writes
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() and keep else []
-        # A kill between log and checkpoint leaves a line, maybe half of one, of an epoch that will be trained again.
+        # A kill between log and checkpoint leaves a line, maybe cut off, of an epoch that will be trained again.
         records: list[dict[str, Any]] = [json.loads(line) for line in lines[:keep]]
         self.records = [record for record in records if record["epoch"] <= keep]
         if writes:
             write_bytes(path, "".join(json.dumps(record) + "\n" for record in self.records).encode())
 
     def write(self, record: dict[str, Any]) -> None:
+        """Append an epoch's record.
+
+        Raises:
+            TrainingError: If the file cannot be written.
+        """
         self.records.append(record)
         if not self.writes:
             return
@@ -54,16 +55,17 @@ class Log:
                 os.fsync(file.fileno())
         except OSError as error:
             raise TrainingError(
-                f"the line of epoch {record['epoch']} cannot be written to {self.path} ({error}). A checkpoint "
-                "that was written before is kept: make room and give the same command to go on."
+                f"the line of epoch {record['epoch']} cannot be written to {self.path} ({error}). An earlier "
+                "checkpoint is kept: free some space and give the same command to continue.",
+                code="log-not-written",
             ) from None
 
 
 class Progress:
-    """A bar over `total` steps of `batch_size` images, of which `done` were made before."""
+    """A progress bar over `total` steps of `batch_size` images, `done` of which were taken before."""
 
     def __init__(self, name: str, total: int, done: int, batch_size: int, shown: bool = True) -> None:
-        # A log file is spared the many lines that on a terminal are one.
+        # In a log file every update of the bar is a line.
         interval = 0.2 if sys.stderr.isatty() else 10
         self.bar = tqdm(total=total, initial=done, disable=not shown, mininterval=interval, desc=name, unit="step")
         self.batch_size, self.last = batch_size, ""
@@ -78,9 +80,10 @@ class Progress:
         self.bar.close()
 
     def step(self, terms: dict[str, Tensor]) -> None:
+        """Count a step; show speed and loss from time to time."""
         self.bar.update()
         self.steps += 1
-        # Reading the loss waits for an accelerator, so only now and then.
+        # Reading the loss waits for an accelerator, so it happens only every ten steps.
         if self.steps % 10 == 0 and not self.bar.disable:
             now = time.perf_counter()
             speed = 10 * self.batch_size / (now - self.since)
@@ -89,21 +92,24 @@ class Progress:
             self.since = now
 
     def validated(self, scores: dict[str, float]) -> None:
+        """Show the last validation scores."""
         if scores:
             self.last = f", val R@1 {scores['recall_at_1']:.3f}"
         self.since, self.steps = time.perf_counter(), 0
 
 
 class Tracker(Protocol):
+    """A receiver of each epoch's record, beside the log."""
+
     def write(self, record: dict[str, Any]) -> None:
-        """One epoch's record: numbers, and `terms`, a dict of numbers."""
+        """Take one epoch's record: numbers, and `terms`, a dict of numbers."""
 
     def close(self) -> None:
-        """The run has ended."""
+        """End the run."""
 
 
 class TensorBoard:
-    """Event files in `folder`: view them with tensorboard --logdir."""
+    """TensorBoard's event files in `folder`: view them with tensorboard --logdir."""
 
     def __init__(self, recipe: Recipe, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -136,20 +142,28 @@ class WandB:
 
 
 TRACKERS: dict[str, Callable[[Recipe, Path], Tracker]] = {"tensorboard": TensorBoard, "wandb": WandB}
-"""By the names of the libraries that they need."""
+"""Library -> tracker."""
 
 
 def check_trackers(names: Iterable[str]) -> None:
-    """Raises `UsageError` for an unknown name, `MissingDependencyError` for one whose library is not installed."""
+    """Check names of trackers.
+
+    Raises:
+        UsageError: If a name is unknown.
+        MissingDependencyError: If its library is not installed.
+    """
     for name in names:
         if name not in TRACKERS:
-            raise UsageError(f"there is no tracker {name!r}.{nearest(name, TRACKERS)} Known: {', '.join(TRACKERS)}.")
+            raise UsageError(
+                f"there is no tracker {name!r}.{nearest(name, TRACKERS)} Known: {', '.join(TRACKERS)}.",
+                code="unknown-tracker",
+            )
         if find_spec(name) is None:
             raise MissingDependencyError(f"{name} is not installed: pip install {name}")
 
 
 def create_trackers(names: Iterable[str], recipe: Recipe, folder: Path) -> tuple[Tracker, ...]:
-    """Raises what `check_trackers` raises."""
+    """Return the trackers of these names, writing to `folder`; raise the errors of `check_trackers`."""
     names = tuple(names)
     check_trackers(names)
     folder.mkdir(parents=True, exist_ok=True)
@@ -157,6 +171,6 @@ def create_trackers(names: Iterable[str], recipe: Recipe, folder: Path) -> tuple
 
 
 def flatten_record(record: dict[str, Any]) -> dict[str, float]:
-    """The numbers of a record; those of its terms under terms/NAME."""
+    """Return the numbers of a record; those of its terms have names such as terms/NAME."""
     terms = {f"terms/{name}": value for name, value in record.get("terms", {}).items()}
     return {**{name: value for name, value in record.items() if name not in ("epoch", "terms")}, **terms}

@@ -1,9 +1,4 @@
-"""--set key=value; resolve a recipe.
-
-Changing a recipe by settings: `optimizer.lr=1e-5`, as `zoo train --set` takes them.
-
-From a recipe's name and settings to the recipe. Torch is loaded last, so that a typing error is answered at once.
-"""
+"""Settings: a recipe's name and `--set key=value` give a recipe. Torch is loaded last, after simple checks."""
 
 from __future__ import annotations
 
@@ -28,7 +23,7 @@ ARGUMENTS = {
     "sampler": "args",
     "architecture": "args",
 }
-"""Another choice of the first starts from its own defaults: arguments of the old one would not fit it."""
+"""Choice -> its arguments, which a new choice resets, since the arguments of the old one do not fit it."""
 
 FIELD_KINDS: dict[Any, tuple[str, str]] = {
     int: ("a whole number", "8"),
@@ -39,42 +34,50 @@ FIELD_KINDS: dict[Any, tuple[str, str]] = {
     (tuple, str): ("texts in brackets", '["a","b"]'),
     (tuple, Head): ("heads in brackets", '[{"name":"first","dim":64}]'),
 }
-"""The kinds of fields, each in words and with an example."""
+"""Type of a field -> its description and an example."""
 
 
 def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
-    """The recipe with `key=value` settings applied, all at once: they may be valid only together.
+    """Return the recipe with `key=value` settings applied, all at once: they may be valid only together.
 
-    A value is read as JSON where its field is not text. Raises `RecipeError` for an unknown key, naming the nearest,
-    and for a value of another kind than the field's or out of its range. Another loss, miner, sampler or architecture
-    drops the arguments of the recipe's.
+    Another loss, miner, sampler or architecture resets its arguments.
+
+    Args:
+        recipe: The recipe.
+        settings: Values are read as JSON, except those of text fields.
+
+    Raises:
+        RecipeError: If a key is unknown (the message names the nearest), or a value has the wrong type or range.
     """
     tree: dict[str, Any] = {}
     for setting in settings:
         key, equals, text = (part.strip() for part in setting.partition("="))
         if not equals:
-            raise RecipeError(f"{setting!r} is no setting; write key=value, as in optimizer.lr=1e-5.")
+            raise RecipeError(
+                f"{setting!r} is not a setting; write key=value, as in optimizer.lr=1e-5.", code="not-a-setting"
+            )
         *groups, last = key.split(".")
         branch = tree
         for group in groups:
             branch = branch.setdefault(group, {})
             if not isinstance(branch, dict):
-                raise RecipeError(f"{key}: {group!r} is set as a whole already.")
+                raise RecipeError(f"{key}: {group!r} is set as a whole already.", code="set-twice")
         branch[last] = text
     if "name" in tree.get("backbone", {}) and "architecture" not in tree["backbone"]:
         raise RecipeError(
             "backbone.name is only the short form in model names; set backbone.architecture, as in "
-            "backbone.architecture=resnet50."
+            "backbone.architecture=resnet50.",
+            code="no-architecture",
         )
     try:
         changed: Recipe = _apply(recipe, tree, "")
     except CardError as error:
-        raise RecipeError(str(error)) from None
+        raise RecipeError(str(error), code=error.code) from None
     return changed
 
 
 def _apply(value: Any, tree: Mapping[str, Any], prefix: str) -> Any:
-    """The dataclass `value` with the branches of the tree applied to its fields."""
+    """Apply the branches of the tree to the fields of a dataclass."""
     hints = typing.get_type_hints(type(value))
     changes = {}
     for name, arguments in ARGUMENTS.items():
@@ -94,20 +97,26 @@ def _field(old: Any, hint: Any, branch: Any, key: str) -> Any:
         if isinstance(branch, dict):
             return _apply(old, branch, f"{key}.")
         inner = ", ".join(f"{key}.{name}" for name in typing.get_type_hints(type(old)))
-        raise RecipeError(f"{key} is a group; set one of {inner}.")
+        raise RecipeError(f"{key} is a group; set one of {inner}.", code="group-setting")
     if not isinstance(branch, dict):
         return _parse(branch, hint, key)
     if isinstance(old, tuple):
         name, now = next(iter(branch)), json.dumps(old, default=dataclasses.asdict)
-        raise RecipeError(f"{key}.{name} is no setting: {key} is a list, which is set as a whole, as {key}={now}")
+        raise RecipeError(
+            f"{key}.{name} is not a setting: {key} is a list, which is set as a whole, as {key}={now}",
+            code="unknown-setting",
+        )
     for name, text in branch.items():
         if not isinstance(old, Mapping) or isinstance(text, dict):
-            raise RecipeError(f"{key}.{name} is no setting: {key} is a plain value or holds only such.")
+            raise RecipeError(
+                f"{key}.{name} is not a setting: {key} is a plain value or holds only plain values.",
+                code="unknown-setting",
+            )
     return {**old, **{name: _parse(text, Any, f"{key}.{name}") for name, text in branch.items()}}
 
 
 def _keys(value: Any) -> list[str]:
-    """The names of all settings below a value, without those of the groups."""
+    """Return the names of all settings below a value, without those of the groups."""
     if not dataclasses.is_dataclass(value):
         return []
     names = list(typing.get_type_hints(type(value)))
@@ -149,12 +158,12 @@ def _parse_composite(value: Any, hint: Any, key: str, text: str) -> Any:
             return tuple(value)
     if origin is not None and issubclass(origin, Mapping) and isinstance(value, dict):
         return value
-    expected, example = _wanted(hint)
-    raise RecipeError(f"{key} must be {expected}, as in {key}={example}, not {text!r}.")
+    expected, example = _describe(hint)
+    raise RecipeError(f"{key} must be {expected}, as in {key}={example}, not {text!r}.", code="setting-type")
 
 
-def _wanted(hint: Any) -> tuple[str, str]:
-    """What a field takes, in words, and an example."""
+def _describe(hint: Any) -> tuple[str, str]:
+    """Return a description of a field's values and an example."""
     if typing.get_origin(hint) is tuple:
         return FIELD_KINDS[tuple, typing.get_args(hint)[0]]
     return FIELD_KINDS.get(hint, ("a JSON object", '{"a":1.2}'))
@@ -177,30 +186,40 @@ def _is_head(value: Any) -> bool:
 def resolve(
     name: str, settings: Iterable[str] = (), seed: int | None = None, rename: str | None = None
 ) -> Recipe | EnsembleRecipe:
-    """The recipe of a name with `key=value` settings applied, in an ensemble to every member.
+    """Return the recipe of a name with `key=value` settings applied; for an ensemble, to every member.
 
-    The seeds of an ensemble's members follow one another. Raises `RecipeError` with the nearest name or key, of names
-    and settings before torch is loaded.
+    Names and settings are checked before torch is loaded.
+
+    Args:
+        name: A name of `RECIPES`.
+        settings: The settings, see `override`.
+        seed: The seed (default: the recipe's); the seeds of an ensemble's members follow one another.
+        rename: The name of the new model (default: the recipe's).
+
+    Raises:
+        RecipeError: If the name, a key or a value is wrong; the message names the nearest.
     """
     if name not in RECIPES:
-        raise RecipeError(f"there is no recipe {name!r}.{nearest(name, RECIPES)} All recipes: zoo list")
-    made, settings = standard_recipe(name), list(settings)
-    if isinstance(made, Recipe):
-        recipe = _changed(made, settings)
+        raise RecipeError(
+            f"there is no recipe {name!r}.{nearest(name, RECIPES)} All recipes: zoo list", code="unknown-recipe"
+        )
+    standard, settings = standard_recipe(name), list(settings)
+    if isinstance(standard, Recipe):
+        recipe = _override_and_check(standard, settings)
         seed = recipe.seed if seed is None else seed
         return dataclasses.replace(recipe, seed=seed, name=recipe.name if rename is None else rename)
     members = [
         dataclasses.replace(
-            _changed(member, settings),
-            seed=member.seed + (seed or 0) * len(made.members),
-            name=f"{rename or made.name}.{i}",
+            _override_and_check(member, settings),
+            seed=member.seed + (seed or 0) * len(standard.members),
+            name=f"{rename or standard.name}.{i}",
         )
-        for i, member in enumerate(made.members)
+        for i, member in enumerate(standard.members)
     ]
-    return dataclasses.replace(made, name=rename or made.name, members=tuple(members))
+    return dataclasses.replace(standard, name=rename or standard.name, members=tuple(members))
 
 
-def _changed(recipe: Recipe, settings: list[str]) -> Recipe:
+def _override_and_check(recipe: Recipe, settings: list[str]) -> Recipe:
     changed = override(recipe, settings)
     check_names(changed)
     return changed
@@ -222,8 +241,8 @@ def name_custom(recipe: Recipe, standard: Recipe) -> Recipe:
     standard and every changed setting (`origin_facts`).
 
     Args:
-        recipe: what was made of the standard.
-        standard: the recipe that it was made of.
+        recipe: The recipe that was made from the standard.
+        standard: The recipe it was made from.
 
     Returns:
         The recipe; a method or sources that were set by name (`--set method=...`) stay.
@@ -246,26 +265,29 @@ def _miners(objective: Objective) -> tuple[str | None, str | None]:
 
 
 def with_explicit_defaults(recipe: Recipe) -> Recipe:
-    """The recipe with the defaults of its method, loss, miner and sampler written out: equal for equal models."""
+    """Return the recipe with the defaults of its method, loss, miner and sampler: equal for equal models."""
     from training.losses import LOSSES
     from training.methods import METHODS
     from training.miners import MINERS
     from training.samplers import SAMPLERS
 
     objective, batch = recipe.objective, recipe.batch
-    told = dataclasses.replace(
+    explicit = dataclasses.replace(
         objective,
         method_args=with_defaults(METHODS, objective.method, objective.method_args),
         loss_args=with_defaults(LOSSES, objective.loss, objective.loss_args),
         miner_args=with_defaults(MINERS, objective.miner, objective.miner_args),
     )
-    drawn = dataclasses.replace(batch, args=with_defaults(SAMPLERS, batch.sampler, batch.args))
-    return dataclasses.replace(recipe, objective=told, batch=drawn)
+    explicit_batch = dataclasses.replace(batch, args=with_defaults(SAMPLERS, batch.sampler, batch.args))
+    return dataclasses.replace(recipe, objective=explicit, batch=explicit_batch)
 
 
 def check_names(recipe: Recipe) -> None:
-    """Raise `RecipeError` or `DatasetError`, before any image is read, for what tables and data sets do not know,
-    for heads that no network can have and for batches that a task cannot learn from.
+    """Check names, arguments, heads and the batch of a recipe, before any image is read.
+
+    Raises:
+        RecipeError: If a table lacks a name or an argument, or the heads or the batch cannot be used.
+        DatasetError: If the data set is unknown.
     """
     data.check_dataset_name(recipe.data.dataset)
     from training.losses import LOSSES
@@ -289,10 +311,11 @@ def check_names(recipe: Recipe) -> None:
 
 
 def _check_intra(recipe: Recipe) -> None:
-    """Raise `RecipeError` where DiVA's task within classes would never see three samples of one."""
+    """Check that DiVA's task within classes sees three samples per class."""
     per_class, heads = recipe.batch.per_class, [head.name for head in recipe.heads]
     if recipe.objective.method == "diva" and "intra" in heads and per_class < 3:
         raise RecipeError(
             f"the task 'intra' learns from three samples of a class, and batch.per_class is {per_class}; set it to 3 "
-            "or more, or leave that head out."
+            "or more, or leave that head out.",
+            code="intra-batch",
         )

@@ -1,4 +1,4 @@
-"""What a recipe is: one frozen, typed value from which a run follows completely."""
+"""Recipes: frozen, typed values that determine a training run completely."""
 
 from __future__ import annotations
 
@@ -21,28 +21,32 @@ FITS = ("square", "whole")
 CROPS = ("none", "window", "squeezed", "resized")
 NORMS = ("none", "statistics", "all")
 LATER_SETTINGS = (("data", "features", ""),)
-"""Settings that came when there were studies already: part, key, and the value that stands for what was before."""
+"""Settings that are newer than the first studies: part, key, and the value that means the earlier behaviour."""
 
 
-def _check(holds: object, key: str, value: object, expected: str) -> None:
-    if not holds:
-        raise RecipeError(f"{key} must be {expected}, not {value!r}.")
+def _check(valid: object, key: str, value: object, expected: str) -> None:
+    if not valid:
+        raise RecipeError(f"{key} must be {expected}, not {value!r}.", code="setting-range")
 
 
 @dataclass(frozen=True)
 class Data:
-    """Which images, and which of the training classes are held out for validation.
+    """The images, and the training classes that are held out for validation.
 
-    dataset: a name in `zoo.data`.
-    turns: 1, or 4 where the quarter turns of a class's images are further classes (Omniglot's custom since
-        Santoro et al. 2016, Meta-learning with memory-augmented neural networks, section 4.1).
-    validation: the share of training classes that is held out to select the epoch; 0 trains on all and keeps the last.
-    side: training images are kept as squares of this many pixels, from which augmentation samples.
-    fit: "square" keeps the centre square of an image; "whole" all of it, its sides squeezed to equal length, from which
-        crops are taken in the image's own proportions.
-    skip_unreadable: leave images out that cannot be decoded, and count them, instead of stopping at the first.
-    features: a file of `zoo features`, which stands in for the images and for a trunk that stays as it is: only what
-        comes after the trunk learns. "": images.
+    Attributes:
+        dataset: A name in `zoo.data`.
+        turns: 1, or 4 where the quarter turns of a class's images are further classes (common for Omniglot since
+            Santoro
+            et al. 2016, Meta-learning with memory-augmented neural networks, section 4.1).
+        validation: The share of training classes that is held out to select the epoch; 0 trains on all and keeps the
+            last.
+        side: The side in pixels of the squares that training images are kept as, from which augmentation samples.
+        fit: "square" keeps the centre square of an image; "whole" all of it, squeezed to a square, from which crops are
+            taken in the image's own proportions.
+        skip_unreadable: Leave out and count images that cannot be decoded, instead of stopping at the first.
+        features: A file of `zoo features` that replaces the images and a frozen trunk: only what follows the trunk
+            learns.
+            "" uses images.
     """
 
     dataset: str
@@ -62,18 +66,24 @@ class Data:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random changes of a training image; 0 (or 1 for a factor) leaves a property alone.
+    """Random changes of a training image; 0 (or 1 for a factor) leaves a property unchanged.
 
-    rotate: degrees, uniform in +-. scale, aspect: largest factor, log-uniform in both directions.
-    shear, translate: uniform in +-, in units of half the image. elastic: standard deviation of a smooth random
-    displacement, in units of half the image, given on a grid of `elastic_grid` points a side.
-    thicken: the largest share by which strokes grow (dark ones for `background` 1, bright ones for 0).
-    flip: probability of a mirror image. contrast, brightness: uniform in +-, on the scale 0..1. background: what
-    lies outside, 0..1. oversample: pixels are averaged from this many a side, against aliasing.
-    crop: "none", the central window that tests see too; "window", a random square of `window` times the image's short
-    side; "squeezed", the same of the image squeezed to a square; "resized", a random part of `area` (smallest and
-    largest share of the image) whose sides' ratio is log-uniform between 1 / `ratio` and `ratio`, resized to the square
-    (Szegedy et al. 2015, Going Deeper with Convolutions, s. 6).
+    Attributes:
+        rotate: Degrees, uniform in +-.
+        scale, aspect: The largest factor, log-uniform in both directions.
+        shear, translate: Uniform in +-, in units of half the image.
+        elastic: The standard deviation of a smooth random displacement, in units of half the image.
+        elastic_grid: The points per side of the grid of that displacement.
+        thicken: The largest share by which strokes grow (dark ones for `background` 1, bright ones for 0).
+        flip: The probability of a mirror image.
+        contrast, brightness: Uniform in +-, on the scale 0..1.
+        background: The value outside the image, 0..1.
+        oversample: Pixels are averaged from this many per side, against aliasing.
+        crop: "none", the central window that tests use; "window", a random square of `window` times the image's short
+            side;
+            "squeezed", the same of the image squeezed to a square; "resized", a random part of `area` (smallest and
+            largest share of the image) whose sides' ratio is log-uniform between 1 / `ratio` and `ratio`, resized to
+            the square (Szegedy et al. 2015, Going Deeper with Convolutions, section 6).
     """
 
     rotate: float = 0.0
@@ -116,12 +126,18 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Backbone:
-    """A timm architecture (or one of `zoo.models.backbones`) with its arguments; `name` is short, as in model names.
+    """A timm architecture (or one of `zoo.models.backbones`) with its arguments.
 
-    pretrained: true for timm's weights from the Hub; or a model's name or folder, a safetensors file or org/name on
-    the Hub.
-    freeze_norm: "all" keeps running statistics and affine parameters of batch norm as they are (Revisiting),
-    "statistics" only the statistics (its published code), "none" trains both.
+    Attributes:
+        name: The short form in model names.
+        architecture: The name of the architecture.
+        args: Its arguments.
+        pretrained: True for timm's weights from the Hub; or a model's name or folder, a safetensors file or org/name on
+            the
+            Hub.
+        freeze_norm: "all" freezes running statistics and affine parameters of batch norm (Revisiting), "statistics"
+            only
+            the statistics (its published code), "none" trains both.
     """
 
     name: str
@@ -136,7 +152,7 @@ class Backbone:
 
 @dataclass(frozen=True)
 class Objective:
-    """A method, its loss unless it has its own, and, where that takes mined tuples, a miner: names of the tables."""
+    """A method, its loss unless it has its own, and a miner if that loss takes mined tuples: names of the tables."""
 
     loss: str | None
     miner: str | None = None
@@ -148,11 +164,13 @@ class Objective:
 
 @dataclass(frozen=True)
 class Batch:
-    """How a batch is drawn: `size` images by `sampler`, `per_class` of each class (but by spc-r, which looks at none).
+    """The composition of a batch: `size` images by `sampler`, `per_class` of each class (ignored by spc-r).
 
-    args: further arguments of the sampler, as `together` of spc. chunk: images that pass through the trunk at a time,
-    their activations computed again in the backward pass, so that large batches fit; 0: all at once. Batch norm must be
-    frozen or absent for chunks to change nothing but memory and time.
+    Attributes:
+        args: Further arguments of the sampler, as `together` of spc.
+        chunk: Images that pass through the trunk at a time, their activations computed again in the backward pass, so
+            that
+            large batches fit; 0: all at once. With frozen or no batch norm, chunks change only memory and time.
     """
 
     size: int = 112
@@ -171,8 +189,9 @@ class Batch:
 class Optimizer:
     """adamw, adam, radam, sgd or rmsprop with `lr`; the loss's own parameters learn at `loss_lr` without weight decay.
 
-    momentum: of sgd and rmsprop. accumulate: batches whose gradients are averaged before each update; every batch is
-    still mined by itself.
+    Attributes:
+        momentum: Of sgd and rmsprop.
+        accumulate: Batches whose gradients are averaged before each update; each batch is mined separately.
     """
 
     name: str = "adam"
@@ -185,7 +204,9 @@ class Optimizer:
     def __post_init__(self) -> None:
         _check(0 <= self.momentum < 1, "optimizer.momentum", self.momentum, "from 0 to below 1")
         if self.momentum and self.name not in ("sgd", "rmsprop"):
-            raise RecipeError(f"optimizer.momentum is for sgd and rmsprop; {self.name} has none.")
+            raise RecipeError(
+                f"optimizer.momentum is for sgd and rmsprop; {self.name} has none.", code="unused-momentum"
+            )
         _check(self.accumulate >= 1, "optimizer.accumulate", self.accumulate, "1 or more")
         for name in ("lr", "weight_decay", "loss_lr"):
             _check(0 <= getattr(self, name) < math.inf, f"optimizer.{name}", getattr(self, name), "0 or more")
@@ -193,10 +214,12 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class Schedule:
-    """`epochs` of `steps` batches (0: as many as the training images fill), lr constant, one cycle or in steps.
+    """`epochs` of `steps` batches (0: as many as the training images fill), at a constant, one-cycle or multi-step rate.
 
-    multi-step: the rate is multiplied by `gamma` after each of the epochs `milestones`. warmup: share of one cycle.
-    average: decay of the exponential moving average of the weights that is evaluated and kept; 0: no average.
+    Attributes:
+        milestones: Epochs after which a multi-step rate is multiplied by `gamma`.
+        warmup: The share of one cycle in which the rate grows.
+        average: The decay of the exponential moving average of the weights that is evaluated and kept; 0: no average.
     """
 
     epochs: int
@@ -209,7 +232,9 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.milestones and self.name != "multi-step":
-            raise RecipeError(f"schedule.milestones are for schedule.name=multi-step, not for {self.name}.")
+            raise RecipeError(
+                f"schedule.milestones are for schedule.name=multi-step, not for {self.name}.", code="unused-milestones"
+            )
         _check(0 < self.gamma <= 1, "schedule.gamma", self.gamma, "above 0 and at most 1")
         _check(min(self.milestones, default=1) >= 1, "schedule.milestones", self.milestones, "epochs from 1")
         _check(self.epochs >= 0, "schedule.epochs", self.epochs, "0 or more")
@@ -221,10 +246,13 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that decides a run. `method` is the short form in model names.
+    """All settings of a run.
 
-    precision: fp32, or bf16: matrix products in bfloat16 on a device that has them, and fp32 on one that would only
-    imitate them, more slowly.
+    Attributes:
+        method: The short form in model names.
+        precision: fp32, or bf16: matrix products in bfloat16 on a device that supports it, and fp32 on others, which
+            would
+            only emulate it, more slowly.
     """
 
     name: str
@@ -251,7 +279,7 @@ class Recipe:
         mined = self.objective.miner not in (None, "inter-class") and self.objective.method != "cross-batch-memory"
         _check(paired or not mined, "batch.per_class", 1, "2 or more, of which a miner makes positives")
         if why := heads_problem(self.heads):
-            raise RecipeError(f"heads: {why}")
+            raise RecipeError(f"heads: {why}", code="bad-heads")
 
     @property
     def dim(self) -> int:
@@ -262,9 +290,9 @@ class Recipe:
 
     @cached_property
     def digest(self) -> str:
-        """Eight hexadecimal digits that differ for recipes that differ in anything.
+        """Return eight hexadecimal digits that differ for different recipes.
 
-        A setting that came later counts once it is used: a recipe's runs are known again by later versions.
+        Newer settings count only if they are used, so that later versions recognise a recipe's runs.
         """
         facts = self.to_json()
         for part, key, before in LATER_SETTINGS:
@@ -275,7 +303,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class EnsembleRecipe:
-    """Models that are trained each by its recipe and whose embeddings are joined: one model folder of that name."""
+    """Recipes of members that are trained separately and whose embeddings are joined into one model folder."""
 
     name: str
     method: str
@@ -302,7 +330,7 @@ class EnsembleRecipe:
 
 
 def same_recipe(a: Any, b: Any, name: str = "") -> bool:
-    """Return whether two recorded recipes, or two of their settings, say the same.
+    """Return whether two recorded recipes, or two of their settings, agree.
 
     A field that only one of them has counts as equal, because older versions did not write it; free arguments (`args`,
     `loss_args`) must have the same fields.

@@ -1,11 +1,4 @@
-"""Trainer: step, epoch, validate, checkpoint, resume.
-
-All that changes while a recipe is trained, in one place: made, stepped, averaged, saved and restored.
-
-What the network makes of all training samples, for methods that cluster them and samplers that choose by them.
-
-The training loop: epochs of sampled batches, validation on held-out training classes, a checkpoint after each.
-"""
+"""Training of a recipe: the trainer with its state, the loop of epochs, validation, checkpoints and resuming."""
 
 from __future__ import annotations
 
@@ -24,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from torch.utils.checkpoint import checkpoint
+from torch.utils import checkpoint as recomputation
 
-from training import checkpoint as state
+from training import checkpoint
 from training.augment import Changes, augment, draw_changes
 from training.build import MethodContext, create_method, create_sampler
 from training.checkpoint import check_embeddings, keep_bad_batch
@@ -44,24 +37,33 @@ from zoo.evaluation import retrieval_metrics
 from zoo.files import LockHeldError, locked
 from zoo.models.network import Network, PixelNetwork, create_heads, create_trunk, feature_count
 
+CHECKPOINT, LOG, LOCK = "checkpoint.safetensors", "log.jsonl", "lock"
+Draw = tuple[str, np.ndarray]
+"""A step's task and its samples int64 [b]."""
+
 
 @dataclass(frozen=True)
 class Execution:
-    """Where and how a run computes: what may change from machine to machine without making another recipe."""
+    """The device, the processes and the compilation of a run, in which machines may differ for the same recipe."""
 
     device: torch.device
     processes: Processes = field(default_factory=Processes)
     compiled: bool = False
 
     def forked_generators(self) -> AbstractContextManager[None]:
-        """What is drawn inside leaves torch's generators, the device's too, as they were."""
+        """Restore torch's generators, the device's too, when the block ends."""
         return torch.random.fork_rng([self.device] if self.device.type == "cuda" else [])
 
 
 class Trainer:
-    """Network, method, optimiser, schedule and average of one training run, and the memory of its sampler if any.
+    """Network, method, optimiser, schedule and weight average of a run, and the memory of its sampler if any.
 
-    updates: of the weights, in an epoch. memory: the current embeddings of all training samples, float32 [n, dim].
+    Args:
+        recipe: The recipe.
+        data: The training samples.
+        updates: Updates of the weights per epoch.
+        execution: The device and the processes.
+        memory: The current embeddings of all training samples, float32 [n, dim], for samplers that choose by them.
     """
 
     def __init__(
@@ -81,71 +83,78 @@ class Trainer:
         self.statistics: dict[Preprocessing, list[Tensor]] = {}
 
     def minibatch(self, samples: np.ndarray, squares: Tensor, task: str) -> Minibatch:
-        """What the method sees of samples int64 [b]; squares: uint8 [b / processes, side, side, c], this part's.
+        """Return the batch that the method sees.
 
-        Of cached features they are the views, [b / processes, v, f].
+        Args:
+            samples: int64 [b], of all processes.
+            squares: This process's images, uint8 [b / processes, side, side, c]; for cached features the views,
+                [b / processes, v, f].
+            task: The task of the step.
         """
-        device, how = self.execution.device, self.recipe.augmentation
+        device, augmentation = self.execution.device, self.recipe.augmentation
         labels = torch.from_numpy(self.data.labels[samples]).to(device)
         part = self.execution.processes.part(len(samples))
-        everything = torch.from_numpy(samples).to(device)
+        rows = torch.from_numpy(samples).to(device)
         if isinstance(self.data, CachedData):
             cached = draw_views(squares.to(device), len(samples), part, self.execution.processes.gather)
-            return Minibatch(labels, everything, cached.first, cached.forward, cached.another, task, self.epoch, part)
-        changes = self.draw(samples, how)
-        render = partial(self.render, squares, changes, how)
-        another_view = partial(self.view, samples, squares, how)
+            return Minibatch(labels, rows, cached.first, cached.forward, cached.another, task, self.epoch, part)
+        changes = self.draw(samples, augmentation)
+        render = partial(self.render, squares, changes, augmentation)
+        another_view = partial(self.view, samples, squares, augmentation)
         images = render(self.recipe.preprocessing)
-        return Minibatch(labels, everything, images, self.features, another_view, task, self.epoch, part, render)
+        return Minibatch(labels, rows, images, self.features, another_view, task, self.epoch, part, render)
 
-    def view(self, samples: np.ndarray, squares: Tensor, how: Augmentation) -> Tensor:
-        """This process's images of samples, augmented and normalised, float [b / processes, c, crop, crop]."""
-        return self.render(squares, self.draw(samples, how), how, self.recipe.preprocessing)
+    def view(self, samples: np.ndarray, squares: Tensor, augmentation: Augmentation) -> Tensor:
+        """Return this process's images of samples, augmented and normalised, float [b / processes, c, crop, crop]."""
+        return self.render(squares, self.draw(samples, augmentation), augmentation, self.recipe.preprocessing)
 
-    def draw(self, samples: np.ndarray, how: Augmentation) -> Changes:
-        """Random changes of this process's samples."""
+    def draw(self, samples: np.ndarray, augmentation: Augmentation) -> Changes:
+        """Draw random changes of this process's samples."""
         preprocessing, data = self.recipe.preprocessing, cast(TrainingData, self.data)
         turns, aspects = (values.to(self.execution.device) for values in data.geometry(samples))
-        changes = draw_changes(turns, aspects, how, preprocessing.crop / preprocessing.resize)
+        changes = draw_changes(turns, aspects, augmentation, preprocessing.crop / preprocessing.resize)
         return changes.part(self.execution.processes.part(len(samples)))
 
     @torch.no_grad()
-    def render(self, squares: Tensor, changes: Changes, how: Augmentation, seen: Preprocessing) -> Tensor:
-        """The squares with these changes, in the size and normalisation of `seen`: [b, c, seen.crop, seen.crop]."""
-        if squares.shape[-1] != seen.channels:
+    def render(
+        self, squares: Tensor, changes: Changes, augmentation: Augmentation, preprocessing: Preprocessing
+    ) -> Tensor:
+        """Return the squares with these changes, preprocessed: float [b, c, crop, crop]."""
+        if squares.shape[-1] != preprocessing.channels:
             raise RecipeError(
-                f"the images have {squares.shape[-1]} channel(s), and {seen.channels} are wanted of them."
+                f"the images have {squares.shape[-1]} channel(s), but the network takes {preprocessing.channels}.",
+                code="channels",
             )
         images = squares.to(self.execution.device, non_blocking=True).permute(0, 3, 1, 2).float() / 255
-        images = augment(images, changes, how, seen.crop)
-        mean, std = self._statistics(seen)
+        images = augment(images, changes, augmentation, preprocessing.crop)
+        mean, std = self._statistics(preprocessing)
         return ((images - mean) / std).contiguous(memory_format=torch.channels_last)
 
-    def _statistics(self, how: Preprocessing) -> list[Tensor]:
-        """Mean and standard deviation, [1, c, 1, 1] each, put on the device once."""
-        if how not in self.statistics:
-            values = (torch.tensor(v, device=self.execution.device).reshape(1, -1, 1, 1) for v in (how.mean, how.std))
-            self.statistics[how] = list(values)
-        return self.statistics[how]
+    def _statistics(self, preprocessing: Preprocessing) -> list[Tensor]:
+        """Return mean and standard deviation, [1, c, 1, 1] each, which are copied to the device once."""
+        if preprocessing not in self.statistics:
+            values = (torch.tensor(v, device=self.execution.device) for v in (preprocessing.mean, preprocessing.std))
+            self.statistics[preprocessing] = [value.reshape(1, -1, 1, 1) for value in values]
+        return self.statistics[preprocessing]
 
     def features(self, images: Tensor, trunk: nn.Module | None = None) -> Tensor:
-        """Pooled features float32 of every process's images, by the trunk or another one, with gradients."""
+        """Return pooled features float32 of all processes' images, with gradients, by the trunk or another one."""
         forward: Any = self.trunk if trunk is None else trunk
         chunk = self.recipe.batch.chunk
         with self._own_randomness(), self._autocast():
             if chunk and torch.is_grad_enabled():
-                parts = [checkpoint(forward, part, use_reentrant=False) for part in images.split(chunk)]
+                parts = [recomputation.checkpoint(forward, part, use_reentrant=False) for part in images.split(chunk)]
                 features = torch.cat(parts)
             else:
                 features = forward(images)
         return self.execution.processes.gather(features.float())
 
     def backward(self, loss: Tensor, batches: int = 1) -> None:
-        """Add the gradient of one of `batches` whose mean is taken."""
+        """Add the gradient of one of `batches` batches of an update, whose mean is taken."""
         (loss / batches).backward()
 
     def update(self) -> None:
-        """One step of the optimiser by the gradients that have gathered."""
+        """Take one step of the optimiser with the accumulated gradients."""
         trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         self.execution.processes.average_gradients(trained)
         self.optimizer.step()
@@ -156,21 +165,22 @@ class Trainer:
 
     @property
     def precision(self) -> str:
-        """The precision that is computed in: the recipe's where the device has it."""
+        """Return the precision of the computation: the recipe's if the device has it."""
         return self.recipe.precision if has_bf16(self.execution.device) else "fp32"
 
     @property
     def evaluated(self) -> Network:
-        """The network that is measured and kept: the average where there is one."""
+        """Return the network that is measured and kept: the average if there is one."""
         return self.network if self.average is None else cast(Network, self.average.module)
 
     def keep_if_best(self, score: float) -> None:
+        """Keep the weights if this epoch's score is the best."""
         if self.best is None or score > self.best["score"]:
             weights = {name: tensor.detach().cpu().clone() for name, tensor in self.evaluated.state_dict().items()}
             self.best = {"score": score, "epoch": self.epoch, "weights": weights}
 
     def final(self) -> Network:
-        """The network to publish: the best validated epoch's, or the last one's where nothing was validated."""
+        """Return the network to publish: the best validated epoch's, or the last one's without validation."""
         network = copy.deepcopy(self.evaluated).cpu()
         if self.best is not None:
             network.load_state_dict(self.best["weights"])
@@ -179,6 +189,7 @@ class Trainer:
         return network.eval()
 
     def to_state(self) -> dict[str, Any]:
+        """Return the state for a checkpoint."""
         return {
             "recipe": self.recipe.to_json(),
             "epoch": self.epoch,
@@ -189,10 +200,11 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.last_epoch,
             "memory": None if self.memory is None else torch.from_numpy(self.memory),
-            "random": state.random_state(),
+            "random": checkpoint.random_state(),
         }
 
     def restore(self, saved: dict[str, Any]) -> None:
+        """Restore a state of `to_state`."""
         self.epoch, self.best = saved["epoch"], saved["best"]
         self.network.load_state_dict(saved["network"])
         self.method.load_state_dict(saved["method"])
@@ -202,14 +214,14 @@ class Trainer:
         self.optimizer.load_state_dict(saved["optimizer"])
         if self.memory is not None:
             self.memory[:] = saved["memory"].numpy()
-        state.set_random_state(saved["random"])
+        checkpoint.set_random_state(saved["random"])
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.execution.device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
     @contextmanager
     def _own_randomness(self) -> Iterator[None]:
-        """Dropout differs from process to process, while what all of them draw in step stays in step."""
+        """Let dropout differ between processes, while the random numbers that they share stay the same."""
         if self.execution.processes.count == 1:
             yield
             return
@@ -220,20 +232,24 @@ class Trainer:
 
 
 def has_bf16(device: torch.device) -> bool:
-    """Whether the device multiplies matrices in bfloat16 itself."""
+    """Return whether the device multiplies matrices in bfloat16 itself."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    found = torch.cpu.get_capabilities()
-    return any(found.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def create_parts(recipe: Recipe, data: Samples) -> tuple[Network, Any]:
-    """The recipe's network and method. Raises `RecipeError` where they cannot be built or do not fit."""
+    """Return the recipe's network and method.
+
+    Raises:
+        RecipeError: If they cannot be built or do not fit together.
+    """
     trunk = CachedTrunk(data.dim) if isinstance(data, CachedData) else _create_trunk(recipe)
     features = feature_count(trunk)
     heads = create_heads(recipe.heads, features)
-    setting = MethodContext(trunk, heads, features, data.labels, data.classes, recipe.batch.size, recipe.seed)
-    return Network(trunk, heads), create_method(recipe.objective, setting)
+    context = MethodContext(trunk, heads, features, data.labels, data.classes, recipe.batch.size, recipe.seed)
+    return Network(trunk, heads), create_method(recipe.objective, context)
 
 
 def _create_trunk(recipe: Recipe) -> nn.Module:
@@ -247,7 +263,7 @@ def _create_trunk(recipe: Recipe) -> nn.Module:
 
 
 def _check_input(trunk: nn.Module, recipe: Recipe) -> None:
-    """Raise `RecipeError` unless the trunk takes the recipe's pixels; clearer now than in the first step."""
+    """Check that the trunk takes the recipe's pixels: the message is clearer than that of the first step."""
     crop, channels = recipe.preprocessing.crop, recipe.preprocessing.channels
     try:
         with torch.no_grad():
@@ -260,24 +276,26 @@ def _check_input(trunk: nn.Module, recipe: Recipe) -> None:
     trunk.train()
     if len(shape) != 2:
         raise RecipeError(
-            f"{recipe.backbone.architecture} gives features of shape {list(shape)}; backbone.args must pool."
+            f"{recipe.backbone.architecture} gives features of shape {list(shape)}; backbone.args must pool.",
+            code="unpooled-features",
         )
 
 
 def _check_normalisation(trunk: nn.Module, recipe: Recipe) -> None:
-    """Raise `RecipeError` where pretrained weights expect pixels that are normalised otherwise."""
-    how, trained = recipe.preprocessing, getattr(trunk, "pretrained_cfg", None)
-    if not recipe.backbone.pretrained or not trained or len(trained["mean"]) != how.channels:
+    """Check that the recipe normalises pixels as its pretrained weights expect."""
+    ours, config = recipe.preprocessing, getattr(trunk, "pretrained_cfg", None)
+    if not recipe.backbone.pretrained or not config or len(config["mean"]) != ours.channels:
         return
-    if not np.allclose([*how.mean, *how.std], [*trained["mean"], *trained["std"]], atol=1e-3):
+    if not np.allclose([*ours.mean, *ours.std], [*config["mean"], *config["std"]], atol=1e-3):
         raise RecipeError(
-            f"the weights of {recipe.backbone.architecture} were trained with mean {trained['mean']} and standard "
-            f"deviation {trained['std']}, the recipe has {how.mean} and {how.std}. Set preprocessing.mean and .std."
+            f"the weights of {recipe.backbone.architecture} were trained with mean {config['mean']} and standard "
+            f"deviation {config['std']}, the recipe has {ours.mean} and {ours.std}. Set preprocessing.mean and .std.",
+            code="unlike-normalisation",
         )
 
 
 def embed_pixels(network: Network, recipe: Recipe, pixels: np.ndarray, device: torch.device) -> np.ndarray:
-    """Unit embeddings float32 [n, dim] of pixels uint8 [n, crop, crop, c]."""
+    """Return unit embeddings float32 [n, dim] of pixels uint8 [n, crop, crop, c]."""
     training = network.training
     model = PixelNetwork(network, recipe.preprocessing).eval().to(device)
     with torch.inference_mode():
@@ -287,7 +305,7 @@ def embed_pixels(network: Network, recipe: Recipe, pixels: np.ndarray, device: t
 
 
 def embed_cached(network: Network, features: np.ndarray, device: torch.device) -> np.ndarray:
-    """Unit embeddings float32 [n, dim] of pooled features float32 [n, f]."""
+    """Return unit embeddings float32 [n, dim] of pooled features float32 [n, f]."""
     with torch.inference_mode():
         rows = [network.embed(torch.from_numpy(chunk).to(device)).cpu() for chunk in _chunks(features, 4096)]
     return torch.cat(rows).numpy()
@@ -304,26 +322,27 @@ def _chunks(pixels: np.ndarray, size: int) -> Iterable[np.ndarray]:
 
 
 def steps_per_epoch(recipe: Recipe, data: Samples) -> int:
+    """Return the number of batches per epoch: the recipe's, or as many as the training samples fill."""
     return recipe.schedule.steps or max(1, len(data.labels) // recipe.batch.size)
 
 
 @torch.no_grad()
 def training_features(run: Trainer, chunk: int = 256) -> Tensor:
-    """Pooled features float32 [n, f] of all training samples, not augmented, by the network as it is."""
+    """Return pooled features float32 [n, f] of all training samples, not augmented, by the current network."""
     if isinstance(run.data, CachedData):
         return run.data.plain().to(run.execution.device)
-    how = run.recipe.augmentation
-    plain = Augmentation(background=how.background, oversample=how.oversample)
+    augmentation = run.recipe.augmentation
+    plain = Augmentation(background=augmentation.background, oversample=augmentation.oversample)
     training = run.network.training
     run.network.eval()
     processes, total = run.execution.processes, len(run.data.labels)
     rows = []
-    # Looking draws from the generators, for nothing, and must not move them: other numbers of processes look in other
-    # steps.
+    # Rendering draws from the generators without effect. It must not move them, since another number of processes
+    # takes another number of steps.
     with run.execution.forked_generators():
         for start in range(0, total, chunk * processes.count):
             samples = np.arange(start, min(start + chunk * processes.count, total))
-            # Every process has as many: the last sample stands in for those that are lacking.
+            # All parts must have the same size: the last sample fills the gap.
             filled = np.pad(samples, (0, -len(samples) % processes.count), mode="edge")
             squares = run.data.images(filled[processes.part(len(filled))])
             rows.append(run.features(run.view(filled, squares, plain))[: len(samples)])
@@ -333,20 +352,22 @@ def training_features(run: Trainer, chunk: int = 256) -> Tensor:
 
 @torch.no_grad()
 def embed_features(run: Trainer, features: Tensor) -> np.ndarray:
-    """Unit embeddings float32 [b, dim] of pooled features [b, f]."""
+    """Return unit embeddings float32 [b, dim] of pooled features [b, f]."""
     return run.network.embed(features.float()).cpu().numpy()
-
-
-CHECKPOINT, LOG, LOCK = "checkpoint.safetensors", "log.jsonl", "lock"
-Draw = tuple[str, np.ndarray]
-"""A step's task and its samples int64 [b]."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """The network to publish and how it came about. `seconds`: spent in training and validation, over all resumes.
+    """A trained network.
 
-    precision: that was computed in. checkpoint: the file of the last epoch's state.
+    Attributes:
+        network: The network to publish.
+        log: One record per epoch.
+        best_epoch: The epoch that was kept by validation; None without validation.
+        seconds: The time of training and validation, over all resumes.
+        resumed_at: The epochs that were done before this call.
+        precision: The precision of the computation.
+        checkpoint: The file of the last epoch's state.
     """
 
     network: Network
@@ -369,24 +390,24 @@ def fit(
     patience: int = 0,
     sampler: Sampler | None = None,
 ) -> Trained:
-    """Train by the recipe, keeping checkpoint and log in `folder`, from which an interrupted run goes on.
+    """Train a recipe, keeping checkpoint and log in `folder`, and continue an interrupted run.
 
-    A run that is killed and started again has the log of one that was not (on one machine with the same libraries).
+    A run that is killed and started again has the log of an uninterrupted one (on one machine with the same libraries).
 
     Args:
-        recipe: the recipe.
-        data: the training samples.
-        folder: where the checkpoint and the log are kept.
-        place: the device and the processes.
-        restart: forget checkpoint and log of an interrupted run.
-        progress: show a progress bar.
-        trackers: receive each epoch's record.
-        patience: end after this many epochs without a better validation (Reality, section 4); 0: never end early.
-        sampler: draws the batches by the labels of `data` (default: the recipe's).
+        recipe: The recipe.
+        data: The training samples.
+        folder: The folder of the checkpoint and the log.
+        execution: The device and the processes.
+        restart: Forget checkpoint and log of an interrupted run.
+        progress: Show a progress bar.
+        trackers: Receive each epoch's record.
+        patience: End after this many epochs without a better validation (Reality, section 4); 0 never ends early.
+        sampler: Draws the batches by the labels of `data` (default: the recipe's).
 
     Raises:
-        TrainingError: if another process trains in `folder`, a loss is not finite or a checkpoint cannot be written.
-        RecipeError: if the parts of the recipe do not fit.
+        TrainingError: If another process trains in `folder`, a loss is not finite or a checkpoint cannot be written.
+        RecipeError: If the parts of the recipe do not fit.
     """
     processes = execution.processes
     with ExitStack() as stack:
@@ -414,7 +435,7 @@ def _fit(
     updates = math.ceil(steps / recipe.optimizer.accumulate)
     run = Trainer(recipe, data, updates, execution, getattr(sampler, "memory", None))
     if (folder / CHECKPOINT).exists():
-        run.restore(state.load(folder / CHECKPOINT))
+        run.restore(checkpoint.load(folder / CHECKPOINT))
     elif run.memory is not None:
         run.memory[:] = embed_features(run, training_features(run))
     resumed_at = run.epoch
@@ -433,13 +454,17 @@ def _fit(
 
 
 def _is_exhausted(run: Trainer, patience: int) -> bool:
-    """Whether the last `patience` epochs were no better than one before; the checkpoint knows, so a resumed run too."""
+    """Return whether the last `patience` epochs were not better than one before; the checkpoint stores the best."""
     return bool(patience and run.best and run.epoch - run.best["epoch"] >= patience)
 
 
 @contextmanager
 def lock_run_folder(folder: Path) -> Iterator[None]:
-    """Held by one process at a time; the lock goes with the process. Raises `TrainingError` where another holds it."""
+    """Hold the lock of a run's folder; it ends with the process.
+
+    Raises:
+        TrainingError: If another process holds it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / LOCK).touch()
     try:
@@ -447,30 +472,30 @@ def lock_run_folder(folder: Path) -> Iterator[None]:
             yield
     except LockHeldError:
         raise TrainingError(
-            f"another process trains this recipe already, in {folder}. Wait for it, or end it."
+            f"another process trains this recipe already, in {folder}. Wait for it, or end it.", code="run-locked"
         ) from None
 
 
 def _epoch(run: Trainer, sampler: Sampler, steps: int, bar: Progress, folder: Path) -> dict[str, Any]:
-    """Train one epoch, validate, keep what is best; the epoch's record for the log."""
+    """Train one epoch, validate, keep the best weights, and return the epoch's record for the log."""
     started = time.perf_counter()
     run.forwards = 0
     run.method.start_epoch(run.epoch, lambda: training_features(run))
-    # Clusters and queues are found by each process; rounding on unlike devices must not part them.
+    # Every process computes clusters and queues; rounding on unlike devices must not make them differ.
     run.execution.processes.same_everywhere(run.method.buffers())
     run.network.train()
     run.method.train()
     part = run.execution.processes.part(run.recipe.batch.size)
     # A sampler that follows the embeddings must not draw ahead of them.
     ahead = 0 if run.memory is not None else 2
-    drawn = _draws(run, sampler, steps)
+    draws = _draws(run, sampler, steps)
     history: list[dict[str, Tensor]] = []
     for number, ((task, samples), squares) in enumerate(
-        prefetch(drawn, lambda draw: _pinned(run.data.images(draw[1][part]), run.execution), ahead), start=1
+        prefetch(draws, lambda draw: _pin(run.data.images(draw[1][part]), run.execution), ahead), start=1
     ):
         batch = run.minibatch(samples, squares, task)
-        together = _together(number, steps, run.recipe.optimizer.accumulate)
-        terms = _gradients(run, batch, folder, number, together)
+        batches = _batches_of_update(number, steps, run.recipe.optimizer.accumulate)
+        terms = _gradients(run, batch, folder, number, batches)
         if number % run.recipe.optimizer.accumulate == 0 or number == steps:
             run.update()
         run.method.end_step(batch)
@@ -495,39 +520,41 @@ def _epoch(run: Trainer, sampler: Sampler, steps: int, bar: Progress, folder: Pa
     }
 
 
-def _pinned(squares: Tensor, execution: Execution) -> Tensor:
-    """In memory from which the accelerator copies while it computes."""
+def _pin(squares: Tensor, execution: Execution) -> Tensor:
+    """Copy images to memory from which the accelerator copies while it computes."""
     return squares.pin_memory() if execution.device.type == "cuda" else squares
 
 
-def _together(number: int, steps: int, accumulate: int) -> int:
-    """How many batches make the update that step `number` (from 1) belongs to: the last may be of fewer."""
+def _batches_of_update(number: int, steps: int, accumulate: int) -> int:
+    """Return the number of batches of the update that step `number` (from 1) belongs to; the last may have fewer."""
     complete = steps - steps % accumulate
     return accumulate if number <= complete else steps - complete
 
 
-def _gradients(run: Trainer, batch: Minibatch, folder: Path, number: int, together: int) -> dict[str, Tensor]:
-    """Forward and backward of one of the `together` batches of an update; the loss's terms.
+def _gradients(run: Trainer, batch: Minibatch, folder: Path, number: int, batches: int) -> dict[str, Tensor]:
+    """Add the gradient of one of the `batches` batches of an update and return the loss's terms.
 
-    Raises `TrainingError` where their sum is not finite.
+    Raises:
+        DivergedError: If their sum is not finite.
     """
     terms = run.method.loss(batch)
     loss = torch.stack(list(terms.values())).sum()
     if not torch.isfinite(loss):
         raise keep_bad_batch(run, batch, terms, folder, number)
-    run.backward(loss, together)
+    run.backward(loss, batches)
     return {name: term.detach() for name, term in terms.items()}
 
 
 def _draws(run: Trainer, sampler: Sampler, steps: int) -> Iterator[Draw]:
-    """The task and samples of each step. Tasks that draw by the classes share one stream of batches."""
+    """Yield the task and samples of each step. Tasks that draw by the classes share one stream of batches."""
     plan, labels = run.method.plan(run.epoch, steps), run.data.labels
     targets = {task: run.method.targets(task, labels) for task in sorted(set(plan))}
     main = sampler.epoch(run.epoch, sum(targets[task] is labels for task in plan))
     if run.memory is not None and any(own is not labels for own in targets.values()):
         raise RecipeError(
             f"the sampler {run.recipe.batch.sampler!r} chooses by embeddings among the classes; the method "
-            f"{run.recipe.objective.method!r} also draws by groups of its own. Set batch.sampler to spc."
+            f"{run.recipe.objective.method!r} also draws by groups of its own. Set batch.sampler to spc.",
+            code="sampler-and-method",
         )
     streams = {
         task: main if own is labels else create_sampler(run.recipe, own, 1).epoch(run.epoch, plan.count(task))
@@ -539,7 +566,7 @@ def _draws(run: Trainer, sampler: Sampler, steps: int) -> Iterator[Draw]:
 
 
 def _means(history: list[dict[str, Tensor]]) -> dict[str, Any]:
-    """The mean loss and, where it has several terms, the mean of each over the steps that had it."""
+    """Return the mean loss and, if it has several terms, the mean of each over the steps that had it."""
     loss = torch.stack([torch.stack(list(terms.values())).sum() for terms in history]).mean().item()
     names = {name for terms in history for name in terms}
     if len(names) == 1:
@@ -549,20 +576,22 @@ def _means(history: list[dict[str, Tensor]]) -> dict[str, Any]:
 
 
 def _keep(run: Trainer, folder: Path) -> None:
-    """Write the checkpoint; the one before stays where this fails."""
+    """Write the checkpoint; if this fails, the previous one stays."""
     try:
-        state.save(run.to_state(), folder / CHECKPOINT)
-    except Exception as error:  # OSError, and safetensors' own type for what the system refused
+        checkpoint.save(run.to_state(), folder / CHECKPOINT)
+    except Exception as error:  # OSError, or safetensors' own type for errors of the system
         raise TrainingError(
-            f"the checkpoint of epoch {run.epoch} cannot be written to {folder} ({error}). That of the epoch before is "
-            "kept: make room and give the same command to go on."
+            f"the checkpoint of epoch {run.epoch} cannot be written to {folder} ({error}). The previous one is kept: "
+            "free some space and give the same command to continue.",
+            code="checkpoint-not-written",
         ) from None
 
 
 def validate(run: Trainer) -> dict[str, float]:
-    """R@1 and MAP@R on the held-out training classes; empty where the recipe holds none out.
+    """Return R@1 and MAP@R on the held-out training classes; nothing if the recipe holds none out.
 
-    Raises `DivergedError` where the weights give no embeddings any more.
+    Raises:
+        DivergedError: If the embeddings are not finite or have no direction.
     """
     if run.data.validation is None:
         return {}

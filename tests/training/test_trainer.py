@@ -158,7 +158,7 @@ def test_held_out_classes_are_training_classes_and_never_trained_on(few: Dataset
     recipe, full = toy(), few
     held_out = held_out_classes(len(full.classes), recipe.data, recipe.seed)
     assert len(held_out) == round(0.1 * len(full.classes))
-    loaded = data.load(recipe)
+    loaded = data.prepare(recipe, full)
     assert loaded.validation is not None
     assert set(loaded.validation[1]) == set(held_out)
     assert len(loaded.squares) + len(loaded.validation[0]) == len(full)
