@@ -225,13 +225,15 @@ def _override_and_check(recipe: Recipe, settings: list[str]) -> Recipe:
     return changed
 
 
-def with_custom_name(made: Recipe | EnsembleRecipe, name: str) -> Recipe | EnsembleRecipe:
-    """Return what was made of the recipe `name`, each changed objective named by `custom`."""
-    known = standard_recipe(name)
-    if isinstance(made, EnsembleRecipe) and isinstance(known, EnsembleRecipe):
-        pairs = zip(made.members, known.members, strict=True)
-        return dataclasses.replace(made, members=tuple(name_custom(*pair) for pair in pairs))
-    return name_custom(made, known) if isinstance(made, Recipe) and isinstance(known, Recipe) else made
+def with_custom_name(recipe: Recipe | EnsembleRecipe, name: str) -> Recipe | EnsembleRecipe:
+    """Return a recipe that was made from the recipe `name`, each changed objective named by `name_custom`."""
+    standard = standard_recipe(name)
+    if isinstance(recipe, EnsembleRecipe) and isinstance(standard, EnsembleRecipe):
+        pairs = zip(recipe.members, standard.members, strict=True)
+        return dataclasses.replace(recipe, members=tuple(name_custom(*pair) for pair in pairs))
+    if isinstance(recipe, Recipe) and isinstance(standard, Recipe):
+        return name_custom(recipe, standard)
+    return recipe
 
 
 def name_custom(recipe: Recipe, standard: Recipe) -> Recipe:

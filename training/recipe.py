@@ -214,7 +214,7 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class Schedule:
-    """`epochs` of `steps` batches (0: as many as the training images fill), at a constant, one-cycle or multi-step rate.
+    """`epochs` of `steps` batches (0: what the training images fill) at a constant, one-cycle or multi-step rate.
 
     Attributes:
         milestones: Epochs after which a multi-step rate is multiplied by `gamma`.

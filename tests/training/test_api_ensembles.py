@@ -13,11 +13,12 @@ import torch
 import zoo
 from exports.export import export
 from tests.models import CARD, make_model
+from tests.raising import raises
 from training.api import concatenate
 from zoo import paths
-from zoo.cli.main import main
+from zoo.cli.main import main, run
 from zoo.data.preprocessing import Preprocessing
-from zoo.errors import ModelFolderError, RecipeError, UsageError
+from zoo.errors import ModelFolderError, RecipeError, UsageError, ZooError
 from zoo.models.card import Head, read_card
 from zoo.models.network import EnsembleNetwork, create_trunk
 from zoo.models.verify import verify, verify_records
@@ -74,31 +75,32 @@ def test_it_exports_like_any_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "match"),
+    ("change", "value"),
     [
-        ({"crop": 16}, r"preprocess images differently \(crop 20 and 16\)"),
-        ({"resize": 30, "mean": (0.5, 0.5, 0.5)}, r"resize 24 and 30, mean \(0.5, 0.4, 0.3\) and"),
+        ({"crop": 16}, "crop 20 and 16"),
+        ({"resize": 30, "mean": (0.5, 0.5, 0.5)}, "resize 24 and 30, mean (0.5, 0.4, 0.3) and"),
     ],
 )
 def test_members_of_other_preprocessing_are_refused(
-    members: list[Path], tmp_path: Path, change: dict[str, object], match: str
+    members: list[Path], tmp_path: Path, change: dict[str, object], value: str
 ) -> None:
-    how = dataclasses.asdict(CARD.preprocessing)
-    other = dataclasses.replace(HEADLESS, name="other", preprocessing=Preprocessing(**{**how, **change}))
+    values = dataclasses.asdict(CARD.preprocessing)
+    other = dataclasses.replace(HEADLESS, name="other", preprocessing=Preprocessing(**{**values, **change}))
     make_model(tmp_path / "other", other)
-    with pytest.raises(UsageError, match=match):
+    with raises(UsageError, "unlike-preprocessing") as caught:
         concatenate([members[0], tmp_path / "other"], tmp_path / "out", "out")
+    assert value in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 
-def test_what_cannot_be_joined_is_refused(members: list[Path], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="at least two models, not 1"):
+def test_models_that_cannot_be_joined_are_refused(members: list[Path], tmp_path: Path) -> None:
+    with raises(UsageError, "too-few-members"):
         concatenate(members[:1], tmp_path / "out", "out")
-    with pytest.raises(UsageError, match="the place of its member headless"):
+    with raises(UsageError, "replaces-member"):
         concatenate(members, members[1], "headless")
     weights = members[1] / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
-    with pytest.raises(ModelFolderError, match="SHA-256 differs"):
+    with pytest.raises(ModelFolderError):
         concatenate(members, tmp_path / "out", "out")
     assert not (tmp_path / "out").exists()
 
@@ -119,16 +121,17 @@ def test_the_architecture_joins_unit_embeddings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "match"),
+    ("args", "value"),
     [
-        ({}, "at least one member"),
-        ({"members": [{"architecture": "conv5"}]}, "no architecture 'conv5'"),
-        ({"members": [{"architecture": "conv4", "head": []}]}, "unexpected keyword argument 'head'"),
+        ({}, "member"),
+        ({"members": [{"architecture": "conv5"}]}, "'conv5'"),
+        ({"members": [{"architecture": "conv4", "head": []}]}, "'head'"),
     ],
 )
-def test_a_wrong_description_is_refused(args: dict[str, object], match: str) -> None:
-    with pytest.raises(RecipeError, match=match):
+def test_a_wrong_description_is_refused(args: dict[str, object], value: str) -> None:
+    with pytest.raises(RecipeError) as caught:
         create_trunk("ensemble", 1, args)
+    assert value in str(caught.value)
 
 
 def test_the_command(members: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,27 +141,24 @@ def test_the_command(members: list[Path], capsys: pytest.CaptureFixture[str]) ->
     assert zoo.load("pair").dim == 18
     # By name, and in place of an older ensemble of that name.
     assert main(["ensemble", "pair", names[2], "--as", "all", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["name"], told["folder"], told["card"]["dim"]) == ("all", str(paths.local_models() / "all"), 30)
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["name"], answer["folder"], answer["card"]["dim"]) == ("all", str(paths.local_models() / "all"), 30)
     assert main(["ensemble", *names, "--as", "pair"]) == 0
     assert zoo.load("pair").dim == 30
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "message"),
+    ("arguments", "value"),
     [
-        (["toy", "--as", "out"], 2, "at least two models, not 1"),
-        (["toy", "tov", "--as", "out"], 2, "no model 'tov'. Did you mean 'toy'"),
-        (["toy", "toy", "--as", "Out"], 2, "lower-case letters"),
-        (["toy", "toy", "--as", "toy"], 2, "the place of its member toy"),
+        (["toy", "--as", "out"], "1"),
+        (["toy", "tov", "--as", "out"], "'toy'"),
+        (["toy", "toy", "--as", "Out"], "Out"),
+        (["toy", "toy", "--as", "toy"], "toy"),
     ],
 )
-def test_mistakes_in_the_command_are_told(
-    arguments: list[str],
-    status: int,
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_mistakes_on_the_command_line(arguments: list[str], value: str) -> None:
     make_model(paths.local_models() / "toy")
-    assert main(["ensemble", *arguments]) == status
-    assert message in capsys.readouterr().err
+    with pytest.raises(ZooError) as caught:
+        run(["ensemble", *arguments])
+    assert caught.value.exit_code == 2
+    assert value in str(caught.value)

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests import children
+from tests.raising import raises
 from tests.training import two_processes
 from tests.training.toys import recipe
 from training.distributed import Processes
@@ -60,7 +61,7 @@ def _launch(out: Path) -> None:
 
 def test_a_batch_is_shared_out_evenly_or_refused() -> None:
     assert [Processes(rank, 4).part(8) for rank in range(4)] == [slice(0, 2), slice(2, 4), slice(4, 6), slice(6, 8)]
-    with pytest.raises(RecipeError, match=r"batch\.size \(8\) must be a multiple of the number of processes \(3\)"):
+    with raises(RecipeError, "uneven-batch"):
         Processes(0, 3).part(recipe().batch.size)
 
 

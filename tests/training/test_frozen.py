@@ -155,41 +155,32 @@ def test_a_step_is_that_of_the_trunk_held_still(made: tuple[Card, Path, Path]) -
     torch.testing.assert_close(found, direct.network.heads["embedding"].weight.grad, atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "says"),
-    [
-        ("margin-noise-in-conv4-glyphs", [], "images of its own through the trunk"),
-        ("diva-rotation-conv4-glyphs", [], "images of its own through the trunk"),
-        ("mixup-conv4-glyphs", [], "works on the trunk's layers"),
-    ],
-)
-def test_methods_that_need_images_say_so(
-    name: str, settings: list[str], says: str, made: tuple[Card, Path, Path], tmp_path: Path
-) -> None:
-    recipe = frozen(name, made, *settings)
-    with pytest.raises(RecipeError, match=says):
+@pytest.mark.parametrize("name", ["margin-noise-in-conv4-glyphs", "diva-rotation-conv4-glyphs", "mixup-conv4-glyphs"])
+def test_methods_that_need_images_are_refused(name: str, made: tuple[Card, Path, Path], tmp_path: Path) -> None:
+    recipe = frozen(name, made)
+    with raises(RecipeError, "method-needs-trunk"):
         fit(recipe, load_cached_data(recipe), tmp_path, CPU, progress=False)
 
 
-def test_a_second_view_is_another_one() -> None:
+def test_a_second_view_differs_from_the_first() -> None:
     cached = torch.arange(4.0).repeat(6, 1)[:, :, None]
     views = draw_views(cached, 6, slice(None), lambda rows: rows)
     for _ in range(20):
         assert (views.another() != views.first).all()
     seen = views.forward(views.first, CachedTrunk(1))
     torch.testing.assert_close(seen, views.first.flatten(1))
-    with pytest.raises(RecipeError, match="images of its own"):
+    with raises(RecipeError, "method-needs-trunk"):
         views.forward(views.first + 1, None)
     alone = draw_views(cached[:, :1], 6, slice(None), lambda rows: rows)
-    with pytest.raises(RecipeError, match="--views 8"):
+    with raises(RecipeError, "too-few-views"):
         alone.another()
 
 
-def test_what_cannot_be_trained_on_features_is_refused(made: tuple[Card, Path, Path]) -> None:
+def test_recipes_that_features_cannot_follow_are_refused(made: tuple[Card, Path, Path]) -> None:
     card, folder, file = made
     features = read_features(file)
-    for name, says in (("margin2-conv4-glyphs", "is an ensemble"), ("group-conv4-glyphs", "has no heads")):
-        with pytest.raises(RecipeError, match=says):
+    for name, code in (("margin2-conv4-glyphs", "ensemble"), ("group-conv4-glyphs", "no-heads")):
+        with raises(RecipeError, code):
             recipe_on_features(resolve(name), features, card, str(folder))
     for setting in (
         "augmentation.flip=0",
@@ -207,7 +198,7 @@ def test_what_cannot_be_trained_on_features_is_refused(made: tuple[Card, Path, P
 def test_other_weights_are_refused(made: tuple[Card, Path, Path], tmp_path: Path) -> None:
     *_, file = made
     other = make_model(tmp_path / "toy", seed=1)
-    with pytest.raises(UsageError, match="its weights or preprocessing are others"):
+    with raises(UsageError, "other-model"):
         recipe_on_features(resolve("margin-conv4-glyphs"), read_features(file), other, str(tmp_path / "toy"))
 
 
@@ -215,12 +206,13 @@ def test_an_image_that_cannot_be_read_is_named_and_nothing_is_left(
     made: tuple[Card, Path, Path], tmp_path: Path
 ) -> None:
     card, folder, _ = made
-    for row, says in ((40, "noise/40"), (47, "cannot be read")):  # the last is among the golden ones
+    for row, value in ((40, "noise/40"), (47, "noise")):  # the last is among the golden ones
         images = [*noise().images]
         images[row] = b"no image"
         broken = dataclasses.replace(noise(), images=images)
-        with pytest.raises(DatasetError, match=says):
+        with pytest.raises(DatasetError) as caught:
             extract(TrunkModel(folder, card, "m"), broken, tmp_path / "g", Views(1, USUAL_AUGMENTATION, 24))
+        assert value in str(caught.value)
     assert not list(tmp_path.iterdir())
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from tests.raising import raises
 from training.functional import Decorrelation, reverse_gradient
 from zoo.errors import RecipeError
 
@@ -124,5 +125,5 @@ def test_reversal_keeps_values_to_the_last_bit_and_turns_gradients() -> None:
 
 @pytest.mark.parametrize("sizes", [(0, 3, 6), (4, 0, 6), (4, 3, 0)])
 def test_sizes_are_checked(sizes: tuple[int, int, int]) -> None:
-    with pytest.raises(RecipeError, match="at least 1"):
+    with raises(RecipeError, "decorrelation-size"):
         Decorrelation(*sizes)

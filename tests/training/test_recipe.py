@@ -8,6 +8,7 @@ import pytest
 import timm
 import torch
 
+from tests.raising import raises
 from tests.training.methods.batches import FEATURES, method
 from training.build import create_sampler
 from training.data import TrainingData
@@ -110,67 +111,69 @@ def test_override() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "match"),
+    ("setting", "code", "value"),
     [
-        ("optimiser.lr=1", "Did you mean 'optimizer'"),
-        ("optimizer.learning=1", "no setting 'optimizer.learning'"),
-        ("optimizer.lrr=1", "Did you mean 'optimizer.lr'"),
-        ("optimizer.lr=fast", "optimizer.lr must be a number, as in optimizer.lr=0.001, not 'fast'"),
-        ("schedule.epochs=1.5", "schedule.epochs must be a whole number, as in schedule.epochs=8, not '1.5'"),
-        ("schedule.epochs=true", "schedule.epochs must be a whole number"),
-        ("data.skip_unreadable=3", "must be true or false"),
-        ("schedule.milestones=3", r"must be whole numbers in brackets, as in schedule.milestones=\[10,20\]"),
-        ("objective.loss_args=3", "must be a JSON object"),
-        ("preprocessing.mean=[a]", "must be numbers in brackets"),
-        ("optimizer=adam", r"set one of optimizer\.name"),
-        ("optimizer.lr.x=1", "plain value"),
-        ("lr", "write key=value"),
-        ("objective.loss_args.beta.foo=0.6", "plain value"),
-        ("objective.miner.x=1", "plain value"),
-        ("optimizer.lr=-1", "optimizer.lr must be 0 or more"),
-        ("optimizer.lr=NaN", "optimizer.lr must be 0 or more"),
-        ("augmentation.scale=0", "a factor from 1"),
-        ("augmentation.oversample=0", "from 1 to 8"),
-        ("augmentation.flip=2", "from 0 to 1"),
-        ("schedule.average=2", "from 0 to below 1"),
-        ("schedule.warmup=1", "below 1"),
-        ("schedule.name=onecycle", "constant or one-cycle"),
-        ("data.turns=3", "1 or 4"),
-        ("batch.size=0", "1 or more"),
-        ("seed=-1", "seed must be 0 or more"),
-        ("backbone.name=resnet50", r"set backbone\.architecture"),
-        ("precision=fp8", "fp32 or bf16"),
-        ("schedule.milestones=[3]", "are for schedule.name=multi-step"),
-        ("optimizer.momentum=0.9", "adamw has none"),
-        ("augmentation.crop=middle", "none, window, squeezed, resized"),
-        ("name=../x", "lower-case letters"),
-        ("preprocessing.mode=XYZ", "grey"),
-        ("heads.0.dim=3", r'heads is a list, which is set as a whole, as heads=\[{"name": "embedding", "dim": 64}\]'),
-        ("batch.per_class=1", "batch.per_class must be 2 or more, of which a miner makes positives, not 1"),
-        ('heads=[{"name": "a", "dim": "x"}]', "heads must be"),
-        ('heads=[{"dim": 3}]', "heads must be"),
-        ('heads=[{"name": "a", "dim": 8}, {"name": "a", "dim": 8}]', "heads: several heads are called 'a'"),
-        ('heads=[{"name": "a.b", "dim": 8}]', "a head needs a name of .* not 'a.b'"),
-        ('heads=[{"name": "a", "dim": 10000000000000}]', "a dim from 1 to 65536"),
-        ('heads=[{"name": "a", "dim": 40000}, {"name": "b", "dim": 40000}]', "dims add up to 80000"),
-        ("preprocessing.std=[1,NaN,1]", r"preprocessing\.std is"),
-        ("preprocessing.std=[1e-300,1,1]", r"preprocessing\.std is"),
+        ("optimiser.lr=1", "unknown-setting", "'optimizer'"),
+        ("optimizer.learning=1", "unknown-setting", "'optimizer.learning'"),
+        ("optimizer.lrr=1", "unknown-setting", "'optimizer.lr'"),
+        ("optimizer.lr=fast", "setting-type", "optimizer.lr=0.001"),
+        ("schedule.epochs=1.5", "setting-type", "schedule.epochs=8"),
+        ("schedule.epochs=true", "setting-type", "schedule.epochs"),
+        ("data.skip_unreadable=3", "setting-type", "true or false"),
+        ("schedule.milestones=3", "setting-type", "schedule.milestones=[10,20]"),
+        ("objective.loss_args=3", "setting-type", "JSON object"),
+        ("preprocessing.mean=[a]", "setting-type", "numbers in brackets"),
+        ("optimizer=adam", "group-setting", "optimizer.name"),
+        ("optimizer.lr.x=1", "unknown-setting", "optimizer.lr.x"),
+        ("lr", "not-a-setting", "key=value"),
+        ("objective.loss_args.beta.foo=0.6", "unknown-setting", "objective.loss_args"),
+        ("objective.miner.x=1", "unknown-setting", "objective.miner.x"),
+        ("optimizer.lr=-1", "setting-range", "optimizer.lr must be 0 or more"),
+        ("optimizer.lr=NaN", "setting-range", "optimizer.lr must be 0 or more"),
+        ("augmentation.scale=0", "setting-range", "a factor from 1"),
+        ("augmentation.oversample=0", "setting-range", "from 1 to 8"),
+        ("augmentation.flip=2", "setting-range", "from 0 to 1"),
+        ("schedule.average=2", "setting-range", "from 0 to below 1"),
+        ("schedule.warmup=1", "setting-range", "below 1"),
+        ("schedule.name=onecycle", "setting-range", "constant or one-cycle"),
+        ("data.turns=3", "setting-range", "1 or 4"),
+        ("batch.size=0", "setting-range", "1 or more"),
+        ("seed=-1", "setting-range", "seed must be 0 or more"),
+        ("backbone.name=resnet50", "no-architecture", "backbone.architecture=resnet50"),
+        ("precision=fp8", "setting-range", "fp32 or bf16"),
+        ("schedule.milestones=[3]", "unused-milestones", "multi-step"),
+        ("optimizer.momentum=0.9", "unused-momentum", "adamw"),
+        ("augmentation.crop=middle", "setting-range", "none, window, squeezed, resized"),
+        ("name=../x", "setting-range", "name"),
+        ("preprocessing.mode=XYZ", None, "XYZ"),
+        ("heads.0.dim=3", "unknown-setting", 'heads=[{"name": "embedding", "dim": 64}]'),
+        ("batch.per_class=1", "setting-range", "batch.per_class must be 2 or more"),
+        ('heads=[{"name": "a", "dim": "x"}]', "setting-type", "heads must be"),
+        ('heads=[{"dim": 3}]', "setting-type", "heads must be"),
+        ('heads=[{"name": "a", "dim": 8}, {"name": "a", "dim": 8}]', "bad-heads", "'a'"),
+        ('heads=[{"name": "a.b", "dim": 8}]', None, "'a.b'"),
+        ('heads=[{"name": "a", "dim": 10000000000000}]', None, "65536"),
+        ('heads=[{"name": "a", "dim": 40000}, {"name": "b", "dim": 40000}]', "bad-heads", "80000"),
+        ("preprocessing.std=[1,NaN,1]", None, "preprocessing.std"),
+        ("preprocessing.std=[1e-300,1,1]", None, "preprocessing.std"),
     ],
 )
-def test_a_wrong_setting_is_refused(setting: str, match: str) -> None:
-    with pytest.raises(RecipeError, match=match):
+def test_a_wrong_setting_is_refused(setting: str, code: str | None, value: str) -> None:
+    with pytest.raises(RecipeError) as caught:
         override(RECIPE, [setting])
+    assert code in (None, caught.value.code)
+    assert value in str(caught.value)
 
 
-def test_arguments_of_nothing_are_refused() -> None:
-    with pytest.raises(RecipeError, match=r"miner_args are set, but no objective\.miner"):
+def test_arguments_without_their_part_are_refused() -> None:
+    with raises(RecipeError, "unused-arguments"):
         build(override(RECIPE, ["objective.miner=none", "objective.miner_args.nearest=0.5"]))
 
 
 def test_settings_that_are_valid_only_together() -> None:
     grey = override(RECIPE, ["preprocessing.mode=L", "preprocessing.mean=[0.5]", "preprocessing.std=[0.5]"])
     assert grey.preprocessing.channels == 1
-    with pytest.raises(RecipeError, match="set as a whole already"):
+    with raises(RecipeError, "set-twice"):
         override(RECIPE, ["optimizer=adam", "optimizer.lr=1"])
 
 
@@ -185,48 +188,51 @@ def test_another_loss_or_miner_drops_the_arguments_of_the_old_one() -> None:
 
 
 @pytest.mark.parametrize("name", ["My Model", "../x", "/x", ""])
-def test_a_name_that_no_model_may_have_is_refused_at_once(name: str) -> None:
-    with pytest.raises(RecipeError, match="lower-case"):
+def test_an_invalid_model_name_is_refused_at_once(name: str) -> None:
+    with raises(RecipeError, "setting-range"):
         resolve("margin-conv4-glyphs", rename=name)
 
 
 def test_resolve() -> None:
     recipe = resolve("margin-conv4-glyphs", ["batch.size=64"], seed=7, rename="mine")
     assert (recipe.batch.size, recipe.seed, recipe.name) == (64, 7, "mine")
-    with pytest.raises(RecipeError, match="Did you mean 'margin-conv4-glyphs'"):
+    with raises(RecipeError, "unknown-recipe") as caught:
         resolve("margin-conv4-glyps")
+    assert "'margin-conv4-glyphs'" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("setting", "match"),
+    ("setting", "code", "value"),
     [
-        ("objective.loss=margn", "Did you mean 'margin'"),
-        ("objective.miner=distance-weighed", "Did you mean 'distance-weighted'"),
-        ("objective.method=plane", "Did you mean 'plain'"),
-        ("objective.loss_args.beta=abc", "could not convert"),
-        ('heads=[{"name": "a", "dim": 3}, {"name": "b", "dim": 3}]', "one head, not 2"),
-        ("objective.loss=none", "needs a loss"),
-        ("objective.loss_args.alpha=1", "there is no 'alpha'"),
-        ("objective.miner_args.nearst=1", "there is no 'nearst'.*nearest"),
+        ("objective.loss=margn", "unknown-loss", "'margin'"),
+        ("objective.miner=distance-weighed", "unknown-miner", "'distance-weighted'"),
+        ("objective.method=plane", "unknown-method", "'plain'"),
+        ("objective.loss_args.beta=abc", "bad-argument", "'abc'"),
+        ('heads=[{"name": "a", "dim": 3}, {"name": "b", "dim": 3}]', None, "2"),
+        ("objective.loss=none", "no-loss", "objective.loss"),
+        ("objective.loss_args.alpha=1", "unknown-argument", "'alpha'"),
+        ("objective.miner_args.nearst=1", "unknown-argument", "'nearest'"),
     ],
 )
-def test_unknown_parts_of_the_objective_are_named(setting: str, match: str) -> None:
+def test_unknown_parts_of_the_objective_are_named(setting: str, code: str | None, value: str) -> None:
     recipe = override(RECIPE, [setting])
-    with pytest.raises(RecipeError, match=match):
+    with pytest.raises(RecipeError) as caught:
         build(recipe)
+    assert code in (None, caught.value.code)
+    assert value in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("setting", "match"),
+    ("setting", "code"),
     [
-        ("preprocessing.crop=4", "does not take images of 4 x 4"),
-        ("backbone.args.global_pool=", "must pool"),
-        ("optimizer.name=adamm", "adam"),
+        ("preprocessing.crop=4", "trunk-input"),
+        ("backbone.args.global_pool=", "unpooled-features"),
+        ("optimizer.name=adamm", "unknown-optimizer"),
     ],
 )
-def test_a_backbone_that_cannot_take_the_pixels_is_refused_before_training(setting: str, match: str) -> None:
+def test_parts_that_cannot_be_built_are_refused_before_training(setting: str, code: str) -> None:
     data = TrainingData(torch.zeros(6, 40, 40, 3, dtype=torch.uint8), np.arange(6) // 2, 3, 1, None, [])
-    with pytest.raises(RecipeError, match=match):
+    with raises(RecipeError, code):
         Trainer(override(RECIPE, [setting]), data, 1, Execution(torch.device("cpu")))
 
 
@@ -241,17 +247,17 @@ def test_an_ensemble_s_members_take_settings_seeds_and_names() -> None:
     ["objective.loss=tripelt", "objective.miner=nope", "batch.sampler=spcc", "optimizer.name=lion", "data.dataset=cup"],
 )
 def test_names_are_checked_before_any_image_is_read(setting: str) -> None:
-    with pytest.raises(ZooError, match="Known: "):
+    with pytest.raises(ZooError):
         resolve("margin-conv4-glyphs", [setting])
 
 
 def test_a_head_that_no_network_can_have_is_refused_before_any_image_is_read() -> None:
-    with pytest.raises(RecipeError, match="a head cannot be called 'type', a name that torch has taken"):
+    with pytest.raises(RecipeError):
         resolve("margin-conv4-glyphs", ['heads=[{"name": "type", "dim": 8}]'])
 
 
-def test_what_varies_within_a_class_takes_three_of_it() -> None:
-    with pytest.raises(RecipeError, match=r"'intra' learns from three samples of a class, and batch\.per_class is 2"):
+def test_the_task_within_classes_needs_three_samples_per_class() -> None:
+    with raises(RecipeError, "intra-batch"):
         resolve("diva-conv4-glyphs", ["batch.per_class=2"])
     assert resolve("diva-conv4-glyphs", ["batch.per_class=4"]).batch.per_class == 4  # type: ignore[union-attr]
 
@@ -259,5 +265,5 @@ def test_what_varies_within_a_class_takes_three_of_it() -> None:
 def test_a_memory_has_positives_of_earlier_batches() -> None:
     one = ["batch.per_class=1", "objective.miner=random"]
     assert resolve("xbm-conv4-glyphs", [*one, "objective.loss=margin"]).batch.per_class == 1  # type: ignore[union-attr]
-    with pytest.raises(RecipeError, match=r"batch\.per_class must be 2 or more"):
+    with raises(RecipeError, "setting-range"):
         resolve("margin-conv4-glyphs", ["batch.per_class=1", "batch.args.together=2"])

@@ -18,6 +18,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
+from tests.raising import raises
 from tests.training.toys import CPU, SMALL, noise, recipe
 from training import api, checkpoint
 from training.build import create_sampler
@@ -103,12 +104,10 @@ def test_a_failure_while_fetching_reaches_the_loop() -> None:
 
 def test_the_batch_that_broke_the_loss_is_kept_and_named(tmp_path: Path) -> None:
     how = recipe(optimizer=Optimizer("sgd", 1e30))
-    says = (
-        r"the loss became (nan|inf) in epoch 1, .*kept in .*bad-batch-0\.safetensors.*noise/0.*"
-        r"Lower optimizer\.lr; no epoch ended, so there is no checkpoint\.$"
-    )
-    with pytest.raises(TrainingError, match=says):
+    with raises(TrainingError, "infinite-loss") as caught:
         fit(how, noise(), tmp_path, CPU, progress=False)
+    for value in ("epoch 1,", "bad-batch-0.safetensors", "noise/0"):
+        assert value in str(caught.value)
     assert not (tmp_path / "checkpoint.safetensors").exists()
     kept = load_file(tmp_path / "bad-batch-0.safetensors")
     assert kept["images"].shape == (8, 3, 16, 16)
@@ -130,7 +129,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path: Path, monkeypatch
             resource.setrlimit(resource.RLIMIT_FSIZE, small)
 
     monkeypatch.setattr(checkpoint, "save", second_finds_no_room)
-    with pytest.raises(TrainingError, match=r"checkpoint of epoch 2 cannot be written .*That of the epoch before is"):
+    with raises(TrainingError, "checkpoint-not-written"):
         fit(how, noise(), tmp_path, CPU, progress=False)
     monkeypatch.undo()
     assert checkpoint.load(tmp_path / CHECKPOINT)["epoch"] == 1
@@ -138,15 +137,17 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path: Path, monkeypatch
     assert fit(how, noise(), tmp_path, CPU, progress=False).resumed_at == 1
 
 
-def test_on_a_full_disk_log_and_batch_are_told_of_in_words(tmp_path: Path) -> None:
+def test_a_full_disk_gives_errors_for_the_log_and_does_not_hide_the_loss(tmp_path: Path) -> None:
     log, small = Log(tmp_path / "log.jsonl"), resource.getrlimit(resource.RLIMIT_FSIZE)
     log.write({"epoch": 1})
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20, small[1]))
-        with pytest.raises(TrainingError, match=r"line of epoch 2 cannot be written .*give the same command"):
+        with raises(TrainingError, "log-not-written"):
             log.write({"epoch": 2, "loss": 0.5})
-        with pytest.raises(TrainingError, match=r"the loss became .*batch could not be written .*noise/0"):
+        with raises(TrainingError, "infinite-loss") as caught:
             fit(recipe(optimizer=Optimizer("sgd", 1e30)), noise(), tmp_path, CPU, progress=False)
+        assert "noise/0" in str(caught.value)
+        assert not (tmp_path / "bad-batch-0.safetensors").exists()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, small)
     assert Log(tmp_path / "log.jsonl", keep=1).records == []  # the run began afresh
@@ -160,9 +161,10 @@ def test_a_damaged_image_ends_a_run_or_is_left_out_and_counted(tmp_path: Path, o
     paths[13].write_bytes(b"no image")
     labels, names = np.arange(24) % 6, [path.name for path in paths]
     dataset = Dataset("pictures", "train", paths, labels, tuple("abcdef"), names)
-    with pytest.raises(DatasetError, match=r"13\.png of pictures cannot be read"):
+    with pytest.raises(DatasetError) as caught:
         api.train(recipe(), progress=False, dataset=dataset)
-    with pytest.raises(RecipeError, match="no training class has so many samples; the largest has 4"):  # read none
+    assert "13.png" in str(caught.value)
+    with pytest.raises(RecipeError):  # before images are read
         api.train(recipe(batch=Batch(10, "spc", 5)), progress=False, dataset=dataset)
     asked = recipe(data=Data("glyphs", side=16, validation=0, skip_unreadable=True))
     outcome = api.train(asked, progress=False, dataset=dataset)
@@ -187,8 +189,8 @@ init = Run
 """
 
 
-def test_weights_and_biases_is_told_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A stand-in of the few calls: the library itself is no dependency of ours.
+def test_weights_and_biases_gets_each_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A replacement of the few calls: we do not depend on the library itself.
     (tmp_path / "wandb.py").write_text(WANDB)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
@@ -214,11 +216,11 @@ def test_terms_are_logged_and_tracked(tmp_path: Path) -> None:
     assert [event.step for event in events.Scalars("loss")] == [1, 2]
 
 
-def test_trackers_are_refused_by_name_and_by_what_is_lacking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="Did you mean 'tensorboard'"):
+def test_unknown_and_missing_trackers_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with raises(UsageError, "unknown-tracker"):
         create_trackers(["tensorbord"], recipe(), tmp_path)
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(MissingDependencyError, match="pip install wandb"):
+    with raises(MissingDependencyError):
         create_trackers(["wandb"], recipe(), tmp_path)
 
 
@@ -235,7 +237,7 @@ def test_compiled_and_plain_trunks_agree(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("able", [True, False])
-def test_bf16_is_for_the_trunk_alone_and_where_the_device_has_it(able: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bf16_is_for_the_trunk_on_devices_that_have_it(able: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("training.trainer.has_bf16", lambda device: able)
     how = recipe(backbone=FROZEN, objective=ALL_PAIRS)
     samples, seen, found = np.array([0, 15, 1, 16, 2, 17, 3, 18]), [], []
@@ -250,11 +252,11 @@ def test_bf16_is_for_the_trunk_alone_and_where_the_device_has_it(able: bool, mon
         assert (exact - rough).norm() <= (0.1 if able else 0) * exact.norm()
 
 
-def test_samplers_by_embeddings_refuse_what_they_cannot_know(tmp_path: Path) -> None:
+def test_samplers_by_embeddings_need_a_head_and_the_classes(tmp_path: Path) -> None:
     headless = recipe(heads=(), batch=Batch(8, "ddm", 2, {"pool": 20}))
-    with pytest.raises(RecipeError, match="the recipe needs a head"):
+    with raises(RecipeError, "no-heads"):
         fit(headless, noise(), tmp_path / "a", CPU, progress=False)
     objective = Objective("margin", "distance-weighted", method="mic", method_args={"groups": 6})
     groups = recipe(objective=objective, heads=(Head("class", 8),), batch=Batch(8, "ddm", 2, {"pool": 20}))
-    with pytest.raises(RecipeError, match=r"Set batch\.sampler to spc"):
+    with raises(RecipeError, "sampler-and-method"):
         fit(groups, noise(), tmp_path / "b", CPU, progress=False)
