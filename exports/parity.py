@@ -81,7 +81,7 @@ class Parity:
 
     @property
     def holds(self) -> bool:
-        """Whether the graph is as near to torch as its precision must be."""
+        """True if the graph is as near to torch as its precision must be."""
         return self.min_cosine >= self.floor and self.max_norm_error < NORM_ERROR
 
     def to_json(self) -> dict[str, Any]:

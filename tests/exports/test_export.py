@@ -308,7 +308,7 @@ def test_devices_by_name() -> None:
 def test_libraries_of_a_gpu_are_loaded_from_where_pip_puts_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """ONNX Runtime finds its libraries for CUDA if asked to; what it prints of them is no output of ours."""
+    """ONNX Runtime finds its libraries for CUDA if asked to; their messages are not our output."""
     order: list[str] = []
 
     class Session:

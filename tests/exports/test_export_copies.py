@@ -88,7 +88,7 @@ def test_the_copy_of_a_shipped_model_was_not_trained_here(
     assert main(["info", name]) == main(["list", "--status", "shipped"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "shipped, exported here" in line]
     assert [line.split()[0] for line in lines] == ["status", name]
-    # Another model of that name was trained here, whatever is shipped.
+    # A model of that name that was trained here replaces the shipped one.
     shutil.rmtree(copy)
     shutil.copytree(exported, copy)
     assert zoo.info(name).standing == "trained here"

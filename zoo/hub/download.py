@@ -71,11 +71,11 @@ def repository_id(name: str) -> str:
 def snapshot(repo_id: str, revision: str | None = None) -> Path:
     """Return the folder of a model repository, from the Hub's cache or downloaded into it.
 
-    Without a revision, or with a commit, a complete folder in the cache is returned as it is. A branch or tag is looked
-    up on the Hub each time; if the Hub is out of reach, the cache is used. Only a model folder's files are fetched, all
-    from one commit, and compared with the hashes that the Hub announced. A connection that breaks within a file
-    continues at that byte during this call. A later call keeps complete files, fetches the others again and removes
-    the parts that a killed process left.
+    Without a revision, or with a commit, a complete folder in the cache is returned unchanged. A branch or tag is
+    looked up on the Hub each time; if the Hub is out of reach, the cache is used. Only a model folder's files are
+    fetched, all from one commit, and compared with the hashes that the Hub announced. A connection that breaks within a
+    file continues at that byte during this call. A later call keeps complete files, fetches the others again and
+    removes the parts that a killed process left.
 
     Args:
         repo_id: `org/name` or `org/name@revision`.

@@ -39,7 +39,7 @@ COST_TITLES = {"recall_at_1": "R@1", "map_at_r": "MAP@R"}
 
 @dataclass(frozen=True)
 class ModelScore:
-    """One measured score of a model, with the scores that papers print for its recipe.
+    """A measured score of a model, with the scores that papers print for its recipe.
 
     Attributes:
         dataset: the data set's name.
@@ -49,7 +49,7 @@ class ModelScore:
         metric: the key in results.json.
         title: the printed name of the metric.
         value: a fraction.
-        interval: its 95 % interval, None where there is none.
+        interval: its 95 % interval, None if it was not measured.
         published: pairs (value, source) of papers.
         changed: the changes to the recipe that this model was trained with, in words.
     """

@@ -24,7 +24,7 @@ from zoo.paths import without_paths
 
 @dataclass(frozen=True)
 class Publication:
-    """A model as it is sent to the Hub, and the Hub's answer.
+    """The files that are sent to the Hub for a model, and the Hub's answer.
 
     Attributes:
         repository: The repository, `org/name`.

@@ -26,7 +26,7 @@ COLOURS = (
     *("#4a7bdc", "#d9622b", "#2b9348", "#a463bd", "#d6417b"),
     *("#0f9aa5", "#a37b00", "#8d6e63", "#e53935", "#7690a0"),
 )
-"""Readable on white and on dark."""
+"""Colours of classes and series, readable on white and on dark."""
 OTHER = "#b4bcc6"
 GUIDE = "#8a94a3"
 INK, LIGHT_INK = "#1d2430", "#e4e8ee"
@@ -42,7 +42,7 @@ STYLE: Any = {
 }
 
 Point = tuple[float, float, tuple[float, float] | None]
-"""Place on the axis, mean, and the mean's interval (None where there is none)."""
+"""The place on the axis, the mean, and the mean's interval (None if it has no interval)."""
 
 
 def check_matplotlib() -> None:
@@ -187,7 +187,7 @@ def scatter(series: Sequence[Sequence[tuple[float, float]]], x_label: str, y_lab
 def trend(points: Sequence[Point], line: tuple[float, float] | None, x_label: str, y_label: str) -> bytes:
     """Draw means with their intervals, numbered from 1 (SVG).
 
-    Points of one place are drawn side by side, so that their intervals can be told apart.
+    Points with the same place are drawn side by side, so that their intervals do not overlap.
 
     Args:
         points: the means.

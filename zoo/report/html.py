@@ -94,12 +94,12 @@ class StripPlaces:
 
 @dataclass(frozen=True)
 class ForestLine:
-    """One mean of a forest plot with its interval.
+    """A mean of a forest plot with its interval.
 
     Attributes:
         label: the text before the strip.
         mean: the mean.
-        interval: its interval, None where there is none.
+        interval: its interval, None if it has no interval.
         note: small text below the label.
         mark: the text after the strip.
         tone: "good" for green, "bad" for red, else neither.

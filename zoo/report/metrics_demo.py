@@ -1,8 +1,8 @@
-"""What each metric sees: three embeddings (clustered well, less so and hardly) and single rankings, with their scores.
+"""The demonstration of what each metric sees: three embeddings and single rankings, with their scores.
 
-R@1 asks for one relative near each query, NMI and F1 ask which cluster a point falls into; neither sees how far apart
-clusters lie. R-precision and MAP@R do (Musgrave et al. 2020, A Metric Learning Reality Check, proposes them for that).
-The points are made here; no paper published them.
+The embeddings are clustered well, less so and hardly. R@1 looks for one relative near each query, NMI and F1 for the
+cluster of a point; neither sees the distance between clusters. R-precision and MAP@R do (Musgrave et al. 2020, A Metric
+Learning Reality Check, proposes them for that). The points are made here; no paper published them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from zoo.report.html import Paragraph, Picture, Section, page
 
 CLASSES, POINTS_PER_CLASS = 8, 30
 SHARES = {"well clustered": 0.3, "less so": 0.75, "hardly": 0.94}
-"""The share of its sector of the plane that each class fills; above a half, a query at a class's edge has strangers
-nearer than its farthest relatives."""
+"""The share of its sector of the plane that each class fills. Above a half, a query at the edge of its class is
+nearer to other classes than to its farthest relatives."""
 
 METRICS = {
     "recall_at_1": "R@1",
@@ -32,7 +32,7 @@ METRICS = {
     "r_precision": "R-precision",
     "map_at_r": "MAP@R",
 }
-"""Printed names by key of `zoo.evaluation`. F1 is of the clusters that NMI is of."""
+"""Printed names by key of `zoo.evaluation`. F1 and NMI measure the same clusters."""
 RANKING_METRICS = {name: METRICS[name] for name in ("recall_at_1", "r_precision", "map_at_r")}
 
 RELATIVES = 10
@@ -42,7 +42,7 @@ RANKINGS = {
     "the 1st and the 2nd": (1, 2),
     "all ten": tuple(range(1, RELATIVES + 1)),
 }
-"""Ranks among the first ten at which a query with ten relatives finds them."""
+"""Ranks of relatives among the first ten results of a query with ten relatives."""
 
 ABOUT = (
     f"Classes are colours, {POINTS_PER_CLASS} points each. Similarity is the cosine: only the direction from the "
@@ -53,7 +53,15 @@ ABOUT = (
 
 @dataclass(frozen=True)
 class ToyEmbedding:
-    """points: float64 [n, 2]; labels: int64 [n]; share: as in SHARES; metrics: those of METRICS."""
+    """A made-up embedding and its scores.
+
+    Attributes:
+        name: the key in SHARES.
+        share: the value in SHARES.
+        points: float64 [n, 2].
+        labels: int64 [n].
+        metrics: the scores in METRICS.
+    """
 
     name: str
     share: float
@@ -64,7 +72,13 @@ class ToyEmbedding:
 
 @dataclass(frozen=True)
 class ToyRanking:
-    """ranks: those of the relatives that are found, from 1; metrics: those of RANKING_METRICS."""
+    """A made-up ranking and its scores.
+
+    Attributes:
+        name: the key in RANKINGS.
+        ranks: the ranks of the relatives, from 1.
+        metrics: the scores in RANKING_METRICS.
+    """
 
     name: str
     ranks: tuple[int, ...]
@@ -96,9 +110,9 @@ def scores_of(ranks: Sequence[int], relatives: int = RELATIVES) -> dict[str, flo
 def sectors(share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Draw the points of all classes.
 
-    Each class has a sector, of which it fills the middle `share`, one point per step, shaken by half a step at most.
-    Similarity is the cosine, so that only directions count; a point's distance from the centre, .75 to 1.25, is only
-    for the eye. Between two classes there is always a wider gap than between neighbours of one class.
+    Each class has a sector and fills the middle `share` of it, one point per step, moved by at most half a step.
+    Similarity is the cosine, so only directions count; a point's distance from the centre, 0.75 to 1.25, is only for
+    the eye. The gap between two classes is always wider than between neighbours of one class.
 
     Args:
         share: the share of its sector that a class fills.

@@ -31,7 +31,7 @@ MAP_POINTS = 2000
 THUMBNAIL_SIZE = 128
 EXAMPLE_NEIGHBOURS = 6
 CALIBRATION_NEIGHBOURS, CALIBRATION_QUERIES = 10, 2000
-"""As a gallery calibrates itself: the nearest neighbours of this many queries, drawn at random where there are more."""
+"""The neighbours per query and the largest number of queries, drawn at random, as a gallery calibrates itself."""
 LOG_FILE = "log.jsonl"
 
 
@@ -91,7 +91,7 @@ def sections(
     unreadable: MutableMapping[str, ImageError] | None = None,
 ) -> list[Section]:
     """Return the sections of that page; arguments and errors are those of `report`."""
-    _check(mapping)
+    _check_projection(mapping)
     listed = len(dataset)
     rows, dataset = embed_dataset(model, dataset, batch_size, progress, {} if unreadable is None else unreadable)
     measured = dataclasses.replace(attribute_to_model(evaluate(rows, dataset), model), unreadable=listed - len(dataset))
@@ -158,7 +158,7 @@ def calibration_bins(rows: np.ndarray, dataset: Dataset) -> list[Bin]:
         dataset: the images with their classes.
 
     Returns:
-        The bins; none where either half allows no fit, as with fewer than four classes.
+        The bins; empty if a half allows no fit, as with fewer than four classes.
     """
     queries, similarities, neighbours = query_neighbours(rows, dataset, CALIBRATION_NEIGHBOURS)
     chosen = np.sort(np.random.default_rng(0).permutation(len(queries))[:CALIBRATION_QUERIES])
@@ -201,7 +201,7 @@ def recall_by_epoch(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def recalls_of(records: Iterable[dict[str, Any]]) -> dict[str, list[tuple[int, float]]]:
-    """Return the same from records of epochs."""
+    """Return `recall_by_epoch` of records of epochs."""
     curves: dict[str, list[tuple[int, float]]] = {}
     for record in records:
         for key, value in record.items():
@@ -210,7 +210,7 @@ def recalls_of(records: Iterable[dict[str, Any]]) -> dict[str, list[tuple[int, f
     return curves
 
 
-def _check(mapping: str) -> None:
+def _check_projection(mapping: str) -> None:
     """Check the projection before anything is embedded, which may take long."""
     if mapping not in PROJECTIONS:
         message = f"unknown projection {mapping!r}; expected {' or '.join(PROJECTIONS)}."
@@ -303,7 +303,7 @@ def _projection(rows: np.ndarray, mapping: str) -> tuple[np.ndarray, str]:
 
 
 def _colour_groups(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the colour number of each label [n], -1 for none, and the evenly spaced labels that have a colour."""
+    """Return the colour number of each label [n], -1 for grey, and the evenly spaced labels that have a colour."""
     classes = np.unique(labels)
     coloured = classes[np.unique(np.linspace(0, len(classes) - 1, len(figures.COLOURS)).astype(int))]
     places = np.searchsorted(coloured, labels)

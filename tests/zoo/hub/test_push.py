@@ -106,7 +106,7 @@ def test_a_second_push_sends_changes_and_removes_missing_files(hub: Hub, copy: P
 
 
 def test_large_files_use_xet_if_its_client_is_installed(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As to the real Hub, unless HF_HUB_DISABLE_XET is set: chunks to a store, then one commit that names SHA-256s."""
+    """The client sends chunks to a store, then one commit with SHA-256s, unless HF_HUB_DISABLE_XET is set."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", False)
     monkeypatch.delenv("SSL_CERT_DIR")  # its client wants certificates, if only to hold them
     zoo.push(MODEL, "org/toy")

@@ -1,4 +1,4 @@
-"""Means on one axis, and correlations as a coloured table."""
+"""Forest plots and correlation tables in HTML."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_single_value_has_an_axis_too():
     assert 'left:50.00%"' in render(plot)
 
 
-def test_correlations_are_pearsons():
+def test_correlations_are_those_of_scipy():
     a, b, c = np.random.default_rng(0).normal(size=(3, 9))
     columns = {"a": a, "b": b, "c": c}
     html = render(HeatMap(list(columns), correlation_triangle(columns)))

@@ -1,4 +1,4 @@
-"""What each metric sees, against scikit-learn, pytorch-metric-learning, single steps and hand calculation."""
+"""The metrics demo, compared with scikit-learn, pytorch-metric-learning, single steps and hand calculations."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from zoo.report.metrics_demo import CLASSES, POINTS_PER_CLASS, SHARES, draw, emb
 
 def test_rankings_by_hand() -> None:
     """MAP@R of two relatives of ten, at ranks 1 and 10: (1/1 + 2/10) / 10."""
-    found = [tuple(each.metrics[name] for name in ("recall_at_1", "r_precision", "map_at_r")) for each in rankings()]
-    assert found == [pytest.approx(each) for each in ((1, 0.1, 0.1), (1, 0.2, 0.12), (1, 0.2, 0.2), (1, 1, 1))]
+    scores = [tuple(item.metrics[name] for name in ("recall_at_1", "r_precision", "map_at_r")) for item in rankings()]
+    assert scores == [pytest.approx(expected) for expected in ((1, 0.1, 0.1), (1, 0.2, 0.12), (1, 0.2, 0.2), (1, 1, 1))]
 
 
 def test_rankings_by_single_steps() -> None:
@@ -42,10 +42,10 @@ def test_rankings_by_single_steps() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_first_three_agree_and_the_others_do_not(seed: int) -> None:
+def test_three_metrics_agree_and_two_differ(seed: int) -> None:
     well, less, hardly = embeddings(seed)
-    for each in (well, less, hardly):
-        assert [each.metrics[name] for name in ("recall_at_1", "nmi", "f1_clusters")] == pytest.approx([1, 1, 1])
+    for item in (well, less, hardly):
+        assert [item.metrics[name] for name in ("recall_at_1", "nmi", "f1_clusters")] == pytest.approx([1, 1, 1])
     for name in ("r_precision", "map_at_r"):
         assert well.metrics[name] == 1
         assert less.metrics[name] < 0.9
@@ -54,29 +54,32 @@ def test_the_first_three_agree_and_the_others_do_not(seed: int) -> None:
 
 
 @pytest.mark.parametrize("place", range(len(SHARES)))
-def test_every_score_is_that_of_other_libraries(place: int) -> None:
-    each = embeddings()[place]
-    unit = each.points / np.linalg.norm(each.points, axis=1, keepdims=True)
+def test_scores_are_those_of_other_libraries(place: int) -> None:
+    item = embeddings()[place]
+    unit = item.points / np.linalg.norm(item.points, axis=1, keepdims=True)
     clusters = KMeans(CLASSES, n_init=20, random_state=0).fit_predict(unit)
-    ((_, both_apart), (apart, both)) = pair_confusion_matrix(each.labels, clusters)
-    assert each.metrics["nmi"] == pytest.approx(normalized_mutual_info_score(each.labels, clusters))
-    assert each.metrics["f1_clusters"] == pytest.approx(2 * both / (2 * both + both_apart + apart))
+    ((_, both_apart), (apart, both)) = pair_confusion_matrix(item.labels, clusters)
+    assert item.metrics["nmi"] == pytest.approx(normalized_mutual_info_score(item.labels, clusters))
+    assert item.metrics["f1_clusters"] == pytest.approx(2 * both / (2 * both + both_apart + apart))
     names = ("precision_at_1", "r_precision", "mean_average_precision_at_r")
     calculator = AccuracyCalculator(include=names, k="max_bin_count", knn_func=CustomKNN(CosineSimilarity()))
-    found = calculator.get_accuracy(torch.from_numpy(unit), torch.from_numpy(each.labels))
-    ours = [each.metrics[name] for name in ("recall_at_1", "r_precision", "map_at_r")]
-    assert ours == pytest.approx([found[name] for name in names], abs=1e-6)
+    theirs = calculator.get_accuracy(torch.from_numpy(unit), torch.from_numpy(item.labels))
+    ours = [item.metrics[name] for name in ("recall_at_1", "r_precision", "map_at_r")]
+    assert ours == pytest.approx([theirs[name] for name in names], abs=1e-6)
 
 
-def test_classes_that_touch_tend_to_three_quarters_and_eleven_sixteenths(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A query at t of its class's width from the nearest edge, t <= 1/2: the R nearest reach 1/2 to each side, and
-    1/2 - t of them are strangers; the mean of 1/2 + t is 3/4. MAP@R counts 2 t at precision 1 and then, at each
-    distance r from t to 1/2, one in two at precision (t + r) / 2 r; over all t that makes 11/16."""
+def test_the_limit_of_classes_that_touch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calculate the limit for many points per class.
+
+    A query is at t of its class's width from the nearest edge, t <= 1/2. Its R nearest reach 1/2 to each side, and
+    1/2 - t of them are of other classes; the mean of 1/2 + t is 3/4. MAP@R counts 2 t at precision 1 and then, at each
+    distance r from t to 1/2, one in two at precision (t + r) / 2 r; over all t that makes 11/16.
+    """
     monkeypatch.setattr(metrics_demo, "POINTS_PER_CLASS", 400)
     points, labels = sectors(1.0, 0)
-    found = metrics_demo.retrieval_metrics(points, labels, k=(1,))
-    assert found["r_precision"] == pytest.approx(3 / 4, abs=0.003)
-    assert found["map_at_r"] == pytest.approx(11 / 16, abs=0.003)
+    scores = metrics_demo.retrieval_metrics(points, labels, k=(1,))
+    assert scores["r_precision"] == pytest.approx(3 / 4, abs=0.003)
+    assert scores["map_at_r"] == pytest.approx(11 / 16, abs=0.003)
 
 
 @pytest.mark.parametrize("share", SHARES.values())
@@ -100,8 +103,8 @@ def test_the_command_prints_both_tables(capsys: pytest.CaptureFixture[str]) -> N
     assert ["the", "1st", "and", "the", "10th", "100.0", "20.0", "12.0"] in rows
     assert main(["benchmark", "metrics", "--json", "--seed", "1"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert [each["metrics"] for each in printed["embeddings"]] == [each.metrics for each in embeddings(1)]
-    assert [each["found"] for each in printed["rankings"]] == [[1], [1, 10], [1, 2], list(range(1, 11))]
+    assert [row["metrics"] for row in printed["embeddings"]] == [item.metrics for item in embeddings(1)]
+    assert [row["found"] for row in printed["rankings"]] == [[1], [1, 10], [1, 2], list(range(1, 11))]
 
 
 def test_pictures_and_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,13 +120,13 @@ def test_pictures_and_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert (tmp_path / "m.PDF").read_bytes().startswith(b"%PDF")
     reader = Reader((tmp_path / "m.html").read_text())
     assert [tag for tag, _ in reader.tags].count("img") == len(SHARES)
-    for says in ("no paper's", "72.0", "the 1st and the 10th", "12.0"):
-        assert says in reader.text
+    for text in ("no paper's", "72.0", "the 1st and the 10th", "12.0"):
+        assert text in reader.text
     assert draw(embeddings(), rankings(), "svg") == (tmp_path / "new" / "m.svg").read_bytes()
 
 
-def test_it_needs_zoo_alone() -> None:
-    """The tables, in a process of its own, so that what it loads can be seen."""
+def test_the_tables_need_only_numpy() -> None:
+    """Print the tables in a new process, to see the modules that it loads."""
     code = """
 import sys
 from zoo.cli.main import main

@@ -1,3 +1,5 @@
+"""The report of a model: one page that needs nothing else, with searches, projections and scores checked by hand."""
+
 from __future__ import annotations
 
 import base64
@@ -44,7 +46,7 @@ VOID = {"meta", "img"}
 
 
 class Reader(HTMLParser):
-    """Every tag with its attributes, the text, and whether each tag is closed in order."""
+    """The tags of a page with their attributes, and its text; every tag must be closed in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -91,8 +93,8 @@ def reader(html: str) -> Reader:
     return Reader(html)
 
 
-def test_nothing_is_asked_of_anywhere(html, reader):
-    """No element that loads, no address but data: in any attribute, none in the style, and a policy that says so."""
+def test_the_page_requests_nothing(html, reader):
+    """Check elements, addresses in attributes and style, and the page's policy."""
     assert not {"script", "link", "iframe", "object", "embed", "base", "form", "a"} & {tag for tag, _ in reader.tags}
     for tag, attributes in reader.tags:
         for key, value in attributes.items():
@@ -115,7 +117,7 @@ def test_a_label_with_markup_is_text(html, reader):
     assert any(toys.HTML_LABEL in caption for caption in captions)
 
 
-def test_the_scores_are_those_of_evaluate(toy, reader):
+def test_scores_are_those_of_evaluate(toy, reader):
     measured = evaluate(*toy)
     for name, value in measured.metrics.items():
         low, high = measured.intervals[name]
@@ -159,7 +161,7 @@ def test_sections_and_marks(reader):
     assert len(marks) == marks.count("") * 7
 
 
-def test_equal_input_gives_an_equal_page_but_for_the_date(toy, html):
+def test_equal_input_gives_an_equal_page_except_for_the_date(toy, html):
     def undated(text: str) -> str:
         return re.sub(r"\d{4}-\d\d-\d\dT[\d:]+\+00:00", "", text)
 
@@ -172,14 +174,14 @@ def test_an_unknown_map_is_refused(toy):
 
 
 @pytest.mark.parametrize(("module", "mapping"), [("matplotlib", "pca"), ("sklearn", "tsne")])
-def test_what_is_not_installed_is_said_before_anything_is_embedded(toy, monkeypatch, module, mapping):
+def test_a_missing_library_is_reported_before_anything_is_embedded(toy, monkeypatch, module, mapping):
     monkeypatch.setitem(sys.modules, module, None)
     model = dataclasses.replace(toy[0], run=lambda _: pytest.fail("embedded"))
     with raises(MissingDependencyError):
         report(model, toy[1], mapping=mapping)
 
 
-def test_tsne_where_scikit_learn_is(toy):
+def test_tsne(toy):
     rows = toy[0].embed(toy[1].images)
     plane = tsne(rows)
     assert plane.shape == (24, 2)
@@ -201,7 +203,7 @@ def test_principal_components_are_scikit_learns():
 
 
 @pytest.mark.parametrize("rows", [np.zeros((3, 2)), np.ones((1, 4)), np.arange(4.0)[:, None]])
-def test_principal_components_of_little(rows):
+def test_principal_components_of_few_rows_or_columns(rows):
     plane, share = principal_components(rows)
     assert plane.shape == (len(rows), 2)
     assert share == pytest.approx(1)
@@ -218,20 +220,20 @@ def test_searches_by_hand():
     """On the circle at 0, 10, 30 and 90 degrees: neighbours by angle, the query left out by its index."""
     angles = np.radians([0, 10, 30, 90])
     rows = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-    found = example_searches(rows, dataset_of([0, 1, 0, 1]))
-    assert [list(example.neighbours) for example in found] == [[1, 2, 3], [0, 2, 3], [1, 0, 3], [2, 1, 0]]
-    assert [list(example.hits) for example in found][3] == [False, True, False]
-    np.testing.assert_allclose(found[0].similarities, np.cos(angles[1:]), atol=1e-6)
+    searches = example_searches(rows, dataset_of([0, 1, 0, 1]))
+    assert [list(example.neighbours) for example in searches] == [[1, 2, 3], [0, 2, 3], [1, 0, 3], [2, 1, 0]]
+    assert [list(example.hits) for example in searches][3] == [False, True, False]
+    np.testing.assert_allclose(searches[0].similarities, np.cos(angles[1:]), atol=1e-6)
 
 
 def test_queries_search_the_gallery_alone():
     angles = np.radians([0, 10, 30, 90])
     rows = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-    found = example_searches(rows, dataset_of([0, 1, 0, 1], query=np.array([1, 1, 0, 0])))
-    assert [(example.query, list(example.neighbours)) for example in found] == [(0, [2, 3]), (1, [2, 3])]
+    searches = example_searches(rows, dataset_of([0, 1, 0, 1], query=np.array([1, 1, 0, 0])))
+    assert [(example.query, list(example.neighbours)) for example in searches] == [(0, [2, 3]), (1, [2, 3])]
 
 
-def test_half_of_the_examples_are_failures_where_there_are_any():
+def test_half_of_the_examples_are_failures_if_there_are_enough():
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(200, 3)).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
@@ -256,7 +258,7 @@ def test_logs(tmp_path, text, expected):
     assert recall_by_epoch(tmp_path) == expected
 
 
-def test_no_log_and_one_that_is_no_text(tmp_path: Path):
+def test_missing_and_binary_logs(tmp_path: Path):
     assert recall_by_epoch(tmp_path) == {}
     (tmp_path / "log.jsonl").write_bytes(b"\xff")
     assert recall_by_epoch(tmp_path) == {}

@@ -1,4 +1,4 @@
-"""The reliability of p_same in a model's report, against loops, scikit-learn's logistic curve and a hand-made case."""
+"""The reliability of p_same in a model's report, compared with loops, scikit-learn and a hand calculation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def case() -> tuple[np.ndarray, np.ndarray]:
 
 
 def pairs_by_loops(rows: np.ndarray, labels: np.ndarray) -> list[list[tuple[float, bool]]]:
-    """For each row the cosine of its ten nearest others, and whether they share its class."""
+    """Return for each row the cosines of its ten nearest others, and whether they share its class."""
     out = []
     for i, row in enumerate(rows.astype(np.float64)):
         others = [(float(row @ rows[j].astype(np.float64)), labels[i] == labels[j]) for j in range(len(rows)) if j != i]
@@ -40,7 +40,7 @@ def pairs_by_loops(rows: np.ndarray, labels: np.ndarray) -> list[list[tuple[floa
 
 
 def curve(pairs: list[tuple[float, bool]]) -> LogisticRegression:
-    """Platt's: targets a little off 0 and 1, as weights of the two outcomes."""
+    """Fit Platt's curve: targets a little off 0 and 1, as weights of the two outcomes."""
     similar, same = np.array([p[0] for p in pairs])[:, None], np.array([p[1] for p in pairs])
     targets = np.where(same, (same.sum() + 1) / (same.sum() + 2), 1 / ((~same).sum() + 2))
     model = LogisticRegression(C=1e9, tol=1e-10, max_iter=10_000)
@@ -53,60 +53,62 @@ def expected(case: tuple[np.ndarray, np.ndarray]) -> list[Bin]:
     rows, labels = case
     searches, tenths = pairs_by_loops(rows, labels), [[] for _ in range(10)]
     for half in (0, 1):
-        fitted = curve([pair for one, label in zip(searches, labels, strict=True) if label % 2 == half for pair in one])
-        for one, label in zip(searches, labels, strict=True):
-            for similarity, same in one if label % 2 != half else ():
+        fitted = curve(
+            [pair for pairs, label in zip(searches, labels, strict=True) if label % 2 == half for pair in pairs]
+        )
+        for pairs, label in zip(searches, labels, strict=True):
+            for similarity, same in pairs if label % 2 != half else ():
                 chance = float(fitted.predict_proba([[similarity]])[0, 1])
                 tenths[int(10 * chance)].append((chance, same))
-    told = [(np.mean([p for p, _ in some]), np.mean([s for _, s in some]), len(some)) for some in tenths if some]
-    return [Bin(float(chance), float(share), count) for chance, share, count in told]
+    return [
+        Bin(float(np.mean([p for p, _ in pairs])), float(np.mean([s for _, s in pairs])), len(pairs))
+        for pairs in tenths
+        if pairs
+    ]
 
 
-def test_the_diagram_is_that_of_loops_and_of_scikit_learns_curve(
-    case: tuple[np.ndarray, np.ndarray], expected: list[Bin]
-) -> None:
-    found = calibration_bins(case[0], dataset_of(case[1]))
-    assert len(found) > 5
-    for ours, theirs in zip(found, expected, strict=True):
+def test_bins_are_those_of_loops_and_scikit_learn(case: tuple[np.ndarray, np.ndarray], expected: list[Bin]) -> None:
+    bins = calibration_bins(case[0], dataset_of(case[1]))
+    assert len(bins) > 5
+    for ours, theirs in zip(bins, expected, strict=True):
         assert ours.count == theirs.count
         assert (ours.probability, ours.share) == pytest.approx((theirs.probability, theirs.share), abs=1e-3)
 
 
-def test_the_section_says_promised_observed_and_the_error(
-    case: tuple[np.ndarray, np.ndarray], expected: list[Bin]
-) -> None:
+def test_the_section_has_the_bins_and_the_error(case: tuple[np.ndarray, np.ndarray], expected: list[Bin]) -> None:
     section = calibration_section(case[0], dataset_of(case[1]))
     body = page("", [section]).split("<main>")[1]
     cells = [float(cell) for cell in re.findall(r'<td class="number">([\d.,]+)</td>', body)]
-    wanted = [value for one in expected for value in (one.probability, one.share, one.count)]
+    wanted = [value for bin_ in expected for value in (bin_.probability, bin_.share, bin_.count)]
     assert cells == pytest.approx(wanted, abs=2e-3)
-    error = sum(one.count * abs(one.probability - one.share) for one in expected) / (160 * CALIBRATION_NEIGHBOURS)
-    (told,) = re.findall(r"calibration error ([\d.]+)\.", body)
-    assert float(told) == pytest.approx(error, abs=2e-3)
+    error = sum(bin_.count * abs(bin_.probability - bin_.share) for bin_ in expected) / (160 * CALIBRATION_NEIGHBOURS)
+    (printed,) = re.findall(r"calibration error ([\d.]+)\.", body)
+    assert float(printed) == pytest.approx(error, abs=2e-3)
     assert "1,600 neighbours" in body
     assert body.count("data:image/svg+xml") == 1
 
 
 def test_by_hand() -> None:
-    """Four classes of three on the axes, exactly apart: near neighbours are of the class, and none of the others."""
+    """Four classes of three rows on the axes: all near neighbours are of the query's class."""
     labels = np.repeat(np.arange(4), 3)
-    found = calibration_bins(np.eye(4, dtype=np.float32)[labels], dataset_of(labels))
+    bins = calibration_bins(np.eye(4, dtype=np.float32)[labels], dataset_of(labels))
     # Of ten neighbours of each of the twelve two are at cosine 1, and eight, of other classes, at cosine 0. Platt's
     # targets for the six queries of a half: 13 / 14 for the 12 of the class, 1 / 50 for the 48 others.
-    assert [(one.share, one.count) for one in found] == [(0.0, 96), (1.0, 24)]
-    assert [one.probability for one in found] == pytest.approx([1 / 50, 13 / 14], abs=1e-4)
+    assert [(bin_.share, bin_.count) for bin_ in bins] == [(0.0, 96), (1.0, 24)]
+    assert [bin_.probability for bin_ in bins] == pytest.approx([1 / 50, 13 / 14], abs=1e-4)
 
 
-def test_only_queries_search_where_there_are_some(case: tuple[np.ndarray, np.ndarray]) -> None:
+def test_only_queries_search(case: tuple[np.ndarray, np.ndarray]) -> None:
     rows, labels = case
-    asks = (np.arange(160) % 4 == 0).astype(np.int64)
+    is_query = (np.arange(160) % 4 == 0).astype(np.int64)
     assert (
-        sum(one.count for one in calibration_bins(rows, dataset_of(labels, query=asks))) == 40 * CALIBRATION_NEIGHBOURS
+        sum(bin_.count for bin_ in calibration_bins(rows, dataset_of(labels, query=is_query)))
+        == 40 * CALIBRATION_NEIGHBOURS
     )
 
 
 @pytest.mark.parametrize("classes", [1, 3])
-def test_too_few_classes_are_said(case: tuple[np.ndarray, np.ndarray], classes: int) -> None:
+def test_too_few_classes_are_reported(case: tuple[np.ndarray, np.ndarray], classes: int) -> None:
     rows, labels = case
     section = calibration_section(rows[labels < classes], dataset_of(labels[labels < classes]))
     body = page("", [section]).split("<main>")[1]
