@@ -7,8 +7,7 @@ import pytest
 
 from tests.serving import toys
 from tests.zoo import exact_layer
-from tests.zoo.hub_client import connected
-from tests.zoo.hub_world import FILES, World
+from tests.zoo.hub_client import FILES, World, connected
 from zoo.evaluation import knn_int8
 from zoo.evaluation.knn_int8 import coarse_products_work
 

@@ -1,4 +1,4 @@
-"""A Hub on loopback: what huggingface_hub asks for to fetch repositories and to write them, with faults on request."""
+"""A Hub on loopback: the routes with which huggingface_hub reads and writes repositories, with faults on request."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class _Server(ThreadingHTTPServer):
-    request_queue_size = 64  # else connections beside one another are refused, and made again a second later
+    request_queue_size = 64  # otherwise concurrent connections are refused and repeated a second later
 
 
 @contextmanager
 def running() -> Iterator[Hub]:
-    """An empty Hub that listens at its `url`."""
+    """Run an empty Hub that listens at its `url`."""
     hub = Hub()
     server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
     Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
@@ -42,7 +42,7 @@ def running() -> Iterator[Hub]:
 
 @contextmanager
 def serving(files: dict[str, bytes]) -> Iterator[tuple[str, list[str]]]:
-    """Serve `files` ("org/name/file" to content) as repositories; the address, and the paths asked for as they come."""
+    """Serve `files` ("org/name/file" to content) as repositories; yield the address and the growing list of paths."""
     with running() as hub:
         for path, data in files.items():
             name, file = re.fullmatch(r"([^/]+/[^/]+)/(.+)", path).groups()  # type: ignore[union-attr]
@@ -52,6 +52,8 @@ def serving(files: dict[str, bytes]) -> Iterator[tuple[str, list[str]]]:
 
 
 class RefusalError(Exception):
+    """An answer with an error status, its code and its message."""
+
     def __init__(self, status: int, code: str | None = None, message: str | None = None) -> None:
         self.status, self.code, self.message = status, code, message
 
@@ -85,8 +87,8 @@ class _Handler(BaseHTTPRequestHandler):
             if self.fault.status:
                 return self.reply(self.fault.status, self.fault.body or b"", self.refusal(self.fault.code))
             self.route(parts.path)
-        except RefusalError as no:
-            self.reply(no.status, (no.message or "").encode(), self.refusal(no.code, no.message))
+        except RefusalError as error:
+            self.reply(error.status, (error.message or "").encode(), self.refusal(error.code, error.message))
 
     def read(self) -> bytes:
         if self.headers.get("Transfer-Encoding") != "chunked":
@@ -141,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
     # Reading
 
     def repository(self, name: str, file: bool = False) -> Repository:
-        """The repository that may be read; what may not be seen is said not to be there, as the real Hub does."""
+        """Return a repository that the token may read; as on the real Hub, a hidden one seems not to exist."""
         if self.token not in (None, self.hub.token, self.hub.reader):
             raise RefusalError(401, message="Invalid credentials in Authorization header")
         repository = self.hub.repositories.get(name)
@@ -187,7 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.hub.xet:
             route = f"{self.hub.url}/api/models/{name}/xet-read-token/{sha}"
             linked |= {"X-Xet-Hash": sha256(data), "Link": f'<{route}>; rel="xet-auth"'}
-        # Large files lie on another host, to which no token may go.
+        # Large files are on another host, which must not get a token.
         cdn = self.hub.url.replace("127.0.0.1", "localhost")
         return self.reply(302, b"", {**linked, "Location": f"{cdn}/cdn/{sha256(data)}/{file}"})
 
@@ -300,7 +302,7 @@ class _Handler(BaseHTTPRequestHandler):
         if key == "file":
             files[value["path"]] = base64.b64decode(value["content"])
         elif key == "lfsFile":
-            # What came by Xet is there only as its name.
+            # Files that came by Xet exist only as their names.
             named = {value["oid"]: value["oid"].encode()} if self.hub.xorbs else {}
             files[value["path"]] = {**named, **self.hub.objects}[value["oid"]]
         elif key == "deletedFile":

@@ -1,4 +1,4 @@
-"""What the Hub on loopback (`tests.zoo.hub_server`) knows: repositories, who asked for what, the faults to come."""
+"""The state of the Hub on loopback (`tests.zoo.hub_server`): repositories, requests, faults to come."""
 
 from __future__ import annotations
 
@@ -13,11 +13,17 @@ LFS = (".safetensors", ".onnx", ".bin")
 
 @dataclass
 class Fault:
-    """How the next `times` requests whose path holds `path` go wrong.
+    """A fault of the next `times` requests with `path` in their path.
 
-    status, code, headers, body: answered instead. drop: the connection ends after so many bytes of the body, by a reset
-    where `reset`. stall: seconds of silence there. short: the body lacks so many bytes, and its stated length too.
-    flip: one byte of the body is another. drip: the body comes in eight pieces, with so many seconds before each.
+    Attributes:
+        path, times, method: The requests.
+        status, code, headers, body: The answer instead of the right one.
+        drop: The number of bytes of the body after which the connection ends.
+        reset: It ends by a reset.
+        stall: Seconds of silence before it ends.
+        short: The number of bytes by which the body and its stated length are too short.
+        flip: One byte of the body is changed.
+        drip: The body comes in eight pieces, with this many seconds before each.
     """
 
     path: str
@@ -37,6 +43,8 @@ class Fault:
 
 @dataclass
 class Request:
+    """A request that the Hub received."""
+
     method: str
     path: str
     range: str | None
@@ -50,7 +58,7 @@ class Request:
 
 @dataclass
 class Repository:
-    """`branches`: name -> commit; `commits`: commit -> its files."""
+    """A repository: branches (name -> commit) and commits (commit -> files)."""
 
     branches: dict[str, str] = field(default_factory=dict)
     commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
@@ -73,10 +81,14 @@ class Repository:
 
 @dataclass
 class Hub:
-    """`token` may write and read what is private, `reader` may read what is public.
+    """The Hub.
 
-    objects: what came by LFS, by SHA-256; xorbs: what came by Xet, chunks of several files, which are not taken apart.
-    xet: large files are offered by Xet too, as the real Hub does; who asks for its token is refused.
+    Attributes:
+        token: A token that may write, and read private repositories.
+        reader: A token that may read public repositories.
+        objects: Files that came by LFS, by SHA-256.
+        xorbs: Chunks of several files that came by Xet; they are not unpacked.
+        xet: Large files are offered by Xet too, as by the real Hub; requests for its token are refused.
     """
 
     repositories: dict[str, Repository] = field(default_factory=dict)
@@ -109,13 +121,13 @@ class Hub:
         return None
 
     def ranges(self, file: str) -> list[str | None]:
-        """The byte ranges that were asked of a file, in turn; None for the whole."""
+        """Return the requested byte ranges of a file in order; None for the whole file."""
         gets = [r for r in self.requests if r.method == "GET" and not is_redirect("GET", r.path)]
         return [r.range for r in gets if r.path.endswith(f"/{file}")]
 
 
 def is_redirect(method: str, path: str) -> bool:
-    """Whether what is asked for lies elsewhere, where it is asked for again."""
+    """Return whether a request is answered by the address of another host."""
     return method == "GET" and "/resolve/" in path and is_lfs(path)
 
 
@@ -124,7 +136,7 @@ def is_lfs(path: str) -> bool:
 
 
 def git_sha1(data: bytes) -> str:
-    """A file's name among git's objects."""
+    """Return git's name of a file."""
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
 

@@ -17,8 +17,8 @@ import pytest
 
 import zoo
 from tests.raising import raises
+from tests.zoo.hub_client import FILES, MODEL, WEIGHTS, World, assert_whole
 from tests.zoo.hub_state import Fault
-from tests.zoo.hub_world import FILES, MODEL, WEIGHTS, World, assert_whole
 from zoo.errors import CardError, HubError, HubUnreachableError, ModelNotFoundError, UsageError, ZooError
 from zoo.hub import download
 from zoo.hub.errors import convert_error

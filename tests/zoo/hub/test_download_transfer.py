@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 from huggingface_hub.utils._fixes import WeakFileLock
 
+from tests.zoo.hub_client import FILES, WEIGHTS, World, assert_whole
 from tests.zoo.hub_state import Fault, sha256
-from tests.zoo.hub_world import FILES, WEIGHTS, World, assert_whole
 from zoo.errors import HubError
 from zoo.hub import download
 from zoo.hub.download import DAY, remove_leftovers, without_xet

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import zoo
-from tests.zoo.hub_world import MODEL, World
+from tests.zoo.hub_client import MODEL, World
 from zoo.models.load import find_model
 from zoo.models.registry import cached_folder, reference
 from zoo.paths import SHIPPED
