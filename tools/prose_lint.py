@@ -23,8 +23,10 @@ CLEAN = (
     "demo.py",
     "deploy",
     "examples",
+    "exports",
     "serving/page",
     "tests/examples",
+    "tests/exports",
     "tests/tools",
     "tests/training/losses",
     "tests/training/methods",
@@ -32,6 +34,11 @@ CLEAN = (
     "tests/training/recipes",
     "tests/training/samplers",
     "tests/zoo/cli",
+    "tests/zoo/hub",
+    "tests/zoo/hub_client.py",
+    "tests/zoo/hub_server.py",
+    "tests/zoo/hub_state.py",
+    "tests/zoo/report",
     "tools",
     "training/losses",
     "training/methods",
@@ -39,6 +46,8 @@ CLEAN = (
     "training/recipes",
     "training/samplers",
     "zoo/cli",
+    "zoo/hub",
+    "zoo/report",
 )
 SUFFIXES = {".py", ".md", ".js", ".css", ".html", ".yaml", ".service", ".toml"}
 NAMES = {"Makefile", "Containerfile"}
