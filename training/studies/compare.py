@@ -69,7 +69,7 @@ class TrainedModel:
     parts: Sequence[Record] = field(default_factory=list)
 
     def view(self, name: str) -> TrainedModel | None:
-        """Return the model with its measurements of a view; None where there are none."""
+        """Return the model with its measurements of a view, or None without such measurements."""
         if name == WHOLE_EMBEDDING:
             return self
         results = [part for part in self.parts if part["view"] == name]
@@ -106,10 +106,14 @@ class Ours:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A published score next to ours, which is None unless the status is "measured".
+    """A published score next to ours.
 
-    status: "measured"; "not measured" where there is a model but not this metric; "not run" where there is no model;
-    "no recipe" where neither a model nor a study of this project measures the same.
+    Attributes:
+        table: the published table.
+        score: the published score.
+        status: "measured"; "not measured" for a model without this metric; "not run" without a model; "no recipe" if
+            neither a model nor a study of this project measures the same.
+        ours: our score if the status is "measured".
     """
 
     table: PublishedTable
@@ -242,11 +246,11 @@ def study_runs(folder: Path) -> list[TrainedModel]:
 
 
 def runs_of(recipe: str, runs: Iterable[TrainedModel]) -> list[TrainedModel]:
-    """Return the runs of a recipe, one per seed, by seed.
+    """Return one run of a recipe per seed, in the order of the seeds.
 
     The model named like the recipe sets the standard, unless it was trained with changes; where it is missing, the one
-    named RECIPE-seedN with the lowest N. Every other model or run whose recipe agrees in everything except name and
-    seed counts, whatever its name. Without a recipe.json (an ensemble, a model from elsewhere) the model stands alone.
+    named RECIPE-seedN with the lowest N. Every other model or run counts if its recipe agrees in everything except name
+    and seed. Without a recipe.json (an ensemble, a model from elsewhere) the model stands alone.
     A study's run of the recipe, of the last epoch and without settings first, sets a standard of its own; of the two
     groups the one with more seeds is returned.
     """
@@ -256,7 +260,7 @@ def runs_of(recipe: str, runs: Iterable[TrainedModel]) -> list[TrainedModel]:
 
 
 def runs_of_arm(study: str, arm: str, dataset: str, runs: Iterable[TrainedModel]) -> list[TrainedModel]:
-    """Return the runs of a study's arm on a data set, one per seed, by seed, of the least changed study.
+    """Return one run of a study's arm on a data set per seed, of the least changed study, in the order of the seeds.
 
     Runs of other studies count where the recipes agree.
     """
@@ -432,11 +436,11 @@ def _study_run(study: Path, name: str, result: Record, study_name: str | None) -
 
 def _selection_of_run(study: Path, result: Record) -> str:
     trained, models = result["training"][0], len(result["training"])
-    how = f"last of {trained['epochs']} epochs" if trained["epochs"] else "not trained"
+    selection = f"last of {trained['epochs']} epochs" if trained["epochs"] else "not trained"
     if result["selection"] != "last":
-        how = f"best epoch on held-out training classes ({trained['measured_epoch']} of {trained['epochs']})"
+        selection = f"best epoch on held-out training classes ({trained['measured_epoch']} of {trained['epochs']})"
     joined = f"{models} models joined, " if models > 1 else ""
-    return f"{joined}{how}, study {study.name}" + (
+    return f"{joined}{selection}, study {study.name}" + (
         f" with {', '.join(result['settings'])}" if result["settings"] else ""
     )
 

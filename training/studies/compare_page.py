@@ -80,7 +80,7 @@ FORMATS: dict[str, Callable[[Sequence[Comparison]], str]] = {
 
 
 def interval_text(metric: str, bounds: tuple[float, float] | None, over: str | None) -> str:
-    """Return the printed bounds and what they are over; empty where there are none."""
+    """Return the printed bounds and the population that they refer to; nothing without bounds."""
     if bounds is None:
         return ""
     low, high = (number_text(metric, bound) for bound in bounds)

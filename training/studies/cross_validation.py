@@ -101,7 +101,7 @@ def cross_validate(recipe: Recipe, validation: CrossValidation, folder: Path, wo
 
 
 def rerun(recipe: Recipe, validation: CrossValidation, folder: Path, workplace: Workplace) -> dict[str, Any]:
-    """Train one model per fold and test all of them (Reality, section 4.1), unless the result is there already.
+    """Train one model per fold and test all of them (Reality, section 4.1), unless the result exists.
 
     Queries and gallery are those of `zoo.evaluation.evaluate`.
 

@@ -76,7 +76,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether the study has its result."""
+        """True if the study has the run's result."""
         return self.name in self.results
 
     def result(self) -> Result:

@@ -26,9 +26,9 @@ Seeds = Mapping[int, float]
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean of n values, with the sample standard deviation and the 95 % Student-t interval of the mean.
+    """Mean of n values, their sample standard deviation, and the 95 % Student-t interval of the mean.
 
-    The last two are None for a single value.
+    A single value has neither a deviation nor an interval (None).
     """
 
     n: int

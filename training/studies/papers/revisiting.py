@@ -202,9 +202,10 @@ def _spectra() -> Study:
 
 
 def _mixup() -> Study:
-    pairs = ("margin", "ms", "softmax")
-    arms = [each for m in pairs for each in (arm(m), arm(m, "objective.method=mixup", label=f"{m} mixup"))]
-    claims = [Claim(f"manifold mixup hurts {m}", f"{m} mixup", m, lower=True) for m in pairs]
+    methods = ("margin", "ms", "softmax")
+    variants = [(arm(m), arm(m, "objective.method=mixup", label=f"{m} mixup")) for m in methods]
+    arms = [variant for pair in variants for variant in pair]
+    claims = [Claim(f"manifold mixup hurts {m}", f"{m} mixup", m, lower=True) for m in methods]
     return Study(
         "revisiting/appendix-f", "Manifold mixup", "Revisiting, appendix F", tuple(arms), (R1, DECAY), tuple(claims)
     )
