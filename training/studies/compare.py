@@ -80,7 +80,7 @@ class TrainedModel:
 
 
 @dataclass(frozen=True)
-class Ours:
+class MeasuredScore:
     """A score that was measured here.
 
     Attributes:
@@ -119,7 +119,7 @@ class Comparison:
     table: PublishedTable
     score: PublishedScore
     status: str
-    ours: Ours | None = None
+    ours: MeasuredScore | None = None
 
     @property
     def difference(self) -> float | None:
@@ -151,7 +151,7 @@ class OwnScore:
     dataset: str
     split: str
     metric: str
-    ours: Ours
+    ours: MeasuredScore
     difference: SeedDifference | None = None
 
 
@@ -159,7 +159,7 @@ Measurement = tuple[TrainedModel, Record]
 """A model and a measurement of it, as in results.json."""
 
 
-def compare(
+def compare_tables(
     tables: Iterable[PublishedTable], dataset: str | None = None, runs: Sequence[TrainedModel] | None = None
 ) -> list[Comparison]:
     """Compare each score of published tables with ours.
@@ -203,11 +203,11 @@ def own_scores(
     metrics = tuple(dict.fromkeys(metrics))
     base = None if against is None else _group_of(against, groups)
     rows = [
-        _own_score(group, base, place, metric, pairs)
+        _own_score(group, base, split, metric, measurements)
         for group in chosen
-        for place in _places(group, dataset)
+        for split in _measured_splits(group, dataset)
         for metric in metrics
-        if (pairs := newest(group, *place, metric))
+        if (measurements := newest_measurements(group, *split, metric))
     ]
     return sorted(rows, key=lambda row: (row.dataset, row.split, metrics.index(row.metric), row.name))
 
@@ -225,7 +225,7 @@ def find_runs(folders: Iterable[Path] = ()) -> list[TrainedModel]:
         UsageError: a folder does not exist.
     """
     own = home() / "studies"
-    models = [_model(model, model.folder) for model in list_models() if model.folder is not None]
+    models = [_read_model(model, model.folder) for model in list_models() if model.folder is not None]
     return [*models, *(run for folder in (*([own] if own.is_dir() else []), *folders) for run in study_runs(folder))]
 
 
@@ -242,10 +242,10 @@ def study_runs(folder: Path) -> list[TrainedModel]:
             f"there is no folder {folder}; name a study's folder, or one that contains studies.", code="no-such-folder"
         )
     studies = [folder] if (folder / RESULTS_FILE).is_file() else sorted(folder.iterdir())
-    return [run for study in studies for run in _study_runs(study)]
+    return [run for study in studies for run in _read_study_runs(study)]
 
 
-def runs_of(recipe: str, runs: Iterable[TrainedModel]) -> list[TrainedModel]:
+def runs_of_recipe(recipe: str, runs: Iterable[TrainedModel]) -> list[TrainedModel]:
     """Return one run of a recipe per seed, in the order of the seeds.
 
     The model named like the recipe sets the standard, unless it was trained with changes; where it is missing, the one
@@ -255,7 +255,7 @@ def runs_of(recipe: str, runs: Iterable[TrainedModel]) -> list[TrainedModel]:
     groups the one with more seeds is returned.
     """
     runs = list(runs)
-    named, studied = _standard(recipe, runs), _least_changed([run for run in runs if run.recipe == recipe], runs)
+    named, studied = _standard_model(recipe, runs), _least_changed([run for run in runs if run.recipe == recipe], runs)
     return max([] if named is None else seeds_of(named, runs), studied, key=len)
 
 
@@ -276,22 +276,22 @@ def seeds_of(standard: TrainedModel, runs: Iterable[TrainedModel]) -> list[Train
         return [standard]
     by_seed = {standard.seed: standard}
     for run in runs:
-        if run.settings is not None and _same_recipe(run.settings, standard.settings):
+        if run.settings is not None and _is_same_recipe(run.settings, standard.settings):
             by_seed.setdefault(run.seed, run)
     return sorted(by_seed.values(), key=lambda run: run.seed or 0)
 
 
-def newest(runs: Iterable[TrainedModel], dataset: str, split: str, metric: str) -> list[Measurement]:
+def newest_measurements(runs: Iterable[TrainedModel], dataset: str, split: str, metric: str) -> list[Measurement]:
     """Return the newest measurement of a metric of each run that has one, with torch in fp32 where there is one."""
-    return [(run, result) for run in runs if (result := _newest(run, dataset, split, metric)) is not None]
+    return [(run, result) for run in runs if (result := _newest_measurement(run, dataset, split, metric)) is not None]
 
 
-def ours_of(metric: str, measurements: Sequence[Measurement]) -> Ours:
+def average_measurements(metric: str, measurements: Sequence[Measurement]) -> MeasuredScore:
     """Return the mean of a metric over one or more measurements, one per seed."""
     values = [float(result["metrics"][metric]) for _, result in measurements]
     several = len(values) > 1
     interval = interval_over_seeds(values) if several else _interval_over_classes(measurements[0][1], metric)
-    return Ours(
+    return MeasuredScore(
         value=statistics.fmean(values),
         sd=statistics.stdev(values) if several else None,
         interval=interval,
@@ -307,15 +307,15 @@ def _comparison(table: PublishedTable, score: PublishedScore, models: Sequence[T
     if score.recipe is None and score.study is None:
         return Comparison(table, score, "no recipe")
     groups = _candidates(score, models)
-    pairs = max((newest(runs, score.dataset, score.split, score.metric) for runs in groups), key=len)
+    pairs = max((newest_measurements(runs, score.dataset, score.split, score.metric) for runs in groups), key=len)
     if not pairs:
         return Comparison(table, score, "not measured" if any(groups) else "not run")
-    return Comparison(table, score, "measured", ours_of(score.metric, pairs))
+    return Comparison(table, score, "measured", average_measurements(score.metric, pairs))
 
 
 def _candidates(score: PublishedScore, models: Sequence[TrainedModel]) -> list[list[TrainedModel]]:
     """Return the runs of the score's recipe, and those of its arm, each with the measurements of the score's view."""
-    groups = [] if score.recipe is None else [runs_of(score.recipe, models)]
+    groups = [] if score.recipe is None else [runs_of_recipe(score.recipe, models)]
     if score.study is not None and score.arm is not None:
         groups.append(runs_of_arm(score.study, score.arm, score.dataset, models))
     views = [[view for run in group if (view := run.view(score.view)) is not None] for group in groups]
@@ -323,7 +323,7 @@ def _candidates(score: PublishedScore, models: Sequence[TrainedModel]) -> list[l
     return [[run for run in group if run.dim == score.dim] for group in views]
 
 
-def _newest(run: TrainedModel, dataset: str, split: str, metric: str) -> Record | None:
+def _newest_measurement(run: TrainedModel, dataset: str, split: str, metric: str) -> Record | None:
     results = [
         result
         for result in run.results
@@ -342,7 +342,7 @@ def _protocol(run: TrainedModel, result: Record) -> str:
     return f"{run.selection}; {result['protocol']}; {result['runtime']} {result['precision']}"
 
 
-def _standard(recipe: str, runs: Sequence[TrainedModel]) -> TrainedModel | None:
+def _standard_model(recipe: str, runs: Sequence[TrainedModel]) -> TrainedModel | None:
     runs = [run for run in runs if run.curves is None and not run.changed]
     matches = [(SEEDED.fullmatch(run.name), run) for run in runs]
     numbered = [(int(match["seed"]), run) for match, run in matches if match and match["name"] == recipe]
@@ -360,12 +360,12 @@ def _least_changed(candidates: Sequence[TrainedModel], runs: Sequence[TrainedMod
     return max(groups, key=len, default=[])
 
 
-def _same_recipe(a: Record, b: Record) -> bool:
+def _is_same_recipe(a: Record, b: Record) -> bool:
     """Return whether two resolved recipes agree; a model's and an ensemble's, which share no key, do not."""
     return bool(a.keys() & b.keys()) and same_recipe(a, b)
 
 
-def _model(model: ModelInfo, folder: Path) -> TrainedModel:
+def _read_model(model: ModelInfo, folder: Path) -> TrainedModel:
     record = read_object(folder / "recipe.json")  # an unreadable one hides no score
     recipe = record.get("recipe")
     if not isinstance(recipe, dict):
@@ -387,18 +387,18 @@ def _selection_of_model(record: Record, recipe: Record) -> str:
     return f"last of {epochs} epochs"
 
 
-def _study_runs(study: Path) -> Iterator[TrainedModel]:
+def _read_study_runs(study: Path) -> Iterator[TrainedModel]:
     plan = read_object(study / "plan.json")
-    for name, result in sorted(_results(study), key=lambda pair: pair[0].split("/")):
+    for name, result in sorted(_read_results(study), key=lambda pair: pair[0].split("/")):
         try:
-            run = _study_run(study, name, {**_planned(plan, result), **result}, plan.get("study"))
+            run = _read_study_run(study, name, {**_facts_from_plan(plan, result), **result}, plan.get("study"))
         except (KeyError, TypeError, IndexError):
             continue
         if run is not None:
             yield run
 
 
-def _results(study: Path) -> Iterator[tuple[str, Record]]:
+def _read_results(study: Path) -> Iterator[tuple[str, Record]]:
     """Yield the run's name and the result of each line that can be read."""
     for line in complete_lines(study / RESULTS_FILE):
         try:
@@ -408,7 +408,7 @@ def _results(study: Path) -> Iterator[tuple[str, Record]]:
             continue
 
 
-def _study_run(study: Path, name: str, result: Record, study_name: str | None) -> TrainedModel | None:
+def _read_study_run(study: Path, name: str, result: Record, study_name: str | None) -> TrainedModel | None:
     """Return None where the trained recipe is not known. study_name: as in the study's plan."""
     if "resolved" not in result:
         return None
@@ -445,7 +445,7 @@ def _selection_of_run(study: Path, result: Record) -> str:
     )
 
 
-def _planned(plan: Record, result: Record) -> Record:
+def _facts_from_plan(plan: Record, result: Record) -> Record:
     """Return what results of earlier versions lack, from the study's plan with its recipes of the last epoch."""
     recipes = plan.get("recipes", {}).get(result.get("arm"))
     if not recipes or result.get("selection") != "last":
@@ -460,13 +460,15 @@ def _planned(plan: Record, result: Record) -> Record:
 def _own_score(
     group: Sequence[TrainedModel],
     base: Sequence[TrainedModel] | None,
-    place: tuple[str, str],
+    split: tuple[str, str],
     metric: str,
     measurements: Sequence[Measurement],
 ) -> OwnScore:
-    others = newest(base, *place, metric) if base is not None and base is not group else []
+    others = newest_measurements(base, *split, metric) if base is not None and base is not group else []
     difference = _seed_difference(measurements, others, metric)
-    return OwnScore(_group_name(group), group[0].dim, *place, metric, ours_of(metric, measurements), difference)
+    return OwnScore(
+        _group_name(group), group[0].dim, *split, metric, average_measurements(metric, measurements), difference
+    )
 
 
 def _seed_difference(
@@ -521,7 +523,7 @@ def _group_name(group: Sequence[TrainedModel]) -> str:
     return seeded["name"] if seeded and len(group) > 1 else shortest
 
 
-def _places(group: Sequence[TrainedModel], dataset: str | None) -> list[tuple[str, str]]:
+def _measured_splits(group: Sequence[TrainedModel], dataset: str | None) -> list[tuple[str, str]]:
     """Return the data sets and splits that the runs were measured on."""
-    places = {(result["dataset"], result["split"]) for run in group for result in run.results}
-    return sorted(place for place in places if None not in place and dataset in (None, place[0]))
+    splits = {(result["dataset"], result["split"]) for run in group for result in run.results}
+    return sorted(split for split in splits if None not in split and dataset in (None, split[0]))

@@ -48,13 +48,13 @@ def as_markdown(rows: Sequence[Comparison]) -> str:
 
 def as_csv(rows: Sequence[Comparison]) -> str:
     """Return one line per comparison, in fractions."""
-    lines = [{key: _flat(value) for key, value in _facts(row).items()} for row in rows]
+    lines = [{key: _csv_value(value) for key, value in _comparison_record(row).items()} for row in rows]
     return Table(list(lines[0]) if lines else (), [list(line.values()) for line in lines]).csv()
 
 
 def as_json(rows: Sequence[Comparison]) -> str:
     """Return the comparisons as JSON, in fractions."""
-    return json.dumps([_facts(row) for row in rows], indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps([_comparison_record(row) for row in rows], indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def as_html(rows: Sequence[Comparison], shown: Sequence[Section] = ()) -> str:
@@ -113,28 +113,28 @@ def _source(table: PublishedTable) -> str:
 
 
 def _table(rows: Sequence[Comparison]) -> Table:
-    return Table(COLUMNS, list(map(_cells, rows)), NUMBERS)
+    return Table(COLUMNS, list(map(_table_cells, rows)), NUMBERS)
 
 
-def _cells(row: Comparison) -> list[str]:
+def _table_cells(row: Comparison) -> list[str]:
     score, ours = row.score, row.ours
     head = [score.row, score.dataset, score.metric, number_text(score.metric, score.value, score.sd)]
     if ours is None or row.difference is None:
-        return [*head, row.status, "", "", "", _command(score) if row.status == "not run" else ""]
+        return [*head, row.status, "", "", "", _command_of(score) if row.status == "not run" else ""]
     value = number_text(score.metric, ours.value, ours.sd)
     interval = interval_text(score.metric, ours.interval, ours.over)
     difference = number_text(score.metric, row.difference, sign="+")
     return [*head, value, interval, str(len(ours.runs)), difference, ours.protocol]
 
 
-def _command(score: PublishedScore) -> str:
+def _command_of(score: PublishedScore) -> str:
     """Return the command that measures the score here."""
     if score.recipe is not None:
         return f"zoo train {score.recipe}"
     return f"zoo benchmark run {score.study} --dataset {score.dataset}"
 
 
-def _facts(row: Comparison) -> dict[str, Any]:
+def _comparison_record(row: Comparison) -> dict[str, Any]:
     """Return everything about a comparison for programs, in fractions."""
     score, ours = row.score, row.ours
     return {
@@ -167,17 +167,17 @@ def _facts(row: Comparison) -> dict[str, Any]:
     }
 
 
-def _flat(value: Any) -> Any:
+def _csv_value(value: Any) -> Any:
     return " ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _table_section(rows: Sequence[Comparison]) -> Section:
-    def place(row: Comparison) -> tuple[str, str]:
+    def dataset_and_metric(row: Comparison) -> tuple[str, str]:
         return row.score.dataset, row.score.metric
 
     plots = [
         Details(f"{metric} on {dataset}, as a picture", [ForestPlot(_forest_lines(list(group)))])
-        for (dataset, metric), group in groupby(sorted(rows, key=place), key=place)
+        for (dataset, metric), group in groupby(sorted(rows, key=dataset_and_metric), key=dataset_and_metric)
     ]
     table = rows[0].table
     return Section(_heading(table), [Paragraph(_source(table)), _table(rows), *plots])

@@ -145,8 +145,7 @@ def compare(
     runtime: Runtime = "torch",
 ) -> None:
     """compare published numbers with the models here"""
-    from training.studies.compare import compare as compare_tables
-    from training.studies.compare import find_runs
+    from training.studies.compare import compare_tables, find_runs
     from training.studies.compare_page import FORMATS, as_html
     from zoo.errors import UsageError
     from zoo.models.published import published_table, select_tables

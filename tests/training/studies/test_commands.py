@@ -60,7 +60,7 @@ def test_a_study_is_run_arm_by_arm_resumed_and_reported(
     assert f"2 finished runs taken over from {folder}." in capsys.readouterr().err
 
 
-def test_what_a_name_stands_for_in_part_is_said_before_it_is_run(
+def test_a_partial_study_is_announced_before_it_is_run(
     tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(papers.ALIASES, "diva/figure-4", ("toys/two",))
@@ -83,9 +83,9 @@ def test_a_folder_of_images_is_a_data_set_of_its_own(
     named = ("toys/two", "--dataset", "folder")
     with raises(UsageError, "no-data-folder"):
         run_here("benchmark run", *named)
-    for asked in (named, ("toys/two", "--dataset", "glyphs", "--set", "data.dataset=folder")):
+    for arguments in (named, ("toys/two", "--dataset", "glyphs", "--set", "data.dataset=folder")):
         with pytest.raises(DatasetError) as refusal:
-            run_here("benchmark run", *asked, "--data", f"{data}/train")
+            run_here("benchmark run", *arguments, "--data", f"{data}/train")
         assert f"{data}/train/test" in str(refusal.value)
     assert run_here("benchmark run", *named, "--data", data, "--seeds", "1", "--only", "margin", *small) == 0
     out = capsys.readouterr().out
@@ -110,14 +110,14 @@ def test_all_studies_of_a_name_are_run(
     monkeypatch.setitem(papers.ALIASES, "toys/figure-1", (toys.STUDY.name, other.name))
     begun = ("toys/figure-1", "--dataset", "glyphs", "--data", data, "--out", str(tmp_path), "--seeds", "1", *SETTINGS)
     assert run_here("benchmark run", *begun, "--only", "margin", "--quiet", "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [each["report"]["study"] for each in told] == ["toys/two", "toys/three"]
-    assert [each["folder"] for each in told] == [str(tmp_path / "toys-two"), str(tmp_path / "toys-three")]
+    outcomes = json.loads(capsys.readouterr().out)
+    assert [outcome["report"]["study"] for outcome in outcomes] == ["toys/two", "toys/three"]
+    assert [outcome["folder"] for outcome in outcomes] == [str(tmp_path / "toys-two"), str(tmp_path / "toys-three")]
     read = f"The images are those of the data set folder ({data}), the recipes those of glyphs."
-    assert read in told[0]["report"]["note"]
+    assert read in outcomes[0]["report"]["note"]
 
 
-def test_the_folder_lies_in_the_local_zoo_unless_named(own_zoo: Path, data: str) -> None:
+def test_the_default_folder_is_in_the_local_zoo(own_zoo: Path, data: str) -> None:
     begun = ("toys/two", "--dataset", "glyphs", "--data", data, "--seeds", "1", "--quiet", *SETTINGS)
     assert run_here("benchmark run", *begun, "--only", "margin") == 0
     assert (own_zoo / "studies" / "toys-two-glyphs" / "report.csv").is_file()
@@ -139,7 +139,7 @@ def files(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     "command", [("run", "revisiting/figure-2"), ("run", "claims/rho"), ("search", "margin", "contrastive")]
 )
-def test_a_data_set_that_is_not_here_is_said_once_and_leaves_nothing(
+def test_a_missing_data_set_is_reported_once_and_leaves_no_files(
     command: tuple[str, ...], own_zoo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("ZOO_DATA", raising=False)
@@ -151,31 +151,31 @@ def test_a_data_set_that_is_not_here_is_said_once_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_a_split_without_images_is_said_before_any_training(split: str, tmp_path: Path, data: str) -> None:
+def test_a_split_without_images_is_reported_before_training(split: str, tmp_path: Path, data: str) -> None:
     shutil.rmtree(Path(data) / split)
     (Path(data) / split).mkdir()
     begun = ("--dataset", "glyphs", "--data", data, "--out", str(tmp_path / "out"), *SETTINGS)
-    for command, what in (("benchmark run", "toys/two"), ("benchmark search", "ntxent")):
+    for command, name in (("benchmark run", "toys/two"), ("benchmark search", "ntxent")):
         with pytest.raises(DatasetError) as caught:
-            run_here(command, what, *begun)
+            run_here(command, name, *begun)
         assert str(Path(data) / split) in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 
-def test_without_the_data_what_is_finished_is_still_told_and_taken_over(
+def test_finished_runs_are_reported_and_adopted_without_the_data(
     tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "out"
     begun = ("toys/two", "--dataset", "glyphs", "--data", data, "--seeds", "1", *SETTINGS, "--only", "margin")
     assert run_here("benchmark run", *begun, "--out", str(folder)) == 0
-    found, before = capsys.readouterr().out, files(folder)
+    report, before = capsys.readouterr().out, files(folder)
     Path(data).rename(tmp_path / "elsewhere")
     with pytest.raises(DatasetError) as caught:
         run_here("benchmark resume", str(folder), "--only", "contrastive")
     assert data in str(caught.value)
     assert files(folder) == before  # not even the plan has another arm
     assert run_here("benchmark resume", str(folder), "--quiet") == 0
-    assert capsys.readouterr().out == found
+    assert capsys.readouterr().out == report
     moved = (*begun[:4], str(tmp_path / "elsewhere"), *begun[5:])
     (tmp_path / "elsewhere" / "train").rename(tmp_path / "train")
     (tmp_path / "elsewhere" / "train").mkdir()

@@ -11,7 +11,7 @@ from typing import get_args
 import pytest
 from scipy import stats
 
-from training.studies.compare import compare, find_runs, runs_of
+from training.studies.compare import compare_tables, find_runs, runs_of_recipe
 from training.studies.compare_page import FORMATS
 from training.studies.statistics import STUDENT
 from zoo.cli.benchmark import Format
@@ -55,7 +55,7 @@ def evaluation(name: str, split: str = "test", runtime: str = "torch", **scores:
 
 
 def test_nothing_is_trained_yet(own_zoo):
-    rows = compare([table_of(SCORE, PublishedScore("phi alone", "cub", "recall_at_1", 0.5, "r50", 128))])
+    rows = compare_tables([table_of(SCORE, PublishedScore("phi alone", "cub", "recall_at_1", 0.5, "r50", 128))])
     assert [row.status for row in rows] == ["not run", "no recipe"]
     assert all(row.ours is None and row.difference is None for row in rows)
 
@@ -65,7 +65,7 @@ def test_several_seeds_by_hand(own_zoo):
     for seed, value in enumerate((0.60, 0.62, 0.64)):
         name = "margin-r50-cub" + (f"-seed{seed}" if seed else "")
         model(own_zoo, name, {**RECIPE, "seed": seed}, recall_at_1=value)
-    (row,) = compare([table_of(SCORE)])
+    (row,) = compare_tables([table_of(SCORE)])
     assert row.status == "measured"
     assert row.ours is not None
     assert row.ours.value == pytest.approx(0.62)
@@ -76,28 +76,28 @@ def test_several_seeds_by_hand(own_zoo):
     assert row.difference == pytest.approx(-0.01)
 
 
-def test_a_model_that_was_trained_with_changes_is_not_ours_to_the_papers(own_zoo):
+def test_a_model_trained_with_changes_is_not_compared_with_its_recipe(own_zoo):
     folder = model(own_zoo, "margin-r50-cub", {**RECIPE, "schedule": {"epochs": 1}}, recall_at_1=0.9)
     record = json.loads((folder / "recipe.json").read_text())
     changes = {"origin": "margin-r50-cub", "settings": {"schedule.epochs": 1}}
     (folder / "recipe.json").write_text(json.dumps(record | changes))
-    (row,) = compare([table_of(SCORE)])
+    (row,) = compare_tables([table_of(SCORE)])
     assert row.status == "not run"
     model(own_zoo, "margin-r50-cub-seed3", {**RECIPE, "seed": 3}, recall_at_1=0.6)
-    (row,) = compare([table_of(SCORE)])
+    (row,) = compare_tables([table_of(SCORE)])
     assert (row.ours.value, row.ours.over) == (0.6, "classes")
 
 
 def test_one_seed_has_the_interval_of_its_measurement(own_zoo):
     model(own_zoo, "margin-r50-cub", RECIPE, best=12, recall_at_1=0.6)
-    (row,) = compare([table_of(SCORE)])
+    (row,) = compare_tables([table_of(SCORE)])
     assert row.ours is not None
     assert (row.ours.sd, row.ours.over) == (None, "classes")
     assert row.ours.interval == pytest.approx((0.59, 0.61))
     assert row.ours.protocol.startswith("best epoch on held-out training classes (12 of 150)")
 
 
-def test_the_runs_of_a_recipe_are_told_by_their_settings(own_zoo):
+def test_the_runs_of_a_recipe_are_recognised_by_their_settings(own_zoo):
     model(own_zoo, "margin-r50-cub", RECIPE)
     model(own_zoo, "mine", {**RECIPE, "seed": 7, "sources": []})
     model(own_zoo, "newer", {**RECIPE, "seed": 8, "batch": {"chunk": 0}})
@@ -105,48 +105,48 @@ def test_the_runs_of_a_recipe_are_told_by_their_settings(own_zoo):
     model(own_zoo, "shorter", {**RECIPE, "seed": 9, "schedule": {"epochs": 1}})
     model(own_zoo, "other-args", {**RECIPE, "seed": 9, "objective": {"loss": "margin", "loss_args": {}}})
     model(own_zoo, "foreign", None)
-    assert [run.name for run in runs_of("margin-r50-cub", find_runs())] == ["margin-r50-cub", "mine", "newer"]
-    assert [run.name for run in runs_of("foreign", find_runs())] == ["foreign"]
-    assert runs_of("margin-r50-cars", find_runs()) == []
+    assert [run.name for run in runs_of_recipe("margin-r50-cub", find_runs())] == ["margin-r50-cub", "mine", "newer"]
+    assert [run.name for run in runs_of_recipe("foreign", find_runs())] == ["foreign"]
+    assert runs_of_recipe("margin-r50-cars", find_runs()) == []
 
 
-def test_without_the_recipes_own_name_the_lowest_seed_sets_the_standard(own_zoo):
+def test_without_a_model_of_the_recipes_name_the_lowest_seed_is_the_standard(own_zoo):
     model(own_zoo, "margin-r50-cub-seed10", {**RECIPE, "seed": 10, "schedule": {"epochs": 2}})
     model(own_zoo, "margin-r50-cub-seed2", {**RECIPE, "seed": 2})
     model(own_zoo, "margin-r50-cub-seedling", {**RECIPE, "seed": 3, "schedule": {"epochs": 3}})
-    assert [run.seed for run in runs_of("margin-r50-cub", find_runs())] == [2]
+    assert [run.seed for run in runs_of_recipe("margin-r50-cub", find_runs())] == [2]
 
 
 def test_another_dimension_metric_or_split_is_not_the_same_quantity(own_zoo):
     model(own_zoo, "margin-r50-cub", RECIPE, dim=512, recall_at_1=0.9)
     folder = model(own_zoo, "snr-r50-cub", {**RECIPE, "method": "snr"}, recall_at_1=0.6)
     decay = PublishedScore("SNR", "cub", "spectral_decay", 0.3, "r50", 128, split="train", recipe="snr-r50-cub")
-    rows = compare([table_of(SCORE, decay)])
+    rows = compare_tables([table_of(SCORE, decay)])
     assert [row.status for row in rows] == ["not run", "not measured"]
     add_result(folder, evaluation("snr-r50-cub", "test", spectral_decay=0.1))
-    assert compare([table_of(decay)])[0].status == "not measured"
+    assert compare_tables([table_of(decay)])[0].status == "not measured"
     add_result(folder, evaluation("snr-r50-cub", "train", spectral_decay=0.2))
-    assert compare([table_of(decay)])[0].ours.value == 0.2
+    assert compare_tables([table_of(decay)])[0].ours.value == 0.2
 
 
 def test_torch_in_fp32_comes_first_and_the_newest_of_the_rest(own_zoo):
     folder = model(own_zoo, "margin-r50-cub", RECIPE)
     for runtime, value in (("torch", 0.61), ("onnx", 0.62)):
         add_result(folder, evaluation("margin-r50-cub", runtime=runtime, recall_at_1=value))
-    assert compare([table_of(SCORE)])[0].ours.value == 0.61
+    assert compare_tables([table_of(SCORE)])[0].ours.value == 0.61
 
 
 def test_a_damaged_recipe_hides_no_score(own_zoo):
     folder = model(own_zoo, "margin-r50-cub", None, recall_at_1=0.6)
     for text in ("{", "[]", '{"recipe": 3}', '{"recipe": {"seed": "x", "schedule": 1}}'):
         (folder / "recipe.json").write_text(text)
-        assert compare([table_of(SCORE)])[0].ours.value == 0.6
+        assert compare_tables([table_of(SCORE)])[0].ours.value == 0.6
 
 
 def test_an_ensemble_stands_alone(own_zoo):
     folder = model(own_zoo, "margin-r50-cub", None, recall_at_1=0.6)
     (folder / "recipe.json").write_text(json.dumps({"ensemble": [{"name": "a"}, {"name": "b"}]}))
-    ours = compare([table_of(SCORE)])[0].ours
+    ours = compare_tables([table_of(SCORE)])[0].ours
     assert (ours.seeds, ours.protocol.partition(";")[0]) == ((None,), "2 models joined")
 
 
@@ -158,7 +158,7 @@ def test_the_interval_of_many_seeds_is_scipys_within_the_table(own_zoo):
     values = [0.5 + 0.01 * (i % 7) for i in range(40)]
     for seed, value in enumerate(values):
         model(own_zoo, f"margin-r50-cub-seed{seed}", {**RECIPE, "seed": seed}, recall_at_1=value)
-    (row,) = compare([table_of(SCORE)])
+    (row,) = compare_tables([table_of(SCORE)])
     half = stats.t.ppf(0.975, 30) * statistics.stdev(values) / 40**0.5
     assert row.ours.interval[1] - row.ours.value == pytest.approx(half, rel=1e-3)
 
@@ -169,7 +169,7 @@ def rows(own_zoo):
     bad = PublishedScore(
         "<b>a|b</b>", "cub", "spectral_decay", 0.179, "r50", 128, split="train", recipe="margin-r50-cub"
     )
-    return compare([table_of(SCORE, bad, title="<script>alert(1)</script>")])
+    return compare_tables([table_of(SCORE, bad, title="<script>alert(1)</script>")])
 
 
 def test_every_format_is_offered_and_empty_without_rows(rows):
@@ -198,15 +198,15 @@ def test_markdown_has_as_many_cells_in_each_line(rows):
     assert "63.00 ± 0.50 | 61.23 | 60.23 to 62.23 over classes | 1 | -1.77 |" in lines[2]
 
 
-def test_the_table_says_both_protocols(rows):
+def test_the_table_states_both_protocols(rows):
     text = FORMATS["table"](rows)
     assert "Published: best epoch on the test set" in text
     assert "last of 150 epochs" in text
     assert "not measured" in text
 
 
-def test_what_was_not_run_says_how_to_run_it(own_zoo):
-    rows = compare([table_of(SCORE, PublishedScore("phi", "cub", "recall_at_1", 0.5, "r50", 128))])
+def test_a_score_that_was_not_run_names_the_command(own_zoo):
+    rows = compare_tables([table_of(SCORE, PublishedScore("phi", "cub", "recall_at_1", 0.5, "r50", 128))])
     text = FORMATS["table"](rows)
     assert text.count("zoo train") == 1
     assert "zoo train margin-r50-cub" in text
@@ -230,5 +230,5 @@ def test_html_escapes_names(rows):
 
 
 def test_the_papers_own_tables_are_compared_whole(own_zoo):
-    assert len(compare([published_table("revisiting-2")], "sop")) == 2 * 21
-    assert {row.status for row in compare([published_table("revisiting-1")])} == {"not run"}
+    assert len(compare_tables([published_table("revisiting-2")], "sop")) == 2 * 21
+    assert {row.status for row in compare_tables([published_table("revisiting-1")])} == {"not run"}

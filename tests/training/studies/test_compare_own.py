@@ -1,4 +1,4 @@
-"""The models measured here beside one another, by hand."""
+"""Comparisons of models that were measured here, calculated by hand."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def two_methods(own_zoo: Path) -> Path:
     return own_zoo
 
 
-def on_cub(**asked: object) -> dict:
-    rows = own_scores(find_runs(), dataset="cub", **asked)  # the shipped models were measured on glyphs
+def on_cub(**options: object) -> dict:
+    rows = own_scores(find_runs(), dataset="cub", **options)  # the shipped models were measured on glyphs
     return {(row.name, row.metric): row for row in rows}
 
 
@@ -61,7 +61,7 @@ def test_measurements_of_other_images_are_not_compared(two_methods: Path) -> Non
     assert less.value == pytest.approx(0.01)
 
 
-def test_names_and_metrics_choose(two_methods: Path) -> None:
+def test_names_and_metrics_select_scores(two_methods: Path) -> None:
     assert [name for name, _ in on_cub(names=["contrastive-seed2"])] == ["contrastive"]
     assert list(on_cub(metrics=["mrr"])) == [("alone", "mrr")]
     assert own_scores(find_runs(), dataset="cars") == []
@@ -70,7 +70,7 @@ def test_names_and_metrics_choose(two_methods: Path) -> None:
     assert "'contrastive'" in str(caught.value)
 
 
-def test_the_command(two_methods: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_every_format(two_methods: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["benchmark", "models", "--dataset", "cub", "--metric", "recall_at_1", "--metric", "mrr"]
     table = tmp_path / "t.md"
     assert main([*words, "--against", "margin-r50-cub", "--markdown", str(table)]) == 0
@@ -97,6 +97,6 @@ def test_a_single_seed_is_found_without_its_number(own_zoo: Path) -> None:
     assert row.difference.value == pytest.approx(-0.1)
 
 
-def test_a_data_set_that_is_none_gets_the_nearest(own_zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_data_set_gets_the_nearest_name(own_zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["benchmark", "models", "--dataset", "glyfs"]) == 2
     assert "'glyphs'" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The page of published numbers and ours: pictures of what the tables hold, of models, and nothing from outside."""
+"""The page of published numbers and ours: pictures of the tables and of models, without external content."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.serving import toys
 from tests.training.studies.test_compare import RECIPE, evaluation, model
 from tests.zoo.report.test_model import Reader
-from training.studies.compare import compare
+from training.studies.compare import compare_tables
 from training.studies.compare_page import as_html
 from zoo.cli.main import main
 from zoo.models.published import published_table
@@ -33,7 +33,7 @@ def measured(own_zoo: Path) -> Path:
 
 
 def test_pictures_of_published_numbers_and_ours(measured: Path) -> None:
-    html = as_html(compare([published_table("revisiting-2")], "cub"))
+    html = as_html(compare_tables([published_table("revisiting-2")], "cub"))
     text = Reader(html).text
     for heading in ("recall_at_1 on cub, as a picture", "R@1 against spectral decay on cub", "R@1 by epoch"):
         assert heading in text
@@ -48,14 +48,14 @@ def test_pictures_of_published_numbers_and_ours(measured: Path) -> None:
 
 
 def test_without_models_and_without_matplotlib_the_tables_stay(own_zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = compare([published_table("revisiting-2")], "cars")
+    rows = compare_tables([published_table("revisiting-2")], "cars")
     assert as_html(rows).count("<img") == 1  # published numbers alone have a spectral decay
     monkeypatch.setattr("training.studies.compare_page.find_spec", lambda name: None)
     assert as_html(rows).count("<img") == 0
     assert "Margin (D, 1.2)" in as_html(rows)
 
 
-def test_a_model_that_is_shown(tmp_path: Path, own_zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_can_show_a_model(tmp_path: Path, own_zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     toys.write_model(own_zoo / "models" / "toy-pool")
     pictures, out = toys.write_pictures(tmp_path / "pictures"), tmp_path / "page.html"
     words = ["benchmark", "compare", "mic-main", "--show", "toy-pool", "--runtime", "onnx", "--data", str(pictures)]

@@ -14,7 +14,7 @@ from tests.raising import raises
 from tests.training.studies import toys
 from tests.training.studies.test_compare import RECIPE, SCORE, Tags, model, table_of
 from training.studies import papers
-from training.studies.compare import compare, find_runs
+from training.studies.compare import compare_tables, find_runs
 from training.studies.compare_page import FORMATS
 from training.studies.plan import RunSchedule, write_plan
 from training.studies.results import RESULTS_FILE
@@ -28,7 +28,7 @@ from zoo.models.published import published_table as published
 
 
 def finished(home: Path, study: str, arm: str, seed: int, value: float, selection: str = "last", **facts: Any) -> Path:
-    """Add the result of a run, as far as a comparison looks at it; the study's file of results."""
+    """Add the parts of a run's result that a comparison reads, and return the file."""
     name = f"seed-{seed}" if selection == "last" else f"seed-{seed}-{selection}"
     resolved = {**RECIPE, "seed": seed, "data": {"validation": 0.0 if selection == "last" else 0.1}}
     part = {"dataset": "cub", "split": "test", "protocol": "leave-one-out, cosine, exact", "dim": 128}
@@ -46,72 +46,72 @@ def finished(home: Path, study: str, arm: str, seed: int, value: float, selectio
 
 
 def planned(home: Path, folder: str, study: str) -> None:
-    """The plan of a study that lies in a folder of any name."""
+    """Write the plan of a study into a folder of any name."""
     (home / "studies" / folder / "plan.json").write_text(json.dumps({"study": study, "settings": []}))
 
 
 def measured(dim: int, **views: float) -> list[dict[str, Any]]:
-    """What a run measured on CUB: R@1 of the whole, of `dim` numbers, and of heads, of half as many."""
+    """Return measurements of a run on CUB: R@1 of embeddings of `dim` numbers, and of heads with half as many."""
     part = {"dataset": "cub", "split": "test", "protocol": "leave-one-out, cosine, exact"}
     dims = {view: dim if view == "embedding" else dim // 2 for view in views}
     return [{**part, "view": view, "dim": dims[view], "metrics": {"recall_at_1": r}} for view, r in views.items()]
 
 
-def test_weights_before_any_training_stand_beside_table_1(own_zoo: Path) -> None:
-    """No recipe is of 0 epochs: the published rows name the study, and the arm that measures each."""
-    rows = compare([published("revisiting-1")], "cub")
+def test_untrained_backbones_are_compared_with_table_1(own_zoo: Path) -> None:
+    """No recipe has 0 epochs: the published rows name the study and the arm that measure them."""
+    rows = compare_tables([published("revisiting-1")], "cub")
     assert [row.status for row in rows] == ["not run"] * 3
     assert "zoo benchmark run revisiting/table-1-published --dataset cub" in FORMATS["markdown"](rows)
     for arm, values in {"gn": (0.44, 0.46), "r50": (0.4, 0.42)}.items():
         for seed, value in enumerate(values):
-            told = {
+            facts = {
                 "changed": ["schedule.epochs=0"],
                 "recipe": "margin-r50-cub",
                 "evaluations": measured(128, embedding=value),
             }
             resolved = [{"name": arm, "seed": seed, "backbone": arm, "schedule": {"epochs": 0}}]
             untrained = [{"epochs": 0, "measured_epoch": 0, "log": []}]
-            finished(own_zoo, "mine", arm, seed, value, **told, resolved=resolved, training=untrained)
+            finished(own_zoo, "mine", arm, seed, value, **facts, resolved=resolved, training=untrained)
     planned(own_zoo, "mine", "revisiting/table-1-published")
-    found = {row.score.backbone: row for row in compare([published("revisiting-1")], "cub")}
+    found = {row.score.backbone: row for row in compare_tables([published("revisiting-1")], "cub")}
     assert {name: row.status for name, row in found.items()} == {"gn": "measured", "ibn": "not run", "r50": "measured"}
     assert (found["gn"].ours.value, found["r50"].ours.value) == (pytest.approx(0.45), pytest.approx(0.41))
     assert found["gn"].difference == pytest.approx(0.45 - 0.4541)
     assert found["gn"].ours.seeds == (0, 1)
     assert found["gn"].ours.protocol.startswith("not trained, study mine; ")
-    assert {row.status for row in compare([published("revisiting-1")], "cars")} == {"not run"}
+    assert {row.status for row in compare_tables([published("revisiting-1")], "cars")} == {"not run"}
     planned(own_zoo, "mine", "somebody/else")
-    assert {row.status for row in compare([published("revisiting-1")])} == {"not run"}
+    assert {row.status for row in compare_tables([published("revisiting-1")])} == {"not run"}
 
 
-def test_joined_models_stand_beside_published_ensembles(own_zoo: Path) -> None:
+def test_joined_models_are_compared_with_published_ensembles(own_zoo: Path) -> None:
     for seed in range(2):
         members = [{"name": f"m{i}", "seed": 5 * seed + i, "method": "group"} for i in range(5)]
         trained = 5 * [{"epochs": 70, "measured_epoch": 70, "log": [{"epoch": 70}]}]
-        told = {"recipe": "group-ibn-cub", "changed": ["5 copies"], "resolved": members, "training": trained}
+        facts = {"recipe": "group-ibn-cub", "changed": ["5 copies"], "resolved": members, "training": trained}
         five = measured(5120, embedding=0.65 + seed / 100)
-        finished(own_zoo, "joined", "5 models", seed, 0.0, **told, evaluations=five)
+        finished(own_zoo, "joined", "5 models", seed, 0.0, **facts, evaluations=five)
         alone = {"resolved": members[:1], "changed": [], "evaluations": measured(1024, embedding=0.6)}
-        finished(own_zoo, "joined", "one model", seed, 0.0, **{**told, **alone})
+        finished(own_zoo, "joined", "one model", seed, 0.0, **{**facts, **alone})
     planned(own_zoo, "joined", "group/ensembles")
-    (row,) = compare([published("group-ensembles")], "cub")
+    (row,) = compare_tables([published("group-ensembles")], "cub")
     assert (row.ours.value, row.ours.seeds) == (pytest.approx(0.655), (0, 1))
     assert row.ours.protocol.startswith("5 models joined, last of 70 epochs, study joined; ")
-    first = next(row for row in compare([published("group-single")], "cub") if row.score.metric == "recall_at_1")
+    first = next(row for row in compare_tables([published("group-single")], "cub") if row.score.metric == "recall_at_1")
     assert first.ours.value == 0.6
 
 
-def test_heads_of_a_model_stand_beside_what_is_published_of_them(own_zoo: Path) -> None:
+def test_heads_of_a_model_are_compared_with_published_heads(own_zoo: Path) -> None:
     """phi and phi* are measured as views of the whole; the arm sets what is its method's default, and so changes
     nothing, but was written down as changed by older versions."""
     for seed, up in enumerate((0.0, 0.02)):
         views = {"embedding": 0.68 + up, "discriminative": 0.65 + up, "shared": 0.66 + up, "random head": 0.1}
-        told = {"recipe": "shared-r50-cub", "changed": ["objective.method_args.arm=decorrelated"]}
-        finished(own_zoo, "gap", "shared", seed, 0.0, **told, evaluations=measured(256, **views))
-        finished(own_zoo, "gap", "shared-separate", seed, 0.0, **told, evaluations=measured(256, embedding=0.1))
-    assert {row.status for row in compare([published("sharing-margin")], "cub")} == {"not run"}
+        recipe = {"recipe": "shared-r50-cub", "changed": ["objective.method_args.arm=decorrelated"]}
+        finished(own_zoo, "gap", "shared", seed, 0.0, **recipe, evaluations=measured(256, **views))
+        finished(own_zoo, "gap", "shared-separate", seed, 0.0, **recipe, evaluations=measured(256, embedding=0.1))
+    assert {row.status for row in compare_tables([published("sharing-margin")], "cub")} == {"not run"}
     planned(own_zoo, "gap", "sharing/generalisation-gap")
-    rows = compare([published("sharing-margin")], "cub")
+    rows = compare_tables([published("sharing-margin")], "cub")
     assert [row.status for row in rows] == ["measured", "measured", "measured", "not run"]
     assert [row.ours.value for row in rows[:3]] == pytest.approx([0.69, 0.66, 0.67])
     assert rows[1].ours.runs == ("gap/shared/seed-0:discriminative", "gap/shared/seed-1:discriminative")
@@ -120,12 +120,12 @@ def test_heads_of_a_model_stand_beside_what_is_published_of_them(own_zoo: Path) 
     assert (facts["study"], facts["arm"], facts["view"]) == ("sharing/generalisation-gap", "shared", "shared")
 
 
-def test_of_the_studies_of_a_recipe_the_one_with_more_seeds_is_taken(own_zoo: Path) -> None:
-    """Whose arms may say differently what is the same: their seeds are not put together."""
+def test_the_study_with_more_seeds_is_compared(own_zoo: Path) -> None:
+    """Arms of two studies may write the same recipe differently; their seeds are not combined."""
     finished(own_zoo, "a", "margin", 0, 0.5)
     for seed in range(3):
         finished(own_zoo, "b", "margin", seed, 0.6, resolved=[{**RECIPE, "objective": {"loss_args": {"margin": 0.2}}}])
-    ours = compare([table_of(SCORE)])[0].ours
+    ours = compare_tables([table_of(SCORE)])[0].ours
     assert (ours.value, ours.seeds) == (pytest.approx(0.6), (0, 1, 2))
 
 
@@ -135,32 +135,32 @@ def test_the_seeds_of_a_study_by_hand(own_zoo: Path) -> None:
         finished(own_zoo, "claims-rho-cub", "margin", seed, 0.1, "validation")
         finished(own_zoo, "other-cub", "untrained", seed, 0.2, changed=["schedule.epochs=0"])
         finished(own_zoo, "quick-cub", "margin", seed, 0.3, settings=["schedule.epochs=2"], resolved=[{"schedule": 2}])
-    (row,) = compare([table_of(SCORE)])
+    (row,) = compare_tables([table_of(SCORE)])
     assert row.ours is not None
     assert (row.ours.value, row.ours.sd) == pytest.approx((0.62, 0.02))
     assert row.ours.interval == pytest.approx((0.62 - 0.049687, 0.62 + 0.049687), abs=1e-6)
     assert row.ours.seeds == (0, 1, 2)
     assert row.ours.runs[0] == "claims-rho-cub/margin/seed-0"
-    how = "last of 150 epochs, study claims-rho-cub; leave-one-out, cosine, exact; torch fp32"
-    assert row.ours.protocol == how
+    protocol = "last of 150 epochs, study claims-rho-cub; leave-one-out, cosine, exact; torch fp32"
+    assert row.ours.protocol == protocol
     assert "62.00 ± 2.00 | 57.03 to 66.97 over seeds | 3 | -1.00" in FORMATS["markdown"]([row])
 
 
-def test_a_whole_study_with_settings_or_a_selected_epoch_says_so(own_zoo: Path) -> None:
+def test_the_protocol_names_settings_and_the_selection_of_a_study(own_zoo: Path) -> None:
     finished(own_zoo, "quick", "margin", 0, 0.3, "validation", settings=["schedule.epochs=2"])
-    (row,) = compare([table_of(SCORE)])
+    (row,) = compare_tables([table_of(SCORE)])
     assert row.ours is not None
     best = "best epoch on held-out training classes (12 of 150), study quick with schedule.epochs=2"
     assert row.ours.protocol.startswith(best)
     assert (row.ours.over, row.ours.interval) == ("classes", (0.5, 0.7))
 
 
-def test_of_models_and_studies_those_of_more_seeds_are_taken(own_zoo: Path) -> None:
+def test_models_or_studies_with_more_seeds_are_compared(own_zoo: Path) -> None:
     model(own_zoo, "margin-r50-cub", {**RECIPE, "schedule": {"epochs": 9}}, recall_at_1=0.5)
     finished(own_zoo, "a", "margin", 0, 0.6)
-    assert compare([table_of(SCORE)])[0].ours.value == 0.5
+    assert compare_tables([table_of(SCORE)])[0].ours.value == 0.5
     finished(own_zoo, "b", "margin", 1, 0.7, resolved=[{**RECIPE, "seed": 1, "data": {"validation": 0.0}}])
-    row = compare([table_of(SCORE)])[0].ours
+    row = compare_tables([table_of(SCORE)])[0].ours
     assert (row.value, row.seeds) == (pytest.approx(0.65), (0, 1))
 
 
@@ -168,20 +168,20 @@ def test_an_ensemble_is_not_a_seed_of_one_model(own_zoo: Path) -> None:
     finished(own_zoo, "a", "margin", 0, 0.6)
     for seed in (1, 2, 3):
         finished(own_zoo, "a", "two", seed, 0.7, changed=["2 copies"], resolved=[RECIPE, {**RECIPE, "seed": 1}])
-    ours = compare([table_of(SCORE)])[0].ours
+    ours = compare_tables([table_of(SCORE)])[0].ours
     assert (ours.value, ours.seeds) == (0.6, (0,))
 
 
-def test_a_folder_may_be_given_and_damage_hides_nothing_else(
+def test_other_folders_are_read_and_damaged_lines_are_skipped(
     own_zoo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for seed in range(2):
         path = finished(tmp_path, "mine", "margin", seed, 0.6 + seed / 100)
     with path.open("a") as file:
         file.write('{\n[]\n{"run": "margin/seed-9", "resolved": [], "seed": 9}\n{"run": "margin/seed-8", "seed"')
-    assert compare([table_of(SCORE)])[0].ours is None
+    assert compare_tables([table_of(SCORE)])[0].ours is None
     for folder in (tmp_path / "studies", tmp_path / "studies" / "mine"):
-        row = compare([table_of(SCORE)], runs=find_runs([folder]))[0].ours
+        row = compare_tables([table_of(SCORE)], runs=find_runs([folder]))[0].ours
         assert (row.value, row.seeds) == (pytest.approx(0.605), (0, 1))
         arguments = ["benchmark", "compare", "revisiting-2", "--dataset", "cub", "--studies", str(folder)]
         assert main([*arguments, "--format", "csv"]) == 0
@@ -198,22 +198,22 @@ def test_results_of_earlier_versions_are_read_with_their_plan(own_zoo: Path) -> 
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         lines[-1] = {key: value for key, value in lines[-1].items() if key not in left}
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert compare([table_of(SCORE)])[0].ours is None
+    assert compare_tables([table_of(SCORE)])[0].ours is None
     epochs = {"margin": 150, "untrained": 0}
     recipes = {arm: {"0": {**RECIPE, "schedule": {"epochs": n}}} for arm, n in epochs.items()}
     (own_zoo / "studies" / "old" / "plan.json").write_text(json.dumps({"recipes": recipes, "settings": []}))
-    (row,) = compare([table_of(SCORE)])
+    (row,) = compare_tables([table_of(SCORE)])
     assert row.ours.runs == ("old/margin/seed-0",)
 
 
 def test_the_page_draws_the_epochs_of_studies(own_zoo: Path) -> None:
     finished(own_zoo, "claims-rho-cub", "margin", 0, 0.6, "validation")
-    text = FORMATS["html"](compare([table_of(SCORE)]))
+    text = FORMATS["html"](compare_tables([table_of(SCORE)]))
     Tags().feed(text)
     assert "claims-rho-cub/margin/seed-0-validation, validation_recall_at_1" in text
 
 
-def test_what_a_study_writes_is_what_a_comparison_reads(
+def test_a_comparison_reads_the_results_of_a_study(
     tmp_path: Path, own_zoo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(papers.STUDIES, toys.STUDY.name, toys.STUDY)
@@ -227,14 +227,14 @@ def test_what_a_study_writes_is_what_a_comparison_reads(
     measured = [run.result()["evaluations"][0] for run in tally.done if run.arm.label == "margin"]
     dim = measured[0]["dim"]
     wanted = PublishedScore("m", "folder", "recall_at_1", 0.5, "conv4", dim, recipe="margin-conv4-glyphs")
-    (row,) = compare([table_of(wanted)])
-    values = [each["metrics"]["recall_at_1"] for each in measured]
+    (row,) = compare_tables([table_of(wanted)])
+    values = [evaluation["metrics"]["recall_at_1"] for evaluation in measured]
     assert row.ours.value == pytest.approx(sum(values) / 2)
     assert row.ours.seeds == (0, 1)
     assert "last of 2 epochs, study toys-two-glyphs with data.dataset=folder, data.side=16" in row.ours.protocol
 
 
-def test_copies_views_and_settings_that_change_nothing_are_compared_as_they_are_written(
+def test_copies_views_and_unchanged_settings_are_compared(
     tmp_path: Path, own_zoo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     same = ("objective.miner=distance-weighted", "objective.loss_args.beta=1.2")
@@ -259,10 +259,10 @@ def test_copies_views_and_settings_that_change_nothing_are_compared_as_they_are_
     assert results["pair", 0]["changed"] == ["2 copies"]
 
     def mean(arm: str, view: str) -> tuple[float, int]:
-        found = [
+        evaluations = [
             e for seed in (0, 1) for e in results[arm, seed]["evaluations"] if (e["view"], e["split"]) == (view, "test")
         ]
-        return sum(each["metrics"]["recall_at_1"] for each in found) / 2, found[0]["dim"]
+        return sum(evaluation["metrics"]["recall_at_1"] for evaluation in evaluations) / 2, evaluations[0]["dim"]
 
     for arm, view, named in (
         ("said twice", "embedding", {"recipe": "margin-conv4-glyphs"}),
@@ -270,5 +270,5 @@ def test_copies_views_and_settings_that_change_nothing_are_compared_as_they_are_
         ("pair", "features", {"study": study.name, "arm": "pair", "view": "features"}),
     ):
         value, dim = mean(arm, view)
-        (row,) = compare([table_of(PublishedScore("m", "folder", "recall_at_1", 0.5, "conv4", dim, **named))])
+        (row,) = compare_tables([table_of(PublishedScore("m", "folder", "recall_at_1", 0.5, "conv4", dim, **named))])
         assert (row.ours.value, row.ours.seeds) == (pytest.approx(value), (0, 1))

@@ -13,7 +13,7 @@ import pytest
 from tests.commandline import parsed
 from tests.raising import raises
 from tests.training.studies import toys
-from tests.training.studies.test_report import finish
+from tests.training.studies.toys import finish
 from tests.zoo.report.test_model import Reader
 from training.overrides import resolve
 from training.recipe import Recipe
@@ -49,25 +49,25 @@ def test_a_study_of_the_last_epoch_can_get_runs_selected_by_validation(tmp_path:
     assert len(json.loads((tmp_path / "plan.json").read_text())["runs"]) == 4
 
 
-def test_the_choice_of_arms_is_kept_and_can_grow(tmp_path: Path) -> None:
-    whole = toys.plan(tmp_path / "images", 1)
-    write_plan(only(whole, "contrastive"), tmp_path)
+def test_selected_arms_are_kept_and_can_be_extended(tmp_path: Path) -> None:
+    all_arms = toys.plan(tmp_path / "images", 1)
+    write_plan(only(all_arms, "contrastive"), tmp_path)
     assert [run.title for run in read_plan(tmp_path).runs(tmp_path)] == ["contrastive, seed 0"]
     assert plan_in_folder(tmp_path, []).only == ("contrastive",)
     assert RunSchedule(plan_in_folder(tmp_path, ["margin"]), tmp_path).begin().plan.only == ("margin", "contrastive")
-    assert write_plan(whole, tmp_path).only == ()
-    assert write_plan(only(whole, "margin"), tmp_path).only == ()  # all were asked for once
+    assert write_plan(all_arms, tmp_path).only == ()
+    assert write_plan(only(all_arms, "margin"), tmp_path).only == ()  # all were asked for once
     with raises(UsageError, "unknown-arm") as caught:
-        only(whole, "x")
+        only(all_arms, "x")
     assert "margin, contrastive" in str(caught.value)
 
 
-def test_the_remedy_for_a_damaged_plan_helps(tmp_path: Path) -> None:
+def test_the_remedy_for_a_damaged_plan_keeps_finished_runs(tmp_path: Path) -> None:
     plan = toys.plan(tmp_path / "images", 1)
     write_plan(plan, tmp_path)
     finish(plan.runs(tmp_path)[0], 0.6, [1.0])
-    whole = (tmp_path / "plan.json").read_text()
-    for damaged in (whole[: len(whole) // 2], "[]"):
+    intact = (tmp_path / "plan.json").read_text()
+    for damaged in (intact[: len(intact) // 2], "[]"):
         (tmp_path / "plan.json").write_text(damaged)
         for function in (lambda: read_plan(tmp_path), lambda: write_plan(plan, tmp_path)):
             with raises(TrainingError, "damaged-file") as caught:
@@ -120,7 +120,7 @@ def test_a_plan_of_an_older_version_is_of_all_arms(tmp_path: Path) -> None:
     assert write_plan(only(toys.plan(tmp_path / "images", 1), "margin"), tmp_path).only == ()
 
 
-def test_the_report_of_chosen_arms_names_the_choice_and_misses_no_other(tmp_path: Path) -> None:
+def test_the_report_of_selected_arms_lists_only_them(tmp_path: Path) -> None:
     plan = only(toys.plan(tmp_path / "images"), "margin")
     for number, run in enumerate(plan.runs(tmp_path)):
         finish(run, 0.6, [1.0])
@@ -157,13 +157,13 @@ def plan_by(study: Study, words: list[str]) -> Plan:
         Plan(find_study("group/convergence"), "glyphs", 5, only=("cross entropy",)),
     ],
 )
-def test_the_command_of_a_study_asks_for_its_plan(plan: Plan) -> None:
+def test_the_command_of_a_study_reproduces_its_plan(plan: Plan) -> None:
     words = shlex.split(command_of(plan))
     assert words[:3] == ["zoo", "benchmark", "run"]
     assert plan_by(plan.study, words[3:]) == plan
 
 
-def test_the_command_of_a_search_asks_for_it() -> None:
+def test_the_command_of_a_search_reproduces_its_plan() -> None:
     search = SearchPlan(("ntxent", "margin"), "glyphs", 8, 3, 2, 1, 7, settings=toys.SETTINGS, data="/data")
     words = shlex.split(command_of_search(search))
     params = parsed("benchmark search", *words[3:])
@@ -171,7 +171,7 @@ def test_the_command_of_a_search_asks_for_it() -> None:
     assert SearchPlan(tuple(params["losses"]), settings=tuple(params["settings"]), **given) == search
 
 
-def test_convergence_gives_its_curve_as_it_is_named(tmp_path: Path) -> None:
+def test_the_convergence_study_reports_validation_curves(tmp_path: Path) -> None:
     study = find_study("group/convergence")
     plan = plan_by(study, [study.name, "--dataset", "glyphs", "--seeds", "1"])
     assert plan.selections == ("validation",)
@@ -188,7 +188,7 @@ COMMITTED = ("claims-omniglot", "claims-cifar100", "selection-omniglot", "select
 
 
 @pytest.mark.parametrize("name", COMMITTED)
-def test_the_runs_of_committed_studies_are_known_again(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_the_digests_of_committed_runs_are_unchanged(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Their digests were written by version 0.1.0: settings that came later must not make other recipes of them."""
     monkeypatch.undo()
     folder = Path(__file__).parents[3] / "docs" / "studies" / name
@@ -196,7 +196,7 @@ def test_the_runs_of_committed_studies_are_known_again(monkeypatch: pytest.Monke
         assert run.digests == run.result()["recipes"], run.title
 
 
-def test_a_later_setting_counts_once_it_is_used() -> None:
+def test_a_new_setting_changes_the_digest_only_when_used() -> None:
     recipe = resolve("margin-conv4-omniglot")
     assert isinstance(recipe, Recipe)
     used = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, features="f.safetensors"))

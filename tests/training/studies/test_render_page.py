@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.training.studies import toys
-from tests.training.studies.test_report import SCORES, finish
+from tests.training.studies.toys import SCORES, finish
 from tests.zoo.report.test_model import Reader
 from training.studies.plan import Plan
 from training.studies.render import as_html
@@ -67,14 +67,14 @@ def test_the_page_holds_claims_scores_and_pictures(html: str) -> None:
         assert b"prefers-color-scheme:dark" in drawn
 
 
-def test_nothing_from_elsewhere_and_names_are_text(html: str) -> None:
+def test_the_page_is_self_contained_and_escapes_names(html: str) -> None:
     assert EVIL not in html
     assert EVIL in Reader(html).text
     outside = re.sub(r'src="data:[^"]*"', "", html)
     assert not re.search(r"://|url\(|@import|<script|<link", outside)
 
 
-def test_intervals_lie_on_one_axis(html: str) -> None:
+def test_intervals_share_one_axis(html: str) -> None:
     """Dots left to right as the means are, bars around them, 0 where the baseline is."""
     (section,) = re.findall(r"<h2>Claims</h2>.*?</section>", html, re.S)
     dots = [float(left) for left in re.findall(r'class="dot" style="left:([\d.]+)%', section)]

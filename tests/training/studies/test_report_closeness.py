@@ -29,8 +29,10 @@ SCORES = {"contrastive": (0.50, 0.51, 0.52), "ntxent": (0.505, 0.516, 0.524), "m
 
 
 def reruns_of(scores: tuple[float, ...], seeds: tuple[int, ...] = (1, 2, 3)) -> list[dict[str, Any]]:
-    each = [dict.fromkeys(METRICS, score) for score in scores]
-    return [{"seed": seed, **dict.fromkeys(KINDS, one)} for seed, one in zip(seeds, each, strict=True)]
+    return [
+        {"seed": seed, **dict.fromkeys(KINDS, dict.fromkeys(METRICS, score))}
+        for seed, score in zip(seeds, scores, strict=True)
+    ]
 
 
 def report_of(tests: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -43,14 +45,14 @@ REPORT = report_of({loss: reruns_of(scores) for loss, scores in SCORES.items()})
 
 
 def test_differences_are_those_of_the_paired_t_test() -> None:
-    found = loss_differences(REPORT)
-    assert len(found) == 3 * len(KINDS) * len(METRICS)
-    for each in found:
-        ours, others = SCORES[each.loss], SCORES[each.other]
-        assert each.difference is not None
-        assert each.difference.mean == pytest.approx(np.mean(ours) - np.mean(others))
+    differences = loss_differences(REPORT)
+    assert len(differences) == 3 * len(KINDS) * len(METRICS)
+    for pair in differences:
+        ours, others = SCORES[pair.loss], SCORES[pair.other]
+        assert pair.difference is not None
+        assert pair.difference.mean == pytest.approx(np.mean(ours) - np.mean(others))
         expected = stats.ttest_rel(ours, others).confidence_interval(0.95)
-        assert each.difference.interval == pytest.approx(tuple(expected), abs=1e-4)
+        assert pair.difference.interval == pytest.approx(tuple(expected), abs=1e-4)
 
 
 def test_reruns_are_paired_by_seed_and_not_by_place() -> None:
@@ -65,7 +67,7 @@ def test_reruns_are_paired_by_seed_and_not_by_place() -> None:
 def test_verdicts_by_hand() -> None:
     """Contrastive and NT-Xent .004 to .006 apart, margin .1 and more from both."""
     group = group_by_score(loss_differences(REPORT))["precision_at_1", "concatenated"]
-    assert {(each.loss, each.other): each.verdict for each in group} == {
+    assert {(pair.loss, pair.other): pair.verdict for pair in group} == {
         ("contrastive", "ntxent"): HOLDS,
         ("contrastive", "margin"): FAILS,
         ("ntxent", "margin"): FAILS,
@@ -75,7 +77,7 @@ def test_verdicts_by_hand() -> None:
     assert combined_verdict(loss_differences(report_of(apart))) == UNDECIDED
 
 
-def test_reports_tell_every_difference(tmp_path: Path) -> None:
+def test_reports_contain_every_difference(tmp_path: Path) -> None:
     search = write_search(SearchPlan(tuple(SCORES), "glyphs", reruns=3), tmp_path)
     write_report(search, REPORT, tmp_path)
     markdown = (tmp_path / "report.md").read_text()
@@ -88,16 +90,16 @@ def test_reports_tell_every_difference(tmp_path: Path) -> None:
     written = json.loads((tmp_path / "report.json").read_text())
     assert written == json.loads(json.dumps(to_json(search, REPORT)))
     assert written["close"]["precision_at_1 concatenated"] == FAILS
-    assert [each["verdict"] for each in written["differences"][:3]] == [HOLDS, FAILS, FAILS]
+    assert [record["verdict"] for record in written["differences"][:3]] == [HOLDS, FAILS, FAILS]
     assert f"```sh\n{command_of_search(search)}\n```" in markdown
     assert written["command"] == command_of_search(search)
-    assert [each["seed"] for each in written["losses"][0]["tests"]] == [1, 2, 3]
+    assert [record["seed"] for record in written["losses"][0]["tests"]] == [1, 2, 3]
     text = Reader((tmp_path / "report.html").read_text()).text
     assert command_of_search(search) in text
     for says in ("Are the tuned losses close?", "ntxent - margin", "-10.17 points", "lie within 3 points"):
         assert says in text
 
 
-def test_of_a_single_loss_nothing_is_compared(tmp_path: Path) -> None:
+def test_a_single_loss_has_no_differences(tmp_path: Path) -> None:
     search = write_search(SearchPlan(("ntxent",), "glyphs"), tmp_path)
     assert "close" not in as_markdown(search, report_of({"ntxent": reruns_of((0.5,), (1,))}), tmp_path)

@@ -1,4 +1,4 @@
-"""Arms whose embedding has more numbers than its features give it directions: found, marked, and left out."""
+"""Arms whose embeddings have a lower rank than their dimension: they are marked, and left out of correlations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from scipy import stats
 
 from tests.training.studies import toys
-from tests.training.studies.test_report import finish
+from tests.training.studies.toys import finish
 from tests.zoo.report.test_model import Reader
 from training.recipe import Recipe
 from training.studies.measure import _view_function
@@ -22,7 +22,7 @@ from training.studies.papers import find_study
 from training.studies.plan import Plan
 from training.studies.render import as_html, as_markdown, to_json
 from training.studies.report import Report, build_report, low_ranks, rank_and_dim
-from training.studies.statistics import HOLDS, UNDECIDED, pearson
+from training.studies.statistics import HOLDS, UNDECIDED
 from training.studies.study import DECAY, EMBEDDING, FEATURES, R1, RANDOM_HEAD, Arm, Claim, Study, resolve_recipes
 from zoo.evaluation.structure import spectral_decay
 from zoo.models.network import Network, create_heads, create_trunk, feature_count
@@ -70,7 +70,7 @@ def test_the_rank_is_that_of_rows_under_random_weights(arm: Arm, view: str) -> N
     assert rank_and_dim(recipes, view) == measured_rank(recipes, view)
 
 
-def test_what_rounding_leaves_decides_the_decay_of_a_wide_head() -> None:
+def test_rounding_determines_the_decay_of_a_wide_head() -> None:
     """Rows that use all their 17 directions alike: no decay on 17 numbers, one of several nats on 34."""
     rng = np.random.default_rng(0)
     directions, _ = np.linalg.qr(rng.normal(size=(500, 17)))
@@ -94,7 +94,7 @@ def report(tmp_path: Path) -> Report:
     return build_report(plan, tmp_path)
 
 
-def test_such_arms_are_marked_and_their_decay_is_compared_with_nothing(report: Report) -> None:
+def test_arms_of_low_rank_are_marked_and_their_decay_is_not_judged(report: Report) -> None:
     assert report.ranks == {DECAY: {"low": (17, 64), "again": (17, 64)}}
     assert {(row.arm, row.measure): row.rank for row in report.rows if row.rank} == {
         (label, DECAY): (17, 64) for label in ("low", "again")
@@ -106,11 +106,11 @@ def test_such_arms_are_marked_and_their_decay_is_compared_with_nothing(report: R
     assert to_json(report)["rank_below_dimension"] == {"train spectral_decay": {"low": (17, 64), "again": (17, 64)}}
 
 
-def test_correlations_with_decay_are_those_of_the_other_arms(report: Report) -> None:
+def test_correlations_with_decay_leave_out_arms_of_low_rank(report: Report) -> None:
     kept = [SCORES[label] + 0.01 * seed for label in "abc" for seed in range(2)]
-    (found,) = report.correlations
-    assert found[1:3] == ("test recall_at_1", "train spectral_decay")
-    assert found[3] == pytest.approx(stats.pearsonr(kept, [1 - value for value in kept]).statistic)
+    (correlation,) = report.correlations
+    assert correlation[1:3] == ("test recall_at_1", "train spectral_decay")
+    assert correlation[3] == pytest.approx(stats.pearsonr(kept, [1 - value for value in kept]).statistic)
     page = as_html(report)
     text = Reader(page).text
     assert "Without low, again: rank below dimension." in text
@@ -125,12 +125,6 @@ def test_correlations_with_decay_are_those_of_the_other_arms(report: Report) -> 
 def test_one_model_under_two_names_is_named(report: Report) -> None:
     assert report.duplicates == [["low", "again"]]
     assert "low, again: one model under 2 names." in as_markdown(report)
-
-
-def test_a_pair_that_is_not_a_number_is_no_part_of_a_correlation() -> None:
-    a, b = [1.0, 2.0, 4.0, float("nan"), 9.0], [3.0, 1.0, 7.0, 100.0, float("nan")]
-    assert pearson(a, b) == pytest.approx(stats.pearsonr(a[:3], b[:3]).statistic)
-    assert pearson(a[1:], b[1:]) is None
 
 
 def test_the_arms_of_the_claims_that_have_wide_heads() -> None:

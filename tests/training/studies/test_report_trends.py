@@ -1,4 +1,4 @@
-"""Trends over the arms' places: by hand, against SciPy, and in every form of a report."""
+"""Trends over the arms' places: by hand, against SciPy, and in every report format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scipy import stats
 
 from tests.raising import raises
 from tests.training.studies import toys
-from tests.training.studies.test_report import finish
+from tests.training.studies.toys import finish
 from tests.zoo.report.test_model import Reader
 from training.losses import LOSSES as MODULES
 from training.overrides import resolve
@@ -53,7 +53,7 @@ def test_slopes_by_hand() -> None:
     assert spearmans_of(places, values) == pytest.approx([0.5, -0.5])
 
 
-def test_slopes_and_correlations_are_scipy_s() -> None:
+def test_slopes_and_correlations_are_scipys() -> None:
     draw = np.random.default_rng(0)
     years = [2006.0, 2015.0, 2017.0, 2017.0, 2019.0, 2019.0, 2020.0]
     lines = draw.uniform(0.4, 0.8, (4, 7)).round(1)  # rounded, so that values are equal now and then
@@ -71,7 +71,7 @@ def test_too_few_arms_or_one_place_make_no_trend() -> None:
     assert spearmans_of({"a": 1.0, "b": 2.0, "c": 3.0}, values) == []  # equal arms have no order
 
 
-def test_the_report_tells_the_slope_its_interval_and_what_hangs_on_one_arm(tmp_path: Path) -> None:
+def test_the_report_has_the_slope_its_interval_and_the_slopes_without_one_arm(tmp_path: Path) -> None:
     plan = plan_with(tmp_path, (Trend("newer is better"), Trend("newer is worse", MAP_AT_R, lower=True)))
     rising, falling = build_report(plan, tmp_path).trends
     lines = np.array(list(SCORES.values())).T
@@ -83,10 +83,10 @@ def test_the_report_tells_the_slope_its_interval_and_what_hangs_on_one_arm(tmp_p
     )
     assert (rising.verdict, falling.verdict, rising.arms) == (HOLDS, FAILS, 3)
     assert rising.left_out is None  # two arms are too few
-    assert [each.trend.measure for each in (rising, falling)] == [R1, MAP_AT_R]
+    assert [estimate.trend.measure for estimate in (rising, falling)] == [R1, MAP_AT_R]
 
 
-def test_a_trend_that_hangs_on_one_arm_is_not_decided(tmp_path: Path) -> None:
+def test_a_trend_that_depends_on_one_arm_is_undecided(tmp_path: Path) -> None:
     """Four arms at places -3, -1, 1, 3 about their mean; without the last the others fall from place to place."""
     arms = tuple(
         Arm(name, f"{name}-$backbone-$dataset", x=x) for name, x in zip(NAMES, (0.0, 2.0, 4.0, 6.0), strict=True)
@@ -95,25 +95,25 @@ def test_a_trend_that_hangs_on_one_arm_is_not_decided(tmp_path: Path) -> None:
     plan = dataclasses.replace(toys.plan(tmp_path), study=study)
     for run in plan.runs(tmp_path):
         finish(run, dict(zip(NAMES, (0.3, 0.2, 0.1, 0.9), strict=True))[run.arm.label] + 0.01 * run.seed, [0.7, 0.3])
-    (found,) = build_report(plan, tmp_path).trends
-    assert found.slope is not None
-    assert found.slope.mean == pytest.approx((-3 * 0.3 - 0.2 + 0.1 + 3 * 0.9) / 20)
-    assert found.slope.interval is not None
-    assert found.slope.interval[0] > 0
-    assert found.left_out is not None
-    assert found.left_out[0] == pytest.approx(-0.05)  # from .3 to .1 over 4
-    assert found.left_out[1] > 0
-    assert found.verdict == UNDECIDED
+    (trend,) = build_report(plan, tmp_path).trends
+    assert trend.slope is not None
+    assert trend.slope.mean == pytest.approx((-3 * 0.3 - 0.2 + 0.1 + 3 * 0.9) / 20)
+    assert trend.slope.interval is not None
+    assert trend.slope.interval[0] > 0
+    assert trend.left_out is not None
+    assert trend.left_out[0] == pytest.approx(-0.05)  # from .3 to .1 over 4
+    assert trend.left_out[1] > 0
+    assert trend.verdict == UNDECIDED
 
 
-def test_what_is_not_measured_yet_is_undecided(tmp_path: Path) -> None:
-    (found,) = build_report(plan_with(tmp_path, (Trend("newer is better"),), ("margin", "ms")), tmp_path).trends
-    assert (found.slope, found.spearman, found.left_out, found.verdict, found.arms) == (None, None, None, UNDECIDED, 2)
+def test_an_unmeasured_trend_is_undecided(tmp_path: Path) -> None:
+    (trend,) = build_report(plan_with(tmp_path, (Trend("newer is better"),), ("margin", "ms")), tmp_path).trends
+    assert (trend.slope, trend.spearman, trend.left_out, trend.verdict, trend.arms) == (None, None, None, UNDECIDED, 2)
 
 
-def test_all_forms_of_the_report_have_it(tmp_path: Path) -> None:
+def test_all_report_formats_have_the_trend(tmp_path: Path) -> None:
     report = build_report(plan_with(tmp_path, (Trend("newer is better"),)), tmp_path)
-    assert report.correlations == []  # the axis is told of once
+    assert report.correlations == []  # the trend covers the axis already
     text = as_markdown(report)
     assert "## By year" in text
     slopes = [stats.linregress(list(YEARS.values()), line).slope for line in zip(*SCORES.values(), strict=True)]
@@ -136,21 +136,21 @@ def test_one_seed_and_arms_of_one_year_are_drawn_too(tmp_path: Path) -> None:
     for run in plan.runs(tmp_path):
         finish(run, SCORES[run.arm.label][0], [0.7, 0.3])
     report = build_report(plan, tmp_path)
-    (found,) = report.trends
-    assert found.slope is not None
-    assert (found.slope.mean, found.slope.interval) == (pytest.approx(0.63 - (0.60 + 0.65) / 2), None)
-    assert found.verdict == UNDECIDED
+    (trend,) = report.trends
+    assert trend.slope is not None
+    assert (trend.slope.mean, trend.slope.interval) == (pytest.approx(0.63 - (0.60 + 0.65) / 2), None)
+    assert trend.verdict == UNDECIDED
     assert "slope +0.0050 a year, 1 seed." in Reader(as_html(report)).text
 
 
-def test_a_trend_of_what_is_not_measured_is_refused() -> None:
+def test_a_trend_of_an_unmeasured_metric_is_refused() -> None:
     with raises(RecipeError, "missing-measure") as caught:
         dataclasses.replace(toys.STUDY, trends=(Trend("newer is better", Measure("nmi")),))
     assert "test nmi" in str(caught.value)
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=[loss.small for loss in LOSSES])
-def test_years_are_those_that_the_losses_themselves_cite(loss: Loss) -> None:
+def test_years_match_the_docstrings_of_the_losses(loss: Loss) -> None:
     recipe = resolve(f"{loss.small}-conv4-glyphs")
     assert isinstance(recipe, Recipe)
     cited = sys.modules[MODULES[recipe.objective.loss].__module__].__doc__
@@ -168,15 +168,15 @@ def test_years_are_in_order_and_the_classics_first() -> None:
         }
 
 
-def test_finished_runs_of_other_studies_are_taken_over() -> None:
-    """Of the claims on Omniglot: one run of each loss that both have, and each of five seeds."""
-    there = adoptable_recipes(
+def test_finished_runs_of_other_studies_are_adoptable() -> None:
+    """One run per loss and seed of the claims on Omniglot, for every loss that both studies have."""
+    adoptable = adoptable_recipes(
         STUDIES["claims/over-the-years"], [Path(__file__).parents[3] / "docs" / "studies" / "claims-omniglot"]
     )
-    assert len(there) > 5 * 8
+    assert len(adoptable) > 5 * 8
     tuned, tables = STUDIES["reality/over-the-years"], STUDIES["reality/tables-3-to-5"]
     assert set(tuned.labels) == set(tables.labels)
     assert set(tuned.measures) <= set(tables.measures)
     for arm in tuned.arms:
-        (other,) = [each for each in tables.arms if each.label == arm.label]
+        (other,) = [candidate for candidate in tables.arms if candidate.label == arm.label]
         assert resolve_recipes(tuned, arm, "cub", 0) == resolve_recipes(tables, other, "cub", 0)

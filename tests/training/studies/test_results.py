@@ -29,7 +29,7 @@ def test_results_are_kept_in_the_order_in_which_they_were_added(tmp_path: Path) 
     assert len(Results(tmp_path / "study")) == 2
 
 
-def test_a_line_that_a_killed_process_left_unfinished_is_no_result(tmp_path: Path) -> None:
+def test_an_unfinished_line_of_a_killed_process_is_ignored(tmp_path: Path) -> None:
     results = Results(tmp_path)
     results.add("a/seed-0", {"score": 1})
     with results.path.open("a") as file:

@@ -1,4 +1,4 @@
-"""A study's runs: finished once, gone on with after a kill, shared by processes, each with what it was made by."""
+"""A study's runs: performed once, resumed after a kill, shared by processes, adopted, with their provenance."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def go(plan: Plan, folder: Path, lines: list[str] | None = None) -> Tally:
     return perform_runs(schedule, schedule.runs, work, [].append if lines is None else lines.append)
 
 
-def test_every_run_is_measured_and_says_how_it_was_made(tmp_path: Path, data: Path) -> None:
+def test_every_run_is_measured_and_records_its_provenance(tmp_path: Path, data: Path) -> None:
     plan = write_plan(toys.plan(data), tmp_path / "study")
     lines: list[str] = []
     tally = go(plan, tmp_path / "study", lines)
@@ -87,7 +87,7 @@ def test_training_data_are_decoded_once_for_all_seeds_of_a_study_without_held_ou
     assert len(loaded) == 1
 
 
-def test_a_killed_study_goes_on_and_repeats_no_finished_run(
+def test_a_killed_study_continues_without_repeating_finished_runs(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, saved = tmp_path / "study", checkpoint.save
@@ -114,16 +114,16 @@ def test_a_killed_study_goes_on_and_repeats_no_finished_run(
     tally = go(read_plan(folder), folder)
     assert (len(tally.before), len(tally.done)) == (1, 3)
     assert complete_lines(folder / RESULTS_FILE)[0] == first
-    assert len(epochs) == 1 + 2 + 2  # the second run goes on from its checkpoint
+    assert len(epochs) == 1 + 2 + 2  # the second run continues from its checkpoint
     assert len(go(read_plan(folder), folder).before) == 4
-    whole = tmp_path / "whole"
-    go(toys.plan(data), whole)
-    for run, other in zip(plan.runs(folder), plan.runs(whole), strict=True):
+    uninterrupted = tmp_path / "whole"
+    go(toys.plan(data), uninterrupted)
+    for run, other in zip(plan.runs(folder), plan.runs(uninterrupted), strict=True):
         a, b = run.result()["evaluations"], other.result()["evaluations"]
         assert [e["metrics"] for e in a] == [e["metrics"] for e in b]
 
 
-def test_a_run_that_another_process_holds_is_left_to_it(tmp_path: Path, data: Path) -> None:
+def test_a_run_held_by_another_process_is_skipped(tmp_path: Path, data: Path) -> None:
     plan = toys.plan(data)
     held = plan.runs(tmp_path)[1]
     with claim_folder(held.folder) as ours:
@@ -155,7 +155,7 @@ def test_two_processes_share_a_folder_and_one_may_be_killed(tmp_path: Path, data
     assert len(go(plan, folder).done) == 12 - finished <= 1
 
 
-def test_a_failed_run_stops_no_other_and_is_tried_again(
+def test_a_failed_run_does_not_stop_others_and_is_tried_again(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = toys.plan(data)
@@ -208,7 +208,7 @@ def test_test_images_are_not_read_before_training_has_ended(
     assert opened == ["train", "test", "train"]
 
 
-def test_a_run_selected_by_validation_stands_beside_that_of_the_last_epoch(tmp_path: Path, data: Path) -> None:
+def test_runs_of_both_selections_share_a_study(tmp_path: Path, data: Path) -> None:
     plan = toys.plan(data, 1, ("last", "validation"), ("data.validation=0.25",))
     go(plan, tmp_path)
     last, selected = (run.result() for run in plan.runs(tmp_path)[:2])
@@ -218,7 +218,7 @@ def test_a_run_selected_by_validation_stands_beside_that_of_the_last_epoch(tmp_p
     assert selected["training"][0]["measured_epoch"] == 1 + scores.index(max(scores))
 
 
-def test_seeds_can_be_added_and_nothing_else_changed(tmp_path: Path, data: Path) -> None:
+def test_only_seeds_can_be_added(tmp_path: Path, data: Path) -> None:
     write_plan(toys.plan(data, seeds=1), tmp_path)
     assert write_plan(toys.plan(data, seeds=3), tmp_path).seeds == 3
     assert write_plan(toys.plan(data, seeds=1), tmp_path).seeds == 3
@@ -245,7 +245,7 @@ def test_a_recipe_that_has_changed_since_is_refused(
     assert "contrastive" in str(caught.value)
 
 
-def test_what_is_no_study_is_refused(tmp_path: Path, data: Path) -> None:
+def test_folders_without_a_plan_are_refused(tmp_path: Path, data: Path) -> None:
     with raises(UsageError, "not-a-study"):
         read_plan(tmp_path)
     (tmp_path / "plan.json").write_text("{}")
@@ -261,13 +261,13 @@ def test_runs_of_some_arms_are_selected(tmp_path: Path, data: Path) -> None:
     assert "margin, contrastive" in str(caught.value)
 
 
-def test_data_that_are_not_there_fail_every_run(tmp_path: Path) -> None:
+def test_missing_images_fail_every_run(tmp_path: Path) -> None:
     tally = go(toys.plan(tmp_path / "absent"), tmp_path)
     assert len(tally.failed) == 4
     assert DatasetError.__name__ in (tally.failed[0][0].folder / FAILURE_FILE).read_text()
 
 
-def test_finished_runs_of_the_same_recipes_are_taken_over_from_another_study(tmp_path: Path, data: Path) -> None:
+def test_finished_runs_of_the_same_recipes_are_adopted_from_another_study(tmp_path: Path, data: Path) -> None:
     plan = toys.plan(data)
     go(plan, tmp_path / "one")
     arms = (dataclasses.replace(toys.STUDY.arms[1], label="pairs"), Arm("ms", "ms-$backbone-$dataset"))
@@ -317,9 +317,9 @@ def test_recipes_are_resolved_and_results_are_read_once(
     monkeypatch.setattr(study, "_with_validation", built)
     monkeypatch.setattr(Results, "_parse", parsed)
     study._seeded_recipes.cache_clear()
-    asked = RunSchedule(toys.plan(data, seeds=3), tmp_path)
-    (work,) = prepare_workplaces([asked])
-    schedule = asked.begin()
+    requested = RunSchedule(toys.plan(data, seeds=3), tmp_path)
+    (work,) = prepare_workplaces([requested])
+    schedule = requested.begin()
     assert len(run_schedule(schedule, work, say=[].append).done) == 6
     schedule.check_finished()
     assert len(build_report(schedule.plan, tmp_path, schedule.runs).rows) > 0
@@ -331,16 +331,16 @@ def test_recipes_are_resolved_and_results_are_read_once(
 
 def test_a_schedule_knows_the_images_of_runs_that_others_finish(tmp_path: Path, data: Path) -> None:
     plan = toys.plan(data, seeds=1)
-    here, there = RunSchedule(plan, tmp_path), RunSchedule(plan, tmp_path)
-    first, second = here.runs
-    here.check_images(first, {("glyphs",): "11111111"})
+    schedule, other = RunSchedule(plan, tmp_path), RunSchedule(plan, tmp_path)
+    first, second = schedule.runs
+    schedule.check_images(first, {("glyphs",): "11111111"})
     assert (
-        len(perform_runs(there, there.runs[:1], create_workplace(torch.device("cpu"), plan.data), [].append).done) == 1
+        len(perform_runs(other, other.runs[:1], create_workplace(torch.device("cpu"), plan.data), [].append).done) == 1
     )
     images = images_of(first, first.result())
-    here.check_images(second, images)
+    schedule.check_images(second, images)
     with raises(TrainingError, "other-images"):
-        here.check_images(second, dict.fromkeys(images, "11111111"))
+        schedule.check_images(second, dict.fromkeys(images, "11111111"))
 
 
 @pytest.fixture
@@ -368,19 +368,19 @@ def test_runs_from_other_images_are_refused(tmp_path: Path, data: Path, other_da
     assert len(go(dataclasses.replace(changed, data=str(data)), folder).done) == 2
 
 
-def test_runs_from_other_images_are_not_taken_over(tmp_path: Path, data: Path, other_data: Path) -> None:
-    here, there = toys.plan(data, seeds=1), toys.plan(other_data, seeds=1)
-    go(there, tmp_path / "there")
-    first = here.runs(tmp_path / "here")
+def test_runs_from_other_images_are_not_adopted(tmp_path: Path, data: Path, other_data: Path) -> None:
+    plan, other = toys.plan(data, seeds=1), toys.plan(other_data, seeds=1)
+    go(other, tmp_path / "there")
+    first = plan.runs(tmp_path / "here")
     perform_runs(
-        RunSchedule(here, tmp_path / "here"), first[:1], create_workplace(torch.device("cpu"), here.data), [].append
+        RunSchedule(plan, tmp_path / "here"), first[:1], create_workplace(torch.device("cpu"), plan.data), [].append
     )
     with raises(TrainingError, "other-images"):
-        adopt_results(RunSchedule(here, tmp_path / "here"), first, tmp_path / "there")
+        adopt_results(RunSchedule(plan, tmp_path / "here"), first, tmp_path / "there")
     assert not first[1].finished
 
 
-def test_a_folder_that_mixes_images_already_is_not_averaged(tmp_path: Path, data: Path) -> None:
+def test_a_folder_with_runs_from_different_images_is_refused(tmp_path: Path, data: Path) -> None:
     plan = toys.plan(data, seeds=1)
     go(plan, tmp_path)
     toys.change(plan.runs(tmp_path)[1], data=["00000000"])
@@ -388,11 +388,11 @@ def test_a_folder_that_mixes_images_already_is_not_averaged(tmp_path: Path, data
         RunSchedule(plan, tmp_path).check_finished()
 
 
-def test_copies_are_trained_each_and_their_embeddings_joined(tmp_path: Path, data: Path) -> None:
+def test_copies_are_trained_separately_and_their_embeddings_joined(tmp_path: Path, data: Path) -> None:
     arms = (toys.STUDY.arms[0], dataclasses.replace(toys.STUDY.arms[0], label="two", copies=2))
     plan = dataclasses.replace(toys.plan(data, seeds=1), study=Study("toys/copies", "", "", arms))
     go(plan, tmp_path)
-    one, two = (run.result() for run in plan.runs(tmp_path))
-    assert len(two["training"]) == 2
-    assert two["evaluations"][0]["dim"] == 2 * one["evaluations"][0]["dim"]
-    assert two["training"][0]["log"][0]["loss"] == one["training"][0]["log"][0]["loss"]
+    single, pair = (run.result() for run in plan.runs(tmp_path))
+    assert len(pair["training"]) == 2
+    assert pair["evaluations"][0]["dim"] == 2 * single["evaluations"][0]["dim"]
+    assert pair["training"][0]["log"][0]["loss"] == single["training"][0]["log"][0]["loss"]

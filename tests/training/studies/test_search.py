@@ -1,4 +1,4 @@
-"""The search after Reality: class-disjoint folds, patience, bounds, trials that resume and reruns that are tested."""
+"""The search of Reality: bounds, trials that resume, and tested reruns."""
 
 from __future__ import annotations
 
@@ -14,70 +14,21 @@ import torch
 from tests.raising import raises
 from tests.training.studies import toys
 from tests.training.studies.test_study import data_of
-from tests.training.toys import CPU, noise, recipe
 from tests.zoo.report.test_model import Reader
 from training.build import create_sampler
 from training.checkpoint import check_embeddings
-from training.recipe import Schedule
 from training.studies import cross_validation, measure, render_search, search
-from training.studies.cross_validation import folds, hold_out
+from training.studies.cross_validation import folds
 from training.studies.render_search import as_markdown, build_report, write_report
 from training.studies.results import Results
 from training.studies.runner import claim_folder, create_workplace
 from training.studies.search import SearchPlan, best_trial, load_trials, read_search, write_search
 from training.studies.search_spaces import SPACES, find_space
-from training.trainer import create_parts, fit
+from training.trainer import create_parts
 from zoo import data as datasets
 from zoo.cli.studies import Output, perform_search, search_workplace
 from zoo.errors import DivergedError, MissingDependencyError, TrainingError, UsageError
 from zoo.evaluation import retrieval_metrics
-
-
-@pytest.mark.parametrize(("classes", "count"), [(100, 4), (136, 4), (50, 4), (7, 3), (4, 2)])
-def test_folds_are_contiguous_disjoint_and_cover_all_classes(classes: int, count: int) -> None:
-    parts = folds(classes, count)
-    assert len(parts) == count
-    assert np.concatenate(parts).tolist() == list(range(classes))
-    assert all((np.diff(part) == 1).all() for part in parts)
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
-
-
-def test_folds_of_a_single_class_are_refused() -> None:
-    with raises(UsageError, "too-many-folds") as caught:
-        folds(7)
-    assert "7 training classes" in str(caught.value)
-
-
-def test_a_model_never_sees_the_classes_of_its_fold() -> None:
-    whole = dataclasses.replace(noise(60, 15), turns=4)
-    labels = np.arange(60) % 15
-    squares = whole.squares.numpy()
-    for held_out in folds(15):
-        data = hold_out(whole, held_out, labels, squares)
-        assert data.validation is not None
-        pixels, validated = data.validation
-        assert set(validated) == set(held_out)
-        assert len(data.squares) + len(pixels) == 60
-        trained = [whole.squares[i] for i in range(60) if labels[i] not in held_out]
-        assert torch.equal(data.squares, torch.stack(trained))
-        assert data.classes == 4 * (15 - len(held_out))
-        assert data.labels.tolist()[:8] == [0, 1, 2, 3, 4, 5, 6, 7] or held_out[0] > 0
-        # A sample's class is its image's, whatever it is called now.
-        images = labels[~np.isin(labels, held_out)]
-        names = {new: {images[i // 4] for i in np.flatnonzero(data.labels // 4 == new)} for new in range(3)}
-        assert all(len(found) == 1 for found in names.values())
-        assert [source in data.sources for source in whole.sources] == [label not in held_out for label in labels]
-
-
-def test_patience_ends_a_run_and_a_resumed_one_too(tmp_path: Path) -> None:
-    data = hold_out(noise(), np.arange(5), np.arange(60) % 15, noise().squares.numpy())
-    long = recipe(schedule=Schedule(40, 1))
-    trained = fit(long, data, tmp_path, CPU, progress=False, patience=2)
-    scores = [record["validation_map_at_r"] for record in trained.log]
-    assert trained.best_epoch == 1 + int(np.argmax(scores))
-    assert len(scores) == trained.best_epoch + 2 < 40
-    again = fit(long, data, tmp_path, CPU, progress=False, patience=2)
-    assert (again.resumed_at, len(again.log)) == (len(scores), len(scores))
 
 
 @pytest.mark.parametrize("name", ["margin", "margin-class"])
@@ -125,7 +76,7 @@ def go(plan: SearchPlan, folder: Path, lines: list[str]) -> None:
     search.run_search(plan, folder, create_workplace(torch.device("cpu"), plan.data), lines.append)
 
 
-def test_a_killed_search_goes_on_and_is_reported(
+def test_a_killed_search_continues_and_is_reported(
     tmp_path: Path, small: SearchPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, trained = tmp_path / "search", []
@@ -144,7 +95,7 @@ def test_a_killed_search_goes_on_and_is_reported(
         go(small, folder, lines)
     assert [line[:24] for line in lines] == ["contrastive, trial 1 of "]
     go(read_search(folder), folder, lines)
-    # Two losses of two trials and two reruns, each of two folds: nothing twice, but for the fold that was killed.
+    # Two losses of two trials and two reruns, each of two folds: each once, except the fold that was killed.
     assert len(trained) == 2 * (2 + 2) * 2 + 1
     go(small, folder, lines)
     assert len(trained) == 17
@@ -157,107 +108,111 @@ def test_a_killed_search_goes_on_and_is_reported(
     report = build_report(small, folder)
     write_report(small, report, folder)
     assert [row["reruns"] for row in json.loads((folder / "report.json").read_text())["losses"]] == [2, 2]
-    told = as_markdown(small, report, folder)
-    assert "| contrastive |" in told
-    assert f"Trials ran from {report[0]['began']} to {report[1]['ended']}. Made with: " in told
-    assert f"torch {torch.__version__.partition('+')[0]}" in told
+    markdown = as_markdown(small, report, folder)
+    assert "| contrastive |" in markdown
+    assert f"Trials ran from {report[0]['began']} to {report[1]['ended']}. Made with: " in markdown
+    assert f"torch {torch.__version__.partition('+')[0]}" in markdown
     text = Reader((folder / "report.html").read_text()).text
     for says in ("Test scores, %", "contrastive, separated", "Best validation so far", "2 complete"):
         assert says in text
     assert not list(folder.rglob("checkpoint.safetensors"))
 
 
-def test_scores_are_of_the_models_apart_and_of_their_embeddings_together(
+def test_scores_are_of_separate_models_and_of_joined_embeddings(
     tmp_path: Path, small: SearchPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = []
     embed = cross_validation.embed_pixels
     monkeypatch.setattr(cross_validation, "embed_pixels", lambda *args: rows.append(embed(*args)) or rows[-1])
-    one = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
-    go(one, tmp_path, [])
-    (scores,) = (row["scores"] for row in build_report(one, tmp_path))
+    single = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
+    go(single, tmp_path, [])
+    (scores,) = (row["scores"] for row in build_report(single, tmp_path))
     labels = datasets.load_dataset("folder", "test", small.data).labels
-    apart = [retrieval_metrics(each, labels, k=(1,))["map_at_r"] for each in rows]
-    assert scores["separated"]["map_at_r"]["mean"] == pytest.approx(np.mean(apart))
+    separate = [retrieval_metrics(model_rows, labels, k=(1,))["map_at_r"] for model_rows in rows]
+    assert scores["separated"]["map_at_r"]["mean"] == pytest.approx(np.mean(separate))
     joined = retrieval_metrics(np.hstack(rows), labels, k=(1,))["map_at_r"]
     assert scores["concatenated"]["map_at_r"]["mean"] == pytest.approx(joined)
     assert len(rows) == 2
 
 
-def precision_and_map(queries: np.ndarray, asked: np.ndarray, gallery: np.ndarray, labels: np.ndarray) -> list[float]:
+def precision_and_map(
+    queries: np.ndarray, query_labels: np.ndarray, gallery: np.ndarray, labels: np.ndarray
+) -> list[float]:
     """P@1 and MAP@R, query by query and rank by rank."""
     first, averages = [], []
-    for query, label in zip(queries.astype(np.float64), asked, strict=True):
+    for query, label in zip(queries.astype(np.float64), query_labels, strict=True):
         cosines = [query @ row / np.linalg.norm(row) for row in gallery.astype(np.float64)]
-        found = [labels[i] == label for i in sorted(range(len(gallery)), key=lambda i: -cosines[i])]
-        relatives = sum(found)
-        hits = [sum(found[: rank + 1]) / (rank + 1) for rank in range(relatives) if found[rank]]
-        first.append(found[0])
-        averages.append(sum(hits) / relatives)
+        relevant = [labels[i] == label for i in sorted(range(len(gallery)), key=lambda i: -cosines[i])]
+        count = sum(relevant)
+        hits = [sum(relevant[: rank + 1]) / (rank + 1) for rank in range(count) if relevant[rank]]
+        first.append(relevant[0])
+        averages.append(sum(hits) / count)
     return [float(np.mean(first)), float(np.mean(averages))]
 
 
-def test_where_a_data_set_parts_queries_from_a_gallery_so_do_the_tests(
+def test_queries_and_gallery_of_a_data_set_are_used_in_tests(
     tmp_path: Path, small: SearchPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As In-Shop does: a gallery image searches nothing and no query is found, by models apart and together."""
+    """Gallery images are not queries, and queries are not found (as in In-Shop), by separate and by joined models."""
     load, rows, embed = measure.datasets.load_dataset, [], cross_validation.embed_pixels
 
     def parted(name: str, split: str, root: object) -> object:
-        found = load(name, split, root)
-        query = (np.arange(len(found)) % 4 == 1).astype(np.int64)  # one of four images a class
-        return dataclasses.replace(found, factors={"query": query}) if split == "test" else found
+        dataset = load(name, split, root)
+        query = (np.arange(len(dataset)) % 4 == 1).astype(np.int64)  # one of four images per class
+        return dataclasses.replace(dataset, factors={"query": query}) if split == "test" else dataset
 
     monkeypatch.setattr(measure.datasets, "load_dataset", parted)
     monkeypatch.setattr(cross_validation, "embed_pixels", lambda *args: rows.append(embed(*args)) or rows[-1])
-    one = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
-    write_search(one, tmp_path)
-    go(one, tmp_path, [])
-    report = build_report(one, tmp_path)
-    labels, asks = load("folder", "test", small.data).labels, np.arange(36) % 4 == 1
+    single = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
+    write_search(single, tmp_path)
+    go(single, tmp_path, [])
+    report = build_report(single, tmp_path)
+    labels, is_query = load("folder", "test", small.data).labels, np.arange(36) % 4 == 1
+    query_labels, gallery_labels = labels[is_query], labels[~is_query]
     expected = [
-        precision_and_map(each[asks], labels[asks], each[~asks], labels[~asks]) for each in (*rows, np.hstack(rows))
+        precision_and_map(embeddings[is_query], query_labels, embeddings[~is_query], gallery_labels)
+        for embeddings in (*rows, np.hstack(rows))
     ]
     for place, metric in enumerate(("precision_at_1", "map_at_r")):
-        apart = np.mean([scores[place] for scores in expected[:-1]])
-        assert report[0]["scores"]["separated"][metric]["mean"] == pytest.approx(apart)
+        separate = np.mean([scores[place] for scores in expected[:-1]])
+        assert report[0]["scores"]["separated"][metric]["mean"] == pytest.approx(separate)
         assert report[0]["scores"]["concatenated"][metric]["mean"] == pytest.approx(expected[-1][place])
-    write_report(one, report, tmp_path)
-    said = "Tested by: queries to gallery, cosine, exact."
-    assert said in (tmp_path / "report.md").read_text()
-    assert said in Reader((tmp_path / "report.html").read_text()).text
+    write_report(single, report, tmp_path)
+    sentence = "Tested by: queries to gallery, cosine, exact."
+    assert sentence in (tmp_path / "report.md").read_text()
+    assert sentence in Reader((tmp_path / "report.html").read_text()).text
     (loss,) = json.loads((tmp_path / "report.json").read_text())["losses"]
     assert loss["tests"][0]["protocol"] == "queries to gallery, cosine, exact"
-    # As an older version left it, which let all images search all others.
+    # The result of an older version, in which every image was a query to all others.
     left = {name: {k: v for k, v in result.items() if k != "protocol"} for name, result in Results(tmp_path).items()}
     toys.rewrite(tmp_path, left)
-    assert "Tested by: leave-one-out, cosine, exact." in as_markdown(one, build_report(one, tmp_path), tmp_path)
+    assert "Tested by: leave-one-out, cosine, exact." in as_markdown(single, build_report(single, tmp_path), tmp_path)
     before = len(rows)
     with raises(UsageError, "other-protocol") as caught:
-        go(dataclasses.replace(one, reruns=2), tmp_path, [])
+        go(dataclasses.replace(single, reruns=2), tmp_path, [])
     assert "leave-one-out" in str(caught.value)
     assert len(rows) == before, "refused before anything is trained"
 
 
-def test_a_search_says_whose_recipes_it_has_and_how_it_was_tested(tmp_path: Path, small: SearchPlan) -> None:
+def test_a_search_reports_its_recipes_and_its_test_protocol(tmp_path: Path, small: SearchPlan) -> None:
     assert "The recipes are those of sop." in render_search.protocol(SearchPlan(("margin",), "inshop"))
     assert "The recipes are" not in render_search.protocol(SearchPlan(("margin",), "sop"))
-    one = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
-    write_search(one, tmp_path)
-    assert "Tested by" not in as_markdown(one, build_report(one, tmp_path), tmp_path)
-    go(one, tmp_path, [])
-    assert "Tested by: leave-one-out, cosine, exact." in as_markdown(one, build_report(one, tmp_path), tmp_path)
+    single = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
+    write_search(single, tmp_path)
+    assert "Tested by" not in as_markdown(single, build_report(single, tmp_path), tmp_path)
+    go(single, tmp_path, [])
+    assert "Tested by: leave-one-out, cosine, exact." in as_markdown(single, build_report(single, tmp_path), tmp_path)
 
 
-def test_a_trial_that_another_process_performs_is_left_to_it(tmp_path: Path, small: SearchPlan) -> None:
-    one = dataclasses.replace(small, losses=("ntxent",))
-    (study,) = load_trials(one, tmp_path).values()
+def test_a_trial_held_by_another_process_is_skipped(tmp_path: Path, small: SearchPlan) -> None:
+    single = dataclasses.replace(small, losses=("ntxent",))
+    (study,) = load_trials(single, tmp_path).values()
     study.ask({p.key: search._distribution(p) for p in find_space("ntxent").parameters})
     lines: list[str] = []
     with claim_folder(tmp_path / "ntxent" / "trial-000"):
-        go(one, tmp_path, lines)
+        go(single, tmp_path, lines)
         assert ["trial 2" in lines[0], "other processes" in lines[1]] == [True, True]
-    go(one, tmp_path, lines)
+    go(single, tmp_path, lines)
     assert "trial 1 of 2" in lines[2]
     assert len(lines) == 5
 
@@ -277,10 +232,10 @@ def test_no_trial_reads_test_data(tmp_path: Path, small: SearchPlan, monkeypatch
     assert lines[0].startswith("ntxent, trial 1 of 2: validation MAP@R")
 
 
-def test_values_that_break_the_loss_fail_their_trial_alone(
+def test_values_that_break_the_loss_fail_only_their_trial(
     tmp_path: Path, small: SearchPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = dataclasses.replace(small, losses=("ntxent",), reruns=1)
+    single = dataclasses.replace(small, losses=("ntxent",), reruns=1)
     train = cross_validation.fit
     calls = []
 
@@ -292,41 +247,41 @@ def test_values_that_break_the_loss_fail_their_trial_alone(
 
     monkeypatch.setattr(cross_validation, "fit", first_breaks)
     lines: list[str] = []
-    go(one, tmp_path, lines)
+    go(single, tmp_path, lines)
     assert "trial 1 of 2: failed: the loss became nan" in lines[0]
-    assert build_report(one, tmp_path)[0]["trials"] == {"fail": 1, "complete": 1}
+    assert build_report(single, tmp_path)[0]["trials"] == {"fail": 1, "complete": 1}
 
 
-def test_heads_that_overflow_fail_their_trial_too(tmp_path: Path, small: SearchPlan) -> None:
+def test_heads_that_overflow_fail_their_trial(tmp_path: Path, small: SearchPlan) -> None:
     """They give rows of length 0, which are finite."""
-    one = dataclasses.replace(
+    single = dataclasses.replace(
         small, losses=("ntxent",), trials=1, settings=(*small.settings, "schedule.steps=1", "optimizer.lr=1e3")
     )
     lines: list[str] = []
-    go(one, tmp_path, lines)
-    assert build_report(one, tmp_path)[0]["trials"] != {"running": 1}
+    go(single, tmp_path, lines)
+    assert build_report(single, tmp_path)[0]["trials"] != {"running": 1}
     with pytest.raises(DivergedError):
         check_embeddings(np.array([[1.0, 0.0], [0.0, 0.0]]), "the weights")
 
 
-def test_what_is_not_the_fault_of_the_values_ends_no_trial(
+def test_errors_that_values_do_not_cause_leave_the_trial_open(
     tmp_path: Path, small: SearchPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that is full: the command fails, and goes on with the same trial once there is room."""
-    one, train = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1), cross_validation.fit
+    """A full disk: the command fails, and continues with the same trial after there is space again."""
+    single, train = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1), cross_validation.fit
 
     def full(*args: object, **kwargs: object) -> object:
         raise TrainingError("the checkpoint cannot be written")
 
     monkeypatch.setattr(cross_validation, "fit", full)
     with pytest.raises(TrainingError) as caught:
-        go(one, tmp_path, [])
+        go(single, tmp_path, [])
     assert not isinstance(caught.value, DivergedError)
-    assert build_report(one, tmp_path)[0]["trials"] == {"running": 1}
+    assert build_report(single, tmp_path)[0]["trials"] == {"running": 1}
     monkeypatch.setattr(cross_validation, "fit", train)
     lines: list[str] = []
-    go(one, tmp_path, lines)
-    assert build_report(one, tmp_path)[0]["trials"] == {"complete": 1}
+    go(single, tmp_path, lines)
+    assert build_report(single, tmp_path)[0]["trials"] == {"complete": 1}
     assert [line.partition(":")[0] for line in lines] == ["ntxent, trial 1 of 1", "ntxent, rerun 1 of 1"]
 
 
@@ -336,35 +291,35 @@ def test_a_rerun_that_diverges_fails_the_command(
     def diverges(*args: object) -> object:
         raise DivergedError("the loss became inf")
 
-    one, rerun = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=2), search.rerun
+    single, rerun = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=2), search.rerun
     monkeypatch.setattr(search, "rerun", diverges)
-    write_search(one, tmp_path)
-    workplace, output = search_workplace(one, None, "cpu"), Output(as_json=True)
-    assert perform_search(one, tmp_path, workplace, output) == 1
+    write_search(single, tmp_path)
+    workplace, output = search_workplace(single, None, "cpu"), Output(as_json=True)
+    assert perform_search(single, tmp_path, workplace, output) == 1
     out, err = capsys.readouterr()
     assert json.loads(out)["failed"] == 2
     assert json.loads(out)["close"] == {}
     assert "rerun 2 of 2: failed: the loss became inf" in err
     monkeypatch.setattr(search, "rerun", rerun)
-    assert perform_search(one, tmp_path, workplace, output) == 0
+    assert perform_search(single, tmp_path, workplace, output) == 0
 
 
-def test_weights_that_are_no_numbers_after_an_epoch_fail_their_trials_alone(tmp_path: Path, small: SearchPlan) -> None:
+def test_weights_that_become_nan_fail_only_their_trials(tmp_path: Path, small: SearchPlan) -> None:
     # One step an epoch: the first loss is finite, and validation is the first to meet the weights.
-    one = dataclasses.replace(
+    single = dataclasses.replace(
         small, losses=("ntxent",), settings=(*small.settings, "schedule.steps=1", "optimizer.lr=1e30")
     )
     lines: list[str] = []
-    go(one, tmp_path, lines)
+    go(single, tmp_path, lines)
     assert [line.partition(": ")[0] for line in lines] == ["ntxent, trial 1 of 2", "ntxent, trial 2 of 2", "ntxent"]
     assert all("the weights after epoch 1 give embeddings with NaN or infinite" in line for line in lines[:2])
     assert "every trial failed" in lines[2]
-    go(one, tmp_path, lines)
+    go(single, tmp_path, lines)
     assert len(lines) == 4, "both trials are over"
-    assert build_report(one, tmp_path)[0]["trials"] == {"fail": 2}
+    assert build_report(single, tmp_path)[0]["trials"] == {"fail": 2}
 
 
-def test_a_search_can_grow_and_is_not_mixed_with_another(tmp_path: Path, small: SearchPlan) -> None:
+def test_a_search_can_be_extended_but_not_changed(tmp_path: Path, small: SearchPlan) -> None:
     write_search(small, tmp_path)
     assert write_search(dataclasses.replace(small, trials=5), tmp_path).trials == 5
     assert write_search(small, tmp_path).trials == 5
@@ -377,7 +332,7 @@ def test_a_search_can_grow_and_is_not_mixed_with_another(tmp_path: Path, small: 
         read_search(tmp_path)
 
 
-def test_what_a_search_was_begun_with_stays_and_each_fold_has_its_own(
+def test_a_search_keeps_its_first_versions_and_each_fold_its_own(
     tmp_path: Path, small: SearchPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "provenance", lambda: {"commit": "first"})
@@ -386,12 +341,12 @@ def test_what_a_search_was_begun_with_stays_and_each_fold_has_its_own(
     write_search(dataclasses.replace(small, trials=5), tmp_path)
     kept = json.loads((tmp_path / "search.json").read_text())
     assert (kept["commit"], kept["search"]["trials"]) == ("first", 5)
-    one = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
-    work = create_workplace(torch.device("cpu"), one.data)
+    single = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
+    work = create_workplace(torch.device("cpu"), single.data)
     work.made_with = {"commit": "third"}
-    search.run_search(one, tmp_path, work, [].append)
+    search.run_search(single, tmp_path, work, [].append)
     folds_written = [result for name, result in Results(tmp_path).items() if "/fold-" in name]
-    assert [each["commit"] for each in folds_written] == ["third"] * 4
+    assert [fold["commit"] for fold in folds_written] == ["third"] * 4
 
 
 def test_a_recipe_that_has_changed_since_is_refused(tmp_path: Path, small: SearchPlan) -> None:
@@ -410,18 +365,18 @@ def test_a_recipe_that_has_changed_since_is_refused(tmp_path: Path, small: Searc
 
 
 def test_trials_from_other_images_are_refused(tmp_path: Path, small: SearchPlan) -> None:
-    one = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
-    write_search(one, tmp_path)
-    go(one, tmp_path, [])
+    single = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
+    write_search(single, tmp_path)
+    go(single, tmp_path, [])
     others = toys.images(tmp_path / "others", classes=9)
     for path in others.rglob("0.png"):
         path.write_bytes(path.with_name("1.png").read_bytes())
-    more = write_search(dataclasses.replace(one, trials=2, data=str(others)), tmp_path)
+    more = write_search(dataclasses.replace(single, trials=2, data=str(others)), tmp_path)
     with raises(UsageError, "other-images") as caught:
         go(more, tmp_path, [])
     assert str(tmp_path / "ntxent") in str(caught.value)
     lines: list[str] = []
-    go(dataclasses.replace(more, data=one.data), tmp_path, lines)
+    go(dataclasses.replace(more, data=single.data), tmp_path, lines)
     assert "ntxent, trial 2 of 2: validation MAP@R" in lines[0]
 
 

@@ -8,20 +8,18 @@ import re
 import numpy as np
 import pytest
 import torch
-from sklearn.decomposition import PCA
 
 from tests.raising import raises
 from training.build import create_sampler
 from training.data import TrainingData
 from training.recipe import Recipe
-from training.studies.measure import Splits, embed_views, measure_views
+from training.studies.measure import embed_views
 from training.studies.papers import STUDIES, find_study
 from training.studies.plan import Plan, adapt_to_dataset
 from training.studies.search import SearchPlan
 from training.studies.search_spaces import find_space
-from training.studies.study import R1, SMALL_BACKBONES, Arm, Measure, Study, resolve_recipes, supports
+from training.studies.study import SMALL_BACKBONES, Arm, Study, resolve_recipes, supports
 from training.trainer import create_parts
-from zoo.data.dataset import Dataset
 from zoo.errors import RecipeError, UsageError
 
 SMALL = {"glyphs": (362, 20), "omniglot": (136, 20), "cifar100": (50, 500)}
@@ -40,14 +38,14 @@ def arms(dataset: str) -> dict[Arm, Study]:
 
 def data_of(recipe: Recipe, dataset: str) -> TrainingData:
     classes, images = SMALL[dataset]
-    turns, how = recipe.data.turns, recipe.preprocessing
+    turns, preprocessing = recipe.data.turns, recipe.preprocessing
     labels = np.repeat(np.arange(classes * turns), images)
-    squares = torch.zeros(1, how.crop, how.crop, how.channels, dtype=torch.uint8)
+    squares = torch.zeros(1, preprocessing.crop, preprocessing.crop, preprocessing.channels, dtype=torch.uint8)
     return TrainingData(squares, labels, classes * turns, turns, None, [])
 
 
 @pytest.mark.parametrize("dataset", SMALL)
-def test_every_arm_can_be_drawn_for(dataset: str) -> None:
+def test_every_arm_has_a_batch_sampler(dataset: str) -> None:
     drawn = set()
     for arm, study in arms(dataset).items():
         recipe = resolve_recipes(study, arm, dataset, seed=0)[0]
@@ -59,7 +57,7 @@ def test_every_arm_can_be_drawn_for(dataset: str) -> None:
             create_sampler(recipe, data_of(recipe, dataset).labels)
 
 
-def test_every_arm_can_be_built_and_has_what_is_measured_of_it() -> None:
+def test_every_arm_can_be_built_and_has_the_measured_views() -> None:
     for arm, study in arms("glyphs").items():
         recipe = resolve_recipes(study, arm, "glyphs", seed=0)[0]
         network, _ = create_parts(recipe, data_of(recipe, "glyphs"))
@@ -82,10 +80,10 @@ def test_every_small_backbone_can_be_built_for_every_small_data_set(dataset: str
 
 
 @pytest.mark.parametrize("name", ["group/convergence-published", "sharing/table-6-published"])
-def test_twins_of_small_studies_can_be_built_and_drawn_for_with_the_papers_recipes(name: str) -> None:
+def test_studies_of_the_papers_data_sets_can_be_built_and_sampled(name: str) -> None:
     study, classes = find_study(name), 100
     for arm in study.arms:
-        # Random weights: those of ImageNet are not at hand here.
+        # Random weights, because ImageNet's are not available in tests.
         (recipe,) = resolve_recipes(study, arm, "cub", 0, study.selections[0], ("backbone.pretrained=false",))
         squares = torch.zeros(1, 224, 224, 3, dtype=torch.uint8)
         data = TrainingData(squares, np.repeat(np.arange(classes), 58), classes, 1, None, [])
@@ -93,7 +91,7 @@ def test_twins_of_small_studies_can_be_built_and_drawn_for_with_the_papers_recip
         create_sampler(recipe, data.labels)
 
 
-def test_plain_regularisers_differ_from_margin_in_nothing_else() -> None:
+def test_plain_regularisers_differ_from_margin_only_in_the_regulariser() -> None:
     study = find_study("sharing/table-6-published")
     margin, *others = (resolve_recipes(study, arm, "cars", 0)[0] for arm in study.arms[:4])
     assert (margin.dim, margin.objective.method_args) == (256, {"arm": "discriminative"})
@@ -103,7 +101,7 @@ def test_plain_regularisers_differ_from_margin_in_nothing_else() -> None:
         assert other == dataclasses.replace(margin, objective=objective)
 
 
-def test_studies_without_data_sets_of_their_own_have_the_recipes_of_papers_too() -> None:
+def test_studies_of_any_data_set_have_recipes_for_those_of_the_papers() -> None:
     for arm, study in arms("cub").items():
         recipe = resolve_recipes(study, arm, "cub", seed=0)[0]
         assert recipe.backbone.name != "conv4"
@@ -112,7 +110,7 @@ def test_studies_without_data_sets_of_their_own_have_the_recipes_of_papers_too()
     assert recipe.seed == 3
 
 
-def test_words_in_settings_stand_for_the_recipe_s_own_numbers() -> None:
+def test_placeholders_in_settings_are_replaced() -> None:
     study = find_study("revisiting/figure-3")
     arm = Arm("x", "margin-$backbone-$dataset", ("batch.size=$batch", 'heads=[{"name": "e", "dim": $dim}]'))
     (recipe,) = resolve_recipes(study, arm, "glyphs", 0)
@@ -122,7 +120,7 @@ def test_words_in_settings_stand_for_the_recipe_s_own_numbers() -> None:
     assert "'$speed=1'" in str(caught.value)
 
 
-def test_ensembles_train_members_with_seeds_that_follow_one_another() -> None:
+def test_members_of_an_ensemble_have_successive_seeds() -> None:
     study = find_study("claims/rho")
     for arm in (Arm("two", "margin2-$backbone-$dataset"), Arm("two", "margin-$backbone-$dataset", copies=2)):
         assert [recipe.seed for recipe in resolve_recipes(study, arm, "glyphs", 2)] == [4, 5]
@@ -134,16 +132,16 @@ def test_selection_by_validation_holds_training_classes_out() -> None:
         assert resolve_recipes(study, study.arms[0], "glyphs", 0, selection)[0].data.validation == share
 
 
-def test_a_data_set_that_is_not_the_study_s_is_refused() -> None:
+def test_an_unsupported_data_set_is_refused() -> None:
     with raises(UsageError, "not-on-this-data-set") as caught:
         resolve_recipes(find_study("claims/close"), find_study("claims/close").arms[0], "cub", 0)
     assert "glyphs, omniglot, cifar100" in str(caught.value)
 
 
-def test_a_refusal_says_why_and_what_to_run_instead() -> None:
+def test_a_refusal_names_the_study_to_run_instead() -> None:
     for study in STUDIES.values():
         if study.datasets:
-            other = next(each for each in ("cub", "omniglot") if not supports(study, each))
+            other = next(name for name in ("cub", "omniglot") if not supports(study, name))
             with pytest.raises(UsageError) as error:
                 resolve_recipes(study, study.arms[0], other, 0)
             assert f"not on {other}. {study.elsewhere}" in str(error.value)
@@ -152,13 +150,13 @@ def test_a_refusal_says_why_and_what_to_run_instead() -> None:
 
 
 @pytest.mark.parametrize(("dataset", "owner", "backbone"), [("folder", "cifar100", "conv4"), ("inshop", "sop", "r50")])
-def test_data_sets_without_recipes_have_those_of_another(dataset: str, owner: str, backbone: str) -> None:
+def test_data_sets_without_recipes_use_those_of_a_substitute(dataset: str, owner: str, backbone: str) -> None:
     for study in STUDIES.values():
         if supports(study, dataset):
             for arm in study.arms:
-                found, twin = (resolve_recipes(study, arm, name, 0)[0] for name in (dataset, owner))
-                assert found.data.dataset == dataset
-                assert dataclasses.replace(found, data=dataclasses.replace(found.data, dataset=owner)) == twin
+                own, substitute = (resolve_recipes(study, arm, name, 0)[0] for name in (dataset, owner))
+                assert own.data.dataset == dataset
+                assert dataclasses.replace(own, data=dataclasses.replace(own.data, dataset=owner)) == substitute
     (recipe,) = resolve_recipes(find_study("claims/rho"), find_study("claims/rho").arms[0], dataset, 0)
     assert recipe.backbone.name == backbone
     assert supports(find_study("claims/close"), "folder")
@@ -169,7 +167,7 @@ def test_data_sets_without_recipes_have_those_of_another(dataset: str, owner: st
 MARGIN = {parameter.key: parameter.low for parameter in find_space("margin").parameters}
 
 
-def test_the_recalls_are_those_at_which_a_data_set_is_reported() -> None:
+def test_recalls_are_adapted_to_the_data_set() -> None:
     def recalls(dataset: str, *settings: str) -> list[str]:
         plan = adapt_to_dataset(Plan(find_study("diva/table-3"), dataset, 1, settings=settings))
         return [measure.metric for measure in plan.study.measures if measure.recall_at]
@@ -180,23 +178,7 @@ def test_the_recalls_are_those_at_which_a_data_set_is_reported() -> None:
     assert recalls("cars", "data.dataset=inshop") == recalls("inshop")
 
 
-def test_any_recall_may_be_tabulated_and_is_measured() -> None:
-    draw = np.random.default_rng(0)
-    rows, labels = draw.normal(size=(40, 8)).astype(np.float32), np.repeat(np.arange(8), 5)
-    data = Dataset(
-        "inshop", "test", [np.zeros((2, 2), np.uint8)] * 40, labels, tuple("abcdefgh"), [str(i) for i in range(40)]
-    )
-    study = dataclasses.replace(find_study("diva/table-3"), measures=(R1, Measure("recall_at_17")), claims=())
-    (found,) = measure_views({("test", "embedding"): rows}, study, Splits(None, {("inshop", "test"): data}), "inshop")
-    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    near = np.argsort(-(unit @ unit.T - 9 * np.eye(40)), axis=1)[:, :17]
-    assert found["metrics"]["recall_at_17"] == np.mean((labels[near] == labels[:, None]).any(axis=1))
-    assert {f"recall_at_{k}" for k in (1, 2, 4, 8, 17)} <= set(found["metrics"])
-    with raises(RecipeError, "unknown-metric"):
-        Measure("recall_at_0")
-
-
-def test_a_study_must_make_sense() -> None:
+def test_contradictory_studies_are_refused() -> None:
     two = (Arm("a", "margin-$backbone-$dataset"), Arm("b", "ms-$backbone-$dataset"))
     with raises(RecipeError, "invalid-study-name"):
         Study("nothing", "", "", two)
@@ -214,24 +196,3 @@ def test_studies_of_the_papers_data_sets_have_their_recipes(dataset: str) -> Non
     for study in STUDIES.values():
         if dataset in study.datasets:
             assert all(resolve_recipes(study, arm, dataset, 0) for arm in study.arms)
-
-
-def test_reduced_features_are_scikit_learns() -> None:
-    study = find_study("reality/pretrained")
-    recipe = resolve_recipes(study, study.arms[0], "glyphs", seed=0)[0]
-    network, _ = create_parts(recipe, data_of(recipe, "glyphs"))
-    pixels = np.random.default_rng(0).integers(0, 256, (30, *recipe.preprocessing.shape), np.uint8)
-    found = embed_views(
-        network, recipe, pixels, ["features reduced to 5", "features reduced to 512"], torch.device("cpu")
-    )
-    with torch.inference_mode():
-        mean, std = (
-            255 * torch.tensor(of).reshape(1, -1, 1, 1) for of in (recipe.preprocessing.mean, recipe.preprocessing.std)
-        )
-        images = torch.from_numpy(pixels).permute(0, 3, 1, 2).float()
-        features = network.eval().trunk((images - mean) / std).numpy()
-    expected = PCA(5, svd_solver="full").fit_transform(features.astype(np.float64))
-    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    rows = found["features reduced to 5"]
-    assert rows @ rows.T == pytest.approx(expected @ expected.T, abs=1e-4)
-    assert found["features reduced to 512"].shape == (30, 30)  # as many as there are

@@ -1,4 +1,4 @@
-"""What studies tabulate together."""
+"""Measures that studies report together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from training.studies.study import R1, Measure
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_nmi_stands_beside_that_of_random_embeddings(name: str) -> None:
+def test_nmi_is_followed_by_nmi_of_random_embeddings(name: str) -> None:
     measures = STUDIES[name].measures
     for measure in measures:
         if measure.metric == "nmi":
@@ -24,6 +24,6 @@ def test_nmi_of_random_embeddings_correlates_with_nothing() -> None:
     study = find_study("revisiting/figure-4")
     values = {arm.label: {0: 0.1 * number} for number, arm in enumerate(study.arms)}
     tables = dict.fromkeys((R1, Measure("nmi"), Measure("nmi_random")), values)
-    found = correlate_measures(Plan(study, "glyphs", 1), "last", tables, {})
-    assert [(a, b) for _, a, b, _ in found] == [("test recall_at_1", "test nmi")]
+    correlations = correlate_measures(Plan(study, "glyphs", 1), "last", tables, {})
+    assert [(a, b) for _, a, b, _ in correlations] == [("test recall_at_1", "test nmi")]
     assert measure_title(Measure("nmi_random")) == "NMI of random embeddings on test"

@@ -1,4 +1,4 @@
-"""What the papers call their tables and figures: each is a study, or is refused with the reason."""
+"""The papers' names of tables and figures: every one is a study, or is refused with the reason."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ REFUSED = {
     "reality": "table-1 table-2 figure-1 figure-2 figure-5",
     "group": "figure-4 figure-7 figure-8 appendix-c",
 }
-"""Every measurement of the five papers, by what was asked for."""
+"""Every measurement of the five papers that the project must run, or refuse."""
 
 
 def names(table: dict[str, str]) -> list[str]:
-    return [f"{paper}/{what}" for paper, found in table.items() for what in found.split()]
+    return [f"{paper}/{name}" for paper, tables in table.items() for name in tables.split()]
 
 
 @pytest.mark.parametrize("name", names(RUNS))
@@ -42,21 +42,21 @@ def test_a_table_or_figure_is_a_study(name: str) -> None:
     for dataset in ("omniglot", "cub"):
         known = [STUDIES[each] for each in ALIASES.get(name, (name,))]
         if any(supports(study, dataset) for study in known):
-            found = find_studies(name, dataset)
-            assert found
-            assert all(supports(study, dataset) for study in found)
+            studies = find_studies(name, dataset)
+            assert studies
+            assert all(supports(study, dataset) for study in studies)
     assert any(supports(study, dataset) for study in known for dataset in ("omniglot", "cub"))
 
 
 @pytest.mark.parametrize("name", names(REFUSED))
-def test_or_it_is_refused_with_the_page_that_says_why(name: str) -> None:
+def test_other_tables_and_figures_are_refused_with_the_page_of_reasons(name: str) -> None:
     with raises(UsageError, "not-run") as caught:
         check_name(name)
     assert name in str(caught.value)
     assert "docs/papers.md" in str(caught.value)
 
 
-def test_the_refusal_stands_where_the_name_is_used() -> None:
+def test_the_command_refuses_such_names() -> None:
     for words in (["sharing/figure-6"], ["sharing/figure-6", "--dataset", "omniglot"]):
         with raises(UsageError, "not-run"):
             run_here("benchmark run", *words)
@@ -64,7 +64,7 @@ def test_the_refusal_stands_where_the_name_is_used() -> None:
         run_here("benchmark run", "revisiting/figure-7")
 
 
-def test_the_page_says_of_every_such_name_why_and_what_is_nearest() -> None:
+def test_the_page_of_reasons_lists_every_such_name() -> None:
     text = (Path(__file__).parents[4] / "docs" / "papers.md").read_text()
     table = text.partition("## Not run, and why")[2].partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if "|" in line][2:]
@@ -90,19 +90,19 @@ IN_PART = {
     "diva/figure-4": ("diva/heads", "spectral_decay"),
     "diva/figure-5": ("diva/heads", "recall_at_1"),
 }
-"""By name: a study that is run, and what it measures, which is what the paper shows there as far as is known."""
+"""A study that is run by name, and a metric that the paper shows there."""
 
 
 @pytest.mark.parametrize("name", IN_PART)
-def test_what_stands_for_a_part_is_run_and_says_so(name: str) -> None:
+def test_partial_studies_are_run_with_a_note(name: str) -> None:
     study, metric = IN_PART[name]
     for dataset in ("omniglot", "cub"):
-        assert study in [each.name for each in find_studies(name, dataset)]
+        assert study in [known.name for known in find_studies(name, dataset)]
     assert metric in {measure.metric for measure in STUDIES[study].measures}
-    told = partial_note(name)
-    assert told is not None
-    assert name in told
-    assert study in told
+    note = partial_note(name)
+    assert note is not None
+    assert name in note
+    assert study in note
     assert partial_note(study) is None
 
 
@@ -113,7 +113,7 @@ def test_figures_3_and_4_of_reality_are_its_methods_by_both_measures(name: str) 
         "sop": "reality/tables-3-to-5",
         "glyphs": "reality/losses",
     }.items():
-        assert [each.name for each in find_studies(name, dataset)] == [study]
+        assert [known.name for known in find_studies(name, dataset)] == [study]
         assert {"precision_at_1", "map_at_r"} <= {measure.metric for measure in STUDIES[study].measures}
     assert partial_note(name) is not None
 
@@ -124,7 +124,7 @@ def test_the_robustness_figures_of_group_are_its_three_sweeps() -> None:
         assert axes == {"anchors", "samples a class", "classes a batch"}
 
 
-def test_a_name_that_is_not_known_is_not_taken_for_another_papers() -> None:
+def test_the_nearest_name_is_of_the_same_paper() -> None:
     with raises(UsageError, "unknown-study") as caught:
         check_name("group/figure-2")
     assert "'group/" in str(caught.value).partition("'group/figure-2'")[2]
@@ -134,7 +134,7 @@ def test_a_name_that_is_not_known_is_not_taken_for_another_papers() -> None:
     assert "'claims/rho'" in str(caught.value)
 
 
-def test_of_several_studies_those_are_run_that_take_the_data_set() -> None:
+def test_studies_that_support_the_data_set_are_found() -> None:
     parts = ["revisiting/figure-2-weight-decay", "revisiting/figure-2-dimension"]
     assert [study.name for study in find_studies("revisiting/figure-2", "glyphs")] == [
         *parts,
@@ -159,11 +159,11 @@ TWO = {
     "diva/backbones": ("diva/backbones-small", "diva/backbones"),
     "reality/over-the-years": ("claims/over-the-years", "reality/over-the-years"),
 }
-"""By name: the study on small data sets, and the one on those of the papers."""
+"""By name the study on small data sets, and the study on those of the papers."""
 
 
 @pytest.mark.parametrize("name", TWO)
-def test_a_study_with_a_twin_can_be_run_on_any_data_set(name: str) -> None:
+def test_a_pair_of_studies_supports_every_data_set(name: str) -> None:
     small, papers = TWO[name]
     for dataset in ("glyphs", "omniglot", "cifar100", "folder"):
         assert [study.name for study in find_studies(name, dataset)] == [small]
@@ -171,7 +171,7 @@ def test_a_study_with_a_twin_can_be_run_on_any_data_set(name: str) -> None:
         assert [study.name for study in find_studies(name, dataset)] == [papers]
 
 
-def test_table_1_on_the_papers_data_sets_is_the_papers() -> None:
+def test_table_1_on_the_papers_data_sets_has_the_papers_backbones() -> None:
     """ImageNet's weights, nothing trained, a layer of 128 numbers: GoogLeNet, Inception with batch norm, ResNet-50."""
     (study,) = find_studies("revisiting/table-1", "cub")
     recipes = [resolve_recipes(study, arm, "cub", 0)[0] for arm in study.arms]
@@ -180,12 +180,12 @@ def test_table_1_on_the_papers_data_sets_is_the_papers() -> None:
     assert [recipe.dim for recipe in recipes] == [128, 128, 128]
 
 
-def test_names_lead_to_studies_and_to_one_alone() -> None:
+def test_names_are_unambiguous() -> None:
     refused = names_module.NOT_RUN
     assert all(ALIASES[name][0] == name for name in set(ALIASES) & set(STUDIES))
     assert not refused & (set(STUDIES) | set(ALIASES))
     assert set(ALIASES) > names_module.PARTIAL
-    assert {each for found in ALIASES.values() for each in found} <= set(STUDIES)
+    assert {study for studies in ALIASES.values() for study in studies} <= set(STUDIES)
     with raises(UsageError, "unknown-study") as caught:
         check_name("revisiting/figur-7")
     assert "'revisiting/figure-7'" in str(caught.value)
