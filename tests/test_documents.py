@@ -1,4 +1,4 @@
-"""Every `zoo` command of the documents and of the commands' own help is one that the command line takes."""
+"""The command line parses every `zoo` command of the documents and of the examples in the help texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENDS = {"&&", ";", "|", "do", "done", ">", "&"}
 
 
 def commands_of(line: str) -> Iterator[list[str]]:
-    """The words of each `zoo` command in a line of a shell; not of one that leaves words open, by $NAME or ..."""
+    """Yield the words of each `zoo` command in a line of a shell, unless it has a variable or "..."."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=";|&>")
     lexer.whitespace_split = True
     words: list[str] = []
@@ -40,40 +40,40 @@ def lines_of(text: str) -> Iterator[str]:
 
 
 def examples() -> Iterator[tuple[str, str]]:
-    """The command and the lines of the examples in each command's help."""
+    """Yield the name of each command and the lines of the examples in its help."""
     for entry in cli.COMMANDS:
         page = (cli.load(entry).epilog or "") if entry.module else ""
         yield from ((entry.name, line) for line in page.replace("\\\n", " ").splitlines() if line.startswith("  "))
 
 
-def asked() -> Iterator[tuple[str, list[str]]]:
-    """Where each command stands, and its words."""
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Yield the document or command that shows each command, and its words."""
     for document in DOCUMENTS:
         for line in lines_of(document.read_text("utf-8")):
             yield from ((document.name, words) for words in commands_of(line))
     for name, line in examples():
-        # What an example is for stands behind it, two blanks or more apart.
+        # An explanation follows an example after two blanks or more.
         yield from ((name, words) for words in commands_of(re.split(r"\s{2,}", line.strip())[0]))
 
 
-ASKED = list(asked())
+SHOWN = list(commands())
 
 
 def test_there_are_commands() -> None:
-    assert len(ASKED) > 100
-    assert {"README.md", "publish.md", "train", "serve", "gallery rebuild"} <= {name for name, _ in ASKED}
+    assert len(SHOWN) > 100
+    assert {"README.md", "publish.md", "train", "serve", "gallery rebuild"} <= {name for name, _ in SHOWN}
 
 
-@pytest.mark.parametrize(("where", "words"), ASKED, ids=[" ".join(["zoo", *words]) for _, words in ASKED])
-def test_the_command_line_takes_it(where: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = []
+@pytest.mark.parametrize(("source", "words"), SHOWN, ids=[" ".join(["zoo", *words]) for _, words in SHOWN])
+def test_the_command_line_parses_it(source: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
 
     def load(entry: cli.Entry, load=cli.load) -> TyperCommand | TyperGroup:
         command = load(entry)
         if isinstance(command, TyperCommand):
-            command.callback = lambda **options: ran.append(options)
+            command.callback = lambda **options: calls.append(options)
         return command
 
     monkeypatch.setattr(cli, "load", load)
     assert cli.main(words) == 0
-    assert ran or "--help" in words
+    assert calls or "--help" in words

@@ -86,7 +86,7 @@ def test_the_curve_goes_through_the_known_shares(path: Path, capsys: pytest.Capt
         assert kept.probability(0.9) == pytest.approx(shares[0.9], abs=0.01)
 
 
-def test_the_table_says_the_same(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_has_the_same_curve(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     slope, offset, shares = by_hand()
     run(path)
     said = capsys.readouterr().out
@@ -113,7 +113,7 @@ def test_marked_results_count_beside_labelled_ones(path: Path, capsys: pytest.Ca
     assert f"marked results: {marked}" in capsys.readouterr().out
 
 
-def test_marks_do_without_labels(tmp_path: Path) -> None:
+def test_marks_alone_are_enough(tmp_path: Path) -> None:
     vectors = np.concatenate([block(0, 0.9)[:, : SIDE + 1], block(0, 0.5)[:, : SIDE + 1]])
     with Gallery.create(tmp_path / "g", replace(CARD, dim=SIDE + 1), "toy") as gallery:
         picture = Thumbnail(b"picture", "image/png")
@@ -147,7 +147,7 @@ def test_marks_of_sent_images_that_another_model_measured_are_counted(
     assert "marked results: 1, and 1 more left out: the model before measured" in capsys.readouterr().out
 
 
-def test_why_the_error_was_not_measured_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_reason_for_a_missing_error_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two labels are too few to leave half of them out."""
     with Gallery.create(tmp_path / "g", replace(CARD, dim=2 * (SIDE + 1)), "toy") as gallery:
         rows = np.concatenate([block(0, 0.9), block(1, 0.5)])[:, : 2 * (SIDE + 1)]
@@ -163,7 +163,7 @@ def test_why_the_error_was_not_measured_is_said(tmp_path: Path, capsys: pytest.C
         assert evaluate(gallery)["calibration"]["error_not_measured"] == NO_ERROR
 
 
-def test_what_cannot_be_calibrated_is_said(path: Path, tmp_path: Path) -> None:
+def test_a_gallery_without_labels_is_refused(path: Path, tmp_path: Path) -> None:
     with raises(UsageError, "bad-number"):
         run(path, "--queries", 0)
     with Gallery.create(tmp_path / "empty", CARD, "toy"):

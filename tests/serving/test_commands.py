@@ -79,7 +79,7 @@ def test_mistakes_in_a_search_are_named(
         run_here("search", gallery_folder, *words)
 
 
-def test_a_model_without_onnx_is_told_how_to_get_it(pictures: Path, tmp_path: Path) -> None:
+def test_a_model_without_onnx_is_refused(pictures: Path, tmp_path: Path) -> None:
     bare = toys.write_model(tmp_path / "bare")
     card = read_card(bare)
     shutil.rmtree(bare / "onnx")
@@ -89,7 +89,7 @@ def test_a_model_without_onnx_is_told_how_to_get_it(pictures: Path, tmp_path: Pa
     assert "zoo export" in str(caught.value)
 
 
-def test_what_cannot_be_served_ends_the_command(tmp_path: Path, gallery_folder: Path) -> None:
+def test_an_unusable_gallery_or_address_is_not_served(tmp_path: Path, gallery_folder: Path) -> None:
     for words, message in (
         ((tmp_path,), "zoo index MODEL DIR"),
         ((gallery_folder, "--host", "::"), "ZOO_SERVE_READ_KEYS"),
@@ -127,7 +127,7 @@ def test_an_answer_in_two_pieces_does_not_wait_for_the_first_to_be_acknowledged(
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_the_demo_takes_another_port_where_its_own_is_taken() -> None:
+def test_the_demo_uses_another_port_if_its_own_is_taken() -> None:
     from demo import free_port
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -184,7 +184,7 @@ def in_fresh_process(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_the_layers_that_are_left_out_are_bentomls() -> None:
+def test_the_omitted_layers_are_those_of_bentoml() -> None:
     """By another name they would stay, and keep every request in memory for a minute."""
     code = """
 from serving.service import ImageSearch
@@ -198,7 +198,7 @@ print(names() & SUPERFLUOUS == set())
     assert in_fresh_process(code) == "True False True"
 
 
-def test_bentoml_reports_to_nobody() -> None:
+def test_bentoml_sends_no_statistics() -> None:
     code = """
 import serving.service
 from bentoml._internal.utils.analytics.usage_stats import do_not_track

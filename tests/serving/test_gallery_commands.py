@@ -53,7 +53,9 @@ def test_items_are_added_listed_and_removed(gallery: Path, images: list[Path], c
     assert "1 were not there; 24 items" in capsys.readouterr().out
 
 
-def test_what_cannot_be_added_is_said(gallery: Path, images: list[Path], tmp_path: Path, capsys: Capture) -> None:
+def test_images_that_cannot_be_added_are_reported(
+    gallery: Path, images: list[Path], tmp_path: Path, capsys: Capture
+) -> None:
     (tmp_path / "bad.png").write_text("no image")
     assert run_here("gallery add", gallery, images[0], tmp_path / "bad.png") == 1
     assert "left out" in capsys.readouterr().out
@@ -72,7 +74,7 @@ def test_what_cannot_be_added_is_said(gallery: Path, images: list[Path], tmp_pat
         run_here("gallery list", gallery, "--offset", -1)
 
 
-def test_what_is_there_already_under_another_label_is_said(gallery: Path, images: list[Path], capsys: Capture) -> None:
+def test_an_existing_item_with_another_label_is_reported(gallery: Path, images: list[Path], capsys: Capture) -> None:
     run_here("gallery add", gallery, images[0], "--label", "first", "--metadata", '{"a": 1}')
     (known,) = [item for item in _items(gallery) if item.label == "first"]
     capsys.readouterr()
@@ -115,7 +117,7 @@ def test_compact_tune_and_stats(gallery: Path, capsys: Capture) -> None:
     assert "marked results: 1 right, 0 wrong" in said
 
 
-def test_what_a_smaller_gallery_or_a_misspelt_label_makes_of_it_is_said(gallery: Path, capsys: Capture) -> None:
+def test_a_large_k_and_a_misspelt_label_are_reported(gallery: Path, capsys: Capture) -> None:
     run_here("gallery tune", gallery, "-k", 100, "--kind", "flat", "--json")
     said = capsys.readouterr()
     assert json.loads(said.out)["chosen"]["k"] == 23
@@ -128,7 +130,7 @@ def test_what_a_smaller_gallery_or_a_misspelt_label_makes_of_it_is_said(gallery:
     assert capsys.readouterr().err == ""
 
 
-def test_marks_that_go_with_their_items_are_counted(gallery: Path, capsys: Capture) -> None:
+def test_marks_removed_with_their_items_are_counted(gallery: Path, capsys: Capture) -> None:
     with Gallery.open(gallery) as opened:
         label = opened.item(1).label
         of_label = [item.id for item in opened.items(limit=100, label=label)]
@@ -160,7 +162,7 @@ def failed(path: Path) -> set[str]:
     return {check.name for check in verify_gallery(path) if check.ok is False}
 
 
-def test_verify_finds_what_is_wrong(gallery: Path, capsys: Capture) -> None:
+def test_verify_finds_damage(gallery: Path, capsys: Capture) -> None:
     run_here("gallery compact", gallery)
     assert run_here("gallery verify", gallery) == 0
     assert failed(gallery) == set()

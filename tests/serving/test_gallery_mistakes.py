@@ -1,4 +1,4 @@
-"""What is not there, is damaged or would be lost: what `zoo gallery` says of it, and with which exit status."""
+"""`zoo gallery` and missing, damaged or removed things: messages and exit statuses."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def gallery(gallery_folder: Path, tmp_path: Path) -> Path:
         (["search", "gallery", "--id", "1", "--k", "0"], "not 0"),
     ],
 )
-def test_what_is_not_there_ends_with_two(
+def test_missing_things_end_with_status_two(
     gallery: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, arguments: list[str], says: str
 ) -> None:
     monkeypatch.chdir(gallery.parent)
@@ -54,22 +54,22 @@ def test_what_is_not_there_ends_with_two(
     assert sorted(path.name for path in gallery.parent.iterdir()) == before
 
 
-def test_more_than_there_is_is_found_as_far_as_it_goes(gallery: Path, capsys: Capture) -> None:
+def test_a_k_above_the_number_of_items_returns_all(gallery: Path, capsys: Capture) -> None:
     assert main(["search", str(gallery), "--id", "1", "-k", "1000"]) == 0
     others = len(_labels(gallery)) - 1
     assert f"{others} found and 1,000 asked for: the gallery holds no more" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("at", [0, 4096])
-def test_a_database_with_overwritten_bytes_is_named_with_the_next_step(gallery: Path, capsys: Capture, at: int) -> None:
+def test_a_damaged_database_is_named_with_the_next_step(gallery: Path, capsys: Capture, at: int) -> None:
     store = gallery / STORE
     data = bytearray(store.read_bytes())
     data[at : at + 3000] = b"x" * 3000
     store.write_bytes(data)
     assert main(["gallery", "stats", str(gallery)]) == 1
-    said = capsys.readouterr().err
+    message = capsys.readouterr().err
     for part in (f"{store}, which holds all of the gallery, is damaged (", "zoo gallery verify", "zoo gallery restore"):
-        assert part in said
+        assert part in message
     assert main(["gallery", "verify", str(gallery)]) == 1
     assert "FAILED" in capsys.readouterr().out
 
@@ -79,7 +79,7 @@ def _labels(gallery: Path) -> list[str | None]:
         return list(opened.labels().values())
 
 
-def test_all_items_of_a_label_are_removed_once_it_is_sure(
+def test_all_items_of_a_label_are_removed_after_confirmation(
     gallery: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     labels = _labels(gallery)
@@ -94,7 +94,7 @@ def test_all_items_of_a_label_are_removed_once_it_is_sure(
     monkeypatch.setattr("sys.stdin", Terminal("y\n"))
     assert main(command) == 0
     assert f"Remove {own} items of the label {label!r}, out of {len(labels)}? [y/N]" in capsys.readouterr().err
-    rest = [one for one in labels if one != label]
+    rest = [other for other in labels if other != label]
     assert _labels(gallery) == rest
     monkeypatch.setattr("sys.stdin", io.StringIO())
     with Gallery.open(gallery) as opened:

@@ -1,4 +1,4 @@
-"""`zoo index --prune`: items go whose image the folder does not hold, and no others."""
+"""`zoo index --prune` removes the items whose image is not in the folder, and no others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def count(gallery_folder: Path) -> int:
         return gallery.count()
 
 
-def test_items_go_whose_image_is_gone_or_another(
+def test_items_without_their_image_are_removed(
     model: Embedder, model_folder: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gallery_folder = tmp_path / "g"
@@ -40,7 +40,7 @@ def test_items_go_whose_image_is_gone_or_another(
     before = sources(gallery_folder)
     (folder / FIRST).rename(folder / "moved.png")
     (folder / SECOND).unlink()
-    shutil.copy(folder / "red stripes/2.png", folder / "red stripes/3.png")  # what was there is gone
+    shutil.copy(folder / "red stripes/2.png", folder / "red stripes/3.png")  # its former content is gone
     assert index(model_folder, folder, "--out", gallery_folder, "--prune", "--yes") == 0
     assert sources(gallery_folder) == before - {FIRST, SECOND, "red stripes/3.png"} | {"moved.png"}
     assert "2 whose image is not among these were removed" in capsys.readouterr().out
@@ -65,9 +65,9 @@ def test_it_asks_first(
     for answer, left in (("n\n", 24), ("", 24), ("y\n", 23)):
         monkeypatch.setattr("sys.stdin", Terminal(answer))
         index(*words, "--prune")
-        told = capsys.readouterr()
-        assert f"Remove 1 item(s) whose image is not among those indexed now ({FIRST})? [y/N]" in told.err
-        assert ("stay in the gallery" in told.out) == (left == 24)
+        output = capsys.readouterr()
+        assert f"Remove 1 item(s) whose image is not among those indexed now ({FIRST})? [y/N]" in output.err
+        assert ("stay in the gallery" in output.out) == (left == 24)
         assert len(sources(gallery_folder)) == left
 
 
@@ -80,21 +80,21 @@ def test_an_image_that_cannot_be_read_now_stays(
     words = (model_folder, folder, "--out", gallery_folder, "--prune", "--yes")
     assert index(*words) == 0
     assert len(sources(gallery_folder)) == 24
-    assert index(*words, "--strict") == 1, "cron is told"
+    assert index(*words, "--strict") == 1, "so that cron reports it"
     for path in filter(Path.is_file, list(folder.rglob("*"))):
         path.write_bytes(b"cut off")
     (folder / SECOND).rename(folder / "other.png")
     assert index(*words) == 0
-    assert len(sources(gallery_folder)) == 24, "a folder of which nothing can be read says nothing of what is gone"
+    assert len(sources(gallery_folder)) == 24, "a folder without readable images does not show which images are gone"
 
 
-def test_another_folder_of_the_gallery_is_not_pruned_away(
+def test_items_of_another_folder_are_not_pruned(
     model: Embedder, model_folder: Path, folder: Path, tmp_path: Path
 ) -> None:
     gallery_folder, other = tmp_path / "g", tmp_path / "other"
     (folder / "green disc").rename(other)
-    for one in (folder, other, folder / "red stripes"):
-        index_folder(model, "toy", one, gallery_folder)
+    for source in (folder, other, folder / "red stripes"):
+        index_folder(model, "toy", source, gallery_folder)
     words = (model_folder, folder, "--out", gallery_folder, "--prune", "--yes")
     with raises(UsageError) as caught:
         index(*words)
@@ -113,7 +113,7 @@ def test_a_name_cannot_steer_the_terminal(
     assert capsys.readouterr().out.startswith("left out bad\\x1b[31mred.png: ")
 
 
-def test_no_one_is_asked_for_more_than_half(
+def test_more_than_half_is_pruned_only_after_a_question(
     model: Embedder,
     model_folder: Path,
     folder: Path,

@@ -85,7 +85,7 @@ def test_items_are_chosen_by_label_and_metadata(
             search(copy, query, "--where", bad)
 
 
-def test_whose_mistake_it_was_is_the_exit_status(
+def test_the_exit_status_separates_wrong_usage_from_a_failed_service(
     server: Running, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(core, "FIRST_WAIT", 0.0)
@@ -110,7 +110,7 @@ def test_whose_mistake_it_was_is_the_exit_status(
     assert "does not answer" in capsys.readouterr().err
 
 
-def test_a_key_that_is_missing_or_wrong_is_asked_for_as_the_command_takes_it(
+def test_a_missing_or_wrong_key_names_the_option(
     gallery_folder: Path, model: Embedder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "wrong").write_text("another-key-of-it")
@@ -124,7 +124,7 @@ def test_a_key_that_is_missing_or_wrong_is_asked_for_as_the_command_takes_it(
 
 
 @pytest.mark.parametrize(("status", "ends"), [(401, 2), (404, 2), (422, 2), (408, 1), (429, 1), (500, 1), (None, 1)])
-def test_what_a_service_answers_and_how_that_ends(status: int | None, ends: int) -> None:
+def test_the_exit_status_of_an_answer(status: int | None, ends: int) -> None:
     assert ServiceError("so", status).exit_code == ends
 
 

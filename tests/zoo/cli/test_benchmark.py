@@ -10,7 +10,7 @@ from tests.serving import toys
 from zoo.cli.main import main
 
 
-def test_the_group_lists_its_commands_as_zoo_does(capsys):
+def test_the_help_of_a_group_lists_its_commands(capsys):
     for arguments in (["benchmark"], ["benchmark", "--help"], ["benchmark", "-h"]):
         assert main(arguments) == 0
         out = capsys.readouterr().out
@@ -19,7 +19,7 @@ def test_the_group_lists_its_commands_as_zoo_does(capsys):
         assert "--version" not in out
 
 
-def test_a_commands_help_names_the_whole_way(capsys):
+def test_the_help_of_a_command_shows_its_full_name(capsys):
     assert main(["benchmark", "compare", "--help"]) == 0
     assert "zoo benchmark compare [OPTIONS]" in capsys.readouterr().out
 

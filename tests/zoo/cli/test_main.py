@@ -87,7 +87,7 @@ def test_the_summary_of_a_command_is_the_first_line_of_its_help(entry):
     assert cli.load(entry).help.splitlines()[0] == entry.summary
 
 
-def test_no_arguments_print_the_help_and_version_the_version(capsys):
+def test_help_and_version(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
     assert main([]) == 0
@@ -112,7 +112,7 @@ def test_no_arguments_print_the_help_and_version_the_version(capsys):
     ],
 )
 @pytest.mark.usefixtures("made_up")
-def test_mistakes_end_with_one_line_that_names_what_is_near(capsys, arguments, hint):
+def test_a_mistake_is_one_line_with_a_suggestion(capsys, arguments, hint):
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -142,7 +142,7 @@ def test_a_command_runs_and_its_status_counts(capsys):
         ("nowhere_to_be_found", "'nowhere_to_be_found'"),
     ],
 )
-def test_a_library_that_a_command_lacks_is_named_with_the_extra_that_brings_it(capsys, monkeypatch, module, says):
+def test_a_missing_library_is_named_with_its_extra(capsys, monkeypatch, module, says):
     for name in [name for name in sys.modules if name.partition(".")[0] == module.partition(".")[0]]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module.partition(".")[0], None)  # so that Python does not find it
@@ -153,7 +153,7 @@ def test_a_library_that_a_command_lacks_is_named_with_the_extra_that_brings_it(c
 
 
 @pytest.mark.usefixtures("made_up")
-def test_a_library_that_a_command_module_lacks(capsys):
+def test_a_missing_library_of_a_module_of_commands_is_named(capsys):
     assert main(["lacking"]) == 2
     assert "'not_to_be_found'" in capsys.readouterr().err
 
@@ -165,7 +165,7 @@ def test_a_bug_keeps_its_traceback():
 
 
 @pytest.mark.usefixtures("made_up")
-def test_an_interrupt_is_not_a_traceback_and_says_what_continues(capsys):
+def test_an_interrupted_command_says_whether_it_continues(capsys):
     assert main(["hello", "interrupt"]) == 130
     assert capsys.readouterr().err == "zoo: interrupted\n"
     assert main(["kept", "interrupt"]) == 130
@@ -174,7 +174,7 @@ def test_an_interrupt_is_not_a_traceback_and_says_what_continues(capsys):
     assert capsys.readouterr().err == "zoo: interrupted\n"
 
 
-def test_what_resumes():
+def test_the_commands_that_resume():
     """A command resumes if a test of its own interrupts it and finds that it continues."""
     resuming = {"train", "finetune", "distill", "index", "gallery rebuild"}
     studies = {"benchmark run", "benchmark resume", "benchmark search"}
@@ -197,7 +197,7 @@ def test_the_shell_completes_commands_and_options():
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["list"], ["list", "--json"]])
-def test_a_reader_that_goes_away_is_no_error(arguments):
+def test_a_closed_pipe_is_not_an_error(arguments):
     command = [sys.executable, "-m", "zoo.cli.main", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
@@ -268,7 +268,7 @@ def test_info(capsys, toy):
     assert "results.json" in capsys.readouterr().err
 
 
-def test_info_of_a_recipe_says_how_to_train_it(capsys):
+def test_info_of_a_recipe_shows_the_command_that_trains_it(capsys):
     assert main(["info", "margin-conv4-omniglot"]) == 0
     assert "zoo train margin-conv4-omniglot" in capsys.readouterr().out
 
@@ -314,7 +314,7 @@ def test_scores_are_not_saved_in_a_shipped_model():
         assert "margin-conv4-glyphs" in str(caught.value)
 
 
-def test_who_was_trained_on_a_folder_may_have_seen_what_is_in_it(capsys, toy, pictures):
+def test_a_model_trained_on_a_folder_gets_a_warning_on_folders(capsys, toy, pictures):
     assert main([*EVALUATE, "--data", str(pictures)]) == 0
     out, err = capsys.readouterr()
     assert "on folder, all of it" in out
@@ -384,7 +384,7 @@ def test_lists_are_repeated_or_have_commas(capsys, pictures):
         (OSError("of a library's own"), "of a library's own"),
     ],
 )
-def test_what_the_machine_refuses_is_one_line_that_names_the_file(
+def test_an_error_of_the_system_is_one_line_with_the_file(
     error: OSError, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(arguments: list[str]) -> int:

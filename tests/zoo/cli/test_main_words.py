@@ -1,4 +1,4 @@
-"""Words after --: each is an argument of the command, also if it begins with a dash, and wherever options stand."""
+"""Arguments and values that begin with a dash: arguments come after --, values after an equals sign."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMANDS = {entry.name: cli.load(entry) for entry in cli.COMMANDS if entry.modul
 
 
 def words_of(command: TyperCommand) -> list[TyperArgument]:
-    """The words that a command takes; none if they are numbers, or of a list."""
+    """Return the arguments of a command; none if some are not texts or paths."""
     words = [parameter for parameter in command.params if isinstance(parameter, TyperArgument)]
     kinds = (str, Path, list[str], list[Path])
     return words if all(word.type_descriptor.annotation in kinds for word in words) else []
@@ -33,8 +33,8 @@ def parse(command: TyperCommand, arguments: list[str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", WITH_WORDS)
-def test_words_that_begin_with_a_dash(name: str) -> None:
-    """All of them after --, and all but the last before it, with the options in between or at the beginning."""
+def test_arguments_that_begin_with_a_dash(name: str) -> None:
+    """All arguments may come after --, or only the last one; options come before it, anywhere."""
     command = COMMANDS[name]
     words = words_of(command)
     options = [parameter for parameter in command.params if isinstance(parameter, TyperOption)]
@@ -49,8 +49,8 @@ def test_words_that_begin_with_a_dash(name: str) -> None:
 
 
 def _words(values: dict[str, Any], words: list[TyperArgument]) -> list[str]:
-    found = [values[word.name] for word in words]
-    return [str(one) for value in found for one in (value if isinstance(value, list | tuple) else [value])]
+    given = [values[word.name] for word in words]
+    return [str(part) for value in given for part in (value if isinstance(value, list | tuple) else [value])]
 
 
 def test_there_are_commands_with_paths() -> None:
@@ -69,7 +69,7 @@ def made_up() -> TyperCommand:
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("words", "expected"),
     [
         (["g", "-k", "2", "--", "--"], ("g", "--", 2)),
         (["--", "g", "--"], ("g", "--", 1)),
@@ -78,9 +78,9 @@ def made_up() -> TyperCommand:
         (["g", "-k", "-2", "i"], ("g", "i", -2)),
     ],
 )
-def test_a_mark_after_the_mark_is_a_word(words: list[str], found: tuple[str, str | None, int]) -> None:
+def test_a_second_double_dash_is_a_word(words: list[str], expected: tuple[str, str | None, int]) -> None:
     values = parse(made_up(), words)
-    assert (values["gallery"], values["image"], values["k"]) == found
+    assert (values["gallery"], values["image"], values["k"]) == expected
 
 
 @pytest.mark.parametrize("words", [["g", "-q", "--", "-a"], ["g", "-k", "--", "-a"], ["--", "-a", "-b", "-c"], []])
@@ -102,7 +102,7 @@ def test_a_value_with_a_dash_comes_after_an_equals_sign() -> None:
 def test_files_whose_names_begin_with_a_dash(
     tmp_path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Through all of a command: embedded, scored, indexed and looked at."""
+    """They are embedded, scored and indexed."""
     monkeypatch.chdir(tmp_path)
     Path("-pictures").symlink_to(pictures)
     model = ["margin-conv4-glyphs", "--runtime", "onnx"]
