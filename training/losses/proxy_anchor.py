@@ -40,13 +40,12 @@ class ProxyAnchor(nn.Module):
         """
         check_batch(embeddings, labels, len(self.proxies))
         scaled, proxies = self.alpha * embeddings, normalize(self.proxies, dim=1)
-        own = self.alpha * self.delta - target_cosines(scaled, proxies, labels)
+        targets = self.alpha * self.delta - target_cosines(scaled, proxies, labels)
         # A large negative number removes a proxy's own samples. With -inf the column of a class that has the whole
         # batch would have no gradient.
-        others = (
-            shift_target_logits(scaled @ proxies.T, labels, torch.finfo(own.dtype).min / 2) + self.alpha * self.delta
-        )
-        return softplus(logsumexp_by_class(own, labels)).mean() + softplus(others.logsumexp(0)).mean()
+        masked = shift_target_logits(scaled @ proxies.T, labels, torch.finfo(targets.dtype).min / 2)
+        others = masked + self.alpha * self.delta
+        return softplus(logsumexp_by_class(targets, labels)).mean() + softplus(others.logsumexp(0)).mean()
 
 
 def logsumexp_by_class(values: Tensor, labels: Tensor) -> Tensor:

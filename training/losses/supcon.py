@@ -35,5 +35,5 @@ class SupCon(nn.Module):
         others = ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
         logits = products(embeddings) / self.temperature
         positives = positive.sum(1)
-        own = (logits * positive).sum(1) / positives.clamp(min=1)
-        return functional.masked_mean(functional.masked_logsumexp(logits, others) - own, positives > 0)
+        mean_positive = (logits * positive).sum(1) / positives.clamp(min=1)
+        return functional.masked_mean(functional.masked_logsumexp(logits, others) - mean_positive, positives > 0)

@@ -76,15 +76,16 @@ class DiVA(Method):
         self.heads, self.miner, self.alpha, self.rho = heads, miner, alpha, rho
         self.adversary_lr, self.adversary_weight_decay = adversary_lr, adversary_weight_decay
         dims = {name: cast(nn.Linear, head).out_features for name, head in heads.items()}
-        own = [name for name in heads if DISCRIMINATIVE.fullmatch(name)]
+        discriminative = [name for name in heads if DISCRIMINATIVE.fullmatch(name)]
         offered = {"trunk": trunk, "create_loss": create_loss, "classes": classes, "samples": samples}
         offered |= {"batch_size": batch_size, "seed": seed}
-        self.discriminative = nn.ModuleDict({name: create_loss(dims[name]) for name in own})
+        self.discriminative = nn.ModuleDict({name: create_loss(dims[name]) for name in discriminative})
         self.auxiliary = nn.ModuleDict()
-        for name in [name for name in heads if name not in own]:
+        for name in [name for name in heads if name not in discriminative]:
             given = {**offered, "head": heads[name], "dim": dims[name]}
             self.auxiliary[name] = construct(AUXILIARY, "auxiliary task", name, arguments.get(name, {}), given)
-        self.pairs = [*combinations(own, 2), *(("discriminative", name) for name in self.auxiliary)] if rho else []
+        pairs = [*combinations(discriminative, 2), *(("discriminative", name) for name in self.auxiliary)]
+        self.pairs = pairs if rho else []
         self.decorrelations = nn.ModuleList(
             [Decorrelation(dims[a], dims[b], sum_over_dim=sum_over_dim) for a, b in self.pairs]
         )

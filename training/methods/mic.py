@@ -101,14 +101,14 @@ class MIC(Method):
         self.weight, self.probability = decorrelation, auxiliary_probability
         self.auxiliary = nn.Linear(features, dim)
         sizes = {"classes": groups, "dim": dim}
-        own: nn.Module = construct(LOSSES, "loss", auxiliary_loss, auxiliary_loss_args or {}, sizes)
-        if miner is not None and not takes_tuples(own, mined_tuples(miner)):
+        group_loss: nn.Module = construct(LOSSES, "loss", auxiliary_loss, auxiliary_loss_args or {}, sizes)
+        if miner is not None and not takes_tuples(group_loss, mined_tuples(miner)):
             raise RecipeError(
                 f"auxiliary_loss {auxiliary_loss!r} does not accept the {mined_tuples(miner).__name__.lower()} of the "
                 "recipe's miner; choose another loss.",
                 code="other-tuples",
             )
-        self.losses = nn.ModuleDict({"class": loss, "auxiliary": own})
+        self.losses = nn.ModuleDict({"class": loss, "auxiliary": group_loss})
         self.grouping = Grouping(labels, groups, cluster_every, seed)
         self.decorrelation = Decorrelation(dim, dim, width)
         self.auxiliary_rate = (auxiliary_lr, auxiliary_weight_decay)

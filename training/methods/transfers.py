@@ -85,9 +85,9 @@ class RelationalDistillation(nn.Module):
         return loss
 
     def _distances(self, student: Tensor, teacher: Tensor) -> Tensor:
-        ours, theirs = (relative_distances(distances(rows), self.published) for rows in (student, teacher))
+        inputs, targets = (relative_distances(distances(rows), self.published) for rows in (student, teacher))
         b = len(student)
-        return smooth_l1_loss(ours, theirs, reduction="sum") / (b * (b if self.published else b - 1))
+        return smooth_l1_loss(inputs, targets, reduction="sum") / (b * (b if self.published else b - 1))
 
     def _angles(self, student: Tensor, teacher: Tensor) -> Tensor:
         b = len(student)
@@ -106,11 +106,14 @@ class RelationalDistillation(nn.Module):
 
     def _angles_at(self, student: Tensor, teacher: Tensor, vertices: slice) -> Tensor:
         """Return the sum over the angles at some of the samples."""
-        ours, theirs = (angle_cosines(rows, vertices) for rows in (student, teacher))
-        total = smooth_l1_loss(ours, theirs, reduction="sum")
+        inputs, targets = (angle_cosines(rows, vertices) for rows in (student, teacher))
+        total = smooth_l1_loss(inputs, targets, reduction="sum")
         if self.published:
             return total
-        pairs = ours.diagonal(dim1=1, dim2=2), theirs.diagonal(dim1=1, dim2=2)  # i = k is not a triplet
+        pairs = (
+            inputs.diagonal(dim1=1, dim2=2),
+            targets.diagonal(dim1=1, dim2=2),
+        )  # i = k is not a triplet
         return total - smooth_l1_loss(*pairs, reduction="sum")
 
 

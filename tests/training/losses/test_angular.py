@@ -36,5 +36,7 @@ def test_equals_pytorch_metric_learning() -> None:
     # It has the angular term alone, over all positive pairs: with two samples per class, those of all_samples. It does
     # not normalise the negatives: compare on unit embeddings.
     embeddings, y = batch(3, [0, 1, 2, 2, 0, 1])
-    ours = Angular(3, weight=1, nu=0, all_samples=True)(embeddings, y) - NPair(3, nu=0, all_samples=True)(embeddings, y)
-    assert ours.item() == pytest.approx(losses.AngularLoss(alpha=45)(embeddings, y).item(), abs=1e-9)
+    actual = Angular(3, weight=1, nu=0, all_samples=True)(embeddings, y) - NPair(3, nu=0, all_samples=True)(
+        embeddings, y
+    )
+    assert actual.item() == pytest.approx(losses.AngularLoss(alpha=45)(embeddings, y).item(), abs=1e-9)

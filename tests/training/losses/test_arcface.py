@@ -35,9 +35,9 @@ def test_equals_the_loop_and_pytorch_metric_learning(seed: int, margin: float, c
     expected = naive(cosines.clip(0) if clamped else cosines, LABELS, 16, margin)
     assert loss(embeddings, y).item() == pytest.approx(expected, abs=1e-12)
     if not clamped:
-        theirs = losses.ArcFaceLoss(4, DIM, margin=math.degrees(margin), scale=16)
-        theirs.W.data = loss.centres.data.T
-        assert loss(embeddings, y).item() == pytest.approx(theirs(embeddings, y).item(), abs=1e-9)
+        reference = losses.ArcFaceLoss(4, DIM, margin=math.degrees(margin), scale=16)
+        reference.W.data = loss.centres.data.T
+        assert loss(embeddings, y).item() == pytest.approx(reference(embeddings, y).item(), abs=1e-9)
 
 
 def test_the_target_falls_all_the_way_to_pi() -> None:

@@ -33,9 +33,9 @@ def naive(s: np.ndarray, weights: np.ndarray, margin: float, gamma: float) -> fl
 def test_equals_the_loop_and_pytorch_metric_learning(seed: int, margin: float, gamma: float) -> None:
     embeddings, y = batch(seed, LABELS)
     s = embeddings.numpy() @ embeddings.numpy().T
-    ours = Circle(4, margin, gamma)(embeddings, y).item()
-    assert ours == pytest.approx(naive(s, s, margin, gamma), abs=1e-10)
-    assert ours == pytest.approx(losses.CircleLoss(margin, gamma)(embeddings, y).item(), abs=1e-9)
+    actual = Circle(4, margin, gamma)(embeddings, y).item()
+    assert actual == pytest.approx(naive(s, s, margin, gamma), abs=1e-10)
+    assert actual == pytest.approx(losses.CircleLoss(margin, gamma)(embeddings, y).item(), abs=1e-9)
 
 
 def test_the_weights_pass_no_gradient() -> None:

@@ -28,11 +28,11 @@ def test_equals_the_loop_and_pytorch_metric_learning(seed: int, active_only: boo
     embeddings, y = batch(seed, LABELS)
     near = [(a, p) for a in range(9) for p in positives(LABELS, a)]
     far = [(a, n) for a in range(9) for n in negatives(LABELS, a)]
-    ours = Contrastive(4, 0.9, 1.3, active_only)(embeddings, y).item()
-    assert ours == pytest.approx(naive(embeddings.numpy(), near, far, (0.9, 1.3), active_only), abs=1e-12)
+    actual = Contrastive(4, 0.9, 1.3, active_only)(embeddings, y).item()
+    assert actual == pytest.approx(naive(embeddings.numpy(), near, far, (0.9, 1.3), active_only), abs=1e-12)
     reducer = None if active_only else reducers.MeanReducer()
-    theirs = losses.ContrastiveLoss(pos_margin=0.9, neg_margin=1.3, reducer=reducer)
-    assert ours == pytest.approx(theirs(embeddings, y).item(), abs=1e-9)
+    reference = losses.ContrastiveLoss(pos_margin=0.9, neg_margin=1.3, reducer=reducer)
+    assert actual == pytest.approx(reference(embeddings, y).item(), abs=1e-9)
 
 
 @pytest.mark.parametrize("active_only", [False, True])

@@ -22,6 +22,6 @@ def test_equals_the_loop_and_pytorch_metric_learning(seed: int) -> None:
         own = math.exp(10 * (row[label] - 0.2))
         terms.append(-math.log(own / (own + sum(math.exp(10 * c) for j, c in enumerate(row) if j != label))))
     assert loss(embeddings, y).item() == pytest.approx(mean(terms), abs=1e-12)
-    theirs = losses.CosFaceLoss(4, DIM, margin=0.2, scale=10)
-    theirs.W.data = loss.centres.data.T
-    assert loss(embeddings, y).item() == pytest.approx(theirs(embeddings, y).item(), abs=1e-9)
+    reference = losses.CosFaceLoss(4, DIM, margin=0.2, scale=10)
+    reference.W.data = loss.centres.data.T
+    assert loss(embeddings, y).item() == pytest.approx(reference(embeddings, y).item(), abs=1e-9)

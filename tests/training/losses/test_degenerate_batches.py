@@ -153,8 +153,8 @@ def fastap(e: np.ndarray, y: list[int]) -> float:
             every += shares
             own += shares * (y[x] == y[a])
         if positives(y, a):
-            found = [own[i] * own[: i + 1].sum() / every[: i + 1].sum() for i in range(11) if own[i] > 0]
-            terms.append(1 - sum(found) / len(positives(y, a)))
+            result = [own[i] * own[: i + 1].sum() / every[: i + 1].sum() for i in range(11) if own[i] > 0]
+            terms.append(1 - sum(result) / len(positives(y, a)))
     return mean(terms)
 
 
@@ -166,8 +166,8 @@ def recall_at_k(e: np.ndarray, y: list[int]) -> float:
             1 + sum(0.5 + math.tanh((e[q] @ e[z] - e[q] @ e[x]) / 0.02) / 2 for z in range(len(y)) if z not in (q, x))
             for x in own
         ]
-        found = {k: min(k, sum(1 / (1 + math.exp(rank - k)) for rank in ranks)) for k in (1, 2, 4, 8, 16)}
-        recalls += [found[k] / min(k, len(own)) for k in found if own]
+        result = {k: min(k, sum(1 / (1 + math.exp(rank - k)) for rank in ranks)) for k in (1, 2, 4, 8, 16)}
+        recalls += [result[k] / min(k, len(own)) for k in result if own]
     return 1 - mean(recalls) if recalls else 0.0
 
 

@@ -23,8 +23,8 @@ def test_equals_the_loop_and_pytorch_metric_learning(seed: int, bins: int) -> No
             shares = np.maximum(0, 1 - abs(distance(e[a], e[x]) ** 2 - np.linspace(0, 4, bins + 1)) / step)
             every += shares
             near += shares * (LABELS[x] == LABELS[a])
-        found = [near[i] * near[: i + 1].sum() / every[: i + 1].sum() for i in range(bins + 1) if near[i] > 0]
-        terms.append(1 - sum(found) / len(positives(LABELS, a)))
-    ours = FastAP(4, bins)(embeddings, y).item()
-    assert ours == pytest.approx(mean(terms), abs=1e-12)
-    assert ours == pytest.approx(losses.FastAPLoss(num_bins=bins)(embeddings, y).item(), abs=1e-9)
+        result = [near[i] * near[: i + 1].sum() / every[: i + 1].sum() for i in range(bins + 1) if near[i] > 0]
+        terms.append(1 - sum(result) / len(positives(LABELS, a)))
+    actual = FastAP(4, bins)(embeddings, y).item()
+    assert actual == pytest.approx(mean(terms), abs=1e-12)
+    assert actual == pytest.approx(losses.FastAPLoss(num_bins=bins)(embeddings, y).item(), abs=1e-9)

@@ -74,12 +74,12 @@ def test_the_published_form() -> None:
     torch.manual_seed(1)
     fixed = choose_anchors(y, 2)
     torch.manual_seed(1)
-    got = loss(features, y)
+    actual = loss(features, y)
     logits = loss.classifier(features)
     rows = torch.where(fixed[:, None], torch.eye(4, dtype=torch.float64)[y], (logits / 24).softmax(1))
     refined = refine(rows, torch.tensor(np.maximum(np.corrcoef(features), 0)), 1)
     expected = -refined[range(9), y].log().mean() + cross_entropy(logits, y)
-    assert got.item() == pytest.approx(expected.item(), abs=1e-12)
+    assert actual.item() == pytest.approx(expected.item(), abs=1e-12)
     # What is given holds over what is published.
     assert (create(published=True, steps=3).steps, create(published=True, zero_diagonal=True).zero_diagonal) == (
         3,
@@ -124,7 +124,7 @@ def test_kl_equals_the_loop_and_teaches_the_priors_alone() -> None:
     torch.manual_seed(1)
     fixed = choose_anchors(y, 2)
     torch.manual_seed(1)
-    got = loss(features, y)
+    actual = loss(features, y)
     priors = (loss.classifier(features) / 2).softmax(1)
     rows = torch.where(fixed[:, None], torch.eye(4, dtype=torch.float64)[y], priors).detach()
     refined = refine(rows, similarities(features.detach()), 2)
@@ -133,10 +133,10 @@ def test_kl_equals_the_loop_and_teaches_the_priors_alone() -> None:
         for i in range(9)
         if not fixed[i]
     ]
-    assert got.item() == pytest.approx(mean(terms), abs=1e-12)
+    assert actual.item() == pytest.approx(mean(terms), abs=1e-12)
     # The gradient of KL with constant targets is that of their cross entropy.
     expected = cross_entropy(loss.classifier(features)[~fixed] / 2, refined[~fixed])
-    (gradient,) = torch.autograd.grad(got, features)
+    (gradient,) = torch.autograd.grad(actual, features)
     assert torch.allclose(gradient, torch.autograd.grad(expected, features)[0], atol=1e-12)
 
 

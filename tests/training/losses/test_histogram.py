@@ -27,10 +27,10 @@ def test_equals_the_loop_and_pytorch_metric_learning(seed: int, nodes: int) -> N
     near = triangles([s[a, p] for a in range(10) for p in positives(labels, a)], nodes)
     far = triangles([s[a, n] for a in range(10) for n in negatives(labels, a)], nodes)
     expected = sum(far[r] * near[q] for r in range(nodes) for q in range(r + 1))
-    ours = Histogram(4, nodes)(embeddings, y).item()
-    assert ours == pytest.approx(expected, abs=1e-12)
+    actual = Histogram(4, nodes)(embeddings, y).item()
+    assert actual == pytest.approx(expected, abs=1e-12)
     # Theirs places the nodes in float32.
-    assert ours == pytest.approx(losses.HistogramLoss(n_bins=nodes - 1)(embeddings, y).item(), abs=1e-6)
+    assert actual == pytest.approx(losses.HistogramLoss(n_bins=nodes - 1)(embeddings, y).item(), abs=1e-6)
 
 
 def test_a_class_with_one_sample_has_negative_pairs() -> None:

@@ -40,8 +40,8 @@ def test_equals_the_naive_loop_over_triplets(seed: int) -> None:
     triplets = [(a, p, n) for a, p, n in triplets if a != p and labels[a] == labels[p] != labels[n]]
     loss = Margin(3, margin=0.3, beta=1.1).double()
     loss.beta.data = torch.tensor([0.9, 1.2, 1.4], dtype=torch.float64)
-    got = loss(embeddings, y, Triplets(*torch.tensor(triplets).T))
-    assert got.item() == pytest.approx(
+    actual = loss(embeddings, y, Triplets(*torch.tensor(triplets).T))
+    assert actual.item() == pytest.approx(
         naive(embeddings.numpy(), labels, loss.beta.detach().numpy(), 0.3, triplets), abs=1e-12
     )
 
@@ -49,16 +49,16 @@ def test_equals_the_naive_loop_over_triplets(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_over_all_pairs_equals_pytorch_metric_learning(seed: int) -> None:
     embeddings, y = batch(seed, [0, 0, 1, 1, 1, 2])
-    ours = Margin(3, margin=0.2, beta=1.2, by_triplets=True).double()(embeddings, y)
-    theirs = pml_losses.MarginLoss(margin=0.2, nu=0, beta=1.2, triplets_per_anchor="all")
+    actual = Margin(3, margin=0.2, beta=1.2, by_triplets=True).double()(embeddings, y)
+    reference = pml_losses.MarginLoss(margin=0.2, nu=0, beta=1.2, triplets_per_anchor="all")
     # PML counts a positive pair once for every negative of its anchor; triplets give the same weights here.
     labels = y.tolist()
     triplets = [(a, p, n) for a in range(6) for p in range(6) for n in range(6)]
     triplets = [(a, p, n) for a, p, n in triplets if a != p and labels[a] == labels[p] != labels[n]]
     indices = Triplets(*torch.tensor(triplets).T)
     mined = Margin(3, margin=0.2, beta=1.2).double()(embeddings, y, indices)
-    assert mined.item() == pytest.approx(theirs(embeddings, y, indices_tuple=tuple(indices)).item(), abs=1e-9)
-    assert ours.item() == pytest.approx(mined.item(), abs=1e-9)
+    assert mined.item() == pytest.approx(reference(embeddings, y, indices_tuple=tuple(indices)).item(), abs=1e-9)
+    assert actual.item() == pytest.approx(mined.item(), abs=1e-9)
 
 
 def test_all_pairs_by_hand() -> None:

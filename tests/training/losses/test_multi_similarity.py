@@ -37,10 +37,12 @@ def test_equals_the_loop_over_all_and_over_kept_pairs(seed: int, kept_only: bool
 
 def test_equals_pytorch_metric_learning_with_its_miner() -> None:
     embeddings, y = batch(5, LABELS)
-    ours, theirs = MultiSimilarity(4), losses.MultiSimilarityLoss(alpha=2, beta=40, base=0.5)
-    assert ours(embeddings, y).item() == pytest.approx(theirs(embeddings, y).item(), abs=1e-9)
+    actual, reference = MultiSimilarity(4), losses.MultiSimilarityLoss(alpha=2, beta=40, base=0.5)
+    assert actual(embeddings, y).item() == pytest.approx(reference(embeddings, y).item(), abs=1e-9)
     pairs = miners.MultiSimilarityMiner(epsilon=0.1)(embeddings, y)
-    assert ours(embeddings, y, Pairs(*pairs)).item() == pytest.approx(theirs(embeddings, y, pairs).item(), abs=1e-9)
+    assert actual(embeddings, y, Pairs(*pairs)).item() == pytest.approx(
+        reference(embeddings, y, pairs).item(), abs=1e-9
+    )
 
 
 def test_triplets_count_as_their_distinct_pairs() -> None:

@@ -30,14 +30,14 @@ def test_equals_the_loop_and_pytorch_metric_learning(seed: int, squared_norm: bo
     candidates = [[4, 7], [2, 7], [2, 4]]
     e = embeddings.numpy()
     length = mean([float(x @ x) ** (1 if squared_norm else 0.5) for x in e])
-    got = NPair(4, nu=0.01, squared_norm=squared_norm)(embeddings, y).item()
-    assert got == pytest.approx(naive(e, pairs, candidates) + 0.01 * length, abs=1e-12)
-    theirs = losses.NPairsLoss(
+    actual = NPair(4, nu=0.01, squared_norm=squared_norm)(embeddings, y).item()
+    assert actual == pytest.approx(naive(e, pairs, candidates) + 0.01 * length, abs=1e-12)
+    reference = losses.NPairsLoss(
         distance=distances.DotProductSimilarity(normalize_embeddings=False),
         embedding_regularizer=regularizers.LpRegularizer(power=2 if squared_norm else 1),
         embedding_reg_weight=0.01,
     )
-    assert got == pytest.approx(theirs(embeddings, y).item(), abs=1e-9)
+    assert actual == pytest.approx(reference(embeddings, y).item(), abs=1e-9)
 
 
 def test_all_samples_are_anchors_against_all_of_other_classes() -> None:

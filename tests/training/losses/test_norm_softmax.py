@@ -20,6 +20,6 @@ def test_equals_the_loop_and_pytorch_metric_learning(seed: int) -> None:
     rows = embeddings.numpy() @ unit(loss.centres.detach().numpy()).T / 0.1
     terms = [-math.log(math.exp(row[y]) / sum(math.exp(x) for x in row)) for row, y in zip(rows, LABELS, strict=True)]
     assert loss(embeddings, y).item() == pytest.approx(mean(terms), abs=1e-12)
-    theirs = losses.NormalizedSoftmaxLoss(4, DIM, temperature=0.1)
-    theirs.W.data = loss.centres.data.T
-    assert loss(embeddings, y).item() == pytest.approx(theirs(embeddings, y).item(), abs=1e-9)
+    reference = losses.NormalizedSoftmaxLoss(4, DIM, temperature=0.1)
+    reference.W.data = loss.centres.data.T
+    assert loss(embeddings, y).item() == pytest.approx(reference(embeddings, y).item(), abs=1e-9)

@@ -21,9 +21,9 @@ def test_equals_the_loop_and_pytorch_metric_learning(seed: int, temperature: flo
     for a in range(9):
         others = sum(math.exp(near[a, n]) for n in negatives(LABELS, a))
         terms += [-math.log(math.exp(near[a, p]) / (math.exp(near[a, p]) + others)) for p in positives(LABELS, a)]
-    ours = NTXent(4, temperature)(embeddings, y).item()
-    assert ours == pytest.approx(mean(terms), abs=1e-12)
-    assert ours == pytest.approx(losses.NTXentLoss(temperature)(embeddings, y).item(), abs=1e-9)
+    actual = NTXent(4, temperature)(embeddings, y).item()
+    assert actual == pytest.approx(mean(terms), abs=1e-12)
+    assert actual == pytest.approx(losses.NTXentLoss(temperature)(embeddings, y).item(), abs=1e-9)
 
 
 def test_one_positive_equals_supcon() -> None:

@@ -26,6 +26,6 @@ def test_equals_the_loop_and_pytorch_metric_learning(seed: int) -> None:
             pulled.append(math.log(1 + sum(math.exp(-12 * (v - 0.2)) for v in own)))
         pushed.append(math.log(1 + sum(math.exp(12 * (v + 0.2)) for v in others)))
     assert loss(embeddings, y).item() == pytest.approx(mean(pulled) + mean(pushed), abs=1e-12)
-    theirs = losses.ProxyAnchorLoss(6, DIM, margin=0.2, alpha=12)
-    theirs.proxies.data = loss.proxies.data
-    assert loss(embeddings, y).item() == pytest.approx(theirs(embeddings, y).item(), abs=1e-9)
+    reference = losses.ProxyAnchorLoss(6, DIM, margin=0.2, alpha=12)
+    reference.proxies.data = loss.proxies.data
+    assert loss(embeddings, y).item() == pytest.approx(reference(embeddings, y).item(), abs=1e-9)

@@ -31,9 +31,9 @@ def test_equals_pytorch_metric_learning() -> None:
     embeddings, y = batch(3, LABELS)
     torch.manual_seed(3)
     loss = ProxyNCA(4, DIM, positive_in_denominator=True).double()
-    theirs = losses.ProxyNCALoss(4, DIM, softmax_scale=9)
-    theirs.proxies.data = loss.proxies.data
-    assert loss(embeddings, y).item() == pytest.approx(theirs(embeddings, y).item(), abs=1e-9)
+    reference = losses.ProxyNCALoss(4, DIM, softmax_scale=9)
+    reference.proxies.data = loss.proxies.data
+    assert loss(embeddings, y).item() == pytest.approx(reference(embeddings, y).item(), abs=1e-9)
 
 
 def test_proxies_start_as_normal_numbers_over_eight() -> None:

@@ -24,8 +24,8 @@ def test_equals_the_loop(seed: int, squared: bool) -> None:
     second = [distance(e[a], e[p]) ** power - distance(e[n], e[m]) ** power + 0.1 for a, p, n, m in chosen]
     expected = mean([max(0.0, x) for x in first]) + mean([max(0.0, x) for x in second])
     loss = Quadruplet(4, 0.3, 0.1, squared)
-    got = loss(embeddings, y, Quadruplets(*torch.tensor(chosen).T))
-    assert got.item() == pytest.approx(expected, abs=1e-12)
+    actual = loss(embeddings, y, Quadruplets(*torch.tensor(chosen).T))
+    assert actual.item() == pytest.approx(expected, abs=1e-12)
 
 
 def test_the_second_negative_is_any_sample_of_a_third_class() -> None:
@@ -52,8 +52,8 @@ def test_without_a_third_class_only_the_first_term_remains() -> None:
     assert add_second_negatives(y, triplets).others.tolist() == [-1] * len(triplets.anchors)
     e = embeddings.numpy()
     first = [distance(e[a], e[p]) ** 2 - distance(e[a], e[n]) ** 2 + 0.2 for a, p, n in all_triplets(labels)]
-    got = Quadruplet(2)(embeddings, y, triplets)
-    assert got.item() == pytest.approx(mean([max(0.0, x) for x in first]), abs=1e-12)
+    actual = Quadruplet(2)(embeddings, y, triplets)
+    assert actual.item() == pytest.approx(mean([max(0.0, x) for x in first]), abs=1e-12)
 
 
 def test_without_tuples_every_positive_pair_gets_negatives() -> None:

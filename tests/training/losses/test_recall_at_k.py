@@ -29,8 +29,8 @@ def naive(s: np.ndarray, ks: tuple[int, ...], warm: tuple[float, ...], rank_temp
         ]
         for k, temperature in zip(ks, warm, strict=True):
             if own:
-                found = min(k, sum(sigmoid((k - rank) / temperature) for rank in ranks))
-                recalls.append(found / min(k, len(own)))
+                result = min(k, sum(sigmoid((k - rank) / temperature) for rank in ranks))
+                recalls.append(result / min(k, len(own)))
     return 1 - mean(recalls)
 
 
@@ -38,11 +38,11 @@ def naive(s: np.ndarray, ks: tuple[int, ...], warm: tuple[float, ...], rank_temp
 def test_equals_the_loop(seed: int) -> None:
     embeddings, y = batch(seed, LABELS)
     s = embeddings.numpy() @ embeddings.numpy().T
-    got = RecallAtK(4, (1, 2, 4), rank_temperature=0.1)(embeddings, y)
-    assert got.item() == pytest.approx(naive(s, (1, 2, 4), (1, 1, 1), 0.1), abs=1e-12)
+    actual = RecallAtK(4, (1, 2, 4), rank_temperature=0.1)(embeddings, y)
+    assert actual.item() == pytest.approx(naive(s, (1, 2, 4), (1, 1, 1), 0.1), abs=1e-12)
     # The authors' code: the recall temperature is k.
-    got = RecallAtK(4, (1, 2, 4), (1, 2, 4), 0.05)(embeddings, y)
-    assert got.item() == pytest.approx(naive(s, (1, 2, 4), (1, 2, 4), 0.05), abs=1e-12)
+    actual = RecallAtK(4, (1, 2, 4), (1, 2, 4), 0.05)(embeddings, y)
+    assert actual.item() == pytest.approx(naive(s, (1, 2, 4), (1, 2, 4), 0.05), abs=1e-12)
 
 
 def test_chunks_do_not_change_value_and_gradient(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,12 +53,12 @@ def test_contrastive_form_equals_the_loop(seed: int, active_only: bool) -> None:
 def test_equal_pytorch_metric_learning() -> None:
     embeddings, y = batch(3, LABELS)
     centring = {"embedding_regularizer": regularizers.ZeroMeanRegularizer(), "embedding_reg_weight": 0.01}
-    theirs = losses.SignalToNoiseRatioContrastiveLoss(pos_margin=0.1, neg_margin=2, **centring)
-    ours = SNRContrastive(4, 0.1, 2, 0.01, active_only=True)
-    assert ours(embeddings, y).item() == pytest.approx(theirs(embeddings, y).item(), abs=1e-9)
-    theirs = losses.TripletMarginLoss(0.2, distance=distances.SNRDistance(), **centring)
-    ours = SNRTriplet(4, 0.2, 0.01, active_only=True)
-    assert ours(embeddings, y).item() == pytest.approx(theirs(embeddings, y).item(), abs=1e-9)
+    reference = losses.SignalToNoiseRatioContrastiveLoss(pos_margin=0.1, neg_margin=2, **centring)
+    actual = SNRContrastive(4, 0.1, 2, 0.01, active_only=True)
+    assert actual(embeddings, y).item() == pytest.approx(reference(embeddings, y).item(), abs=1e-9)
+    reference = losses.TripletMarginLoss(0.2, distance=distances.SNRDistance(), **centring)
+    actual = SNRTriplet(4, 0.2, 0.01, active_only=True)
+    assert actual(embeddings, y).item() == pytest.approx(reference(embeddings, y).item(), abs=1e-9)
 
 
 @pytest.mark.parametrize("mined", [True, False])

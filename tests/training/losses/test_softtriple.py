@@ -13,7 +13,7 @@ from tests.training.losses.batches import DIM, LABELS, batch, distance, mean, un
 from training.losses.softtriple import SoftTriple
 
 
-def made(seed: int, centres: int = 3, **constants: float) -> SoftTriple:
+def trained(seed: int, centres: int = 3, **constants: float) -> SoftTriple:
     torch.manual_seed(seed)
     return SoftTriple(4, DIM, centres, **constants).double()
 
@@ -35,10 +35,10 @@ def naive(e: np.ndarray, w: np.ndarray, delta: float, gamma: float, scale: float
 @pytest.mark.parametrize("seed", range(3))
 def test_equals_the_loop_and_pytorch_metric_learning(seed: int) -> None:
     embeddings, y = batch(seed, LABELS)
-    loss = made(seed, delta=0.1, gamma=0.2, scale=5, tau=0.3)
+    loss = trained(seed, delta=0.1, gamma=0.2, scale=5, tau=0.3)
     expected = naive(embeddings.numpy(), unit(loss.centres.detach().numpy()), 0.1, 0.2, 5, 0.3)
     assert loss(embeddings, y).item() == pytest.approx(expected, abs=1e-12)
-    theirs = losses.SoftTripleLoss(
+    reference = losses.SoftTripleLoss(
         4,
         DIM,
         centers_per_class=3,
@@ -48,15 +48,15 @@ def test_equals_the_loop_and_pytorch_metric_learning(seed: int) -> None:
         weight_regularizer=regularizers.SparseCentersRegularizer(4, 3),
         weight_reg_weight=0.3,
     )
-    theirs.fc.data = loss.centres.data.permute(2, 1, 0).reshape(DIM, 12)
+    reference.fc.data = loss.centres.data.permute(2, 1, 0).reshape(DIM, 12)
     # Theirs has a small constant under the root.
-    assert loss(embeddings, y).item() == pytest.approx(theirs(embeddings, y).item(), abs=1e-5)
+    assert loss(embeddings, y).item() == pytest.approx(reference(embeddings, y).item(), abs=1e-5)
 
 
 def test_a_class_is_as_near_as_its_nearest_centre_for_small_gamma() -> None:
     # The published code multiplies by gamma and takes the softmax over classes: neither has this limit.
     embeddings, y = batch(4, LABELS)
-    loss = made(4, gamma=1e-4, tau=0, delta=0, scale=1)
+    loss = trained(4, gamma=1e-4, tau=0, delta=0, scale=1)
     w = torch.nn.functional.normalize(loss.centres, dim=2)
     nearest = torch.einsum("bd,kcd->kbc", embeddings, w).amax(0)
     expected = torch.nn.functional.cross_entropy(nearest, y)
@@ -66,7 +66,7 @@ def test_a_class_is_as_near_as_its_nearest_centre_for_small_gamma() -> None:
 def test_the_length_of_a_centre_has_no_effect() -> None:
     # The published code normalises the dimensions over the centres.
     embeddings, y = batch(5, LABELS)
-    loss = made(5)
+    loss = trained(5)
     before = loss(embeddings, y).item()
     loss.centres.data[1, 2] *= 7
     assert loss(embeddings, y).item() == pytest.approx(before, abs=1e-12)
@@ -74,7 +74,7 @@ def test_the_length_of_a_centre_has_no_effect() -> None:
 
 def test_one_centre_is_a_softmax_with_margin() -> None:
     embeddings, y = batch(6, LABELS)
-    loss = made(6, centres=1, delta=0, scale=3)
+    loss = trained(6, centres=1, delta=0, scale=3)
     w = torch.nn.functional.normalize(loss.centres[0], dim=1)
     expected = torch.nn.functional.cross_entropy(3 * embeddings @ w.T, y)
     assert loss(embeddings, y).item() == pytest.approx(expected.item(), abs=1e-12)

@@ -21,9 +21,9 @@ def test_equals_the_loop_and_pytorch_metric_learning(seed: int, temperature: flo
         every = sum(math.exp(logits[a, x]) for x in range(9) if x != a)
         if positives(LABELS, a):
             terms.append(mean([-math.log(math.exp(logits[a, p]) / every) for p in positives(LABELS, a)]))
-    ours = SupCon(4, temperature)(embeddings, y).item()
-    assert ours == pytest.approx(mean(terms), abs=1e-12)
-    assert ours == pytest.approx(losses.SupConLoss(temperature)(embeddings, y).item(), abs=1e-9)
+    actual = SupCon(4, temperature)(embeddings, y).item()
+    assert actual == pytest.approx(mean(terms), abs=1e-12)
+    assert actual == pytest.approx(losses.SupConLoss(temperature)(embeddings, y).item(), abs=1e-9)
 
 
 def test_a_batch_of_one_class_has_intra_class_triplets() -> None:

@@ -38,9 +38,9 @@ def test_over_all_triplets_equals_the_loop(seed: int, squared: bool, active_only
 @pytest.mark.parametrize("labels", [LABELS, [0, 0, 0, 0, 1], [0, 1] * 20, [k // 3 for k in range(40)]])
 def test_equals_pytorch_metric_learning_in_value_and_gradient(labels: list[int], squared: bool) -> None:
     embeddings, y = batch(5, labels)
-    theirs = losses.TripletMarginLoss(0.2, distance=distances.LpDistance(power=2 if squared else 1))
+    reference = losses.TripletMarginLoss(0.2, distance=distances.LpDistance(power=2 if squared else 1))
     results = []
-    for loss in (Triplet(20, 0.2, squared, active_only=True), theirs):
+    for loss in (Triplet(20, 0.2, squared, active_only=True), reference):
         rows = embeddings.clone().requires_grad_()
         value = loss(rows, y)
         # pytorch-metric-learning normalises once more: compare the gradients along the sphere.

@@ -19,10 +19,10 @@ SMALL = {
 
 
 def toy(name: str, seed: int = 0) -> Toy:
-    made = Toy(name, seed, **SMALL.get(name, {}))
+    task_ = Toy(name, seed, **SMALL.get(name, {}))
     torch.manual_seed(seed)
-    made.task.start_epoch(0, made.observe)
-    return made
+    task_.task.start_epoch(0, task_.observe)
+    return task_
 
 
 @pytest.mark.parametrize("name", AUXILIARY)
@@ -30,52 +30,52 @@ def toy(name: str, seed: int = 0) -> Toy:
     "kind", ["random", "equal images", "black images", "no features", "one class", "one sample again"]
 )
 def test_finite_values_and_gradients(name: str, kind: str) -> None:
-    made = toy(name)
-    batch = minibatch(made.trunk, [0, 0, 0] if kind == "one class" else LABELS)
+    task_ = toy(name)
+    batch = minibatch(task_.trunk, [0, 0, 0] if kind == "one class" else LABELS)
     if kind == "equal images":
         batch.images[:] = batch.images[:1].clone()
     elif kind == "black images":
         batch.images[:] = 0
     elif kind == "no features":
-        torch.nn.init.zeros_(made.head.weight)
-        torch.nn.init.zeros_(made.head.bias)
+        torch.nn.init.zeros_(task_.head.weight)
+        torch.nn.init.zeros_(task_.head.bias)
     elif kind == "one sample again":
         batch.samples[3:] = 3
-    value = made.loss(batch)
+    value = task_.loss(batch)
     assert value.shape == ()
     assert torch.isfinite(value)
     value.backward()
-    made.task.end_step(batch)
-    for module in (made.trunk, made.head, made.task):
+    task_.task.end_step(batch)
+    for module in (task_.trunk, task_.head, task_.task):
         for parameter in module.parameters():
             assert parameter.grad is None or torch.isfinite(parameter.grad).all()
-    assert all(torch.isfinite(value).all() for value in made.task.state_dict().values())
+    assert all(torch.isfinite(value).all() for value in task_.task.state_dict().values())
 
 
 @pytest.mark.parametrize("name", AUXILIARY)
 def test_the_gradient_reaches_trunk_head_and_task_only(name: str) -> None:
-    made = toy(name)
-    made.loss(minibatch(made.trunk, LABELS)).backward()
-    for module in (made.trunk, made.head, made.task):
+    task_ = toy(name)
+    task_.loss(minibatch(task_.trunk, LABELS)).backward()
+    for module in (task_.trunk, task_.head, task_.task):
         for parameter in module.parameters():
             assert (parameter.grad is not None) == parameter.requires_grad
-    assert all(p.grad.any() for p in made.trunk.parameters() if p.grad is not None)
-    live = {id(p) for p in (*made.trunk.parameters(), *made.head.parameters())}
-    assert not live & {id(p) for p in made.task.parameters()}
+    assert all(p.grad.any() for p in task_.trunk.parameters() if p.grad is not None)
+    live = {id(p) for p in (*task_.trunk.parameters(), *task_.head.parameters())}
+    assert not live & {id(p) for p in task_.task.parameters()}
 
 
 @pytest.mark.parametrize("name", AUXILIARY)
 def test_saved_state_continues_identically(name: str) -> None:
-    def go_on(made: Toy) -> list[torch.Tensor]:
+    def go_on(task_: Toy) -> list[torch.Tensor]:
         torch.manual_seed(7)
         losses = []
         for epoch in (1, 2):
-            made.task.start_epoch(epoch, made.observe)
+            task_.task.start_epoch(epoch, task_.observe)
             for _ in range(2):
-                batch = minibatch(made.trunk, LABELS, [1, 0, 5, 7, 3, 2])
-                losses.append(made.loss(batch).detach())
-                made.step(minibatch(made.trunk, LABELS, [1, 0, 5, 7, 3, 2]))
-        return [*losses, *made.task.state_dict().values(), *made.trunk.state_dict().values()]
+                batch = minibatch(task_.trunk, LABELS, [1, 0, 5, 7, 3, 2])
+                losses.append(task_.loss(batch).detach())
+                task_.step(minibatch(task_.trunk, LABELS, [1, 0, 5, 7, 3, 2]))
+        return [*losses, *task_.task.state_dict().values(), *task_.trunk.state_dict().values()]
 
     first, second = toy(name), toy(name, seed=9)
     first.step(minibatch(first.trunk, LABELS))
@@ -84,8 +84,8 @@ def test_saved_state_continues_identically(name: str) -> None:
         getattr(second, module).load_state_dict(saved)
     if hasattr(first.task, "seed"):
         second.task.seed = first.task.seed  # the recipe's
-    for mine, theirs in zip(go_on(first), go_on(second), strict=True):
-        assert torch.equal(mine, theirs)
+    for actual, reference in zip(go_on(first), go_on(second), strict=True):
+        assert torch.equal(actual, reference)
 
 
 @pytest.mark.parametrize("name", AUXILIARY)

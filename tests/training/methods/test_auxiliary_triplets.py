@@ -43,7 +43,7 @@ def test_intra_takes_three_samples_of_one_class() -> None:
 def test_permuted_labels_give_triplets_across_any_classes() -> None:
     torch.manual_seed(0)
     toy = Toy("shared", permuted_labels=True)
-    seen = {len(set(found)) for _ in range(20) for found in classes(triplets(toy))}
+    seen = {len(set(result)) for _ in range(20) for result in classes(triplets(toy))}
     assert seen == {1, 2, 3}
     # Two classes of three are six ordered pairs each, whichever samples they are.
     assert len(triplets(toy).anchors) == 12
@@ -58,10 +58,10 @@ def test_intra_needs_three_samples_of_a_class() -> None:
 def test_intra_uses_a_repeated_sample_once() -> None:
     # Samplers repeat the images of classes with too few: the first has two, the second three.
     toy, seen = Toy("intra"), []
-    mine = toy.task.miner
+    actual = toy.task.miner
 
     def spy(unit: Tensor, labels: Tensor) -> Triplets:
-        seen.append(mine(unit, labels))  # type: ignore[operator]
+        seen.append(actual(unit, labels))  # type: ignore[operator]
         return seen[-1]
 
     toy.task.miner = spy

@@ -36,21 +36,21 @@ def seen(**regularisers: float) -> tuple[Tensor, Tensor]:
 
 
 def test_without_regularisers_the_loss_gets_the_embeddings() -> None:
-    ours, features = seen()
-    assert torch.equal(ours, features)
+    actual, features = seen()
+    assert torch.equal(actual, features)
 
 
 def test_dropout_drops_a_share_of_the_features_and_keeps_their_mean() -> None:
-    ours, features = seen(dropout=0.25)
-    dropped = ours == 0
+    actual, features = seen(dropout=0.25)
+    dropped = actual == 0
     # 4,800 draws: the share's standard deviation is .00625.
     assert dropped.float().mean().item() == pytest.approx(0.25, abs=0.03)
-    torch.testing.assert_close(ours[~dropped], features[~dropped] / 0.75)
+    torch.testing.assert_close(actual[~dropped], features[~dropped] / 0.75)
 
 
 def test_noise_on_the_output_is_gaussian_of_its_deviation() -> None:
-    ours, features = seen(output_noise=0.3)
-    noise = ours - features
+    actual, features = seen(output_noise=0.3)
+    noise = actual - features
     assert noise.mean().item() == pytest.approx(0, abs=0.02)
     assert noise.std().item() == pytest.approx(0.3, rel=0.05)
     assert noise.pow(4).mean().item() / noise.var().item() ** 2 == pytest.approx(3, abs=0.4)
@@ -59,11 +59,11 @@ def test_noise_on_the_output_is_gaussian_of_its_deviation() -> None:
 def test_noise_on_the_input_goes_through_the_trunk() -> None:
     torch.manual_seed(1)
     weight = nn.Sequential(nn.Flatten(), nn.Linear(48, 12, bias=False))[1].weight
-    ours, features = seen(input_noise=0.2)
+    actual, features = seen(input_noise=0.2)
     # A linear trunk turns white noise into noise of covariance W W'.
     expected = 0.2**2 * weight @ weight.T
-    found = torch.cov((ours - features).T)
-    assert (found - expected).abs().max() < 0.25 * expected.diagonal().max()
+    result = torch.cov((actual - features).T)
+    assert (result - expected).abs().max() < 0.25 * expected.diagonal().max()
 
 
 @pytest.mark.parametrize("wrong", [{"dropout": 1.0}, {"dropout": -0.1}, {"input_noise": -1.0}, {"output_noise": -1.0}])

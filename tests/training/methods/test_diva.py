@@ -38,15 +38,15 @@ def diva(
 ) -> DiVA:
     auxiliary = {name: value for name, value in SMALL.items() if name in names}
     objective = Objective("margin", "distance-weighted", method="diva", method_args={"auxiliary": auxiliary, **args})
-    made = method(objective, LABELS, dict.fromkeys(names, dim), net, seed)
-    return cast(DiVA, made)
+    trained = method(objective, LABELS, dict.fromkeys(names, dim), net, seed)
+    return cast(DiVA, trained)
 
 
-def start(made: DiVA, net: nn.Module, epoch: int = 0) -> None:
+def start(trained: DiVA, net: nn.Module, epoch: int = 0) -> None:
     pixels = torch.randn(len(LABELS), 3, 4, 4, generator=torch.Generator().manual_seed(4))
     with torch.no_grad():
         features = net(pixels)
-    made.start_epoch(epoch, lambda: features)
+    trained.start_epoch(epoch, lambda: features)
 
 
 def margin(e: np.ndarray, triplets: Triplets, beta: list[float], m: float = 0.2) -> float:
@@ -71,22 +71,25 @@ def correlation(a: np.ndarray, b: np.ndarray, regressor: nn.Module) -> float:
 
 def test_every_term_against_a_loop() -> None:
     net = trunk()
-    made = diva(net=net, alpha=0.25, rho=40.0)
-    start(made, net)
-    made.miner = lambda e, y: DISCRIMINATIVE
-    made.auxiliary["shared"].miner = lambda e, y: SHARED
-    made.auxiliary["intra"].miner = lambda e, y: INTRA
-    losses = [made.discriminative["discriminative"], *(made.auxiliary[name].objective for name in ("shared", "intra"))]
+    trained = diva(net=net, alpha=0.25, rho=40.0)
+    start(trained, net)
+    trained.miner = lambda e, y: DISCRIMINATIVE
+    trained.auxiliary["shared"].miner = lambda e, y: SHARED
+    trained.auxiliary["intra"].miner = lambda e, y: INTRA
+    losses = [
+        trained.discriminative["discriminative"],
+        *(trained.auxiliary[name].objective for name in ("shared", "intra")),
+    ]
     for place, loss in enumerate(losses):  # a beta of its own each
         loss.beta.data = torch.tensor([1.2, 0.9, 1.4]) - 0.1 * place
     batch = minibatch(net, LABELS)
     torch.manual_seed(3)
-    terms = made.loss(batch)
+    terms = trained.loss(batch)
     assert list(terms) == [*PAPER, "decorrelation"]
     with torch.no_grad():
-        e = {n: normalize(head(batch.features), dim=1).double().numpy() for n, head in made.heads.items()}
+        e = {n: normalize(head(batch.features), dim=1).double().numpy() for n, head in trained.heads.items()}
         torch.manual_seed(3)
-        dance = made.auxiliary["dance"].loss(made.heads["dance"](batch.features), batch).item()
+        dance = trained.auxiliary["dance"].loss(trained.heads["dance"](batch.features), batch).item()
     beta = [1.2, 0.9, 1.4]
     assert terms["discriminative"].item() == pytest.approx(margin(e["discriminative"], DISCRIMINATIVE, beta), rel=1e-5)
     shared = margin(e["shared"], SHARED, [b - 0.1 for b in beta])
@@ -94,7 +97,7 @@ def test_every_term_against_a_loop() -> None:
     intra = margin(e["intra"], INTRA, [b - 0.2 for b in beta])
     assert terms["intra"].item() == pytest.approx(0.25 * intra, rel=1e-5)
     assert terms["dance"].item() == pytest.approx(0.25 * dance, rel=1e-5)
-    pairs = zip(PAPER[1:], made.decorrelations, strict=True)
+    pairs = zip(PAPER[1:], trained.decorrelations, strict=True)
     correlations = [correlation(e["discriminative"], e[name], pair.regressor) for name, pair in pairs]
     assert terms["decorrelation"].item() == pytest.approx(-40 * sum(correlations), rel=1e-5)
 
@@ -102,11 +105,11 @@ def test_every_term_against_a_loop() -> None:
 @pytest.mark.parametrize("name", [*PAPER[1:], *ARMS])
 def test_each_term_moves_the_trunk_its_own_head_and_its_own_task(name: str) -> None:
     net = trunk()
-    made = diva(("discriminative", name), net)
-    start(made, net)
+    trained = diva(("discriminative", name), net)
+    start(trained, net)
     learnt = {f"net.{key}": p for key, p in net.named_parameters()}
-    learnt |= {key: p for key, p in made.named_parameters() if p.requires_grad}
-    for term, value in made.loss(minibatch(net, LABELS)).items():
+    learnt |= {key: p for key, p in trained.named_parameters() if p.requires_grad}
+    for term, value in trained.loss(minibatch(net, LABELS)).items():
         gradients = torch.autograd.grad(value, list(learnt.values()), allow_unused=True, retain_graph=True)
         reached = [key for key, gradient in zip(learnt, gradients, strict=True) if gradient is not None]
         assert any(key.startswith("net.") for key in reached)
@@ -122,57 +125,57 @@ def test_each_term_moves_the_trunk_its_own_head_and_its_own_task(name: str) -> N
 
 def test_descending_decorrelates_heads_while_the_regressors_pursue() -> None:
     net = trunk()
-    made = diva(("discriminative", "rotation"), net, rho=1.0)
+    trained = diva(("discriminative", "rotation"), net, rho=1.0)
     batch = minibatch(net, LABELS)
 
     def term(unit: dict[str, Tensor]) -> Tensor:
-        return made._decorrelation(unit)
+        return trained._decorrelation(unit)
 
-    unit = {name: normalize(head(batch.features), dim=1).detach() for name, head in made.heads.items()}
-    (regressor, *_) = made.decorrelations.parameters()
+    unit = {name: normalize(head(batch.features), dim=1).detach() for name, head in trained.heads.items()}
+    (regressor, *_) = trained.decorrelations.parameters()
     rows = unit["discriminative"].requires_grad_()
     before = term(unit)
     to_rows, to_regressor = torch.autograd.grad(before, [rows, regressor])
     with torch.no_grad():
         apart = term({**unit, "discriminative": rows - 1e-2 * to_rows / to_rows.norm()})
         regressor -= 1e-2 * to_regressor / to_regressor.norm()
-        found = term(unit)
-    assert -apart < -before < -found
+        result = term(unit)
+    assert -apart < -before < -result
 
 
 def test_the_momentum_network_follows_without_gradients() -> None:
     net = trunk()
-    made = diva(("discriminative", "dance"), net)
-    start(made, net)
-    slow = made.auxiliary["dance"].trunk.average
+    trained = diva(("discriminative", "dance"), net)
+    start(trained, net)
+    slow = trained.auxiliary["dance"].trunk.average
     assert {id(p) for p in slow.parameters()}.isdisjoint(id(p) for p in net.parameters())
-    assert {id(p) for p in net.parameters()}.isdisjoint(id(p) for p in made.parameters())
+    assert {id(p) for p in net.parameters()}.isdisjoint(id(p) for p in trained.parameters())
     before = [p.clone() for p in slow.parameters()]
     batch = minibatch(net, LABELS)
-    torch.stack(list(made.loss(batch).values())).sum().backward()
-    assert all(p.grad is None for p in made.auxiliary["dance"].parameters())
+    torch.stack(list(trained.loss(batch).values())).sum().backward()
+    assert all(p.grad is None for p in trained.auxiliary["dance"].parameters())
     with torch.no_grad():
         for p in net.parameters():
             p += 1
-    made.end_step(batch)
+    trained.end_step(batch)
     for old, new in zip(before, slow.parameters(), strict=True):
         assert torch.allclose(new, old + 0.1, atol=1e-6)
 
 
 @pytest.mark.parametrize("names", [PAPER, *(("discriminative", arm) for arm in ARMS)])
 def test_saved_state_continues_identically(names: tuple[str, ...]) -> None:
-    def steps(made: DiVA, net: nn.Module, epoch: int) -> list[Tensor]:
-        start(made, net, epoch)
+    def steps(trained: DiVA, net: nn.Module, epoch: int) -> list[Tensor]:
+        start(trained, net, epoch)
         seen = []
         for _ in range(2):
             batch = minibatch(net, LABELS, [4, 1, 2, 0, 7, 5, 6, 3])
-            terms = made.loss(batch)
-            learnt = [p for p in (*net.parameters(), *made.parameters()) if p.requires_grad]
+            terms = trained.loss(batch)
+            learnt = [p for p in (*net.parameters(), *trained.parameters()) if p.requires_grad]
             gradients = torch.autograd.grad(torch.stack(list(terms.values())).sum(), learnt)
             with torch.no_grad():
                 for p, gradient in zip(learnt, gradients, strict=True):
                     p -= 0.01 * gradient
-            made.end_step(batch)
+            trained.end_step(batch)
             seen += [term.detach() for term in terms.values()]
         return seen
 
@@ -187,8 +190,8 @@ def test_saved_state_continues_identically(names: tuple[str, ...]) -> None:
     torch.manual_seed(8)
     expected = steps(first, net, 1)
     torch.manual_seed(8)
-    for mine, theirs in zip(steps(second, again, 1), expected, strict=True):
-        assert torch.equal(mine, theirs)
+    for actual, reference in zip(steps(second, again, 1), expected, strict=True):
+        assert torch.equal(actual, reference)
     for key, value in first.state_dict().items():
         assert torch.equal(second.state_dict()[key], value)
 
@@ -197,32 +200,32 @@ def test_saved_state_continues_identically(names: tuple[str, ...]) -> None:
 def test_fewer_tasks(tasks: int) -> None:
     dims = {1: 512, 2: 256, 3: 170, 4: 128}
     net = trunk()
-    made = diva(PAPER[:tasks], net, dim=dims[tasks])
-    assert sum(cast(nn.Linear, head).out_features for head in made.heads.values()) in (510, 512)
-    start(made, net)
-    terms = made.loss(minibatch(net, LABELS))
+    trained = diva(PAPER[:tasks], net, dim=dims[tasks])
+    assert sum(cast(nn.Linear, head).out_features for head in trained.heads.values()) in (510, 512)
+    start(trained, net)
+    terms = trained.loss(minibatch(net, LABELS))
     assert list(terms) == [*PAPER[:tasks], *(["decorrelation"] if tasks > 1 else [])]
     assert all(torch.isfinite(term) for term in terms.values())
 
 
 def test_an_ensemble_is_decorrelated_pair_by_pair() -> None:
     names = ("discriminative", "discriminative-2", "rotation", "discriminative-3")
-    made = diva(names, trunk())
-    assert made.pairs == [
+    trained = diva(names, trunk())
+    assert trained.pairs == [
         ("discriminative", "discriminative-2"),
         ("discriminative", "discriminative-3"),
         ("discriminative-2", "discriminative-3"),
         ("discriminative", "rotation"),
     ]
-    assert list(made.discriminative) == ["discriminative", "discriminative-2", "discriminative-3"]
-    assert len({id(loss) for loss in made.discriminative.values()}) == 3
+    assert list(trained.discriminative) == ["discriminative", "discriminative-2", "discriminative-3"]
+    assert len({id(loss) for loss in trained.discriminative.values()}) == 3
 
 
 def test_heads_may_differ_in_dim_and_rho_0_takes_no_adversary() -> None:
     net = trunk()
     objective = Objective("margin", "distance-weighted", method="diva")
-    made = method(objective, LABELS, {"discriminative": 6, "rotation": 3}, net)
-    assert torch.isfinite(made.loss(minibatch(net, LABELS))["decorrelation"])
+    trained = method(objective, LABELS, {"discriminative": 6, "rotation": 3}, net)
+    assert torch.isfinite(trained.loss(minibatch(net, LABELS))["decorrelation"])
     without = diva(("discriminative", "rotation"), net, rho=0)
     assert set(without.loss(minibatch(net, LABELS))) == {"discriminative", "rotation"}
     assert not list(without.decorrelations.parameters())
@@ -230,32 +233,32 @@ def test_heads_may_differ_in_dim_and_rho_0_takes_no_adversary() -> None:
 
 def test_the_sum_of_the_paper_is_dim_times_the_mean() -> None:
     net, names = trunk(), ("discriminative", "rotation")
-    made = [diva(names, net, dim=5, seed=1, sum_over_dim=total) for total in (False, True)]
-    made[1].load_state_dict(made[0].state_dict())
+    trained = [diva(names, net, dim=5, seed=1, sum_over_dim=total) for total in (False, True)]
+    trained[1].load_state_dict(trained[0].state_dict())
     batch = minibatch(net, LABELS)
-    mean, total = (each.loss(batch)["decorrelation"].item() for each in made)
+    mean, total = (each.loss(batch)["decorrelation"].item() for each in trained)
     assert total == pytest.approx(5 * mean, rel=1e-5)
     assert mean < 0
 
 
 def test_the_adversary_learns_at_its_own_rate() -> None:
-    made = diva()
-    (rates,) = made.parameter_groups()
+    trained = diva()
+    (rates,) = trained.parameter_groups()
     assert isinstance(rates, ParameterGroup)
     assert (rates.lr, rates.weight_decay) == (1e-5, 1e-6)
-    assert {id(p) for p in rates.parameters} == {id(p) for p in made.decorrelations.parameters()}
-    assert len(made.decorrelations) == 3
+    assert {id(p) for p in rates.parameters} == {id(p) for p in trained.decorrelations.parameters()}
+    assert len(trained.decorrelations) == 3
 
 
 def test_the_features_are_extracted_once() -> None:
     net, calls = trunk(), []
-    made = diva(("discriminative", "dance", "deepcluster"), net)
+    trained = diva(("discriminative", "dance", "deepcluster"), net)
 
     def observe() -> Tensor:
         calls.append(1)
         return torch.randn(len(LABELS), 12)
 
-    made.start_epoch(0, observe)
+    trained.start_epoch(0, observe)
     assert len(calls) == 1
 
 
@@ -314,6 +317,6 @@ def test_training_has_all_tasks_and_an_interrupted_run_continues(
     rest = fit(toy, noise(), tmp_path / "cut", CPU, progress=False)
     assert rest.resumed_at == 2
     assert [record["terms"] for record in rest.log] == [record["terms"] for record in whole.log]
-    for mine, theirs in zip(rest.network.state_dict().values(), whole.network.state_dict().values(), strict=True):
-        assert torch.equal(mine, theirs)
+    for actual, reference in zip(rest.network.state_dict().values(), whole.network.state_dict().values(), strict=True):
+        assert torch.equal(actual, reference)
     assert not any("average" in key for key in rest.network.state_dict())

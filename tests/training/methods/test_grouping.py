@@ -22,11 +22,11 @@ def observe() -> Tensor:
     return torch.from_numpy(np.stack([halves, TRAITS + 0.01 * np.arange(48)], 1)).float()
 
 
-@pytest.mark.parametrize(("standardised", "found"), [(True, TRAITS), (False, CLASSES >= 3)])
-def test_standardised_groups_contain_several_classes(standardised: bool, found: np.ndarray) -> None:
+@pytest.mark.parametrize(("standardised", "expected"), [(True, TRAITS), (False, CLASSES >= 3)])
+def test_standardised_groups_contain_several_classes(standardised: bool, expected: np.ndarray) -> None:
     grouping = Grouping(CLASSES, 2, every=1, seed=0, standardised=standardised)
     grouping.start_epoch(0, observe)
-    assert adjusted_rand_score(found, grouping.targets()) == 1
+    assert adjusted_rand_score(expected, grouping.targets()) == 1
 
 
 def test_groups_change_only_before_every_third_epoch() -> None:

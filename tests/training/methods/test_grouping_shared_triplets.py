@@ -26,17 +26,17 @@ def triplets(setup: str, negatives: str, labels: list[int], samples: list[int]) 
     torch.manual_seed(0)
     unit = normalize(torch.randn(len(labels), 6), dim=1)
     miner = shared(setup, negatives).miner(minibatch(trunk(), labels, samples))
-    found = miner(unit, torch.zeros(len(labels), dtype=torch.int64))
-    assert isinstance(found, Triplets)
-    return unit, found
+    result = miner(unit, torch.zeros(len(labels), dtype=torch.int64))
+    assert isinstance(result, Triplets)
+    return unit, result
 
 
 @pytest.mark.parametrize("negatives", NEGATIVES)
 @pytest.mark.parametrize("setup", ["inter-class", "nearest"])
 def test_triplets_are_of_three_classes(setup: str, negatives: str) -> None:
-    unit, found = triplets(setup, negatives, LABELS, SAMPLES)
-    assert sorted(found.anchors.tolist()) == list(range(8))
-    for a, p, n in zip(*(index.tolist() for index in found), strict=True):
+    unit, result = triplets(setup, negatives, LABELS, SAMPLES)
+    assert sorted(result.anchors.tolist()) == list(range(8))
+    for a, p, n in zip(*(index.tolist() for index in result), strict=True):
         assert len({LABELS[a], LABELS[p], LABELS[n]}) == 3
         if setup == "nearest":
             others = [i for i in range(8) if LABELS[i] != LABELS[a]]
@@ -45,18 +45,18 @@ def test_triplets_are_of_three_classes(setup: str, negatives: str) -> None:
 
 @pytest.mark.parametrize("negatives", NEGATIVES)
 def test_unconstrained_triplets_are_of_three_samples_even_of_one_class(negatives: str) -> None:
-    _, found = triplets("unconstrained", negatives, [2] * 5, [8, 9, 10, 11, 8])
-    assert len(found.anchors) == 5
-    for triplet in zip(*(index.tolist() for index in found), strict=True):
+    _, result = triplets("unconstrained", negatives, [2] * 5, [8, 9, 10, 11, 8])
+    assert len(result.anchors) == 5
+    for triplet in zip(*(index.tolist() for index in result), strict=True):
         # the first and the last are the same image
         assert len({0 if i == 4 else i for i in triplet}) == 3
 
 
 @pytest.mark.parametrize("negatives", NEGATIVES)
 def test_grouped_triplets_follow_the_groups(negatives: str) -> None:
-    _, found = triplets("grouped", negatives, LABELS, SAMPLES)
+    _, result = triplets("grouped", negatives, LABELS, SAMPLES)
     # before the first clustering the groups are even and odd samples
-    for a, p, n in zip(*(index.tolist() for index in found), strict=True):
+    for a, p, n in zip(*(index.tolist() for index in result), strict=True):
         assert a != p
         assert SAMPLES[a] % 2 == SAMPLES[p] % 2 != SAMPLES[n] % 2
 

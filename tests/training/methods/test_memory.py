@@ -63,12 +63,12 @@ def test_equals_pytorch_metric_learning() -> None:
     # Theirs puts the batch into its memory first and then leaves out each sample's pair with itself.
     net = trunk()
     memory = method(remembering(size=64), LABELS, {"embedding": 5}, net)
-    theirs = pml_losses.CrossBatchMemory(
+    reference = pml_losses.CrossBatchMemory(
         pml_losses.ContrastiveLoss(0, 1, reducer=_mean_over_all()), embedding_size=5, memory_size=64
     )
     for _ in range(3):
         terms, rows = step(memory, net, LABELS)
-        assert terms["memory"].item() == pytest.approx(theirs(rows, torch.tensor(LABELS)).item(), rel=1e-4)
+        assert terms["memory"].item() == pytest.approx(reference(rows, torch.tensor(LABELS)).item(), rel=1e-4)
 
 
 def _mean_over_all() -> Any:

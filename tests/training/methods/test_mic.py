@@ -61,13 +61,13 @@ def test_encoders_descend_the_correlation_and_the_adversary_climbs_it() -> None:
     encoders = [*net.parameters(), *trained.heads.parameters(), *trained.auxiliary.parameters()]
     everything = [*encoders, *trained.decorrelation.parameters()]
     term = trained.loss(batch)["decorrelation"]
-    found = torch.autograd.grad(term, everything)
+    result = torch.autograd.grad(term, everything)
     features = net(batch.images)
     target, source = (normalize(head(features), dim=1) for head in (trained.heads["class"], trained.auxiliary))
     correlation = 30 * (target * normalize(trained.decorrelation.regressor(source), dim=1)).square().mean()
     assert term.item() == pytest.approx(-correlation.item(), rel=1e-5)
-    for i, (ours, plain) in enumerate(zip(found, torch.autograd.grad(correlation, everything), strict=True)):
-        torch.testing.assert_close(ours, plain if i < len(encoders) else -plain)
+    for i, (actual, plain) in enumerate(zip(result, torch.autograd.grad(correlation, everything), strict=True)):
+        torch.testing.assert_close(actual, plain if i < len(encoders) else -plain)
 
 
 @pytest.mark.parametrize("task", ["class", "auxiliary"])

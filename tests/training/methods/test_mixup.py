@@ -130,8 +130,8 @@ def test_a_repeated_forward_pass_is_mixed_again_and_a_part_of_it_rejected() -> N
     mixed = MixedTrunk(net, net[1], order, 0.3)  # type: ignore[index]
     rows = (checkpoint(mixed, images, use_reentrant=False), by_hand(net, images, order, 0.3))
     gradients = [torch.autograd.grad(features.square().sum(), list(net.parameters())) for features in rows]
-    for got, expected in zip(*gradients, strict=True):
-        assert torch.allclose(got, expected, atol=1e-6)
+    for actual, expected in zip(*gradients, strict=True):
+        assert torch.allclose(actual, expected, atol=1e-6)
     with raises(RecipeError, "chunked-batch"):
         mixed(images[:2])
 

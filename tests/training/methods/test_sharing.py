@@ -81,13 +81,13 @@ def test_encoders_descend_the_correlation_and_the_adversary_climbs_it() -> None:
     trained, batch = sharing(net=net, gamma=2.0), minibatch(net, LABELS, SAMPLES, "shared")
     encoders = [*net.parameters(), *trained.heads.parameters()]
     adversary = list(cast(nn.Module, trained.decorrelation).parameters())
-    found = torch.autograd.grad(trained.loss(batch)["decorrelation"], [*encoders, *adversary])
+    result = torch.autograd.grad(trained.loss(batch)["decorrelation"], [*encoders, *adversary])
     phi, shared = (normalize(trained.heads[name](net(batch.images)), dim=1) for name in ("discriminative", "shared"))
     assert trained.decorrelation is not None
     correlation = (phi * normalize(trained.decorrelation.regressor(shared), dim=1)).square().mean()
     expected = torch.autograd.grad(2 * correlation, [*encoders, *adversary])
-    for i, (ours, plain) in enumerate(zip(found, expected, strict=True)):
-        torch.testing.assert_close(ours, plain if i < len(encoders) else -plain)
+    for i, (actual, plain) in enumerate(zip(result, expected, strict=True)):
+        torch.testing.assert_close(actual, plain if i < len(encoders) else -plain)
 
 
 @pytest.mark.parametrize("task", ["discriminative", "shared"])

@@ -40,10 +40,10 @@ def naive_distances(student: np.ndarray, teacher: np.ndarray, published: bool) -
     pairs = [(i, j) for i in range(len(student)) for j in range(len(student)) if published or i != j]
 
     def relative(rows: np.ndarray) -> list[float]:
-        found = [length(rows[i] - rows[j]) for i, j in pairs]
-        counted = [d for d in found if d > 0] if published else found
+        result = [length(rows[i] - rows[j]) for i, j in pairs]
+        counted = [d for d in result if d > 0] if published else result
         mean = sum(counted) / len(counted)
-        return [d / mean for d in found]
+        return [d / mean for d in result]
 
     terms = [huber(t - s) for t, s in zip(relative(teacher), relative(student), strict=True)]
     return sum(terms) / len(terms)

@@ -62,16 +62,16 @@ def test_weights_are_those_of_pytorch_metric_learning(dim: int, monkeypatch: pyt
     embeddings[1] = normalize(embeddings[2] + 0.2 * embeddings[1], dim=0)
 
     def weights_alone(*_: object, weights: Tensor, **__: object) -> tuple[Tensor, ...]:
-        found.append(weights)
+        result.append(weights)
         return tuple(torch.zeros(3, 1, dtype=torch.int64))
 
-    found: list[Tensor] = []
+    result: list[Tensor] = []
     monkeypatch.setattr(loss_and_miner_utils, "get_random_triplet_indices", weights_alone)
     pml_miners.DistanceWeightedMiner()(embeddings, labels)
-    ours = DistanceWeighted().weights(embeddings, negative_mask(labels)).double()
-    drawn = found[0].isfinite().all(1)  # without a negative before the cut, theirs is 0 / 0
+    actual = DistanceWeighted().weights(embeddings, negative_mask(labels)).double()
+    drawn = result[0].isfinite().all(1)  # without a negative before the cut, theirs is 0 / 0
     assert drawn.sum() > 3
-    torch.testing.assert_close((ours / ours.sum(1, keepdim=True))[drawn], found[0][drawn], atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close((actual / actual.sum(1, keepdim=True))[drawn], result[0][drawn], atol=1e-3, rtol=1e-3)
 
 
 def test_negatives_are_drawn_as_often_as_their_weights_say() -> None:

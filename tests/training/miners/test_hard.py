@@ -21,5 +21,5 @@ def test_equals_the_naive_loop_and_pytorch_metric_learning(seed: int) -> None:
         for a in complete(LABELS)
     ]
     assert list(zip(*mined, strict=True)) == expected
-    theirs = pml_miners.BatchHardMiner()(embeddings, y)
-    assert mined == [field.tolist() for field in theirs]
+    reference = pml_miners.BatchHardMiner()(embeddings, y)
+    assert mined == [field.tolist() for field in reference]

@@ -11,7 +11,7 @@ from training.miners.inter_class import InterClass
 EMBEDDINGS, Y = rows(len(LABELS), seed=4), torch.tensor(LABELS)
 
 
-def mine(miner: InterClass, times: int = 125, labels: torch.Tensor = Y, copies: int = 20) -> torch.Tensor:
+def actual(miner: InterClass, times: int = 125, labels: torch.Tensor = Y, copies: int = 20) -> torch.Tensor:
     """Triplets of the ten samples, int64 [3, 10 * copies * times].
 
     All are of different classes, so that copies of the batch, mined together, change no share of a sample.
@@ -22,7 +22,7 @@ def mine(miner: InterClass, times: int = 125, labels: torch.Tensor = Y, copies: 
 
 
 def test_the_positive_is_any_of_another_class_and_the_negative_is_drawn_by_distance() -> None:
-    drawn = mine(InterClass())
+    drawn = actual(InterClass())
     for a in (0, 9):
         of_anchor = drawn[:, drawn[0] == a]
         shares(of_anchor[1], negatives_of(LABELS, a))
@@ -37,7 +37,7 @@ def test_the_positive_is_any_of_another_class_and_the_negative_is_drawn_by_dista
 
 @pytest.mark.parametrize("negative", ["semihard", "random"])
 def test_the_other_set_ups(negative: str) -> None:
-    drawn = mine(InterClass("nearest", negative, margin=0.3), 40)
+    drawn = actual(InterClass("nearest", negative, margin=0.3), 40)
     for a in range(len(LABELS)):
         p = min(negatives_of(LABELS, a), key=lambda j: distance(EMBEDDINGS, a, j))
         assert (drawn[1, drawn[0] == a] == p).all()
@@ -48,7 +48,7 @@ def test_the_other_set_ups(negative: str) -> None:
 
 
 def test_without_constraints_any_three_samples_form_a_triplet() -> None:
-    drawn = mine(InterClass(negative="random"), 40, labels=torch.arange(10))
+    drawn = actual(InterClass(negative="random"), 40, labels=torch.arange(10))
     of_anchor = drawn[:, drawn[0] == 0]
     shares(of_anchor[1], list(range(1, 10)))
     shares(of_anchor[2, of_anchor[1] == 5], [1, 2, 3, 4, 6, 7, 8, 9])

@@ -10,13 +10,13 @@ from training.miners.intra_class import IntraClass
 EMBEDDINGS, Y = rows(len(LABELS), seed=5), torch.tensor(LABELS)
 
 
-def mine(miner: IntraClass) -> torch.Tensor:
+def actual(miner: IntraClass) -> torch.Tensor:
     torch.manual_seed(0)
     return torch.cat([torch.stack(miner(EMBEDDINGS, Y)) for _ in range(2500)], dim=1)
 
 
 def test_evenly() -> None:
-    drawn = mine(IntraClass(by_distance=False))
+    drawn = actual(IntraClass(by_distance=False))
     assert set(drawn[0].tolist()) == {0, 1, 2, 5, 6, 7, 8}
     for a in (0, 5):
         of_anchor = drawn[:, drawn[0] == a]
@@ -26,7 +26,7 @@ def test_evenly() -> None:
 
 
 def test_by_distance() -> None:
-    drawn = mine(IntraClass())
+    drawn = actual(IntraClass())
     negatives = drawn[2, (drawn[0] == 5) & (drawn[1] == 6)]
     others = torch.zeros(10, 10, dtype=torch.bool)
     others[5, [7, 8]] = True

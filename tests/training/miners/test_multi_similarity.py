@@ -29,5 +29,5 @@ def test_equals_the_naive_loop_and_pytorch_metric_learning(seed: int, epsilon: f
     mined = MultiSimilarityMiner(epsilon)(embeddings, y)
     assert (pairs(*mined[:2]), pairs(*mined[2:])) == (kept_positives, kept_negatives)
     assert len(mined[0]) + len(mined[2]) == len(kept_positives) + len(kept_negatives)
-    theirs = pml_miners.MultiSimilarityMiner(epsilon=epsilon)(embeddings, y)
-    assert (pairs(*theirs[:2]), pairs(*theirs[2:])) == (kept_positives, kept_negatives)
+    reference = pml_miners.MultiSimilarityMiner(epsilon=epsilon)(embeddings, y)
+    assert (pairs(*reference[:2]), pairs(*reference[2:])) == (kept_positives, kept_negatives)

@@ -45,15 +45,15 @@ def test_pairs_are_exchanged_independently(published: bool) -> None:
     miner, exchanged, kept, times = Rho(0.35, MultiSimilarityMiner(2.0), published), 0, 0, 400
     drawn: set[tuple[int, int]] = set()
     for _ in range(times):
-        found = miner(EMBEDDINGS, Y)
-        assert isinstance(found, Pairs)
-        swapped = Y[found.anchors_n] == Y[found.negatives]
-        assert torch.equal(found.anchors_n, pairs.anchors_n)
-        assert torch.equal(found.negatives[~swapped], pairs.negatives[~swapped])
-        drawn |= set(zip(found.anchors_n[swapped].tolist(), found.negatives[swapped].tolist(), strict=True))
+        result = miner(EMBEDDINGS, Y)
+        assert isinstance(result, Pairs)
+        swapped = Y[result.anchors_n] == Y[result.negatives]
+        assert torch.equal(result.anchors_n, pairs.anchors_n)
+        assert torch.equal(result.negatives[~swapped], pairs.negatives[~swapped])
+        drawn |= set(zip(result.anchors_n[swapped].tolist(), result.negatives[swapped].tolist(), strict=True))
         exchanged += int(swapped.sum())
-        kept += len(found.anchors_p)
-        assert (Y[found.anchors_p] == Y[found.positives]).all()
+        kept += len(result.anchors_p)
+        assert (Y[result.anchors_p] == Y[result.positives]).all()
     positive = set(zip(pairs.anchors_p.tolist(), pairs.positives.tolist(), strict=True))
     assert drawn == positive
     assert exchanged / (times * len(pairs.anchors_n)) == pytest.approx(0.35, abs=0.02)
@@ -62,9 +62,9 @@ def test_pairs_are_exchanged_independently(published: bool) -> None:
 
 def test_an_anchor_without_another_of_its_class_keeps_its_negative() -> None:
     alone = Pairs(*(torch.tensor(i) for i in ([0], [1], [2, 0], [0, 2])))
-    found = Rho(1, lambda embeddings, labels: alone)(EMBEDDINGS[:3], torch.tensor([0, 0, 1]))
-    assert isinstance(found, Pairs)
-    assert found.negatives.tolist() == [0, 1]
+    result = Rho(1, lambda embeddings, labels: alone)(EMBEDDINGS[:3], torch.tensor([0, 0, 1]))
+    assert isinstance(result, Pairs)
+    assert result.negatives.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("name", sorted(set(MINERS) - {"rho"}))
@@ -76,7 +76,7 @@ def test_rho_wraps_every_miner(name: str, published: bool) -> None:
         torch.manual_seed(0)
         expected = inner(EMBEDDINGS, Y)
         torch.manual_seed(0)
-        found = create_miner("rho", args)(EMBEDDINGS, Y)
-        assert type(found) is type(expected)
+        result = create_miner("rho", args)(EMBEDDINGS, Y)
+        assert type(result) is type(expected)
         if probability == 0:
-            assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+            assert all(torch.equal(a, b) for a, b in zip(result, expected, strict=True))

@@ -15,8 +15,8 @@ def test_negatives_are_drawn_evenly_from_the_semihard_ones(seed: int, margin: fl
     torch.manual_seed(0)
     embeddings, y, miner = rows(len(LABELS), seed=seed), torch.tensor(LABELS), Semihard(margin)
     drawn = torch.cat([torch.stack(miner(embeddings, y)) for _ in range(1500)], dim=1)
-    theirs = pml_miners.TripletMarginMiner(margin=margin, type_of_triplets="semihard")(embeddings, y)
-    published = set(zip(*(field.tolist() for field in theirs), strict=True))
+    reference = pml_miners.TripletMarginMiner(margin=margin, type_of_triplets="semihard")(embeddings, y)
+    published = set(zip(*(field.tolist() for field in reference), strict=True))
     for a in complete(LABELS):
         for p in positives_of(LABELS, a):
             negatives = negatives_of(LABELS, a)

@@ -69,10 +69,10 @@ def test_the_best_candidate_is_taken() -> None:
         seen.append(candidates)
         return frechet(pool, candidates)
 
-    made = DistributionMatching(spy, labels, 12, 3, 0, 8, pool=64, candidates=7)
-    made.memory[:] = unit_rows(100, 8)
-    for batch in made.epoch(0, 4):
+    batch_sampler = DistributionMatching(spy, labels, 12, 3, 0, 8, pool=64, candidates=7)
+    batch_sampler.memory[:] = unit_rows(100, 8)
+    for batch in batch_sampler.epoch(0, 4):
         assert seen[-1].shape == (7, 12, 8)
-        assert any(np.array_equal(made.memory[batch], rows) for rows in seen[-1])
+        assert any(np.array_equal(batch_sampler.memory[batch], rows) for rows in seen[-1])
     expected: Any = sampler("frd", labels, 12, 3, pool=64, candidates=7)
-    assert [b.tolist() for b in expected.epoch(0, 4)] == [b.tolist() for b in made.epoch(0, 4)]
+    assert [b.tolist() for b in expected.epoch(0, 4)] == [b.tolist() for b in batch_sampler.epoch(0, 4)]

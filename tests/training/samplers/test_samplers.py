@@ -58,11 +58,11 @@ def test_memory_written_between_two_batches_affects_the_second(name: str) -> Non
     labels = np.repeat(np.arange(10), 5)
     drawn = []
     for rewrite in (False, True):
-        made: Any = sampler(name, labels, 8, 2)
-        batches = made.epoch(0, 6)
+        batch_sampler: Any = sampler(name, labels, 8, 2)
+        batches = batch_sampler.epoch(0, 6)
         first = next(batches).tolist()
         if rewrite:
-            made.memory[:] = unit_rows(50, 8, seed=1)
+            batch_sampler.memory[:] = unit_rows(50, 8, seed=1)
         drawn.append((first, [batch.tolist() for batch in batches]))
     assert drawn[0][0] == drawn[1][0]
     assert drawn[0][1] != drawn[1][1]
@@ -71,9 +71,9 @@ def test_memory_written_between_two_batches_affects_the_second(name: str) -> Non
 @pytest.mark.parametrize("name", BY_MEMORY)
 @pytest.mark.parametrize("kind", ["zero", "equal"])
 def test_a_collapsed_memory_still_gives_batches(name: str, kind: str) -> None:
-    made: Any = sampler(name, np.repeat(np.arange(6), 4), 12, 3)
-    made.memory[:] = 0 if kind == "zero" else unit_rows(1, 8)
-    for batch in made.epoch(0, 5):
+    batch_sampler: Any = sampler(name, np.repeat(np.arange(6), 4), 12, 3)
+    batch_sampler.memory[:] = 0 if kind == "zero" else unit_rows(1, 8)
+    for batch in batch_sampler.epoch(0, 5):
         assert len(set(batch.tolist())) == 12
 
 

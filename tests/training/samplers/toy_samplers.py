@@ -13,10 +13,10 @@ from training.samplers import SAMPLERS, Sampler
 def sampler(name: str, labels: np.ndarray, size: int, per_class: int, seed: int = 0, **args: Any) -> Sampler:
     """Return a sampler as the training loop creates it, its memory filled with random unit rows."""
     offered = {"labels": labels, "size": size, "per_class": per_class, "seed": seed, "dim": 8}
-    made: Any = construct(SAMPLERS, "sampler", name, args, offered)
-    if hasattr(made, "memory"):
-        made.memory[:] = unit_rows(len(labels), 8)
-    return made
+    batch_sampler: Any = construct(SAMPLERS, "sampler", name, args, offered)
+    if hasattr(batch_sampler, "memory"):
+        batch_sampler.memory[:] = unit_rows(len(labels), 8)
+    return batch_sampler
 
 
 def unit_rows(n: int, dim: int, seed: int = 0) -> np.ndarray:
