@@ -36,7 +36,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 @pytest.fixture
 def int8(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """8-bit products, which without VNNI are only slow, and not taken for that; exact ones where torch's are not."""
+    """Enable `Int8Products` without VNNI, where they are slow; exact ones if torch's are not exact."""
     monkeypatch.setattr(knn_int8, "_processor_has_int8", lambda: True)
     if not knn_int8.can_multiply_int8(64):
         monkeypatch.setattr("torch._int_mm", exact_layer.multiply)
@@ -46,8 +46,8 @@ def int8(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def exact(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An exact layer in place of torch's, and nothing remembered of either."""
+def exact_coarse_products(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Replace torch's layer by an exact one, and clear what was cached of either."""
     exact_layer.install(monkeypatch)
     coarse_products_work.cache_clear()
     yield
@@ -55,8 +55,8 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def grades(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Grades of products in float32, also where the processor has better; exact ones where torch's are not."""
+def prefilter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enable `PrefilteredProducts` on any processor, with an exact layer if torch's is not exact."""
     monkeypatch.setattr(knn_int8, "_processor_has_avx2", lambda: True)
     if not coarse_products_work(knn_int8.AVX2_LARGEST):
-        request.getfixturevalue("exact")
+        request.getfixturevalue("exact_coarse_products")

@@ -1,4 +1,4 @@
-"""What torch's 8-bit products are to compute, in double precision: for processors on which torch's are not exact."""
+"""Exact versions of torch's 8-bit products in double precision, for processors on which torch's are not exact."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In place of torch's quantised layer."""
+    """Replace torch's quantised linear layer."""
     monkeypatch.setattr(torch.ops.onednn, "qlinear_prepack", lambda weights, shape: weights, raising=False)
     monkeypatch.setattr(torch.ops.onednn, "qlinear_pointwise", _layer, raising=False)
 
 
 def multiply(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
-    """As `torch._int_mm`."""
+    """Multiply like `torch._int_mm`."""
     return out.copy_(a.double() @ b.double())
 
 

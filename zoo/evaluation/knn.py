@@ -60,7 +60,7 @@ def nearest_neighbours(
 
     A similarity is the inner product of the float32 rows, summed in double precision and rounded to float32; for rows
     of unit length it is the cosine. Neighbours are ordered by similarity, descending, and equal ones by index,
-    ascending, including ties at the k-th place. Equal rows have equal similarities wherever they are and whatever the
+    ascending, including ties at the k-th place. Equal rows have equal similarities at any place and for any
     chunk (two ways of summing in double precision could differ only where the sum is within 1e-13 of halfway between
     two float32 numbers).
 

@@ -93,7 +93,7 @@ def find_split(folder: Path, card: Card, name: str, split: str, data: str | Path
     if whole.split != WHOLE or missing:
         return EvaluationSplit(whole, notes=tuple(_notes_without_record(card.name, record, whole, split, missing)))
     same = _has_same_images(whole, record)
-    # As it was measured at first: each image searches all others, whatever a table says about queries.
+    # As it was measured at first: each image searches all others, even if the table marks queries.
     part = replace(subset(whole, _in_classes(whole, names), split), factors={})
     return EvaluationSplit(part, same, tuple(_notes_by_record(card.name, record, whole, split, same)))
 

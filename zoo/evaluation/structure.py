@@ -141,7 +141,7 @@ def spectral_decay(embeddings: Any, drop: int = 0) -> float:
         drop: The number of largest singular values that are left out of S and U first.
 
     Raises:
-        EvaluationError: Rows are not 2-D and finite, there are none, all are zero, or `drop` is not in 0 to k - 1.
+        EvaluationError: Rows are not 2-D and finite, the array is empty or all zero, or `drop` is not in 0 to k - 1.
     """
     rows = as_rows(embeddings, "embeddings")
     if not rows.any():

@@ -24,12 +24,12 @@ def drawn(n: int = 4000, k: int = 5, slope: float = 9.0, offset: float = -5.0, s
 
 
 def test_the_curve_that_made_the_data_is_found():
-    found = calibrate(*drawn(20_000))
-    assert found.slope == pytest.approx(9, rel=0.03)
-    assert found.offset == pytest.approx(-5, rel=0.03)
-    assert (found.neighbours, found.pairs) == (5, 100_000)
-    assert found.error is not None
-    assert found.error < 0.01
+    fitted = calibrate(*drawn(20_000))
+    assert fitted.slope == pytest.approx(9, rel=0.03)
+    assert fitted.offset == pytest.approx(-5, rel=0.03)
+    assert (fitted.neighbours, fitted.pairs) == (5, 100_000)
+    assert fitted.error is not None
+    assert fitted.error < 0.01
 
 
 def test_the_fit_is_the_minimum_that_a_general_optimiser_finds():
@@ -42,32 +42,32 @@ def test_the_fit_is_the_minimum_that_a_general_optimiser_finds():
         return -float((targets * np.log(chance) + (1 - targets) * np.log(1 - chance)).sum())
 
     best = minimize(loss, [1.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-7, "fatol": 1e-10, "maxiter": 4000})
-    found = calibrate(similarities, same, classes)
-    np.testing.assert_allclose([found.slope, found.offset], best.x, rtol=1e-4)
+    fitted = calibrate(similarities, same, classes)
+    np.testing.assert_allclose([fitted.slope, fitted.offset], best.x, rtol=1e-4)
 
 
 def test_classes_without_overlap_give_a_steep_and_finite_curve():
     similarities = np.array([[0.9, 0.1], [0.8, 0.2], [0.95, 0.15]] * 20)
-    found = calibrate(similarities, similarities > 0.5, np.arange(60) % 5)
-    assert np.isfinite([found.slope, found.offset]).all()
-    assert found.probability(0.8) > 0.95
-    assert found.probability(0.2) < 0.05
+    fitted = calibrate(similarities, similarities > 0.5, np.arange(60) % 5)
+    assert np.isfinite([fitted.slope, fitted.offset]).all()
+    assert fitted.probability(0.8) > 0.95
+    assert fitted.probability(0.2) < 0.05
 
 
 def test_probability_and_its_inverse():
-    one = Calibration(9.0, -5.0, 10, 100)
-    assert one.probability(5 / 9) == pytest.approx(0.5)
+    calibration = Calibration(9.0, -5.0, 10, 100)
+    assert calibration.probability(5 / 9) == pytest.approx(0.5)
     for p in (0.01, 0.5, 0.9):
-        assert one.probability(one.similarity_at(p)) == pytest.approx(p)
-    assert one.similarity_at(0) == -np.inf
-    assert one.similarity_at(1) == np.inf
-    assert np.isfinite(one.probability([-1e6, 1e6])).all()
-    assert Calibration.from_json(one.to_json()) == one
+        assert calibration.probability(calibration.similarity_at(p)) == pytest.approx(p)
+    assert calibration.similarity_at(0) == -np.inf
+    assert calibration.similarity_at(1) == np.inf
+    assert np.isfinite(calibration.probability([-1e6, 1e6])).all()
+    assert Calibration.from_json(calibration.to_json()) == calibration
 
 
 def test_the_reliability_diagram_by_hand():
     bins = reliability_bins([0.05, 0.05, 0.95, 0.95, 0.95, 1.0], [False, True, True, True, True, False])
-    assert [one.count for one in bins] == [2, 4]
+    assert [part.count for part in bins] == [2, 4]
     assert bins[0] == Bin(0.05, 0.5, 2)
     assert bins[1].share == 0.75
     assert bins[1].probability == pytest.approx((3 * 0.95 + 1) / 4)

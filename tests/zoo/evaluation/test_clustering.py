@@ -67,16 +67,16 @@ def test_f1_over_neighbours_of_classes_of_one_size_is_r_precision():
 
 
 def test_trap_nmi_clusters_with_the_classes_of_the_split_that_is_evaluated(monkeypatch):
-    asked = []
+    numbers = []
 
     def spy(points, k, *rest, **named):
-        asked.append(k)
+        numbers.append(k)
         return k_means(points, k, *rest, **named)
 
     monkeypatch.setattr("zoo.evaluation.clustering.k_means", spy)
     embeddings, labels = clustered(3, (4,) * 6)
     clustering_metrics(embeddings, labels + 100)  # the second half of a data set, numbered from 100
-    assert asked == [6, 6]
+    assert numbers == [6, 6]
 
 
 def test_trap_nmi_of_random_embeddings_rises_with_the_number_of_classes():

@@ -32,10 +32,10 @@ def test_by_hand():
 def naive_f1(labels, clusters):
     pairs = list(combinations(range(len(labels)), 2))
     same = [(labels[i] == labels[j], clusters[i] == clusters[j]) for i, j in pairs]
-    found = sum(a and b for a, b in same)
-    if not found:
+    hits = sum(a and b for a, b in same)
+    if not hits:
         return 0.0
-    precision, recall = found / sum(b for _, b in same), found / sum(a for a, _ in same)
+    precision, recall = hits / sum(b for _, b in same), hits / sum(a for a, _ in same)
     return 2 * precision * recall / (precision + recall)
 
 

@@ -58,9 +58,9 @@ def test_rows_and_labels_of_files(kind: str, tmp_path: Path, capsys: pytest.Capt
 
 def test_the_scores_are_printed_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["score", *written(tmp_path, "txt"), "--metrics", "clustering"]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith("6 dimensions\n40 queries of 8 classes; leave-one-out, cosine, exact\n")
-    values = dict(line.split()[:2] for line in told.splitlines()[4:])
+    output = capsys.readouterr().out
+    assert output.startswith("6 dimensions\n40 queries of 8 classes; leave-one-out, cosine, exact\n")
+    values = dict(line.split()[:2] for line in output.splitlines()[4:])
     assert values["recall_at_1"] == f"{EXPECTED:.4f}"
     assert "nmi" in values
 
@@ -83,14 +83,16 @@ def test_queries_search_the_gallery_alone(kind: str, tmp_path: Path, capsys: pyt
     if kind == "npy":
         np.save(queries, np.array(asks, bool))
     else:
-        queries.write_text(("query\n" if kind == "csv" else "") + "\n".join(["False", "True"][one] for one in asks))
+        queries.write_text(
+            ("query\n" if kind == "csv" else "") + "\n".join(["False", "True"][uniform] for uniform in asks)
+        )
     words = ["score", str(tmp_path / "rows.npy"), "--labels", str(table), "--queries", str(queries), "-k", "1,2"]
     assert main([*words, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["queries"], told["protocol"]) == (2, "queries to gallery, cosine, exact")
-    assert told["metrics"]["recall_at_1"] == 0.5
-    assert told["metrics"]["recall_at_2"] == 1
-    assert told["metrics"]["map_at_r"] == pytest.approx((1 + (0 + 1 / 2) / 2) / 2)  # b's two relatives: ranks 2, 3
+    output = json.loads(capsys.readouterr().out)
+    assert (output["queries"], output["protocol"]) == (2, "queries to gallery, cosine, exact")
+    assert output["metrics"]["recall_at_1"] == 0.5
+    assert output["metrics"]["recall_at_2"] == 1
+    assert output["metrics"]["map_at_r"] == pytest.approx((1 + (0 + 1 / 2) / 2) / 2)  # b's two relatives: ranks 2, 3
     queries.with_suffix(".txt").write_text("1\n0\nperhaps\n")
     words = [*words[:-3], str(queries.with_suffix(".txt"))]
     with raises(UsageError, "invalid-queries") as caught:
@@ -132,8 +134,8 @@ def test_a_folder_is_embedded_into_a_file_that_can_be_scored(
     model = load("margin-conv4-glyphs", runtime="onnx")
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     assert main(["embed", "margin-conv4-glyphs", str(folder), "--out", str(out), "--runtime", "onnx", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told == {
+    output = json.loads(capsys.readouterr().out)
+    assert output == {
         "embeddings": str(out),
         "table": str(tmp_path / "rows.csv"),
         "record": str(tmp_path / "rows.json"),
@@ -175,9 +177,9 @@ def test_images_that_cannot_be_read_are_left_out_and_listed(
         path.write_bytes(b"cut off")
     words = ["embed", "margin-conv4-glyphs", str(folder), "--out", str(out), "--runtime", "onnx", "--batch-size", "1"]
     assert main([*words, "--json"]) == 0
-    told = capsys.readouterr()
-    assert [path for path, _ in json.loads(told.out)["unreadable"]] == [str(path) for path in bad]
-    assert [line.count(str(path)) for path, line in zip(bad, told.err.splitlines(), strict=True)] == [1, 1, 1]
+    output = capsys.readouterr()
+    assert [path for path, _ in json.loads(output.out)["unreadable"]] == [str(path) for path in bad]
+    assert [line.count(str(path)) for path, line in zip(bad, output.err.splitlines(), strict=True)] == [1, 1, 1]
     with (tmp_path / "rows.csv").open(newline="") as file:
         named = [folder / row["path"] for row in csv.DictReader(file)]
     assert named == [path for path in paths if path not in bad]
@@ -207,9 +209,11 @@ def test_a_table_is_embedded_in_its_order_with_its_columns(
     assert main([*words, str(out)]) == 0
     assert capsys.readouterr().err.count("missing.png") == 1
     with (tmp_path / "rows.csv").open(newline="") as file:
-        said = [tuple(row.values()) for row in csv.DictReader(file)]
+        table_rows = [tuple(row.values()) for row in csv.DictReader(file)]
     kept = [i for i in range(8) if i != 3]
-    assert said == [(paths[i].relative_to(pictures).as_posix(), f"{i % 2}, of two", str(i % 4 // 2)) for i in kept]
+    assert table_rows == [
+        (paths[i].relative_to(pictures).as_posix(), f"{i % 2}, of two", str(i % 4 // 2)) for i in kept
+    ]
     model = load("margin-conv4-glyphs", runtime="onnx")
     np.testing.assert_allclose(np.load(out), model.embed([paths[i] for i in kept]), atol=1e-6)
     beside = str(tmp_path / "rows.csv")
@@ -339,7 +343,7 @@ def test_labels_of_another_length_are_refused_by_file(tmp_path: Path, capsys: py
     upper = Path(rows).rename(Path(rows).with_suffix(".NPY"))
     assert main(["score", str(upper), "--labels", labels]) == 0
     capsys.readouterr()
-    one = tmp_path / "one.txt"
-    one.write_text("same\n" * len(np.load(upper)))
-    assert main(["score", str(upper), "--labels", str(one)]) == 0
+    uniform = tmp_path / "one.txt"
+    uniform.write_text("same\n" * len(np.load(upper)))
+    assert main(["score", str(upper), "--labels", str(uniform)]) == 0
     assert "this measures nothing" in capsys.readouterr().out

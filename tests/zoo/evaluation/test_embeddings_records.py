@@ -113,15 +113,15 @@ def test_tensors_hold_the_same(made: Path, capsys: pytest.CaptureFixture[str]) -
         classes = json.loads(file.metadata()["classes"])
     assert [classes[code] for code in tensors["labels"]] == labels
     assert not (made / "tensors.json").exists()
-    one, two = (read_embeddings(made / name).record for name in ("rows.npy", "tensors.safetensors"))
-    assert one is not None
-    assert two is not None
-    assert replace(one, date="") == replace(two, date="")
+    npy, tensors_record = (read_embeddings(made / name).record for name in ("rows.npy", "tensors.safetensors"))
+    assert npy is not None
+    assert tensors_record is not None
+    assert replace(npy, date="") == replace(tensors_record, date="")
     capsys.readouterr()
     assert main(["score", str(path), "--model", MODEL, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    output = json.loads(capsys.readouterr().out)
     expected = retrieval_metrics(tensors["embeddings"], labels, k=(1,))["recall_at_1"]
-    assert (told["model"], told["metrics"]["recall_at_1"]) == (MODEL, pytest.approx(expected))
+    assert (output["model"], output["metrics"]["recall_at_1"]) == (MODEL, pytest.approx(expected))
 
 
 def test_images_without_a_folder_have_no_labels_in_tensors(tmp_path: Path, model: Embedder) -> None:
@@ -133,9 +133,9 @@ def test_images_without_a_folder_have_no_labels_in_tensors(tmp_path: Path, model
 
 def test_an_evaluation_names_the_model_of_the_rows(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert score(made, "others", "--model", OTHER, "--json") == 0
-    told = json.loads(capsys.readouterr().out)
+    output = json.loads(capsys.readouterr().out)
     other = read_card(SHIPPED / OTHER).fingerprint
-    assert [told[key] for key in ("model", "fingerprint", "runtime", "precision")] == [OTHER, other, "onnx", "fp32"]
+    assert [output[key] for key in ("model", "fingerprint", "runtime", "precision")] == [OTHER, other, "onnx", "fp32"]
     assert score(made, "others") == 0
     assert capsys.readouterr().out.startswith(f"{OTHER} (onnx, fp32)\n")
 
@@ -157,9 +157,9 @@ def test_rows_without_a_record_are_scored(copy: Path, capsys: pytest.CaptureFixt
         if other is not None:
             (copy / "rows.json").write_text(other)
         assert score(copy, "rows", "--json") == 0
-        told = capsys.readouterr()
-        assert [json.loads(told.out)[key] for key in ("model", "fingerprint", "runtime")] == [None] * 3
-        assert told.err == ""
+        output = capsys.readouterr()
+        assert [json.loads(output.out)[key] for key in ("model", "fingerprint", "runtime")] == [None] * 3
+        assert output.err == ""
         with raises(UsageError, "no-record"):
             score(copy, "rows", "--model", MODEL)
 
@@ -370,7 +370,7 @@ def test_any_names_of_images_survive_in_the_table(
     for path in (folder / "rows.npy", folder / "rows.safetensors"):
         about = [{"path": (Path("a") / name).as_posix(), "label": "a"} for name in names]
         write_embeddings(path, rows, about, model)
-        found = read_embeddings(path)
-        assert isinstance(found, Embeddings)
-        assert found.record is not None
-        check_table(path, found.record, folder / "rows.csv")
+        embeddings = read_embeddings(path)
+        assert isinstance(embeddings, Embeddings)
+        assert embeddings.record is not None
+        check_table(path, embeddings.record, folder / "rows.csv")

@@ -71,11 +71,11 @@ def test_queries_search_the_gallery_and_all_are_clustered():
     asks = np.arange(24) % 4 == 0
     images = [np.zeros((2, 2, 3), np.uint8)] * 24
     known = Dataset("parted", "test", images, LABELS, list("abcdef"), list(map(str, range(24))), {"query": asks})
-    found = evaluate(ROWS, known, k=(1,), metrics="all").metrics
+    values = evaluate(ROWS, known, k=(1,), metrics="all").metrics
     expected = ranking_metrics(ROWS[~asks], LABELS[~asks], ROWS[asks], LABELS[asks])
-    assert {name: found[name] for name in expected} == pytest.approx(expected)
-    assert "map_at_r_query_counted" not in found
-    assert found["nmi"] == clustering_metrics(ROWS, LABELS)["nmi"]
+    assert {name: values[name] for name in expected} == pytest.approx(expected)
+    assert "map_at_r_query_counted" not in values
+    assert values["nmi"] == clustering_metrics(ROWS, LABELS)["nmi"]
 
 
 @pytest.mark.parametrize("measure", MEASURES.values(), ids=MEASURES)
@@ -151,11 +151,11 @@ def test_unit_rows_of_mapped_ones_are_mapped_too(mapped):
 
 
 def test_mapped_embeddings_stay_mapped_in_evaluate(mapped, monkeypatch):
-    made = mock.Mock(wraps=inputs._temporary_map)
-    monkeypatch.setattr(inputs, "_temporary_map", made)
+    temporary_map = mock.Mock(wraps=inputs._temporary_map)
+    monkeypatch.setattr(inputs, "_temporary_map", temporary_map)
     with raises(EvaluationError, "no-relatives"):
         evaluate(mapped, labels=np.arange(len(mapped)))
-    assert made.called
+    assert temporary_map.called
 
 
 def test_a_full_disk_is_reported(mapped, monkeypatch):

@@ -65,7 +65,7 @@ def test_predictability_is_ridge_regression_on_other_classes() -> None:
         model = LinearRegression().fit(rows[fit], noisy[fit])
         missed = ((noisy[~fit] - model.predict(rows[~fit])) ** 2).sum()
         expected.append(1 - missed / ((noisy[~fit] - noisy[~fit].mean(0)) ** 2).sum())
-    # Theirs fits an offset of its own, which for centred data is none.
+    # scikit-learn fits an offset, which is zero for centred data.
     assert predictability(rows, noisy, labels, penalty=0) == pytest.approx(np.mean(expected), abs=0.02)
 
 

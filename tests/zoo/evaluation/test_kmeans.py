@@ -16,9 +16,9 @@ from zoo.evaluation.clustering import nmi
 from zoo.evaluation.kmeans import k_means, lloyd
 
 
-def blobs(seed, centres, each, dim=8, noise=0.3):
+def blobs(seed, centres, per_centre, dim=8, noise=0.3):
     rng = np.random.default_rng(seed)
-    labels = np.repeat(np.arange(centres), each)
+    labels = np.repeat(np.arange(centres), per_centre)
     return (rng.normal(size=(centres, dim))[labels] + noise * rng.normal(size=(len(labels), dim))).astype(
         np.float32
     ), labels
@@ -90,15 +90,15 @@ def test_chunks_do_not_change_the_clusters(monkeypatch):
 
 @pytest.mark.parametrize("products", [2**27, 64 * 90])
 def test_a_device_gives_the_clusters_of_numpy(monkeypatch, products):
-    """As on a GPU, but for the place."""
+    """The code for a GPU runs on the CPU."""
     points, _ = blobs(8, 90, 15, noise=0.6)
     expected = k_means(points, 90)
     monkeypatch.setattr(gpu, "device", lambda: "cpu")
     monkeypatch.setattr(gpu, "to_device", sent := mock.Mock(wraps=gpu.to_device))
     monkeypatch.setattr(gpu, "_KMEANS_PRODUCTS", products)
-    found = k_means(points, 90)
-    np.testing.assert_array_equal(found.labels, expected.labels)
-    np.testing.assert_allclose(found.centres, expected.centres, atol=1e-6)
+    clusters = k_means(points, 90)
+    np.testing.assert_array_equal(clusters.labels, expected.labels)
+    np.testing.assert_allclose(clusters.centres, expected.centres, atol=1e-6)
     assert sent.call_count > 3, "the points once, and centres again and again"
 
 
@@ -117,7 +117,7 @@ def test_without_room_for_the_centres_they_are_found_by_numpy(monkeypatch):
 def test_a_device_with_little_room_takes_fewer_points_at_a_time(monkeypatch):
     points, _ = blobs(9, 20, 60)
     centres = points[::60]
-    there, sizes, most = gpu.GpuPoints(points, "cpu"), [], 500
+    on_device, sizes, most = gpu.GpuPoints(points, "cpu"), [], 500
     whole = torch.Tensor.max
 
     def crowded(self, dim):
@@ -127,16 +127,16 @@ def test_a_device_with_little_room_takes_fewer_points_at_a_time(monkeypatch):
         return whole(self, dim)
 
     monkeypatch.setattr(torch.Tensor, "max", crowded)
-    labels, nearness = there.nearest(centres)
+    labels, nearness = on_device.nearest(centres)
     assert sizes[-1] <= most < sizes[0] == 1200
     exact = points.astype(np.float64) @ centres.T - (centres.astype(np.float64) ** 2).sum(axis=1) / 2
     np.testing.assert_array_equal(labels, exact.argmax(axis=1))
     np.testing.assert_allclose(nearness, exact.max(axis=1), atol=1e-4)
     some = np.arange(0, 1200, 7)
-    np.testing.assert_array_equal(there.nearest(centres, some)[0], exact.argmax(axis=1)[some])
+    np.testing.assert_array_equal(on_device.nearest(centres, some)[0], exact.argmax(axis=1)[some])
     most = 0
     with pytest.raises(torch.OutOfMemoryError):
-        there.nearest(centres)
+        on_device.nearest(centres)
 
 
 @settings(max_examples=40)
@@ -145,12 +145,12 @@ def test_properties(seed, n, data):
     k = data.draw(st.integers(1, n))
     rng = np.random.default_rng(seed)
     points = rng.integers(0, 4, size=(n, 2)).astype(np.float32)  # full of duplicates
-    found = k_means(points, k, seed)
-    assert found.labels.shape == (n,)
-    assert set(found.labels) == set(range(k))  # none is empty, even where fewer points differ
-    assert found.inertia == pytest.approx(inertia(points, found.labels), abs=1e-4)
+    clusters = k_means(points, k, seed)
+    assert clusters.labels.shape == (n,)
+    assert set(clusters.labels) == set(range(k))  # no cluster is empty, even with fewer distinct points
+    assert clusters.inertia == pytest.approx(inertia(points, clusters.labels), abs=1e-4)
     for c in range(k):
-        np.testing.assert_allclose(found.centres[c], points[found.labels == c].mean(axis=0), atol=1e-5)
+        np.testing.assert_allclose(clusters.centres[c], points[clusters.labels == c].mean(axis=0), atol=1e-5)
 
 
 def test_as_many_clusters_as_points_and_one_cluster():

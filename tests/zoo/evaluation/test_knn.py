@@ -88,7 +88,7 @@ def test_order_below_the_precision_of_a_float32_product():
 
 
 @pytest.mark.parametrize("dim", [1, 7, 37, 129])
-def test_duplicates_tie_wherever_they_stand_and_whatever_the_chunk(dim):
+def test_duplicates_tie_at_any_place_and_for_any_chunk(dim):
     rng = np.random.default_rng(dim)
     rows = unit(rng.normal(size=(211, dim)))
     gallery = np.concatenate([rows, rows[::-1], rows, rows[:3]])
@@ -106,7 +106,7 @@ def test_duplicates_tie_wherever_they_stand_and_whatever_the_chunk(dim):
         np.testing.assert_array_equal(twins, np.repeat(gallery[:, None], 2, axis=1))
 
 
-def test_collapsed_embeddings_are_one_great_tie():
+def test_collapsed_embeddings_are_all_ties():
     gallery = np.repeat(unit(np.random.default_rng(2).normal(size=(1, 50))), 300, axis=0)
     _, indices = nearest_neighbours(gallery, gallery, 4, exclude_self=True)
     assert indices[0].tolist() == [1, 2, 3, 4]
@@ -146,8 +146,8 @@ def test_negative_zero_ties_with_zero():
 def test_takes_anything_that_is_an_array(convert):
     rows = unit(np.random.default_rng(5).normal(size=(20, 6)))
     expected = nearest_neighbours(rows, rows, 3)
-    found = nearest_neighbours(convert(rows), convert(rows), 3)
-    np.testing.assert_array_equal(found[1], expected[1])
+    neighbours = nearest_neighbours(convert(rows), convert(rows), 3)
+    np.testing.assert_array_equal(neighbours[1], expected[1])
 
 
 def kinds_of_rows():
@@ -186,24 +186,24 @@ def expected_of(name, k, exclude_self):
     return queries, definition(queries, rows, k, exclude_self)
 
 
-# Grades are not used where all columns are multiplied at once (a whole of 8192), and a device has blocks of its own.
+# The prefilter is not used for a single block (8192 rows), and a device has blocks of its own.
 @pytest.mark.parametrize(
-    ("how", "whole"),
-    [("float32", 0), ("float32", 8192), ("int8", 0), ("int8", 8192), ("grades", 0), ("device", 0)],
+    ("kind", "whole"),
+    [("float32", 0), ("float32", 8192), ("int8", 0), ("int8", 8192), ("prefilter", 0), ("device", 0)],
 )
 @pytest.mark.parametrize("name", KINDS)
-def test_many_blocks_find_what_one_finds(request, monkeypatch, name, whole, how):
+def test_many_blocks_give_the_exact_neighbours(request, monkeypatch, name, whole, kind):
     rows = KINDS[name]
-    if how in ("int8", "grades"):
-        request.getfixturevalue(how)
-    if how == "device":  # as on a GPU, but for the place
+    if kind in ("int8", "prefilter"):
+        request.getfixturevalue(kind)
+    if kind == "device":  # the code for a GPU runs on the CPU
         monkeypatch.setattr(gpu, "device", lambda: "cpu")
         monkeypatch.setattr(gpu, "_SEARCH_PRODUCTS", 64 * len(rows))
         monkeypatch.setattr(gpu, "_GATHER_NUMBERS", 2**12)
     monkeypatch.setattr(knn, "BLOCK", 64)
     monkeypatch.setattr(knn, "SINGLE_BLOCK", whole)
-    monkeypatch.setattr(knn, "can_multiply_int8", lambda dim: how == "int8")
-    monkeypatch.setattr(knn, "can_prefilter", lambda dim: how == "grades")
+    monkeypatch.setattr(knn, "can_multiply_int8", lambda dim: kind == "int8")
+    monkeypatch.setattr(knn, "can_prefilter", lambda dim: kind == "prefilter")
     monkeypatch.setattr(knn, "prefilter_pays", lambda *sizes: True)
     for k, exclude_self in ((1, True), (9, True), (100, True), (9, False)):
         queries, expected = expected_of(name, k, exclude_self)
@@ -211,11 +211,11 @@ def test_many_blocks_find_what_one_finds(request, monkeypatch, name, whole, how)
         np.testing.assert_array_equal(indices, expected[1], f"{name}, k = {k}")
         np.testing.assert_array_equal(similarities, expected[0])
         chunks = list(neighbour_chunks(queries, rows, k, exclude_self, exact=False))
-        np.testing.assert_array_equal(np.concatenate([found for _, _, found in chunks]), expected[1])
+        np.testing.assert_array_equal(np.concatenate([neighbours for _, _, neighbours in chunks]), expected[1])
         assert [rows.start for rows, _, _ in chunks] == sorted(rows.start for rows, _, _ in chunks)
 
 
-def test_a_device_is_used_where_there_is_one_and_the_rows_fit(monkeypatch, tmp_path):
+def test_a_gpu_is_used_if_the_rows_fit(monkeypatch, tmp_path):
     rows = unit(np.random.default_rng(2).normal(size=(1500, 16)))
     np.save(tmp_path / "rows.npy", rows)
     mapped = np.load(tmp_path / "rows.npy", mmap_mode="r")  # cannot be written, which torch warns of
@@ -224,11 +224,11 @@ def test_a_device_is_used_where_there_is_one_and_the_rows_fit(monkeypatch, tmp_p
     monkeypatch.setattr(gpu, "device", lambda: "cpu")
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
-    torch.set_default_dtype(torch.float64)  # which some programs do, and is no matter of ours
+    torch.set_default_dtype(torch.float64)  # as some programs do; it must not matter
     try:
-        for found, wanted in zip(nearest_neighbours(mapped, mapped, 3), expected, strict=True):
-            np.testing.assert_array_equal(found, wanted)
-        assert torch.get_float32_matmul_precision() == "high"  # who asked for it has it again
+        for neighbours, wanted in zip(nearest_neighbours(mapped, mapped, 3), expected, strict=True):
+            np.testing.assert_array_equal(neighbours, wanted)
+        assert torch.get_float32_matmul_precision() == "high"  # the setting of the program is restored
     finally:
         torch.set_float32_matmul_precision(before)
         torch.set_default_dtype(torch.float32)
@@ -240,7 +240,7 @@ def test_a_device_is_used_where_there_is_one_and_the_rows_fit(monkeypatch, tmp_p
     np.testing.assert_array_equal(nearest_neighbours(rows, rows, 3)[1], expected[1])
 
 
-def test_a_device_with_little_room_searches_for_fewer_at_a_time(monkeypatch):
+def test_a_gpu_with_little_memory_searches_in_smaller_chunks(monkeypatch):
     rows = unit(np.random.default_rng(2).normal(size=(1500, 16)))
     expected = nearest_neighbours(rows, rows, 3, exclude_self=True)
     monkeypatch.setattr(gpu, "device", lambda: "cpu")
@@ -254,16 +254,16 @@ def test_a_device_with_little_room_searches_for_fewer_at_a_time(monkeypatch):
 
     monkeypatch.setattr(gpu.GpuSearch, "_nearest", crowded)
     most = 400
-    found = nearest_neighbours(rows, rows, 3, exclude_self=True)
+    neighbours = nearest_neighbours(rows, rows, 3, exclude_self=True)
     assert sizes == [1500, 750, 375, 375, 375, 375]
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(neighbours, expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     sizes.clear()
     assert len(nearest_neighbours(rows[:1200], rows, 3, chunk=200)[0]) == 1200
     assert sizes == [200] * 6
     most = 0
-    found = nearest_neighbours(rows[:7], rows, 3)  # nor is there room for one
-    np.testing.assert_array_equal(found[1], definition(rows[:7], rows, 3, False)[1])
+    neighbours = nearest_neighbours(rows[:7], rows, 3)  # not even one row fits
+    np.testing.assert_array_equal(neighbours[1], definition(rows[:7], rows, 3, False)[1])
 
 
 def test_no_8_bit_products_where_torch_is_not_loaded(monkeypatch):
@@ -289,17 +289,17 @@ def test_8_bit_products_that_saturate_are_not_used(int8, monkeypatch):
         knn_int8._sums_are_exact.cache_clear()
 
 
-@pytest.mark.parametrize("how", ["int8", "grades"])
-def test_8_bit_products_miss_no_pair_that_float32_finds(request, monkeypatch, how):
-    request.getfixturevalue(how)
-    monkeypatch.setattr(knn_int8, "_AVX2_SPARSITY", 1)  # none is multiplied in float32 for being one of many
-    kind = {"int8": knn_int8.Int8Products, "grades": knn_int8.PrefilteredProducts}[how]
+@pytest.mark.parametrize("kind", ["int8", "prefilter"])
+def test_8_bit_products_miss_no_pair_that_float32_finds(request, monkeypatch, kind):
+    request.getfixturevalue(kind)
+    monkeypatch.setattr(knn_int8, "_AVX2_SPARSITY", 1)  # no block falls back to float32 for having many pairs
+    products = {"int8": knn_int8.Int8Products, "prefilter": knn_int8.PrefilteredProducts}[kind]
     for name, rows in kinds_of_rows():
         exact = rows.astype(np.float64) @ rows.astype(np.float64).T
         floors = np.sort(exact, axis=1)[:, -12].astype(np.float32)
-        if how == "grades" and name == "tiny":  # no grade parts these; float32 does, but for its rounding
+        if kind == "prefilter" and name == "tiny":  # the coarse products are too coarse for these rows
             exact -= knn._slack(rows, rows)[:, None]
-        short = kind(rows, rows, 128, 128)
+        short = products(rows, rows, 128, 128)
         for a, b in ((slice(0, 128), slice(128, 256)), (slice(128, 256), slice(256, 384))):
             r, c, _ = short.reaching(a, b, floors[a], floors[b])
             block = exact[a, b]
@@ -308,27 +308,30 @@ def test_8_bit_products_miss_no_pair_that_float32_finds(request, monkeypatch, ho
             assert (np.diff(r * 128 + c) > 0).all()
 
 
-def test_grades_are_used_for_large_galleries_of_processors_with_avx2_alone(grades, monkeypatch):
+def test_the_prefilter_is_used_for_large_galleries_on_avx2(prefilter, monkeypatch):
     rows = np.random.default_rng(5).normal(size=(700, 64)).astype(np.float32)
     monkeypatch.setattr(knn, "can_multiply_int8", lambda dim: False)
-    made = lambda queries=rows, gallery=rows, columns=64: type(knn._choose_products(queries, gallery, 64, columns))  # noqa: E731
-    assert made() is knn_int8.PrefilteredProducts
-    assert made(columns=700) is matmul.Float32Products  # all at once: no floors are known
-    assert made(rows[:255]) is matmul.Float32Products
-    assert made(rows[:, :63].copy(), rows[:, :63].copy()) is matmul.Float32Products
+
+    def products_of(queries=rows, gallery=rows, columns=64):
+        return type(knn._choose_products(queries, gallery, 64, columns))
+
+    assert products_of() is knn_int8.PrefilteredProducts
+    assert products_of(columns=700) is matmul.Float32Products  # all at once: no floors are known
+    assert products_of(rows[:255]) is matmul.Float32Products
+    assert products_of(rows[:, :63].copy(), rows[:, :63].copy()) is matmul.Float32Products
     with monkeypatch.context() as patch:
         patch.setattr(knn, "AVX2_MAX_NUMBERS", 700 * 64 - 1)
-        assert made() is matmul.Float32Products
+        assert products_of() is matmul.Float32Products
     with monkeypatch.context() as patch:
         patch.setattr(knn_int8, "_processor_has_avx2", lambda: False)
-        assert made() is matmul.Float32Products
+        assert products_of() is matmul.Float32Products
     with monkeypatch.context() as patch:
         patch.delitem(sys.modules, "torch")
-        assert made() is matmul.Float32Products
+        assert products_of() is matmul.Float32Products
 
 
 @pytest.mark.filterwarnings("error")
-def test_rows_of_very_different_lengths_are_graded_without_a_warning(grades):
+def test_rows_of_very_different_lengths_are_prefiltered_without_a_warning(prefilter):
     rows = np.random.default_rng(8).normal(size=(256, 64)).astype(np.float32)
     rows[:128] *= np.float32(1e-30)
     short = knn_int8.PrefilteredProducts(rows, rows, 128, 128)

@@ -25,7 +25,7 @@ def test_results_come_in_the_order_of_the_tasks(threads):
         assert list(workers.map(square, [])) == []
 
 
-def test_tasks_without_end_are_taken_as_results_are():
+def test_tasks_are_taken_only_as_results_are():
     taken = []
     with Workers(2) as workers:
         results = workers.map(lambda task: task, (taken.append(n) or n for n in itertools.count()))
@@ -34,7 +34,7 @@ def test_tasks_without_end_are_taken_as_results_are():
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_an_error_reaches_whoever_takes_the_result(threads):
+def test_an_error_is_raised_where_the_result_is_taken(threads):
     with Workers(threads) as workers:
         results = workers.map(lambda task: 1 / task, [1, 0, 2])
         assert next(results) == 1
@@ -49,7 +49,7 @@ def test_each_thread_is_prepared_before_the_first_task():
     assert seen == [3]
 
 
-def test_a_search_in_threads_finds_the_same_and_leaves_torch_as_it_was(int8, monkeypatch):
+def test_a_search_in_threads_gives_the_same_and_restores_torch(int8, monkeypatch):
     monkeypatch.setattr(knn, "BLOCK", 64)
     monkeypatch.setattr(knn, "SINGLE_BLOCK", 0)
     rows = np.random.default_rng(0).standard_normal((400, 64), np.float32)
@@ -60,10 +60,10 @@ def test_a_search_in_threads_finds_the_same_and_leaves_torch_as_it_was(int8, mon
         for whole in (0, 8192):
             monkeypatch.setattr(knn, "SINGLE_BLOCK", whole)
             for queries, own in ((rows, True), (rows[:150], False)):
-                found = nearest_neighbours(queries, rows, 7, own)
+                neighbours = nearest_neighbours(queries, rows, 7, own)
                 wanted = expected if own else nearest_neighbours(queries.tolist(), rows, 7)
-                np.testing.assert_array_equal(found[0], wanted[0])
-                np.testing.assert_array_equal(found[1], wanted[1])
+                np.testing.assert_array_equal(neighbours[0], wanted[0])
+                np.testing.assert_array_equal(neighbours[1], wanted[1])
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)

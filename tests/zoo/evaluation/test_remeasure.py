@@ -1,4 +1,4 @@
-"""`zoo verify` beyond hashes and golden images: scores measured again, files beside the weights."""
+"""`zoo verify --data`: scores measured again and compared with results.json; files besides the weights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def copy(measured: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(measured, tmp_path / "toy-pool"))
 
 
-def one(folder: Path, data: Path | None) -> Check:
+def check_of(folder: Path, data: Path | None) -> Check:
     (check,) = remeasure(folder, data)
     return check
 
@@ -43,44 +43,44 @@ def change(folder: Path, **values: Any) -> None:
 
 
 def test_scores_that_are_true_pass(copy: Path, pictures: Path) -> None:
-    check = one(copy, pictures)
+    check = check_of(copy, pictures)
     assert check.name == "scores folder all onnx fp32"
     assert check.ok is True
     assert check.detail.startswith("recall_at_1 ")
 
 
 def test_a_wide_interval_does_not_excuse_a_false_score(copy: Path, pictures: Path) -> None:
-    """The file that is held against the truth does not say how far from it it may be."""
+    """The file under test must not set its own tolerance."""
     (result,) = read_results(copy)
     claims = dict.fromkeys(result["metrics"], 0.5)
     change(copy, metrics=claims, intervals={metric: [0.0, 1.0] for metric in claims})
-    check = one(copy, pictures)
+    check = check_of(copy, pictures)
     assert check.ok is False
     assert f"recall_at_1 {result['metrics']['recall_at_1']:.4f}, not 0.5000" in check.detail
 
 
 @pytest.mark.parametrize(("off", "ok"), [(0.0019, True), (0.0021, False), (-0.0019, True), (-0.0021, False)])
-def test_the_tolerance_is_ours(copy: Path, pictures: Path, off: float, ok: bool) -> None:
+def test_the_tolerance(copy: Path, pictures: Path, off: float, ok: bool) -> None:
     (result,) = read_results(copy)
     change(copy, metrics={"map_at_r": result["metrics"]["map_at_r"] + off}, intervals={"map_at_r": [0.0, 1.0]})
-    assert one(copy, pictures).ok is ok
+    assert check_of(copy, pictures).ok is ok
 
 
 def test_scores_that_are_not_measured_again_are_named(copy: Path, pictures: Path) -> None:
     (result,) = read_results(copy)
     recall = {"recall_at_1": result["metrics"]["recall_at_1"]}
     change(copy, metrics={**recall, "nmi": 0.99, "made_up": 1.0})
-    check = one(copy, pictures)
+    check = check_of(copy, pictures)
     assert check.ok is True
     assert check.detail.endswith("1 scores within 0.002; not checked: nmi, made_up")
     change(copy, metrics={"recall_at_1": 0.0, "nmi": 0.99})
-    assert one(copy, pictures).detail.endswith("; not checked: nmi")
+    assert check_of(copy, pictures).detail.endswith("; not checked: nmi")
 
 
 def test_a_score_that_is_off_fails(copy: Path, pictures: Path) -> None:
     (result,) = read_results(copy)
     change(copy, metrics={**result["metrics"], "map_at_r": 0.0}, intervals={"map_at_r": [0.0, 0.1]})
-    check = one(copy, pictures)
+    check = check_of(copy, pictures)
     assert check.ok is False
     assert "map_at_r" in check.detail
     assert "not 0.0000" in check.detail
@@ -88,31 +88,31 @@ def test_a_score_that_is_off_fails(copy: Path, pictures: Path) -> None:
 
 def test_without_an_interval_the_score_itself_counts(copy: Path, pictures: Path) -> None:
     change(copy, intervals={})
-    assert one(copy, pictures).ok is True
+    assert check_of(copy, pictures).ok is True
     (result,) = read_results(copy)
     change(copy, metrics={**result["metrics"], "recall_at_1": result["metrics"]["recall_at_1"] - 0.01})
-    assert one(copy, pictures).ok is False
+    assert check_of(copy, pictures).ok is False
 
 
-def test_what_cannot_be_measured_here_is_left_open(copy: Path, tmp_path: Path, pictures: Path) -> None:
-    assert one(copy, None).ok is None  # a folder that nobody names
+def test_a_missing_data_set_leaves_the_check_open(copy: Path, tmp_path: Path, pictures: Path) -> None:
+    assert check_of(copy, None).ok is None  # without --data
     change(copy, dataset="cub")
-    assert one(copy, tmp_path).ok is None
+    assert check_of(copy, tmp_path).ok is None
     change(copy, dataset=None)
-    assert one(copy, pictures).ok is None
+    assert check_of(copy, pictures).ok is None
     change(copy, dataset="folder", queries=7)
-    assert "other images" in one(copy, pictures).detail
-    assert one(copy, pictures).ok is None
+    assert "other images" in check_of(copy, pictures).detail
+    assert check_of(copy, pictures).ok is None
 
 
-def test_a_variant_that_is_gone_and_scores_that_nobody_can_check_fail(copy: Path, pictures: Path) -> None:
+def test_a_missing_variant_and_unknown_scores_fail(copy: Path, pictures: Path) -> None:
     change(copy, precision="int8")
-    assert one(copy, pictures).ok is False
+    assert check_of(copy, pictures).ok is False
     change(copy, precision="fp32", metrics={"nmi": 0.5})
-    assert one(copy, pictures).ok is False
+    assert check_of(copy, pictures).ok is False
 
 
-def test_no_results_no_checks(tmp_path: Path) -> None:
+def test_without_results_there_are_no_checks(tmp_path: Path) -> None:
     assert list(remeasure(toys.write_model(tmp_path / "toy-pool"))) == []
 
 
@@ -151,14 +151,14 @@ def test_the_command_ends_with_1_when_any_check_fails(
 
 
 def test_the_device_is_for_torch(copy: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    devices = []
 
     def watched(folder: Path, runtime: str, precision: str, device: str | None) -> Embedder:
-        asked.append((runtime, device))
+        devices.append((runtime, device))
         return load(folder, "onnx", precision)
 
     monkeypatch.setattr("zoo.evaluation.remeasure.load", watched)
     for runtime in ("torch", "onnx"):
         change(copy, runtime=runtime)
         main(["verify", str(copy), "--data", str(pictures), "--device", "cuda:1"])
-    assert asked == [("torch", "cuda:1"), ("onnx", None)]
+    assert devices == [("torch", "cuda:1"), ("onnx", None)]

@@ -54,7 +54,7 @@ def copy(measured: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(measured, tmp_path / "toy-pool"))
 
 
-def one(folder: Path, data: Path | None) -> Check:
+def check_of(folder: Path, data: Path | None) -> Check:
     (check,) = remeasure_costs(folder, data)
     return check
 
@@ -67,7 +67,7 @@ def change(folder: Path, metric: str | None, **values: Any) -> None:
 
 
 def test_costs_that_are_true_pass(copy: Path, pictures: Path) -> None:
-    check = one(copy, pictures)
+    check = check_of(copy, pictures)
     assert check.name == "cost onnx int8"
     assert check.ok is True, check.detail
     assert "recall_at_1 -0." in check.detail
@@ -75,52 +75,52 @@ def test_costs_that_are_true_pass(copy: Path, pictures: Path) -> None:
 
 @pytest.mark.parametrize("metric", ["recall_at_1", "map_at_r"])
 @pytest.mark.parametrize("field", ["fp32", "int8", "difference"])
-def test_a_number_that_is_off_is_found(copy: Path, pictures: Path, metric: str, field: str) -> None:
+def test_a_wrong_number_fails(copy: Path, pictures: Path, metric: str, field: str) -> None:
     true = read_parity(copy)["int8"]["cost"][metric][field]
     change(copy, metric, **{field: true + 0.0019})
-    assert one(copy, pictures).ok is True
+    assert check_of(copy, pictures).ok is True
     change(copy, metric, **{field: true + 0.0021})
-    check = one(copy, pictures)
+    check = check_of(copy, pictures)
     assert check.ok is False
     assert metric in check.detail
 
 
-def test_a_narrow_interval_that_says_no_loss_is_found(copy: Path, pictures: Path) -> None:
+def test_an_interval_that_is_too_narrow_fails(copy: Path, pictures: Path) -> None:
     change(copy, "recall_at_1", interval=[-0.001, 0.001], within_target=True)
-    check = one(copy, pictures)
+    check = check_of(copy, pictures)
     assert check.ok is False
     assert "recall_at_1, interval's lower end" in check.detail
 
 
-def test_an_interval_over_queries_is_held_against_too_where_there_is_one(copy: Path, pictures: Path) -> None:
+def test_an_interval_over_queries_is_compared_if_recorded(copy: Path, pictures: Path) -> None:
     change(copy, "map_at_r", over_queries={"interval": [-0.001, 0.001], "within_target": True})
-    check = one(copy, pictures)
+    check = check_of(copy, pictures)
     assert check.ok is False
     assert "map_at_r, interval's lower end over queries" in check.detail
     entries = read_parity(copy)
     for metric in ("recall_at_1", "map_at_r"):
         del entries["int8"]["cost"][metric]["over_queries"]  # as older packages wrote it
     write_json(copy / "onnx" / "parity.json", entries)
-    assert one(copy, pictures).ok is True
+    assert check_of(copy, pictures).ok is True
 
 
-def test_other_images_no_data_and_what_was_not_measured(copy: Path, pictures: Path) -> None:
-    assert one(copy, None).ok is None
+def test_other_images_and_missing_data_leave_the_check_open(copy: Path, pictures: Path) -> None:
+    assert check_of(copy, None).ok is None
     change(copy, None, queries=5)
-    check = one(copy, pictures)
+    check = check_of(copy, pictures)
     assert check.ok is None
     assert "other images" in check.detail
     write_json(copy / "onnx" / "parity.json", {"int8": {"cost": {"not_measured": "no data"}}})
-    assert one(copy, pictures) == Check("cost onnx int8", None, "was not measured when it was exported: no data")
+    assert check_of(copy, pictures) == Check("cost onnx int8", None, "was not measured when it was exported: no data")
     write_json(copy / "onnx" / "parity.json", {"int8": {"cost": None}, "fp16": {"cost": {}}})
     assert list(remeasure_costs(copy, pictures)) == []
     write_json(copy / "onnx" / "parity.json", {"int8": {"cost": {"dataset": "folder", "split": "all"}}})
-    check = one(copy, pictures)
+    check = check_of(copy, pictures)
     assert check.ok is False
     assert "onnx/parity.json" in check.detail
 
 
-def test_held_out_classes_are_measured_without_what_cannot_be_read(
+def test_held_out_classes_are_measured_without_unreadable_images(
     measured: Path, pictures: Path, tmp_path: Path
 ) -> None:
     """The folder of the model is split only by its recipe.json, as `zoo export` measures it."""
@@ -138,15 +138,15 @@ def test_held_out_classes_are_measured_without_what_cannot_be_read(
     cost = {**precision_cost(parts, fp32, int8, "int8"), "split": "test"}
     write_json(copy / "onnx" / "parity.json", {"int8": {"min_cosine": 0.5, "holds": False, "cost": cost}})
     (root / test[0] / "broken.png").write_bytes(b"no image")
-    check = one(copy, root)
+    check = check_of(copy, root)
     assert check.ok is True, check.detail
     change(copy, "map_at_r", difference=0.9)
-    check = one(copy, root)
+    check = check_of(copy, root)
     assert (check.ok, check.detail.endswith(": other images than those that were held out")) == (None, True)
     shutil.copy(root / test[0] / "0.png", root / test[0] / "new.png")
-    assert one(copy, root).detail == "13 queries (1 unreadable left out), the costs are of 12: other images"
+    assert check_of(copy, root).detail == "13 queries (1 unreadable left out), the costs are of 12: other images"
     shutil.rmtree(root / test[0])
-    check = one(copy, root)
+    check = check_of(copy, root)
     assert check.ok is None
     assert "the folder lacks 1 of the 2 classes" in check.detail
     assert check.detail.endswith("the costs are of its test split")

@@ -79,17 +79,17 @@ def test_where_and_how_ranks_are_counted_does_not_change_them(monkeypatch, produ
     rng = np.random.default_rng(6)
     few_rows = rng.normal(size=(9, 3))
     rows, labels = few_rows[rng.integers(9, size=40)], rng.integers(0, 9, 40)
-    queries, asked = rng.normal(size=(11, 3)), rng.integers(0, 9, 11)
-    expected = oracle(rows, labels, 5), oracle(rows, labels, 5, queries, asked)
+    queries, query_labels = rng.normal(size=(11, 3)), rng.integers(0, 9, 11)
+    expected = oracle(rows, labels, 5), oracle(rows, labels, 5, queries, query_labels)
     monkeypatch.setattr("zoo.evaluation.retrieval._COUNT_LIMIT", few)
     assert ranking_metrics(rows, labels, k=5) == pytest.approx(expected[0], abs=1e-12)
-    assert ranking_metrics(rows, labels, queries, asked, k=5) == pytest.approx(expected[1], abs=1e-12)
+    assert ranking_metrics(rows, labels, queries, query_labels, k=5) == pytest.approx(expected[1], abs=1e-12)
     monkeypatch.setattr(gpu, "device", lambda: "cpu")
     monkeypatch.setattr(gpu, "MIN_ROWS", 1)
     monkeypatch.setattr(gpu, "_RANK_PRODUCTS", products)
     monkeypatch.setattr("zoo.evaluation.retrieval._cpu_ranks", None)  # so it is there that they are counted
     assert ranking_metrics(rows, labels, k=5) == pytest.approx(expected[0], abs=1e-12)
-    assert ranking_metrics(rows, labels, queries, asked, k=5) == pytest.approx(expected[1], abs=1e-12)
+    assert ranking_metrics(rows, labels, queries, query_labels, k=5) == pytest.approx(expected[1], abs=1e-12)
 
 
 def test_map_agrees_with_scikit_learn():

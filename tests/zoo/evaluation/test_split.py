@@ -74,11 +74,11 @@ def verify(folder: Path, root: Path) -> Check:
 
 def test_each_split_is_the_classes_of_the_record(folder: Path, root: Path) -> None:
     for split, names in (("test", TEST), ("train", TRAIN)):
-        found = select(folder, split, root)
-        assert (found.same_images, found.dataset.name, found.dataset.split) == (True, "folder", split)
-        assert found.dataset.classes == names
-        assert list(found.dataset.sources) == [f"{name}/{file}" for name in names for file in FILES]
-        assert found.dataset.labels.tolist() == [0] * EACH + [1] * EACH
+        selected = select(folder, split, root)
+        assert (selected.same_images, selected.dataset.name, selected.dataset.split) == (True, "folder", split)
+        assert selected.dataset.classes == names
+        assert list(selected.dataset.sources) == [f"{name}/{file}" for name in names for file in FILES]
+        assert selected.dataset.labels.tolist() == [0] * EACH + [1] * EACH
     whole = select(folder, "all", root)
     assert (whole.same_images, whole.dataset.split, len(whole.dataset), whole.notes) == (None, "all", 4 * EACH, ())
 
@@ -88,8 +88,8 @@ def test_a_table_is_split_too(folder: Path, root: Path) -> None:
     with table.open("w", newline="") as file:
         rows = [(f"{name}/{image}", name) for name in sorted(toys.CLASSES) for image in FILES]
         csv.writer(file).writerows([("image", "label"), *rows])
-    found = select(folder, "test", table)
-    assert (found.same_images, found.dataset.classes, len(found.dataset)) == (True, TEST, 2 * EACH)
+    selected = select(folder, "test", table)
+    assert (selected.same_images, selected.dataset.classes, len(selected.dataset)) == (True, TEST, 2 * EACH)
 
 
 def test_unreadable_images_do_not_count(folder: Path, root: Path) -> None:
@@ -113,7 +113,7 @@ def test_changed_images_are_measured_with_a_note(folder: Path, root: Path) -> No
     renamed = select(folder, "test", root)
     assert (more.same_images, renamed.same_images) == (False, False)
     assert (len(more.dataset), len(renamed.dataset)) == (2 * EACH + 1, 2 * EACH)
-    assert all("the images have changed since" in found.notes[1] for found in (more, renamed))
+    assert all("the images have changed since" in selected.notes[1] for selected in (more, renamed))
 
 
 def test_a_folder_without_the_classes_is_used_whole_with_a_note(
@@ -132,9 +132,9 @@ def test_folders_train_and_test_are_used(folder: Path, root: Path) -> None:
     for split, names in (("train", (STRIPES, CHECKS)), ("test", (DISC, HTML))):
         for name in names:
             shutil.move(root / name, root / split / name)
-    found = select(folder, "test", root)
-    assert (found.same_images, found.dataset.split, found.dataset.classes) == (None, "test", (HTML, DISC))
-    assert found.notes == (f"mine learnt from classes of the same name as 1 of these ({DISC})",)
+    selected = select(folder, "test", root)
+    assert (selected.same_images, selected.dataset.split, selected.dataset.classes) == (None, "test", (HTML, DISC))
+    assert selected.notes == (f"mine learnt from classes of the same name as 1 of these ({DISC})",)
     assert select(folder, "train", root).notes == ()
 
 

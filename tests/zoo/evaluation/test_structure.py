@@ -133,7 +133,7 @@ def test_a_collapsed_embedding_has_finite_measures():
 
 
 def test_a_device_gives_what_numpy_does(monkeypatch):
-    """As on a GPU, but for the place; and where there is no room on it."""
+    """The code for a GPU runs on the CPU, and falls back to NumPy without enough memory."""
     rows = np.random.default_rng(4).normal(size=(1100, 12)) * np.arange(1, 13)
     expected = spectral_decay(rows), uniformity(rows)
     monkeypatch.setattr(gpu, "device", lambda: "cpu")

@@ -51,7 +51,7 @@ def test_agrees_with_scipy(sizes):
         np.mean([pdist(rows[labels == c], "cosine").mean() for c in several]),
         pdist(unit_means, "cosine").mean(),
     ]
-    found = [
+    scores = [
         measure(rows, labels)
         for measure in (
             intra_class_distance,
@@ -60,7 +60,7 @@ def test_agrees_with_scipy(sizes):
             inter_class_cosine_distance,
         )
     ]
-    assert found == pytest.approx(expected, rel=1e-5)
+    assert scores == pytest.approx(expected, rel=1e-5)
 
 
 def test_chunks_do_not_change_the_distances(monkeypatch):
@@ -89,8 +89,8 @@ def test_classes_in_one_point_each_and_all_in_one():
         assert measure(np.eye(4)[labels], labels) == pytest.approx(0, abs=1e-12)
     assert inter_class_distance(np.eye(4)[labels], labels) == pytest.approx(math.sqrt(2))
     assert inter_class_cosine_distance(np.eye(4)[labels], labels) == pytest.approx(1)
-    one = np.tile([[0.6, 0.8]], (20, 1))
-    assert [measure(one, labels) for measure in (*WITHIN, *BETWEEN)] == pytest.approx([0] * 4, abs=1e-12)
+    point = np.tile([[0.6, 0.8]], (20, 1))
+    assert [measure(point, labels) for measure in (*WITHIN, *BETWEEN)] == pytest.approx([0] * 4, abs=1e-12)
     assert density_ratio(0.0, 0.0) == 0
     assert density_ratio(1.0, 0.0) == 2**23
 

@@ -45,9 +45,9 @@ def test_by_hand():
 
 
 def test_one_point_and_lengths():
-    one = np.tile([[0.6, 0.8]], (5, 1))
-    assert uniformity(one) == pytest.approx(0, abs=1e-5)
-    assert alignment(one, [0, 0, 0, 1, 1]) == pytest.approx(0, abs=1e-12)
+    point = np.tile([[0.6, 0.8]], (5, 1))
+    assert uniformity(point) == pytest.approx(0, abs=1e-5)
+    assert alignment(point, [0, 0, 0, 1, 1]) == pytest.approx(0, abs=1e-12)
     rows, labels = clustered(2, (5, 4))
     scaled = rows * np.linspace(0.1, 9, 9)[:, None]
     assert uniformity(scaled) == pytest.approx(uniformity(rows), rel=1e-5)
