@@ -217,7 +217,7 @@ def models(
         list[str] | None, Option(metavar="NAME", help="metric to show; repeatable (default: recall_at_1 and map_at_r)")
     ] = None,
     against: Annotated[
-        str | None, Option(metavar="MODEL", help="show each model's difference to this one, paired by seed")
+        str | None, Option(metavar="MODEL", help="also show each model's difference to this one, paired by seed")
     ] = None,
     markdown: Annotated[Path | None, Option(metavar="FILE", help="also write the table to this file")] = None,
     as_json: Json = False,

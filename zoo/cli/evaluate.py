@@ -53,7 +53,7 @@ Metrics = Annotated[
     ),
 ]
 ResultFile = Annotated[
-    Path | None, Option("--out", metavar="FILE", help="write the measurement to a JSON file as well")
+    Path | None, Option("--out", metavar="FILE", help="also write the measurement to this JSON file")
 ]
 
 # zoo evaluate
@@ -300,7 +300,7 @@ def score(
     ] = None,
     model: Annotated[
         str | None,
-        Option(metavar="MODEL", help="name or folder of a model; refuse rows of any other, or of an unknown one"),
+        Option(metavar="MODEL", help="name or folder of the only model whose rows are accepted"),
     ] = None,
     dataset: Annotated[
         str | None, Option(metavar="D", help="instead of labels: the data set whose images these are, in order")

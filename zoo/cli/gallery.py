@@ -292,7 +292,8 @@ def export_gallery(
         Path | None, Argument(help="new folder for items.parquet, index.faiss, marks.parquet and model.json")
     ] = None,
     pairs: Annotated[
-        Path | None, Option(metavar="FILE", help="write the marked results as training pairs: a .csv or .parquet file")
+        Path | None,
+        Option(metavar="FILE", help="also write the marked results as training pairs: a .csv or .parquet file"),
     ] = None,
     replace: Annotated[bool, Option("--replace", help="overwrite an existing file of --pairs")] = False,
     as_json: Json = False,

@@ -78,8 +78,8 @@ def index(
         Path | None,
         Option(
             metavar="CSV",
-            help="a file with the columns path, relative to the folder, and label, which replaces the folders' names; "
-            "further columns are stored as metadata",
+            help="file with the columns path, relative to the folder, and label; further columns are stored as "
+            "metadata (default: the folders' names are the labels)",
         ),
     ] = None,
     runtime: Runtime = "onnx",
@@ -90,8 +90,7 @@ def index(
         str | None,
         Option(
             metavar="ADDRESS",
-            help="address of a running cluster, auto for this machine's; default: a Ray of this machine alone, for "
-            "this run",
+            help="address of a running cluster, auto for this machine's (default: a Ray of this machine, for this run)",
         ),
     ] = None,
     ray_workers: Annotated[
@@ -109,7 +108,11 @@ def index(
     ] = False,
     yes: Yes = False,
     backend: Annotated[
-        str | None, Option(metavar="WHERE", help="where to keep the vectors in the end; see zoo gallery backend --help")
+        str | None,
+        Option(
+            metavar="WHERE",
+            help="where to keep the vectors, as zoo gallery backend (default: where they are, else faiss)",
+        ),
     ] = None,
     strict: Strict = False,
     as_json: Json = False,
@@ -282,7 +285,7 @@ def search(
     where: Where = None,
     url: Annotated[str | None, Option(help="search at this service (zoo serve) instead of in a folder")] = None,
     collection: Annotated[
-        str | None, Option(metavar="NAME", help="the collection to search, of a service with several")
+        str | None, Option(metavar="NAME", help="collection to search, if the service has several")
     ] = None,
     key_file: Annotated[
         Path | None, Option(metavar="F", help="file with the service's key; default: ZOO_SERVE_KEY, if it is set")

@@ -327,7 +327,7 @@ def baseline(
         ),
     ] = None,
     whiten_on: Annotated[
-        str | None, Option(metavar="DATASET", help="fit PCA whitening on the training split of this data set")
+        str | None, Option(metavar="DATASET", help="fit PCA whitening on the training split of this data set instead")
     ] = None,
     data: DataFolder = None,
     dim: Annotated[int | None, Option(metavar="N", help="dimensions that whitening keeps (default: all)")] = None,
@@ -427,7 +427,7 @@ def convert(
     architecture: Annotated[str, Option(metavar="NAME", help="bn_inception, googlenet or timm's name")],
     out: Annotated[Path, Option(metavar="DIR", help="folder to write")],
     sha256: Annotated[
-        str | None, Option(metavar="HEX", help="the file's SHA-256 (not needed for the known public files)")
+        str | None, Option(metavar="HEX", help="SHA-256 of the file (default: that of the known public file)")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -469,9 +469,11 @@ def push(
     licence: Annotated[
         str | None, Option(metavar="ID", help="instead of the card's, as apache-2.0 or cc-by-nc-4.0")
     ] = None,
-    message: Annotated[str | None, Option(metavar="TEXT", help="message of the commit")] = None,
+    message: Annotated[
+        str | None, Option(metavar="TEXT", help="message of the commit (default: the model's name)")
+    ] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="check, print what would be sent, and send nothing")] = False,
-    out: Annotated[Path | None, Option(metavar="DIR", help="write what would be sent to DIR, and send nothing")] = None,
+    out: Annotated[Path | None, Option(metavar="DIR", help="only write the files to DIR; send nothing")] = None,
     force: Annotated[bool, Option("--force", help="also push ONNX graphs below the floor of zoo export")] = False,
     as_json: Json = False,
 ) -> None:

@@ -70,7 +70,9 @@ BatchSize = Annotated[int, Option("--batch-size", metavar="N", help="images per 
 Seed = Annotated[int, Option("--seed", metavar="N", help="seed of all that is random")]
 
 Settings = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help="change the recipe; repeatable")]
-NewName = Annotated[str | None, Option("--as", metavar="NAME", help="name of the model that is written")]
+NewName = Annotated[
+    str | None, Option("--as", metavar="NAME", help="name of the new model (default: from the source's name)")
+]
 TestShare = Annotated[float, Option("--test-share", metavar="S", help="share of the classes to measure on")]
 
 Labels = Annotated[list[str] | None, Option("--label", metavar="LABEL", help="only items of this label; repeatable")]

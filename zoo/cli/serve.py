@@ -54,7 +54,10 @@ def serve(
     ] = None,
     keys_file: Annotated[
         Path | None,
-        Option(metavar="F", help=f"file with keys: lines ZOO_SERVE_READ_KEYS[_COLLECTION]=KEY,KEY or {FOLLOW_KEY}=KEY"),
+        Option(
+            metavar="F",
+            help=f"file of lines ZOO_SERVE_READ_KEYS[_COLLECTION]=KEY,KEY or {FOLLOW_KEY}=KEY (default: environment)",
+        ),
     ] = None,
     follow: Annotated[
         str | None,

@@ -85,9 +85,7 @@ def run(
     study: Annotated[
         str, Argument(metavar="STUDY", help="its name, or a paper's table or figure (all: zoo benchmark studies)")
     ],
-    dataset: Annotated[
-        str | None, Option(metavar="D", help="the data set that every arm is trained on (required)")
-    ] = None,
+    dataset: Annotated[str | None, Option(metavar="D", help="data set for all arms; there is no default")] = None,
     seeds: Annotated[
         int | None, Option(metavar="N", help="seeds of each arm, 0 to N - 1 (default: the study's own)")
     ] = None,
@@ -241,9 +239,7 @@ def resume(
     study: Annotated[
         str, Argument(metavar="STUDY", help="the folder of a study that was begun, or with --dataset its name")
     ],
-    dataset: Annotated[
-        str | None, Option(metavar="D", help="data set on which the study of this name was begun")
-    ] = None,
+    dataset: Annotated[str | None, Option(metavar="D", help="data set of the study, if STUDY is a name")] = None,
     only_report: Annotated[
         bool, Option("--report", help="train nothing: write and print the report of the finished runs")
     ] = False,
@@ -344,7 +340,9 @@ Each trial trains one model per fold, each stopped by its own quarter of the tra
 test classes. Optuna keeps the trials in the folder: processes that share it share the work.""",
 )
 def search(
-    losses: Annotated[list[str], Argument(metavar="LOSS", help="contrastive, triplet, margin, arcface, ...")],
+    losses: Annotated[
+        list[str], Argument(metavar="LOSS", help="losses to tune: contrastive, triplet, margin, arcface and others")
+    ],
     dataset: Annotated[str, Option(metavar="D", help="the data set")],
     data: DataFolder = None,
     trials: Annotated[int, Option(metavar="N", help="number of trials of each loss")] = 50,

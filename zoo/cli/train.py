@@ -319,7 +319,11 @@ def distill(
         int | None, Option(metavar="PIXELS", help="size of the student's images (default: the teacher's)")
     ] = None,
     pretrained: Annotated[
-        str | None, Option(metavar="WEIGHTS", help="weights to start from: true (timm's), a model, a file or org/name")
+        str | None,
+        Option(
+            metavar="WEIGHTS",
+            help="weights to start from: true (timm's), a model, a file or org/name (default: random)",
+        ),
     ] = None,
     settings: Settings = None,
     dataset: NamedDataset = None,

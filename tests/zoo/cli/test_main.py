@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.core import TyperOption
 
 import zoo
 from tests.raising import raises
@@ -85,6 +86,19 @@ def test_help_lists_every_command_with_its_summary_under_its_panel(capsys):
 @pytest.mark.parametrize("entry", cli.COMMANDS, ids=lambda entry: entry.name)
 def test_the_summary_of_a_command_is_the_first_line_of_its_help(entry):
     assert cli.load(entry).help.splitlines()[0] == entry.summary
+
+
+@pytest.mark.parametrize("entry", [entry for entry in cli.COMMANDS if entry.module], ids=lambda entry: entry.name)
+def test_every_command_has_examples_and_every_option_a_help_text(entry):
+    command = cli.load(entry)
+    assert f"zoo {entry.name}" in command.epilog
+    for parameter in command.params:
+        text = parameter.help
+        assert text, parameter.opts
+        assert not text.endswith("."), text
+        if isinstance(parameter, TyperOption) and not parameter.is_flag and not parameter.required:
+            optional = "default|only|repeatable|instead|if |also"
+            assert parameter.default is not None or re.search(optional, text), f"{parameter.opts}: say the default"
 
 
 def test_help_and_version(capsys):
