@@ -307,7 +307,7 @@ class Outcome:
         best_epoch: The epoch that was kept by validation; None without validation.
         validation: The scores of that epoch on held-out training classes.
         skipped: The number of images that could not be read.
-        evaluation: The measurement on the test split, as in results.json; None if there is none.
+        evaluation: The measurement on the test split, as in results.json, or None.
         not_evaluated: The reason why a wanted evaluation is missing.
     """
 
@@ -328,7 +328,7 @@ class Outcome:
         return {**values, "folder": str(self.folder), "evaluation": evaluation}
 
     def summary(self) -> str:
-        """Return the run as a text: epochs, folder, and the scores or why there are none."""
+        """Return the run as a text: epochs, folder, and the scores or the reason why they are missing."""
         scores = ", ".join(f"{name} {value:.4f}" for name, value in self.validation.items())
         kept = f"epoch {self.best_epoch}, best on held-out training classes ({scores})" if scores else "the last epoch"
         left_out = f"{self.skipped} images could not be read and were left out.\n" if self.skipped else ""

@@ -28,7 +28,7 @@ MOMENTUM = ("rmsprop", "sgd")
 
 
 def freeze_norm(trunk: nn.Module, mode: str) -> None:
-    """Freeze every batch norm in `trunk`; later calls of `train()` do not change that, nor does copying.
+    """Freeze every batch norm in `trunk`; later calls of `train()` and copying do not change that.
 
     A frozen batch norm normalises by its running statistics in training too.
 

@@ -1,4 +1,4 @@
-"""Grey pictures of a few classes and a model that has learnt nothing yet."""
+"""Grey images of a few classes, and an untrained model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["CPU", "make_model", "noise", "write_pictures"]
 
 
 def noise(classes: int = 8, each: int = 6) -> Dataset:
-    """Grey noise; the classes differ in brightness."""
+    """Return grey noise whose classes differ in brightness."""
     draw = np.random.default_rng(0)
     labels = np.repeat(np.arange(classes), each)
     images = [draw.integers(9 * k, 9 * k + 60, (26, 30, 3), np.uint8) for k in labels]
@@ -27,14 +27,14 @@ def noise(classes: int = 8, each: int = 6) -> Dataset:
 
 
 def make_model(folder: Path, seed: int = 0) -> Card:
-    """A model folder with a network as it is before training."""
+    """Write a model folder with an untrained network."""
     recipe = toys.recipe(seed=seed)
     network = Trainer(recipe, toys.noise(), 1, CPU).final()
     return write_model_folder(folder, recipe, network, [], {}, noise().images[:2])
 
 
 def write_pictures(root: Path, classes: int = 8, each: int = 6) -> Path:
-    """A folder with a subfolder a class."""
+    """Write images into one subfolder per class."""
     dataset = noise(classes, each)
     for i, (image, label) in enumerate(zip(dataset.images, dataset.labels, strict=True)):
         (root / f"class {label}").mkdir(parents=True, exist_ok=True)

@@ -43,17 +43,17 @@ def _toy(**change: Any) -> Recipe:
 
 
 def _smaller(recipe: Recipe) -> Recipe:
-    how = recipe.objective
-    args = {key: 6 if key == "clusters" else value for key, value in how.method_args.items()}
+    objective = recipe.objective
+    args = {key: 6 if key == "clusters" else value for key, value in objective.method_args.items()}
     return _toy(
         heads=recipe.heads,
-        objective=dataclasses.replace(how, method_args=args),
+        objective=dataclasses.replace(objective, method_args=args),
         batch=dataclasses.replace(recipe.batch, size=12, per_class=3),
     )
 
 
 def _twins() -> dict[str, Recipe]:
-    """One recipe of each method and choice of its tasks; what has none of these is among the losses and miners."""
+    """Return one recipe for each method and choice of its tasks that the losses and miners do not cover."""
     made = (make() for name, make in RECIPES.items() if name.endswith("-conv4-glyphs"))
     methods = [
         one
@@ -73,7 +73,7 @@ def _mined() -> dict[str, Objective]:
 FULL = Augmentation(5, 1.2, 1.2, 0.1, 0.1, 0.1, thicken=0.2, flip=0.5, contrast=0.2, brightness=0.2)
 RECIPES_BY_CASE: dict[str, Recipe] = {
     **{f"loss {name}": _toy(objective=Objective(name)) for name in LOSSES},
-    **{f"miner {name}": _toy(objective=how) for name, how in _mined().items()},
+    **{f"miner {name}": _toy(objective=objective) for name, objective in _mined().items()},
     **_twins(),
     "average": _toy(schedule=Schedule(2, 2, "one-cycle", average=0.5)),
     "chunks": _toy(batch=Batch(12, "spc", 3, chunk=4), optimizer=Optimizer("sgd", momentum=0.9, accumulate=2)),
@@ -95,7 +95,7 @@ def main(out: Path, cases: Sequence[str]) -> None:
 def _tried(way: Callable[[], None]) -> str:
     try:
         way()
-    except Exception as error:  # whatever it is, it is told
+    except Exception as error:  # all errors are reported
         return f"{type(error).__name__}: {error}"
     return ""
 
@@ -117,7 +117,7 @@ def _trained(name: str, folder: Path, device: torch.device) -> list[torch.Tensor
 
 
 def _step(objective: Objective) -> None:
-    """Loss and gradient of one minibatch, without what a run has around it."""
+    """Return the loss and the gradient of one minibatch, without the loop of a run."""
     labels = [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
     net = trunk()
     plain = method(objective, labels, {"embedding": 8}, net)
@@ -159,7 +159,7 @@ def _ranking() -> None:
 
 
 def _structure() -> None:
-    """k-means in many clusters, uniformity and singular values."""
+    """Run k-means in many clusters, uniformity and singular values."""
     rng = np.random.default_rng(0)
     rows = (np.repeat(rng.normal(size=(100, 16)), 15, axis=0) + 0.1 * rng.normal(size=(1500, 16))).astype(np.float32)
 
@@ -187,7 +187,7 @@ def _features() -> None:
 
 
 def _mixing() -> None:
-    """What the other cases rely on."""
+    """Check that tensors of two devices cannot be mixed, on which the other cases rely."""
     cpu = torch.ones(3, 3)
     with other_device() as device:
         there, row, place = cpu.to(device), torch.ones(3, device=device), torch.tensor([0, 2], device=device)
@@ -202,7 +202,7 @@ def _mixing() -> None:
 
 WITHOUT_TRAINING: Mapping[str, Callable[[], None]] = {
     **{f"step of loss {name}": partial(_step, Objective(name)) for name in LOSSES},
-    **{f"step of miner {name}": partial(_step, how) for name, how in _mined().items()},
+    **{f"step of miner {name}": partial(_step, objective) for name, objective in _mined().items()},
     "step of loss n-pair from all samples": partial(_step, Objective("n-pair", loss_args={"all_samples": True})),
     "mixing": _mixing,
     "embedding": _embed,

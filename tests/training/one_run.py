@@ -1,4 +1,4 @@
-"""A run of some seconds, to be killed."""
+"""A run of a few seconds that a test kills."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ EPOCHS = 8
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    how = recipe(
+    quick = recipe(
         augmentation=Augmentation(rotate=5, elastic=0.1, oversample=2),
         batch=Batch(24, "spc", 2),
         schedule=Schedule(EPOCHS, 8, "one-cycle", average=0.5),
     )
-    fit(how, noise(), folder, CPU, progress=False)
+    fit(quick, noise(), folder, CPU, progress=False)

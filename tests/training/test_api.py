@@ -1,4 +1,4 @@
-"""Training by name ends with scores: the same as `zoo evaluate NAME --save` writes."""
+"""Training by name ends with a measurement, the same that `zoo evaluate NAME --save` writes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUICK = Schedule(1, 2)
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
-    """A folder of pictures with the folders train and test: 8 and 5 classes of 4 pictures."""
+    """Write the folders train and test: 8 and 5 classes of 4 images."""
     draw = np.random.default_rng(0)
     for split, classes in (("train", 8), ("test", 5)):
         for number in range(classes * 4):
@@ -101,7 +101,7 @@ def test_members_of_an_ensemble_share_decoded_images(
     assert decoded == [members[0]]
 
 
-def test_images_of_the_caller_have_no_test_split(own_zoo: Path) -> None:
+def test_given_images_have_no_test_split(own_zoo: Path) -> None:
     images = list(np.random.default_rng(0).integers(0, 256, (16, 20, 20, 3), np.uint8))
     mine = Dataset("mine", "train", images, np.arange(16) % 4, tuple("abcd"), list("0123456789abcdef"))
     outcome = api.train(recipe(schedule=QUICK), progress=False, dataset=mine)
@@ -128,10 +128,10 @@ def test_the_command_prints_the_scores_and_leaves_them_out_on_request(
     recipes.standard_recipe.cache_clear()
     assert main(command) == 0
     assert len(built) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["evaluation"]["metrics"].keys() >= {"recall_at_1", "map_at_r"}
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["evaluation"]["metrics"].keys() >= {"recall_at_1", "map_at_r"}
     folder = own_zoo / "models" / "mine"
-    assert json.loads((folder / "results.json").read_text()) == [told["evaluation"]]
+    assert json.loads((folder / "results.json").read_text()) == [answer["evaluation"]]
     assert main([*command, "--no-eval", "--restart"]) == 0
     assert json.loads(capsys.readouterr().out)["evaluation"] is None
     assert not (folder / "results.json").exists()

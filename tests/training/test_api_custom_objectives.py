@@ -1,4 +1,4 @@
-"""A model trained with another loss, miner or method is not said to be by the one that its recipe began with."""
+"""Models with another loss, miner or method than their recipe have a method name of their own."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_method_and_sources_that_were_set_by_name_stay() -> None:
     assert (recipe.method, recipe.sources) == ("mine", ("me",))
 
 
-def test_what_leaves_loss_and_miner_alone_leaves_the_method_alone() -> None:
+def test_settings_that_keep_loss_and_miner_keep_the_method() -> None:
     for name, settings in (
         ("margin-conv4-glyphs", ("objective.loss_args.beta=0.9", "optimizer.lr=1e-3")),
         ("margin-conv4-glyphs", ("objective.miner=distance-weighted", "objective.miner_args.nearest=0.4")),

@@ -31,7 +31,7 @@ IMAGES = [np.random.default_rng(i).integers(0, 256, (40, 50 - i, 3), np.uint8) f
 
 @pytest.fixture
 def members(tmp_path: Path) -> list[Path]:
-    """A model of two heads, one without a head, and the first one's sister of other weights."""
+    """Write a model with two heads, one without a head, and one like the first with other weights."""
     cards = (dataclasses.replace(CARD, sources=("a",)), HEADLESS, dataclasses.replace(CARD, name="sister"))
     folders = [tmp_path / card.name for card in cards]
     for seed, (folder, card) in enumerate(zip(folders, cards, strict=True)):
@@ -63,7 +63,7 @@ def test_the_embedding_is_the_members_embeddings_concatenated(members: list[Path
     assert np.abs(zoo.load(tmp_path / "nested").embed(IMAGES) - joined([folder, *members[:2]])).max() < 1e-6
 
 
-def test_it_exports_like_any_model(tmp_path: Path) -> None:
+def test_an_ensemble_is_exported_like_any_model(tmp_path: Path) -> None:
     plain = dataclasses.replace(HEADLESS, architecture_args={"widths": [2, 2, 2, 2]}, dim=2)
     headed = dataclasses.replace(plain, name="headed", heads=(Head("embedding", 3),), dim=3)
     folders = [tmp_path / "plain", tmp_path / "headed"]

@@ -1,4 +1,4 @@
-"""An ensemble's recipe: its members are trained once, and joined."""
+"""Ensemble recipes: their members are trained once, and joined."""
 
 from __future__ import annotations
 

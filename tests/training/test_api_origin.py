@@ -1,4 +1,4 @@
-"""Which recipe a model was made by is recorded with what was changed, so that papers' numbers go to the right one."""
+"""The origin of a model: its recipe is recorded with the changed settings."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from zoo.models.verify import verify_records
         ("diva-ensemble-r50-cub", ["schedule.epochs=1"], {"schedule.epochs": 1}),
     ],
 )
-def test_what_was_set_is_found_in_the_recipe(name: str, settings: list[str], expected: dict[str, Any]) -> None:
+def test_settings_are_recorded_with_the_recipe(name: str, settings: list[str], expected: dict[str, Any]) -> None:
     for seed, rename in ((None, None), (3, "mine")):
         facts = origin_facts(resolve(name, settings, seed, rename), name)
         assert facts == {"origin": name, "settings": expected}
 
 
-def test_what_no_recipe_made_has_no_origin() -> None:
+def test_other_recipes_have_no_origin() -> None:
     recipe = RECIPES["margin-conv4-glyphs"]()
     assert isinstance(recipe, Recipe)
     kept = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, features="f.safetensors"))
@@ -59,7 +59,7 @@ def test_members_that_differ_are_named_by_number() -> None:
     assert changed_settings(dataclasses.replace(pair, members=(*pair.members, first)), pair) == {"members": 3}
 
 
-def test_the_command_records_it_whatever_the_models_name(own_zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_records_the_origin_under_any_name(own_zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     squares = dataclasses.replace(noise(side=36), golden=[np.full((32, 32, 3), 9, np.uint8)])
     monkeypatch.setattr(api.training_data, "prepare", lambda *_: squares)
     quick = ("schedule.epochs=1", "schedule.steps=1", "batch.size=8")
@@ -79,7 +79,7 @@ def test_the_command_records_it_whatever_the_models_name(own_zoo: Path, monkeypa
     assert (origin.recipe, origin.changed) == ("margin-conv4-glyphs", expected)
 
 
-def test_other_pictures_and_models_joined_by_hand_are_no_recipes(own_zoo: Path) -> None:
+def test_other_images_and_joined_models_have_no_origin(own_zoo: Path) -> None:
     recipe = resolve(
         "margin-conv4-glyphs", ["schedule.epochs=1", "schedule.steps=1", "batch.size=8", "data.validation=0"]
     )

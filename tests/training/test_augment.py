@@ -11,11 +11,11 @@ def images(n: int = 4, side: int = 16) -> Tensor:
     return torch.rand(n, 3, side, side, generator=torch.Generator().manual_seed(0))
 
 
-def changed(images: Tensor, turns: Tensor, how: Augmentation, side: int) -> Tensor:
-    return augment(images, draw_changes(turns, torch.ones(len(turns)), how), how, side)
+def changed(images: Tensor, turns: Tensor, augmentation: Augmentation, side: int) -> Tensor:
+    return augment(images, draw_changes(turns, torch.ones(len(turns)), augmentation), augmentation, side)
 
 
-def test_nothing_asked_changes_nothing() -> None:
+def test_an_empty_augmentation_changes_nothing() -> None:
     out = changed(images(), torch.zeros(4), Augmentation(oversample=1), 16)
     assert torch.allclose(out, images(), atol=1e-5)
 
@@ -36,7 +36,7 @@ def test_mirror() -> None:
     assert torch.allclose(out, images().flip(3), atol=1e-4)
 
 
-def test_what_comes_in_from_outside_is_background() -> None:
+def test_pixels_from_outside_are_background() -> None:
     torch.manual_seed(0)
     out = changed(torch.zeros(64, 1, 16, 16), torch.zeros(64), Augmentation(translate=0.9, background=1.0), 16)
     assert out.min() == 0
@@ -45,13 +45,13 @@ def test_what_comes_in_from_outside_is_background() -> None:
 
 def test_everything_at_once_stays_in_range_and_varies() -> None:
     torch.manual_seed(0)
-    how = Augmentation(15, 1.3, 1.2, 0.2, 0.1, 0.08, 5, 0.5, 0.5, 0.3, 0.2, 1.0)
-    out = changed(images(8, 32), torch.zeros(8), how, 20)
+    augmentation = Augmentation(15, 1.3, 1.2, 0.2, 0.1, 0.08, 5, 0.5, 0.5, 0.3, 0.2, 1.0)
+    out = changed(images(8, 32), torch.zeros(8), augmentation, 20)
     assert out.shape == (8, 3, 20, 20)
     assert torch.isfinite(out).all()
     assert out.min() >= 0
     assert out.max() <= 1
-    again = changed(images(8, 32), torch.zeros(8), how, 20)
+    again = changed(images(8, 32), torch.zeros(8), augmentation, 20)
     assert not torch.equal(out, again)
 
 

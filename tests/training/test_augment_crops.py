@@ -1,4 +1,4 @@
-"""Crops against hand calculations and torchvision, which draws them in pixels."""
+"""Crops against hand calculations and against torchvision, which draws them in pixels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_the_central_window_by_hand() -> None:
     assert torch.allclose(boxes, expected)
 
 
-def test_a_window_is_a_square_of_the_image_that_lies_anywhere_in_it() -> None:
+def test_a_window_is_a_square_at_a_random_position() -> None:
     torch.manual_seed(0)
     boxes = crop_boxes(torch.full((2000,), 2.0), Augmentation(crop="window", window=0.5), 1.0)
     assert torch.allclose(boxes[:, 2:], torch.tensor([0.25, 0.5]).expand(2000, 2))
@@ -50,20 +50,20 @@ def test_an_image_that_no_draw_fits_gives_its_largest_allowed_part() -> None:
     assert torch.allclose(boxes[:, 2:], torch.tensor([[4 / 3 / 10, 1.0], [1.0, 4 / 3 / 10]]))
 
 
-def test_what_is_cropped_is_that_part_of_the_picture() -> None:
+def test_a_crop_shows_its_part_of_the_image() -> None:
     # A ramp over the width: an image twice as wide as high, kept as a square; the central window shows its middle half.
     ramp = torch.linspace(0, 1, 64).expand(1, 1, 64, 64)
-    how = Augmentation(oversample=1)
-    out = augment(ramp, draw_changes(torch.zeros(1), torch.tensor([2.0]), how), how, 32)
+    augmentation = Augmentation(oversample=1)
+    out = augment(ramp, draw_changes(torch.zeros(1), torch.tensor([2.0]), augmentation), augmentation, 32)
     assert torch.allclose(out[0, 0, 0, [0, -1]], torch.tensor([0.25, 0.75]), atol=0.02)
     assert torch.allclose(out[0, 0, 0], out[0, 0, -1], atol=1e-5)
 
 
 def test_part_of_the_changes_gives_part_of_the_images() -> None:
     torch.manual_seed(0)
-    how = Augmentation(10, 1.2, 1.1, 0.1, 0.1, 0.1, 4, 0.4, 0.5, 0.2, 0.1, 1.0, crop="resized")
+    augmentation = Augmentation(10, 1.2, 1.1, 0.1, 0.1, 0.1, 4, 0.4, 0.5, 0.2, 0.1, 1.0, crop="resized")
     images = torch.rand(6, 3, 16, 16)
-    changes = draw_changes(torch.zeros(6), torch.full((6,), 1.5), how)
-    whole = augment(images, changes, how, 12)
-    parts = [augment(images[rows], changes.part(rows), how, 12) for rows in (slice(0, 2), slice(2, 6))]
+    changes = draw_changes(torch.zeros(6), torch.full((6,), 1.5), augmentation)
+    whole = augment(images, changes, augmentation, 12)
+    parts = [augment(images[rows], changes.part(rows), augmentation, 12) for rows in (slice(0, 2), slice(2, 6))]
     assert torch.allclose(torch.cat(parts), whole, atol=1e-6)

@@ -14,7 +14,7 @@ from zoo.errors import RecipeError
 
 
 def inertia(points: np.ndarray, labels: np.ndarray) -> float:
-    """The sum of squared distances to the means of the clusters."""
+    """Return the sum of squared distances to the means of the clusters."""
     return sum(
         float(((points[labels == c] - points[labels == c].mean(0)) ** 2).sum()) for c in np.unique(labels).tolist()
     )
@@ -31,7 +31,7 @@ def test_separated_blobs_are_found() -> None:
     assert adjusted_rand_score(labels, k_means(points, 7, seed=1)) == 1
 
 
-def test_as_tight_as_sklearn_from_as_many_starts() -> None:
+def test_clusters_are_as_tight_as_those_of_sklearn() -> None:
     points = torch.randn(400, 6, generator=torch.Generator().manual_seed(0))
     ours = [inertia(points.numpy(), k_means(points, 12, seed=seed).numpy()) for seed in range(5)]
     theirs = [
@@ -75,7 +75,7 @@ def test_impossible_numbers_of_groups_are_refused(k: int) -> None:
 
 
 def test_starts_are_drawn_by_squared_distance() -> None:
-    """From the first of two points near 0, the one at 3 and the one at 1 are drawn 9 to 1."""
+    """After one of two points near 0, the point at 3 and the point at 1 are drawn 9 to 1."""
     points = torch.tensor([[0.0], [1.0], [3.0]])
     pairs = [seed_centres(points, 2, seed).tolist() for seed in range(600)]
     second = [b for a, b in pairs if a == 0]
@@ -117,7 +117,7 @@ def test_standardised_features_equal_the_loop() -> None:
     np.testing.assert_allclose(standardise(torch.tensor(features), torch.tensor(labels)), expected)
 
 
-def test_what_does_not_vary_becomes_zero() -> None:
+def test_constant_features_become_zero() -> None:
     features = torch.tensor([[0.1, 1.0], [0.1, 2.0], [0.1, 6.0], [7.0, 8.0]])
     result = standardise(features, torch.tensor([2, 2, 2, 5]))
     assert result[:, 0].tolist() == [0] * 4

@@ -14,7 +14,7 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
 
 
-def test_it_follows_by_hand() -> None:
+def test_the_average_follows_by_hand() -> None:
     live = nn.Linear(1, 1)
     nn.init.constant_(live.weight, 1.0)
     slow = Momentum(live, 0.9)

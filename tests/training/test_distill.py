@@ -258,7 +258,7 @@ def test_a_student_of_a_shipped_model(own_zoo: Path) -> None:
     assert made.fidelity.cosine.value == pytest.approx(np.mean(np.sum(rows[0] * rows[1], 1)), abs=1e-5)
 
 
-def test_licence_and_sources_are_those_of_all_that_it_was_made_of(tmp_path: Path) -> None:
+def test_licence_and_sources_are_those_of_base_and_teacher(tmp_path: Path) -> None:
     recipe = dataclasses.replace(toys.recipe(), sources=("the loss",))
     network = Trainer(recipe, toys.noise(), 1, CPU).final()
 

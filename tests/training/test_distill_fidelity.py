@@ -1,4 +1,4 @@
-"""How near a student is to its teacher, against loops over every pair."""
+"""Fidelity of a student to its teacher, against loops over all pairs."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def test_shared_neighbours_equal_the_loop() -> None:
 
 
 @pytest.mark.parametrize("noise", [0.1, 3.0])
-def test_crossed_queries_equal_the_loop(noise: float) -> None:
-    """With little noise each image is its own nearest, with much it is often the farthest."""
+def test_cross_search_equals_the_loop(noise: float) -> None:
+    """With little noise each image is its own nearest neighbour, with much noise often the farthest."""
     teacher = rows(6, 0)
     student = teacher + noise * rows(6, 1) * (-1.0) ** np.arange(N)[:, None]
     labels = pictures().labels
@@ -66,13 +66,13 @@ def test_a_student_that_is_its_teacher() -> None:
     assert set(found.retrieval["map_at_r"]) == {"teacher", "student", "cross"}
 
 
-def test_unlike_dimensions_have_neither_cosine_nor_crossed_search() -> None:
+def test_unlike_dimensions_have_no_cosine_and_no_cross_search() -> None:
     found = measure_fidelity(rows(6, 0), rows(9, 1), pictures(), True)
     assert found.cosine is None
     assert set(found.retrieval["recall_at_1"]) == {"teacher", "student"}
 
 
-def test_without_labels_nothing_is_said_of_retrieval() -> None:
+def test_without_labels_retrieval_is_not_measured() -> None:
     found = measure_fidelity(rows(6, 0), rows(6, 1), pictures(), False)
     assert (found.retrieval, found.evaluation, found.k) == ({}, None, 10)
     few = dataclasses.replace(pictures(), images=[b""] * 2, labels=np.zeros(2, np.int64), sources=["a", "b"])
@@ -80,7 +80,7 @@ def test_without_labels_nothing_is_said_of_retrieval() -> None:
     assert (found.k, found.neighbours.value) == (1, 1)
 
 
-def test_queries_that_have_a_gallery_of_their_own_search_it_crossed() -> None:
+def test_separate_queries_search_the_teachers_gallery() -> None:
     teacher, student = rows(6, 0), rows(6, 1)
     asks = np.arange(N) < 10
     parted = dataclasses.replace(pictures(), factors={"query": asks.astype(np.int64)})

@@ -1,4 +1,4 @@
-"""Two real processes that share every batch do what one does."""
+"""Two real processes that share every batch give the results of one."""
 
 from __future__ import annotations
 

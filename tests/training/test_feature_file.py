@@ -1,4 +1,4 @@
-"""The file of cached features: written whole, read by mapping, refused when it is not what it should be."""
+"""Files of cached features: written whole, memory-mapped, and refused if damaged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write(path: Path, dtype: str = "float32", views: np.ndarray = VIEWS, plain: 
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_what_was_written_is_read_and_mapped(tmp_path: Path, dtype: str) -> None:
+def test_written_features_are_read_and_mapped(tmp_path: Path, dtype: str) -> None:
     found = read_features(write(tmp_path / "f.safetensors", dtype))
     assert isinstance(found.plain, np.memmap)
     assert isinstance(found.views, np.memmap)

@@ -1,4 +1,4 @@
-"""Features of a person's own pictures: made once, made again for other labels, and not kept for ever."""
+"""Cached features of a folder of images: extracted once, again for other labels, and deleted in time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def model(own_zoo: Path) -> TrunkModel:
 
 
 def table(path: Path, root: Path, swapped: bool = False) -> Path:
-    """A CSV file of the pictures; swapped: two of them have each other's labels."""
+    """Write a CSV file of the images; swapped: two of them have each other's labels."""
     rows = [[str(image), image.parent.name] for image in sorted(root.rglob("*.png"))]
     if swapped:
         rows[0][1], rows[-1][1] = rows[-1][1], rows[0][1]
@@ -37,7 +37,7 @@ def table(path: Path, root: Path, swapped: bool = False) -> Path:
     return path
 
 
-def test_swapped_labels_and_renamed_classes_are_learnt_as_they_are_now(model: TrunkModel, tmp_path: Path) -> None:
+def test_swapped_labels_and_renamed_classes_are_learnt(model: TrunkModel, tmp_path: Path) -> None:
     root = write_pictures(tmp_path / "pictures", classes=4, each=2)
     first = read_training_folder(table(tmp_path / "t.csv", root)).dataset
     swapped = read_training_folder(table(tmp_path / "t.csv", root, swapped=True)).dataset
@@ -49,7 +49,7 @@ def test_swapped_labels_and_renamed_classes_are_learnt_as_they_are_now(model: Tr
     assert cached_features(model, renamed, VIEWS, "cpu").classes == renamed.classes
 
 
-def test_the_same_pictures_are_looked_at_once_and_old_files_go(model: TrunkModel, tmp_path: Path) -> None:
+def test_features_are_extracted_once_and_old_files_are_deleted(model: TrunkModel, tmp_path: Path) -> None:
     dataset = read_training_folder(write_pictures(tmp_path, classes=4, each=2)).dataset
     first = cached_features(model, dataset, VIEWS, "cpu").path
     made = first.stat().st_ino

@@ -1,4 +1,4 @@
-"""Heads on cached features: they learn as they would on images through the trunk, and give an ordinary model."""
+"""Heads on cached features: they learn as on images through the trunk, and give an ordinary model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SETTINGS = ["schedule.epochs=2", "schedule.steps=4", "batch.size=16", "batch.per
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Card, Path, Path]:
-    """A model's card and folder, and a file of its features."""
+    """Return a model's card and folder, and a file of its features."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("base") / "toy"
     card = make_model(folder)
@@ -48,7 +48,7 @@ def frozen(name: str, made: tuple[Card, Path, Path], *settings: str) -> Recipe:
     return recipe_on_features(resolve(name, given), read_features(file), card, str(folder), given, "heads")
 
 
-def test_plain_features_are_the_trunk_of_what_tests_see(made: tuple[Card, Path, Path]) -> None:
+def test_plain_features_are_those_of_test_images(made: tuple[Card, Path, Path]) -> None:
     card, folder, file = made
     features = read_features(file)
     assert (features.plain != 0).any(axis=1).all()
@@ -108,7 +108,7 @@ def test_a_run_repeats_and_learns(made: tuple[Card, Path, Path], tmp_path: Path)
     assert logs[0][-1]["loss"] < logs[0][0]["loss"]
 
 
-def test_an_interrupted_run_goes_on(
+def test_an_interrupted_run_continues(
     made: tuple[Card, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = frozen("diva-conv4-glyphs", made)
@@ -131,8 +131,8 @@ def test_an_interrupted_run_goes_on(
         assert torch.equal(a, b)
 
 
-def test_a_step_is_that_of_the_trunk_held_still(made: tuple[Card, Path, Path]) -> None:
-    """The gradient of the head on cached features, beside the trunk's own features of the same images."""
+def test_a_step_equals_that_of_a_frozen_trunk(made: tuple[Card, Path, Path]) -> None:
+    """Compare the gradient of the head on cached features with that on the trunk's own features of the same images."""
     recipe = frozen("triplet-r-conv4-glyphs", made, "data.validation=0", "schedule.average=0")
     data = load_cached_data(recipe)
     samples = np.arange(0, 48, 3)
@@ -217,11 +217,11 @@ def test_an_image_that_cannot_be_read_is_named_and_nothing_is_left(
 
 
 def test_a_model_without_a_recipe_has_the_usual_views(tmp_path: Path) -> None:
-    how = toys.recipe().preprocessing
-    assert views_of_model(tmp_path, how, 2, 0) == Views(2, USUAL_AUGMENTATION, 16, "whole", 0)
+    preprocessing = toys.recipe().preprocessing
+    assert views_of_model(tmp_path, preprocessing, 2, 0) == Views(2, USUAL_AUGMENTATION, 16, "whole", 0)
     for text in ("{", '{"recipe": {}}', '{"recipe": {"augmentation": {"warp": 1}}}'):
         (tmp_path / "recipe.json").write_text(text)
-        assert views_of_model(tmp_path, how, 2, 0).augmentation == USUAL_AUGMENTATION
+        assert views_of_model(tmp_path, preprocessing, 2, 0).augmentation == USUAL_AUGMENTATION
 
 
 def test_from_images_to_a_model_on_the_command_line(

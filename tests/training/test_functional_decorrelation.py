@@ -1,4 +1,4 @@
-"""Decorrelation: its value by a naive loop, and who moves which way."""
+"""Decorrelation: its value by a naive loop, and the direction of each gradient."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def embeddings(n: int, dim: int, seed: int) -> Tensor:
 
 
 def naive(term: Decorrelation, a: Tensor, b: Tensor) -> float:
-    """c by loops over float64 numbers."""
+    """Return c by loops over float64 numbers."""
     first, second = term.regressor[0], term.regressor[2]
     total = 0.0
     for row_a, row_b in zip(a.tolist(), b.tolist(), strict=True):
@@ -53,7 +53,7 @@ def test_a_sum_over_the_dimensions_is_dim_times_the_mean(term: Decorrelation) ->
 
 
 def test_by_hand() -> None:
-    """The regressor gives (3, 4) / 5 whatever it sees, a is (1, 0): c = ((3/5)^2 + 0) / 2 = 0.18."""
+    """The regressor always gives (3, 4) / 5 and a is (1, 0): c = ((3/5)^2 + 0) / 2 = 0.18."""
     term = Decorrelation(2, 2, width=1)
     with torch.no_grad():
         term.regressor[2].weight.zero_()
@@ -94,7 +94,7 @@ def test_gradients_are_those_of_the_naive_loop_with_their_signs(term: Decorrelat
 
 
 def slope(term: Decorrelation, a: Tensor, b: Tensor, tensor: Tensor, i: int, step: float = 1e-5) -> float:
-    """dc / d tensor[i] by central differences."""
+    """Return dc / d tensor[i] by central differences."""
     values = []
     for sign in (1, -1):
         tensor.data.view(-1)[i] += sign * step
@@ -103,7 +103,7 @@ def slope(term: Decorrelation, a: Tensor, b: Tensor, tensor: Tensor, i: int, ste
     return (values[0] - values[1]) / (2 * step)
 
 
-def test_a_regressor_that_says_nothing_and_zero_embeddings_give_zero(term: Decorrelation) -> None:
+def test_a_zero_regressor_and_zero_embeddings_give_zero(term: Decorrelation) -> None:
     for parameter in term.parameters():
         torch.nn.init.zeros_(parameter)
     a = torch.zeros(3, 4, requires_grad=True)

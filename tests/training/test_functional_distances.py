@@ -1,4 +1,4 @@
-"""Products and distances against cdist, gradients against finite differences, and where two rows coincide."""
+"""Products and distances against cdist, gradients against finite differences, and equal rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_gradients_of_pairs() -> None:
     assert torch.autograd.gradcheck(lambda rows: pair_distances(rows, FIRST, SECOND), ROWS.clone().requires_grad_())
 
 
-def test_rows_that_coincide_have_no_gradient() -> None:
+def test_equal_rows_have_no_gradient() -> None:
     rows = torch.ones(3, 4, requires_grad=True)
     for value in (distances(rows), pair_distances(rows, torch.tensor([0, 1]), torch.tensor([1, 1]))):
         assert value.sum().item() == 0
@@ -43,24 +43,24 @@ def test_rows_that_coincide_have_no_gradient() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("dim", [3, 128, 512])
-def test_rows_that_coincide_are_at_0_by_the_product_too(dtype: torch.dtype, dim: int) -> None:
+def test_equal_rows_have_distance_0(dtype: torch.dtype, dim: int) -> None:
     generator = torch.Generator().manual_seed(dim)
     lengths = 10 ** torch.linspace(-3, 3, 64)[:, None]
     rows = torch.nn.functional.normalize(torch.randn(64, dim, generator=generator)).mul(lengths).to(dtype)
     found = distances(torch.cat([rows, rows]))
     assert not found[:64, 64:].diagonal().any()
-    # Rows a hundredth of their length apart are told apart, short ones beside long ones too.
+    # Rows a hundredth of their length apart are distinguished, short ones beside long ones too.
     near = distances(torch.cat([rows, rows * 1.01]))[:64, 64:].diagonal()
     assert torch.allclose(near, lengths[:, 0].to(dtype) * 0.01, rtol=0.03)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_in_half_precision_rows_that_are_near_do_not_coincide(dtype: torch.dtype) -> None:
+def test_near_rows_differ_in_half_precision(dtype: torch.dtype) -> None:
     near = torch.tensor([[1.0, 0.0], [0.97, 0.25]], dtype=dtype)
     assert distances(near)[0, 1].item() == pytest.approx(0.25, rel=0.15)
 
 
-def test_what_is_not_finite_stays_visible() -> None:
+def test_values_that_are_not_finite_stay_visible() -> None:
     for number in (torch.inf, torch.nan, 1e30):  # whose square is infinite
         found = distances(torch.tensor([[number, 0.0], [number, 0.0], [0.0, 1.0]]))
         assert not torch.isfinite(found[0, 1])

@@ -65,12 +65,12 @@ def test_a_row_without_support_keeps_its_assignment() -> None:
     assert torch.allclose(refined, x, atol=1e-15)
     refined[:, 0].sum().backward()
     assert torch.isfinite(x.grad).all()
-    # Nor has one whose neighbours hold none of its classes.
+    # A row whose neighbours have other classes does not have support.
     w = torch.ones(2, 2, dtype=torch.float64) - torch.eye(2, dtype=torch.float64)
     assert torch.equal(refine(x[::2], w, 2), x[::2])
 
 
-def test_logarithms_keep_what_probabilities_cannot_hold() -> None:
+def test_logarithms_hold_probabilities_that_underflow() -> None:
     # Support of e^-100 is less than the least that counts.
     logs = torch.tensor([[0.0, -100.0], [0.0, -100.0]])
     w = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
@@ -95,14 +95,14 @@ def test_correlations_equal_numpy() -> None:
     )
 
 
-def test_shifting_leaves_what_is_positive_already() -> None:
+def test_shifting_keeps_positive_correlations() -> None:
     features = torch.tensor([[0.0, 1, 2], [0, 1, 2.5]])
     assert torch.equal(similarities(features, "shift"), similarities(features, "clamp"))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("value", [0.0, 0.1, 1 / 3, -7.7, 1e4])
-def test_constant_rows_correlate_with_nothing(value: float, dtype: torch.dtype) -> None:
+def test_constant_rows_have_no_correlation(value: float, dtype: torch.dtype) -> None:
     features = torch.randn(3, 1000, generator=torch.Generator().manual_seed(0)).to(dtype)
     features[1:] = value
     features.requires_grad_()

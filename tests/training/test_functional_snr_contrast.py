@@ -1,4 +1,4 @@
-"""The fused loss against the same written out plainly, with the gradient that autograd finds for that."""
+"""The fused SNR loss and its gradient against the plain definition with autograd."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LABELS = torch.tensor([0, 1, 0, 2, 1, 0, 3, 2])
 
 
 def plain(rows: Tensor, near: float, far: float, active_only: bool) -> Tensor:
-    """The definition, pair by pair; a row without variance is at distance 0 of every other."""
+    """Return the loss by its definition, pair by pair; a row without variance has distance 0 to all others."""
     above, below = [rows.sum() * 0], [rows.sum() * 0]
     for i, anchor in enumerate(rows):
         for j, other in enumerate(rows):

@@ -1,4 +1,4 @@
-"""The progress bar: what it says of speed, loss and the time that is left, and where a resumed run begins."""
+"""The progress bar: speed, loss, remaining time, and the start of a resumed run."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from training import logging
 from training.logging import Progress
 
 
-def test_it_tells_throughput_loss_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bar_shows_throughput_loss_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 2.0, 5.0])
     monkeypatch.setattr(logging.time, "perf_counter", lambda: next(now))
-    told = io.StringIO()
-    monkeypatch.setattr("sys.stderr", told)
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
     with Progress("toy", total=30, done=10, batch_size=8) as bar:
         assert (bar.bar.n, bar.bar.total) == (10, 30)
         for _ in range(10):
@@ -26,11 +26,11 @@ def test_it_tells_throughput_loss_and_time_left(monkeypatch: pytest.MonkeyPatch)
         bar.validated({"recall_at_1": 0.625})
         assert bar.last == ", val R@1 0.625"
         bar.bar.refresh()
-    assert "20/30" in told.getvalue()
-    assert "<" in told.getvalue()  # elapsed < left
+    assert "20/30" in stream.getvalue()
+    assert "<" in stream.getvalue()  # elapsed < left
 
 
-def test_it_can_be_silent(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_bar_can_be_hidden(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress("toy", 3, 0, 8, shown=False) as bar:
         for _ in range(20):
             bar.step({"own": torch.tensor(0.5)})

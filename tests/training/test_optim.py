@@ -26,7 +26,7 @@ TRUNKS = {
 
 
 def trained_for_a_step(trunk: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The state before and after a training step with weight decay."""
+    """Return the state before and after a training step with weight decay."""
     before = copy.deepcopy(trunk.state_dict())
     optimizer = torch.optim.SGD(trunk.parameters(), lr=1e-3, momentum=0.9, weight_decay=0.1)
     trunk.train()
@@ -36,7 +36,7 @@ def trained_for_a_step(trunk: nn.Module) -> tuple[dict[str, Tensor], dict[str, T
 
 
 def kinds(trunk: nn.Module) -> dict[str, str]:
-    """Each entry of the state dict as statistics, affine (both of batch norms) or weights."""
+    """Return the kind of each entry of the state dict: statistics, affine (both of batch norms) or weights."""
     norms = {name for name, module in trunk.named_modules() if isinstance(module, _BatchNorm)}
     out = {}
     for name in trunk.state_dict():
@@ -48,12 +48,12 @@ def kinds(trunk: nn.Module) -> dict[str, str]:
 
 @pytest.mark.parametrize("architecture", TRUNKS)
 @pytest.mark.parametrize(
-    ("how", "fixed"), [("none", set()), ("statistics", {"statistics"}), ("all", {"statistics", "affine"})]
+    ("mode", "fixed"), [("none", set()), ("statistics", {"statistics"}), ("all", {"statistics", "affine"})]
 )
-def test_a_step_changes_what_is_not_frozen_and_nothing_else(architecture: str, how: str, fixed: set[str]) -> None:
+def test_a_step_changes_only_unfrozen_parts(architecture: str, mode: str, fixed: set[str]) -> None:
     torch.manual_seed(0)
     trunk = timm.create_model(architecture, num_classes=0, **TRUNKS[architecture])
-    freeze_norm(trunk, how)
+    freeze_norm(trunk, mode)
     before, after = trained_for_a_step(trunk)
     for name, kind in kinds(trunk).items():
         assert torch.equal(before[name], after[name]) is (kind in fixed), name
@@ -75,7 +75,7 @@ def test_training_normalises_by_the_running_statistics() -> None:
         assert not model[1].training
 
 
-def test_a_copy_is_frozen_by_itself() -> None:
+def test_a_copy_is_frozen_too() -> None:
     trunk = nn.Sequential(nn.BatchNorm1d(3))
     freeze_norm(trunk, "all")
     twin = copy.deepcopy(trunk)
@@ -85,7 +85,7 @@ def test_a_copy_is_frozen_by_itself() -> None:
     assert not twin[0].weight.requires_grad
 
 
-def test_what_a_batch_norm_holds_follows_the_mode() -> None:
+def test_modules_in_a_batch_norm_follow_the_mode() -> None:
     layer = timm.layers.BatchNormAct2d(3, act_layer=nn.RReLU, inplace=False)
     freeze_norm(layer, "all")
     layer.train()
@@ -103,7 +103,7 @@ def test_every_batch_norm_is_found(kind: type[nn.Module]) -> None:
     assert not any(parameter.requires_grad for parameter in norm.parameters())
 
 
-def test_mistakes_are_named() -> None:
+def test_wrong_modes_are_refused() -> None:
     with raises(RecipeError, "unknown-freeze-norm"):
         freeze_norm(nn.BatchNorm1d(2), "statistic")
     with raises(RecipeError, "no-batch-norm"):

@@ -1,4 +1,4 @@
-"""Nothing of a run, of embedding or of exact search stays on the CPU where it is to be on a GPU: tests.other_device."""
+"""Training, embedding and exact search on a GPU keep nothing on the CPU; see `on_other_device`."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ REST = [case for case in CASES if case not in QUICK]
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return said_of(QUICK, tmp_path_factory.mktemp("there") / "said.json")
+def errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return errors_of(QUICK, tmp_path_factory.mktemp("there") / "errors.json")
 
 
 @pytest.fixture(scope="module")
-def said_of_the_rest(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return said_of(REST, tmp_path_factory.mktemp("there") / "said.json")
+def errors_of_the_rest(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return errors_of(REST, tmp_path_factory.mktemp("there") / "errors.json")
 
 
-def said_of(cases: Sequence[str], out: Path) -> dict[str, str]:
-    """By case what went wrong; in a process of its own, as a device of torch is for good."""
+def errors_of(cases: Sequence[str], out: Path) -> dict[str, str]:
+    """Return case -> error, from a process of its own, because torch loads a device only once."""
     command = [sys.executable, "-m", "tests.training.on_other_device", str(out), *cases]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     subprocess.run(command, env=environment, check=True, timeout=300)
@@ -37,11 +37,11 @@ def said_of(cases: Sequence[str], out: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("case", QUICK)
-def test_everything_is_on_the_device(case: str, said: dict[str, str]) -> None:
-    assert said[case] == ""
+def test_everything_is_on_the_device(case: str, errors: dict[str, str]) -> None:
+    assert errors[case] == ""
 
 
 @pytest.mark.slow  # whole runs by losses, miners and tasks of which one step, or another task, is tried above
 @pytest.mark.parametrize("case", REST)
-def test_everything_is_on_the_device_in_further_runs(case: str, said_of_the_rest: dict[str, str]) -> None:
-    assert said_of_the_rest[case] == ""
+def test_everything_is_on_the_device_in_other_runs(case: str, errors_of_the_rest: dict[str, str]) -> None:
+    assert errors_of_the_rest[case] == ""

@@ -31,7 +31,7 @@ CLASSES = {"cub": 100, "cars": 98, "sop": 11318, "glyphs": 362, "omniglot": 136 
 
 
 def build(recipe: Recipe, classes: int = 50) -> Method:
-    """The recipe's method on a small trunk, for 20 samples a class."""
+    """Return the recipe's method on a small trunk, for 20 samples per class."""
     labels = [i // 20 for i in range(20 * classes)]
     net = create_trunk("conv4", 3, {"widths": [4, 4, 4, FEATURES]})
     return method(recipe.objective, labels, {head.name: head.dim for head in recipe.heads}, net)
@@ -60,7 +60,7 @@ def test_every_recipe_is_named_as_its_parts_and_can_be_built(dataset: str) -> No
 
 
 def test_recipes_of_the_papers_by_their_tables() -> None:
-    """Names that users rely on, and constants read from the papers' tables by hand."""
+    """Names that users rely on, and constants copied by hand from the papers' tables."""
     r = {name: RECIPES[name]() for name in ("margin-r50-cub", "diva-r50-sop", "mic-r50-cars", "group-ibn-cub")}
     recipe = r["margin-r50-cub"]
     assert isinstance(recipe, Recipe)
@@ -80,7 +80,7 @@ def test_recipes_of_the_papers_by_their_tables() -> None:
     assert [len(member.heads) for member in RECIPES["diva-separate-r50-cub"]().members] == [1, 1, 1, 1]
 
 
-def test_the_catalogue_in_zoo_is_what_the_recipes_say() -> None:
+def test_the_catalogue_in_zoo_agrees_with_the_recipes() -> None:
     assert json.loads(RECIPES_FILE.read_text()) == catalogue(), "run: python -m training.recipes"
 
 
@@ -236,7 +236,7 @@ def test_parts_that_cannot_be_built_are_refused_before_training(setting: str, co
         Trainer(override(RECIPE, [setting]), data, 1, Execution(torch.device("cpu")))
 
 
-def test_an_ensemble_s_members_take_settings_seeds_and_names() -> None:
+def test_members_of_an_ensemble_take_settings_seeds_and_names() -> None:
     ensemble = resolve("margin2-conv4-glyphs", ["schedule.epochs=1"], seed=3, rename="pair")
     assert isinstance(ensemble, EnsembleRecipe)
     assert [(m.name, m.seed, m.schedule.epochs) for m in ensemble.members] == [("pair.0", 6, 1), ("pair.1", 7, 1)]
@@ -251,7 +251,7 @@ def test_names_are_checked_before_any_image_is_read(setting: str) -> None:
         resolve("margin-conv4-glyphs", [setting])
 
 
-def test_a_head_that_no_network_can_have_is_refused_before_any_image_is_read() -> None:
+def test_an_impossible_head_is_refused_before_any_image_is_read() -> None:
     with pytest.raises(RecipeError):
         resolve("margin-conv4-glyphs", ['heads=[{"name": "type", "dim": 8}]'])
 

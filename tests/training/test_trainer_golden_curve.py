@@ -1,4 +1,4 @@
-"""A short run of fixed seed: its losses are those of the day they were written down, and the same on every re-run."""
+"""The golden curve: the losses of a short run of fixed seed never change."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ RUNS = {
 @pytest.mark.parametrize("name", RUNS)
 def test_the_curve_is_the_golden_one_and_repeats(name: str, tmp_path: Path) -> None:
     # SGD, and few steps: rounding, which differs from processor to processor, has no time to grow.
-    how = recipe(objective=RUNS[name], optimizer=Optimizer("sgd", 0.05, momentum=0.9), schedule=Schedule(3, 4))
+    quick = recipe(objective=RUNS[name], optimizer=Optimizer("sgd", 0.05, momentum=0.9), schedule=Schedule(3, 4))
     curves = []
     for again in "ab":
-        log = fit(how, noise(), tmp_path / again, CPU, progress=False).log
+        log = fit(quick, noise(), tmp_path / again, CPU, progress=False).log
         curves.append([record["loss"] for record in log])
     assert curves[0] == curves[1]
     assert curves[0] == pytest.approx(json.loads(GOLDEN.read_text())[name], rel=2e-3)

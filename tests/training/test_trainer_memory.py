@@ -1,4 +1,4 @@
-"""The memory of embeddings that the loop keeps for samplers which choose batches by them."""
+"""The memory of embeddings for samplers that choose batches by them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def noise(n: int = 120) -> TrainingData:
     return TrainingData(squares, np.arange(n) % 30, 30, 1, None, [])
 
 
-def test_it_starts_with_what_the_network_makes_of_each_sample() -> None:
+def test_the_memory_starts_with_the_embedding_of_each_sample() -> None:
     data = noise()
     run = Trainer(recipe(), data, 4, CPU)
     rows = embed_features(run, training_features(run))

@@ -1,4 +1,4 @@
-"""One step of a run: accumulation, chunks, prefetching, failures, what is told of an epoch."""
+"""Steps of a run: accumulation, chunks, prefetching, failures, logging and trackers."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ def test_chunks_change_memory_and_nothing_else() -> None:
 
 
 def test_accumulated_gradients_are_the_mean_over_the_batches(tmp_path: Path) -> None:
-    how = recipe(
+    quick = recipe(
         backbone=FROZEN,
         objective=ALL_PAIRS,
         augmentation=Augmentation(oversample=1),
         optimizer=Optimizer("sgd", 0.1, 0.0, 0.1, accumulate=2),
         schedule=Schedule(1, 3),  # the third batch makes an update by itself
     )
-    trained = fit(how, noise(), tmp_path, CPU, progress=False).network
-    run = Trainer(how, noise(), 3, CPU)
-    batches = list(create_sampler(how, noise().labels).epoch(0, 3))
+    trained = fit(quick, noise(), tmp_path, CPU, progress=False).network
+    run = Trainer(quick, noise(), 3, CPU)
+    batches = list(create_sampler(quick, noise().labels).epoch(0, 3))
     for group in (batches[:2], batches[2:]):
         found = [gradients(run, samples, len(group)) for samples in group]  # they add up
         with torch.no_grad():
@@ -102,10 +102,10 @@ def test_a_failure_while_fetching_reaches_the_loop() -> None:
         list(prefetch(iter([1]), fetch, 2))
 
 
-def test_the_batch_that_broke_the_loss_is_kept_and_named(tmp_path: Path) -> None:
-    how = recipe(optimizer=Optimizer("sgd", 1e30))
+def test_the_batch_of_an_infinite_loss_is_kept_and_named(tmp_path: Path) -> None:
+    quick = recipe(optimizer=Optimizer("sgd", 1e30))
     with raises(TrainingError, "infinite-loss") as caught:
-        fit(how, noise(), tmp_path, CPU, progress=False)
+        fit(quick, noise(), tmp_path, CPU, progress=False)
     for value in ("epoch 1,", "bad-batch-0.safetensors", "noise/0"):
         assert value in str(caught.value)
     assert not (tmp_path / "checkpoint.safetensors").exists()
@@ -115,7 +115,7 @@ def test_the_batch_that_broke_the_loss_is_kept_and_named(tmp_path: Path) -> None
 
 
 def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    how = recipe(schedule=Schedule(2, 3))
+    quick = recipe(schedule=Schedule(2, 3))
     written = checkpoint.save
     small = resource.getrlimit(resource.RLIMIT_FSIZE)
 
@@ -130,11 +130,11 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(checkpoint, "save", second_finds_no_room)
     with raises(TrainingError, "checkpoint-not-written"):
-        fit(how, noise(), tmp_path, CPU, progress=False)
+        fit(quick, noise(), tmp_path, CPU, progress=False)
     monkeypatch.undo()
     assert checkpoint.load(tmp_path / CHECKPOINT)["epoch"] == 1
     assert not list(tmp_path.glob(".*"))
-    assert fit(how, noise(), tmp_path, CPU, progress=False).resumed_at == 1
+    assert fit(quick, noise(), tmp_path, CPU, progress=False).resumed_at == 1
 
 
 def test_a_full_disk_gives_errors_for_the_log_and_does_not_hide_the_loss(tmp_path: Path) -> None:
@@ -176,13 +176,13 @@ def test_a_damaged_image_ends_a_run_or_is_left_out_and_counted(tmp_path: Path, o
 WANDB = """
 import json
 class Run:
-    def __init__(self, **how):
-        self.file = open(how["dir"] + "/told.jsonl", "w")
-        self.tell(how["project"], how["name"], how["config"]["optimizer"]["lr"])
-    def tell(self, *what):
+    def __init__(self, **quick):
+        self.file = open(quick["dir"] + "/log.jsonl", "w")
+        self.record(quick["project"], quick["name"], quick["config"]["optimizer"]["lr"])
+    def record(self, *what):
         self.file.write(json.dumps(what) + "\\n")
     def log(self, values, step):
-        self.tell(step, values)
+        self.record(step, values)
     def finish(self):
         self.file.close()
 init = Run
@@ -198,7 +198,7 @@ def test_weights_and_biases_gets_each_epoch(tmp_path: Path, monkeypatch: pytest.
     tracker.write({"epoch": 1, "loss": 0.5, "terms": {"own": 0.25}})
     tracker.close()
     monkeypatch.delitem(sys.modules, "wandb")
-    start, epoch = (json.loads(line) for line in (tmp_path / "told.jsonl").read_text().splitlines())
+    start, epoch = (json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines())
     assert start == ["dml-zoo", "toy", recipe().optimizer.lr]
     assert epoch == [1, {"loss": 0.5, "terms/own": 0.25}]
 
@@ -239,10 +239,10 @@ def test_compiled_and_plain_trunks_agree(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("able", [True, False])
 def test_bf16_is_for_the_trunk_on_devices_that_have_it(able: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("training.trainer.has_bf16", lambda device: able)
-    how = recipe(backbone=FROZEN, objective=ALL_PAIRS)
+    quick = recipe(backbone=FROZEN, objective=ALL_PAIRS)
     samples, seen, found = np.array([0, 15, 1, 16, 2, 17, 3, 18]), [], []
     for precision in ("fp32", "bf16"):
-        run = Trainer(dataclasses.replace(how, precision=precision), noise(), 3, CPU)
+        run = Trainer(dataclasses.replace(quick, precision=precision), noise(), 3, CPU)
         convolution = next(m for m in run.network.trunk.modules() if isinstance(m, torch.nn.Conv2d))
         convolution.register_forward_hook(lambda module, given, out: seen.append(out.dtype))
         found.append(gradients(run, samples))

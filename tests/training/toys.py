@@ -1,4 +1,4 @@
-"""A quick recipe and noise to train it on, for tests of the run and the loop."""
+"""A quick recipe, and noise to train it on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMALL = Backbone("conv4", "conv4", {"widths": [8, 8, 12, 16], "last_pool": False
 
 
 def recipe(**change: Any) -> Recipe:
-    """Margin loss on 16 x 16 noise: a step takes milliseconds."""
+    """Return a recipe with margin loss on 16 x 16 noise: a step takes milliseconds."""
     small = dataclasses.replace(
         RECIPES["margin-conv4-glyphs"](),
         name="toy",
@@ -34,6 +34,7 @@ def recipe(**change: Any) -> Recipe:
 
 
 def noise(samples: int = 60, classes: int = 15, side: int = 16) -> TrainingData:
+    """Return noise as training data."""
     draw = np.random.default_rng(0)
     squares = torch.from_numpy(draw.integers(0, 256, (samples, side, side, 3), np.uint8))
     names = [f"noise/{i:03d}" for i in range(samples)]

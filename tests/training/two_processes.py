@@ -40,24 +40,21 @@ HEADS = {
 
 
 def shared(kind: str) -> Recipe:
-    """Frozen batch norm, mined tuples, random augmentation: all that must not depend on the number of processes.
-
-    The kinds observe all samples (61: an odd number), draw noise, keep a queue, see the whole batch, or choose it.
-    """
-    how = _plain()
+    """Return a recipe with frozen batch norm, mined tuples and augmentation: all must not depend on the processes."""
+    quick = _plain()
     if kind == "plain":
-        return how
+        return quick
     if kind == "ddm":
-        return dataclasses.replace(how, batch=Batch(8, "ddm", 2, {"pool": 20, "candidates": 3}))
+        return dataclasses.replace(quick, batch=Batch(8, "ddm", 2, {"pool": 20, "candidates": 3}))
     if kind == "diva of four":
-        how = dataclasses.replace(how, batch=Batch(12, "spc", 4))  # three classes, and three samples of each
+        quick = dataclasses.replace(quick, batch=Batch(12, "spc", 4))  # three classes, and three samples of each
     method = {"noise": "plain", "diva of four": "diva"}.get(kind, kind)
     loss = {"group": "group", "cross-batch-memory": "contrastive"}.get(kind, "margin")
     args = {"beta": 1.2} if loss == "margin" else {}
     # Every pair counts: a mined negative could be another one by rounding.
     objective = Objective(loss, loss_args=args, method=method, method_args=ARGS.get(kind, {}))
     heads = tuple(Head(name, 8) for name in HEADS.get(kind, ("embedding",)))
-    return dataclasses.replace(how, objective=objective, heads=heads)
+    return dataclasses.replace(quick, objective=objective, heads=heads)
 
 
 def _plain() -> Recipe:
@@ -69,25 +66,22 @@ def _plain() -> Recipe:
     )
 
 
-def gradients(place: Execution) -> dict[str, torch.Tensor]:
-    run = Trainer(shared("plain"), noise(), 3, place)
+def gradients(execution: Execution) -> dict[str, torch.Tensor]:
+    run = Trainer(shared("plain"), noise(), 3, execution)
     run.network.train()
     samples = torch.arange(8).numpy() * 7 % 60
-    part = run.data.images(samples[place.processes.part(8)])
+    part = run.data.images(samples[execution.processes.part(8)])
     batch = run.minibatch(samples, part, "main")
     batch.labels = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
     sum(run.method.loss(batch).values()).backward()
     named = {**dict(run.network.named_parameters()), **dict(run.method.objective.named_parameters())}
-    place.processes.average_gradients(named.values())
+    execution.processes.average_gradients(named.values())
     return {name: parameter.grad.contiguous() for name, parameter in named.items() if parameter.grad is not None}
 
 
 @contextmanager
 def kept(kind: str, found: dict[str, torch.Tensor]) -> Iterator[None]:
-    """The gradients of every update inside go to `found`, and move nothing.
-
-    So each update has the weights of the first: rounding that grows from step to step does not blur the comparison.
-    """
+    """Append the gradients of every update to `found` instead of applying them."""
     updates = 0
 
     def keep(optimizer: TorchOptimizer, *_: Any) -> None:
@@ -109,16 +103,16 @@ def kept(kind: str, found: dict[str, torch.Tensor]) -> Iterator[None]:
 def main(out: Path) -> None:
     torch.set_num_threads(1)
     processes, device = connect(torch.device("cpu"))
-    place = Execution(device, processes)
-    found = gradients(place)
-    trained = fit(shared("plain"), noise(), out / "run", place, progress=False)
+    execution = Execution(device, processes)
+    found = gradients(execution)
+    trained = fit(shared("plain"), noise(), out / "run", execution, progress=False)
     for kind in KINDS:
-        fit(shared(kind), noise(61), out / kind, place, progress=False)
+        fit(shared(kind), noise(61), out / kind, execution, progress=False)
     for kind in BY_GRADIENT:
         # Two epochs of two steps: of both tasks, before and after pre-training, and with a memory that has filled.
-        how = dataclasses.replace(shared(kind), schedule=Schedule(2, 2))
+        quick = dataclasses.replace(shared(kind), schedule=Schedule(2, 2))
         with kept(kind, found):
-            fit(how, noise(61), out / f"gradients of {kind}", place, progress=False)
+            fit(quick, noise(61), out / f"gradients of {kind}", execution, progress=False)
     if processes.first:
         save_file(found, out / "gradients.safetensors")
         weights = {name: weight.contiguous() for name, weight in trained.network.state_dict().items()}
