@@ -276,19 +276,6 @@ def test_calibration_images_and_those_held_out_are_disjoint(pictures: Path) -> N
     assert seen < known
 
 
-def test_unreadable_pictures_are_left_out_of_calibration(pictures: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(pictures, tmp_path / "pictures"))
-    for number in range(30):
-        (folder / f"broken{number}.png").write_bytes(b"no picture")
-    known = {to_pixels(path, CARD.preprocessing).tobytes() for path in pictures.iterdir()}
-    drawn = draw_calibration_images(CARD, str(folder))
-    assert {image.tobytes() for image in (*drawn.calibration, *drawn.held_out)} <= known
-    for path in pictures.iterdir():
-        (folder / path.name).write_bytes(b"")
-    with raises(ExportError, "no-readable-image"):
-        draw_calibration_images(CARD, str(folder))
-
-
 def test_devices_by_name() -> None:
     everything = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
     assert providers_of("cpu", everything) == [("CPUExecutionProvider", {})]

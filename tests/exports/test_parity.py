@@ -52,8 +52,8 @@ def naive_recall(rows: np.ndarray) -> np.ndarray:
 def test_differences_and_their_paired_interval() -> None:
     fp32, variant = table(0.0), table(0.35)
     dataset = Dataset("noise", "test", images(), LABELS, tuple("abcdef"), [str(i) for i in range(len(LABELS))])
-    known = ReferenceRetrieval(dataset, per_query(fp32, LABELS, k=(1,)))
-    cost = known.cost(Path(), CARD, run_of(variant), "int8")
+    reference = ReferenceRetrieval(dataset, per_query(fp32, LABELS, k=(1,)))
+    cost = reference.cost(Path(), CARD, run_of(variant), "int8")
     expected = naive_recall(variant) - naive_recall(fp32)
     row = cost["recall_at_1"]
     assert row["fp32"] == pytest.approx(naive_recall(fp32).mean())
@@ -107,12 +107,12 @@ def test_costs_are_measured_on_held_out_classes_and_readable_images(tmp_path: Pa
     card = dataclasses.replace(CARD, dataset="folder")
     rows = np.repeat(np.eye(4, 12, dtype=np.float32), 2, axis=0)
     crossed = np.roll(rows, 1, axis=0)
-    known = reference_retrieval(tmp_path, card, run_of(rows), tmp_path / "all")
-    assert (known.dataset.split, known.dataset.classes, known.unreadable) == ("test", ("c", "d"), 1)
-    assert "measured on the 2 classes that were held out" in known.notes[0]
-    assert known.notes[-1].startswith("left out: image ")
-    assert "broken.png" in known.notes[-1]
-    cost = known.cost(tmp_path, card, run_of(crossed), "int8")
+    reference = reference_retrieval(tmp_path, card, run_of(rows), tmp_path / "all")
+    assert (reference.dataset.split, reference.dataset.classes, reference.unreadable) == ("test", ("c", "d"), 1)
+    assert "measured on the 2 classes that were held out" in reference.notes[0]
+    assert reference.notes[-1].startswith("left out: image ")
+    assert "broken.png" in reference.notes[-1]
+    cost = reference.cost(tmp_path, card, run_of(crossed), "int8")
     assert (cost["split"], cost["queries"], cost["classes"], cost["unreadable"]) == ("test", 4, 2, 1)
     assert cost["recall_at_1"]["fp32"] == 1
     assert cost["recall_at_1"]["int8"] == 1 / 4
@@ -123,16 +123,6 @@ def test_costs_are_measured_on_held_out_classes_and_readable_images(tmp_path: Pa
     with raises(ExportError, "cost-not-measurable") as caught:
         reference_retrieval(tmp_path, card, run_of(rows), tmp_path / "all")
     assert "1 of the 2 classes" in str(caught.value)
-
-
-def test_no_picture_of_a_folder_both_calibrates_and_is_held_out(tmp_path: Path) -> None:
-    for name in "ab":
-        write_pictures(tmp_path / name, 9, first=ord(name) * 100)
-    drawn = draw_calibration_images(dataclasses.replace(CARD, dataset="folder"), data=tmp_path)
-    calibration = {pixels.tobytes() for pixels in drawn.calibration}
-    held_out = {pixels.tobytes() for pixels in drawn.held_out}
-    assert (len(calibration), len(held_out)) == (12, 6)
-    assert not calibration & held_out
 
 
 def test_a_table_calibrates_with_its_training_images(tmp_path: Path) -> None:

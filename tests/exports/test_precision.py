@@ -1,4 +1,4 @@
-"""The choice of layers by their change, compared with sums by hand, and in graphs with one fragile layer."""
+"""The ends of a graph, and the choice of layers by their change: by hand, and in graphs with one fragile layer."""
 
 from __future__ import annotations
 
@@ -12,11 +12,45 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from exports.precision import GROUPS, insensitive_layers, run_graph, write_fp16
+from exports.precision import GROUPS, activation_products, find_layers, insensitive_layers, run_graph, write_fp16
 from exports.quantize import SELECTED_LAYERS, SUFFICIENT_COSINE, write_int8
 from zoo.models.onnx_runtime import INPUT, OUTPUT
 
 DRAW = np.random.default_rng(0)
+
+
+def test_the_ends_of_a_graph_with_a_branch_and_two_heads() -> None:
+    made = [
+        ("Cast", ["x"], "a"),
+        ("Conv", ["a", "w1"], "b"),
+        ("Relu", ["b"], "c"),
+        ("Conv", ["c", "w2"], "d"),
+        ("Add", ["c", "d"], "e"),
+        ("MatMul", ["e", "w3"], "f"),
+        ("MatMul", ["e", "w4"], "g"),
+        ("Shape", ["x"], "s"),
+        ("Concat", ["f", "g"], "h"),
+        ("Reshape", ["h", "s"], "y"),
+    ]
+    nodes = [helper.make_node(kind, inputs, [out], name=out) for kind, inputs, out in made]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
+    ends = find_layers(helper.make_graph(nodes, "g", [x], [y]))
+    assert ends.front == ("a",)
+    assert ends.first == ("b",)
+    assert ends.last == ("f", "g")
+    assert ends.tail == ("s", "h", "y")
+
+
+def test_products_of_two_activations_are_not_layers() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["q"], name="layer"),
+        helper.make_node("MatMul", ["q", "q"], ["s"], name="scores"),
+        helper.make_node("Softmax", ["s"], ["p"], name="softmax"),
+        helper.make_node("MatMul", ["p", "q"], ["y"], name="mixing"),
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 2]) for name in "xy")
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [2, 2], [1.0, 2, 3, 4])
+    assert activation_products(helper.make_graph(nodes, "g", [x], [y], [weight])) == ["scores", "mixing"]
 
 
 @pytest.mark.parametrize(
