@@ -233,10 +233,11 @@ def takes_unit_rows(loss: nn.Module) -> bool:
 
 def embed(heads: nn.ModuleDict, features: Tensor) -> Tensor:
     """Return the embeddings [b, d] of the only head, not normalised; without a head the features [b, f]."""
-    for head in heads.values():
-        embeddings: Tensor = head(features)
-        return embeddings
-    return features
+    if not heads:
+        return features
+    (head,) = heads.values()
+    embeddings: Tensor = head(features)
+    return embeddings
 
 
 def require_at_most_one_head(heads: nn.ModuleDict, method: str) -> None:

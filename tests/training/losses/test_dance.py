@@ -36,7 +36,7 @@ def far(cosine: float) -> bool:
 
 
 def row_weights(cosines: Sequence[float], dim: int) -> list[float]:
-    """The paper's form: an anchor's largest is 1, beyond the cut 0, all 1 where everything lies beyond."""
+    """Return the paper's weights: an anchor's largest is 1, beyond the cut 0, and all are 1 if everything is beyond it."""
     near = [log_weight(s, dim) for s in cosines if not far(s)]
     if not near:
         return [1.0] * len(cosines)

@@ -49,7 +49,7 @@ def test_equals_the_loop_and_pytorch_metric_learning(seed: int) -> None:
         weight_reg_weight=0.3,
     )
     reference.fc.data = loss.centres.data.permute(2, 1, 0).reshape(DIM, 12)
-    # Theirs has a small constant under the root.
+    # The library has a small constant under the root.
     assert loss(embeddings, y).item() == pytest.approx(reference(embeddings, y).item(), abs=1e-5)
 
 

@@ -192,7 +192,7 @@ def test_permuted_labels_give_triplets_across_any_classes() -> None:
     toy = Toy("shared", permuted_labels=True)
     seen = {len(set(result)) for _ in range(20) for result in classes(triplets(toy))}
     assert seen == {1, 2, 3}
-    # Two classes of three are six ordered pairs each, whichever samples they are.
+    # Two classes of three are six ordered pairs each, for any samples.
     assert len(triplets(toy).anchors) == 12
 
 

@@ -98,7 +98,7 @@ def test_relations_equal_the_loops(published: bool) -> None:
 
 
 def test_relations_by_hand() -> None:
-    """A right angle with legs of 1, beside three points on a line, the middle one last."""
+    """Compare a right angle with legs of 1 with three points on a line, the middle one last."""
     corner = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     line = torch.tensor([[0.0], [2.0], [1.0]], dtype=torch.float64)
     mean_corner, mean_line = (2 + math.sqrt(2)) / 3, 4 / 3
