@@ -36,7 +36,7 @@ def far(cosine: float) -> bool:
 
 
 def row_weights(cosines: Sequence[float], dim: int) -> list[float]:
-    """Return the paper's weights: an anchor's largest is 1, beyond the cut 0, and all are 1 if everything is beyond it."""
+    """Return the paper's weights: an anchor's largest is 1, beyond the cut 0, and all are 1 if all are beyond."""
     near = [log_weight(s, dim) for s in cosines if not far(s)]
     if not near:
         return [1.0] * len(cosines)

@@ -430,5 +430,5 @@ def test_the_value_is_that_of_the_loop_and_the_gradient_is_finite(case: str) -> 
 
 
 def test_every_loss_has_an_oracle_here() -> None:
-    # DANCE has its own in test_dance.py, with the queue and the momentum copy that it needs.
+    # DaNCE has its own in test_dance.py.
     assert {case.split(",")[0] for case in CASES} == set(LOSSES) - {"dance"}
