@@ -40,7 +40,7 @@ def test_the_copy_of_a_hub_model_is_found_by_the_name_that_loaded_it(own_zoo: Pa
     assert copy == own_zoo / "models" / name.removeprefix("hf-hub:")
     assert find_model(name) == copy
     assert writable_folder(find_model(name), ["int8"], name) == copy
-    listed = {model.name: (model.standing, model.folder) for model in zoo.list_models(method=CARD.method)}
+    listed = {model.name: (model.status_text, model.folder) for model in zoo.list_models(method=CARD.method)}
     assert listed[name.removeprefix("hf-hub:")] == ("on the Hub, exported here", copy)
 
 
@@ -49,14 +49,14 @@ def test_the_copy_of_a_hub_model_differs_from_a_model_trained_here(
     cached: Path, own_zoo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ZOO_HUB_ORG", "org")
-    assert zoo.info("toy").standing == "on the Hub"
+    assert zoo.info("toy").status_text == "on the Hub"
     copy = writable_folder(find_model("toy"), ["fp16"], "toy")
     assert copy == own_zoo / "models" / "toy"
-    assert zoo.info("toy").standing == "on the Hub, exported here"
+    assert zoo.info("toy").status_text == "on the Hub, exported here"
     (cached / "snapshots" / COMMITS["main"] / "card.json").write_text("{")
-    assert zoo.info("toy").standing == "trained here"
+    assert zoo.info("toy").status_text == "trained here"
     shutil.copytree(SHIPPED / "margin-conv4-glyphs", cached / "snapshots" / COMMITS["main"], dirs_exist_ok=True)
-    assert (zoo.info("toy").standing, zoo.info("toy").folder) == ("trained here", copy)
+    assert (zoo.info("toy").status_text, zoo.info("toy").folder) == ("trained here", copy)
 
 
 def test_a_folder_of_the_cache_is_copied_under_its_repositorys_name(cached: Path, own_zoo: Path) -> None:
@@ -82,7 +82,7 @@ def test_the_copy_of_a_shipped_model_was_not_trained_here(
     own_zoo: Path, exported: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = "margin-conv4-glyphs"
-    assert zoo.info(name).standing == "shipped"
+    assert zoo.info(name).status_text == "shipped"
     copy = writable_folder(SHIPPED / name, ["fp16"], name)
     assert (zoo.info(name).status, zoo.info(name).folder) == ("shipped", copy)
     assert main(["info", name]) == main(["list", "--status", "shipped"]) == 0
@@ -91,7 +91,7 @@ def test_the_copy_of_a_shipped_model_was_not_trained_here(
     # A model of that name that was trained here replaces the shipped one.
     shutil.rmtree(copy)
     shutil.copytree(exported, copy)
-    assert zoo.info(name).standing == "trained here"
+    assert zoo.info(name).status_text == "trained here"
 
 
 def test_a_damaged_model_is_not_copied(exported: Path, tmp_path: Path) -> None:

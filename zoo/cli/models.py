@@ -84,20 +84,20 @@ def _row(model: ModelInfo) -> dict[str, Any]:
 
 
 def _cells(model: ModelInfo) -> list[str]:
-    row = {**_row(model), "status": model.standing}
+    row = {**_row(model), "status": model.status_text}
     return [*(_cell(row[fact]) for fact in FACTS), _size(row), _paper_cell(model), _cell(row["recall_at_1"])]
 
 
 def _published_recall(model: ModelInfo) -> float | None:
     """Return the first R@1 that a paper prints for the model on its own data set."""
-    return model.papers_recall.get(model.dataset)
+    return model.published_recall.get(model.dataset)
 
 
 def _paper_cell(model: ModelInfo) -> str:
     """Return R@1 on the model's own data set; else the first that a paper measured, with the name of its data set."""
-    if _published_recall(model) is not None or not model.papers_recall:
+    if _published_recall(model) is not None or not model.published_recall:
         return _cell(_published_recall(model)) + (CHANGED if _is_changed(model) else "")
-    dataset, value = next(iter(model.papers_recall.items()))
+    dataset, value = next(iter(model.published_recall.items()))
     return f"{dataset} {value:.4f}"
 
 
@@ -155,7 +155,7 @@ def info(name: Model, as_json: Json = False) -> None:
 
 def _facts(model: ModelInfo) -> dict[str, str]:
     facts = {key: str(getattr(model, key)) for key in ("name", "status", "dim", "method", "backbone", "dataset")}
-    facts["status"] = model.standing
+    facts["status"] = model.status_text
     if model.parameters:
         facts["parameters"] = f"{model.parameters / 1e6:.2f} million"
     if model.card is not None:
@@ -179,7 +179,7 @@ def _changes(model: ModelInfo) -> str:
 
 def _papers_recall(model: ModelInfo) -> str:
     """Return R@1 on the model's own data set, else on each that a paper has."""
-    recall = model.papers_recall
+    recall = model.published_recall
     if model.dataset in recall:
         return f"{recall[model.dataset]:.4f}"
     return ", ".join(f"{dataset} {value:.4f}" for dataset, value in recall.items()) or "-"

@@ -1,26 +1,21 @@
-"""A public backbone as a model folder, whitened if wanted.
+"""Baselines as model folders: made from timm's weights on the Hub, or saved under a new name with another head or size.
 
-A timm model of the Hub as a model folder, made on its first use: whatever takes a model takes a baseline then.
-
-The projection that CLIP-like models have in a classifier's place: into the space that images share with texts.
-
-PCA whitening of embeddings, as one linear map that a model folder stores as a head.
-
-A baseline under a name of one's own in the local zoo, whitened on one's own images if wanted.
+The heads are PCA whitening of the pooled features and CLIP's projection into the space of its texts.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import timm
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from zoo import paths
 from zoo.data.decode import decode_batches
@@ -39,7 +34,7 @@ from zoo.files import atomic_folder, read_json, sha256_of, write_json
 from zoo.hub.download import remove_altered_files
 from zoo.models.baselines import PRETRAINED, TimmModel, baselines, folder_of_repository, read_timm_config
 from zoo.models.card import MODEL_NAME, Card, Head, read_card
-from zoo.models.folder import check_files
+from zoo.models.folder import CONFIG_FILE, WEIGHTS_FILE, check_files
 from zoo.models.golden import draw_images, read_golden, write_golden
 from zoo.models.network import (
     Network,
@@ -51,11 +46,19 @@ from zoo.models.network import (
     save_network,
 )
 from zoo.models.torch_runtime import open_model, open_trunk
-from zoo.models.weights import CONFIG_FILE, WEIGHTS_FILE, Weights, fetch_file, read_state
+from zoo.models.weights import Weights, fetch_file, read_state
+
+PROJECTION_HEAD, WHITENING_HEAD = "projection", "whitening"
+
+SMALLEST = 1e-9
+"""Least variance along a direction, as a share of the largest, that is more than float32 rounding."""
+
+BLOCK = 2048
+"""Rows that are converted to float64 at a time."""
 
 
 def is_timm_repository(repository: str, revision: str | None = None) -> bool:
-    """Whether the Hub's cache, or the Hub, has a config.json of timm's kind in that repository."""
+    """Return whether the repository, in the Hub's cache or on the Hub, has a config.json of timm's form."""
     try:
         values = read_json(fetch_file(repository, revision, CONFIG_FILE))
     except (HubError, RecipeError, OSError, ValueError):
@@ -68,57 +71,66 @@ def is_timm_repository(repository: str, revision: str | None = None) -> bool:
 
 
 def make_baseline_folder(repository: str, revision: str | None = None) -> Path:
-    """The model folder of the Hub's timm model, from weights in the Hub's cache or downloaded into it.
+    """Return the model folder of a timm model on the Hub; make it on the first use.
 
-    The embedding is timm's pooled features (what the classifier would get), normalised to unit length. A revision has
-    a folder of its own, by its commit. Raises `HubError` where the Hub does not give the files, and
-    `ModelFolderError` for files that are no timm model of square images.
+    The embedding is timm's pooled features, which the classifier would get, normalised to unit length.
+
+    Args:
+        repository: org/name on the Hub.
+        revision: A branch, tag or commit; the folder is then specific to the commit.
+
+    Raises:
+        HubError: The Hub does not provide the files (`altered-download` if their bytes differ from the announced ones).
+        ModelFolderError: `not-timm` for files that are not a timm model of square images.
     """
     try:
         config = fetch_file(repository, revision, CONFIG_FILE, "")
         folder = folder_of_repository(repository, None if revision is None else config.parent.name)
         if (folder / "card.json").is_file():
             return folder
-        config, weights = _files(repository, config.parent.name)
+        config, weights = _fetch_commit(repository, config.parent.name)
         model = read_timm_config(config)
         check_architecture(model.architecture)
         state = Weights(read_state(weights), {}, f"{repository} ({weights})")
         trunk = build_trunk(model.architecture, model.preprocessing.channels, dict(model.args), state)
-        with atomic_folder(folder) as temporary:
-            card = _write(temporary, _card(folder.name, repository, model, trunk), trunk)
-            made_of = {"repository": repository, "commit": config.parent.name, "weights": sha256_of(weights)}
-            record = {"model": card.identity, "baseline": made_of, "versions": _versions()}
-            write_json(temporary / "recipe.json", record)
+        origin = {"repository": repository, "commit": config.parent.name, "weights": sha256_of(weights)}
+        versions = {"timm": version("timm"), "torch": torch.__version__, "dml-zoo": version("dml-zoo")}
+        card = _baseline_card(folder.name, repository, model, trunk)
+        record = {"baseline": origin, "versions": versions}
+        _write_folder(folder, Network(trunk, nn.ModuleDict()), card, draw_images(), record)
     except HubError as error:
-        raise type(error)(f"{error}{_timms_like(repository)}") from None
+        raise type(error)(f"{error}{_similar_names(repository)}", code=error.code) from None
     except RecipeError as error:
-        raise ModelFolderError(f"the Hub's {repository} is no timm model that can be used: {error}") from None
+        raise ModelFolderError(
+            f"the Hub's {repository} is not a timm model that can be used: {error}", code="not-timm"
+        ) from None
     return folder
 
 
-def _timms_like(repository: str) -> str:
-    """The names that timm has like this one, where it has none of it."""
-    owner, _, name = repository.partition("/")
-    known = timm.list_pretrained()
-    if owner != "timm" or name in known:
-        return ""
-    tags = [each for each in known if each.partition(".")[0] == name]
-    return f" timm has {name} as {', '.join(tags[:5])}." if tags else nearest(name, known)
-
-
-def _files(repository: str, commit: str) -> tuple[Path, Path]:
-    """config.json and the weights of one commit, with the bytes that the Hub announced."""
+def _fetch_commit(repository: str, commit: str) -> tuple[Path, Path]:
+    """Return config.json and the weights of one commit, with the bytes that the Hub announced."""
     for _ in range(2):
         config, weights = (fetch_file(repository, commit, name, "") for name in (CONFIG_FILE, WEIGHTS_FILE))
         if not (altered := remove_altered_files(weights.parent)):
             return config, weights
     raise HubError(
         f"{', '.join(altered)} of {repository} came twice with other bytes than the Hub announced, and was removed "
-        "from the cache. Something on the way alters files: check any proxy and HF_ENDPOINT."
+        "from the cache. Something on the way alters files: check any proxy and HF_ENDPOINT.",
+        code="altered-download",
     )
 
 
-def _card(name: str, repository: str, model: TimmModel, trunk: nn.Module) -> Card:
+def _similar_names(repository: str) -> str:
+    """Return timm's names that are similar to this one, as a sentence; "" if timm has the name itself."""
+    owner, _, name = repository.partition("/")
+    known = timm.list_pretrained()
+    if owner != "timm" or name in known:
+        return ""
+    tags = [candidate for candidate in known if candidate.partition(".")[0] == name]
+    return f" timm has {name} as {', '.join(tags[:5])}." if tags else nearest(name, known)
+
+
+def _baseline_card(name: str, repository: str, model: TimmModel, trunk: nn.Module) -> Card:
     curated = baselines().get(name)
     about = curated.description if curated else f"timm's {model.architecture} {model.tag}".strip()
     return Card(
@@ -136,129 +148,6 @@ def _card(name: str, repository: str, model: TimmModel, trunk: nn.Module) -> Car
     )
 
 
-def _write(folder: Path, card: Card, trunk: nn.Module) -> Card:
-    files = save_network(Network(trunk, nn.ModuleDict()), card, folder)
-    card = dataclasses.replace(card, files={name: sha256_of(folder / name) for name in files})
-    card.write(folder)
-    write_golden(folder, card, draw_images(), open_model(folder, card, device="cpu")[0])
-    return card
-
-
-def _versions() -> dict[str, str]:
-    return {"timm": version("timm"), "torch": torch.__version__, "dml-zoo": version("dml-zoo")}
-
-
-PROJECTION_HEAD = "projection"
-
-
-def read_projection(folder: Path, card: Card) -> tuple[nn.Linear, Card]:
-    """The projection of the baseline in `folder`, from the Hub's cache, and the card of the very tower it belongs to.
-
-    OpenAI's first models were trained with QuickGELU (Radford et al. 2021, released code); timm's architecture of the
-    plain name has GELU, so that the card names the other one. Raises `UsageError` for a backbone that has no such
-    projection, and `HubError` where its weights cannot be had.
-    """
-    kind = f"{card.architecture}.{card.dataset}"
-    known = timm.models.get_pretrained_cfg(card.architecture)
-    if "clip" not in kind or "_ft_" in kind or known is None or not isinstance(known.classifier, str):
-        raise UsageError(
-            f"{card.name} ({kind}) has no projection into a space of texts. CLIP's image towers have one; SigLIP's "
-            "need none, and take a text tower as they are (zoo text-tower)."
-        )
-    state = read_state(_weights(folder, card))
-    weight, bias = (state.get(f"{known.classifier}.{part}") for part in ("weight", "bias"))
-    if weight is None:
-        raise UsageError(f"the published weights of {card.name} lack {known.classifier}.weight, their projection.")
-    layer = nn.Linear(weight.shape[1], weight.shape[0])
-    with torch.no_grad():
-        layer.weight.copy_(weight)
-        layer.bias.copy_(torch.zeros(len(weight)) if bias is None else bias)
-    return layer, dataclasses.replace(card, architecture=_as_trained(card))
-
-
-def projected(card: Card, dim: int) -> Card:
-    about = f"{card.description} With its own projection into the space of its texts."
-    return dataclasses.replace(card, dim=dim, heads=(Head(PROJECTION_HEAD, dim),), description=about.strip())
-
-
-def _weights(folder: Path, card: Card) -> Path:
-    try:
-        made_of = read_json(folder / "recipe.json")["baseline"]
-        repository, commit = str(made_of["repository"]), str(made_of["commit"])
-    except (OSError, ValueError, KeyError, TypeError):
-        why = "is no public backbone as it came from the Hub, so that its projection is lost."
-        raise UsageError(f"{card.name} {why}") from None
-    return fetch_file(repository, commit, WEIGHTS_FILE, "")
-
-
-def _as_trained(card: Card) -> str:
-    """timm keeps beside an architecture the one with the activation that the weights were trained with."""
-    try:
-        known = timm.models.get_pretrained_cfg(f"{card.architecture}.{card.dataset}")
-    except RuntimeError:  # a tag that there is not
-        known = None
-    quick = card.architecture.replace("_clip_", "_clip_quickgelu_")
-    wanted = known is not None and "quickgelu" in str(known.notes).lower() and timm.is_model(quick)
-    return quick if wanted else card.architecture
-
-
-SMALLEST = 1e-9
-"""The least variance along a direction, as a share of the largest, for it to be more than rounding of float32."""
-
-BLOCK = 2048
-"""Rows that are held in float64 at a time."""
-
-
-def fit_whitening(features: np.ndarray, dim: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """weight float32 [dim, f] and bias float32 [dim]: features [n, f] @ weight.T + bias have mean 0 and covariance 1.
-
-    The `dim` directions of largest variance (default: all f), each divided by its standard deviation over the n rows
-    (n - 1 degrees of freedom). Computed in float64, a block of rows at a time. Whitening before retrieval: Jégou &
-    Chum 2012, Negative Evidences and Co-occurrences in Image Retrieval: the Benefit of PCA and Whitening, section 3.
-
-    Raises `UsageError` where the rows do not vary along that many directions.
-    """
-    count, width = features.shape
-    wanted = width if dim is None else dim
-    if not 1 <= wanted <= width:
-        raise UsageError(f"the features have {width} numbers, so whitening keeps 1 to {width} of them, not {wanted}.")
-    mean, covariance = _moments(features)
-    variances, directions = np.linalg.eigh(covariance)
-    varied = int((variances > SMALLEST * max(variances[-1], 1e-30)).sum()) if count > 1 else 0
-    if varied < wanted:
-        raise UsageError(
-            f"{count} images vary along {varied} directions, which is fewer than the {wanted} to be kept: give a "
-            "smaller --dim or more images."
-        )
-    chosen = directions[:, ::-1][:, :wanted] / np.sqrt(variances[::-1][:wanted])
-    # Eigenvectors have no sign of their own; a rule makes the same one everywhere.
-    chosen *= np.sign(chosen[np.abs(chosen).argmax(0), np.arange(wanted)])
-    return chosen.T.astype(np.float32), (-mean @ chosen).astype(np.float32)
-
-
-def _moments(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The rows' mean [f] and covariance [f, f], float64; zeros where there are too few rows."""
-    count, width = features.shape
-    mean, scatter = np.zeros(width), np.zeros((width, width))
-    for rows in _blocks(features):
-        if not np.isfinite(rows).all():
-            raise UsageError("some features are not finite; whitening cannot be fitted on them.")
-        mean += rows.sum(0) / count
-    # A second pass, because the sum of squares less the square of the sum loses the small variances.
-    for rows in _blocks(features):
-        rows -= mean
-        scatter += rows.T @ rows
-    return mean, scatter / max(count - 1, 1)
-
-
-def _blocks(features: np.ndarray) -> Iterator[np.ndarray]:
-    for start in range(0, len(features), BLOCK):
-        yield features[start : start + BLOCK].astype(np.float64)
-
-
-WHITENING_HEAD = "whitening"
-
-
 def save_baseline(
     source: Path,
     name: str,
@@ -271,40 +160,59 @@ def save_baseline(
     joint: bool = False,
     unreadable: dict[int, ImageError] | None = None,
 ) -> Card:
-    """Write the model in `source` to the local zoo as `name`; its card.
+    """Write the baseline in `source` to the local zoo as `name`.
 
-    images: PCA whitening is fitted on their pooled features, and kept as a linear head of `dim` numbers (default: as
-    many as there are features). Without images the weights are copied as they are. size: of the input in pixels,
-    instead of the backbone's own; position embeddings are resampled as timm does it. joint: keep the backbone's own
-    projection, as CLIP's have it, into the space that images share with texts, as its head. unreadable: where it is
-    given, images that cannot be read are left out and put into it, by their place.
+    Args:
+        source: Model folder of a plain backbone.
+        name: The new name.
+        images: Images on whose pooled features PCA whitening is fitted, which becomes the head; without them the
+            weights are only copied.
+        dim: Dimensions that whitening keeps; by default all.
+        size: Side of the input in pixels instead of the backbone's; timm resamples position embeddings.
+        batch_size: Images per batch.
+        progress: Show a progress bar.
+        device: As in `zoo.models.torch_runtime.choose_device`.
+        joint: Keep the backbone's own projection into the space that images share with texts (CLIP) as the head.
+        unreadable: If given, images that cannot be read are left out and stored here by their index.
 
-    Raises `UsageError` for a name that is taken or no name, for a model that has heads of its own, for a size that it
-    cannot have, and where the images do not determine `dim` directions; `ImageError` for an image that cannot be read,
-    or where none can.
+    Returns:
+        The card of the new folder.
+
+    Raises:
+        UsageError: `bad-model-name`, `name-taken`, `has-heads`, `bad-size`, `dim-without-images`, `joint-whitening`,
+            `no-projection`, or what `fit_whitening` raises.
+        ImageError: An image cannot be read, or with `unreadable` none can.
     """
-    out = paths.local_models() / _free(name)
+    out = paths.local_models() / _check_name(name)
     card = read_card(source)
     if card.heads:
-        raise UsageError(f"{card.name} has heads of its own; only a plain backbone is saved or whitened by this.")
+        raise UsageError(f"{card.name} has heads; only a plain backbone can be saved or whitened.", code="has-heads")
     if images is None and dim is not None:
-        raise UsageError("a dimension is chosen by whitening, so it needs images to fit that on: --whiten DIR.")
+        raise UsageError(
+            "whitening chooses the dimension, so --dim needs images to fit it on: --whiten DIR.",
+            code="dim-without-images",
+        )
     if images is not None and joint:
-        raise UsageError("texts know nothing of whitening; take either the joint space of images and texts, or that.")
+        raise UsageError(
+            "whitened images leave the space of the texts. Choose either --joint or whitening.", code="joint-whitening"
+        )
     check_files(source, card)
-    own_head, card = read_projection(source, card) if joint else (None, card)
+    projection, card = read_projection(source, card) if joint else (None, card)
     network = load_network(card, source)
     if size is not None:
-        network, card = _resized(network, card, size)
+        network, card = _resize(network, card, size)
     if images is not None:
         features = pooled_features(network, card, images, batch_size, progress, device, unreadable)
-        head = _whitening(features, dim)
-        network = Network(network.trunk, nn.ModuleDict({WHITENING_HEAD: head})).eval()
-        card = _whitened(card, head.out_features, len(features))
-    if own_head is not None:
-        network = Network(network.trunk, nn.ModuleDict({PROJECTION_HEAD: own_head})).eval()
-        card = projected(card, own_head.out_features)
-    return _write_whitened(out, network, dataclasses.replace(card, name=name, text=None), source)
+        weight, bias = fit_whitening(features, dim)
+        head = _linear(torch.from_numpy(weight), torch.from_numpy(bias))
+        about = f"PCA whitening to {len(weight)}, fitted on {len(features)} images."
+        network, card = _with_head(network, card, WHITENING_HEAD, head, about)
+    if projection is not None:
+        about = "With its own projection into the space of its texts."
+        network, card = _with_head(network, card, PROJECTION_HEAD, projection, about)
+    record = {"baseline": read_card(source).identity, "date": datetime.now(UTC).date().isoformat()}
+    card = dataclasses.replace(card, name=name, text=None)
+    return _write_folder(out, network.cpu(), card, read_golden(source)[0], record)
 
 
 def pooled_features(
@@ -316,7 +224,10 @@ def pooled_features(
     device: str | None = None,
     unreadable: dict[int, ImageError] | None = None,
 ) -> np.ndarray:
-    """What the trunk gives before any head or normalisation, float32 [n, f]. unreadable: as in `save_as`."""
+    """Return the trunk's features float32 [n, f], before any head or normalisation.
+
+    The arguments are those of `save_baseline`.
+    """
     from tqdm.auto import tqdm
 
     run = open_trunk(network, card, device)
@@ -326,59 +237,177 @@ def pooled_features(
             rows.append(run(pixels))
             bar.update(len(pixels))
     if unreadable and not rows:
-        raise ImageError(none_readable_message(len(unreadable), next(iter(unreadable.values()))))
+        raise ImageError(none_readable_message(len(unreadable), next(iter(unreadable.values()))), code="none-readable")
     return np.concatenate(rows) if rows else np.empty((0, feature_count(network.trunk)), np.float32)
 
 
-def _free(name: str) -> str:
+def _check_name(name: str) -> str:
     if not MODEL_NAME.fullmatch(name):
-        raise UsageError(f"a model's name has lower-case letters, digits, '.', '_' and '-' only, not {name!r}.")
+        raise UsageError(
+            f"a model's name has lower-case letters, digits, '.', '_' and '-' only, not {name!r}.",
+            code="bad-model-name",
+        )
     if (paths.local_models() / name).exists():
         raise UsageError(
-            f"there is a model {name} in the local zoo ({paths.local_models()}) already; choose another name."
+            f"the local zoo ({paths.local_models()}) already has a model {name}; choose another name.",
+            code="name-taken",
         )
     return name
 
 
-def _resized(network: Network, card: Card, size: int) -> tuple[Network, Card]:
-    """The network for images of another size, and its card."""
+def _resize(network: Network, card: Card, size: int) -> tuple[Network, Card]:
+    """Return the network for images of another size, and its card."""
     old = card.preprocessing
     try:
-        how = dataclasses.replace(old, crop=size, resize=round(size * old.resize / old.crop))
+        preprocessing = dataclasses.replace(old, crop=size, resize=round(size * old.resize / old.crop))
         fixed = bool(network.trunk.pretrained_cfg.get("fixed_input_size"))  # type: ignore[operator, union-attr]
         args = {**card.architecture_args, **({"img_size": size} if fixed else {})}
         weights = Weights(cpu_state(network.trunk), {}, card.name)
-        trunk = build_trunk(card.architecture, how.channels, args, weights)
+        trunk = build_trunk(card.architecture, preprocessing.channels, args, weights)
     except (CardError, RecipeError) as error:
-        raise UsageError(f"{card.name} cannot take images of --size {size}: {error}") from None
+        raise UsageError(f"{card.name} cannot take images of --size {size}: {error}", code="bad-size") from None
     about = f"{card.description} For images of {size} instead of {old.crop} pixels."
     return Network(trunk, nn.ModuleDict()).eval(), dataclasses.replace(
-        card, preprocessing=how, architecture_args=args, description=about.strip()
+        card, preprocessing=preprocessing, architecture_args=args, description=about.strip()
     )
 
 
-def _whitening(features: np.ndarray, dim: int | None) -> nn.Linear:
-    weight, bias = fit_whitening(features, dim)
-    head = nn.Linear(weight.shape[1], weight.shape[0])
-    with torch.no_grad():
-        head.weight.copy_(torch.from_numpy(weight))
-        head.bias.copy_(torch.from_numpy(bias))
-    return head
+def _with_head(network: Network, card: Card, name: str, head: nn.Linear, about: str) -> tuple[Network, Card]:
+    """Return the network with one head, and its card."""
+    dim, description = head.out_features, f"{card.description} {about}".strip()
+    card = dataclasses.replace(card, dim=dim, heads=(Head(name, dim),), description=description)
+    return Network(network.trunk, nn.ModuleDict({name: head})).eval(), card
 
 
-def _whitened(card: Card, dim: int, images: int) -> Card:
-    about = f"{card.description} PCA whitening to {dim}, fitted on {images} images."
-    return dataclasses.replace(card, dim=dim, heads=(Head(WHITENING_HEAD, dim),), description=about.strip())
+def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
+    layer = nn.Linear(weight.shape[1], weight.shape[0])
+    layer.load_state_dict({"weight": weight, "bias": bias})
+    return layer
 
 
-def _write_whitened(out: Path, network: Network, card: Card, source: Path) -> Card:
-    pictures, _ = read_golden(source)
-    made_of = read_card(source).identity
+def _write_folder(
+    out: Path, network: Network, card: Card, golden_images: Sequence[np.ndarray], record: Mapping[str, Any]
+) -> Card:
+    """Write a model folder with golden embeddings and recipe.json; return the card with the files' hashes."""
     with atomic_folder(out) as folder:
-        weights = save_network(network.cpu(), card, folder)
-        card = dataclasses.replace(card, files={file: sha256_of(folder / file) for file in weights})
+        files = save_network(network, card, folder)
+        card = dataclasses.replace(card, files={name: sha256_of(folder / name) for name in files})
         card.write(folder)
-        today = datetime.now(UTC).date().isoformat()
-        write_json(folder / "recipe.json", {"model": card.identity, "baseline": made_of, "date": today})
-        write_golden(folder, card, pictures, open_model(folder, card, device="cpu")[0])
+        write_golden(folder, card, golden_images, open_model(folder, card, device="cpu")[0])
+        write_json(folder / "recipe.json", {"model": card.identity, **record})
     return card
+
+
+def read_projection(folder: Path, card: Card) -> tuple[nn.Linear, Card]:
+    """Read the projection of a CLIP baseline from the Hub's cache.
+
+    OpenAI's first models were trained with QuickGELU (Radford et al. 2021, released code), but timm's plain
+    architecture name has GELU; the returned card therefore names the QuickGELU architecture.
+
+    Returns:
+        The projection as a linear layer, and the card of the tower that it belongs to.
+
+    Raises:
+        UsageError: `no-projection` for a backbone without a projection.
+        HubError: The weights are not available.
+    """
+    kind = f"{card.architecture}.{card.dataset}"
+    known = timm.models.get_pretrained_cfg(card.architecture)
+    if "clip" not in kind or "_ft_" in kind or known is None or not isinstance(known.classifier, str):
+        raise UsageError(
+            f"{card.name} ({kind}) has no projection into a space of texts. CLIP's image towers have one; SigLIP's do "
+            "not need one and take a text tower directly (zoo text-tower).",
+            code="no-projection",
+        )
+    state = read_state(_published_weights(folder, card))
+    weight, bias = (state.get(f"{known.classifier}.{part}") for part in ("weight", "bias"))
+    if weight is None:
+        raise UsageError(
+            f"the published weights of {card.name} lack {known.classifier}.weight, their projection.",
+            code="no-projection",
+        )
+    layer = _linear(weight, torch.zeros(len(weight)) if bias is None else bias)
+    return layer, dataclasses.replace(card, architecture=_trained_architecture(card))
+
+
+def _published_weights(folder: Path, card: Card) -> Path:
+    try:
+        origin = read_json(folder / "recipe.json")["baseline"]
+        repository, commit = str(origin["repository"]), str(origin["commit"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UsageError(
+            f"{card.name} is not an unchanged public backbone of the Hub; its projection was not kept.",
+            code="no-projection",
+        ) from None
+    return fetch_file(repository, commit, WEIGHTS_FILE, "")
+
+
+def _trained_architecture(card: Card) -> str:
+    """Return timm's architecture with the activation that the weights were trained with."""
+    try:
+        known = timm.models.get_pretrained_cfg(f"{card.architecture}.{card.dataset}")
+    except RuntimeError:  # an unknown tag
+        known = None
+    quick = card.architecture.replace("_clip_", "_clip_quickgelu_")
+    is_quick = known is not None and "quickgelu" in str(known.notes).lower() and timm.is_model(quick)
+    return quick if is_quick else card.architecture
+
+
+def fit_whitening(features: np.ndarray, dim: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Fit PCA whitening: features @ weight.T + bias have mean 0 and covariance 1.
+
+    Keeps the directions of largest variance, each divided by its standard deviation (n - 1 degrees of freedom).
+    Computed in float64, one block of rows at a time. Whitening before retrieval: Jégou & Chum 2012, Negative Evidences
+    and Co-occurrences in Image Retrieval: the Benefit of PCA and Whitening, section 3.
+
+    Args:
+        features: [n, f].
+        dim: Number of directions; by default all f.
+
+    Returns:
+        weight float32 [dim, f] and bias float32 [dim].
+
+    Raises:
+        UsageError: `bad-dim` for a dimension outside 1 to f, `too-few-directions` if the rows vary along fewer
+            directions, `not-finite` for features that are not finite.
+    """
+    count, width = features.shape
+    wanted = width if dim is None else dim
+    if not 1 <= wanted <= width:
+        raise UsageError(
+            f"the features have {width} numbers, so whitening keeps 1 to {width} of them, not {wanted}.",
+            code="bad-dim",
+        )
+    mean, covariance = _moments(features)
+    variances, directions = np.linalg.eigh(covariance)
+    varied = int((variances > SMALLEST * max(variances[-1], 1e-30)).sum()) if count > 1 else 0
+    if varied < wanted:
+        raise UsageError(
+            f"{count} images vary along {varied} directions, fewer than the {wanted} to be kept. Give a smaller --dim "
+            "or more images.",
+            code="too-few-directions",
+        )
+    chosen = directions[:, ::-1][:, :wanted] / np.sqrt(variances[::-1][:wanted])
+    # The sign of an eigenvector is arbitrary; this rule gives the same sign on every machine.
+    chosen *= np.sign(chosen[np.abs(chosen).argmax(0), np.arange(wanted)])
+    return chosen.T.astype(np.float32), (-mean @ chosen).astype(np.float32)
+
+
+def _moments(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows' mean [f] and covariance [f, f], float64; zeros for too few rows."""
+    count, width = features.shape
+    mean, scatter = np.zeros(width), np.zeros((width, width))
+    for rows in _blocks(features):
+        if not np.isfinite(rows).all():
+            raise UsageError("some features are not finite; whitening cannot be fitted on them.", code="not-finite")
+        mean += rows.sum(0) / count
+    # A second pass, because the sum of squares minus the square of the sum loses the small variances.
+    for rows in _blocks(features):
+        rows -= mean
+        scatter += rows.T @ rows
+    return mean, scatter / max(count - 1, 1)
+
+
+def _blocks(features: np.ndarray) -> Iterator[np.ndarray]:
+    for start in range(0, len(features), BLOCK):
+        yield features[start : start + BLOCK].astype(np.float64)

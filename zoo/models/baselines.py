@@ -1,10 +1,6 @@
-"""Public backbones by short name; timm config -> card.
+"""Baselines: public pretrained backbones by short name (`baselines.toml`), and any other timm model of the Hub.
 
-Plain pretrained backbones as models: a dozen by short names, and any timm model of the Hub by its repository.
-
-`baselines.toml` holds the short names. `zoo.models.baseline_folder` makes a model folder of one on its first use.
-
-timm's config.json: the architecture that it names, and its eval transform as our preprocessing.
+`zoo.models.baseline_folder` makes a model folder of a baseline on its first use.
 """
 
 from __future__ import annotations
@@ -27,17 +23,20 @@ BASELINES_FILE = Path(__file__).parent / "baselines.toml"
 PRETRAINED = "pretrained"
 """The method of every baseline, in cards and lists."""
 
-
 SCORE_SOURCES = "the papers of our recipes, DINOv2's and MIEB's results; others may print some"
-"""Where published retrieval scores of public backbones were looked for."""
+"""Sources that were searched for published retrieval scores of public backbones."""
 
 
 @dataclass(frozen=True)
 class PublicTextTower:
-    """A published text tower: the Hub's repository and its files, and what `zoo text-tower` is to be told of it.
+    """Published text tower on the Hub, and the options of `zoo text-tower` for it.
 
-    padding: the padding token's text, "" where the tokenizer says it. joint: whether the images' embeddings lie in the
-    texts' space only with the backbone's own projection (`zoo baseline --joint`).
+    Attributes:
+        graph: Name of the ONNX graph in the repository.
+        length: Number of tokens.
+        padding: Text of the padding token; "" if the tokenizer defines it.
+        joint: True if image embeddings share the texts' space only with the backbone's projection
+            (`zoo baseline --joint`).
     """
 
     repository: str
@@ -51,10 +50,13 @@ class PublicTextTower:
 
 @dataclass(frozen=True)
 class Baseline:
-    """A public backbone: its repository on the Hub is timm/`timm`. size: of the input in pixels.
+    """Public backbone in the repository timm/`timm` of the Hub.
 
-    scores: published retrieval scores, each a mapping with dataset, metric, value (a fraction) and source. text: where
-    its text tower is published as an ONNX graph with a tokenizer; None where it has none.
+    Attributes:
+        timm: timm's name of the architecture and tag.
+        size: Side of the input, in pixels.
+        scores: Published retrieval scores: dataset, metric, value (a fraction) and source of each.
+        text: Its published text tower; None without one.
     """
 
     name: str
@@ -78,21 +80,21 @@ class Baseline:
 
     @property
     def dataset(self) -> str:
-        """What it was trained on, as timm's tag says it."""
+        """Return timm's tag, which names the training data."""
         return self.timm.partition(".")[2]
 
 
 @cache
 def baselines() -> dict[str, Baseline]:
-    """The curated baselines by short name."""
-    import tomllib  # most models are no baselines
+    """Return the curated baselines by short name."""
+    import tomllib  # only baselines need it
 
     rows = tomllib.loads(BASELINES_FILE.read_text(encoding="utf-8"))
     return {name: _baseline(name, row) for name, row in rows.items()}
 
 
 def repository_of(name: str) -> str | None:
-    """The Hub's repository that a short name, `timm/ID` or `hf-hub:timm/ID` means; None for all other names."""
+    """Return the Hub repository of a short name, `timm/ID` or `hf-hub:timm/ID`; None for all other names."""
     if name in baselines():
         return baselines()[name].repository
     repository = name.removeprefix("hf-hub:")
@@ -100,36 +102,36 @@ def repository_of(name: str) -> str | None:
 
 
 def short_name(repository: str) -> str:
-    """The model's name: the curated one, else `org--name` in what letters a card allows."""
+    """Return a repository's name as a model: the curated one, else `org--name` in letters that a card allows."""
     curated = {baseline.repository: name for name, baseline in baselines().items()}
     return curated.get(repository) or re.sub(r"[^a-z0-9._-]", "-", repository.lower().replace("/", "--"))
 
 
 def baselines_root() -> Path:
-    """Where the model folders of baselines lie once they were used."""
+    """Return the folder that holds the model folders of used baselines."""
     return paths.home() / "baselines"
 
 
 def folder_by_name(name: str) -> Path:
-    """Where the model folder of a baseline lies if it was used before, by any of its names; none has a revision."""
+    """Return the model folder of a baseline, by any of its names without a revision, if it was used before."""
     repository = repository_of(name) or (name.removeprefix("hf-hub:") if "/" in name else None)
     return folder_of_repository(repository) if repository else baselines_root() / name
 
 
 def folder_of_repository(repository: str, commit: str | None = None) -> Path:
-    """Where the model folder of a repository lies, or is to be made: its own, also where short names are alike."""
+    """Return the model folder of a repository, existing or not; equal short names get different folders."""
     name = short_name(repository) + (f"--{commit[:12]}" if commit else "")
     folder = baselines_root() / name
-    if not (folder / "card.json").is_file() or _is_of(folder, repository, commit):
+    if not (folder / "card.json").is_file() or _is_made_of(folder, repository, commit):
         return folder
     return baselines_root() / f"{name}--{hashlib.sha256(f'{repository}@{commit}'.encode()).hexdigest()[:12]}"
 
 
-def _is_of(folder: Path, repository: str, commit: str | None) -> bool:
-    """Whether the folder was made of that repository and, where one is given, commit."""
+def _is_made_of(folder: Path, repository: str, commit: str | None) -> bool:
+    """Return whether a folder was made of the repository and, if given, of the commit."""
     try:
-        made_of = read_json(folder / "recipe.json")["baseline"]
-        return made_of["repository"] == repository and commit in (None, made_of["commit"])
+        origin = read_json(folder / "recipe.json")["baseline"]
+        return origin["repository"] == repository and commit in (None, origin["commit"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -142,7 +144,13 @@ def _baseline(name: str, row: dict[str, Any]) -> Baseline:
 
 @dataclass(frozen=True)
 class TimmModel:
-    """What a config.json of timm says. tag: of the weights; remark: where our preprocessing departs from timm's."""
+    """timm model, as its config.json describes it.
+
+    Attributes:
+        args: Arguments of the architecture.
+        tag: Tag of the weights.
+        remark: Difference between our preprocessing and timm's; "" without one.
+    """
 
     architecture: str
     args: Mapping[str, Any]
@@ -153,29 +161,38 @@ class TimmModel:
 
 
 def read_timm_config(path: Path) -> TimmModel:
-    """A model from timm's config.json. Raises `ModelFolderError` where it is not one, or none that takes one square."""
+    """Read timm's config.json.
+
+    Raises:
+        ModelFolderError: `bad-config` for another kind of file, `unsupported-input` for images that this zoo cannot
+            prepare, such as rectangles.
+    """
     try:
         values = read_json(path)
         architecture, about = values["architecture"], values.get("pretrained_cfg", values)
         args = dict(values.get("model_args") or {})
-        how, remark = _preprocessing(about)
+        preprocessing, remark = _preprocessing(about)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, ZeroDivisionError) as error:
-        raise ModelFolderError(f"{path} is not a config.json as timm writes it ({error!r}).") from None
+        raise ModelFolderError(
+            f"{path} is not a config.json as timm writes it ({error!r}).", code="bad-config"
+        ) from None
     except CardError as error:
-        raise ModelFolderError(f"{path} asks for images that this zoo does not make: {error}") from None
+        raise ModelFolderError(
+            f"{path} requires images that this zoo cannot prepare: {error}", code="unsupported-input"
+        ) from None
     # The trunk has no classifier, and its channels follow from the preprocessing.
     args = {key: value for key, value in args.items() if key not in ("num_classes", "in_chans")}
     tag = str(about.get("tag") or "")
-    return TimmModel(str(architecture), args, how, tag, str(about.get("license") or "unknown"), remark)
+    return TimmModel(str(architecture), args, preprocessing, tag, str(about.get("license") or "unknown"), remark)
 
 
 def _preprocessing(about: Mapping[str, Any]) -> tuple[Preprocessing, str]:
-    """timm's transform for evaluation (`timm.data.create_transform`), and where ours departs from it."""
+    """Return timm's transform for evaluation (`timm.data.create_transform`) as ours, and a remark on the difference."""
     channels, height, width = (int(number) for number in about["input_size"])
     if height != width or channels not in (1, 3):
         raise CardError(f"it takes {height} x {width} pixels of {channels} channel(s); expected a square, 1 or 3.")
     crop_pct = float(about.get("crop_pct") or 0.875)
-    how = Preprocessing(
+    preprocessing = Preprocessing(
         resize=max(width, math.floor(width / crop_pct)),
         crop=width,
         mode="L" if channels == 1 else "RGB",
@@ -184,4 +201,5 @@ def _preprocessing(about: Mapping[str, Any]) -> tuple[Preprocessing, str]:
         std=tuple(float(value) for value in about["std"]),
     )
     mode = about.get("crop_mode") or "center"
-    return how, "" if mode == "center" else f"timm prepares images by {mode!r}; here the centre square is taken."
+    remark = "" if mode == "center" else f"timm prepares images by {mode!r}; here the centre square is taken."
+    return preprocessing, remark

@@ -1,9 +1,4 @@
-"""Card.json: schema, migrations, references to parents.
-
-The card of a model: what it is, what it expects and what its files must hash to (`card.json`).
-
-By which recipe a model was trained, and what was changed in it, as recipe.json says.
-"""
+"""Card of a model (card.json): its facts, its preprocessing, the SHA-256 of its files, and its origin."""
 
 from __future__ import annotations
 
@@ -22,16 +17,18 @@ from zoo.files import read_json, read_object, write_json
 from zoo.paths import without_paths
 
 SCHEMA = 3
-"""The version of the model folder's layout that this package writes. Older ones load, newer ones are refused.
+"""Version of the model folder's layout that this package writes. Older ones load, newer ones are refused.
 
-1: without `needs`. 2: with it. 3: with `text`, for a model that has a text tower.
+2 added `needs`. 3 added `text`, for a model with a text tower.
 """
 
 NEEDS = {1: "0.1.0", 2: "0.2.0", 3: "0.3.0"}
-"""Schema -> the first dml-zoo that reads it. Every card says its own, so that an older one can name what to install:
-a new schema takes a new version of the package."""
+"""Schema -> the first dml-zoo that reads it. Cards store it, so that an older dml-zoo names the version to install.
 
-KINDS = {
+A new schema takes a new version of the package.
+"""
+
+_KINDS = {
     "int": "a whole number, as 64",
     "str": 'a text in quotes, as "margin"',
     "bool": "true or false",
@@ -40,19 +37,19 @@ KINDS = {
     "Mapping[str, str]": 'an object of texts, as {"model.safetensors": "SHA-256"}',
     "Mapping[str, Any]": 'an object, as {"widths": [16, 32]}',
 }
-"""What a field of a card takes, by its annotation."""
+"""Annotation of a card's field -> description of the values that it takes."""
 
 MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 HEAD_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
-"""Without dots: in the names of weights they part a module from what it holds."""
+"""Names without dots, which separate a module from its parameters in the names of weights."""
 
 LARGEST_DIM = 65_536
-"""Of an embedding. A card that says more would have memory asked for that no machine has."""
+"""Largest dimension of an embedding. A larger one in a card would request memory that no machine has."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """A linear map from the trunk's pooled features to `dim` numbers, normalised to unit length."""
+    """Linear map from the trunk's pooled features to `dim` numbers, normalised to unit length."""
 
     name: str
     dim: int
@@ -61,15 +58,16 @@ class Head:
         if not HEAD_NAME.fullmatch(self.name) or not 1 <= self.dim <= LARGEST_DIM:
             raise CardError(
                 "a head needs a name of lower-case letters, digits, '_' and '-' and a dim from 1 to "
-                f"{LARGEST_DIM}, not {self.name!r} and {self.dim!r}."
+                f"{LARGEST_DIM}, not {self.name!r} and {self.dim!r}.",
+                code="bad-heads",
             )
 
 
 def heads_problem(heads: Sequence[Head]) -> str | None:
-    """What is wrong with heads that are fine each by itself; None where nothing is."""
+    """Return why heads do not go together, though each is valid; None if they do."""
     names = [head.name for head in heads]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        return f"several heads are called {twice[0]!r}; each needs a name of its own."
+    if duplicates := sorted({name for name in names if names.count(name) > 1}):
+        return f"several heads are called {duplicates[0]!r}; each needs its own name."
     if (dim := sum(head.dim for head in heads)) > LARGEST_DIM:
         return f"the heads' dims add up to {dim}; an embedding has at most {LARGEST_DIM} numbers."
     return None
@@ -77,9 +75,12 @@ def heads_problem(heads: Sequence[Head]) -> str | None:
 
 @dataclass(frozen=True)
 class TextSettings:
-    """How a text becomes the text tower's tokens: at most `length` of them, filled up to `length` with `padding`.
+    """Tokenisation of the text tower.
 
-    padding: a token's id. lowercase: whether the text is put into small letters first.
+    Attributes:
+        length: Number of tokens; longer texts are cut, shorter ones padded.
+        padding: Id of the padding token.
+        lowercase: True if the text is lowercased first.
     """
 
     length: int
@@ -89,17 +90,22 @@ class TextSettings:
     def __post_init__(self) -> None:
         if not 1 <= self.length <= 65536 or self.padding < 0:
             raise CardError(
-                f"text needs a length of 1 to 65536 and a token's id, got {self.length} and {self.padding}."
+                f"text needs a length of 1 to 65536 and a token's id, got {self.length} and {self.padding}.",
+                code="bad-text",
             )
 
 
 @dataclass(frozen=True)
 class Card:
-    """What a model folder says of itself.
+    """Description of a model, as its folder's card.json stores it.
 
     The embedding is the concatenation of the heads' unit vectors, normalised again; without heads it is the
-    trunk's pooled features, normalised. `files` maps each weight file to its SHA-256. `text`: of the text tower, None
-    where there is none. `needs`: the first version of dml-zoo that reads this card.
+    trunk's pooled features, normalised.
+
+    Attributes:
+        files: Weight file -> SHA-256.
+        text: Tokenisation of the text tower; None without one.
+        needs: The first version of dml-zoo that reads this card.
     """
 
     name: str
@@ -121,20 +127,27 @@ class Card:
 
     def __post_init__(self) -> None:
         if not MODEL_NAME.fullmatch(self.name):
-            raise CardError(f"the model name {self.name!r} may hold lower-case letters, digits, '.', '_' and '-' only.")
-        if why := heads_problem(self.heads):
-            raise CardError(f"card of {self.name!r}: {why}")
+            raise CardError(
+                f"the model name {self.name!r} may hold lower-case letters, digits, '.', '_' and '-' only.",
+                code="bad-name",
+            )
+        if problem := heads_problem(self.heads):
+            raise CardError(f"card of {self.name!r}: {problem}", code="bad-heads")
         if not 1 <= self.dim <= LARGEST_DIM:
-            raise CardError(f"card of {self.name!r}: dim is {self.dim}, expected 1 to {LARGEST_DIM}.")
-        if self.heads and self.dim != sum(head.dim for head in self.heads):
-            raise CardError(f"card of {self.name!r}: dim is {self.dim}, its heads' dims add up to another number.")
+            raise CardError(f"card of {self.name!r}: dim is {self.dim}, expected 1 to {LARGEST_DIM}.", code="bad-dim")
+        if self.heads and self.dim != (total := sum(head.dim for head in self.heads)):
+            raise CardError(
+                f"card of {self.name!r}: dim is {self.dim}, its heads' dims add up to {total}.", code="bad-dim"
+            )
         for file in self.files:
             if Path(file).is_absolute() or ".." in Path(file).parts:
-                raise CardError(f"card of {self.name!r} names a file outside the model folder: {file!r}.")
+                raise CardError(
+                    f"card of {self.name!r} names a file outside the model folder: {file!r}.", code="file-outside"
+                )
 
     @property
     def fingerprint(self) -> str:
-        """Equal for two models exactly when they give the same vectors: weights, architecture and preprocessing."""
+        """Return a hash of weights, architecture and preprocessing: equal for models that give equal vectors."""
         facts = {
             "architecture": self.architecture,
             "architecture_args": dict(self.architecture_args),
@@ -146,7 +159,7 @@ class Card:
 
     @property
     def identity(self) -> dict[str, str]:
-        """By what a record names the model that it is of, or that another one was made of."""
+        """Return the name and fingerprint by which records refer to this model."""
         return {"name": self.name, "fingerprint": self.fingerprint}
 
     def to_json(self) -> dict[str, Any]:
@@ -157,83 +170,92 @@ class Card:
 
 
 def read_card(folder: Path) -> Card:
-    """The card in a model folder. Raises `CardError` that names the file and what is wrong with it."""
+    """Return the card of a model folder.
+
+    Raises:
+        CardError: `no-card`, `unreadable-card`, or what `card_from_json` raises; the message names the file.
+    """
     path = folder / "card.json"
     try:
         values = read_json(path)
     except FileNotFoundError:
-        raise CardError(f"{folder} is no model folder: it has no card.json.") from None
+        raise CardError(f"{folder} is not a model folder: it has no card.json.", code="no-card") from None
     except (OSError, ValueError) as error:
-        raise CardError(f"{path} cannot be read as JSON: {error}.") from None
+        raise CardError(f"{path} cannot be read as JSON: {error}.", code="unreadable-card") from None
     try:
         return card_from_json(values)
     except CardError as error:
-        raise CardError(f"{path}: {error}") from None
+        raise CardError(f"{path}: {error}", code=error.code) from None
 
 
 def card_from_json(values: Any) -> Card:
-    """A card from parsed JSON; unknown, missing and mistyped keys are named."""
+    """Build a card from parsed JSON.
+
+    Raises:
+        CardError: `bad-schema`, `newer-schema`, `unknown-key`, `missing-key`, `bad-type`, or a value that `Card`,
+            `Head`, `TextSettings` or `Preprocessing` refuses.
+    """
     if not isinstance(values, dict):
-        raise CardError("a card is a JSON object.")
+        raise CardError("a card is a JSON object.", code="bad-type")
     schema = values.get("schema")
     if not isinstance(schema, int) or schema < 1:
-        raise CardError("the card has no schema number.")
+        raise CardError("the card has no schema number.", code="bad-schema")
     if schema > SCHEMA:
-        raise CardError(_too_new(schema, values.get("needs")))
+        raise CardError(_upgrade_advice(schema, values.get("needs")), code="newer-schema")
     heads = values.get("heads", [])
     if not isinstance(heads, list):
-        raise CardError("heads must be a list.")
-    fields = _upgraded(values, schema)
+        raise CardError("heads must be a list.", code="bad-type")
+    fields = _migrate(values, schema)
     fields["preprocessing"] = _build(Preprocessing, values.get("preprocessing"), "preprocessing")
     fields["heads"] = tuple(_build(Head, head, "heads") for head in heads)
     fields["text"] = None if fields.get("text") is None else _build(TextSettings, fields["text"], "text")
     return _build(Card, fields, "card")
 
 
-def _upgraded(values: dict[str, Any], schema: int) -> dict[str, Any]:
-    """The same card in today's schema. Each version differs from the one before by what its line here says."""
+def _migrate(values: dict[str, Any], schema: int) -> dict[str, Any]:
+    """Return the card in today's schema; every version so far only added a key."""
     fields = dict(values)
     for key, since in (("needs", 2), ("text", 3)):
         if schema < since and key in fields:
-            raise CardError(f"card has an unknown key {key!r}: schema {schema} had none.")
+            raise CardError(f"card has an unknown key {key!r} for its schema {schema}.", code="unknown-key")
     return {**fields, "needs": NEEDS[SCHEMA], "schema": SCHEMA}
 
 
-def _too_new(schema: int, needs: Any) -> str:
-    # The text goes into a command that people copy, so it is nothing but a version.
+def _upgrade_advice(schema: int, needs: Any) -> str:
+    # The value goes into a command that people copy, so only a version is accepted.
     known = isinstance(needs, str) and re.fullmatch(r"\d+(\.\d+){1,3}", needs)
     wanted = f"It needs dml-zoo {needs} or newer: " if known else ""
     install = f"pip install 'dml-zoo>={needs}'" if known else "pip install -U dml-zoo"
     return (
         f"the card has schema {schema}; this version of dml-zoo reads up to {SCHEMA}. Upgrade. {wanted}{install}; a "
-        "version that is on no index yet is the repository's main branch: git pull in a clone of it, pip install ."
+        "version that is not on an index yet is the repository's main branch: git pull in a clone of it, pip install ."
     )
 
 
 def _build(cls: type[Any], values: Any, where: str) -> Any:
     if not isinstance(values, dict):
-        raise CardError(f"{where} must be a JSON object.")
+        raise CardError(f"{where} must be a JSON object.", code="bad-type")
     fields = {f.name: f for f in dataclasses.fields(cls)}
     for key in values:
         if key not in fields:
-            raise CardError(f"{where} has an unknown key {key!r}.{nearest(key, fields)}")
+            raise CardError(f"{where} has an unknown key {key!r}.{nearest(key, fields)}", code="unknown-key")
     required = {
         name
         for name, f in fields.items()
         if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
     }
     if absent := required - values.keys():
-        raise CardError(f"{where} lacks {', '.join(sorted(absent))}.")
+        raise CardError(f"{where} lacks {', '.join(sorted(absent))}.", code="missing-key")
     tuples = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
     for key, value in tuples.items():
-        if not _fits(value, str(fields[key].type)):
-            kind = KINDS.get(str(fields[key].type), str(fields[key].type))
-            raise CardError(f"{where}.{key} must be {kind}, not {values[key]!r}.")
+        if not _matches(value, str(fields[key].type)):
+            kind = _KINDS.get(str(fields[key].type), str(fields[key].type))
+            raise CardError(f"{where}.{key} must be {kind}, not {values[key]!r}.", code="bad-type")
     return cls(**tuples)
 
 
-def _fits(value: Any, annotation: str) -> bool:
-    """Whether a JSON value is of the kind that a field's annotation names."""
+def _matches(value: Any, annotation: str) -> bool:
+    """Return whether a JSON value matches the annotation of a field."""
     if annotation == "int":
         return isinstance(value, int) and not isinstance(value, bool)
     if annotation in ("str", "bool"):
@@ -251,9 +273,11 @@ def _fits(value: Any, annotation: str) -> bool:
 
 @dataclass(frozen=True)
 class Origin:
-    """recipe: its name; None for a model that no recipe was to make. changed: setting -> value, as `--set` takes them.
+    """Recipe of a model and the changes to it, by which published scores are compared with the model's.
 
-    Whoever sets a paper's number beside a model looks it up by `recipe`, and tells `changed` with it.
+    Attributes:
+        recipe: Name of the recipe; None for a model without one.
+        changed: setting -> value, as `--set` takes them.
     """
 
     recipe: str | None
@@ -261,19 +285,17 @@ class Origin:
 
     @property
     def words(self) -> str:
-        """ "changed: schedule.epochs=1", on one line; "" where nothing was. Of paths the last part, as pages are shown
-        to others."""
+        """Return "changed: schedule.epochs=1" on one line, or "" without changes; paths are cut to their last part."""
         if not self.changed:
             return ""
-        told = ", ".join(f"{key}={_value(without_paths(value))}" for key, value in self.changed.items())
-        return f"changed: {' '.join(told.split())}"
+        settings = ", ".join(f"{key}={_as_text(without_paths(value))}" for key, value in self.changed.items())
+        return f"changed: {' '.join(settings.split())}"
 
 
 def read_origin(folder: Path, name: str) -> Origin:
-    """The origin of the model `name` in a folder.
+    """Return the origin of the model `name` in a folder.
 
-    Folders from before this was recorded have nothing but their name to go by, and so has one whose recipe.json cannot
-    be read.
+    The name stands for the recipe in older folders, which do not record it, and where recipe.json cannot be read.
     """
     record = read_object(folder / "recipe.json")
     if "origin" not in record:
@@ -282,5 +304,5 @@ def read_origin(folder: Path, name: str) -> Origin:
     return Origin(recipe if isinstance(recipe, str) else None, changed if isinstance(changed, dict) else {})
 
 
-def _value(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)

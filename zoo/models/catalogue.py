@@ -1,4 +1,4 @@
-"""What is known of one model, from whatever is at hand: its folder, its recipe, or the list of public baselines."""
+"""Catalogue: `ModelInfo` of every known model, from its folder, its recipe or the list of public baselines."""
 
 from __future__ import annotations
 
@@ -26,22 +26,25 @@ from zoo.models.registry import cached_folder, exists, looks_like_path, model_fo
 from zoo.models.results import read_results
 
 STATUSES = {"shipped": "shipped", "trained": "trained here", "hub": "on the Hub", "recipe": "recipe only"}
-"""Status, and how it is put for people. hub: in the Hub's cache, or a public backbone that timm hosts there."""
-
+"""Status -> text for people. hub: in the Hub's cache, or a public backbone that timm hosts there."""
 
 NETWORK_SETTINGS = ("backbone.architecture", "backbone.args", "heads", "preprocessing.mode", "members")
-"""Settings that decide how many parameters there are."""
+"""Settings that decide the number of parameters."""
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """One line of `zoo list`. `status`: a key of `STATUSES`.
+    """Facts about one model, a row of `zoo list`.
 
-    folder, card: None where no file of it is on this machine. results: own measurements, as in results.json.
-    published: scores that papers print for it: source, dataset, metric, value (a fraction), dim. parameters: of the
-    network; None where it is not known without loading. facts: what else its recipe or the baselines' list says.
-    origin: the recipe that it was trained by, to which `published` belongs, and what was changed in it. copied: the
-    folder is a copy in the local zoo, as `zoo export` makes it of a model that is shipped or of the Hub.
+    Attributes:
+        status: A key of `STATUSES`.
+        folder: The model folder; None, as `card`, if this machine has no file of the model.
+        results: Own measurements, as in results.json.
+        published: Scores that papers print for it: source, dataset, metric, value (a fraction), dim.
+        parameters: Number of the network's parameters; None if it is not known without loading.
+        facts: Further facts of its recipe or of the list of baselines.
+        origin: The recipe that it was trained by, to which `published` belongs, and the changes to it.
+        copied: True for a copy in the local zoo of a shipped model or a model of the Hub, as `zoo export` makes it.
     """
 
     name: str
@@ -60,23 +63,22 @@ class ModelInfo:
     copied: bool = False
 
     @property
-    def standing(self) -> str:
-        """The status for people."""
+    def status_text(self) -> str:
+        """Return the status for people."""
         return STATUSES[self.status] + (", exported here" if self.copied else "")
 
     @property
-    def papers_recall(self) -> dict[str, float]:
-        """R@1 by data set, the first that a paper prints: on the model's own; of a public backbone, which was trained
-        on none of them, on all that there are."""
-        printed: dict[str, float] = {}
+    def published_recall(self) -> dict[str, float]:
+        """Return the first published R@1 by data set: on the model's own, or all for a public backbone."""
+        recall: dict[str, float] = {}
         for score in self.published:
             if score["metric"] == "recall_at_1" and (self.method == PRETRAINED or score["dataset"] == self.dataset):
-                printed.setdefault(score["dataset"], score["value"])
-        return printed
+                recall.setdefault(score["dataset"], score["value"])
+        return recall
 
     @property
     def size(self) -> int | None:
-        """Bytes of the model folder's files; None where there is none."""
+        """Return the bytes of the model folder's files; None without a folder."""
         return sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file()) if self.folder else None
 
     def to_json(self) -> dict[str, Any]:
@@ -91,25 +93,90 @@ class ModelInfo:
         return facts
 
 
-def info_from_folder(
-    folder: Path,
-    status: str,
-    recipes: Mapping[str, Mapping[str, Any]],
-    repository: str | None = None,
-    copied: bool = False,
-) -> ModelInfo:
-    """A model that has a folder. repository: the name that loads it, where it lies in the Hub's cache. copied: as in
-    `ModelInfo`.
+def list_models(
+    method: str | None = None, backbone: str | None = None, dataset: str | None = None, status: str | None = None
+) -> list[ModelInfo]:
+    """Return every known model, sorted by name: trained here, shipped, on the Hub, or a recipe without a model yet.
 
-    Raises `ModelFolderError` where its card or its results cannot be read.
+    The filters are exact.
+
+    Raises:
+        UsageError: `unknown-method` (or -backbone, -dataset, -status) for a value that no model has; the message has
+            the nearest values.
     """
+    models = _known_models()
+    filters = {"method": method, "backbone": backbone, "dataset": dataset, "status": status}
+    for fact, value in filters.items():
+        if value is None:
+            continue
+        check_text(fact, value)
+        known = sorted({getattr(model, fact) for model in models} | (set(STATUSES) if fact == "status" else set()))
+        if value not in known:
+            hint = name_hint(value, known) or f" The nearest is {get_close_matches(value, known, 1, 0)[0]!r}."
+            raise UsageError(f"no model has the {fact} {value!r}.{hint} All models: zoo list", code=f"unknown-{fact}")
+    return [m for m in models if all(v is None or getattr(m, k) == v for k, v in filters.items())]
+
+
+def info(name: str) -> ModelInfo:
+    """Return the facts about a model, by name or path; about a timm model on the Hub after its first use here.
+
+    Raises:
+        ModelNotFoundError: `no-model`; the message names the nearest models.
+        UsageError: `bad-model-name`.
+    """
+    name = model_text(name)
+    if (folder := cached_folder(name)) is not None:
+        return _folder_info(folder)
+    if name in recipes():
+        return _recipe_info(name, recipes()[name])
+    repository = repository_of(name)
+    for baseline in baselines().values():
+        if baseline.repository == repository:
+            return _baseline_info(baseline)
+    hint = architecture_hint(name) or name_hint(name, known_names())
+    advice = _hub_advice(name, repository) if _is_hub_name(name) else ""
+    raise ModelNotFoundError(f"there is no model {name!r}.{hint}{advice} All names: zoo list", code="no-model")
+
+
+def known_names() -> list[str]:
+    """Return the names of all known models, sorted."""
+    return [model.name for model in _known_models()]
+
+
+def damaged_folders() -> dict[Path, str]:
+    """Return the model folders on this machine that cannot be listed, and the error of each."""
+    errors = {}
+    for folder in model_folders():
+        try:
+            _folder_info(folder)
+        except ModelFolderError as error:
+            errors[folder] = str(error)
+    return errors
+
+
+def _known_models() -> list[ModelInfo]:
+    """Return every known model, sorted by name; a folder on this machine replaces a recipe or baseline."""
+    models = {name: _recipe_info(name, row) for name, row in recipes().items()}
+    models |= {name: _baseline_info(baseline) for name, baseline in baselines().items()}
+    for folder in model_folders():
+        try:
+            model = _folder_info(folder)
+        except ModelFolderError:
+            continue  # a damaged folder must not hide the others; `damaged_folders` names it
+        models[model.name] = model
+    return sorted(models.values(), key=lambda model: model.name)
+
+
+def _folder_info(folder: Path) -> ModelInfo:
+    """Return the facts about a model folder. Raises `ModelFolderError` if its card or results cannot be read."""
     card = read_card(folder)
-    name = repository or _place_name(folder) or card.name
+    original_status = _original_status(folder)
+    name = cached_model_name(folder) or _local_name(folder) or card.name
     origin = read_origin(folder, card.name)
-    listed = baselines().get(name) if card.method == PRETRAINED else None
+    baseline = baselines().get(name) if card.method == PRETRAINED else None
     return ModelInfo(
         name,
-        status,
+        original_status or _status(folder),
         card.dim,
         card.method,
         card.backbone,
@@ -117,34 +184,61 @@ def info_from_folder(
         folder,
         card,
         read_results(folder),
-        list(map(dict, listed.scores)) if listed else published_scores(origin.recipe),
-        listed.parameters if listed else _parameters(origin, recipes),
-        origin=origin if origin.recipe in recipes else Origin(None),
-        copied=copied,
+        list(map(dict, baseline.scores)) if baseline else _published_scores(origin.recipe),
+        baseline.parameters if baseline else _parameters(origin),
+        origin=origin if origin.recipe in recipes() else Origin(None),
+        copied=original_status is not None,
     )
 
 
-def _parameters(origin: Origin, recipes: Mapping[str, Mapping[str, Any]]) -> int | None:
-    """Of the recipe's network, unless another one was made of it."""
-    if any(key.startswith(NETWORK_SETTINGS) for key in origin.changed):
-        return None
-    known: Mapping[str, Any] = recipes.get(origin.recipe or "", {})
-    return known.get("parameters")
-
-
-def _place_name(folder: Path) -> str | None:
-    """The name of a folder among the models, by which a copy is loaded; elsewhere a folder's name is nothing."""
+def _local_name(folder: Path) -> str | None:
+    """Return the name of a folder of the local zoo or of the shipped models, which loads it; None elsewhere."""
     for root in (paths.SHIPPED, paths.local_models()):
         if folder.is_relative_to(root):
             return folder.relative_to(root).as_posix()
     return None
 
 
-def info_from_recipe(name: str, row: Mapping[str, Any]) -> ModelInfo:
-    """A model that nobody has trained here, as recipes.json has it."""
+def _parameters(origin: Origin) -> int | None:
+    """Return the number of parameters of the recipe's network; None if a change replaced the network."""
+    if any(key.startswith(NETWORK_SETTINGS) for key in origin.changed):
+        return None
+    row: Mapping[str, Any] = recipes().get(origin.recipe or "", {})
+    return row.get("parameters")
+
+
+def _status(folder: Path) -> str:
+    if folder.parent.name == "snapshots":
+        return "hub"
+    return {paths.SHIPPED: "shipped", baselines_root(): "hub"}.get(folder.parent, "trained")
+
+
+def _original_status(folder: Path) -> str | None:
+    """Return the status of the model that a folder of the local zoo is a copy of; None if it is not a copy."""
+    if not folder.is_relative_to(paths.local_models()):
+        return None
+    name = folder.relative_to(paths.local_models()).as_posix()
+    if "/" in name:  # org/name; models trained here have no such name
+        return "hub"
+    if _same_model(folder, paths.SHIPPED / name):
+        return "shipped"
+    # Models of `hub.organisation()` have bare names, like models that are trained here.
+    same_name = (cached for cached in cached_models() if cached_model_name(cached) == name)
+    return "hub" if any(_same_model(folder, cached) for cached in same_name) else None
+
+
+def _same_model(folder: Path, other: Path) -> bool:
+    """Return whether both folders hold the same model."""
+    try:
+        return exists(other / "card.json") and read_card(other).fingerprint == read_card(folder).fingerprint
+    except ModelFolderError:
+        return False
+
+
+def _recipe_info(name: str, row: Mapping[str, Any]) -> ModelInfo:
+    """Return the facts about a recipe without a model, from its row of recipes.json."""
     facts = dict(row)
     dim, method, backbone, dataset = (facts.pop(key) for key in ("dim", "method", "backbone", "dataset"))
-    parameters, published = facts.pop("parameters", None), published_scores(name)
     return ModelInfo(
         name,
         "recipe",
@@ -152,20 +246,20 @@ def info_from_recipe(name: str, row: Mapping[str, Any]) -> ModelInfo:
         method,
         backbone,
         dataset,
-        published=published,
-        parameters=parameters,
+        published=_published_scores(name),
+        parameters=facts.pop("parameters", None),
         facts=facts,
         origin=Origin(name),
     )
 
 
-def info_from_baseline(baseline: Baseline) -> ModelInfo:
-    """A public backbone that was not used here yet."""
+def _baseline_info(baseline: Baseline) -> ModelInfo:
+    """Return the facts about a public backbone that was not used on this machine yet."""
     facts = {
         "description": f"{baseline.description}: pooled features, not trained further.",
         "architecture": baseline.backbone,
         "input": f"RGB, {baseline.size} pixels",
-        **({"text": _text(baseline.text)} if baseline.text else {}),
+        **({"text": _text_tower_note(baseline.text)} if baseline.text else {}),
         "licence": baseline.licence,
         **({} if baseline.scores else {"published scores": f"none in {SCORE_SOURCES}"}),
         "sources": [baseline.source, f"https://huggingface.co/{baseline.repository}"],
@@ -183,13 +277,13 @@ def info_from_baseline(baseline: Baseline) -> ModelInfo:
     )
 
 
-def _text(public: PublicTextTower) -> str:
-    joint = ", for the backbone with its own projection (zoo baseline --joint)" if public.joint else ""
-    return f"{public.graph} and {public.tokenizer} of https://huggingface.co/{public.repository}{joint}: zoo text-tower"
+def _text_tower_note(text: PublicTextTower) -> str:
+    joint = ", for the backbone with its own projection (zoo baseline --joint)" if text.joint else ""
+    return f"{text.graph} and {text.tokenizer} of https://huggingface.co/{text.repository}{joint}: zoo text-tower"
 
 
-def published_scores(recipe: str | None) -> list[dict[str, Any]]:
-    """The papers' scores of the model that a recipe is to make again."""
+def _published_scores(recipe: str | None) -> list[dict[str, Any]]:
+    """Return the papers' test scores of the model that a recipe reproduces."""
     return [] if recipe is None else list(_scores_of(recipe))
 
 
@@ -202,135 +296,27 @@ def _scores_of(recipe: str) -> Iterator[dict[str, Any]]:
                 yield {**facts, "source": source}
 
 
-def list_models(
-    method: str | None = None, backbone: str | None = None, dataset: str | None = None, status: str | None = None
-) -> list[ModelInfo]:
-    """Return every known model, sorted by name: trained here, shipped, on the Hub, or a recipe without a model yet.
-
-    Filters are exact. Raises `UsageError`, with the nearest ones, for a value that no model has.
-    """
-    models = _models()
-    wanted = {"method": method, "backbone": backbone, "dataset": dataset, "status": status}
-    for fact, value in wanted.items():
-        known = sorted({getattr(model, fact) for model in models} | (set(STATUSES) if fact == "status" else set()))
-        if value is None:
-            continue
-        check_text(fact, value)
-        if value not in known:
-            hint = name_hint(value, known) or f" The nearest is {get_close_matches(value, known, 1, 0)[0]!r}."
-            raise UsageError(f"no model has the {fact} {value!r}.{hint} All models: zoo list")
-    return [m for m in models if all(v is None or getattr(m, k) == v for k, v in wanted.items())]
-
-
-def info(name: str) -> ModelInfo:
-    """Return what is known of a model, by name or path; of a timm model on the Hub after its first use here.
-
-    Raises `ModelNotFoundError` with the nearest names, `UsageError` for a value that cannot be a name.
-    """
-    name = model_text(name)
-    if (folder := cached_folder(name)) is not None:
-        return _described(folder)
-    if name in recipes():
-        return info_from_recipe(name, recipes()[name])
-    repository = repository_of(name)
-    for baseline in baselines().values():
-        if baseline.repository == repository:
-            return info_from_baseline(baseline)
-    advice = _advice(name, repository) if _is_of_the_hub(name) else ""
-    raise ModelNotFoundError(
-        f"there is no model {name!r} here.{architecture_hint(name) or name_hint(name, known_names())}{advice} "
-        "All names: zoo list"
-    )
-
-
-def _is_of_the_hub(name: str) -> bool:
+def _is_hub_name(name: str) -> bool:
     return name.removeprefix("hf-hub:").count("/") == 1 and not looks_like_path(name)
 
 
-def _advice(name: str, repository: str | None) -> str:
-    """What to do about a name of the Hub of which nothing is on this machine."""
+def _hub_advice(name: str, repository: str | None) -> str:
+    """Return advice about a Hub name of which this machine has no file."""
     if repository is not None:
-        return f" Nothing of it is here; if timm has a model of that name on the Hub, zoo.load({name!r}) fetches it."
-    return f" It is not in the Hub's cache; if the Hub has it, zoo.load({name!r}) fetches it, and then this is known."
-
-
-def known_names() -> list[str]:
-    """Return the names of all known models, sorted."""
-    return [model.name for model in _models()]
-
-
-def _models() -> list[ModelInfo]:
-    """Every known model by name; what has a folder here comes before what could be had."""
-    models = {name: info_from_recipe(name, row) for name, row in recipes().items()}
-    models |= {name: info_from_baseline(baseline) for name, baseline in baselines().items()}
-    for folder in model_folders():
-        try:
-            model = _described(folder)
-        except ModelFolderError:
-            continue  # a damaged folder must not hide the others; `damaged` names it
-        models[model.name] = model
-    return sorted(models.values(), key=lambda model: model.name)
-
-
-def damaged_folders() -> dict[Path, str]:
-    """The model folders on this machine that cannot be listed, and what is wrong with each."""
-    found = {}
-    for folder in model_folders():
-        try:
-            _described(folder)
-        except ModelFolderError as error:
-            found[folder] = str(error)
-    return found
-
-
-def _described(folder: Path) -> ModelInfo:
-    copied_from = _copied_from(folder)
-    return info_from_folder(
-        folder, copied_from or _status(folder), recipes(), cached_model_name(folder), copied_from is not None
-    )
-
-
-def _status(folder: Path) -> str:
-    if folder.parent.name == "snapshots":
-        return "hub"
-    return {paths.SHIPPED: "shipped", baselines_root(): "hub"}.get(folder.parent, "trained")
-
-
-def _copied_from(folder: Path) -> str | None:
-    """The status of the model that a folder of the local zoo is a copy of, as `zoo export` makes it; None of others."""
-    if not folder.is_relative_to(paths.local_models()):
-        return None
-    name = folder.relative_to(paths.local_models()).as_posix()
-    if "/" in name:  # org/name; what is trained has no such name
-        return "hub"
-    if _are_same(folder, paths.SHIPPED / name):
-        return "shipped"
-    # Models of `hub.organisation()` have bare names, as what is trained here has.
-    return (
-        "hub"
-        if any(_are_same(folder, cached) for cached in cached_models() if cached_model_name(cached) == name)
-        else None
-    )
-
-
-def _are_same(folder: Path, other: Path) -> bool:
-    """Whether both hold the same model; False for a folder that holds none."""
-    try:
-        return exists(other / "card.json") and read_card(other).fingerprint == read_card(folder).fingerprint
-    except ModelFolderError:
-        return False
+        return f" This machine has no file of it; if timm has such a model on the Hub, zoo.load({name!r}) fetches it."
+    return f" It is not in the Hub's cache; if the Hub has it, zoo.load({name!r}) fetches it. Then info describes it."
 
 
 def name_hint(name: str, known: list[str]) -> str:
-    """Return the known names that begin with `name`, else the nearest ones, as a sentence; "" for none."""
-    begun = [each for each in known if each.startswith(name.lower())] if name else []
-    if not begun:
+    """Return the known names that begin with `name`, else the nearest ones, as a sentence; "" if there are none."""
+    matches = [candidate for candidate in known if candidate.startswith(name.lower())] if name else []
+    if not matches:
         return nearest(name, known) or nearest(name.lower(), known)
-    more = f" and {len(begun) - 5} more" if len(begun) > 5 else ""
-    return f" It is the beginning of {', '.join(begun[:5])}{more}."
+    more = f" and {len(matches) - 5} more" if len(matches) > 5 else ""
+    return f" It is the beginning of {', '.join(matches[:5])}{more}."
 
 
 def architecture_hint(name: str) -> str:
-    """Return the public backbones of an architecture (timm's name) as a sentence; "" for none."""
-    found = [f"{each.name} ({each.repository})" for each in baselines().values() if each.backbone == name.lower()]
-    return f" Public backbones of that architecture: {', '.join(found)}." if found else ""
+    """Return the public backbones of an architecture (timm's name) as a sentence; "" if there are none."""
+    matches = [f"{b.name} ({b.repository})" for b in baselines().values() if b.backbone == name.lower()]
+    return f" Public backbones of that architecture: {', '.join(matches)}." if matches else ""

@@ -1,4 +1,4 @@
-"""Golden images: a few undecoded pictures and their embeddings, which prove a model folder after any move."""
+"""Golden images: a few decoded images with their embeddings, which prove a model folder after any move."""
 
 from __future__ import annotations
 
@@ -17,13 +17,20 @@ from zoo.models.card import Card
 GOLDEN_FILE = "golden.safetensors"
 
 LENGTH_TOLERANCE = 1e-3
-"""How far from 1 the length of a golden embedding may be: float16 arithmetic rounds by less."""
+"""The largest allowed distance of an embedding's length from 1; float16 arithmetic rounds by less."""
 
 
 def write_golden(
     folder: Path, card: Card, images: Sequence[np.ndarray], run: Callable[[np.ndarray], np.ndarray]
 ) -> None:
-    """Store images (uint8 [H, W, 3], before preprocessing) with the embeddings that `run` gives them."""
+    """Store images with the embeddings that a model gives them.
+
+    Args:
+        folder: The model folder.
+        card: Its card.
+        images: uint8 [H, W, 3] each, before preprocessing.
+        run: Maps preprocessed pixels uint8 [n, h, w, c] to embeddings float32 [n, dim].
+    """
     pixels = np.stack([to_pixels(image, card.preprocessing) for image in images])
     tensors = {f"image_{i}": np.ascontiguousarray(image) for i, image in enumerate(images)}
     with atomic_path(folder / GOLDEN_FILE) as temporary:
@@ -31,27 +38,31 @@ def write_golden(
 
 
 def draw_images(count: int = 4, seed: int = 0) -> list[np.ndarray]:
-    """Drawn pictures uint8 [H, W, 3] of several shapes, for models that come without images."""
-    draw = np.random.default_rng(seed)
-    return [_picture(160 + 32 * (i % 3), 192 - 16 * (i % 2), draw) for i in range(count)]
+    """Return drawn images uint8 [H, W, 3] of several shapes, for models that come without images."""
+    random = np.random.default_rng(seed)
+    return [_draw_image(160 + 32 * (i % 3), 192 - 16 * (i % 2), random) for i in range(count)]
 
 
-def _picture(width: int, height: int, draw: np.random.Generator) -> np.ndarray:
-    corners = draw.integers(0, 256, (2, 2, 3), dtype=np.uint8)
+def _draw_image(width: int, height: int, random: np.random.Generator) -> np.ndarray:
+    corners = random.integers(0, 256, (2, 2, 3), dtype=np.uint8)
     image = Image.fromarray(corners).resize((width, height), Image.Resampling.BILINEAR)
     pen = ImageDraw.Draw(image)
     for _ in range(12):
-        (x, y), size = draw.uniform(0, (width, height)), draw.uniform(6, 40)
-        pen.ellipse((x - size, y - size, x + size, y + size), fill=tuple(int(v) for v in draw.integers(0, 256, 3)))
-    noise = draw.normal(0, 6, (height, width, 3))
+        (x, y), size = random.uniform(0, (width, height)), random.uniform(6, 40)
+        pen.ellipse((x - size, y - size, x + size, y + size), fill=tuple(int(v) for v in random.integers(0, 256, 3)))
+    noise = random.normal(0, 6, (height, width, 3))
     return np.clip(np.asarray(image) + noise, 0, 255).astype(np.uint8)
 
 
 def read_golden(folder: Path) -> tuple[list[np.ndarray], np.ndarray]:
-    """The images and their embeddings float32 [n, dim], n >= 1, rows of unit length.
+    """Return the golden images and their embeddings.
 
-    Raises `ModelFolderError` where the file is missing, cut or holds anything else: it proves a model, so that what
-    would let any model pass is refused.
+    Returns:
+        At least one image, uint8 [H, W, 3] or [H, W], and embeddings float32 [n, dim] of unit length.
+
+    Raises:
+        ModelFolderError: `golden-unreadable` for a file that is missing or cut, `golden-invalid` for contents that
+            would let any model pass.
     """
     path = folder / GOLDEN_FILE
     try:
@@ -59,23 +70,27 @@ def read_golden(folder: Path) -> tuple[list[np.ndarray], np.ndarray]:
         embeddings = tensors.pop("embeddings")
         images = [tensors[f"image_{i}"] for i in range(len(tensors))]
     except Exception as error:  # safetensors raises its own type
-        raise ModelFolderError(f"{path} cannot be read: {error}") from None
-    if why := _wrong_images(images) or _wrong_rows(embeddings, len(images)):
-        raise ModelFolderError(f"{path} proves nothing: {why} Get the model folder anew.")
+        raise ModelFolderError(f"{path} cannot be read: {error}", code="golden-unreadable") from None
+    if problem := _image_problem(images) or _embedding_problem(embeddings, len(images)):
+        raise ModelFolderError(
+            f"{path} proves nothing: {problem} Download the model folder again.", code="golden-invalid"
+        )
     return images, embeddings
 
 
-def _wrong_images(images: Sequence[np.ndarray]) -> str:
+def _image_problem(images: Sequence[np.ndarray]) -> str:
     if not images:
-        return "it holds no image, expected at least one."
-    odd = [i for i, image in enumerate(images) if image.dtype != np.uint8 or image.ndim not in (2, 3) or not image.size]
-    return f"image_{odd[0]} is no picture, expected uint8 [h, w, 3]." if odd else ""
+        return "it holds no images, expected at least one."
+    for i, image in enumerate(images):
+        if image.dtype != np.uint8 or image.ndim not in (2, 3) or not image.size:
+            return f"image_{i} is {image.dtype} {list(image.shape)}, expected uint8 [h, w, 3]."
+    return ""
 
 
-def _wrong_rows(embeddings: np.ndarray, count: int) -> str:
+def _embedding_problem(embeddings: np.ndarray, count: int) -> str:
     if embeddings.dtype != np.float32 or embeddings.ndim != 2 or len(embeddings) != count:
-        got = f"{embeddings.dtype} {list(embeddings.shape)}"
-        return f"its embeddings are {got}, expected float32 [{count}, dim], one row an image."
+        actual = f"{embeddings.dtype} {list(embeddings.shape)}"
+        return f"its embeddings are {actual}, expected float32 [{count}, dim], one row per image."
     length = np.linalg.norm(embeddings.astype(np.float64), axis=1)
     unit = np.abs(length - 1) <= LENGTH_TOLERANCE  # false for NaN
-    return "" if unit.all() else f"embedding {int(np.argmin(unit))} is not of unit length, or not finite."
+    return "" if unit.all() else f"embedding {int(np.argmin(unit))} is not of unit length or not finite."

@@ -1,11 +1,4 @@
-"""Zoo.load and Embedder.
-
-What `zoo.load` returns: images in, unit vectors out, the same for every runtime.
-
-`zoo.load`: from a name to a model that embeds.
-
-`zoo.baseline`: a public backbone under a name of one's own, from Python. Torch is loaded last.
-"""
+"""Loading: from a model's name or path to its folder, and to an `Embedder` that runs it. Torch is imported last."""
 
 from __future__ import annotations
 
@@ -29,6 +22,7 @@ from zoo.errors import (
     HubError,
     HubUnreachableError,
     ImageError,
+    MissingDependencyError,
     ModelFolderError,
     ModelNotFoundError,
     UsageError,
@@ -47,10 +41,12 @@ from zoo.paths import is_folder
 if TYPE_CHECKING:
     from zoo.models.text_tower import TextTower
 
+RUNTIMES = ("torch", "onnx")
+
 
 @dataclass(frozen=True)
 class Embedder:
-    """A loaded model. `run` maps pixels uint8 [n, crop, crop, channels] to unit rows float32 [n, dim]."""
+    """Loaded model. `run` maps pixels uint8 [n, crop, crop, channels] to unit rows float32 [n, dim]."""
 
     card: Card
     folder: Path
@@ -70,51 +66,73 @@ class Embedder:
     def embed(
         self, images: ImageLike | Iterable[ImageLike], batch_size: int = 64, progress: bool = False
     ) -> np.ndarray:
-        """Unit embeddings, float32 [n, dim], of paths, file bytes, PIL images or uint8 arrays [H, W(, C)].
+        """Embed images.
 
-        A single image gives one row; an array of four dimensions is a batch of images. Iterators are consumed batch
-        by batch. Raises `ImageError` naming the first image that cannot be used.
+        Args:
+            images: Paths, file bytes, PIL images, uint8 arrays [H, W] or [H, W, C], or an iterable of these; an array
+                of four dimensions is a batch. Iterators are consumed batch by batch.
+            batch_size: Images per batch.
+            progress: Show a progress bar.
+
+        Returns:
+            Unit rows, float32 [n, dim]; one row for a single image.
+
+        Raises:
+            ImageError: An image cannot be used; the message names the first one.
+            UsageError: `bad-images` or `bad-batch-size`.
         """
         return self._embed(_as_iterable(images), batch_size, progress, None)
 
     def embed_readable(
         self, images: Iterable[ImageLike], batch_size: int = 64, progress: bool = False
     ) -> tuple[np.ndarray, dict[int, ImageError]]:
-        """As `embed`, of the images that can be read; and what is wrong with each of the others, by its place."""
+        """Embed the images that can be read; return their rows, and index -> error of the others."""
         unreadable: dict[int, ImageError] = {}
         return self._embed(_as_iterable(images), batch_size, progress, unreadable), unreadable
 
     def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
-        """Unit embeddings, float32 [n, dim], of preprocessed pixels, uint8 [n, crop, crop, channels].
+        """Embed preprocessed pixels uint8 [n, crop, crop, channels].
 
-        Raises `ModelFolderError` where the network gives others than the card says.
+        Returns:
+            Unit rows, float32 [n, dim].
+
+        Raises:
+            UsageError: `bad-pixels` for another shape or type.
+            ModelFolderError: `bad-dim` if the network's dimension is not the card's.
         """
         if pixels.dtype != np.uint8 or pixels.shape[1:] != self.preprocessing.shape:
             raise UsageError(
                 f"{self.card.name} takes uint8 pixels [n, {', '.join(map(str, self.preprocessing.shape))}], "
-                f"not {pixels.dtype} {list(pixels.shape)}."
+                f"not {pixels.dtype} {list(pixels.shape)}.",
+                code="bad-pixels",
             )
         rows = self.run(pixels)
         if rows.shape != (len(pixels), self.dim):
             raise ModelFolderError(
-                f"{self.card.name} gives {list(rows.shape)} for {len(pixels)} images, and its card says dim "
-                f"{self.dim}: it is of another network. Get the model folder anew from where it came from."
+                f"{self.card.name} gives {list(rows.shape)} for {len(pixels)} images, but its card says dim "
+                f"{self.dim}: it is the card of another network. Download the model folder again.",
+                code="bad-dim",
             )
         return rows
 
     @cached_property
     def text_tower(self) -> TextTower:
-        """Read on its first use. Raises `NoTextTowerError`, a `TextError`, where the model has none."""
+        """Return the text tower, opened on its first use. Raises `NoTextTowerError` for a model without one."""
         from zoo.models.text_tower import open_text_tower
 
         return open_text_tower(self.folder, self.card, self.device if self.runtime == "onnx" else None)
 
     def embed_text(self, texts: str | Iterable[str], batch_size: int = 64) -> np.ndarray:
-        """Unit embeddings, float32 [n, dim], of texts, in the space of the images'; one text gives one row.
+        """Embed texts in the space of the images.
 
-        What a text has beyond the tower's length (`card.text.length` tokens) is left out; `text_tower.tokens` says of
-        which. Raises `NoTextTowerError` where the model has no text tower, and `TextError` naming the first text that
-        is empty or no text.
+        Texts are cut to the tower's length (`card.text.length` tokens); `text_tower.tokens` tells which ones.
+
+        Returns:
+            Unit rows, float32 [n, dim]; one row for a single text.
+
+        Raises:
+            NoTextTowerError: The model has no text tower.
+            TextError: A text is empty or not text; the message has the number of the first one.
         """
         from zoo.models.text_tower import embed_texts
 
@@ -124,14 +142,14 @@ class Embedder:
         self, images: Iterable[ImageLike], batch_size: int, progress: bool, unreadable: dict[int, ImageError] | None
     ) -> np.ndarray:
         if batch_size < 1:
-            raise UsageError(f"batch_size must be at least 1, not {batch_size}.")
+            raise UsageError(f"batch_size must be at least 1, not {batch_size}.", code="bad-batch-size")
         rows = [self.embed_pixels(pixels) for pixels in self._batches(images, batch_size, progress, unreadable)]
         return np.concatenate(rows) if rows else np.empty((0, self.dim), np.float32)
 
     def _batches(
         self, images: Iterable[ImageLike], batch_size: int, progress: bool, unreadable: dict[int, ImageError] | None
     ) -> Iterable[np.ndarray]:
-        from zoo.data.decode import decode_batches  # Pillow is read while a graph is opened (zoo.models.load)
+        from zoo.data.decode import decode_batches  # Pillow is imported while a graph is opened
 
         total = len(images) if isinstance(images, Sized) else None
         source = decode_batches(images, self.preprocessing, batch_size, unreadable=unreadable)
@@ -143,9 +161,10 @@ class Embedder:
 def _as_iterable(images: ImageLike | Iterable[ImageLike]) -> Iterable[ImageLike]:
     if isinstance(images, str | os.PathLike) and is_folder(images):
         raise UsageError(
-            f"{os.fspath(images)!r} is a folder, and embed takes images: paths of image files, bytes, PIL images or "
-            "uint8 arrays. All images of a folder are embedded by: from zoo.data.folder import list_images; "
-            f"model.embed(list_images({os.fspath(images)!r}))"
+            f"{os.fspath(images)!r} is a folder, but embed takes images: paths of image files, bytes, PIL images or "
+            "uint8 arrays. To embed all images of a folder: from zoo.data.folder import list_images; "
+            f"model.embed(list_images({os.fspath(images)!r}))",
+            code="bad-images",
         )
     from PIL import Image
 
@@ -153,7 +172,9 @@ def _as_iterable(images: ImageLike | Iterable[ImageLike]) -> Iterable[ImageLike]
     if single or (isinstance(images, np.ndarray) and images.ndim < 4):
         return [cast("ImageLike", images)]
     if not isinstance(images, Iterable):
-        raise UsageError(f"embed takes images or an iterable of images, not {type(images).__name__}.")
+        raise UsageError(
+            f"embed takes images or an iterable of images, not {type(images).__name__}.", code="bad-images"
+        )
     return cast("Iterable[ImageLike]", images)
 
 
@@ -166,9 +187,6 @@ def _with_progress(source: Iterable[np.ndarray], total: int | None) -> Iterable[
             bar.update(len(pixels))
 
 
-RUNTIMES = ("torch", "onnx")
-
-
 def load(
     name_or_path: str | os.PathLike[str],
     runtime: str = "torch",
@@ -178,27 +196,36 @@ def load(
 ) -> Embedder:
     """Load a model by name or path.
 
-    runtime: "torch" (precision fp32, bf16, fp16) or "onnx" (fp32, fp16, int8, as exported), which needs no torch.
-    device: torch: cpu, cuda, cuda:N; onnx: cpu, cuda, tensorrt; by default the best that torch sees, or cpu for onnx.
-    revision: a branch, tag or commit of the Hub's repository. Without one a model that is in the Hub's cache is taken
-    from there; with a branch or tag the Hub is asked what it holds now.
+    A weight file is used only if it is inside the folder and its SHA-256 is the one in the card. Pickles are never
+    loaded.
 
-    A weight file is used only where the card lists it, its SHA-256 is the card's and it lies in the folder; pickles
-    never. Raises `ModelNotFoundError`, `ModelFolderError`, `HubError`, `UsageError` or `MissingDependencyError`.
+    Args:
+        name_or_path: As in `find_model`.
+        runtime: "torch", or "onnx", which needs no torch.
+        precision: torch: fp32, bf16 or fp16; onnx: fp32, fp16 or int8, as exported.
+        device: torch: cpu, cuda or cuda:N, by default the best that torch sees; onnx: cpu (default), cuda, cuda:N or
+            tensorrt.
+        revision: A branch, tag or commit of the Hub's repository. Without one the Hub's cache is used if it has the
+            model; with a branch or tag the Hub is asked for its current commit.
+
+    Raises:
+        ModelNotFoundError: What `find_model` raises.
+        ModelFolderError: The folder is incomplete, altered or contradicts its card.
+        HubError: The Hub does not provide the model.
+        UsageError: `unknown-runtime`, `unknown-precision`, `unknown-device`, `device-unavailable` and others.
+        MissingDependencyError: The runtime is not installed.
     """
     for name, value in (("runtime", runtime), ("precision", precision)):
         check_text(name, value)
     if runtime not in RUNTIMES:
-        raise UsageError(f"runtime is 'torch' or 'onnx', not {runtime!r}.{nearest(runtime, RUNTIMES)}")
+        hint = nearest(runtime, RUNTIMES)
+        raise UsageError(f"runtime is 'torch' or 'onnx', not {runtime!r}.{hint}", code="unknown-runtime")
     folder = find_model(name_or_path, revision)
     card = read_card(folder)
     check_config(folder, card)
-    run, where = (
-        _open_torch(folder, card, precision, device)
-        if runtime == "torch"
-        else _open_onnx(folder, card, precision, device)
-    )
-    return Embedder(card, folder, runtime, precision, where, run)
+    open_runtime = _open_torch if runtime == "torch" else _open_onnx
+    run, opened_device = open_runtime(folder, card, precision, device)
+    return Embedder(card, folder, runtime, precision, opened_device, run)
 
 
 def _open_torch(folder: Path, card: Card, precision: str, device: str | None):  # type: ignore[no-untyped-def]
@@ -207,14 +234,14 @@ def _open_torch(folder: Path, card: Card, precision: str, device: str | None):  
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "timm", "torchvision"):
             raise
-        hint = ". Or use ONNX Runtime, which needs none: runtime='onnx' (--runtime onnx)."
-        raise type(missing("torch", "train"))(f"{missing('torch', 'train')}{hint}") from None
+        hint = "Or use ONNX Runtime, which does not need torch: runtime='onnx' (--runtime onnx)."
+        raise MissingDependencyError(f"{missing('torch', 'train')}. {hint}") from None
     check_files(folder, card)
     return open_model(folder, card, precision, device)
 
 
-def _read_pillow() -> None:
-    """What turns images into pixels, and the usual formats, which Pillow reads at its first image otherwise."""
+def _import_pillow() -> None:
+    """Import Pillow and its usual formats, which would otherwise delay the first image."""
     import_module("zoo.data.images")
     import_module("PIL.Image").preinit()
 
@@ -223,11 +250,11 @@ def _open_onnx(folder: Path, card: Card, precision: str, device: str | None):  #
     from zoo.models.onnx_runtime import graph_file, open_graph
 
     name = graph_file(folder, card, precision)
-    # The file's hash takes about as long as opening it, and neither waits for the other; nor does Pillow, which embeds
-    # the first image. What is wrong with a file that is not the card's is that.
+    # Hashing the file takes about as long as opening it, so both run at once, as does the import of Pillow. The error
+    # of the hash takes precedence: `finally` raises it instead of the error of opening a damaged file.
     with ThreadPoolExecutor(1) as pool:
         checked = pool.submit(check_files, folder, card, [name])
-        pool.submit(_read_pillow)
+        pool.submit(_import_pillow)
         try:
             return open_graph(folder / name, card, device, precision)
         finally:
@@ -235,13 +262,21 @@ def _open_onnx(folder: Path, card: Card, precision: str, device: str | None):  #
 
 
 def find_model(name_or_path: str | os.PathLike[str], revision: str | None = None) -> Path:
-    """Return the folder of a model: a path, the local zoo, the shipped checkpoints, the Hub's cache or the Hub.
+    """Return the folder of a model.
 
-    It looks in this order. A public backbone (a short name of `zoo.models.baselines`, timm/ID, or another of timm's
-    models on the Hub) gets its folder on its first use, for which torch and timm must be installed. With `revision`
-    only the Hub is asked.
+    Looks in this order: a path, the local zoo, the shipped checkpoints, the Hub's cache, the Hub. A public backbone (a
+    short name of `zoo.models.baselines`, timm/ID, or another timm model on the Hub) gets its folder on the first use,
+    which needs torch and timm.
 
-    Raises `ModelNotFoundError` that says where it looked and what to run, `UsageError` for what no name can be.
+    Args:
+        name_or_path: Name, path, org/name[@revision] or timm/ID.
+        revision: A branch, tag or commit; then only the Hub is asked.
+
+    Raises:
+        ModelNotFoundError: `no-model-folder` for a path, `no-model` or `no-revision` for a name; the message says
+            where it looked and what to run.
+        HubError: The Hub does not provide a model with an organisation in its name.
+        UsageError: `bad-model-name`, or `path-with-revision`.
     """
     name = model_text(name_or_path)
     if revision is not None:
@@ -249,48 +284,49 @@ def find_model(name_or_path: str | os.PathLike[str], revision: str | None = None
         _check_no_path(name_or_path, name)
     if revision is None and (folder := local_folder(name)) is not None:
         return folder
-    base, _, at = name.partition("@")
-    if looks_like_path(name) or (revision is None and _is_something_else(name)):
-        raise ModelNotFoundError(_no_model_at(name))
+    base, _, tag = name.partition("@")
+    if looks_like_path(name) or (revision is None and _is_other_path(name)):
+        raise ModelNotFoundError(_no_folder_message(name), code="no-model-folder")
     if (public := repository_of(base)) is not None:
-        return _baseline_folder(public, revision or at or None)
+        return _baseline_folder(public, revision or tag or None)
     try:
         return download.snapshot(download.repository_id(name), revision)
     except download.NoModelFolderError:
-        if not _is_timm(download.repository_id(base), revision or at or None):
+        if not _is_timm(download.repository_id(base), revision or tag or None):
             raise
-        return _baseline_folder(download.repository_id(base), revision or at or None)
+        return _baseline_folder(download.repository_id(base), revision or tag or None)
     except (ModelNotFoundError, HubError) as error:
-        # A bare name may be a typing error; one with an organisation was meant for the Hub.
+        # A bare name may be a typing error; a name with an organisation is a repository of the Hub.
         if "/" in name:
             looked = f"there is no folder {name}, and " if revision is None else ""
             raise type(error)(f"{looked}{error}{_nearest_model(name)}", code=error.code) from None
-        raise ModelNotFoundError(
-            _not_found(name, error) if revision is None else _not_at_hub(name, revision, error)
-        ) from None
+        if revision is None:
+            raise ModelNotFoundError(_no_model_message(name, error), code="no-model") from None
+        raise ModelNotFoundError(_no_revision_message(name, revision, error), code="no-revision") from None
 
 
-def _check_no_path(given: str | os.PathLike[str], name: str) -> None:
-    """Raise `UsageError` for the path of a model folder, which is asked for at a revision."""
-    if (isinstance(given, os.PathLike) or looks_like_path(name)) and exists(paths.expand(name) / "card.json"):
+def _check_no_path(name_or_path: str | os.PathLike[str], name: str) -> None:
+    """Raise `UsageError` for the path of a model folder, which has no revisions."""
+    if (isinstance(name_or_path, os.PathLike) or looks_like_path(name)) and exists(paths.expand(name) / "card.json"):
         raise UsageError(
-            f"{name} is the path of a model folder, and a path has no revisions. Leave the revision out; or, to have "
-            "it from the Hub, give hf-hub:org/name."
+            f"{name} is the path of a model folder, and a path has no revisions. Omit the revision; or, to load from "
+            "the Hub, give hf-hub:org/name.",
+            code="path-with-revision",
         )
 
 
-def _is_something_else(name: str) -> bool:
-    """Whether a bare name is that of a folder or file here, and of nothing that the Hub is known to have."""
+def _is_other_path(name: str) -> bool:
+    """Return whether a bare name is that of a folder or file, and not of a known recipe or public backbone."""
     return bool(name) and name not in recipes() and repository_of(name) is None and exists(Path(name))
 
 
-def _no_model_at(name: str) -> str:
+def _no_folder_message(name: str) -> str:
     if not paths.is_folder(name):
-        what = "is a file; a model is a folder" if exists(paths.expand(name)) else "is not there"
-        return f"{name} {what}. A model folder holds card.json and model.safetensors, as zoo train writes them."
+        problem = "is a file; a model is a folder" if exists(paths.expand(name)) else "does not exist"
+        return f"{name} {problem}. A model folder holds card.json and model.safetensors, as zoo train writes them."
     return (
-        f"{name} is a folder but no model folder: card.json is missing.{pickle_warning_in(paths.expand(name))} "
-        "Give the folder that zoo train or zoo finetune has written, or a model's name (zoo list)."
+        f"{name} is not a model folder: card.json is missing.{pickle_warning_in(paths.expand(name))} "
+        "Give a folder that zoo train or zoo finetune wrote, or a model's name (zoo list)."
     )
 
 
@@ -312,30 +348,30 @@ def _baseline_folder(repository: str, revision: str | None) -> Path:
     return make_baseline_folder(repository, revision)
 
 
-def _not_at_hub(name: str, revision: str, error: ZooError) -> str:
-    """The message for a bare name with a revision, for which nothing but the Hub was looked at."""
-    asked = f"It could not be asked ({error.why})." if isinstance(error, HubUnreachableError) else f"There, {error}"
+def _no_revision_message(name: str, revision: str, error: ZooError) -> str:
+    """Return the message for a bare name with a revision, for which only the Hub was asked."""
+    answer = f"It could not be asked ({error.why})." if isinstance(error, HubUnreachableError) else f"There, {error}"
     folder = local_folder(name)
-    here = _nearest_model(name) if folder is None else f" Without a revision {name!r} loads from {folder}."
-    return f"no model {name!r} at revision {revision!r}: with a revision only the Hub is asked. {asked}{here}"
+    hint = _nearest_model(name) if folder is None else f" Without a revision {name!r} loads from {folder}."
+    return f"no model {name!r} at revision {revision!r}: with a revision only the Hub is asked. {answer}{hint}"
 
 
 def _nearest_model(name: str) -> str:
-    """Return the hint that names the known models nearest to a name."""
+    """Return the known models nearest to a name, as a sentence."""
     from zoo.models.catalogue import known_names, name_hint  # loading a model does not need the list of all models
 
     return name_hint(name, known_names())
 
 
-def _not_found(name: str, error: ZooError) -> str:
+def _no_model_message(name: str, error: ZooError) -> str:
     from zoo.models.catalogue import architecture_hint
 
     advice = f"Train it with: zoo train {name}" if name in recipes() else "All names: zoo list"
     hint = "" if name in recipes() else (architecture_hint(name) or _nearest_model(name))
     if "." in name:
-        hint += f" A model of timm's is loaded as 'timm/{name}'."
+        hint += f" For a model of timm, give 'timm/{name}'."
     at_hub = f"And {error}"
-    if isinstance(error, HubUnreachableError):  # its own advice is for a name that is right
+    if isinstance(error, HubUnreachableError):  # its own advice assumes a correct name
         at_hub = f"The Hub could not be asked ({error.why})."
     return (
         f"no model {name!r}.{hint} Looked for a folder of that path, in the local zoo ({paths.local_models()}) and "
@@ -357,14 +393,25 @@ def baseline(
 ) -> Embedder:
     """Save a public backbone, or a folder of one, in the local zoo as `own`, and load it from there.
 
-    whiten: a folder, a table (`zoo.data.table`; of one with the column split the images to train on) or images
-    (paths, bytes, PIL images, uint8 arrays) on whose pooled features PCA whitening is fitted; it becomes the model's
-    head. Of a folder or table what cannot be read is left out, with a warning. dim: the dimensions that it keeps
-    (default: all). size: pixels of the input (default: the backbone's own). joint: keep CLIP's
-    projection into the space of its texts. limit: fit on so many of the images, drawn evenly.
+    Args:
+        name: As in `find_model`.
+        own: The new name.
+        whiten: Images on whose pooled features PCA whitening is fitted, which becomes the model's head: a folder, a
+            table (`zoo.data.table`; with a column split its training images) or images (paths, bytes, PIL images,
+            uint8 arrays). Unreadable images of a folder or table are left out with a warning.
+        dim: Dimensions that whitening keeps; by default all.
+        size: Side of the input in pixels; by default the backbone's own.
+        joint: Keep CLIP's projection into the space of its texts.
+        limit: Largest number of images to fit on, drawn evenly.
+        batch_size: Images per batch.
+        device: As in `load`.
+        progress: Show a progress bar.
 
-    Raises what `zoo.load` does, `UsageError` for a name that is taken and for arguments that do not go together,
-    `DatasetError` for a folder or table without images and `ImageError` for a given image that cannot be read.
+    Raises:
+        UsageError: What `save_baseline` raises, `bad-limit` or `bad-batch-size`.
+        DatasetError: The folder or table has no images.
+        ImageError: A given image cannot be read.
+        ZooError: What `load` raises.
     """
     images = whitening_images(whiten, limit, batch_size)
     folder = find_model(name)
@@ -382,11 +429,11 @@ def baseline(
 def whitening_images(
     whiten: str | os.PathLike[str] | Sequence[ImageLike] | None, limit: int | None, batch_size: int
 ) -> Sequence[ImageLike] | None:
-    """The images to fit whitening on, at most `limit` of them, evenly drawn; None where it is not wanted."""
+    """Return the images to fit whitening on, at most `limit`, evenly drawn; None without whitening."""
     if limit is not None and limit < 2:
-        raise UsageError(f"--limit (limit) is 2 or more, not {limit}.")
+        raise UsageError(f"--limit (limit) is 2 or more, not {limit}.", code="bad-limit")
     if batch_size < 1:
-        raise UsageError(f"--batch-size (batch_size) is 1 or more, not {batch_size}.")
+        raise UsageError(f"--batch-size (batch_size) is 1 or more, not {batch_size}.", code="bad-batch-size")
     images: Sequence[ImageLike] | None
     images = list_unlabelled(Path(whiten)) if isinstance(whiten, str | os.PathLike) else whiten
     if images is None or limit is None or limit >= len(images):

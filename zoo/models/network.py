@@ -1,6 +1,6 @@
-"""The torch network of a card: timm trunk, heads, unit embeddings; read from and written to a model folder.
+"""Torch network of a model: timm trunk and heads to unit embeddings, read from and written to a model folder.
 
-An ensemble is one timm model made of several networks, whose features are their embeddings, joined.
+An ensemble is a timm model of several networks; its features are their joined embeddings.
 """
 
 from __future__ import annotations
@@ -22,19 +22,18 @@ from zoo.errors import ModelFolderError, RecipeError, nearest
 from zoo.files import write_json
 from zoo.models.backbones import register
 from zoo.models.card import Card, Head, heads_problem
-from zoo.models.weights import CONFIG_FILE, WEIGHTS_FILE, Weights, read_weights
-
-HEADS_FILE = "heads.safetensors"
+from zoo.models.folder import CONFIG_FILE, HEADS_FILE, WEIGHTS_FILE
+from zoo.models.weights import Weights, read_weights
 
 RESERVED = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir", "features_only")
-"""Arguments of timm's factory that a card or a config.json must not set: they would read other files, or pickles."""
+"""Arguments of timm's factory that a card must not set, because they would read other files, or pickles."""
 
 
 class Network(nn.Module):
-    """Normalised float images [n, c, h, w] to unit embeddings [n, dim].
+    """Network from normalised float images [n, c, h, w] to unit embeddings [n, dim].
 
-    The concatenation of the heads' unit vectors, normalised again (DiVA, section 4: embeddings joined at test);
-    without heads, the pooled features, normalised.
+    The embedding is the concatenation of the heads' unit vectors, normalised again (DiVA, section 4: embeddings joined
+    at test); without heads it is the pooled features, normalised.
     """
 
     def __init__(self, trunk: nn.Module, heads: nn.ModuleDict) -> None:
@@ -45,12 +44,13 @@ class Network(nn.Module):
         return self.embed(self.trunk(images))
 
     def embed(self, features: Tensor) -> Tensor:
-        """Pooled features [n, f] to unit embeddings [n, dim]. Raises `RecipeError` where they are not pooled."""
+        """Map pooled features [n, f] to unit embeddings [n, dim]. Raises `RecipeError` (`not-pooled`)."""
         if features.ndim != 2:
             raise RecipeError(
                 f"the trunk {type(self.trunk).__name__} gives {list(features.shape)} for {len(features)} images, tokens"
-                " or a map that is not pooled. One vector an image is wanted: choose an architecture that pools, or "
-                "make this one pool where it can, with backbone.args.global_pool=avg."
+                " or a map that is not pooled, but a model needs one vector per image. Choose an architecture that "
+                "pools, or make this one pool if it can, with backbone.args.global_pool=avg.",
+                code="not-pooled",
             )
         if not self.heads:
             return normalize(features, dim=1)
@@ -58,7 +58,7 @@ class Network(nn.Module):
 
 
 class PixelNetwork(nn.Module):
-    """uint8 pixels [n, h, w, c] to unit float32 embeddings [n, dim]: the network with its normalisation inside."""
+    """Network with its normalisation inside: uint8 pixels [n, h, w, c] to unit float32 embeddings [n, dim]."""
 
     mean: Tensor
     std: Tensor
@@ -66,8 +66,8 @@ class PixelNetwork(nn.Module):
     def __init__(self, network: Network, preprocessing: Preprocessing) -> None:
         super().__init__()
         self.network = network
-        # Of a whole row of pixels, as they lie in memory: ONNX Runtime takes ten times as long where they are of the
-        # channels alone and these come last, as in int8 graphs.
+        # The constants cover a whole row of pixels, in their order in memory: with constants per channel, and channels
+        # last as in int8 graphs, ONNX Runtime takes ten times as long.
         width = preprocessing.crop
         self.register_buffer("mean", (255 * torch.tensor(preprocessing.mean)).repeat(width), persistent=False)
         self.register_buffer("std", (255 * torch.tensor(preprocessing.std)).repeat(width), persistent=False)
@@ -77,31 +77,37 @@ class PixelNetwork(nn.Module):
         return embeddings.float()
 
     def images(self, pixels: Tensor) -> Tensor:
-        """uint8 pixels [n, h, w, c] to normalised images [n, c, h, w], as the network takes them."""
+        """Map uint8 pixels [n, h, w, c] to normalised images [n, c, h, w]."""
         rows = (pixels.flatten(2).to(self.mean.dtype) - self.mean) / self.std
         return rows.reshape(pixels.shape).permute(0, 3, 1, 2)
 
 
 def feature_count(trunk: nn.Module) -> int:
-    """The length f of the pooled features [n, f] that a trunk gives.
+    """Return the length f of a trunk's pooled features [n, f].
 
     timm's `num_features` counts the last feature map's channels; models that widen them after pooling (MobileNetV3,
-    VGG, GhostNet) say the length of what their `forward` gives in `head_hidden_size`.
+    VGG, GhostNet) have the length of the output in `head_hidden_size`.
     """
-    wide = getattr(trunk, "head_hidden_size", None)
-    return int(trunk.num_features if wide is None else wide)  # type: ignore[arg-type]
+    size = getattr(trunk, "head_hidden_size", None)
+    return int(trunk.num_features if size is None else size)  # type: ignore[arg-type]
 
 
 def create_trunk(
     architecture: str, channels: int, args: Mapping[str, Any] | None = None, pretrained: bool | str = False
 ) -> nn.Module:
-    """A timm model without classifier: images [n, channels, h, w] to pooled features [n, `feature_count(trunk)`].
+    """Create a timm model without classifier: images [n, channels, h, w] to features [n, `feature_count(trunk)`].
 
-    Random weights, or those that `pretrained` names (`zoo.models.weights.read_weights`); for another number of channels
-    than theirs the first convolution is adapted as timm does it (one channel: the sum over theirs).
+    Args:
+        architecture: timm's name.
+        channels: Channels of the images. If the weights have another number, timm adapts the first convolution (one
+            channel: the sum over theirs).
+        args: Arguments of the architecture.
+        pretrained: False for random weights, else as in `zoo.models.weights.read_weights`.
 
-    Raises `RecipeError` for an architecture that timm does not know, that does not take `args` or that the weights do
-    not fit in every entry, and `HubError` for weights that the Hub does not give.
+    Raises:
+        RecipeError: `unknown-architecture`, `reserved-argument`, `cannot-build` for arguments or weights that do not
+            fit in every entry, or what `read_weights` raises.
+        HubError: The Hub does not provide the weights.
     """
     check_architecture(architecture)
     weights = None if pretrained is False else read_weights(architecture, pretrained)
@@ -109,16 +115,20 @@ def create_trunk(
 
 
 def check_architecture(architecture: str) -> None:
-    """Make the project's own architectures known to timm; raise `RecipeError` for one that it does not know."""
+    """Register the project's architectures with timm; raise `RecipeError` (`unknown-architecture`)."""
     register()
     if not timm.is_model(architecture):
-        raise RecipeError(f"timm knows no architecture {architecture!r}.{nearest(architecture, timm.list_models())}")
+        hint = nearest(architecture, timm.list_models())
+        raise RecipeError(f"timm has no architecture {architecture!r}.{hint}", code="unknown-architecture")
 
 
 def build_trunk(architecture: str, channels: int, args: dict[str, Any], weights: Weights | None) -> nn.Module:
-    """The model of `create_trunk`, from weights that have been read."""
+    """Create the model of `create_trunk` from weights that are already read."""
     if refused := sorted(set(args) & {*RESERVED, "num_classes", "in_chans"}):
-        raise RecipeError(f"the architecture {architecture!r} takes no argument {', '.join(refused)} here.")
+        raise RecipeError(
+            f"the architecture {architecture!r} must not get the argument {', '.join(refused)}.",
+            code="reserved-argument",
+        )
     try:
         trunk = timm.create_model(
             architecture,
@@ -128,18 +138,20 @@ def build_trunk(architecture: str, channels: int, args: dict[str, Any], weights:
             in_chans=channels,
             **args,
         )
-    except Exception as error:  # whatever an architecture does with arguments or weights that are not its own
+    except Exception as error:  # architectures raise any type for wrong arguments or weights
         using = f"{args} and the weights of {weights.source}" if weights else f"{args}"
         reason = shorten(str(error), 500, placeholder=" ...").rstrip(".") or type(error).__name__
-        raise RecipeError(f"the architecture {architecture!r} cannot be built with {using}: {reason}.") from error
+        raise RecipeError(
+            f"the architecture {architecture!r} cannot be built with {using}: {reason}.", code="cannot-build"
+        ) from error
     if isinstance(trunk.pretrained_cfg, dict):
-        # Else timm holds the weights, and copies them, beside the trunk's own.
+        # timm would otherwise keep and copy a second set of the weights.
         trunk.pretrained_cfg.pop("state_dict", None)
     return trunk
 
 
 def _overlay(architecture: str, weights: Weights) -> dict[str, Any]:
-    """What timm is to load: with a classifier among the weights, or in their configuration, it would not be strict."""
+    """Return timm's configuration with the weights, without the classifier, with which timm would not load strictly."""
     known = timm.models.get_pretrained_cfg(architecture)
     names = (known.classifier if known else None) or ()
     prefixes = tuple(f"{name}." for name in ([names] if isinstance(names, str) else names))
@@ -148,22 +160,24 @@ def _overlay(architecture: str, weights: Weights) -> dict[str, Any]:
 
 
 def check_heads(heads: Sequence[Head]) -> None:
-    """Raise `RecipeError` for heads of one name, whose weights would be one, and for names that torch has taken."""
-    if why := heads_problem(heads):
-        raise RecipeError(why)
+    """Raise `RecipeError` (`bad-heads`) for heads that do not go together, and for names that torch reserves."""
+    if problem := heads_problem(heads):
+        raise RecipeError(problem, code="bad-heads")
     empty = nn.ModuleDict()
     if taken := [head.name for head in heads if hasattr(empty, head.name)]:
-        raise RecipeError(f"a head cannot be called {taken[0]!r}, a name that torch has taken; give it another one.")
+        raise RecipeError(
+            f"a head cannot be called {taken[0]!r}, which torch reserves; choose another name.", code="bad-heads"
+        )
 
 
 def create_heads(heads: Sequence[Head], features: int) -> nn.ModuleDict:
-    """A linear map from `features` numbers for each head. Raises what `check_heads` raises."""
+    """Create a linear map from `features` numbers for each head. Raises what `check_heads` raises."""
     check_heads(heads)
     return nn.ModuleDict({head.name: nn.Linear(features, head.dim) for head in heads})
 
 
 def save_network(network: Network, card: Card, folder: Path) -> list[str]:
-    """Write the trunk under timm's names, the heads beside it and timm's config.json; the weight files' names."""
+    """Write the trunk under timm's names, the heads and timm's config.json; return the names of the weight files."""
     save_file(cpu_state(network.trunk), folder / WEIGHTS_FILE)
     config = timm_config(card.architecture, card.architecture_args, network.trunk, card.preprocessing)
     write_json(folder / CONFIG_FILE, config)
@@ -174,15 +188,24 @@ def save_network(network: Network, card: Card, folder: Path) -> list[str]:
 
 
 def load_network(card: Card, folder: Path) -> Network:
-    """The card's network with the folder's weights, in evaluation mode. Raises `ModelFolderError` where they differ."""
+    """Load the card's network with the folder's weights, in evaluation mode.
+
+    Raises:
+        ModelFolderError: `no-network` if the card describes none, `bad-dim` if its dim is not the trunk's,
+            `file-missing`, or `weights-mismatch` if the files do not hold the network's weights.
+    """
     try:
         trunk = create_trunk(card.architecture, card.preprocessing.channels, card.architecture_args)
         features = feature_count(trunk)
         heads = create_heads(card.heads, features)
     except RecipeError as error:
-        raise ModelFolderError(f"the card of {card.name} describes no network: {error}") from None
+        raise ModelFolderError(
+            f"the card of {card.name} does not describe a network: {error}", code="no-network"
+        ) from None
     if not card.heads and features != card.dim:
-        raise ModelFolderError(f"the card of {card.name} says dim {card.dim}; {card.architecture} gives {features}.")
+        raise ModelFolderError(
+            f"the card of {card.name} says dim {card.dim}; {card.architecture} gives {features}.", code="bad-dim"
+        )
     _load(trunk, folder / WEIGHTS_FILE)
     if card.heads:
         _load(heads, folder / HEADS_FILE)
@@ -193,48 +216,58 @@ def _load(module: nn.Module, path: Path) -> None:
     try:
         module.load_state_dict(load_file(path))
     except FileNotFoundError:
-        raise ModelFolderError(f"{path} is missing; the model folder is incomplete.") from None
+        raise ModelFolderError(f"{path} is missing; the model folder is incomplete.", code="file-missing") from None
     except Exception as error:  # safetensors raises its own type, torch RuntimeError for keys and shapes
-        why = " ".join(str(error).split())  # torch writes a line for each key
-        raise ModelFolderError(f"{path} does not hold the weights that the card describes: {why}") from None
+        reason = " ".join(str(error).split())  # torch writes one line per key
+        raise ModelFolderError(
+            f"{path} does not hold the weights that the card describes: {reason}", code="weights-mismatch"
+        ) from None
 
 
 def cpu_state(module: nn.Module) -> dict[str, Tensor]:
-    """The state dict as safetensors writes it: detached, on the CPU, contiguous."""
+    """Return the state dict in the form that safetensors needs: detached, on the CPU, contiguous."""
     return {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
 
 
-def timm_config(architecture: str, args: Mapping[str, Any], trunk: nn.Module, how: Preprocessing) -> dict[str, Any]:
-    """The config.json by which timm builds the trunk from a folder or a Hub repository."""
+def timm_config(
+    architecture: str, args: Mapping[str, Any], trunk: nn.Module, preprocessing: Preprocessing
+) -> dict[str, Any]:
+    """Return the config.json with which timm builds the trunk from a folder or a Hub repository."""
     return {
         "architecture": architecture,
         "num_classes": 0,
         "num_features": int(trunk.num_features),  # type: ignore[arg-type]
-        "model_args": {**args, "in_chans": how.channels},
+        "model_args": {**args, "in_chans": preprocessing.channels},
         "pretrained_cfg": {
-            "input_size": [how.channels, how.crop, how.crop],
+            "input_size": [preprocessing.channels, preprocessing.crop, preprocessing.crop],
             "num_classes": 0,
-            "mean": list(how.mean),
-            "std": list(how.std),
-            "interpolation": how.interpolation,
-            "crop_pct": how.crop / how.resize,
+            "mean": list(preprocessing.mean),
+            "std": list(preprocessing.std),
+            "interpolation": preprocessing.interpolation,
+            "crop_pct": preprocessing.crop / preprocessing.resize,
             "crop_mode": "center",
         },
     }
 
 
 class EnsembleNetwork(nn.Module):
-    """Normalised images [n, in_chans, h, w] to the unit embeddings of all members, joined: [n, sum of their dims].
+    """Ensemble by concatenation (Elezi et al. 2020, The Group Loss for Deep Metric Learning).
 
-    members: for each its `architecture`, and optionally `args` of that and `heads`, as [{"name": ..., "dim": ...}].
-    All members get the same images. There is no classifier: `num_classes` is 0. Ensembles by concatenation, as in
-    Elezi et al. 2020, The Group Loss for Deep Metric Learning.
+    Maps normalised images [n, in_chans, h, w], the same for all members, to the joined unit embeddings of the members,
+    [n, sum of their dims].
+
+    Args:
+        members: For each its `architecture`, optionally `args` and `heads`, as [{"name": ..., "dim": ...}].
+        in_chans: Channels of the images.
+        num_classes: Must be 0, as there is no classifier.
     """
 
     def __init__(self, members: Sequence[Mapping[str, Any]] = (), in_chans: int = 3, num_classes: int = 0) -> None:
         super().__init__()
         if not members or num_classes:
-            raise RecipeError("an ensemble needs at least one member, and has no classifier (num_classes 0).")
+            raise RecipeError(
+                "an ensemble needs at least one member, and has no classifier (num_classes 0).", code="bad-ensemble"
+            )
         self.members = nn.ModuleList(_network(in_chans, **member) for member in members)
         self.num_features = self.head_hidden_size = sum(_dim(network) for network in self.members)
 
@@ -253,7 +286,7 @@ def _network(
 
 
 def _dim(network: nn.Module) -> int:
-    """The length of a network's embedding."""
+    """Return the length of a network's embedding."""
     assert isinstance(network, Network)
     if not network.heads:
         return feature_count(network.trunk)
@@ -265,6 +298,6 @@ default_cfgs = generate_default_cfgs({"ensemble": {"url": "", "num_classes": 0, 
 
 @register_model
 def ensemble(pretrained: bool = False, **kwargs: Any) -> EnsembleNetwork:
-    """Networks side by side; keyword arguments are those of `Ensemble`."""
+    """Build `EnsembleNetwork` from its keyword arguments."""
     model: EnsembleNetwork = build_model_with_cfg(EnsembleNetwork, "ensemble", pretrained, **kwargs)
     return model

@@ -1,13 +1,9 @@
-"""Published numbers (TOML) as values.
-
-Published numbers as frozen values: a paper, its tables, their scores. What makes no sense raises `ZooError`.
-
-The numbers that the source papers published, one TOML file a paper in this folder, as the papers print them.
+"""Published numbers of the source papers: one TOML file per paper in zoo/published, read into frozen values.
 
 A file has `[paper]` (short, citation, source), `[[tables]]` (name, title, protocol, runs, scores) and `[[absent]]`
-(what, why). A score is row, dataset, metric, value, backbone and dim and, where known, sd, split, recipe, and study
-with arm and view; backbone, dim and study may be said once for the whole table. What is not at hand is left out, and
-said to be.
+(what, why). A score has row, dataset, metric, value, backbone and dim; if known, sd, split and recipe; and study with
+arm and view. A table may state backbone, dim and study once for all of its scores. `[[absent]]` lists numbers that are
+missing here.
 """
 
 from __future__ import annotations
@@ -26,10 +22,10 @@ from zoo.data.official import RECALL_DEPTHS
 from zoo.errors import UsageError, ZooError, nearest
 
 WHOLE_EMBEDDING = "embedding"
-"""The view that is a model's whole embedding; others are of one head, as studies measure them."""
+"""View of a model's whole embedding; the other views are single heads, as studies measure them."""
 
 PERCENT = ("precision_at_1", "r_precision", "map_at_r", "nmi")
-"""Metrics beside recall_at_K that papers print in percent."""
+"""Metrics, besides recall_at_K, that papers print in percent."""
 
 TABLE_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 RECALL = re.compile(r"recall_at_([1-9]\d*)")
@@ -38,7 +34,7 @@ SOURCE = re.compile(r"arXiv:\d{4}\.\d{4,5}")
 
 @dataclass(frozen=True)
 class Paper:
-    """A source paper. `short` is its name in this project; `source` is its arXiv identifier."""
+    """Source paper. `short` is its name in this project; `source` is its arXiv identifier."""
 
     short: str
     citation: str
@@ -53,12 +49,16 @@ class Paper:
 
 @dataclass(frozen=True)
 class PublishedScore:
-    """One number of a table.
+    """Number in a table.
 
-    metric: a key as in results.json. value, sd: fractions for what papers print in percent; spectral decay in nats.
-    sd: over runs, None where the paper gives none. split: what was embedded. recipe: the name of the recipe that is to
-    give this number, None where no model of this project measures the same thing. backbone: as in model names. study,
-    arm, view: the study of this project that measures it, which arm of it, and of what part of the network.
+    Attributes:
+        metric: A key as in results.json.
+        value: A fraction for numbers that papers print in percent; spectral decay in nats.
+        backbone: As in model names.
+        split: The embedded split.
+        sd: Standard deviation over runs, as `value`; None if the paper gives none.
+        recipe: Recipe that reproduces this number; None if no model of this project measures the same quantity.
+        study: Study of this project that measures it; `arm` is its arm and `view` the measured part of the network.
     """
 
     row: str
@@ -76,11 +76,11 @@ class PublishedScore:
 
     def __post_init__(self) -> None:
         where = f"{self.row!r} on {self.dataset}, {self.metric}"
-        _check(self.dataset in DATASETS, f"{where}: no data set of that name.{nearest(self.dataset, DATASETS)}")
+        _check(self.dataset in DATASETS, f"{where}: unknown data set.{nearest(self.dataset, DATASETS)}")
         known = (*PERCENT, "recall_at_1", "spectral_decay")
         _check(
             metric_scale(self.metric) == 100 or self.metric in known,
-            f"{where}: no metric {self.metric!r}.{nearest(self.metric, known)}",
+            f"{where}: unknown metric {self.metric!r}.{nearest(self.metric, known)}",
         )
         _check_recall(where, self.dataset, self.metric)
         _check(self.split in SPLITS, f"{where}: split is {self.split!r}; expected train or test.")
@@ -91,28 +91,29 @@ class PublishedScore:
         )
         _check(self.dim >= 1, f"{where}: dim is {self.dim}; expected 1 or more.")
         highest = 1.0 if metric_scale(self.metric) == 100 else float("inf")
-        _check(0 <= self.value <= highest, f"{where}: the value lies outside its range.")
+        _check(0 <= self.value <= highest, f"{where}: the value is outside its range.")
         _check(self.sd is None or 0 <= self.sd <= highest / 2, f"{where}: sd is {self.sd}, outside its range.")
 
 
 @dataclass(frozen=True)
 class AbsentTable:
-    """Tables of a paper, or columns of one, whose numbers are not at hand; what: which ones; why."""
+    """Tables or columns of a paper whose numbers are missing here: which ones (`what`) and the reason (`why`)."""
 
     paper: Paper
     what: str
     why: str
 
     def __post_init__(self) -> None:
-        _check(self.what and self.why, f"what is absent of {self.paper.short} needs a name and a reason.")
+        _check(self.what and self.why, f"an [[absent]] entry of {self.paper.short} needs what and why.")
 
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """A table of a paper, as far as its numbers are at hand.
+    """Table of a paper, without the numbers that are missing here.
 
-    protocol: how the numbers came about, with what must be known before they are compared with others. runs: how many
-    seeds the mean and sd are of, where that is known.
+    Attributes:
+        protocol: Measurement of the numbers, with the facts that a comparison needs.
+        runs: Number of seeds behind mean and sd, if known.
     """
 
     name: str
@@ -128,8 +129,8 @@ class PublishedTable:
         _check(bool(self.scores), f"the table {self.name} has no scores.")
         _check(self.runs is None or self.runs >= 1, f"the table {self.name}: runs is {self.runs}; expected 1 or more.")
         keys = [(score.row, score.dataset, score.metric) for score in self.scores]
-        twice = next((key for key in keys if keys.count(key) > 1), None)
-        _check(twice is None, f"the table {self.name} has {twice} twice.")
+        duplicate = next((key for key in keys if keys.count(key) > 1), None)
+        _check(duplicate is None, f"the table {self.name} has {duplicate} twice.")
 
     @property
     def datasets(self) -> tuple[str, ...]:
@@ -141,83 +142,94 @@ class PublishedTable:
 
 
 def metric_scale(metric: str) -> float:
-    """What a printed number is divided by: 100 for percent, 1 for all else."""
+    """Return the divisor of a printed number: 100 for percent, 1 for other metrics."""
     return 100.0 if metric in PERCENT or RECALL.fullmatch(metric) else 1.0
 
 
 def _check_recall(where: str, dataset: str, metric: str) -> None:
-    """Refuse a recall that nobody reports on the data set: a slip of a table's head, as R@2 for R@10 on SOP."""
-    found, known = RECALL.fullmatch(metric), RECALL_DEPTHS.get(dataset)
-    reported = found is None or known is None or int(found[1]) in known
+    """Refuse a recall depth that is not reported on the data set: an error in a table, as R@2 for R@10 on SOP."""
+    match, known = RECALL.fullmatch(metric), RECALL_DEPTHS.get(dataset)
+    reported = match is None or known is None or int(match[1]) in known
     _check(reported, f"{where}: on {dataset} recall is reported at {', '.join(map(str, known or ()))}.")
 
 
 def _check(holds: object, message: str) -> None:
     if not holds:
-        raise ZooError(f"published numbers: {message}")
+        raise ZooError(f"published numbers: {message}", code=INVALID)
 
 
 FOLDER = Path(__file__).parent.parent / "published"
+INVALID = "invalid-published-numbers"
 SHARED = ("backbone", "dim", "study")
-"""Facts of a score that its table may say once."""
+"""Keys of a score that its table may state once."""
 
 Record = TypeVar("Record", AbsentTable, Paper, PublishedScore, PublishedTable)
 
 _KINDS: dict[str, tuple[type, ...]] = {"value": (int, float), "sd": (int, float), "dim": (int,), "runs": (int,)}
-"""What a field holds in the file; text where it isn't named here."""
+"""Types of a field in the file; text for all other fields."""
 
 
 @cache
 def published_tables() -> tuple[PublishedTable, ...]:
-    """Every published table, by paper file and then in the file's order."""
-    found = tuple(table for path in sorted(FOLDER.glob("*.toml")) for table in read_paper(path)[0])
-    names = [table.name for table in found]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise ZooError(f"published numbers: two tables are called {', '.join(sorted(twice))}.")
-    return found
+    """Return every published table, by paper file and then in the file's order."""
+    tables = tuple(table for path in sorted(FOLDER.glob("*.toml")) for table in read_paper(path)[0])
+    names = [table.name for table in tables]
+    duplicates = sorted({name for name in names if names.count(name) > 1})
+    _check(not duplicates, f"two tables are called {', '.join(duplicates)}.")
+    return tables
 
 
 @cache
 def absent_tables() -> tuple[AbsentTable, ...]:
-    """What of the papers' tables is not at hand."""
-    return tuple(each for path in sorted(FOLDER.glob("*.toml")) for each in read_paper(path)[1])
+    """Return the tables and columns of the papers that are missing here."""
+    return tuple(entry for path in sorted(FOLDER.glob("*.toml")) for entry in read_paper(path)[1])
 
 
 def published_table(name: str) -> PublishedTable:
-    """The table of that name. Raises `UsageError` with the nearest names."""
+    """Return a table by name. Raises `UsageError` (`unknown-table`) with the nearest names."""
     known = {table.name: table for table in published_tables()}
     if name not in known:
-        raise UsageError(f"there is no published table {name!r}.{nearest(name, known)} All: zoo benchmark list")
+        hint = nearest(name, known)
+        raise UsageError(f"there is no published table {name!r}.{hint} All: zoo benchmark list", code="unknown-table")
     return known[name]
 
 
 def select_tables(paper: str | None = None, dataset: str | None = None) -> list[PublishedTable]:
-    """The tables of a paper (its short name) with scores on a data set. Raises `UsageError` for unknown names."""
+    """Return the tables of a paper (by its short name) with scores on a data set.
+
+    Raises:
+        UsageError: `unknown-paper` or `unknown-dataset`.
+    """
     papers = dict.fromkeys(
-        [*(each.paper.short for each in published_tables()), *(each.paper.short for each in absent_tables())]
+        [table.paper.short for table in published_tables()] + [entry.paper.short for entry in absent_tables()]
     )
-    for kind, name, known in (("paper", paper, papers), ("data set", dataset, DATASETS)):
+    for kind, name, known in (("paper", paper, papers), ("dataset", dataset, DATASETS)):
         if name is not None and name not in known:
-            raise UsageError(f"there is no {kind} {name!r}.{nearest(name, known)} Known: {', '.join(known)}.")
+            hint = f"{nearest(name, known)} Known: {', '.join(known)}."
+            raise UsageError(f"there is no {kind} {name!r}.{hint}", code=f"unknown-{kind}")
     return [
         table
         for table in published_tables()
-        if paper in (None, table.paper.short) and (dataset in (None, *table.datasets))
+        if paper in (None, table.paper.short) and dataset in (None, *table.datasets)
     ]
 
 
 def read_paper(path: Path) -> tuple[tuple[PublishedTable, ...], tuple[AbsentTable, ...]]:
-    """The tables of one file, and what is absent. Raises `ZooError`, naming the file, for what makes no sense."""
+    """Read one file: its tables and its missing ones.
+
+    Raises:
+        ZooError: `invalid-published-numbers`; the message names the file.
+    """
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
         listed = {"tables", "absent"} & set(raw)
         if set(raw) != {"paper", *listed} or not listed or not all(isinstance(raw[key], list) for key in listed):
             raise ZooError("expected [paper], [[tables]] and [[absent]], and nothing else.")
         paper = _build(Paper, raw["paper"])
-        tables = tuple(_table(paper, each) for each in raw.get("tables", []))
-        return tables, tuple(_build(AbsentTable, each, paper=paper) for each in raw.get("absent", []))
+        tables = tuple(_table(paper, table) for table in raw.get("tables", []))
+        return tables, tuple(_build(AbsentTable, entry, paper=paper) for entry in raw.get("absent", []))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ZooError) as error:
-        raise ZooError(f"{path}: {error}") from None
+        raise ZooError(f"{path}: {error}", code=INVALID) from None
 
 
 def _table(paper: Paper, raw: Any) -> PublishedTable:
@@ -231,28 +243,28 @@ def _table(paper: Paper, raw: Any) -> PublishedTable:
 
 
 def _score(raw: dict[str, Any]) -> PublishedScore:
-    """A score with its printed number as a fraction."""
+    """Build a score, with its printed number as a fraction."""
     _check_fields(PublishedScore, raw)
     divisor = metric_scale(raw["metric"])
     printed = {key: round(raw[key] / divisor, 6) for key in ("value", "sd") if key in raw}
     return PublishedScore(**(raw | printed))
 
 
-def _build(record: type[Record], raw: Any, **given: Any) -> Record:
+def _build(record: type[Record], raw: Any, **context: Any) -> Record:
     facts = _mapping(raw, f"a {record.__name__.lower()}")
-    _check_fields(record, facts, tuple(given))
-    return record(**facts, **given)
+    _check_fields(record, facts, tuple(context))
+    return record(**facts, **context)
 
 
-def _mapping(raw: Any, what: str) -> dict[str, Any]:
+def _mapping(raw: Any, name: str) -> dict[str, Any]:
     if not isinstance(raw, Mapping):
-        raise ZooError(f"{what} must be a table of keys and values, not {type(raw).__name__}.")
+        raise ZooError(f"{name} must be a table of keys and values, not {type(raw).__name__}.")
     return dict(raw)
 
 
-def _check_fields(record: type[Record], facts: Mapping[str, Any], given: tuple[str, ...] = ()) -> None:
-    """Raise `ZooError` for a key that the record lacks, one that it needs, and a value of another kind."""
-    known = {field.name: field for field in fields(record) if field.name not in given}
+def _check_fields(record: type[Record], facts: Mapping[str, Any], context: tuple[str, ...] = ()) -> None:
+    """Raise `ZooError` for an unknown or missing key and for a value of another type."""
+    known = {field.name: field for field in fields(record) if field.name not in context}
     for key, value in facts.items():
         if key not in known:
             raise ZooError(f"unknown key {key!r}.{nearest(key, known)} Known: {', '.join(known)}.")

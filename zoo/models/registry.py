@@ -1,9 +1,4 @@
-"""Name -> folder, without network.
-
-The models on this machine by name, and the folder of each one.
-
-By what a model that another one was made of is written down, so that it is found again, here and elsewhere.
-"""
+"""Registry: from a model's name to its folder on this machine, and back, without network."""
 
 from __future__ import annotations
 
@@ -24,11 +19,6 @@ RECIPES_FILE = Path(__file__).parent / "recipes.json"
 """Every recipe's name and key facts, generated from `training.recipes` (a test holds the two equal)."""
 
 
-def cached_folder(name: str) -> Path | None:
-    """Return the folder that `find_model` takes without asking the Hub; None if this machine has none."""
-    return local_folder(name) or _in_the_hubs_cache(name)
-
-
 @cache
 def recipes() -> dict[str, dict[str, Any]]:
     """Return the key facts of every recipe by name."""
@@ -36,34 +26,60 @@ def recipes() -> dict[str, dict[str, Any]]:
     return rows
 
 
-def model_folders() -> Iterator[Path]:
-    """Iterate over the model folders on this machine; those that `zoo.models.load.find_model` takes first come last."""
-    yield from cached_models()
-    for root in (baselines_root(), paths.SHIPPED, paths.local_models()):
-        # org/name: what was made of a model of the Hub, as `zoo export` does it.
-        for card in sorted([*root.glob("*/card.json"), *root.glob("*/*/card.json")]):
-            if not any(part.startswith(".") for part in card.relative_to(root).parts):
-                yield card.parent  # the others are what a writer that was killed has left behind
-
-
-def _in_the_hubs_cache(name: str) -> Path | None:
-    """Return the folder that `zoo.models.load.find_model` would take from the Hub's cache, without asking the Hub."""
-    base, _, revision = name.partition("@")
-    if looks_like_path(name) or repository_of(base) is not None:
-        return None
-    try:
-        return download.cached_snapshot(download.repository_id(base), revision or None)
-    except ModelNotFoundError:  # no name that a repository can have
-        return None
+def cached_folder(name: str) -> Path | None:
+    """Return the folder that `find_model` takes without asking the Hub; None if this machine has none."""
+    return local_folder(name) or _hub_cache_folder(name)
 
 
 def local_folder(name: str) -> Path | None:
-    """Return the folder of a model outside the Hub's cache: a path, the local zoo, the shipped models, a baseline."""
+    """Return a model's folder outside the Hub's cache: a path, the local zoo, the shipped models, a baseline."""
     candidates = [paths.expand(name)]
     if not looks_like_path(name):
         candidates += [paths.local_models() / name.removeprefix("hf-hub:"), paths.SHIPPED / name]
         candidates += [folder_by_name(name)] if "@" not in name else []
     return next((folder for folder in candidates if exists(folder / "card.json")), None)
+
+
+def _hub_cache_folder(name: str) -> Path | None:
+    """Return the folder that `find_model` takes from the Hub's cache, without asking the Hub."""
+    base, _, revision = name.partition("@")
+    if looks_like_path(name) or repository_of(base) is not None:
+        return None
+    try:
+        return download.cached_snapshot(download.repository_id(base), revision or None)
+    except ModelNotFoundError:  # no repository can have this name
+        return None
+
+
+def model_folders() -> Iterator[Path]:
+    """Iterate over the model folders on this machine, in the reverse of the order in which `find_model` looks."""
+    yield from cached_models()
+    for root in (baselines_root(), paths.SHIPPED, paths.local_models()):
+        # org/name: made of a model of the Hub, for example by `zoo export`.
+        for card in sorted([*root.glob("*/card.json"), *root.glob("*/*/card.json")]):
+            if not any(part.startswith(".") for part in card.relative_to(root).parts):  # left by a killed writer
+                yield card.parent
+
+
+def reference(folder: Path) -> str:
+    """Return the name that finds a model folder, with the commit for the Hub's cache; else its full path.
+
+    A name is preferred because a path discloses how a person arranges files and means nothing on another machine.
+    """
+    return next((name for name in _candidate_names(folder) if _finds(name, folder)), str(folder.resolve()))
+
+
+def _candidate_names(folder: Path) -> Iterator[str]:
+    if folder.parent in (paths.local_models(), paths.SHIPPED, baselines_root()):
+        yield folder.name
+    if (name := pinned_name(folder)) is not None:
+        yield name
+
+
+def _finds(name: str, folder: Path) -> bool:
+    """Return whether the name finds this folder, and not another one of the same name that takes precedence."""
+    match = cached_folder(name)
+    return match is not None and match.resolve() == folder.resolve()
 
 
 def looks_like_path(name: str) -> bool:
@@ -72,12 +88,13 @@ def looks_like_path(name: str) -> bool:
 
 
 def model_text(name: str | os.PathLike[str]) -> str:
-    """Return a model's name or path as text. Raises `UsageError` for other types."""
+    """Return a model's name or path as text. Raises `UsageError` (`bad-model-name`) for other types."""
     if isinstance(name, str | os.PathLike) and isinstance(text := os.fspath(name), str):
         return text
     raise UsageError(
-        f"a model is named by text, not by {type(name).__name__}: by a name of zoo list, the path of a model folder, "
-        "org/name[@revision] or timm/ID on the Hub."
+        f"a model's name is text, not {type(name).__name__}: a name of zoo list, the path of a model folder, "
+        "org/name[@revision] or timm/ID on the Hub.",
+        code="bad-model-name",
     )
 
 
@@ -85,26 +102,5 @@ def exists(path: Path) -> bool:
     """Return whether something is at a path; False if the path cannot be looked up."""
     try:
         return path.exists()
-    except OSError:  # a name longer than the file system takes, a folder that may not be entered
+    except OSError:  # a name longer than the file system allows, a folder without permission
         return False
-
-
-def reference(folder: Path) -> str:
-    """The name by which a model folder is found, of one in the Hub's cache with its commit; else its full path.
-
-    A path says where a person keeps things, and nothing on another machine.
-    """
-    return next((name for name in _names(folder) if _is_found(name, folder)), str(folder.resolve()))
-
-
-def _names(folder: Path) -> Iterator[str]:
-    if folder.parent in (paths.local_models(), paths.SHIPPED, baselines_root()):
-        yield folder.name
-    if (name := pinned_name(folder)) is not None:
-        yield name
-
-
-def _is_found(name: str, folder: Path) -> bool:
-    """Whether it means this folder, and not another one of its name that comes first."""
-    found = cached_folder(name)
-    return found is not None and found.resolve() == folder.resolve()

@@ -1,11 +1,4 @@
-"""Results.json and onnx/parity.json: read, append, validate; tolerances.
-
-The least cosines between an image's embedding by torch and by a variant that may still be called the same model.
-
-What `zoo export` says of a model folder's graphs (`onnx/parity.json`): read, and held against itself.
-
-One measurement of a model, and the file in its folder that holds them all (`results.json`).
-"""
+"""Measurements in a model folder: results.json and onnx/parity.json, and the tolerances between its variants."""
 
 from __future__ import annotations
 
@@ -22,47 +15,54 @@ from zoo.files import locked, read_json, write_json
 from zoo.models.card import Card
 
 EXPORT_FLOORS = {"fp32": 0.99999, "fp16": 0.9999, "int8": 0.95}
-"""Of a graph that `zoo export` has just made, to torch's embedding on the same machine.
+"""Least cosine between the embeddings of a new graph and those of torch on the same machine (`zoo export`).
 
 fp32: the same arithmetic in another order; 0.99999 is an angle of 0.26 degrees, far above rounding.
-fp16: each result is rounded to 11 bits, 0.05 %; fifty layers of that add up to about 0.4 %, a cosine of 0.99999, and
-deep or badly scaled networks get ten times that squared loss: 0.9999.
-int8: 256 steps over a range that few values fill: some 0.7 % a layer, 5 % after fifty, 0.999; images with values past
-the calibrated range fare worse, hence 0.95. Its cost in retrieval is measured beside it.
+fp16: each result is rounded to 11 bits, 0.05 %; over fifty layers this adds up to about 0.4 %, a cosine of 0.99999.
+Deep or badly scaled networks get ten times that squared loss: 0.9999.
+int8: 256 steps over a range that few values fill: some 0.7 % per layer, 5 % after fifty, 0.999. Images with values
+outside the calibrated range are worse, hence 0.95. `zoo export` also measures the cost of int8 in retrieval.
 """
 
 RESIZE_FLOOR = 0.99
-"""Of a graph that resizes to the same graph behind Pillow: a step of 1 in 255 is 0.4 %, and int8 may make some 2 % of
-it."""
+"""Least cosine between a graph that resizes and the same graph after Pillow's resizing.
+
+A step of 1 in 255 is 0.4 %, which int8 may turn into some 2 %.
+"""
 
 GOLDEN_FLOORS = {"fp32": 0.9999, "fp16": 0.999, "bf16": 0.95, "int8": 0.95}
-"""Of what a variant gives now to the golden embedding that the model folder holds (`zoo verify`, /readyz).
+"""Least cosine between a variant's embeddings and the golden ones of the model folder (`zoo verify`, /readyz).
 
-That one is of another machine and other versions of the libraries, and images were decoded and resized there: ten times
-the squared loss of `EXPORT_FLOORS` is granted. int8's floor leaves room for this already. bf16 rounds eight times as
-coarsely as fp16, which makes 64 times its squared loss: 0.99936 where fp16 gives 0.99999, and ten times that in badly
-scaled networks.
+Golden embeddings come from another machine and other versions of the libraries, which also decoded and resized the
+images: ten times the squared loss of `EXPORT_FLOORS` is allowed. int8's floor leaves room for this already. bf16 rounds
+eight times as coarsely as fp16, which makes 64 times its squared loss: 0.99936 where fp16 gives 0.99999, and ten times
+that in badly scaled networks.
 """
 
 GOLDEN_RESIZE_FLOORS = {"fp32": 0.99, "fp16": 0.99, "int8": 0.9}
-"""Of what a graph that resizes gives now to the golden embedding. The angles of `RESIZE_FLOOR` (8 degrees) and of
-`GOLDEN_FLOORS` add up at worst, which is little but for int8: 8 and 18 degrees are a cosine of 0.9.
-"""
+"""Least cosine between a resizing graph's embeddings and the golden ones.
 
+The angles of `RESIZE_FLOOR` (8 degrees) and of `GOLDEN_FLOORS` add up at worst, which matters only for int8: 8 and 18
+degrees are a cosine of 0.9.
+"""
 
 PARITY_FILE = "onnx/parity.json"
 
 COST_TARGET = 0.002
-"""The most that R@1 and MAP@R may fall by a precision: 0.2 points."""
+"""Largest allowed loss of R@1 and MAP@R by a precision: 0.2 points."""
 
 COST_METRICS = ("recall_at_1", "map_at_r")
 
 ROUNDING = 1e-6
-"""Of a difference of two numbers that the file holds."""
+"""Tolerance for a difference of two numbers in the file."""
 
 
 def read_parity(folder: Path) -> dict[str, dict[str, Any]]:
-    """The entries by variant; none where there is no such file. Raises `ModelFolderError` for one that is damaged."""
+    """Return the entries of onnx/parity.json by variant; none without the file.
+
+    Raises:
+        ModelFolderError: `bad-parity` for a damaged file.
+    """
     path = folder / PARITY_FILE
     try:
         entries = read_json(path) if path.is_file() else {}
@@ -74,20 +74,27 @@ def read_parity(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def entry_mismatch(entry: Mapping[str, Any], variant: str, card: Card, graphs: Collection[str]) -> str:
-    """Why an entry is of no graph of this model; "" where it may be. Older exports did not write whose it is.
+    """Return why an entry does not describe a graph of this model; "" if it may.
 
-    graphs: the variants that are there.
+    Args:
+        entry: The entry of onnx/parity.json.
+        variant: Its key.
+        card: The model's card.
+        graphs: The variants in the folder; older exports did not record the model, so an entry needs its graph.
     """
     if entry.get("variant", variant) != variant:
-        return f"holds what is said of {entry['variant']}"
+        return f"describes the variant {entry['variant']}"
     if "fingerprint" in entry:
-        return "" if entry["fingerprint"] == card.fingerprint else "is said of another model's graph"
-    return "" if variant in graphs else "is said of a graph that is not here"
+        return "" if entry["fingerprint"] == card.fingerprint else "describes a graph of another model"
+    return "" if variant in graphs else "describes a graph that is not in the folder"
 
 
 def cost_verdict(interval: Sequence[float]) -> str:
-    """Whether a change in this interval is shown to be a loss of at most `COST_TARGET` ("met"), shown to be a greater
-    one ("missed"), or neither ("undecided")."""
+    """Compare an interval of a change with `COST_TARGET`.
+
+    Returns:
+        "met" if the loss is at most the target, "missed" if it is greater, "undecided" if the interval holds both.
+    """
     low, high = interval
     if low >= -COST_TARGET:
         return "met"
@@ -95,60 +102,67 @@ def cost_verdict(interval: Sequence[float]) -> str:
 
 
 def parity_error(folder: Path, why: str) -> ModelFolderError:
-    """The error for a file that holds something else."""
+    """Return the error for an onnx/parity.json that `zoo export` did not write."""
     return ModelFolderError(
-        f"{folder / PARITY_FILE} is not what zoo export writes: {why}. Export the model anew, or get its folder anew."
+        f"{folder / PARITY_FILE} was not written by zoo export: {why}. Export the model again, or download its folder "
+        "again.",
+        code="bad-parity",
     )
 
 
 def contradictions(entry: Mapping[str, Any], precision: str) -> list[str]:
-    """What of a precision's entry its own numbers do not bear out, in words.
+    """Return the statements of a precision's entry that its own numbers contradict, as text.
 
-    Raises `KeyError`, `TypeError` or `ValueError` for an entry of another shape.
+    Raises:
+        KeyError: The entry has another shape; likewise `TypeError` and `ValueError`.
     """
-    found = []
+    problems = []
     if entry.get("holds") is True and not float(entry["min_cosine"]) >= EXPORT_FLOORS[precision]:
-        found.append(f"it says that {float(entry['min_cosine']):.6f} holds, the floor is {EXPORT_FLOORS[precision]}")
+        cosine = float(entry["min_cosine"])
+        problems.append(f"it says that a cosine of {cosine:.6f} holds, the floor is {EXPORT_FLOORS[precision]}")
     for metric in COST_METRICS:
         if row := (entry.get("cost") or {}).get(metric):
-            found += [f"{metric}: {why}" for why in _of_cost(row, precision)]
-    return found
+            problems += [f"{metric}: {problem}" for problem in _cost_problems(row, precision)]
+    return problems
 
 
-def _of_cost(row: Mapping[str, Any], precision: str) -> Iterator[str]:
+def _cost_problems(row: Mapping[str, Any], precision: str) -> Iterator[str]:
     change = float(row["difference"])
     if not abs(float(row[precision]) - float(row["fp32"]) - change) <= ROUNDING:
         yield f"{change:+.4f} is not the difference of {float(row[precision]):.4f} and {float(row['fp32']):.4f}"
-    yield from _of_interval(row, change)
+    yield from _interval_problems(row, change)
     if over_queries := row.get("over_queries"):
-        yield from (f"over queries: {why}" for why in _of_interval(over_queries, change))
+        yield from (f"over queries: {problem}" for problem in _interval_problems(over_queries, change))
 
 
-def _of_interval(said: Mapping[str, Any], change: float) -> Iterator[str]:
-    low, high = map(float, said["interval"])
+def _interval_problems(row: Mapping[str, Any], change: float) -> Iterator[str]:
+    low, high = map(float, row["interval"])
     if not low - ROUNDING <= change <= high + ROUNDING:
-        yield f"{change:+.4f} lies outside its interval of {low:+.4f} to {high:+.4f}"
-    if said["within_target"] is not (low >= -COST_TARGET):
-        yield f"within_target is {said['within_target']}, and the interval begins at {low:+.4f}"
+        yield f"{change:+.4f} is outside its interval of {low:+.4f} to {high:+.4f}"
+    if row["within_target"] is not (low >= -COST_TARGET):
+        yield f"within_target is {row['within_target']}, and the interval begins at {low:+.4f}"
 
 
 RESULTS_FILE = "results.json"
 
 _IDENTITY = ("dataset", "split", "protocol", "runtime", "precision")
-"""Two measurements of one model that agree in these measure the same thing; the newer one replaces the older."""
+"""Keys that identify a measurement: a newer one with equal values replaces the older."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was measured, how, and what came out.
+    """Measurement of a model or of embeddings: inputs, settings and scores.
 
-    model, fingerprint, runtime, precision: whose embeddings were measured; None where that is not known, and in files
-    from before 0.3.0 there is no fingerprint. queries: how many searched, those without relatives included; they are
-    left out of the metrics. classes: of the queries that were measured. metrics: means over queries, as fractions, and
-    what further groups add; their keys are in the docstring of `zoo.evaluation`. intervals: metric -> (low, high),
-    95 %, by resampling classes, of means over queries; empty below two classes.
-    date: ISO 8601, UTC. versions: library -> version. unreadable: how many images of a folder could not be read and
-    were left out; files from before 0.3.0 do not say.
+    Attributes:
+        model: Name of the model; None if the embeddings' model is not known, as for `runtime` and `precision`.
+        queries: Number of queries, including those without relatives, which the metrics leave out.
+        classes: Number of classes of the measured queries.
+        metrics: Means over queries, as fractions, and the metrics of further groups (keys: `zoo.evaluation`).
+        intervals: metric -> (low, high), 95 %, by resampling classes; empty below two classes.
+        date: ISO 8601, UTC.
+        versions: library -> version.
+        unreadable: Number of images that could not be read and were left out; not in files before 0.3.0.
+        fingerprint: `Card.fingerprint` of the model; not in files before 0.3.0.
     """
 
     model: str | None
@@ -175,9 +189,10 @@ class Evaluation:
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:
-    """The measurements in a model folder, oldest first; none where it has no results.json.
+    """Return the measurements in a model folder, oldest first; none without results.json.
 
-    Raises `ModelFolderError` where the file is not what `add_result` writes.
+    Raises:
+        ModelFolderError: `bad-results` for a file that `add_result` did not write.
     """
     path = folder / RESULTS_FILE
     try:
@@ -185,32 +200,34 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
-        raise ModelFolderError(f"{path} cannot be read as JSON: {error}. {_ADVICE}") from None
+        raise _results_error(f"{path} cannot be read as JSON: {error}") from None
     if not isinstance(results, list):
-        raise ModelFolderError(f"{path} must hold a list of measurements. {_ADVICE}")
+        raise _results_error(f"{path} must hold a list of measurements")
     for number, result in enumerate(results):
         if not _is_result(result):
-            raise ModelFolderError(f"{path}: entry {number} is no measurement. {_ADVICE}")
+            raise _results_error(f"{path}: entry {number} is not a measurement")
     return results
 
 
 def add_result(folder: Path, evaluation: Evaluation) -> None:
     """Add a measurement to the folder's results.json, in place of an earlier one of the same kind.
 
-    Several processes may do so at once. The folder may be any that is writable, one in the Hub's cache or among the
-    shipped models included; there the next download or upgrade may drop the measurement.
+    Several processes may do so at once. Any writable folder is accepted, also in the Hub's cache or among the shipped
+    models; there the next download or upgrade may drop the measurement.
     """
     new = evaluation.to_json()
     with locked(folder):
-        kept = [old for old in read_results(folder) if any(old.get(key) != new[key] for key in _IDENTITY)]
-        write_json(folder / RESULTS_FILE, [*kept, new])
+        others = [old for old in read_results(folder) if any(old.get(key) != new[key] for key in _IDENTITY)]
+        write_json(folder / RESULTS_FILE, [*others, new])
 
 
-_ADVICE = "Delete it and measure again with: zoo evaluate MODEL --save"
+def _results_error(problem: str) -> ModelFolderError:
+    advice = "Delete it and measure again with: zoo evaluate MODEL --save"
+    return ModelFolderError(f"{problem}. {advice}", code="bad-results")
 
 
 def _is_result(value: Any) -> bool:
-    """Whether the value names what was measured, in text, and holds metrics and bounds that are numbers."""
+    """Return whether a JSON value has the keys of `_IDENTITY` as text, and metrics and bounds that are numbers."""
     if not isinstance(value, dict) or not all(key in value for key in _IDENTITY):
         return False
     if not isinstance(value["protocol"], str) or not all(isinstance(value[key], str | None) for key in _IDENTITY):
@@ -223,16 +240,18 @@ def _is_result(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether it is finite, as a float too: whole numbers of JSON may be longer than any float."""
+    """Return whether a value is a finite number, also as a float: whole numbers of JSON may exceed any float."""
     return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the outcome. `ok` is None where the check could not be made on this machine.
+    """One check of a model folder, as `zoo verify` reports it.
 
-    cosine: the least to golden embeddings, of a check that compares with them. unsuited: it fails by torch's half
-    precision, which does not suit the network, in a folder that is whole.
+    Attributes:
+        ok: None if the check could not be made on this machine.
+        cosine: Least cosine to the golden embeddings, if the check compares with them.
+        unsuited: True if only torch's half precision fails, which does not suit the network; the folder is sound.
     """
 
     name: str
@@ -243,7 +262,7 @@ class Check:
 
     @property
     def fails(self) -> bool:
-        """Whether the folder is not what its card says. That a network does not suit half precision is told alone."""
+        """Return whether the folder contradicts its card; an unsuited half precision is reported but does not fail."""
         return self.ok is False and not self.unsuited
 
     def to_json(self) -> dict[str, Any]:

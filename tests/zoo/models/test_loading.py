@@ -280,7 +280,7 @@ def test_names_are_looked_up_in_order(own_zoo: Path, tmp_path: Path, monkeypatch
     assert find_model(CARD.name) == shipped / CARD.name
     CARD.write(local / CARD.name)
     assert find_model(CARD.name) == local / CARD.name
-    listed = [(m.folder, m.standing) for m in list_models() if m.name == CARD.name]
+    listed = [(m.folder, m.status_text) for m in list_models() if m.name == CARD.name]
     assert listed == [(local / CARD.name, "shipped, exported here")]
     CARD.write(here / CARD.name)
     assert find_model(CARD.name) == Path(CARD.name)

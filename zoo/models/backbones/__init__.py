@@ -1,7 +1,7 @@
-"""The backbones that timm lacks, registered with timm as soon as both packages are imported, in either order.
+"""Backbones that timm lacks, registered with timm as soon as both packages are imported, in either order.
 
-So a name is all that a card or recipe needs, and `timm.create_model("hf-hub:org/name", pretrained=True)` builds them
-after a mere `import zoo`, which loads no torch.
+Cards and recipes therefore name them like any timm architecture, and after `import zoo`, which does not load torch,
+`timm.create_model("hf-hub:org/name", pretrained=True)` builds them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from types import ModuleType
 
 
 def register() -> None:
-    """Make the project's own architectures known to `timm.create_model`. Imports torch and timm."""
+    """Register the project's architectures with `timm.create_model`. Imports torch and timm."""
     from zoo.models.backbones import bn_inception, conv4, googlenet  # noqa: F401  (importing registers)
 
 
 def register_with_timm() -> None:
-    """Register now if timm is imported already, else right after its import."""
+    """Register now if timm is already imported, else right after its import."""
     if sys.modules.get("timm") is not None:
         register()
     elif not any(isinstance(finder, _AfterTimm) for finder in sys.meta_path):
@@ -26,16 +26,16 @@ def register_with_timm() -> None:
 
 
 class _AfterTimm:
-    """Answers for timm alone, until it was imported: its ordinary loader, followed by the registration."""
+    """Finder for timm, until it is imported: its ordinary loader, followed by the registration."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname != "timm":
             return None
-        # Whoever asks may only want to know whether timm is installed, and import it later or never.
-        others = [finder for finder in sys.meta_path if finder is not self]
-        spec = next((found for finder in others if (found := finder.find_spec(fullname, path, target))), None)
+        # The caller may only check that timm is installed, and import it later or never: wrap the loader, do not load.
+        finders = [finder for finder in sys.meta_path if finder is not self]
+        spec = next((spec for finder in finders if (spec := finder.find_spec(fullname, path, target))), None)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 

@@ -1,8 +1,8 @@
-"""bn_inception: Inception with batch norm (Ioffe & Szegedy 2015, Batch Normalization, appendix), in timm's manner.
+"""BN-Inception as a timm model (Ioffe & Szegedy 2015, Batch Normalization, appendix).
 
-The network of the public weights, which were trained with Caffe: convolutions keep their biases, blocks 4c and 4d
-project the pooled maps to 128 channels (the paper: 96). 10,270,240 parameters without the classifier. The module
-names are those of the public state dict: flat, `inception_3a_1x1` and `inception_3a_1x1_bn`.
+The network of the public Caffe weights: convolutions have biases, and blocks 4c and 4d project the pooled maps to 128
+channels (the paper: 96). 10,270,240 parameters without the classifier. The module names are those of the public state
+dict, flat: `inception_3a_1x1` and `inception_3a_1x1_bn`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from zoo.models.backbones.pooling import global_pooling
 
 
 class Block(NamedTuple):
-    """Output channels of an inception block's branches.
+    """Output channels of the convolutions of an inception block.
 
-    1 x 1; 1 x 1 then 3 x 3; 1 x 1 then 3 x 3 twice; pooling then 1 x 1. A block with stride 2 has no first branch, and
-    its pooled maps (the maxima) go on without a projection.
+    The branches are 1 x 1; 1 x 1 then 3 x 3; 1 x 1 then 3 x 3 twice; pooling then 1 x 1. A block with stride 2 has no
+    first branch, and its pooled maps (the maxima) are not projected.
     """
 
     one: int
@@ -54,13 +54,15 @@ BLOCKS = {
 
 
 class BNInception(nn.Module):
-    """Images [n, in_chans, h, w] to pooled features [n, 1024], or class scores where `num_classes` > 0.
+    """Network from images [n, in_chans, h, w], any h and w, to pooled features [n, 1024] or class scores.
 
-    Any h and w; the maps shrink by 32. `global_pool` is avg, max, avgmax (half of their sum), or "" for the maps.
-
-    `norm_momentum` is the weight of the newest batch in the running statistics. The published PyTorch definition has
-    0.9, which is Caffe's number with the opposite meaning (there the weight of the past) and keeps little more than the
-    last batch.
+    Args:
+        in_chans: Channels of the images; the maps are 32 times smaller than they.
+        num_classes: Number of class scores; 0 for features.
+        global_pool: avg, max, avgmax (half of their sum), or "" for the feature maps.
+        drop_rate: Dropout before the classifier.
+        norm_momentum: Weight of the newest batch in the running statistics. The published PyTorch definition has 0.9,
+            which is Caffe's weight of the past and in PyTorch keeps little more than the last batch.
     """
 
     def __init__(
@@ -105,7 +107,7 @@ class BNInception(nn.Module):
         self._add(f"{name}_double_3x3_2", block.double, block.double, 3, block.stride)
         if block.pool_proj:
             self._add(f"{name}_pool_proj", inputs, block.pool_proj, 1)
-        # Computes nothing: the place where a hook finds the joined branches.
+        # The identity gives hooks (`feature_info`) the joined branches.
         self.add_module(f"{name}_output", nn.Identity())
         return block.outputs(inputs)
 
@@ -130,8 +132,8 @@ class BNInception(nn.Module):
         if block.one:
             yield self._conv(f"{name}_1x1", x)
         yield self._conv(f"{name}_3x3", self._conv(f"{name}_3x3_reduce", x))
-        once = self._conv(f"{name}_double_3x3_1", self._conv(f"{name}_double_3x3_reduce", x))
-        yield self._conv(f"{name}_double_3x3_2", once)
+        first = self._conv(f"{name}_double_3x3_1", self._conv(f"{name}_double_3x3_reduce", x))
+        yield self._conv(f"{name}_double_3x3_2", first)
         if block.stride == 2:
             yield _halve(x)
         else:
@@ -150,10 +152,10 @@ class BNInception(nn.Module):
 
 
 def _halve(x: Tensor) -> Tensor:
-    """Maxima of 3 x 3 at every second place, windows cut at the lower and right border, as Caffe has them."""
+    """Max-pool 3 x 3 with stride 2 and windows cut at the lower and right border, as in Caffe."""
     h, w = x.shape[-2:]
     if h % 2 or w % 2:
-        # An odd side gives one row less than a convolution with stride 2; the zeros change no maximum after a ReLU.
+        # An odd side gives one row less than a convolution with stride 2. Zeros do not change maxima after a ReLU.
         x = pad(x, (0, w % 2, 0, h % 2))
     return max_pool2d(x, 3, stride=2, ceil_mode=True)
 
@@ -178,7 +180,7 @@ default_cfgs = generate_default_cfgs(
 
 @register_model
 def bn_inception(pretrained: bool = False, **kwargs: Any) -> BNInception:
-    """Inception with batch norm; keyword arguments are those of `BNInception`."""
+    """Build `BNInception` from its keyword arguments."""
     model: BNInception = build_model_with_cfg(
         BNInception, "bn_inception", pretrained, feature_cfg={"feature_cls": "hook"}, **kwargs
     )

@@ -1,6 +1,6 @@
-"""Weights that were trained with Caffe: what their images looked like, and how to make them take ours.
+"""Caffe weights: their normalisation, and their conversion to RGB images.
 
-Caffe's ImageNet networks see BGR images on the scale 0..255 with the channels' means taken off and no scaling.
+Caffe's ImageNet networks take BGR images on the scale 0..255 minus the channels' means, without further scaling.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ if TYPE_CHECKING:  # recipes take the constants, and nothing that lists recipes 
 
 MEAN = (128 / 255, 117 / 255, 104 / 255)
 STD = (1 / 255, 1 / 255, 1 / 255)
-"""The same for RGB images on the scale 0..1: `(image - MEAN) / STD` is the pixel on 0..255 without its mean."""
+"""Normalisation of RGB images on the scale 0..1: `(image - MEAN) / STD` is the pixel on 0..255 minus its mean."""
 
 
 def convert_caffe(state: Mapping[str, Tensor], first_conv: str) -> dict[str, Tensor]:
-    """A converted state dict for RGB images: the input channels of the convolution `first_conv` are reversed.
+    """Convert a state dict to RGB images: reverse the input channels of the convolution `first_conv`.
 
-    Some conversions keep Caffe's shape [1, c] of what batch norms hold; it becomes [c].
+    Some conversions keep Caffe's shape [1, c] of batch-norm tensors, which becomes [c].
     """
-    out = {name: tensor.squeeze(0) if "_bn." in name else tensor for name, tensor in state.items()}
+    converted = {name: tensor.squeeze(0) if "_bn." in name else tensor for name, tensor in state.items()}
     weight = f"{first_conv}.weight"
-    if weight in out:
-        out[weight] = out[weight].flip(1)
-    return out
+    if weight in converted:
+        converted[weight] = converted[weight].flip(1)
+    return converted

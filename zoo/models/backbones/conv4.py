@@ -1,6 +1,6 @@
-"""conv4: four blocks of 3 x 3 convolution, batch norm, ReLU and 2 x 2 max pooling, in timm's manner.
+"""conv4 as a timm model: four blocks of 3 x 3 convolution, batch norm, ReLU and 2 x 2 max pooling.
 
-The small net of the few-shot literature (Vinyals et al. 2016, Matching Networks, section 4.1); `widths` are free.
+The small network of the few-shot literature (Vinyals et al. 2016, Matching Networks, section 4.1); `widths` are free.
 """
 
 from __future__ import annotations
@@ -16,10 +16,15 @@ from zoo.models.backbones.pooling import global_pooling
 
 
 class Conv4(nn.Module):
-    """Images [n, in_chans, h, w] to pooled features [n, widths[-1]], or class scores where `num_classes` > 0.
+    """Network from images [n, in_chans, h, w] to pooled features [n, widths[-1]], or to class scores.
 
-    h and w of at least 16 (8 with `last_pool=False`, which leaves out the fourth max pooling). `global_pool` is one of
-    timm's: avg, max, avgmax (half of their sum), or "" for the feature map.
+    Args:
+        in_chans: Channels of the images; h and w are at least 16, or 8 with `last_pool=False`.
+        num_classes: Number of class scores; 0 for features.
+        widths: Channels of the four blocks.
+        global_pool: avg, max, avgmax (half of their sum), or "" for the feature map.
+        drop_rate: Dropout before the classifier.
+        last_pool: False leaves out the fourth max pooling.
     """
 
     def __init__(
@@ -53,8 +58,8 @@ class Conv4(nn.Module):
         self.fc: nn.Module = nn.Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
 
     def forward_features(self, x: Tensor) -> Tensor:
-        out: Tensor = self.blocks(x)
-        return out
+        maps: Tensor = self.blocks(x)
+        return maps
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         x = self.head_drop(self.global_pool(x))
@@ -88,6 +93,6 @@ default_cfgs = generate_default_cfgs(
 
 @register_model
 def conv4(pretrained: bool = False, **kwargs: Any) -> Conv4:
-    """Four convolution blocks; keyword arguments are those of `Conv4`."""
+    """Build `Conv4` from its keyword arguments."""
     model: Conv4 = build_model_with_cfg(Conv4, "conv4", pretrained, **kwargs)
     return model

@@ -1,7 +1,7 @@
-"""googlenet: Inception v1 with batch norm and without auxiliary classifiers, in timm's manner.
+"""GoogLeNet as a timm model: Inception v1 with batch norm and without auxiliary classifiers.
 
-Szegedy et al. 2015, Going Deeper with Convolutions, table 1, as torchvision has it ("GN"): its module names, and its
-3 x 3 convolutions in the place of the paper's 5 x 5. 5,599,904 parameters without the classifier.
+Szegedy et al. 2015, Going Deeper with Convolutions, table 1, in torchvision's form ("GN"): its module names, and 3 x 3
+convolutions instead of the paper's 5 x 5. 5,599,904 parameters without the classifier.
 """
 
 from __future__ import annotations
@@ -30,13 +30,17 @@ BLOCKS = {
 """Output channels of the convolutions: 1 x 1; 3 x 3 reduced, 3 x 3; 5 x 5 reduced, 5 x 5; after pooling."""
 
 POOLED = {"3b": 3, "4e": 2}
-"""After which blocks the maps are halved, and by windows of which side."""
+"""Blocks followed by max pooling with stride 2 -> side of the window."""
 
 
 class GoogLeNet(nn.Module):
-    """Images [n, in_chans, h, w] to pooled features [n, 1024], or class scores where `num_classes` > 0.
+    """Network from images [n, in_chans, h, w], h and w at least 15, to pooled features [n, 1024] or class scores.
 
-    h and w of at least 15. `global_pool` is avg, max, avgmax (half of their sum), or "" for the feature maps.
+    Args:
+        in_chans: Channels of the images.
+        num_classes: Number of class scores; 0 for features.
+        global_pool: avg, max, avgmax (half of their sum), or "" for the feature maps.
+        drop_rate: Dropout before the classifier.
     """
 
     def __init__(
@@ -93,7 +97,7 @@ class GoogLeNet(nn.Module):
 
 
 class Inception(nn.Module):
-    """Four branches side by side, joined along the channels."""
+    """Inception block: four parallel branches, joined along the channels."""
 
     def __init__(
         self, inputs: int, one: int, three_reduce: int, three: int, five_reduce: int, five: int, pool_proj: int
@@ -110,7 +114,7 @@ class Inception(nn.Module):
 
 
 class Conv(nn.Module):
-    """Convolution, batch norm, ReLU; the map keeps its size, or is halved with `stride` 2."""
+    """Convolution, batch norm and ReLU; the map keeps its size, or is halved with `stride` 2."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1) -> None:
         super().__init__()
@@ -122,7 +126,7 @@ class Conv(nn.Module):
 
 
 def convert_torchvision(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """torchvision's state dict without the auxiliary classifiers, which its published weights never trained."""
+    """Remove the auxiliary classifiers, which torchvision's published weights never trained, from its state dict."""
     return {name: tensor for name, tensor in state.items() if not name.startswith(("aux1.", "aux2."))}
 
 
@@ -133,7 +137,7 @@ default_cfgs = generate_default_cfgs(
             "input_size": (3, 224, 224),
             "num_classes": 1000,
             "pool_size": (7, 7),
-            # The public weights want -1..1: torchvision normalises by ImageNet's means, which its network undoes
+            # The public weights expect -1..1: torchvision normalises by ImageNet's means, which its network undoes
             # (`transform_input`).
             "mean": (0.5, 0.5, 0.5),
             "std": (0.5, 0.5, 0.5),
@@ -148,7 +152,7 @@ default_cfgs = generate_default_cfgs(
 
 @register_model
 def googlenet(pretrained: bool = False, **kwargs: Any) -> GoogLeNet:
-    """Inception v1 with batch norm; keyword arguments are those of `GoogLeNet`."""
+    """Build `GoogLeNet` from its keyword arguments."""
     model: GoogLeNet = build_model_with_cfg(
         GoogLeNet, "googlenet", pretrained, feature_cfg={"feature_cls": "hook"}, **kwargs
     )
