@@ -1,4 +1,4 @@
-"""Small real timm models with random weights, as timm publishes them, and a Hub on loopback that has them."""
+"""Small timm models with random weights, as timm publishes them, on a Hub on loopback."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ register()
 
 
 def of_timm(architecture: str, args: dict[str, Any], seed: int = 3, **cfg: Any) -> tuple[bytes, bytes]:
-    """A timm model with random weights as timm publishes it: config.json and model.safetensors."""
+    """Return config.json and model.safetensors of a timm model with random weights."""
     torch.manual_seed(seed)
     model = timm.create_model(architecture, num_classes=7, **args)
     with torch.no_grad():
@@ -39,8 +39,8 @@ def of_timm(architecture: str, args: dict[str, Any], seed: int = 3, **cfg: Any) 
 
 
 def files() -> dict[str, bytes]:
-    found = {}
-    for repository, made in {
+    contents = {}
+    for repository, files_of_model in {
         "timm/vit_small_patch14_dinov2.lvd142m": of_timm("vit_tiny_patch16_224", VIT),
         "timm/resnet10t.toy_in1k": of_timm("resnet18", RESNET),
         "org/conv4": of_timm("conv4", CONV4),
@@ -50,16 +50,16 @@ def files() -> dict[str, bytes]:
         "org/wrong": of_timm("resnet18", RESNET),
         "org/unknown": of_timm("resnet18", RESNET),
     }.items():
-        found[f"{repository}/config.json"], found[f"{repository}/model.safetensors"] = made
-    evil = json.loads(found["org/evil/config.json"])
-    found["org/evil/config.json"] = json.dumps({**evil, "model_args": {"checkpoint_path": "/tmp/x.pth"}}).encode()
-    found["org/wrong/model.safetensors"] = found["org/evil/model.safetensors"]
-    unknown = json.loads(found["org/unknown/config.json"])
-    found["org/unknown/config.json"] = json.dumps({**unknown, "architecture": "resnet18x"}).encode()
-    found["org/bert/config.json"] = b'{"model_type": "bert"}'
-    found["org/pickled/config.json"] = found["org/long/config.json"].replace(b"64, 32", b"32, 32")
-    found["org/pickled/pytorch_model.bin"] = b"never read"
-    return found
+        contents[f"{repository}/config.json"], contents[f"{repository}/model.safetensors"] = files_of_model
+    evil = json.loads(contents["org/evil/config.json"])
+    contents["org/evil/config.json"] = json.dumps({**evil, "model_args": {"checkpoint_path": "/tmp/x.pth"}}).encode()
+    contents["org/wrong/model.safetensors"] = contents["org/evil/model.safetensors"]
+    unknown = json.loads(contents["org/unknown/config.json"])
+    contents["org/unknown/config.json"] = json.dumps({**unknown, "architecture": "resnet18x"}).encode()
+    contents["org/bert/config.json"] = b'{"model_type": "bert"}'
+    contents["org/pickled/config.json"] = contents["org/long/config.json"].replace(b"64, 32", b"32, 32")
+    contents["org/pickled/pytorch_model.bin"] = b"never read"
+    return contents
 
 
 FILES = files()
@@ -67,7 +67,7 @@ FILES = files()
 
 @contextmanager
 def timm_hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A Hub with the small timm models, and huggingface_hub turned to it, with its own cache."""
+    """Run a Hub with the small timm models, and point huggingface_hub and a new cache to it."""
     with running() as server:
         for path, data in FILES.items():
             name, _, file = path.rpartition("/")

@@ -1,3 +1,5 @@
+"""Whitening: against scikit-learn, by definition, and for features that do not determine it."""
+
 from __future__ import annotations
 
 import tracemalloc
@@ -6,6 +8,7 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
+from tests.raising import raises
 from zoo.errors import UsageError
 from zoo.models.baseline_folder import BLOCK, fit_whitening
 
@@ -17,7 +20,7 @@ def correlated(count: int = 200, width: int = 12, seed: int = 0) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dim", [None, 12, 5, 1])
-def test_the_same_as_scikit_learn_up_to_the_directions_signs(dim: int | None) -> None:
+def test_whitening_equals_scikit_learns_up_to_signs(dim: int | None) -> None:
     rows = correlated()
     weight, bias = fit_whitening(rows, dim)
     expected = PCA(n_components=dim, whiten=True, svd_solver="full").fit_transform(rows.astype(np.float64))
@@ -27,7 +30,7 @@ def test_the_same_as_scikit_learn_up_to_the_directions_signs(dim: int | None) ->
 
 
 @pytest.mark.parametrize("count", [BLOCK, BLOCK + 1, 3 * BLOCK - 5])
-def test_blocks_of_rows_far_from_zero_are_one_whole(count: int) -> None:
+def test_blocks_of_rows_far_from_zero_give_one_result(count: int) -> None:
     rows = correlated(count, 6) + 1000
     weight, bias = fit_whitening(rows, 6)
     white = rows.astype(np.float64) @ weight.T.astype(np.float64) + bias
@@ -60,19 +63,22 @@ def test_two_rows_vary_along_the_line_between_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "dim", "says"),
+    ("rows", "dim", "code", "values"),
     [
-        (correlated(), 13, "keeps 1 to 12"),
-        (correlated(), 0, "keeps 1 to 12"),
-        (correlated(6), 6, "6 images vary along 5 directions"),
-        (correlated(6), None, "smaller --dim or more images"),
-        (np.ones((9, 3), np.float32), 1, "9 images vary along 0 directions"),
-        (np.empty((0, 3), np.float32), 1, "0 images vary along 0"),
-        (correlated(1), 1, "1 images vary along 0"),
-        (np.repeat(correlated(50, 2), 2, axis=1), 3, "along 2 directions"),
-        (np.full((5, 2), np.nan, np.float32), 1, "not finite"),
+        (correlated(), 13, "bad-dim", ["12", "13"]),
+        (correlated(), 0, "bad-dim", ["12", "0"]),
+        (correlated(6), 6, "too-few-directions", ["6 images", "5 directions"]),
+        (correlated(6), None, "too-few-directions", ["--dim"]),
+        (np.ones((9, 3), np.float32), 1, "too-few-directions", ["9 images", "0 directions"]),
+        (np.empty((0, 3), np.float32), 1, "too-few-directions", ["0 images", "0 directions"]),
+        (correlated(1), 1, "too-few-directions", ["1 images", "0 directions"]),
+        (np.repeat(correlated(50, 2), 2, axis=1), 3, "too-few-directions", ["2 directions"]),
+        (np.full((5, 2), np.nan, np.float32), 1, "not-finite", []),
     ],
 )
-def test_what_does_not_determine_the_directions_is_refused(rows: np.ndarray, dim: int | None, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_features_that_do_not_determine_the_directions_are_refused(
+    rows: np.ndarray, dim: int | None, code: str, values: list[str]
+) -> None:
+    with raises(UsageError, code) as caught:
         fit_whitening(rows, dim)
+    assert all(value in str(caught.value) for value in values)

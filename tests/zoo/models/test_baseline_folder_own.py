@@ -1,4 +1,4 @@
-"""`zoo baseline`: a public backbone under a name of one's own, whitened, at another input size."""
+"""`zoo baseline`: a public backbone saved under a new name, whitened, or for another input size."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from sklearn.decomposition import PCA
 
 import zoo
 from exports.export import export
+from tests.raising import raises
 from tests.zoo.hub_state import Hub
 from tests.zoo.timm_hub import timm_hub
-from zoo.cli.main import main
+from zoo.cli.main import main, run
 from zoo.data.preprocessing import to_pixels
-from zoo.errors import DatasetError, UsageError
+from zoo.errors import DatasetError, ImageError, UsageError, ZooError
 from zoo.models.card import read_card
 from zoo.models.golden import draw_images
 from zoo.models.load import find_model
@@ -43,7 +44,7 @@ def folder_of_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.usefixtures("hub")
-def test_whitening_is_a_head_that_goes_wherever_the_model_goes(
+def test_whitening_is_a_head_of_the_model(
     folder_of_pictures: Path, own_zoo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whiten = ["--whiten", str(folder_of_pictures), "--dim", "6"]
@@ -55,7 +56,7 @@ def test_whitening_is_a_head_that_goes_wherever_the_model_goes(
     assert "fitted on 40 images" in card.description
     files = sorted(folder_of_pictures.rglob("*.png"))
     rows = zoo.load("mine").embed(files)
-    expected = sklearns_whitening("org/conv4", files, 6)
+    expected = expected_whitening("org/conv4", files, 6)
     signs = np.sign((rows * expected).sum(0))
     np.testing.assert_allclose(rows * signs, expected, atol=2e-4)
     export(folder)
@@ -68,10 +69,10 @@ def test_whitening_is_a_head_that_goes_wherever_the_model_goes(
 
 
 @pytest.mark.usefixtures("hub")
-def test_one_picture_that_is_none_does_not_spoil_a_folder(
+def test_an_unreadable_image_is_left_out(
     folder_of_pictures: Path, tmp_path: Path, own_zoo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The whitening is that of the other pictures."""
+    """The whitening is that of the other images."""
     folder = Path(shutil.copytree(folder_of_pictures, tmp_path / "pictures"))
     files = sorted(folder.rglob("*.png"))
     (folder / "class1" / "broken.jpg").write_bytes(b"no picture")
@@ -79,24 +80,25 @@ def test_one_picture_that_is_none_does_not_spoil_a_folder(
     assert main(["baseline", "org/conv4", "--as", "mine", *whiten]) == 0
     assert main(["baseline", "org/conv4", "--as", "strict", *whiten, "--strict"]) == 1
     assert zoo.load("strict").dim == 6
-    told = capsys.readouterr()
-    assert "whitened on 40 images" in told.out
-    assert "zoo: left out:" in told.err
-    assert "broken.jpg" in told.err
+    printed = capsys.readouterr()
+    assert "whitened on 40 images" in printed.out
+    assert "zoo: left out:" in printed.err
+    assert "broken.jpg" in printed.err
     assert "fitted on 40 images" in read_card(own_zoo / "models" / "mine").description
-    expected = sklearns_whitening("org/conv4", files, 6)
+    expected = expected_whitening("org/conv4", files, 6)
     rows = zoo.load("mine").embed(files)
     np.testing.assert_allclose(rows * np.sign((rows * expected).sum(0)), expected, atol=2e-4)
     with pytest.warns(UserWarning, match=r"left out of whitening: .*broken\.jpg"):
         zoo.baseline("org/conv4", "again", whiten=folder, dim=6)
     for file in files:
         file.write_bytes(b"")
-    assert main(["baseline", "org/conv4", "--as", "none", "--whiten", str(folder)]) != 0
-    assert "none of the 41 images can be read" in capsys.readouterr().err
+    with raises(ImageError, "none-readable") as caught:
+        run(["baseline", "org/conv4", "--as", "none", "--whiten", str(folder)])
+    assert "41 images" in str(caught.value)
 
 
 @pytest.mark.usefixtures("hub")
-def test_a_table_whitens_as_the_images_that_it_lists_do(
+def test_a_table_whitens_like_its_images(
     folder_of_pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = sorted(folder_of_pictures.rglob("*.png"))
@@ -107,15 +109,15 @@ def test_a_table_whitens_as_the_images_that_it_lists_do(
     with table.open("a") as file:
         file.write("\nmissing.png,train\n")
     assert main(["baseline", "org/conv4", "--as", "mine", "--whiten", str(table), "--dim", "6"]) == 0
-    told = capsys.readouterr()
-    assert "whitened on 31 images" in told.out
-    assert "missing.png" in told.err
-    expected = sklearns_whitening("org/conv4", files[9:], 6)
+    printed = capsys.readouterr()
+    assert "whitened on 31 images" in printed.out
+    assert "missing.png" in printed.err
+    expected = expected_whitening("org/conv4", files[9:], 6)
     rows = zoo.load("mine").embed(files[9:])
     np.testing.assert_allclose(rows * np.sign((rows * expected).sum(0)), expected, atol=2e-4)
 
 
-def sklearns_whitening(name: str, files: list[Path], dim: int) -> np.ndarray:
+def expected_whitening(name: str, files: list[Path], dim: int) -> np.ndarray:
     from zoo.models.baseline_folder import pooled_features
     from zoo.models.network import load_network
 
@@ -127,9 +129,9 @@ def sklearns_whitening(name: str, files: list[Path], dim: int) -> np.ndarray:
 
 
 @pytest.mark.usefixtures("hub")
-def test_from_python_it_is_the_commands_model(folder_of_pictures: Path, tmp_path: Path) -> None:
+def test_python_and_the_command_make_the_same_model(folder_of_pictures: Path, tmp_path: Path) -> None:
     arguments = ["--whiten", str(folder_of_pictures), "--dim", "5", "--limit", "20"]
-    assert main(["baseline", "timm/resnet10t.toy_in1k", "--as", "said", *arguments]) == 0
+    assert main(["baseline", "timm/resnet10t.toy_in1k", "--as", "command", *arguments]) == 0
     files = sorted(folder_of_pictures.rglob("*.png"), key=lambda path: path.parts)
     for own, whiten in (
         ("one", str(folder_of_pictures)),
@@ -137,27 +139,27 @@ def test_from_python_it_is_the_commands_model(folder_of_pictures: Path, tmp_path
         ("three", [file.read_bytes() for file in files]),
     ):
         model = zoo.baseline("timm/resnet10t.toy_in1k", own, whiten=whiten, dim=5, limit=20)
-        assert (model.card.name, model.card.fingerprint) == (own, zoo.load("said").card.fingerprint)
+        assert (model.card.name, model.card.fingerprint) == (own, zoo.load("command").card.fingerprint)
     assert zoo.baseline("timm/resnet10t.toy_in1k", "plain", size=40).card.preprocessing.crop == 40
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DatasetError, match="holds no images"):
+    with pytest.raises(DatasetError):
         zoo.baseline("timm/resnet10t.toy_in1k", "none", whiten=tmp_path / "empty")
-    with pytest.raises(UsageError, match="already"):
+    with raises(UsageError, "name-taken"):
         zoo.baseline("timm/resnet10t.toy_in1k", "one")
 
 
 @pytest.mark.usefixtures("hub")
 @pytest.mark.parametrize(("name", "size"), [("dinov2-s14", 48), ("timm/resnet10t.toy_in1k", 40)])
-def test_another_input_size_is_what_timm_makes_of_it(name: str, size: int, own_zoo: Path) -> None:
+def test_another_input_size_equals_timms(name: str, size: int, own_zoo: Path) -> None:
     assert main(["baseline", name, "--as", "other", "--size", str(size)]) == 0
     folder = own_zoo / "models" / "other"
-    how = read_card(folder).preprocessing
-    assert (how.crop, how.resize) == (size, round(size * 35 / 32))
+    preprocessing = read_card(folder).preprocessing
+    assert (preprocessing.crop, preprocessing.resize) == (size, round(size * 35 / 32))
     more = {"img_size": size} if name == "dinov2-s14" else {}
     theirs = timm.create_model(f"local-dir:{find_model(name)}", pretrained=True, num_classes=0, **more).eval()
-    pixels = np.stack([to_pixels(image, how) for image in draw_images(2)])
+    pixels = np.stack([to_pixels(image, preprocessing) for image in draw_images(2)])
     images = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255
-    mean, std = (torch.tensor(values).reshape(1, 3, 1, 1) for values in (how.mean, how.std))
+    mean, std = (torch.tensor(values).reshape(1, 3, 1, 1) for values in (preprocessing.mean, preprocessing.std))
     with torch.inference_mode():
         expected = torch.nn.functional.normalize(theirs((images - mean) / std)).numpy()
     np.testing.assert_allclose(zoo.load("other").embed(draw_images(2)), expected, atol=1e-5)
@@ -181,42 +183,39 @@ def test_a_plain_copy_and_a_data_set_to_whiten_on(
 
 @pytest.mark.usefixtures("hub")
 @pytest.mark.parametrize(
-    ("arguments", "status", "says"),
+    ("arguments", "code", "value"),
     [
-        (["--as", "Bad Name"], 2, "lower-case"),
-        (["--as", "x", "--dim", "4"], 2, "--whiten DIR"),
-        (["--as", "x", "--whiten", "DIR", "--dim", "9"], 2, "keeps 1 to 8"),
-        (["--as", "x", "--whiten", "DIR", "--limit", "3"], 2, "vary along 2 directions"),
-        (["--as", "x", "--whiten", "DIR", "--limit", "1"], 2, "--limit"),
-        (["--as", "x", "--whiten", "DIR", "--whiten-on", "glyphs"], 2, "not on both"),
-        (["--as", "x", "--whiten", "nowhere"], 2, "nowhere"),
-        (["--as", "x", "--whiten", "EMPTY"], 2, "holds no images"),
-        (["--as", "x", "--whiten-on", "foldr"], 2, "Did you mean 'folder'"),
-        (["--as", "x", "--batch-size", "0"], 2, "--batch-size"),
-        (["--as", "x", "--size", "0"], 2, "--size"),
-        (["--as", "x", "--size", "5000"], 2, "--size"),
+        (["--as", "Bad Name"], "bad-model-name", "'Bad Name'"),
+        (["--as", "x", "--dim", "4"], "dim-without-images", "--whiten DIR"),
+        (["--as", "x", "--whiten", "DIR", "--dim", "9"], "bad-dim", "9"),
+        (["--as", "x", "--whiten", "DIR", "--limit", "3"], "too-few-directions", "2 directions"),
+        (["--as", "x", "--whiten", "DIR", "--limit", "1"], "bad-limit", "--limit"),
+        (["--as", "x", "--whiten", "DIR", "--whiten-on", "glyphs"], None, "--whiten"),
+        (["--as", "x", "--whiten", "nowhere"], None, "nowhere"),
+        (["--as", "x", "--whiten", "EMPTY"], None, "empty"),
+        (["--as", "x", "--whiten-on", "foldr"], None, "'folder'"),
+        (["--as", "x", "--batch-size", "0"], None, "--batch-size"),
+        (["--as", "x", "--size", "0"], None, "--size"),
+        (["--as", "x", "--size", "5000"], "bad-size", "--size"),
     ],
 )
-def test_mistakes_are_named_and_nothing_is_written(
-    own_zoo: Path,
-    tmp_path: Path,
-    folder_of_pictures: Path,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    status: int,
-    says: str,
+def test_wrong_arguments_are_refused_and_nothing_is_written(
+    own_zoo: Path, tmp_path: Path, folder_of_pictures: Path, arguments: list[str], code: str | None, value: str
 ) -> None:
     (tmp_path / "empty").mkdir()
-    places = {"DIR": str(folder_of_pictures), "EMPTY": str(tmp_path / "empty")}
-    assert main(["baseline", "timm/resnet10t.toy_in1k", *(places.get(a, a) for a in arguments)]) == status
-    assert says in capsys.readouterr().err
+    folders = {"DIR": str(folder_of_pictures), "EMPTY": str(tmp_path / "empty")}
+    with pytest.raises(ZooError) as caught:
+        run(["baseline", "timm/resnet10t.toy_in1k", *(folders.get(argument, argument) for argument in arguments)])
+    assert caught.value.exit_code == 2
+    assert code in (None, caught.value.code)
+    assert value in str(caught.value)
     assert not (own_zoo / "models").exists() or not list((own_zoo / "models").iterdir())
 
 
 @pytest.mark.usefixtures("hub")
-def test_a_name_that_is_taken_and_a_model_with_heads(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["baseline", "timm/resnet10t.toy_in1k", "--as", "mine"]) == 0
-    assert main(["baseline", "timm/resnet10t.toy_in1k", "--as", "mine"]) == 2
-    assert "already" in capsys.readouterr().err
-    assert main(["baseline", "margin-conv4-glyphs", "--as", "other"]) == 2
-    assert "has heads of its own" in capsys.readouterr().err
+def test_an_existing_name_and_a_model_with_heads_are_refused() -> None:
+    run(["baseline", "timm/resnet10t.toy_in1k", "--as", "mine"])
+    with raises(UsageError, "name-taken"):
+        run(["baseline", "timm/resnet10t.toy_in1k", "--as", "mine"])
+    with raises(UsageError, "has-heads"):
+        run(["baseline", "margin-conv4-glyphs", "--as", "other"])

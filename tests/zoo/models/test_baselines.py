@@ -17,11 +17,12 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import zoo
+from tests.raising import raises
 from tests.zoo.hub_server import COMMIT
 from tests.zoo.hub_state import Hub, Repository
 from tests.zoo.timm_hub import FILES, RESNET, of_timm, timm_hub
 from zoo.data.preprocessing import to_pixels
-from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, RecipeError
+from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, RecipeError, ZooError
 from zoo.models.baselines import baselines, read_timm_config, repository_of, short_name
 from zoo.models.card import read_card
 from zoo.models.golden import draw_images
@@ -144,27 +145,32 @@ def test_a_revision_has_a_folder_of_its_own() -> None:
     assert find_model("timm/resnet10t.toy_in1k", revision=COMMIT).name == f"timm--resnet10t.toy_in1k--{COMMIT[:12]}"
     assert find_model("timm/resnet10t.toy_in1k@main") == find_model("timm/resnet10t.toy_in1k", revision="main")
     assert find_model("Some-Org/Birds@main").name == f"some-org--birds--{COMMIT[:12]}"
-    with pytest.raises(HubError, match="no revision 'nope'"):
+    with raises(HubError, "weights-unavailable") as caught:
         find_model("timm/resnet10t.toy_in1k", revision="nope")
+    assert "'nope'" in str(caught.value)
 
 
 @pytest.mark.usefixtures("hub")
 @pytest.mark.parametrize(
-    ("name", "error", "says"),
+    ("name", "error", "code", "value"),
     [
-        ("timm/nothing", HubError, r"the Hub \(http.*\) has no timm/nothing"),
-        ("org/nothing", ModelNotFoundError, "has no org/nothing"),
-        ("org/long", ModelFolderError, "64 x 32 pixels"),
-        ("org/evil", ModelFolderError, "takes no argument checkpoint_path"),
-        ("org/wrong", ModelFolderError, "cannot be built"),
-        ("org/unknown", ModelFolderError, "Did you mean 'resnet18"),
-        ("org/bert", HubError, "org/bert"),
-        ("org/pickled", HubError, "no model.safetensors.*never unpickled"),
+        ("timm/nothing", HubError, "weights-unavailable", "timm/nothing"),
+        ("org/nothing", ModelNotFoundError, None, "org/nothing"),
+        ("org/long", ModelFolderError, "unsupported-input", "64 x 32 pixels"),
+        ("org/evil", ModelFolderError, "not-timm", "checkpoint_path"),
+        ("org/wrong", ModelFolderError, "not-timm", "org/wrong"),
+        ("org/unknown", ModelFolderError, "not-timm", "'resnet18"),
+        ("org/bert", HubError, None, "org/bert"),
+        ("org/pickled", HubError, "no-such-file", "model.safetensors"),
     ],
 )
-def test_what_is_no_timm_model_is_refused(own_zoo: Path, name: str, error: type[Exception], says: str) -> None:
-    with pytest.raises(error, match=says):
+def test_other_repositories_are_refused(
+    own_zoo: Path, name: str, error: type[ZooError], code: str | None, value: str
+) -> None:
+    with pytest.raises(error) as caught:
         zoo.load(name)
+    assert code in (None, caught.value.code)
+    assert value in str(caught.value)
     assert not list((own_zoo / "baselines").glob("*"))
 
 
@@ -188,8 +194,9 @@ def test_models_whose_short_names_are_alike_have_folders_of_their_own(hub: Hub) 
 def test_a_revision_is_not_taken_for_a_part_of_another_models_name(hub: Hub) -> None:
     hub.repositories["some-org/birds-v1"] = hub.repositories["Some-Org/Birds"]
     assert find_model("some-org/birds-v1").is_dir()
-    with pytest.raises(ModelNotFoundError, match="some-org/birds"):
+    with pytest.raises(ModelNotFoundError) as caught:
         find_model("some-org/birds@v1")
+    assert "some-org/birds" in str(caught.value)
 
 
 def test_the_preprocessing_is_timms(tmp_path: Path) -> None:
@@ -213,21 +220,24 @@ def test_the_preprocessing_is_timms(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "code", "value"),
     [
-        ({"input_size": [3, 64, 32]}, "64 x 32 pixels"),
-        ({"input_size": [4, 32, 32]}, "4 channel"),
-        ({"input_size": [3, 32]}, "not a config.json"),
-        ({"interpolation": "random"}, "'random'"),
-        ({"mean": None}, "not a config.json"),
-        ({"std": [0, 0, 0]}, "positive"),
-        ({"crop_pct": 0.001}, "4096"),
+        ({"input_size": [3, 64, 32]}, "unsupported-input", "64 x 32 pixels"),
+        ({"input_size": [4, 32, 32]}, "unsupported-input", "4 channel"),
+        ({"input_size": [3, 32]}, "bad-config", "config.json"),
+        ({"interpolation": "random"}, "unsupported-input", "'random'"),
+        ({"mean": None}, "bad-config", "config.json"),
+        ({"std": [0, 0, 0]}, "unsupported-input", "std"),
+        ({"crop_pct": 0.001}, "unsupported-input", "4096"),
     ],
 )
-def test_a_config_that_this_zoo_cannot_follow_is_named(tmp_path: Path, change: dict[str, Any], says: str) -> None:
+def test_a_config_that_this_zoo_cannot_follow_is_refused(
+    tmp_path: Path, change: dict[str, Any], code: str, value: str
+) -> None:
     (tmp_path / "config.json").write_bytes(of_timm("resnet18", RESNET, **change)[0])
-    with pytest.raises(ModelFolderError, match=says):
+    with raises(ModelFolderError, code) as caught:
         read_timm_config(tmp_path / "config.json")
+    assert value in str(caught.value)
 
 
 def test_grey_models_and_the_flat_config_of_old_repositories(tmp_path: Path) -> None:
@@ -239,23 +249,26 @@ def test_grey_models_and_the_flat_config_of_old_repositories(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("key", ["checkpoint_path", "pretrained_cfg", "cache_dir", "features_only", "num_classes"])
 def test_a_card_cannot_make_timm_read_other_files(key: str) -> None:
-    with pytest.raises(RecipeError, match=f"takes no argument {key}"):
+    with raises(RecipeError, "reserved-argument") as caught:
         create_trunk("resnet18", 3, {key: "/tmp/x.pth"})
+    assert key in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "nearest"),
     [
-        ("timm/resnet10t", "timm has resnet10t as resnet10t.c3_in1k"),
-        ("timm/resnet10t.c3_in1kk", r"Did you mean 'resnet10t\.c3_in1k'"),
+        ("timm/resnet10t", "as resnet10t.c3_in1k"),
+        ("timm/resnet10t.c3_in1kk", "'resnet10t.c3_in1k'"),
     ],
 )
-def test_a_name_that_timm_does_not_have_gets_the_nearest(hub: Hub, name: str, says: str) -> None:
-    with pytest.raises(HubError, match=says):
+def test_a_name_that_timm_does_not_have_gets_the_nearest(hub: Hub, name: str, nearest: str) -> None:
+    with raises(HubError, "weights-unavailable") as caught:
         zoo.load(name)
+    assert nearest in str(caught.value)
 
 
 def test_the_architectures_name_leads_to_its_public_backbones() -> None:
     for ask in (zoo.load, zoo.info):
-        with pytest.raises(ModelNotFoundError, match=r"r50-a1 \(timm/resnet50\.a1_in1k\)"):
+        with raises(ModelNotFoundError, "no-model") as caught:
             ask("resnet50")
+        assert "r50-a1 (timm/resnet50.a1_in1k)" in str(caught.value)

@@ -1,3 +1,5 @@
+"""Cards: round trip, refused values, and the fingerprint."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -8,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.raising import raises
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import CardError
 from zoo.models.card import SCHEMA, Card, Head, card_from_json, read_card
@@ -32,80 +35,77 @@ def test_round_trip(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "match"),
+    ("change", "code", "values"),
     [
-        ({"nmae": "x"}, r"unknown key 'nmae'\. Did you mean 'name'"),
-        ({"schema": SCHEMA + 1}, "Upgrade"),
-        ({"schema": None}, "no schema"),
-        ({"dim": 25}, "dims add up"),
-        ({"dim": "24"}, "card.dim must be a whole number, as 64, not '24'"),
-        ({"name": "../../etc"}, "lower-case"),
-        ({"files": {"../secret": "ab"}}, "outside the model folder"),
-        ({"files": {"/etc/passwd": "ab"}}, "outside the model folder"),
-        ({"files": ["a"]}, "card.files must be"),
-        ({"heads": [{"name": "a"}]}, "heads lacks dim"),
-        ({"heads": "a"}, "must be a list"),
-        ({"heads": 2 * [{"name": "a", "dim": 12}]}, "several heads are called 'a'; each needs a name of its own"),
-        ({"heads": [{"name": "a.b", "dim": 24}]}, "a head needs a name of .* not 'a.b'"),
-        ({"heads": [{"name": "a", "dim": 10**13}], "dim": 10**13}, "a dim from 1 to 65536"),
-        (
-            {"heads": [{"name": n, "dim": 40_000} for n in "ab"], "dim": 80_000},
-            "dims add up to 80000; .* at most 65536",
-        ),
-        ({"heads": [], "dim": 10**30}, "expected 1 to 65536"),
-        ({"heads": [], "dim": 0}, "dim is 0, expected 1"),
-        ({"preprocessing": {"resize": 28, "crop": 32}}, "crop <= resize"),
-        ({"preprocessing": {"resize": 28, "crop": 28, "mode": "XYZ"}}, "'L' .grey. or 'RGB'"),
-        (
-            {"preprocessing": {"resize": 28, "crop": 28, "std": [0, 0, 0]}},
-            r"std is \[0, 0, 0\]; expected .* 0\.0001 to",
-        ),
-        ({"preprocessing": {"resize": 28, "crop": 28, "std": [1, 1e-300, 1]}}, "std is .* on the scale 0 to 1"),
-        ({"preprocessing": {"resize": 28, "crop": 28, "std": [1, 1, 10**400]}}, "std is .* on the scale 0 to 1"),
-        ({"preprocessing": {"resize": 28, "crop": 28, "mean": [0, 0, 1e300]}}, "mean is .* from -10000 to 10000"),
-        ({"preprocessing": {"resize": 28, "crop": 28, "mean": [0.5]}}, "3 value"),
-        ({"preprocessing": {"resize": 28, "crop": 28, "interpolation": "cubic"}}, "bicubic"),
-        ({"preprocessing": []}, "must be a JSON object"),
+        ({"nmae": "x"}, "unknown-key", ["'nmae'", "'name'"]),
+        ({"schema": SCHEMA + 1}, "newer-schema", [str(SCHEMA + 1)]),
+        ({"schema": None}, "bad-schema", []),
+        ({"dim": 25}, "bad-dim", ["25", "24"]),
+        ({"dim": "24"}, "bad-type", ["card.dim", "'24'"]),
+        ({"name": "../../etc"}, "bad-name", ["'../../etc'"]),
+        ({"files": {"../secret": "ab"}}, "file-outside", ["'../secret'"]),
+        ({"files": {"/etc/passwd": "ab"}}, "file-outside", ["'/etc/passwd'"]),
+        ({"files": ["a"]}, "bad-type", ["card.files"]),
+        ({"heads": [{"name": "a"}]}, "missing-key", ["heads", "dim"]),
+        ({"heads": "a"}, "bad-type", ["heads"]),
+        ({"heads": 2 * [{"name": "a", "dim": 12}]}, "bad-heads", ["'a'"]),
+        ({"heads": [{"name": "a.b", "dim": 24}]}, "bad-heads", ["'a.b'"]),
+        ({"heads": [{"name": "a", "dim": 10**13}], "dim": 10**13}, "bad-heads", ["65536"]),
+        ({"heads": [{"name": n, "dim": 40_000} for n in "ab"], "dim": 80_000}, "bad-heads", ["80000", "65536"]),
+        ({"heads": [], "dim": 10**30}, "bad-dim", ["65536"]),
+        ({"heads": [], "dim": 0}, "bad-dim", ["0"]),
+        ({"preprocessing": {"resize": 28, "crop": 32}}, None, ["crop"]),
+        ({"preprocessing": {"resize": 28, "crop": 28, "mode": "XYZ"}}, None, ["'RGB'"]),
+        ({"preprocessing": {"resize": 28, "crop": 28, "std": [0, 0, 0]}}, None, ["[0, 0, 0]", "0.0001"]),
+        ({"preprocessing": {"resize": 28, "crop": 28, "std": [1, 1e-300, 1]}}, None, ["std"]),
+        ({"preprocessing": {"resize": 28, "crop": 28, "std": [1, 1, 10**400]}}, None, ["std"]),
+        ({"preprocessing": {"resize": 28, "crop": 28, "mean": [0, 0, 1e300]}}, None, ["mean", "-10000", "10000"]),
+        ({"preprocessing": {"resize": 28, "crop": 28, "mean": [0.5]}}, None, ["3 value"]),
+        ({"preprocessing": {"resize": 28, "crop": 28, "interpolation": "cubic"}}, None, ["bicubic"]),
+        ({"preprocessing": []}, "bad-type", ["preprocessing"]),
     ],
 )
-def test_a_wrong_card_is_refused_with_the_reason(tmp_path: Path, change: dict[str, Any], match: str) -> None:
+def test_a_wrong_card_is_refused(tmp_path: Path, change: dict[str, Any], code: str | None, values: list[str]) -> None:
     (tmp_path / "card.json").write_text(json.dumps({**CARD.to_json(), **change}))
-    with pytest.raises(CardError, match=match) as error:
+    with pytest.raises(CardError) as caught:
         read_card(tmp_path)
-    assert "card.json" in str(error.value)
+    assert code in (None, caught.value.code)
+    assert all(value in str(caught.value) for value in ["card.json", *values])
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("key", ["mean", "std"])
-def test_preprocessing_is_of_numbers(tmp_path: Path, key: str, value: float) -> None:
-    with pytest.raises(CardError, match=rf"preprocessing\.{key} is"):
+def test_preprocessing_takes_finite_numbers(tmp_path: Path, key: str, value: float) -> None:
+    with pytest.raises(CardError) as caught:
         Preprocessing(32, 28, "L", **{"mean": (0.5,), "std": (0.5,), key: (value,)})
-    how = {**CARD.to_json()["preprocessing"], key: [value]}
-    (tmp_path / "card.json").write_text(json.dumps({**CARD.to_json(), "preprocessing": how}))
-    with pytest.raises(CardError, match=r"card\.json cannot be read as JSON: -?(NaN|Infinity) is no number of JSON"):
+    assert key in str(caught.value)
+    preprocessing = {**CARD.to_json()["preprocessing"], key: [value]}
+    (tmp_path / "card.json").write_text(json.dumps({**CARD.to_json(), "preprocessing": preprocessing}))
+    with raises(CardError, "unreadable-card"):
         read_card(tmp_path)
 
 
-def test_means_and_deviations_of_pixels_from_0_to_255_are_taken() -> None:
-    how = Preprocessing(224, 224, mean=(104.0, 117.0, 128.0), std=(1 / 255,) * 3)
-    assert how.std == (1 / 255,) * 3
+def test_means_and_deviations_on_the_scale_0_to_255_are_accepted() -> None:
+    preprocessing = Preprocessing(224, 224, mean=(104.0, 117.0, 128.0), std=(1 / 255,) * 3)
+    assert preprocessing.std == (1 / 255,) * 3
 
 
-def test_missing_key_no_file_and_no_json(tmp_path: Path) -> None:
+def test_a_missing_key_a_missing_file_and_a_damaged_file(tmp_path: Path) -> None:
     values = json.loads(json.dumps(CARD.to_json()))
     del values["architecture"]
-    with pytest.raises(CardError, match="lacks architecture"):
+    with raises(CardError, "missing-key") as caught:
         card_from_json(values)
-    with pytest.raises(CardError, match="no model folder"):
+    assert "architecture" in str(caught.value)
+    with raises(CardError, "no-card"):
         read_card(tmp_path)
     (tmp_path / "card.json").write_text("{")
-    with pytest.raises(CardError, match="cannot be read"):
+    with raises(CardError, "unreadable-card"):
         read_card(tmp_path)
-    with pytest.raises(CardError, match="JSON object"):
+    with raises(CardError, "bad-type"):
         card_from_json([])
 
 
-def test_the_fingerprint_follows_what_decides_the_vectors() -> None:
+def test_the_fingerprint_depends_on_everything_that_decides_the_vectors() -> None:
     def changed(**change: Any) -> str:
         return dataclasses.replace(CARD, **change).fingerprint
 

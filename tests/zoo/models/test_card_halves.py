@@ -1,4 +1,4 @@
-"""A network that torch's half precision does not suit: verify says so, and its folder is whole for verify and push."""
+"""Networks that half precision does not suit: verify reports it, and the folder passes verify and push."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from zoo.paths import SHIPPED
 
 MODEL = SHIPPED / "margin-conv4-glyphs"
 LARGE = 1e6
-"""Past the largest number of fp16, 65504."""
+"""More than the largest number of fp16, 65504."""
 
 
 @pytest.fixture
 def overflowing(tmp_path: Path) -> Path:
-    """The shipped model with a layer a million times as large, which the norm after it undoes; without graphs."""
+    """The shipped model, without graphs, with a layer scaled by a million, which the following norm undoes."""
     folder = Path(shutil.copytree(MODEL, tmp_path / "model", ignore=shutil.ignore_patterns("onnx")))
     weights = load_file(folder / "model.safetensors")
     for name, factor in (("0.weight", LARGE), ("1.running_mean", LARGE), ("1.running_var", LARGE**2)):
@@ -43,7 +43,7 @@ def vouch(folder: Path) -> None:
     dataclasses.replace(card, files=files).write(folder)
 
 
-def test_half_precision_that_does_not_suit_a_network_is_told_and_is_no_failure(
+def test_unsuited_half_precision_is_reported_but_does_not_fail(
     overflowing: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["verify", str(overflowing), "--quick"]) == 0
@@ -51,20 +51,21 @@ def test_half_precision_that_does_not_suit_a_network_is_told_and_is_no_failure(
     assert marks["golden torch fp32"] == "ok"
     assert marks["golden torch fp16"] == "unsuited"
     assert main(["verify", str(overflowing), "--quick", "--json"]) == 0
-    (told,) = (check for check in json.loads(capsys.readouterr().out) if check["name"] == "golden torch fp16")
-    assert (told["ok"], told["fails"]) == (False, False)
+    (row,) = (check for check in json.loads(capsys.readouterr().out) if check["name"] == "golden torch fp16")
+    assert (row["ok"], row["fails"]) == (False, False)
     assert zoo.push(overflowing, "org/toy", dry_run=True).commit is None
 
 
-def test_what_fails_in_fp32_fails_verify_and_push(overflowing: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_in_fp32_fails_verify_and_push(overflowing: Path, capsys: pytest.CaptureFixture[str]) -> None:
     weights = load_file(overflowing / "heads.safetensors")
     save_file({name: tensor[::-1].copy() for name, tensor in weights.items()}, overflowing / "heads.safetensors")
     vouch(overflowing)
     assert main(["verify", str(overflowing), "--quick", "--json"]) == 1
     failed = {check["name"] for check in json.loads(capsys.readouterr().out) if check["fails"]}
     assert failed == {f"golden torch {precision}" for precision in ("fp32", "fp16", "bf16")}
-    with pytest.raises(ModelFolderError, match=r"does not pass zoo verify, .*: golden torch fp32 \(least cosine"):
+    with pytest.raises(ModelFolderError) as caught:
         zoo.push(overflowing, "org/toy", dry_run=True)
+    assert "golden torch fp32" in str(caught.value)
 
 
 DAMAGE: dict[str, Callable[[Card], Card]] = {
@@ -78,8 +79,8 @@ DAMAGE: dict[str, Callable[[Card], Card]] = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("config", [True, False])
-def test_damage_is_no_matter_of_half_precision(overflowing: Path, damage: str, config: bool) -> None:
-    """With the config.json to contradict the card, or by golden images and weights alone."""
+def test_damage_is_not_reported_as_unsuited(overflowing: Path, damage: str, config: bool) -> None:
+    """With a config.json that contradicts the card, or by golden images and weights only."""
     DAMAGE[damage](read_card(overflowing)).write(overflowing)
     if not config:
         (overflowing / "config.json").unlink()

@@ -1,4 +1,4 @@
-"""Model folders of every version that there was: they load, give their embeddings, and are written in today's."""
+"""Model folders of every schema: they load, give their embeddings, and are written in the current schema."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import zoo
+from tests.raising import raises
 from zoo.errors import CardError
 from zoo.models.card import NEEDS, SCHEMA, card_from_json, read_card
 from zoo.models.verify import verify
@@ -25,7 +26,7 @@ def test_there_is_a_folder_of_every_version() -> None:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_it_loads_and_passes_every_check(folder: Path) -> None:
+def test_every_schema_loads_and_passes_every_check(folder: Path) -> None:
     names = {f"sha256 {file}" for file in ("model.safetensors", "heads.safetensors", "onnx/model.onnx")}
     names |= {f"golden torch {precision}" for precision in ("fp32", "fp16", "bf16")}
     names |= {"golden onnx fp32", "parity onnx fp32"}
@@ -36,7 +37,7 @@ def test_it_loads_and_passes_every_check(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_it_is_written_again_in_todays_version(folder: Path, tmp_path: Path) -> None:
+def test_every_schema_is_written_in_the_current_one(folder: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(folder, tmp_path / folder.name))
     card = read_card(copy)
     card.write(copy)
@@ -47,32 +48,32 @@ def test_it_is_written_again_in_todays_version(folder: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("needs", "says"),
+    ("needs", "values"),
     [
-        ("9.2.0", r"needs dml-zoo 9\.2\.0 or newer: pip install 'dml-zoo>=9\.2\.0'"),
-        ("9.2.0", "on no index yet is the repository's main branch: git pull"),
-        (None, "Upgrade. pip install -U dml-zoo;"),
-        ("1'; rm -rf ~ #", "Upgrade. pip install -U dml-zoo;"),
-        (["1.0"], "Upgrade. pip install -U dml-zoo;"),
+        ("9.2.0", ["9.2.0", "pip install 'dml-zoo>=9.2.0'", "git pull"]),
+        (None, ["pip install -U dml-zoo;"]),
+        ("1'; rm -rf ~ #", ["pip install -U dml-zoo;"]),
+        (["1.0"], ["pip install -U dml-zoo;"]),
     ],
 )
-def test_a_newer_one_is_refused_with_the_version_to_install(needs: object, says: str) -> None:
+def test_a_newer_schema_is_refused_with_the_version_to_install(needs: object, values: list[str]) -> None:
     newer = {"schema": SCHEMA + 1, "needs": needs, "something": "of the future"}
-    with pytest.raises(CardError, match=says):
+    with raises(CardError, "newer-schema") as caught:
         card_from_json(newer)
+    assert all(value in str(caught.value) for value in values)
 
 
-def test_schema_1_had_no_needs_and_none_before_3_a_text_tower() -> None:
+def test_keys_of_later_schemas_are_refused() -> None:
     values = [json.loads((folder / "card.json").read_text()) for folder in FOLDERS]
-    with pytest.raises(CardError, match="unknown key 'needs'"):
+    with raises(CardError, "unknown-key"):
         card_from_json({**values[0], "needs": "0.1.0"})
     for older in values[:2]:
-        with pytest.raises(CardError, match="unknown key 'text'"):
+        with raises(CardError, "unknown-key"):
             card_from_json({**older, "text": None})
     assert card_from_json(values[2]).text.length == 8
 
 
-def test_cards_need_no_newer_version_than_the_one_that_writes_them() -> None:
+def test_cards_do_not_need_a_newer_version_than_their_writer() -> None:
     def numbers(text: str) -> list[int]:
         return [int(part) for part in text.split(".")[:3]]
 
@@ -80,7 +81,7 @@ def test_cards_need_no_newer_version_than_the_one_that_writes_them() -> None:
 
 
 def test_every_schema_has_a_version_of_its_own() -> None:
-    """Else a card would send people who cannot read it to the very version that they have."""
+    """Otherwise a card would advise people to install the version that cannot read it."""
     assert list(NEEDS) == list(range(1, SCHEMA + 1))
     versions = [tuple(map(int, needs.split("."))) for needs in NEEDS.values()]
     assert versions == sorted(set(versions))

@@ -1,4 +1,4 @@
-"""What is listed of each model, from recipes, folders, the Hub's cache, the papers' tables."""
+"""The catalogue of models, from recipes, folders, the Hub's cache and the papers' tables."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import zoo
+from tests.raising import raises
 from tests.serving import toys
 from zoo.cli.main import main
 from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, UsageError
@@ -30,8 +31,8 @@ def test_every_recipe_and_every_public_backbone_is_listed_once() -> None:
 
 
 def test_filters() -> None:
-    found = zoo.list_models(method="diva", backbone="r50")
-    assert {model.name for model in found} == {f"diva-r50-{dataset}" for dataset in ("cub", "cars", "sop")}
+    models = zoo.list_models(method="diva", backbone="r50")
+    assert {model.name for model in models} == {f"diva-r50-{dataset}" for dataset in ("cub", "cars", "sop")}
     assert [m.name for m in zoo.list_models(method="diva", dataset="cub", backbone="ibn")] == ["diva-ibn-cub"]
     assert {m.name for m in zoo.list_models(status="hub")} == set(baselines())
     assert zoo.list_models(status="trained") == []
@@ -39,29 +40,30 @@ def test_filters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "says"),
+    ("filters", "value"),
     [
-        ({"method": "dvia"}, "no model has the method 'dvia'. Did you mean 'diva'"),
-        ({"method": "nope"}, r"The nearest is '\w+'"),
-        ({"backbone": "r5"}, "It is the beginning of r50"),
-        ({"dataset": "CUB"}, "It is the beginning of cub"),
-        ({"status": "shiped"}, "Did you mean 'shipped'"),
-        ({"method": ""}, "no model has the method ''"),
+        ({"method": "dvia"}, "'diva'"),
+        ({"method": "nope"}, "'nope'"),
+        ({"backbone": "r5"}, "r50"),
+        ({"dataset": "CUB"}, " cub"),
+        ({"status": "shiped"}, "'shipped'"),
+        ({"method": ""}, "''"),
     ],
 )
-def test_a_filter_that_no_model_fits_is_refused_with_the_nearest(wanted: dict[str, str], says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        zoo.list_models(**wanted)
+def test_an_unknown_value_of_a_filter_is_refused_with_the_nearest(filters: dict[str, str], value: str) -> None:
+    with raises(UsageError, f"unknown-{next(iter(filters))}") as caught:
+        zoo.list_models(**filters)
+    assert value in str(caught.value)
 
 
 def test_the_command_fails_for_an_unknown_filter(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "--method", "nope", "--json"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert "no model has the method 'nope'" in err
+    assert "'nope'" in err
 
 
-def test_published_scores_are_those_whose_table_names_the_recipe() -> None:
+def test_published_scores_are_those_of_the_recipe() -> None:
     for model in zoo.list_models(status="recipe"):
         printed = [
             s.value for t in published_tables() for s in t.scores if s.recipe == model.name and s.split == "test"
@@ -72,7 +74,7 @@ def test_published_scores_are_those_whose_table_names_the_recipe() -> None:
     assert score["source"].startswith("arXiv:2004.13458, DiVA on two backbones (table 3)")
 
 
-def test_info_of_a_recipe_says_what_it_trains(capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_of_a_recipe(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", "diva-r50-cub"]) == 0
     out = capsys.readouterr().out
     assert [line.split()[-1] for line in out.splitlines() if line.startswith("paper's R@1")] == ["0.6920"]
@@ -115,7 +117,7 @@ def test_a_public_backbone_has_its_scores_by_data_set(capsys: pytest.CaptureFixt
     assert lines["convnext-t"][-2:] == ["-", "-"]
 
 
-def test_a_public_backbone_says_where_scores_were_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_public_backbone_names_the_searched_sources_of_scores(capsys: pytest.CaptureFixture[str]) -> None:
     for name, baseline in baselines().items():
         assert ("published scores" in zoo.info(name).facts) == (not baseline.scores)
     assert main(["info", "dinov3-s16"]) == 0
@@ -144,24 +146,25 @@ def test_json_has_all_facts(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "values"),
     [
-        ("diva-r50", "It is the beginning of diva-r50-cars, diva-r50-cub, diva-r50-sop"),
-        ("DINOv2", "It is the beginning of dinov2-b14, dinov2-s14"),
-        ("margin", r"It is the beginning of (margin[\w-]+, ){4}margin[\w-]+ and \d+ more"),
-        ("diva-r50-cup", "Did you mean 'diva-r50-cub'"),
-        ("timm/resnet999.x", "zoo.load"),
-        ("org/tyo", r"zoo\.load\('org/tyo'\) fetches it.*All names: zoo list"),
-        ("hf-hub:org/tyo@v2", r"zoo\.load\('hf-hub:org/tyo@v2'\) fetches it"),
-        ("", "no model ''"),
+        ("diva-r50", ["diva-r50-cars, diva-r50-cub, diva-r50-sop"]),
+        ("DINOv2", ["dinov2-b14, dinov2-s14"]),
+        ("margin", ["margin-", " more"]),
+        ("diva-r50-cup", ["'diva-r50-cub'"]),
+        ("timm/resnet999.x", ["zoo.load("]),
+        ("org/tyo", ["zoo.load('org/tyo')", "zoo list"]),
+        ("hf-hub:org/tyo@v2", ["zoo.load('hf-hub:org/tyo@v2')"]),
+        ("", ["''"]),
     ],
 )
-def test_unknown_and_ambiguous_names_get_the_nearest(name: str, says: str) -> None:
-    with pytest.raises(ModelNotFoundError, match=says):
+def test_unknown_and_ambiguous_names_get_the_nearest(name: str, values: list[str]) -> None:
+    with raises(ModelNotFoundError, "no-model") as caught:
         zoo.info(name)
+    assert all(value in str(caught.value) for value in values)
 
 
-def test_a_trained_model_takes_its_recipes_place(own_zoo: Path) -> None:
+def test_a_trained_model_replaces_its_recipe(own_zoo: Path) -> None:
     toys.write_model(own_zoo / "models" / "diva-r50-cub", name="diva-r50-cub")
     model = zoo.info("diva-r50-cub")
     assert (model.status, model.dim) == ("trained", toys.DIM)
@@ -169,10 +172,10 @@ def test_a_trained_model_takes_its_recipes_place(own_zoo: Path) -> None:
     assert [m.status for m in zoo.list_models() if m.name == "diva-r50-cub"] == ["trained"]
 
 
-def test_a_papers_number_goes_with_the_recipe_and_with_what_was_changed_in_it(
+def test_published_scores_follow_the_recipe_and_name_its_changes(
     own_zoo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Under any name; a folder from before this was recorded goes by its name, as the test above has it."""
+    """Under any name; an older folder without the record goes by its name, as in the test above."""
     records = {
         "diva-r50-cub": {"origin": "diva-r50-cub", "settings": {"schedule.epochs": 1}},
         "diva-seed1": {"origin": "diva-r50-cub", "settings": {}},
@@ -188,8 +191,8 @@ def test_a_papers_number_goes_with_the_recipe_and_with_what_was_changed_in_it(
         **{name: [0.692] for name in ("diva-r50-cub", "diva-seed1", "diva-small")},
         **{name: [] for name in ("diva-r50-cars", "diva-r50-sop")},
     }
-    whole = zoo.info("diva-r50-cub").parameters
-    assert whole == zoo.info("diva-seed1").parameters == recipes()["diva-r50-cub"]["parameters"]
+    parameters = zoo.info("diva-r50-cub").parameters
+    assert parameters == zoo.info("diva-seed1").parameters == recipes()["diva-r50-cub"]["parameters"]
     assert zoo.info("diva-small").parameters is None
     assert main(["info", "diva-r50-cub"]) == 0
     assert "published for diva-r50-cub (of this model, changed: schedule.epochs=1)" in capsys.readouterr().out
@@ -203,18 +206,18 @@ def test_a_papers_number_goes_with_the_recipe_and_with_what_was_changed_in_it(
     assert [line.split()[-2] for line in out.splitlines() if "diva-seed1 " in line] == ["0.6920"]
     assert "* is for the recipe; this model was trained with changes to it: zoo info NAME" in out
     assert main(["info", "diva-r50-cub", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["origin"], told["changed"]) == ("diva-r50-cub", {"schedule.epochs": 1})
+    row = json.loads(capsys.readouterr().out)
+    assert (row["origin"], row["changed"]) == ("diva-r50-cub", {"schedule.epochs": 1})
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"origin": 1, "settings": []}'])
-def test_a_recipe_json_that_says_nothing_stops_nothing(own_zoo: Path, text: str) -> None:
+def test_a_damaged_recipe_json_does_not_hide_the_model(own_zoo: Path, text: str) -> None:
     folder = toys.write_model(own_zoo / "models" / "diva-r50-cub", name="diva-r50-cub")
     (folder / "recipe.json").write_text(text)
     assert len(zoo.info("diva-r50-cub").published) == (0 if "origin" in text else 1)
 
 
-def test_what_lies_in_the_hubs_cache_is_listed_as_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_in_the_hubs_cache_are_listed_as_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     commit = "0123456789" * 4
@@ -223,26 +226,26 @@ def test_what_lies_in_the_hubs_cache_is_listed_as_on_the_hub(tmp_path: Path, mon
         (repository / "refs").mkdir(parents=True)
         (repository / "refs" / "main").write_text(commit)
         toys.write_model(repository / "snapshots" / commit, name=f"toy-{organisation}")
-    found = {model.name: model for model in zoo.list_models(method="none")}
-    assert {name: model.status for name, model in found.items()} == {"toy-dml-zoo": "hub", "others/toy-others": "hub"}
-    for name, model in found.items():
+    models = {model.name: model for model in zoo.list_models(method="none")}
+    assert {name: model.status for name, model in models.items()} == {"toy-dml-zoo": "hub", "others/toy-others": "hub"}
+    for name, model in models.items():
         assert find_model(name) == model.folder
         assert zoo.info(name) == model
         assert zoo.load(name, runtime="onnx").folder == model.folder
     assert zoo.info("others/toy-others@main").name == "others/toy-others"
-    with pytest.raises(ModelNotFoundError):
+    with raises(ModelNotFoundError, "no-model"):
         zoo.info("others/toy-others@v2")
 
 
 def cached(cache: Path, repository: str, name: str) -> Path:
-    """A model in the Hub's cache."""
-    kept = cache / f"models--{repository.replace('/', '--')}"
-    (kept / "refs").mkdir(parents=True)
-    (kept / "refs" / "main").write_text("0123456789" * 4)
-    return toys.write_model(kept / "snapshots" / ("0123456789" * 4), name=name)
+    """Write a model into a Hub cache."""
+    folder = cache / f"models--{repository.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text("0123456789" * 4)
+    return toys.write_model(folder / "snapshots" / ("0123456789" * 4), name=name)
 
 
-def test_a_downloaded_recipe_is_on_the_hub_and_half_of_one_is_not(
+def test_a_complete_download_of_a_recipe_is_listed_as_on_the_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
@@ -256,9 +259,7 @@ def test_a_downloaded_recipe_is_on_the_hub_and_half_of_one_is_not(
     assert find_model("diva-r50-cub") == whole
 
 
-def test_a_copy_under_another_name_on_the_hub_is_listed_by_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_on_the_hub_is_listed_by_its_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     folder = cached(tmp_path, "org/copy", "toy-original")
     (model,) = zoo.list_models(method="none")
@@ -275,18 +276,19 @@ def test_a_damaged_branch_in_the_hubs_cache_hides_no_model(
     broken = cached(tmp_path, "org/broken", "toy")
     (broken.parents[1] / "refs" / "main").write_bytes(written)
     assert [model.name for model in zoo.list_models(method="none")] == ["org/whole"]
-    with pytest.raises(ModelNotFoundError, match="'org/broken'"):
+    with raises(ModelNotFoundError, "no-model"):
         zoo.info("org/broken")
     for revision in (None, "main"):
-        with pytest.raises(HubError, match="org/broken"):
+        with pytest.raises(HubError) as caught:
             zoo.load("org/broken", revision=revision)
+        assert "org/broken" in str(caught.value)
 
 
 RESULT = {"dataset": "d", "split": "test", "protocol": "p", "runtime": "onnx", "precision": "fp32", "metrics": {}}
 
 
 @pytest.mark.parametrize(
-    "said",
+    "change",
     [
         {"metrics": {"recall_at_1": math.nan}},
         {"metrics": {"recall_at_1": math.inf}},
@@ -300,34 +302,35 @@ RESULT = {"dataset": "d", "split": "test", "protocol": "p", "runtime": "onnx", "
         {"protocol": None},
     ],
 )
-def test_results_of_other_kinds_are_named_and_hide_no_other_model(
-    own_zoo: Path, said: dict[str, object], capsys: pytest.CaptureFixture[str]
+def test_results_of_wrong_types_are_named_and_hide_no_other_model(
+    own_zoo: Path, change: dict[str, object], capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = toys.write_model(own_zoo / "models" / "broken", name="broken")
     toys.write_model(own_zoo / "models" / "whole", name="whole")
     (broken / "results.json").write_text(json.dumps([RESULT]))
     assert zoo.info("broken").results == [RESULT]
-    (broken / "results.json").write_text(json.dumps([{**RESULT, **said}]))
+    (broken / "results.json").write_text(json.dumps([{**RESULT, **change}]))
     assert main(["list", "--method", "none", "--json"]) == 0
     out, err = capsys.readouterr()
     assert [row["name"] for row in json.loads(out)] == ["whole"]
     assert str(broken / "results.json") in err
     assert main(["info", "broken", "--json"]) == 1
     assert "results.json" in capsys.readouterr().err
-    with pytest.raises(ModelFolderError, match=r"results\.json"):
+    with pytest.raises(ModelFolderError):
         readme(broken, read_card(broken), "org/x", [])
 
 
-def test_a_number_too_large_for_json_is_refused_too(own_zoo: Path) -> None:
+def test_a_number_too_large_for_json_is_refused(own_zoo: Path) -> None:
     broken = toys.write_model(own_zoo / "models" / "broken", name="broken")
     (broken / "results.json").write_text(json.dumps([RESULT]).replace("{}", '{"recall_at_1": 1e999}'))
-    with pytest.raises(ModelFolderError, match="1e999 is no number of JSON"):
+    with raises(ModelFolderError, "bad-results") as caught:
         zoo.info("broken")
+    assert "1e999" in str(caught.value)
 
 
 @pytest.mark.parametrize("depth", [100, 900, 100_000])
 @pytest.mark.parametrize("file", ["card.json", "results.json"])
-def test_a_folder_that_is_damaged_is_named_and_hides_no_other(
+def test_a_damaged_folder_is_named_and_hides_no_other(
     own_zoo: Path, file: str, depth: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = toys.write_model(own_zoo / "models" / "broken", name="broken")
@@ -337,8 +340,6 @@ def test_a_folder_that_is_damaged_is_named_and_hides_no_other(
     assert main(["list", "--method", "none"]) == 0
     out, err = capsys.readouterr()
     assert "whole" in out
-    assert "not listed, because it is damaged" in err
     assert str(broken / file) in err
-    assert "nested deeper than" in err
-    with pytest.raises(ModelFolderError, match="nested deeper than"):
+    with raises(ModelFolderError, "unreadable-card" if file == "card.json" else "bad-results"):
         zoo.info("broken")

@@ -1,4 +1,4 @@
-"""From a name or path to vectors, on both runtimes, and every way in which a model folder can be wrong."""
+"""Loading by name or path, embeddings of both runtimes, and errors of model folders."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,8 +23,17 @@ from safetensors.torch import load_file
 import zoo
 from exports.export import export
 from tests.models import CARD, make_model
+from tests.raising import raises
 from zoo.data.preprocessing import to_pixels
-from zoo.errors import HubError, ImageError, ModelFolderError, ModelNotFoundError, RecipeError, UsageError
+from zoo.errors import (
+    HubError,
+    ImageError,
+    ModelFolderError,
+    ModelNotFoundError,
+    RecipeError,
+    UsageError,
+    VariantNotFoundError,
+)
 from zoo.files import sha256_of
 from zoo.models.card import read_card
 from zoo.models.catalogue import list_models
@@ -45,17 +55,16 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def copy(exported: Path, tmp_path: Path) -> Path:
     """A model folder that a test may damage."""
-    import shutil
-
     return Path(shutil.copytree(exported, tmp_path / CARD.name))
 
 
 def reference(folder: Path, pixels: np.ndarray) -> np.ndarray:
-    """The embedding by plain torch operations in float64, from the two weight files."""
+    """Compute the embedding by plain torch operations in float64, from the two weight files."""
     trunk, heads = load_file(folder / "model.safetensors"), load_file(folder / "heads.safetensors")
-    how = CARD.preprocessing
+    preprocessing = CARD.preprocessing
     x = torch.from_numpy(pixels).double().permute(0, 3, 1, 2) / 255
-    x = (x - torch.tensor(how.mean).double().reshape(1, 3, 1, 1)) / torch.tensor(how.std).double().reshape(1, 3, 1, 1)
+    mean, std = (torch.tensor(v).double().reshape(1, 3, 1, 1) for v in (preprocessing.mean, preprocessing.std))
+    x = (x - mean) / std
     for block in range(4):
         p = {
             k.removeprefix(f"blocks.{block}."): v.double() for k, v in trunk.items() if k.startswith(f"blocks.{block}.")
@@ -100,13 +109,13 @@ def test_every_kind_of_image_and_of_collection(exported: Path, tmp_path: Path) -
     np.testing.assert_array_equal(model.embed(np.stack([array, array])), rows[:2])
     np.testing.assert_allclose(model.embed((array for _ in range(3)), batch_size=2), rows[:3], atol=1e-6)
     assert model.embed([]).shape == (0, CARD.dim)
-    with pytest.raises(ImageError, match="in none of the formats"):
+    with pytest.raises(ImageError):
         model.embed([array, b"no image"])
-    with pytest.raises(UsageError, match="batch_size"):
+    with raises(UsageError, "bad-batch-size"):
         model.embed([array], batch_size=0)
-    with pytest.raises(UsageError, match="not int"):
+    with raises(UsageError, "bad-images"):
         model.embed(3)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="takes uint8 pixels"):
+    with raises(UsageError, "bad-pixels"):
         model.embed_pixels(np.zeros((1, 4, 4, 3), np.uint8))
 
 
@@ -154,19 +163,19 @@ def test_the_graph_says_nothing_of_the_machine_that_made_it(exported: Path) -> N
 
 
 def test_a_shipped_model_is_not_written_to() -> None:
-    with pytest.raises(UsageError, match="shipped"):
+    with pytest.raises(UsageError):
         export(SHIPPED / "margin-conv4-glyphs")
 
 
-def outcome(folder: Path) -> dict[str, bool | None]:
+def results_of(folder: Path) -> dict[str, bool | None]:
     return {check.name: check.ok for check in verify(folder)}
 
 
 def test_verify(copy: Path) -> None:
-    assert set(outcome(copy).values()) == {True}
-    assert len(outcome(copy)) == 8
+    assert set(results_of(copy).values()) == {True}
+    assert len(results_of(copy)) == 8
     (copy / "onnx" / "model.onnx").write_bytes(b"no graph")
-    broken = outcome(copy)
+    broken = results_of(copy)
     assert broken["sha256 onnx/model.onnx"] is False
     assert broken["golden onnx fp32"] is False
     assert broken["golden torch fp32"] is True
@@ -177,10 +186,10 @@ def test_altered_missing_or_cut_weights_are_refused(copy: Path, file: str) -> No
     data = (copy / file).read_bytes()
     for damaged in (data[:-1], data[:40], b"", data[:-1] + bytes([data[-1] ^ 1])):
         (copy / file).write_bytes(damaged)
-        with pytest.raises(ModelFolderError, match="SHA-256"):
+        with raises(ModelFolderError, "hash-mismatch"):
             zoo.load(copy)
     (copy / file).unlink()
-    with pytest.raises(ModelFolderError, match="missing"):
+    with raises(ModelFolderError, "file-missing"):
         zoo.load(copy)
 
 
@@ -189,54 +198,57 @@ def test_weights_that_the_card_does_not_list_are_not_used(copy: Path, file: str)
     card = read_card(copy)
     dataclasses.replace(card, files={name: sha for name, sha in card.files.items() if name != file}).write(copy)
     runtime = "onnx" if file.startswith("onnx") else "torch"
-    with pytest.raises(ModelFolderError, match="does not list it"):
+    with raises(ModelFolderError, "file-unlisted"):
         zoo.load(copy, runtime=runtime)
-    assert outcome(copy)[f"sha256 {file}"] is False
+    assert results_of(copy)[f"sha256 {file}"] is False
     (copy / file).unlink()
-    assert outcome(copy).get(f"sha256 {file}", True) is (runtime == "onnx")  # torch's weights are never dispensable
+    assert results_of(copy).get(f"sha256 {file}", True) is (runtime == "onnx")  # torch's weights are always required
 
 
-def test_verify_names_weights_that_nobody_vouches_for(copy: Path) -> None:
+def test_verify_names_weights_that_the_card_does_not_list(copy: Path) -> None:
     (copy / "more.safetensors").write_bytes(b"")
     (copy / "onnx" / "model_fp16.onnx").write_bytes(b"")
-    failed = {name for name, ok in outcome(copy).items() if ok is False}
+    failed = {name for name, ok in results_of(copy).items() if ok is False}
     assert failed == {"sha256 more.safetensors", "sha256 onnx/model_fp16.onnx", "golden onnx fp16"}
 
 
 @pytest.mark.parametrize("args", [{"foo": 1}, {"widths": []}, {"global_pool": "nope"}])
 def test_architecture_arguments_that_do_not_fit_are_named(copy: Path, args: dict[str, object]) -> None:
-    with pytest.raises(RecipeError, match=r"'conv4' cannot be built with .*" + next(iter(args))):
+    with raises(RecipeError, "cannot-build") as caught:
         create_trunk("conv4", 3, args)
+    assert next(iter(args)) in str(caught.value)
     dataclasses.replace(read_card(copy), architecture_args=args).write(copy)
-    with pytest.raises(ModelFolderError, match="describes no network"):
+    with raises(ModelFolderError, "no-network"):
         zoo.load(copy)
 
 
 @pytest.mark.parametrize("device", ["meta", "mps", "cuda:99", "gpu"])
 def test_only_devices_that_models_run_on(device: str) -> None:
-    with pytest.raises(UsageError, match=device):
+    with raises(UsageError, "no-such-device" if device == "cuda:99" else "unknown-device") as caught:
         choose_device(device)
+    assert device in str(caught.value)
 
 
-def test_a_card_that_lies_of_its_architecture_is_refused(copy: Path) -> None:
+def test_a_card_of_another_architecture_is_refused(copy: Path) -> None:
     card = read_card(copy)
     dataclasses.replace(card, architecture_args={"widths": [4, 8, 8, 8]}).write(copy)
-    with pytest.raises(ModelFolderError, match="does not hold the weights"):
+    with raises(ModelFolderError, "weights-mismatch"):
         zoo.load(copy)
     dataclasses.replace(card, preprocessing=dataclasses.replace(card.preprocessing, crop=18)).write(copy)
     (copy / "config.json").unlink()
-    with pytest.raises(ModelFolderError, match="ONNX graph"):
+    with raises(ModelFolderError, "other-model"):
         zoo.load(copy, runtime="onnx")
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "heads.safetensors"])
-def test_weights_that_are_cut_are_refused_though_the_card_vouches_for_them(copy: Path, file: str) -> None:
+def test_cut_weights_that_the_card_lists_are_refused(copy: Path, file: str) -> None:
     data, card = (copy / file).read_bytes(), read_card(copy)
     for end in (0, 7, 8, 9, 100, len(data) // 2, len(data) - 1):
         (copy / file).write_bytes(data[:end])
         dataclasses.replace(card, files={**card.files, file: sha256_of(copy / file)}).write(copy)
-        with pytest.raises(ModelFolderError, match=f"{file} does not hold the weights"):
+        with raises(ModelFolderError, "weights-mismatch") as caught:
             zoo.load(copy, device="cpu")
+        assert file in str(caught.value)
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "heads.safetensors", "card.json", "golden.safetensors"])
@@ -244,68 +256,72 @@ def test_files_of_two_models_do_not_mix(copy: Path, tmp_path: Path, file: str) -
     make_model(tmp_path / "other", dataclasses.replace(CARD, name="other"), seed=1)
     (copy / file).write_bytes((tmp_path / "other" / file).read_bytes())
     if file == "golden.safetensors":
-        assert outcome(copy)["golden torch fp32"] is False
+        assert results_of(copy)["golden torch fp32"] is False
     else:
-        with pytest.raises(ModelFolderError, match=r"SHA-256 differs"):
+        with raises(ModelFolderError, "hash-mismatch"):
             zoo.load(copy, device="cpu")
 
 
-def test_a_card_that_lies_of_its_dimension_without_heads_is_refused(tmp_path: Path) -> None:
+def test_a_card_of_another_dimension_without_heads_is_refused(tmp_path: Path) -> None:
     card = make_model(tmp_path / "bare", dataclasses.replace(CARD, heads=(), dim=16))
     dataclasses.replace(card, dim=15).write(tmp_path / "bare")
-    with pytest.raises(ModelFolderError, match="says dim 15; conv4 gives 16"):
+    with raises(ModelFolderError, "bad-dim"):
         zoo.load(tmp_path / "bare", device="cpu")
 
 
-def test_unknown_arguments_are_named(exported: Path, copy: Path) -> None:
-    with pytest.raises(UsageError, match="Did you mean 'torch'"):
-        zoo.load(exported, runtime="troch")
-    with pytest.raises(UsageError, match="'int4'"):
-        zoo.load(exported, runtime="onnx", precision="int4")
-    with pytest.raises(UsageError, match="'int4'"):
-        zoo.load(exported, precision="int4")
-    with pytest.raises(UsageError, match="'cud'"):
-        zoo.load(exported, runtime="onnx", device="cud")
-    with pytest.raises(ModelFolderError, match="zoo export"):
+def test_unknown_arguments_are_refused(exported: Path) -> None:
+    for arguments, code, value in (
+        ({"runtime": "troch"}, "unknown-runtime", "'torch'"),
+        ({"runtime": "onnx", "precision": "int4"}, "unknown-precision", "'int4'"),
+        ({"precision": "int4"}, "unknown-precision", "'int4'"),
+        ({"runtime": "onnx", "device": "cud"}, "unknown-device", "'cuda'"),
+    ):
+        with raises(UsageError, code) as caught:
+            zoo.load(exported, **arguments)
+        assert value in str(caught.value)
+    with raises(VariantNotFoundError) as absent:
         zoo.load(exported, runtime="onnx", precision="int8")
+    assert "--precision int8" in str(absent.value)
 
 
 def test_names_are_looked_up_in_order(own_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shipped, local, here = tmp_path / "shipped", own_zoo / "models", tmp_path / "cwd"
+    shipped, local, current = tmp_path / "shipped", own_zoo / "models", tmp_path / "cwd"
     monkeypatch.setattr("zoo.paths.SHIPPED", shipped)
-    for root in (shipped, local, here):
+    for root in (shipped, local, current):
         (root / CARD.name).mkdir(parents=True)
-    monkeypatch.chdir(here)
+    monkeypatch.chdir(current)
     CARD.write(shipped / CARD.name)
     assert find_model(CARD.name) == shipped / CARD.name
     CARD.write(local / CARD.name)
     assert find_model(CARD.name) == local / CARD.name
     listed = [(m.folder, m.status_text) for m in list_models() if m.name == CARD.name]
     assert listed == [(local / CARD.name, "shipped, exported here")]
-    CARD.write(here / CARD.name)
+    CARD.write(current / CARD.name)
     assert find_model(CARD.name) == Path(CARD.name)
-    assert find_model(f"./{CARD.name}").resolve() == here / CARD.name
+    assert find_model(f"./{CARD.name}").resolve() == current / CARD.name
 
 
-def test_what_is_not_there_is_answered_with_where_it_looked(tmp_path: Path) -> None:
-    with pytest.raises(
-        ModelNotFoundError, match=r"no model 'margin-conv4-glyps'\. Did you mean 'margin-conv4-glyphs'.*local zoo"
+def test_a_missing_model_is_reported_with_hints(tmp_path: Path) -> None:
+    for name, code, values in (
+        ("margin-conv4-glyps", "no-model", ("'margin-conv4-glyps'", "'margin-conv4-glyphs'", "local zoo")),
+        ("margin-conv4-omniglot", "no-model", ("zoo train margin-conv4-omniglot",)),
+        (tmp_path, "no-model-folder", (str(tmp_path), "card.json")),
     ):
-        find_model("margin-conv4-glyps")
-    with pytest.raises(HubError, match="some-org/nothing"):
+        with raises(ModelNotFoundError, code) as caught:
+            find_model(name)
+        assert all(value in str(caught.value) for value in values)
+    with pytest.raises(HubError) as offline:
         find_model("some-org/nothing")
-    with pytest.raises(ModelNotFoundError, match="Train it with: zoo train margin-conv4-omniglot"):
-        find_model("margin-conv4-omniglot")
-    with pytest.raises(ModelNotFoundError, match="no model folder"):
-        find_model(tmp_path)
-    with pytest.raises(ModelNotFoundError, match="Did you mean 'margin-conv4-glyphs'"):
+    assert "some-org/nothing" in str(offline.value)
+    with raises(ModelNotFoundError, "no-model") as unknown:
         zoo.info("margin-conv4-glyps")
+    assert "'margin-conv4-glyphs'" in str(unknown.value)
 
 
 def test_a_damaged_folder_hides_no_other_model(own_zoo: Path) -> None:
-    bad = own_zoo / "models" / "bad"
-    bad.mkdir(parents=True)
-    (bad / "card.json").write_text("{")
+    folder = own_zoo / "models" / "bad"
+    folder.mkdir(parents=True)
+    (folder / "card.json").write_text("{")
     assert "margin-conv4-omniglot" in [m.name for m in list_models()]
 
 
@@ -320,10 +336,10 @@ def test_a_copy_is_listed_by_the_name_that_loads_it_and_leftovers_are_not(own_zo
 
 
 @pytest.mark.parametrize("name", ["~nosuchuser", "~nosuchuser/model", "x" * 300, "x/" + "y" * 300, "a\0b"])
-def test_names_that_no_file_system_takes_are_not_found(name: str) -> None:
-    for look in (zoo.info, zoo.load):
+def test_impossible_file_names_are_not_found(name: str) -> None:
+    for function in (zoo.info, zoo.load):
         with pytest.raises(ModelNotFoundError):
-            look(name)
+            function(name)
 
 
 @pytest.fixture
@@ -341,19 +357,20 @@ def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_whole_model_in_the_hubs_cache_needs_no_network(cached: Path) -> None:
+def test_a_complete_model_in_the_hubs_cache_needs_no_network(cached: Path) -> None:
     assert find_model("org/toy") == cached
 
 
 @pytest.mark.parametrize("file", ["card.json", "model.safetensors"])
-def test_a_part_of_a_model_in_the_hubs_cache_is_not_taken_for_it(cached: Path, file: str) -> None:
+def test_an_incomplete_model_in_the_hubs_cache_is_not_used(cached: Path, file: str) -> None:
     (cached / file).unlink()
-    with pytest.raises(HubError, match="org/toy"):
+    with pytest.raises(HubError) as caught:
         find_model("org/toy")
+    assert "org/toy" in str(caught.value)
 
 
 class Portal(BaseHTTPRequestHandler):
-    """Answers everything with a login page, as hotels' networks do."""
+    """Server that answers everything with a login page, like a hotel's network."""
 
     def do_GET(self) -> None:
         self.send_response(200)
@@ -374,5 +391,6 @@ def test_a_login_page_in_place_of_the_hub_is_a_hub_error(tmp_path: Path) -> None
         out = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
         server.shutdown()
     assert out.returncode == 1
-    assert f"org/toy: no usable answer from the Hub ({url}): JSONDecodeError" in out.stderr
+    assert "org/toy" in out.stderr
+    assert url in out.stderr
     assert "Traceback" not in out.stderr

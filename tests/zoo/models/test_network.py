@@ -1,4 +1,4 @@
-"""The network of a card: what a trunk gives is as long as we say, for models that widen their pooled features too."""
+"""Networks of cards: the length of pooled features, heads, and trunks that do not pool."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 
 import zoo
 from tests.models import CARD, make_model
+from tests.raising import raises
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import ModelFolderError, RecipeError
 from zoo.files import sha256_of
@@ -43,7 +44,7 @@ WIDENED = {"mobilenetv3_small_050": 1024, "vgg11_bn": 4096, "ghostnet_050": 1280
 
 
 @pytest.mark.parametrize("architecture", TRUNKS)
-def test_the_pooled_features_are_as_long_as_we_say(architecture: str) -> None:
+def test_feature_count_is_the_length_of_the_pooled_features(architecture: str) -> None:
     with torch.device("meta"):  # shapes alone: nothing is computed
         trunk = create_trunk(architecture, 3, TRUNKS[architecture]).eval()
         features = trunk(torch.zeros(2, 3, SIDE, SIDE))
@@ -71,8 +72,10 @@ def test_a_trunk_that_widens_its_features_is_saved_and_loaded(tmp_path: Path, wi
     assert torch.equal(loaded(images), network(images))
     assert loaded(images).shape == (2, card.dim)
     if not with_heads:
-        with pytest.raises(ModelFolderError, match="says dim 288; mobilenetv3_small_050 gives 1024"):
+        with raises(ModelFolderError, "bad-dim") as caught:
             load_network(dataclasses.replace(card, dim=288), tmp_path)
+        assert "288" in str(caught.value)
+        assert "1024" in str(caught.value)
 
 
 @pytest.mark.parametrize("heads", [(), CARD.heads])
@@ -81,37 +84,37 @@ def test_a_trunk_that_does_not_pool_is_refused(heads: tuple[Head, ...]) -> None:
     pooled = create_trunk("vit_tiny_patch16_224", 3, {**small, "global_pool": "avg"})
     tokens = create_trunk("vit_tiny_patch16_224", 3, {**small, "global_pool": ""})
     images = torch.zeros(2, 3, 32, 32)
-    made = create_heads(heads, 12)
-    assert Network(pooled, made)(images).ndim == 2
-    with pytest.raises(RecipeError, match=r"VisionTransformer gives \[2, 5, 12\] for 2 images.*global_pool=avg"):
-        Network(tokens, made)(images)
+    modules = create_heads(heads, 12)
+    assert Network(pooled, modules)(images).ndim == 2
+    with raises(RecipeError, "not-pooled") as caught:
+        Network(tokens, modules)(images)
+    assert "[2, 5, 12]" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("heads", "says"),
-    [
-        ((Head("type", 8), Head("second", 4)), "a head cannot be called 'type', a name that torch has taken"),
-        ((Head("second", 8), Head("training", 4)), "a head cannot be called 'training'"),
-    ],
+    ("heads", "name"),
+    [((Head("type", 8), Head("second", 4)), "'type'"), ((Head("second", 8), Head("training", 4)), "'training'")],
 )
-def test_a_head_whose_name_torch_has_taken_is_refused(tmp_path: Path, heads: tuple[Head, ...], says: str) -> None:
-    with pytest.raises(RecipeError, match=says):
+def test_a_head_whose_name_torch_reserves_is_refused(tmp_path: Path, heads: tuple[Head, ...], name: str) -> None:
+    with raises(RecipeError, "bad-heads") as caught:
         create_heads(heads, 16)
+    assert name in str(caught.value)
     card = make_model(tmp_path / "model")
-    with pytest.raises(ModelFolderError, match=f"describes no network: {says}"):
+    with raises(ModelFolderError, "no-network") as refused:
         load_network(dataclasses.replace(card, heads=heads), tmp_path / "model")
+    assert name in str(refused.value)
 
 
-def test_two_heads_of_one_name_are_refused_and_words_of_python_are_names() -> None:
-    with pytest.raises(RecipeError, match="several heads are called 'a'"):
+def test_two_heads_of_one_name_are_refused_and_keywords_are_names() -> None:
+    with raises(RecipeError, "bad-heads"):
         create_heads([Head("a", 8), Head("a", 8)], 16)
-    made = create_heads([Head("class", 8), Head("lambda", 4), Head("nce-2", 4)], 16)  # MIC has a head `class`
-    assert list(made.state_dict())[:2] == ["class.weight", "class.bias"]
+    modules = create_heads([Head("class", 8), Head("lambda", 4), Head("nce-2", 4)], 16)  # MIC has a head `class`
+    assert list(modules.state_dict())[:2] == ["class.weight", "class.bias"]
 
 
-def test_a_model_that_gives_others_than_its_card_says_is_refused_when_it_embeds(tmp_path: Path) -> None:
+def test_embeddings_of_another_dimension_than_the_cards_are_refused(tmp_path: Path) -> None:
     make_model(tmp_path / "model")
     model = zoo.load(tmp_path / "model", device="cpu")
     other = dataclasses.replace(model, card=dataclasses.replace(CARD, heads=(), dim=24))
-    with pytest.raises(ModelFolderError, match=r"gives \[2, 12\] for 2 images, and its card says dim 24"):
+    with raises(ModelFolderError, "bad-dim"):
         other.embed(np.zeros((2, 40, 40, 3), np.uint8))

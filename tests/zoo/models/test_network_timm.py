@@ -33,11 +33,11 @@ ARGS: dict[str, dict[str, Any]] = {
 
 
 def make_folder(folder: Path, name: str) -> Path:
-    """A model folder with timm's initial weights, whose features are not all alike."""
+    """Write a model folder with timm's initial weights, whose features differ between images."""
     torch.manual_seed(0)
-    how = Preprocessing(40, 32, interpolation="bicubic", mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.3))
+    preprocessing = Preprocessing(40, 32, interpolation="bicubic", mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.3))
     card = dataclasses.replace(
-        CARD, name=f"toy-{name}", architecture=name, architecture_args=ARGS[name], preprocessing=how
+        CARD, name=f"toy-{name}", architecture=name, architecture_args=ARGS[name], preprocessing=preprocessing
     )
     trunk = create_trunk(name, 3, ARGS[name])
     network = Network(trunk, create_heads(card.heads, feature_count(trunk)))
@@ -65,7 +65,7 @@ def features_of(model: Any, card: Card) -> np.ndarray:
         return out
 
 
-def test_from_a_folder(folder: Path) -> None:
+def test_timm_loads_the_trunk_from_a_folder(folder: Path) -> None:
     card = read_card(folder)
     ours = features_of(load_network(card, folder).trunk, card)
     assert np.ptp(ours, axis=0).max() > 0
@@ -76,15 +76,19 @@ def test_from_a_folder(folder: Path) -> None:
 
 
 def test_timms_own_transform_is_the_cards(folder: Path) -> None:
-    how, theirs = read_card(folder).preprocessing, timm.create_model(f"local-dir:{folder}", pretrained=True)
+    preprocessing, theirs = read_card(folder).preprocessing, timm.create_model(f"local-dir:{folder}", pretrained=True)
     images = resolve_data_config({}, model=theirs)
-    assert (tuple(images["mean"]), tuple(images["std"]), images["interpolation"]) == (how.mean, how.std, "bicubic")
-    assert images["input_size"] == (3, how.crop, how.crop)
-    assert round(images["input_size"][1] / images["crop_pct"]) == how.resize
+    assert (tuple(images["mean"]), tuple(images["std"]), images["interpolation"]) == (
+        preprocessing.mean,
+        preprocessing.std,
+        "bicubic",
+    )
+    assert images["input_size"] == (3, preprocessing.crop, preprocessing.crop)
+    assert round(images["input_size"][1] / images["crop_pct"]) == preprocessing.resize
 
 
 @pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
-def test_from_the_hub_after_a_push(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timm_loads_a_pushed_model_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_folder(tmp_path / "toy", "resnet10t")
     with connected(monkeypatch, tmp_path / "cache") as (hub, _):
         monkeypatch.setenv("HF_TOKEN", hub.token)
@@ -96,7 +100,7 @@ def test_from_the_hub_after_a_push(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         np.testing.assert_allclose(zoo.load("org/toy", device="cpu").embed(images), golden, atol=1e-5)
 
 
-def test_our_backbones_are_timms_after_a_mere_import_also_where_it_was_asked_for_before() -> None:
+def test_import_zoo_registers_the_backbones_also_after_a_lookup_of_timm() -> None:
     """`import zoo` alone loads no torch (tests/test_architecture.py)."""
     code = """
 import importlib.util, os, sys, zoo

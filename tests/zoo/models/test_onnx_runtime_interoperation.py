@@ -1,4 +1,4 @@
-"""A model folder without this package: plain onnxruntime, and onnxruntime-web under Node."""
+"""Model folders without this package: onnxruntime alone, and onnxruntime-web under Node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 FIXTURES = ROOT / "fixtures"
 SCRIPT = ROOT / "web" / "embed.mjs"
 NODE = shutil.which("node") or str(Path(playwright.__file__).parent / "driver" / "node")
-"""Playwright brings one."""
+"""Node of the system, else the one in Playwright."""
 
 PLAIN = """
 import json, sys
@@ -53,22 +53,22 @@ def test_plain_onnxruntime_gives_the_golden_embeddings() -> None:
     command = [sys.executable, "-c", PLAIN, *map(str, FOLDERS)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    cosines = dict(zip((folder.name for folder in FOLDERS), told["cosines"], strict=True))
+    output = json.loads(done.stdout)
+    cosines = dict(zip((folder.name for folder in FOLDERS), output["cosines"], strict=True))
     assert {name: cosine for name, cosine in cosines.items() if cosine < GOLDEN_FLOORS["fp32"]} == {}
-    assert not told["imported"]
+    assert not output["imported"]
 
 
 @pytest.fixture(scope="module")
 def web(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder whose node_modules has onnxruntime-web: that of `ZOO_NODE_MODULES`, or one from npm, of 100 MB."""
+    """A folder whose node_modules has onnxruntime-web: from `ZOO_NODE_MODULES`, or from npm (100 MB)."""
     if given := os.environ.get("ZOO_NODE_MODULES"):
         return Path(given).parent
     folder = tmp_path_factory.mktemp("web")
     install = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), "onnxruntime-web@1.22.0"]
     done = subprocess.run(install, capture_output=True, text=True, check=False, timeout=220)
     if done.returncode:
-        pytest.skip(f"onnxruntime-web cannot be had from npm: {done.stderr.strip()[-200:]}")
+        pytest.skip(f"npm does not provide onnxruntime-web: {done.stderr.strip()[-200:]}")
     return folder
 
 
@@ -92,21 +92,21 @@ def test_onnxruntime_web_runs_every_precision(web: Path, tmp_path: Path) -> None
 
 
 def _assert_golden_in_web(folder: Path, web: Path, scratch: Path) -> list[str]:
-    """The precisions that the folder holds, each of which gave its golden embeddings in onnxruntime-web."""
+    """Assert that every precision gives the golden embeddings in onnxruntime-web; return the precisions."""
     images, expected = read_golden(folder)
     pixels = np.stack([to_pixels(image, read_card(folder).preprocessing) for image in images])
     present = [precision for precision, file in GRAPH_FILES.items() if (folder / file).is_file()]
     for precision in present:
-        got = _in_web(folder / GRAPH_FILES[precision], pixels, web, scratch)
-        assert (got * expected).sum(1).min() >= GOLDEN_FLOORS[precision]
+        actual = _embed_in_web(folder / GRAPH_FILES[precision], pixels, web, scratch)
+        assert (actual * expected).sum(1).min() >= GOLDEN_FLOORS[precision]
         if (resizes := folder / RESIZING_FILES[precision]).is_file():
-            alone = [_in_web(resizes, image[None], web, scratch) for image in images]
-            assert (np.concatenate(alone) * expected).sum(1).min() >= GOLDEN_RESIZE_FLOORS[precision]
+            rows = [_embed_in_web(resizes, image[None], web, scratch) for image in images]
+            assert (np.concatenate(rows) * expected).sum(1).min() >= GOLDEN_RESIZE_FLOORS[precision]
     return present
 
 
-def _in_web(graph: Path, pixels: np.ndarray, web: Path, scratch: Path) -> np.ndarray:
-    """The embeddings float32 [n, dim] of pixels uint8 [n, h, w, c] by onnxruntime-web under Node."""
+def _embed_in_web(graph: Path, pixels: np.ndarray, web: Path, scratch: Path) -> np.ndarray:
+    """Embed pixels uint8 [n, h, w, c] by onnxruntime-web under Node."""
     (scratch / "pixels").write_bytes(pixels.tobytes())
     command = [NODE, str(SCRIPT), str(graph), str(scratch / "pixels"), *map(str, pixels.shape)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=web)
@@ -114,6 +114,6 @@ def _in_web(graph: Path, pixels: np.ndarray, web: Path, scratch: Path) -> np.nda
     return np.array(json.loads(done.stdout), np.float32).reshape(len(pixels), -1)
 
 
-def test_the_page_shows_the_script_that_is_run_here() -> None:
+def test_the_documentation_shows_the_tested_script() -> None:
     page = (ROOT.parents[1] / "docs" / "exports-web.md").read_text("utf-8")
     assert f"```js\n{SCRIPT.read_text('utf-8')}```" in page

@@ -1,4 +1,4 @@
-"""A model that another one was made of is written down by what finds it again."""
+"""References to models: the name that finds a folder again, or its path."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def copied(folder: Path) -> Path:
     return Path(shutil.copytree(MODEL, folder))
 
 
-def test_what_has_a_name_here_is_known_by_it(own_zoo: Path) -> None:
+def test_a_named_folder_is_referred_to_by_its_name(own_zoo: Path) -> None:
     folders = [SHIPPED / MODEL.name, copied(own_zoo / "models" / "mine"), copied(own_zoo / "baselines" / "timm--net")]
     for folder in folders:
         assert reference(folder) == folder.name
         assert find_model(folder.name) == cached_folder(folder.name) == folder
 
 
-def test_what_has_none_or_one_that_means_another_is_known_by_its_path(
+def test_a_folder_without_a_unique_name_is_referred_to_by_its_path(
     own_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = copied(tmp_path / "work" / "mine")
@@ -38,7 +38,7 @@ def test_what_has_none_or_one_that_means_another_is_known_by_its_path(
     assert reference(SHIPPED / MODEL.name) == str(SHIPPED / MODEL.name)
 
 
-def test_a_model_of_the_hub_is_known_by_its_commit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_of_the_hub_is_referred_to_by_its_commit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = zoo.load("org/toy", runtime="onnx").folder
     name = reference(folder)
     assert name == f"org/toy@{world.hub.repositories['org/toy'].branches['main']}"

@@ -1,4 +1,4 @@
-"""The checkpoints that come with the package are what their cards and results say."""
+"""Shipped checkpoints agree with their cards, recipes, results and documentation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from zoo.paths import SHIPPED
 FOLDERS = sorted(path.parent for path in SHIPPED.glob("*/card.json"))
 
 
-def test_there_are_some_and_they_are_small() -> None:
+def test_the_shipped_models_are_small() -> None:
     methods = ("margin", "r-margin", "diva", "mic", "shared", "group")
     assert {folder.name for folder in FOLDERS} == {f"{method}-conv4-glyphs" for method in methods}
     assert sum(file.stat().st_size for file in SHIPPED.rglob("*") if file.is_file()) <= 8_000_000
@@ -44,21 +44,21 @@ def test_a_shipped_model_is_found_by_its_name_and_passes_every_check(folder: Pat
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_its_graph_says_which_model_it_is_of_and_in_which_precision(folder: Path) -> None:
-    said = {entry.key: entry.value for entry in onnx.load(folder / GRAPH_FILES["fp32"]).metadata_props}
-    assert said == {"dml-zoo.fingerprint": read_card(folder).fingerprint, "dml-zoo.precision": "fp32"}
+def test_the_graphs_metadata_name_model_and_precision(folder: Path) -> None:
+    metadata = {entry.key: entry.value for entry in onnx.load(folder / GRAPH_FILES["fp32"]).metadata_props}
+    assert metadata == {"dml-zoo.fingerprint": read_card(folder).fingerprint, "dml-zoo.precision": "fp32"}
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_it_was_trained_by_the_recipe_as_it_is_today(folder: Path) -> None:
-    """Key by key. What recipes could not say yet when it was trained has a default that changes nothing."""
+def test_the_recipe_in_the_folder_is_the_current_one(folder: Path) -> None:
+    """Key by key. Keys that were added after the training have a default that changes nothing."""
     written = json.loads((folder / "recipe.json").read_text())["recipe"]
     today = RECIPES[folder.name]()
     assert changed_settings(_read(type(today), written), today) == {}
 
 
 def _read(kind: Any, values: Any) -> Any:
-    """A dataclass of its JSON; a key that it does not have is an error."""
+    """Build a dataclass from its JSON; an unknown key is an error."""
     if not dataclasses.is_dataclass(kind):
         return tuple(values) if isinstance(values, list) else values
     hints = typing.get_type_hints(kind)
@@ -70,7 +70,7 @@ def _heads(values: list[dict[str, Any]]) -> tuple[Head, ...]:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_its_card_says_how_well_it_finds_and_what_speaks_against_it(folder: Path) -> None:
+def test_the_card_and_the_documentation_state_the_scores(folder: Path) -> None:
     card = read_card(folder)
     (result,) = [r for r in zoo.info(folder.name).results if r["runtime"] == "torch"]
     low, high = result["intervals"]["recall_at_1"]
@@ -84,17 +84,17 @@ def test_its_card_says_how_well_it_finds_and_what_speaks_against_it(folder: Path
 
 
 @pytest.fixture(scope="module")
-def drawn() -> Dataset:
-    """The pictures that all were measured on, drawn once: that takes far longer than to embed them."""
+def glyphs() -> Dataset:
+    """The images of all measurements, drawn once, which takes far longer than embedding them."""
     lazy = zoo.data.load_dataset("glyphs", "test")
     return dataclasses.replace(lazy, images=list(lazy.images))
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_its_scores_are_measured_again(folder: Path, drawn: Dataset) -> None:
+def test_the_recorded_scores_are_reproduced(folder: Path, glyphs: Dataset) -> None:
     (result,) = [r for r in zoo.info(folder.name).results if r["runtime"] == "onnx"]
-    assert (result["dataset"], result["split"]) == (drawn.name, drawn.split)
-    again = zoo.evaluate(zoo.load(folder.name, runtime="onnx"), drawn)
+    assert (result["dataset"], result["split"]) == (glyphs.name, glyphs.split)
+    again = zoo.evaluate(zoo.load(folder.name, runtime="onnx"), glyphs)
     assert again.queries == result["queries"]
     for name, value in result["metrics"].items():
         low, high = result["intervals"][name]

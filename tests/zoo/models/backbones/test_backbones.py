@@ -1,3 +1,5 @@
+"""conv4 as a timm model."""
+
 from __future__ import annotations
 
 import pytest
