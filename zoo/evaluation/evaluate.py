@@ -158,12 +158,7 @@ def embed_dataset(
 
     A published data set would become another one without an image, so there an unreadable image is an error.
 
-    Args:
-        model: The model.
-        dataset: The data set.
-        batch_size: Images per batch.
-        progress: Show a progress bar.
-        unreadable: Receives the errors of the images that are left out, by source.
+    `unreadable` receives the errors of the images that are left out, by source.
 
     Returns:
         Rows float32 [n, dim], and the data set of the n images.

@@ -22,22 +22,22 @@ MIN_ROWS = 2**10
 """The number of rows from which a GPU is worth the transfer."""
 
 _UPLOAD_NUMBERS = 2**24
-"""How many numbers are uploaded at a time."""
+"""The size of one upload, in numbers."""
 
 _SEARCH_PRODUCTS = 2**27
-"""How many products a chunk of queries has: half a gigabyte, and selecting takes about as much again."""
+"""The number of products of a chunk of queries: half a gigabyte, and selecting takes about as much again."""
 
 _GATHER_NUMBERS = 2**25
-"""How many numbers of candidates are gathered at a time, in double precision."""
+"""The number of candidates' numbers that are gathered at a time, in double precision."""
 
 _RANK_PRODUCTS = 2**26
-"""How many similarities a chunk of queries has: three quarters of a gigabyte, with the products before rounding."""
+"""The number of similarities of a chunk of queries: three quarters of a gigabyte, with the products before rounding."""
 
 _KMEANS_PRODUCTS = 2**27
-"""How many products a chunk of points has: half a gigabyte, plus a copy of the selected points."""
+"""The number of products of a chunk of points: half a gigabyte, plus a copy of the selected points."""
 
 _PAIR_PRODUCTS = 2**26
-"""How many products a chunk of rows has: a quarter of a gigabyte, and as much again for their exponentials."""
+"""The number of products of a chunk of rows: a quarter of a gigabyte, and as much again for their exponentials."""
 
 _PRECISION_LOCK = threading.Lock()
 """Held while the precision of products is changed, which is a setting of the whole process."""

@@ -14,7 +14,7 @@ from zoo.evaluation.knn import as_rows, is_memory_mapped
 from zoo.evaluation.matmul import row_norms
 
 MEMORY_LIMIT = 256 * 2**20
-"""How many bytes of unit rows are held in memory although the embeddings are memory-mapped."""
+"""The largest size of unit rows, in bytes, that stay in memory although the embeddings are memory-mapped."""
 
 
 class RetrievalInputs(NamedTuple):

@@ -92,15 +92,8 @@ def neighbour_chunks(
 ) -> Iterator[Neighbours]:
     """Yield the result of `nearest_neighbours` in chunks of queries.
 
-    The arguments are those of `nearest_neighbours` and are checked at once; the chunks are computed on demand.
-
-    Args:
-        queries: [q, d].
-        gallery: [n, d].
-        k: The number of neighbours.
-        exclude_self: Leave each row out of its own neighbours.
-        chunk: The largest number of queries per chunk.
-        exact: Similarities are exact like the indices. Otherwise they are single precision sums, which is faster.
+    The arguments are those of `nearest_neighbours` and are checked at once; the chunks are computed on demand. Without
+    `exact` only the indices are exact, and similarities are single precision sums, which is faster.
     """
     same = queries is gallery
     gallery = as_rows(gallery, "gallery")

@@ -20,7 +20,7 @@ _MANY_PAIRS = 8
 """The number of pairs per query beyond which the pairs are computed query by query."""
 
 _GATHER_NUMBERS = 2**16
-"""How many numbers of pairs are gathered at a time."""
+"""The number of pairs' numbers that are gathered at a time."""
 
 Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Row and column numbers within a block, int64 [p], and the float32 products of those rows, [p]."""

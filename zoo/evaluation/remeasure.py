@@ -153,13 +153,7 @@ def precision_cost(dataset: Dataset, fp32: PerQuery, variant: PerQuery, precisio
         gallery? It is narrower where the queries of a class win and lose together, and says nothing about other
         classes.
 
-    `within_target` is True if an interval is above a loss of `COST_TARGET`.
-
-    Args:
-        dataset: The data set.
-        fp32: The scores by fp32, of at least two classes.
-        variant: The scores by the variant.
-        precision: The name of the variant.
+    `within_target` is True if an interval is above a loss of `COST_TARGET`. The scores must be of at least two classes.
     """
     changes = {name: variant.values[name] - fp32.values[name] for name in COST_METRICS}
     over_classes = bootstrap_intervals(changes, fp32.classes)

@@ -166,14 +166,9 @@ def ranking_metrics(
         map_at_r_query_counted      1/(R+1) sum of i / r_i over r_i <= R + 1       (`mAP_c` there)
         map_at_K_query_counted      1/(R+1) sum of i / r_i over r_i <= K           (`mAP_1000` there)
 
-    Time grows with queries x gallery x dimensions; memory, besides the rows, stays near `CHUNK_BYTES`.
-
-    Args:
-        embeddings: As in `retrieval_metrics`, like the order of neighbours.
-        labels: As in `retrieval_metrics`.
-        queries: As in `retrieval_metrics`.
-        query_labels: As in `retrieval_metrics`.
-        k: The K of map_at_K; a K beyond the gallery means all of it.
+    Time grows with queries x gallery x dimensions; memory, besides the rows, stays near `CHUNK_BYTES`. Arguments and
+    the order of neighbours are those of `retrieval_metrics`; `k` is the K of map_at_K, and a K beyond the gallery means
+    all of it.
 
     Raises:
         EvaluationError: As `retrieval_metrics`, and for a k that is not a whole number of at least 1.
