@@ -29,6 +29,9 @@ CLEAN = (
     "tests/exports",
     "tests/tools",
     "tests/zoo/cli",
+    "tests/zoo/conftest.py",
+    "tests/zoo/evaluation",
+    "tests/zoo/exact_layer.py",
     "tests/zoo/hub",
     "tests/zoo/hub_client.py",
     "tests/zoo/hub_server.py",
@@ -38,6 +41,7 @@ CLEAN = (
     "tools",
     "training",
     "zoo/cli",
+    "zoo/evaluation",
     "zoo/hub",
     "zoo/report",
 )
