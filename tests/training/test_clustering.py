@@ -1,4 +1,4 @@
-"""k-means and standardisation against scikit-learn and naive loops."""
+"""k-means, standardisation and the momentum copy, against scikit-learn, naive loops and hand calculations."""
 
 from __future__ import annotations
 
@@ -7,9 +7,18 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
+from torch import nn
 
 from tests.raising import raises
-from training.clustering import assign_nearest, cluster_means, fill_empty_clusters, k_means, seed_centres, standardise
+from training.clustering import (
+    Momentum,
+    assign_nearest,
+    cluster_means,
+    fill_empty_clusters,
+    k_means,
+    seed_centres,
+    standardise,
+)
 from zoo.errors import RecipeError
 
 
@@ -123,3 +132,52 @@ def test_constant_features_become_zero() -> None:
     assert result[:, 0].tolist() == [0] * 4
     assert result[3].tolist() == [0, 0]
     assert result[:3, 1].sum().item() == pytest.approx(0, abs=1e-6)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
+
+
+def test_the_average_follows_by_hand() -> None:
+    live = nn.Linear(1, 1)
+    nn.init.constant_(live.weight, 1.0)
+    slow = Momentum(live, 0.9)
+    nn.init.constant_(live.weight, 2.0)
+    slow.update()
+    assert slow.average.weight.item() == pytest.approx(1.1)
+    slow.update()
+    assert slow.average.weight.item() == pytest.approx(0.9 * 1.1 + 0.1 * 2)
+
+
+def test_running_statistics_are_copied() -> None:
+    live = network()
+    slow = Momentum(live, 0.9)
+    live(torch.randn(8, 3))
+    slow.update()
+    for mine, theirs in zip(slow.average.buffers(), live.buffers(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_it_stays_in_evaluation_mode_and_learns_nothing() -> None:
+    slow = Momentum(network(), 0.9)
+    nn.ModuleList([slow]).train()
+    assert not any(module.training for module in slow.modules())
+    assert not any(parameter.requires_grad for parameter in slow.parameters())
+    rows = torch.randn(8, 3)
+    before = {name: value.clone() for name, value in slow.state_dict().items()}
+    assert torch.allclose(slow.average(rows)[:2], slow.average(rows[:2]))
+    assert all(torch.equal(value, before[name]) for name, value in slow.state_dict().items())
+
+
+def test_the_live_network_is_not_registered() -> None:
+    live = network()
+    slow = Momentum(live, 0.9)
+    assert not {id(p) for p in live.parameters()} & {id(p) for p in slow.parameters()}
+    assert all(name.startswith("average.") for name in slow.state_dict())
+
+
+@pytest.mark.parametrize("momentum", [-0.1, 1.0])
+def test_impossible_momentum_is_refused(momentum: float) -> None:
+    with raises(RecipeError, "bad-momentum"):
+        Momentum(network(), momentum)
