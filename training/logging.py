@@ -10,15 +10,16 @@ from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
-from torch import Tensor
 from tqdm.auto import tqdm
 
 from training.recipe import Recipe
 from zoo.errors import MissingDependencyError, TrainingError, UsageError, nearest
 from zoo.files import write_bytes
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Log:
@@ -81,6 +82,8 @@ class Progress:
 
     def step(self, terms: dict[str, Tensor]) -> None:
         """Count a step; show speed and loss from time to time."""
+        import torch  # not at the top: `zoo train` checks its trackers before torch is loaded
+
         self.bar.update()
         self.steps += 1
         # Reading the loss waits for an accelerator, so it happens only every ten steps.
