@@ -65,10 +65,10 @@ def command(arm: str, seed: int) -> list[str]:
         views = ("--views", "4", "--batch-size", "128", "--seed", str(seed))
         return ["features", f"softmax-{seed}", "--dataset", "cifar100", *views, "-o", _file(seed), "--quiet"]
     method, _, kind = arm.partition("-")
-    chosen = ["--features", _file(seed)] if kind == "frozen" else [*NARROW]
+    source = ["--features", _file(seed)] if kind == "frozen" else [*NARROW]
     length = [] if kind == "longer" else ["--set", f"schedule.epochs={EPOCHS}"]
     ends = ["--set", "data.validation=0", "--seed", str(seed), "--quiet"]
-    return ["train", f"{method}-conv4-cifar100", "--as", f"{arm}-{seed}", *chosen, *length, *ends]
+    return ["train", f"{method}-conv4-cifar100", "--as", f"{arm}-{seed}", *source, *length, *ends]
 
 
 def _file(seed: int) -> str:

@@ -112,7 +112,7 @@ class PlannedModel:
             return None
 
 
-def models_of(wanted: Sequence[str], options: Options) -> list[PlannedModel]:
+def models_of(patterns: Sequence[str], options: Options) -> list[PlannedModel]:
     """Return the models of "papers", names of recipes or patterns such as "diva-*-cub", data set by data set.
 
     Raises:
@@ -121,7 +121,7 @@ def models_of(wanted: Sequence[str], options: Options) -> list[PlannedModel]:
     """
     if "fp32" not in options.precisions:
         raise UsageError("--precision must include fp32: the other precisions are compared with it.", code="no-fp32")
-    names = list(dict.fromkeys(name for pattern in wanted for name in _matching(pattern)))
+    names = list(dict.fromkeys(name for pattern in patterns for name in _matching(pattern)))
     models = [_model(name, options) for name in names]
     order = list(dict.fromkeys(model.dataset for model in models))
     return sorted(models, key=lambda model: order.index(model.dataset))
@@ -140,8 +140,8 @@ def _matching(pattern: str) -> list[str]:
 
 
 def _model(name: str, options: Options) -> PlannedModel:
-    made = RECIPES[name]()
-    members = made.members if isinstance(made, EnsembleRecipe) else (made,)
+    recipe = RECIPES[name]()
+    members = recipe.members if isinstance(recipe, EnsembleRecipe) else (recipe,)
     recipes = tuple(override(recipe, options.settings) for recipe in members)
     return PlannedModel(name, recipes, tuple(_steps(name, recipes[0].backbone.name, options)))
 

@@ -154,8 +154,8 @@ def compare(
         raise UsageError("--show draws pictures, which only --format html holds.", code="show-needs-html")
     tables = select_tables(paper, dataset)
     if table is not None:
-        chosen = published_table(table)
-        tables = [candidate for candidate in tables if candidate is chosen]
+        named = published_table(table)
+        tables = [candidate for candidate in tables if candidate is named]
     if not tables:
         raise UsageError(
             "no published table matches all of that. All tables: zoo benchmark list [--absent]", code="no-table"

@@ -150,8 +150,8 @@ def _print_scores(result: Evaluation) -> None:
     from zoo.data.dataset import split_title
 
     measured = result.queries - result.queries_without_relatives
-    what = f"{result.model} ({result.runtime}, {result.precision})" if result.model else f"{result.dim} dimensions"
-    print(f"{what} on {result.dataset}, {split_title(result.split)}" if result.dataset else what)
+    subject = f"{result.model} ({result.runtime}, {result.precision})" if result.model else f"{result.dim} dimensions"
+    print(f"{subject} on {result.dataset}, {split_title(result.split)}" if result.dataset else subject)
     print(f"{measured:,} queries of {result.classes:,} classes; {result.protocol}")
     if result.unreadable:
         images = "image" if result.unreadable == 1 else "images"
@@ -373,13 +373,13 @@ def _check_out(
         raise UsageError(f"{out} is what is measured; name another --out.", code="overwrites-input")
 
 
-def _check_length(file: Path, rows: np.ndarray, table: Path, values: np.ndarray | None, what: str) -> None:
+def _check_length(file: Path, rows: np.ndarray, table: Path, values: np.ndarray | None, noun: str) -> None:
     """Raise `UsageError` if there is not one value per row."""
     from zoo.errors import UsageError
 
     if values is not None and rows.ndim == 2 and values.ndim == 1 and len(values) != len(rows):
         raise UsageError(
-            f"{file} has {len(rows):,} rows, and {table} {len(values):,} {what}; one per row is needed.",
+            f"{file} has {len(rows):,} rows, and {table} {len(values):,} {noun}; one per row is needed.",
             code="wrong-length",
         )
 

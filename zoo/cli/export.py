@@ -80,14 +80,14 @@ def _export(exporter: Exporter, folder: Path, precisions: Sequence[str], resize:
     from zoo.errors import ZooError
     from zoo.models.onnx_runtime import GRAPH_FILES, RESIZING_FILES
 
-    done: dict[str, Parity] = {}
+    parities: dict[str, Parity] = {}
     resized: dict[str, dict[str, Any]] = {}
     failed: dict[str, str] = {}
     status = 0
     dropped: list[str] = []
     for precision in precisions:
         try:
-            done[precision] = exporter.export(precision)
+            parities[precision] = exporter.export(precision)
             dropped += [] if resize else exporter.dropped
             if resize:
                 resized[precision] = exporter.export_resizing(precision)
@@ -97,13 +97,13 @@ def _export(exporter: Exporter, folder: Path, precisions: Sequence[str], resize:
             print(f"zoo: error: {printable(str(error))}", file=sys.stderr)
             continue
         if not as_json:
-            print("\n".join(parity_lines(folder / GRAPH_FILES[precision], done[precision])))
+            print("\n".join(parity_lines(folder / GRAPH_FILES[precision], parities[precision])))
         if not as_json and resize:
             print(_resizing_line(folder / RESIZING_FILES[precision], resized[precision]))
     for remark in exporter.notes:
         note(remark)
     if as_json:
-        parity = {precision: proof.to_json() for precision, proof in done.items()}
+        parity = {precision: proof.to_json() for precision, proof in parities.items()}
         print_json({"folder": str(folder), "parity": parity, "resize": resized, "dropped": dropped, "failed": failed})
     elif dropped:
         print(f"removed, because made of the graph before: {', '.join(dropped)}; to write it again: --resize")

@@ -142,14 +142,14 @@ def remove(
     if bool(ids) == (label is not None):
         raise UsageError("name the ids of items, or a label with --label; one of the two.", code="ids-or-label")
     with Gallery.open(gallery) as opened:
-        chosen = ids or _ids_of_label(opened, str(label), yes)
-        marks = opened.marks.of_items(chosen)
-        removed, items = opened.remove(chosen), opened.count()
-    absent = len(set(chosen)) - removed
-    facts = {"removed": removed, "not_there": absent, "items": items, "marks_removed": marks}
+        numbers = ids or _ids_of_label(opened, str(label), yes)
+        marks = opened.marks.of_items(numbers)
+        removed, items = opened.remove(numbers), opened.count()
+    unknown = len(set(numbers)) - removed
+    facts = {"removed": removed, "not_there": unknown, "items": items, "marks_removed": marks}
     lost = f"; {mark_count(marks)} went with them" if marks else ""
-    print_outcome(as_json, facts, f"{removed:,} removed, {absent:,} were not there; {items:,} items{lost}")
-    return ItemNotFoundError.exit_code if absent else 0
+    print_outcome(as_json, facts, f"{removed:,} removed, {unknown:,} were not there; {items:,} items{lost}")
+    return ItemNotFoundError.exit_code if unknown else 0
 
 
 def _ids_of_label(gallery: Gallery, label: str, yes: bool) -> list[int]:
@@ -193,10 +193,10 @@ def list_items(
 
     check_number("--offset", offset)
     check_number("--limit", limit)
-    chosen = item_filter(label, where)
+    selection = item_filter(label, where)
     with Gallery.open(gallery) as opened:
-        items, total = opened.items(offset, limit or -1, None, chosen), opened.count(None, chosen)
-        note_filter(opened, chosen, total > 0)
+        items, total = opened.items(offset, limit or -1, None, selection), opened.count(None, selection)
+        note_filter(opened, selection, total > 0)
     if as_json:
         print_json({"total": total, "items": [asdict(item) for item in items]})
         return

@@ -293,10 +293,10 @@ def rebuild(
     embedding = Embedding(gallery, images or (), missing, batch_size)
     embedder = load(model, runtime, precision)
     with embedding.upgrade(embedder, model_reference(model)) as upgrade:
-        absent = upgrade.embed()
-        if absent and missing == "refuse":
-            return _refuse_swap(upgrade, absent, as_json)
-        outcome = _outcome(upgrade, absent)
+        not_embedded = upgrade.embed()
+        if not_embedded and missing == "refuse":
+            return _refuse_swap(upgrade, not_embedded, as_json)
+        outcome = _outcome(upgrade, not_embedded)
         with upgrade.announced() if swap or swap_if_not_worse else nullcontext():
             compared = upgrade.compare(queries)
             not_worse = compared.not_worse(margin)
@@ -313,9 +313,9 @@ def rebuild(
     return 1 if swap_if_not_worse and not swapped else 0
 
 
-def _refuse_swap(upgrade: Upgrade, absent: Sequence[Missing], as_json: bool) -> int:
+def _refuse_swap(upgrade: Upgrade, not_embedded: Sequence[Missing], as_json: bool) -> int:
     """Print which images are missing and return the exit status 1."""
-    outcome = {**_outcome(upgrade, absent), "swapped": False}
+    outcome = {**_outcome(upgrade, not_embedded), "swapped": False}
     advice = (
         "The gallery keeps its model. Name the folders of the images with --images, or choose --missing thumbnail "
         "or --missing drop; the embeddings made so far are kept for the next call."
@@ -324,14 +324,14 @@ def _refuse_swap(upgrade: Upgrade, absent: Sequence[Missing], as_json: bool) -> 
     return 1
 
 
-def _outcome(upgrade: Upgrade, absent: Sequence[Missing]) -> dict[str, Any]:
+def _outcome(upgrade: Upgrade, not_embedded: Sequence[Missing]) -> dict[str, Any]:
     return {
         "gallery": str(upgrade.path),
         "model": upgrade.embedder.card.name,
         "embedded": upgrade.made,
         "from_thumbnails": upgrade.from_thumbnails(),
         "rule": upgrade.rule,
-        "missing": [asdict(item) for item in absent],
+        "missing": [asdict(item) for item in not_embedded],
     }
 
 
@@ -420,10 +420,10 @@ def rollback(
         return 0
     embedder, reference = upgrading.load_replaced(gallery, model, runtime, precision)
     with embedding.upgrade(embedder, reference) as upgrade:
-        absent = upgrade.embed()
-        if absent and missing == "refuse":
-            return _refuse_swap(upgrade, absent, as_json)
-        outcome = {**_outcome(upgrade, absent), "swapped": True}
+        not_embedded = upgrade.embed()
+        if not_embedded and missing == "refuse":
+            return _refuse_swap(upgrade, not_embedded, as_json)
+        outcome = {**_outcome(upgrade, not_embedded), "swapped": True}
         with upgrade.announced():
             upgrade.swap()
     print_outcome(as_json, outcome, *_embedded_lines(outcome), f"The gallery has {outcome['model']} again.")

@@ -196,8 +196,8 @@ def _may_prune_unasked(gallery: Gallery, ids: list[int]) -> bool:
 
 def _may_prune(gallery: Gallery, ids: list[int]) -> bool:
     names = ", ".join(gallery.item(item).source for item in ids[:NAMED]) + (", ..." if len(ids) > NAMED else "")
-    what = f"{len(ids):,} item(s) whose image is not among those indexed now ({names})"
-    return confirm(f"Remove {what}{with_marks(gallery.marks.of_items(ids))}?")
+    items = f"{len(ids):,} item(s) whose image is not among those indexed now ({names})"
+    return confirm(f"Remove {items}{with_marks(gallery.marks.of_items(ids))}?")
 
 
 def _report_lines(report: Report, pruning: bool) -> Iterator[str]:
@@ -338,25 +338,25 @@ def _search_folder(query: Query, gallery: str, model: str | None, runtime: str, 
     from serving.models import Models
     from serving.searcher import Searcher
 
-    chosen = item_filter(query.labels, query.where)
+    selection = item_filter(query.labels, query.where)
     searcher = Searcher.open(gallery, model, models=Models(runtime, precision))
     try:
-        hits = _hits(searcher, query, chosen)
-        note_filter(searcher.gallery, chosen, bool(hits))
+        hits = _hits(searcher, query, selection)
+        note_filter(searcher.gallery, selection, bool(hits))
         return hits
     finally:
         searcher.close()
 
 
-def _hits(searcher: Searcher, query: Query, chosen: Filter) -> list[Hit]:
+def _hits(searcher: Searcher, query: Query, selection: Filter) -> list[Hit]:
     if query.text is not None:
-        hits, truncated = searcher.by_text(query.text, query.k, chosen)
+        hits, truncated = searcher.by_text(query.text, query.k, selection)
         if truncated:
             note("the text is longer than the model reads; its end was left out.")
         return hits
     if query.item is not None:
-        return searcher.by_item(query.item, query.k, chosen)
-    return searcher.by_image(str(query.image), query.k, chosen)
+        return searcher.by_item(query.item, query.k, selection)
+    return searcher.by_image(str(query.image), query.k, selection)
 
 
 def _search_service(query: Query, url: str, collection: str | None, key_file: Path | None) -> list[Match]:
@@ -395,8 +395,8 @@ def _print_results(query: Query, results: list[Hit] | list[Match]) -> None:
     rows = [(f"{hit.similarity:.4f}", hit.label or "-", hit.source, str(hit.id)) for hit in results]
     print_table(("similarity", "label", "source", "id"), rows, numbers=("similarity", "id"))
     if len(results) < query.k:
-        chosen = " of these labels and metadata" if query.labels or query.where else ""
-        note(f"{len(results):,} found and {query.k:,} asked for: the gallery holds no more{chosen}.")
+        condition = " of these labels and metadata" if query.labels or query.where else ""
+        note(f"{len(results):,} found and {query.k:,} asked for: the gallery holds no more{condition}.")
 
 
 def _result_json(result: Hit | Match) -> dict[str, Any]:

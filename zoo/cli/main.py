@@ -259,8 +259,8 @@ _app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         print(DISTRIBUTION, version(DISTRIBUTION))
         raise typer.Exit
 
@@ -291,8 +291,8 @@ def run(arguments: list[str]) -> int:
     except typer.TyperException as error:
         raise UsageError(_usage_message(error), code="command-line") from None
     except ModuleNotFoundError as error:
-        if absent := _missing(error):
-            raise absent from None
+        if dependency_error := _missing(error):
+            raise dependency_error from None
         raise
 
 

@@ -107,8 +107,8 @@ def _is_changed(model: ModelInfo) -> bool:
 
 def _recall_at_1(model: ModelInfo) -> float | None:
     """Return the newest score on the unseen classes of the data set that the model was trained on."""
-    own = [r for r in model.results if (r["dataset"], r["split"]) == (model.dataset, "test")]
-    return own[-1]["metrics"].get("recall_at_1") if own else None
+    results = [r for r in model.results if (r["dataset"], r["split"]) == (model.dataset, "test")]
+    return results[-1]["metrics"].get("recall_at_1") if results else None
 
 
 def _size(row: dict[str, Any]) -> str:

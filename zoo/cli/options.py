@@ -161,11 +161,11 @@ def item_filter(labels: list[str] | None, where: str | None) -> Filter:
     return Filter(tuple(labels or ()), metadata_filter(where))
 
 
-def note_filter(gallery: Gallery, chosen: Filter, found: bool) -> None:
+def note_filter(gallery: Gallery, selection: Filter, has_items: bool) -> None:
     """Print on stderr which labels no item has and, if nothing was found, which metadata key no item has."""
     from serving.gallery.hints import notes
 
-    for text in notes(gallery, chosen, found):
+    for text in notes(gallery, selection, has_items):
         note(f"{text[:1].lower()}{text[1:]}")
 
 
@@ -236,12 +236,12 @@ def images_for(model: Embedder, dataset: str | None, split: str = "test", data: 
     from zoo.data.dataset import WHOLE
     from zoo.evaluation.split import find_split
 
-    chosen = find_split(model.folder, model.card, dataset or model.card.dataset, split, data)
-    for text in chosen.notes:
+    selection = find_split(model.folder, model.card, dataset or model.card.dataset, split, data)
+    for text in selection.notes:
         note(text)
-    if chosen.dataset.split == WHOLE and model.card.dataset == chosen.dataset.name:
+    if selection.dataset.split == WHOLE and model.card.dataset == selection.dataset.name:
         note(SEEN.format(name=model.card.name))
-    return chosen.dataset
+    return selection.dataset
 
 
 def open_model_and_images(

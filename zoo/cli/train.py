@@ -360,25 +360,25 @@ def distill(
             return read_dataset(dataset, data, seed)
         return read_student_images(str(images), test_share, seed, not quiet)
 
-    made = distil(teacher, pictures, student, device, replace, not quiet)
+    distilled = distil(teacher, pictures, student, device, replace, not quiet)
     if as_json:
-        print_json(made.to_json())
+        print_json(distilled.to_json())
     else:
-        _print_distilled(made)
-    return strict_status(strict, made.pictures.unreadable)
+        _print_distilled(distilled)
+    return strict_status(strict, distilled.pictures.unreadable)
 
 
-def _print_distilled(made: Distilled) -> None:
-    pictures, fidelity = made.pictures, made.fidelity
+def _print_distilled(distilled: Distilled) -> None:
+    pictures, fidelity = distilled.pictures, distilled.fidelity
     for source, reason in pictures.unreadable.items():
         note(f"left out, cannot be read: {source}: {reason}")
     kind = f" of {len(pictures.test.classes)} classes" if pictures.labelled else ", without labels"
     print(
-        f"learnt from {made.teacher.name} on {len(pictures.train):,} images in {made.outcome.seconds:.0f} s; measured "
-        f"on {len(pictures.test):,} others{kind}"
+        f"learnt from {distilled.teacher.name} on {len(pictures.train):,} images in {distilled.outcome.seconds:.0f} s; "
+        f"measured on {len(pictures.test):,} others{kind}"
     )
-    if made.seen:
-        print(f"{len(made.seen)} of these classes the teacher was finetuned on: the scores flatter both")
+    if distilled.seen:
+        print(f"{len(distilled.seen)} of these classes the teacher was finetuned on: the scores flatter both")
     searchers = [who for who in SEARCHERS if any(who in scores for scores in fidelity.retrieval.values())]
     if searchers:
         rows = [[metric, *(_score(scores[who]) for who in searchers)] for metric, scores in fidelity.retrieval.items()]
@@ -387,7 +387,7 @@ def _print_distilled(made: Distilled) -> None:
     if fidelity.cosine is not None:
         near.append(["cosine to the teacher's embedding", _score(fidelity.cosine)])
     print_table(("student beside teacher", "mean (95 %)"), near)
-    _print_next_step(made.outcome.name, made.outcome.folder)
+    _print_next_step(distilled.outcome.name, distilled.outcome.folder)
 
 
 def _score(score: Score) -> str:
