@@ -1,4 +1,4 @@
-"""Commands of `zoo` run in this process: their errors are raised, their parameters can be looked at."""
+"""Commands of `zoo` in this process: they raise their errors, and their parameters can be inspected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of several packages share."""
+"""Settings and fixtures of all tests."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from hypothesis import settings
 
 ROOT = Path(__file__).parent.parent
 
-# Tests compute little at a time: a second thread would spend its time waiting, and on a busy machine very long.
+# Tests compute little at a time: a second thread would mostly wait, on a busy machine for long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A test asserts no time: on a busy machine any example may take long.
+# Hypothesis must not limit the time of an example: on a busy machine any may take long.
 settings.register_profile("no-deadline", deadline=None)
 settings.load_profile("no-deadline")
 
-# Some tests import it before `zoo`, which says the same.
+# Some tests import ONNX Runtime before `zoo`, which sets the same variable.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-# All that tests ask is on loopback, without TLS: reading the machine's certificates for every client of httpx would
-# take longer than most requests.
+# Tests send requests only to the loopback, without TLS: reading the machine's certificates for every client of httpx
+# would take longer than most requests.
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = os.devnull
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """One process more than cores: a third of the time tests wait for servers and a browser."""
-    asked = os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS", "")
-    return int(asked) if asked.isdecimal() else len(os.sched_getaffinity(0)) + 1
+    """Use one process more than there are cores, because tests wait for servers a third of the time."""
+    number = os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS", "")
+    return int(number) if number.isdecimal() else len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """What is imported stays: looking for garbage among it takes a second here, and again and again later."""
+    """Exclude imported objects from garbage collection: they stay, and each search among them takes a second."""
     gc.disable()
     try:
         return (yield)
@@ -48,8 +48,8 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
-# Extension modules report at the interpreter's exit what was never released. pytest itself collects garbage five times
-# before that, which takes over a second while all imported objects count.
+# Extension modules report unreleased objects at the interpreter's exit. Not earlier: pytest collects garbage five times
+# before that, which takes over a second if all imported objects count.
 atexit.register(gc.unfreeze)
 
 
@@ -73,7 +73,7 @@ def own_zoo(zoo_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def data_root() -> Path:
-    """The folder with the real data: `ZOO_DATA`, else `../shared/data` beside the checkout."""
+    """Return the folder of the real data: `ZOO_DATA`, else `../shared/data` beside the checkout."""
     root = Path(os.environ.get("ZOO_DATA") or ROOT.parent / "shared" / "data")
     if not (root / "images_background_small1.zip").is_file():
         pytest.skip(f"the Omniglot zip files are not in {root}; set ZOO_DATA")

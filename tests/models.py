@@ -1,4 +1,4 @@
-"""Small model folders for tests: real weights, drawn at random, of the project's own architecture."""
+"""Small model folders for tests, with random weights of the project's own architecture."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CARD = Card(
 
 
 def make_model(folder: Path, card: Card = CARD, seed: int = 0) -> Card:
-    """Write a model folder with random weights, its running statistics those of noise so that no layer is dead."""
+    """Write a model folder with random weights and with running statistics of noise, so that no layer is dead."""
     import torch
 
     from zoo.models.network import Network, create_heads, create_trunk, feature_count, save_network
@@ -38,7 +38,7 @@ def make_model(folder: Path, card: Card = CARD, seed: int = 0) -> Card:
     network = Network(trunk, create_heads(card.heads, feature_count(trunk)))
     shape = card.preprocessing.channels, card.preprocessing.crop, card.preprocessing.crop
     for norm in (module for module in network.modules() if isinstance(module, torch.nn.BatchNorm2d)):
-        norm.momentum = None  # the statistics of the batch, not a mean with the initial ones
+        norm.momentum = None  # use the statistics of the batch alone
     with torch.no_grad():
         network.train()(torch.randn(32, *shape))
     network.eval()

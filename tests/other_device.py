@@ -1,7 +1,7 @@
-"""A device of torch that computes what the CPU does, and refuses what a GPU would: operands on different devices.
+"""Torch device that computes as the CPU does and, as a GPU would, refuses operands on different devices.
 
-No machine of ours has a GPU, and code that leaves one tensor on the CPU works everywhere else. This needs torch's
-experimental backends in Python. The device is torch's for the rest of the process.
+It shows without a GPU if code leaves a tensor on the CPU. It needs torch's experimental backends in Python, and stays
+registered for the rest of the process.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 NAME = "other"
 
 _ALL = {"cat", "stack", "mm", "bmm", "addmm", "convolution", "gather", "index_add", "index_select", "scatter"}
-"""Operations that do not even take a number from the CPU."""
+"""Operations that do not accept even a scalar from the CPU."""
 
 _INDEX = {"index", "index_put", "index_put_", "_index_put_impl_"}
-"""Indices may lie on the CPU, and nowhere else but with what they index."""
+"""Operations whose indices may be on the CPU or on the device of the indexed tensor."""
 
 
-class There(torch.Tensor):
-    """A tensor on the device: `held` is what it holds."""
+class DeviceTensor(torch.Tensor):
+    """Tensor on the device; `inner` has its values on the CPU."""
 
-    held: torch.Tensor
+    inner: torch.Tensor
 
     @staticmethod
-    def __new__(cls, inner: torch.Tensor) -> There:
-        made: There = torch.Tensor._make_wrapper_subclass(
+    def __new__(cls, inner: torch.Tensor) -> DeviceTensor:
+        tensor: DeviceTensor = torch.Tensor._make_wrapper_subclass(
             cls,
             inner.size(),
             strides=inner.stride(),
@@ -39,8 +39,8 @@ class There(torch.Tensor):
             dtype=inner.dtype,
             device=torch.device(NAME, 0),
         )
-        made.held = inner
-        return made
+        tensor.inner = inner
+        return tensor
 
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
@@ -48,22 +48,22 @@ class There(torch.Tensor):
 
 
 class _Operations(TorchDispatchMode):
-    """What makes tensors, or moves them, is seen here."""
+    """Mode that intercepts operations that create or move tensors."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _compute(function, args, kwargs or {})
 
 
 class _Conversions(TorchFunctionMode):
-    """What goes from Python's numbers to a device, or back, below what `_Operations` sees."""
+    """Mode that intercepts conversions between Python's numbers and the device, which `_Operations` does not see."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        if function in (torch.tensor, torch.as_tensor) and _is_there(kwargs.get("device")):
+        if function in (torch.tensor, torch.as_tensor) and _is_device(kwargs.get("device")):
             device = kwargs.pop("device")
             return function(*args, **kwargs).to(device)
-        if function is torch.Tensor.tolist and isinstance(args[0], There):
-            return args[0].held.tolist()
+        if function is torch.Tensor.tolist and isinstance(args[0], DeviceTensor):
+            return args[0].inner.tolist()
         return function(*args, **kwargs)
 
 
@@ -74,60 +74,61 @@ class _Backend(backend_registration._DummyBackendModule):
 
 @contextmanager
 def other_device() -> Iterator[torch.device]:
-    """The device, for as long as this lasts."""
+    """Yield the device."""
     if backend_registration._privateuse1_backend_name != NAME:
         backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_Backend())
     with _Conversions(), _Operations():
         yield torch.device(NAME, 0)
 
 
-def _is_there(device: Any) -> bool:
+def _is_device(device: Any) -> bool:
     return device is not None and torch.device(device).type == NAME
 
 
 def _compute(function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
     leaves = _leaves((args, kwargs))
-    known = {id(one.held): one for one in leaves if isinstance(one, There)}
+    known = {id(leaf.inner): leaf for leaf in leaves if isinstance(leaf, DeviceTensor)}
     if known:
         _check(str(function).split(".")[1], args, leaves)
-    stays, kwargs = bool(known), dict(kwargs)
+    on_device, kwargs = bool(known), dict(kwargs)
     if kwargs.get("device") is not None:
-        stays, kwargs["device"] = _is_there(kwargs["device"]), torch.device("cpu")
+        on_device, kwargs["device"] = _is_device(kwargs["device"]), torch.device("cpu")
     out = function(*_map(_inner, args), **_map(_inner, kwargs))
-    return _map(lambda one: _outer(one, known), out) if stays else out
+    return _map(lambda leaf: _outer(leaf, known), out) if on_device else out
 
 
 def _check(name: str, args: Any, leaves: Sequence[Any]) -> None:
-    """Raise `RuntimeError` where an operand is on the CPU that must not be."""
+    """Raise `RuntimeError` for an operand that must not be on the CPU."""
     if name in ("_to_copy", "copy_"):
         return
     operands = [args[0], *args[2:3]] if name in _INDEX else leaves
-    must = [one for one in operands if isinstance(one, torch.Tensor) and (one.dim() or name in _ALL or one is args[0])]
-    wrong = [tuple(one.shape) for one in must if not isinstance(one, There)]
+    tensors = [operand for operand in operands if isinstance(operand, torch.Tensor)]
+    checked = [tensor for tensor in tensors if tensor.dim() or name in _ALL or tensor is args[0]]
+    wrong = [tuple(tensor.shape) for tensor in checked if not isinstance(tensor, DeviceTensor)]
     if wrong:
-        raise RuntimeError(f"{name} of tensors on different devices: on the CPU lie those of shape {wrong}")
+        raise RuntimeError(f"{name} of tensors on different devices: on the CPU are those of shape {wrong}")
 
 
 def _map(function: Callable[[Any], Any], value: Any) -> Any:
-    """By the function whatever lists, tuples and dictionaries hold; torch's own `tree_map` takes most of a run."""
+    """Apply a function to the leaves of lists, tuples and dictionaries; torch's own `tree_map` would be slow."""
     if type(value) in (list, tuple):
-        return type(value)([_map(function, one) for one in value])
+        return type(value)([_map(function, item) for item in value])
     if type(value) is dict:
-        return {name: _map(function, one) for name, one in value.items()}
+        return {name: _map(function, item) for name, item in value.items()}
     return function(value)
 
 
 def _leaves(value: Any) -> list[Any]:
-    found: list[Any] = []
-    _map(found.append, value)
-    return found
+    leaves: list[Any] = []
+    _map(leaves.append, value)
+    return leaves
 
 
 def _inner(value: Any) -> Any:
-    return value.held if isinstance(value, There) else value
+    return value.inner if isinstance(value, DeviceTensor) else value
 
 
-def _outer(value: Any, known: Mapping[int, There]) -> Any:
+def _outer(value: Any, known: Mapping[int, DeviceTensor]) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
-    return known[id(value)] if id(value) in known else There(value)
+    return known[id(value)] if id(value) in known else DeviceTensor(value)

@@ -1,4 +1,4 @@
-"""The shape of the house: who may import whom, and what the serving path must not load."""
+"""Architecture: layers, import circles, sizes of files, and the libraries that must not be loaded."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
+
+from tests.children import run_python
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("zoo", "training", "exports", "serving")
@@ -77,14 +79,6 @@ def test_there_is_no_import_circle() -> None:
         visit(name, [])
 
 
-def in_fresh_process(code: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False, cwd=ROOT
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
 WITHOUT_TORCH = (
     "zoo",
     "zoo.cli.main, zoo.cli.models, zoo.cli.evaluate",
@@ -108,7 +102,7 @@ for line in sys.argv[1:]:
         loaded = {"torch", "torchvision", "timm", "sklearn", "matplotlib"} & set(sys.modules)
         assert not loaded, (name, loaded)
 """
-    in_fresh_process(code, *WITHOUT_TORCH)
+    run_python(code, *WITHOUT_TORCH)
 
 
 def test_embedding_with_onnx_loads_no_torch() -> None:
@@ -119,7 +113,7 @@ rows = model.embed([numpy.zeros((40, 40, 3), numpy.uint8), numpy.full((50, 30), 
 assert rows.shape == (2, model.dim), rows.shape
 print("torch" in sys.modules, "timm" in sys.modules)
 """
-    assert in_fresh_process(code) == "False False"
+    assert run_python(code).strip() == "False False"
 
 
 NOT_YET = ("serving",)

@@ -1,4 +1,4 @@
-"""The toy of other tests tells images apart, or whatever they say of its embeddings would be empty."""
+"""The toy model of other tests gives different images different embeddings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tiny text tower as others publish it: a trained tokenizer, and an ONNX graph that NumPy can follow."""
+"""Tiny text tower as others publish it: a trained tokenizer and an ONNX graph that NumPy can reproduce."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ SPECIAL = ["[UNK]", "[PAD]", "[BEGIN]", "[END]"]
 
 
 def tokenizer(lowercase: bool = True, padded: bool = False) -> Tokenizer:
-    """Words to ids, between [BEGIN] and [END]. padded: it says itself that texts have LENGTH tokens."""
-    made = Tokenizer(models.WordLevel(unk_token="[UNK]"))
+    """Return a tokenizer: ids of words between [BEGIN] and [END]; if `padded`, it pads and cuts texts to LENGTH."""
+    words = Tokenizer(models.WordLevel(unk_token="[UNK]"))
     if lowercase:
-        made.normalizer = normalizers.Lowercase()
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.train_from_iterator(SENTENCES, trainers.WordLevelTrainer(special_tokens=SPECIAL, show_progress=False))
-    made.post_processor = processors.TemplateProcessing(
+        words.normalizer = normalizers.Lowercase()
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.train_from_iterator(SENTENCES, trainers.WordLevelTrainer(special_tokens=SPECIAL, show_progress=False))
+    words.post_processor = processors.TemplateProcessing(
         single="[BEGIN] $A [END]", special_tokens=[("[BEGIN]", 2), ("[END]", 3)]
     )
     if padded:
-        made.enable_padding(length=LENGTH, pad_id=PAD, pad_token="[PAD]")
-        made.enable_truncation(LENGTH)
-    return made
+        words.enable_padding(length=LENGTH, pad_id=PAD, pad_token="[PAD]")
+        words.enable_truncation(LENGTH)
+    return words
 
 
 def table(seed: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
-    """The vectors of up to 64 tokens, float32 [64, WIDTH], and the projection [WIDTH, dim]."""
+    """Return the vectors of up to 64 tokens, float32 [64, WIDTH], and the projection [WIDTH, dim]."""
     draw = np.random.default_rng(seed)
     return draw.normal(size=(64, WIDTH)).astype(np.float32), draw.normal(size=(WIDTH, dim)).astype(np.float32)
 
@@ -39,9 +39,15 @@ def table(seed: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
 def write_tower(
     folder: Path, dim: int, seed: int = 5, masked: bool = True, half: bool = False, padded: bool = False
 ) -> tuple[Path, Path]:
-    """text_model.onnx and tokenizer.json: the mean of the tokens' vectors, projected, of no particular length.
+    """Write text_model.onnx, which projects the mean of the tokens' vectors, and tokenizer.json; return their paths.
 
-    masked: of the tokens that the mask has; else of all, padding too. half: the result is float16.
+    Args:
+        folder: The folder to write to.
+        dim: Dimension of the embeddings.
+        seed: Seed of the vectors.
+        masked: Average only the tokens in the mask; else all of them, padding included.
+        half: Return float16.
+        padded: Let the tokenizer pad and cut texts.
     """
     folder.mkdir(parents=True, exist_ok=True)
     graph, json = folder / "text_model.onnx", folder / "tokenizer.json"
@@ -51,16 +57,16 @@ def write_tower(
 
 
 def expected(texts: list[str], dim: int, seed: int = 5, masked: bool = True, length: int = LENGTH) -> np.ndarray:
-    """Unit rows float64 [n, dim], by hand: the words looked up one after another."""
+    """Return the expected unit rows, float64 [n, dim]; words are looked up one by one."""
     vectors, projection = (part.astype(np.float64) for part in table(seed, dim))
     ids = tokenizer().get_vocab()
     rows = []
     for text in texts:
         words = [ids.get(word, ids["[UNK]"]) for word in text.lower().split()]
-        found = [ids["[BEGIN]"], *words[: length - 2], ids["[END]"]]
+        tokens = [ids["[BEGIN]"], *words[: length - 2], ids["[END]"]]
         if not masked:
-            found += [PAD] * (length - len(found))
-        row = sum(vectors[i] for i in found) / len(found) @ projection
+            tokens += [PAD] * (length - len(tokens))
+        row = sum(vectors[i] for i in tokens) / len(tokens) @ projection
         rows.append(row / np.sqrt((row**2).sum()))
     return np.stack(rows)
 
@@ -82,7 +88,7 @@ def _model(vectors: np.ndarray, projection: np.ndarray, masked: bool, half: bool
     nodes = [
         helper.make_node("Gather", ["vectors", "input_ids"], ["last_hidden_state"]),
         *mean,
-        # Named as one of our own names is, which attaching must not stumble over.
+        # The name is one of ours; attaching must accept it.
         helper.make_node("MatMul", ["mean", "projection"], ["embeddings"]),
         helper.make_node("Cast", ["embeddings"], ["text_embeds"], to=kind),
     ]

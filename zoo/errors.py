@@ -195,11 +195,11 @@ _TRANSIENT_STATUSES = (408, 429)
 
 
 class ServiceError(GalleryError):
-    """Error of a search service.
+    """Failure of a search service, or its refusal of a request.
 
     Args:
         message: What the service refused, or why there is no answer.
-        status: The HTTP status of the answer, None if there is none.
+        status: The HTTP status of the answer, None without an answer.
         code: The service's own code (default: "service"). It may hold underscores.
 
     Attributes:

@@ -5,7 +5,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +15,11 @@ import pytest
 from serving.gallery import Gallery
 from serving.gallery.builder import index_folder
 from serving.server import listen
+from tests.children import run_python
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving import toys
-from tests.serving.running import ROOT, run, serving
+from tests.serving.running import run, serving
 from zoo.errors import ImageError, ItemNotFoundError, ModelFolderError, ModelNotFoundError, UsageError, ZooError
 from zoo.models.card import read_card
 from zoo.models.load import Embedder
@@ -61,7 +61,7 @@ def test_index_then_search(
         ([], UsageError, "no-query"),
         (["query.png", "--id", "1"], UsageError, "no-query"),
         (["query.png", "-k", "0"], UsageError, "bad-number"),
-        (["nowhere.png"], ImageError, None),
+        (["nowhere.png"], ImageError, "no-such-image"),
         (["--id", "99"], ItemNotFoundError, None),
         (["--id", "1", "--model", "none-of-mine"], ModelNotFoundError, None),
     ],
@@ -179,11 +179,6 @@ def test_a_request_under_way_is_answered_before_the_end(gallery_folder: Path) ->
         assert (server.process.returncode, said, complaints) == (0, "", "")
 
 
-def in_fresh_process(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    return done.stdout.strip()
-
-
 def test_the_omitted_layers_are_those_of_bentoml() -> None:
     """By another name they would stay, and keep every request in memory for a minute."""
     code = """
@@ -195,7 +190,7 @@ print(names() >= SUPERFLUOUS, names() & SUPERFLUOUS == set(), end=" ")
 lean(app)
 print(names() & SUPERFLUOUS == set())
 """
-    assert in_fresh_process(code) == "True False True"
+    assert run_python(code).strip() == "True False True"
 
 
 def test_bentoml_sends_no_statistics() -> None:
@@ -204,4 +199,4 @@ import serving.service
 from bentoml._internal.utils.analytics.usage_stats import do_not_track
 print(do_not_track())
 """
-    assert in_fresh_process(code) == "True"
+    assert run_python(code).strip() == "True"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+
+from tests.children import run_python
 
 
 def assert_refused_before_torch(call: list[str], mistakes: list[tuple[list[str], str]]) -> None:
@@ -21,7 +21,6 @@ for options, _ in {mistakes!r}:
         codes.append(error.code)
 print(json.dumps([codes, sorted({{"torch", "timm"}} & set(sys.modules))]))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    codes, loaded = json.loads(done.stdout)
+    codes, loaded = json.loads(run_python(code))
     assert codes == [expected for _, expected in mistakes]
     assert loaded == []

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
 
 import zoo
+from tests.children import run_python
 from tests.raising import raises
 from zoo import errors
 from zoo.errors import ServiceError, UsageError, ZooError, check_text, nearest
@@ -50,7 +49,7 @@ def test_hints_name_the_nearest() -> None:
 
 def test_importing_zoo_loads_only_what_is_used() -> None:
     code = "import sys, zoo; print([name for name in ('numpy', 'PIL', 'huggingface_hub') if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert run_python(code) == "[]\n"
 
 
 def test_every_public_name_is_there() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from importlib.resources import files
 
 import pytest
 
+from tests.children import run_python
 from zoo.render import Table, environment, replace_parts
 
 TEMPLATES = {
@@ -64,5 +63,4 @@ def test_templates_that_make_html_escape(package: str) -> None:
 
 def test_jinja_is_loaded_only_for_a_page() -> None:
     code = "import sys, zoo, zoo.cli.main, zoo.render, zoo.report.html; print('jinja2' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == "False"
+    assert run_python(code).strip() == "False"

@@ -83,7 +83,7 @@ def load(
 
 
 def _read_official(path: Path, split: str, training_classes: int, md5: str) -> tuple[list[str], list[ImageLike]]:
-    """As `_read`, from the authors' archive."""
+    """Return the names and pixels of the split's images in the authors' archive, as `_read_zip` does."""
     pixels, labels, classes = read_official_archive(path, md5)
     chosen = _split_classes(classes, split, training_classes)
     rows = [i for i, label in enumerate(labels.tolist()) if classes[label] in chosen]

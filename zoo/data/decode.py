@@ -89,7 +89,7 @@ def decode_batches(
     batch_size: int,
     unreadable: dict[int, ImageError] | None = None,
 ) -> Iterator[np.ndarray]:
-    """Yield batches of pixels in order; threads decode them before they are needed.
+    """Yield batches of pixels in order; threads decode the next batch meanwhile.
 
     Args:
         images: Taken batch by batch: at most two batches are in memory.
@@ -101,7 +101,7 @@ def decode_batches(
         uint8 [n, crop, crop, channels]; n is smaller than `batch_size` in the last batch and if images are left out.
 
     Raises:
-        ImageError: The first image that cannot be read, if `unreadable` is None.
+        ImageError: The first image that cannot be read, unless `unreadable` is given.
     """
     decoded = enumerate(decode_in_threads(lambda image: to_pixels(image, preprocessing), images, batch_size + 1))
     while batch := list(islice(decoded, batch_size)):

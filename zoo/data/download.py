@@ -97,6 +97,7 @@ def _transfer(
             _append(file, url, part, timeout, progress)
             return
         except urllib.error.HTTPError as error:
+            error.close()
             if error.code == 416:
                 part.unlink(missing_ok=True)  # we have more than the server: start again
             elif error.code < 500 and error.code not in (408, 429):

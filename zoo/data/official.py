@@ -89,7 +89,7 @@ class OfficialDataset:
         )
 
     def _packed(self, folders: Sequence[Path]) -> str:
-        """Return the command that extracts the first archive in the folders, or "" if there is none."""
+        """Return the command that extracts the first archive in the folders, "" without an archive."""
         for path in (folder / name for folder in folders for name in self.archives):
             if path.is_file():
                 into = shlex.quote(str(path.parent))

@@ -226,11 +226,11 @@ def _check_image_rows(path: Path, rows: list[tuple[int, dict[str, str]]], labell
 
 @dataclass(frozen=True)
 class LabelFile:
-    """Labels and metadata of images, by path below the folder or as a table names the image.
+    """Labels and metadata of images, keyed by path below the folder or by the name in the table.
 
     Attributes:
-        labels: Label of every path, None for an empty cell. Without the column `label` it is None, and folders' names
-            stay the labels.
+        labels: Label of every path, None for an empty cell. None without the column `label`: then folders' names stay
+            the labels.
         columns: Keys of the metadata.
         metadata: Metadata of every path, without empty cells.
     """

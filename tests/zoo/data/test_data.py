@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.children import run_python
 from tests.raising import raises
 from zoo.data import DATASETS, load_dataset
 from zoo.errors import DatasetError
@@ -34,7 +33,7 @@ def test_unknown_names_are_answered_with_the_nearest(name: str, split: str, code
 
 def test_importing_the_table_imports_no_data_set() -> None:
     code = "import sys, zoo.data; print([m for m in sys.modules if m.startswith(('zoo.data.', 'matplotlib'))])"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    loaded = run_python(code)
     assert not {*DATASETS, "official", "retrieval_sets", "download", "matplotlib"} - {"folder"} & set(
         loaded.replace("'", ".").split(".")
     )

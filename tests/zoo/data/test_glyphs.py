@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import shutil
-import subprocess
-import sys
 import unicodedata
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import features
 
+from tests.children import run_python
 from tests.raising import raises
 from tools import glyphs_alphabet
 from tools.glyphs_alphabet import THRESHOLD, Candidate
@@ -94,8 +93,8 @@ def test_another_process_draws_the_same(test_split: Dataset) -> None:
         "print(hashlib.sha256(b''.join(images[i].tobytes() for i in range(0, 2000, 41))).hexdigest());"
         "print('matplotlib' in sys.modules, 'torch' in sys.modules)"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert said == [digest(test_split.images[0:2000:41]), "False", "False"]
+    words = run_python(code).split()
+    assert words == [digest(test_split.images[0:2000:41]), "False", "False"]
 
 
 def test_pictures_depend_on_seed_character_and_instance_alone(test_split: Dataset) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from tests.children import run_python
 from tests.raising import raises
-from zoo.data.decode import decode_batches
 from zoo.data.images import Limits, open_image
-from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.errors import ImageError, ImageTooLargeError
-
-GREY = Preprocessing(8, 8, "L", mean=(0.5,), std=(0.5,))
-COLOUR = Preprocessing(8, 8)
 
 
 def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
@@ -149,39 +143,6 @@ def test_mutated_files_decode_or_raise_image_error(data: st.DataObject) -> None:
         assert open_image(bytes(raw[:cut]), Limits(max_pixels=10**6)).mode in ("L", "RGB")
 
 
-@pytest.mark.parametrize("size", [(1, 1), (1, 30_000), (30_000, 1), (9, 7), (8, 8), (1000, 10)])
-def test_every_size_becomes_the_crop(size: tuple[int, int]) -> None:
-    assert to_pixels(Image.new("RGB", size, (5, 6, 7)), COLOUR).tolist() == [[[5, 6, 7]] * 8] * 8
-    assert to_pixels(Image.new("RGB", size, "white"), GREY).shape == (8, 8, 1)
-
-
-def test_the_centre_is_cropped() -> None:
-    image = Image.new("RGB", (30, 10), "red")
-    image.paste((0, 0, 255), (10, 0, 20, 10))  # the middle third is blue
-    assert to_pixels(image, COLOUR)[:, 1:-1, 2].min() == 255  # the outer columns blend with what lies beside them
-
-
-def test_resize_is_a_box_average_where_sizes_divide() -> None:
-    values = np.random.default_rng(0).integers(0, 256, (16, 16), np.uint8)
-    expected = np.rint(values.astype(float).reshape(8, 2, 8, 2).mean((1, 3)))
-    how = Preprocessing(8, 8, "L", "box", mean=(0.5,), std=(0.5,))
-    assert np.abs(to_pixels(values, how)[..., 0] - expected).max() <= 1  # Pillow rounds halves its own way
-
-
-def test_draft_decoding_stays_near_full_decoding() -> None:
-    photo = Image.linear_gradient("L").resize((512, 384)).convert("RGB")
-    how = Preprocessing(64, 64)
-    difference = to_pixels(encoded(photo, "JPEG", quality=95), how).astype(int) - to_pixels(photo, how).astype(int)
-    assert np.abs(difference).mean() < 3
-
-
-def test_batches_keep_order_and_cover_all() -> None:
-    images = [np.full((8, 8), i, np.uint8) for i in range(23)]
-    chunks = list(decode_batches(iter(images), GREY, 5))
-    assert [len(chunk) for chunk in chunks] == [5, 5, 5, 5, 3]
-    assert np.concatenate(chunks)[:, 0, 0, 0].tolist() == list(range(23))
-
-
 @pytest.mark.parametrize("mode", ["I;16", "F"])
 def test_large_images_are_scaled_as_a_whole(mode: str) -> None:
     values = np.random.default_rng(0).random((700, 1100)) * (65535 if mode == "I;16" else 1)
@@ -223,6 +184,6 @@ print((peak() - before) / (width * height))
 def test_memory_beside_the_decoded_image_is_bounded(tmp_path: Path, mode: str, decoded: int) -> None:
     path = tmp_path / ("a.tiff" if mode == "F" else "a.png")
     Image.new(mode, (3000, 3000)).save(path, compress_level=1)
-    out = subprocess.run([sys.executable, "-c", MEMORY, path], capture_output=True, text=True, check=True).stdout
+    out = run_python(MEMORY, path)
     file = path.stat().st_size / 3000**2  # the bytes are read at once, and a format may hold them again
     assert float(out) <= decoded + 2 * file + 6

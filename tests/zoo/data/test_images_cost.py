@@ -62,8 +62,8 @@ def test_files_of_encoders_are_read() -> None:
     assert open_image(many, LIMITS).size == (64, 64)
 
 
-def test_a_png_in_pieces_of_4_kb_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "MAX_READS", 0)  # what is left is what a file of its size may take
+def test_a_png_of_4_kb_pieces_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "MAX_READS", 0)  # the limit then depends only on the size of the file
     out = BytesIO()
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (500, 500, 3), np.uint8)).save(out, "PNG")
     whole = out.getvalue()
@@ -73,7 +73,7 @@ def test_a_png_in_pieces_of_4_kb_is_read(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def _data_of(png: bytes) -> bytes:
-    """What lies in the IDAT chunks."""
+    """Return the content of the IDAT chunks."""
     at, data = 8, b""
     while at < len(png):
         length = int.from_bytes(png[at : at + 4], "big")
