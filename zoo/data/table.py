@@ -77,7 +77,7 @@ def load(split: str, path: str | Path) -> Dataset:
 
     Raises:
         DatasetError: The table is missing, empty or has a single class.
-        UsageError: The file is not a table, lacks a column or a cell (with its line), or lists an image twice.
+        UsageError: The file is not a table, a column or a cell is missing, or an image is listed twice.
     """
     path = expand(path)
     dataset = _split_dataset(path, read_image_rows(path, labelled=True), split)
