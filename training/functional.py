@@ -58,7 +58,7 @@ class Decorrelation(nn.Module):
     both embeddings down it, so that they share less. Add `weight * decorrelation(a, b)` to the loss.
 
     Sources: Milbich, Roth et al. 2020, Sharing Matters (section 3.3), and the published code of DiVA (Milbich, Roth et
-    al. 2020, section 3.3). DiVA's paper writes a sum over D: `sum_over_dim`, which makes c D times as large. Width 512:
+    al. 2020, section 3.2). DiVA's paper writes a sum over D: `sum_over_dim`, which makes c D times as large. Width 512:
     MIC and DiVA.
     """
 

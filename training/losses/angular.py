@@ -1,4 +1,4 @@
-"""Angular loss with N-pair loss (Wang et al. 2017, Deep Metric Learning with Angular Loss, section 3).
+"""Angular loss with N-pair loss (Wang et al. 2017, Deep Metric Learning with Angular Loss).
 
     L = L_npair(psi) + weight * mean_(a,p) log(1 + sum_n exp(f_apn)) + nu * mean |psi|^2
     f_apn = 4 tan^2(alpha) (phi_a + phi_p).phi_n - 2 (1 + tan^2(alpha)) phi_a.phi_p

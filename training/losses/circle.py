@@ -1,4 +1,4 @@
-"""Circle loss (Sun et al. 2020, Circle Loss: A Unified Perspective of Pair Similarity Optimization, section 3).
+"""Circle loss (Sun et al. 2020, Circle Loss: A Unified Perspective of Pair Similarity Optimization).
 
 L = mean_a log(1 + sum_n exp(gamma w_n (s_an - m)) sum_p exp(-gamma w_p (s_ap - 1 + m)))
 w_n = [s_an + m]+,  w_p = [1 + m - s_ap]+, both without gradient

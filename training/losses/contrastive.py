@@ -1,4 +1,4 @@
-"""Contrastive loss (Hadsell et al. 2006, Dimensionality Reduction by Learning an Invariant Mapping, eq. 4).
+"""Contrastive loss (Hadsell et al. 2006, Dimensionality Reduction by Learning an Invariant Mapping).
 
     L = mean_(a,p) [d_ap - positive_margin]+ + mean_(a,n) [negative_margin - d_an]+
 

@@ -1,4 +1,4 @@
-"""FastAP (Cakir et al. 2019, Deep Metric Learning to Rank, section 3).
+"""FastAP (Cakir et al. 2019, Deep Metric Learning to Rank).
 
     L = mean_q 1 - AP_q,  AP_q = 1 / N+ sum_l h+_l H+_l / H_l
 

@@ -1,4 +1,4 @@
-"""Multi-similarity loss (Wang et al. 2019, Multi-Similarity Loss with General Pair Weighting, section 4).
+"""Multi-similarity loss (Wang et al. 2019, Multi-Similarity Loss with General Pair Weighting).
 
 L = mean_a 1/alpha log(1 + sum_p exp(-alpha (s_ap - base))) + 1/beta log(1 + sum_n exp(beta (s_an - base)))
 """

@@ -1,4 +1,4 @@
-"""N-pair loss (Sohn 2016, Improved Deep Metric Learning with Multi-class N-pair Loss Objective, section 3.2).
+"""N-pair loss (Sohn 2016, Improved Deep Metric Learning with Multi-class N-pair Loss Objective).
 
     L = mean_(a,p) log(1 + sum_n exp(psi_a.psi_n - psi_a.psi_p)) + nu * mean |psi|^2
 

@@ -1,4 +1,4 @@
-"""Normalised softmax (Zhai & Wu 2019, Classification is a Strong Baseline for Deep Metric Learning, section 3).
+"""Normalised softmax (Zhai & Wu 2019, Classification is a Strong Baseline for Deep Metric Learning).
 
     L = -mean log(exp(cos theta_y / T) / sum_j exp(cos theta_j / T))
 

@@ -1,4 +1,4 @@
-"""Proxy-Anchor loss (Kim et al. 2020, Proxy Anchor Loss for Deep Metric Learning, eq. 4).
+"""Proxy-Anchor loss (Kim et al. 2020, Proxy Anchor Loss for Deep Metric Learning).
 
     L = mean_{p in batch} log(1 + sum_{x of p} exp(-alpha (s_xp - delta)))
         + mean_p log(1 + sum_{x not of p} exp(alpha (s_xp + delta)))

@@ -1,4 +1,4 @@
-"""ProxyNCA (Movshovitz-Attias et al. 2017, No Fuss Distance Metric Learning using Proxies, section 3).
+"""ProxyNCA (Movshovitz-Attias et al. 2017, No Fuss Distance Metric Learning using Proxies).
 
     L = -mean log(exp(-|s phi - s p_y|^2) / sum_{z != y} exp(-|s phi - s p_z|^2))
 

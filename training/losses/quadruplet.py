@@ -1,4 +1,4 @@
-"""Quadruplet loss (Chen et al. 2017, Beyond Triplet Loss: A Deep Quadruplet Network, section 3).
+"""Quadruplet loss (Chen et al. 2017, Beyond Triplet Loss: A Deep Quadruplet Network).
 
     L = mean [d_ap^2 - d_an^2 + margin]+ + mean [d_ap^2 - d_nn'^2 + second_margin]+
 

@@ -1,4 +1,4 @@
-"""Recall@k surrogate (Patel et al. 2022, Recall@k Surrogate Loss with Large Batches and Similarity Mixup, section 3).
+"""Recall@k surrogate (Patel et al. 2022, Recall@k Surrogate Loss with Large Batches and Similarity Mixup).
 
     L = mean_q mean_k 1 - min(k, sum_x sigmoid((k - rank_qx) / recall_temperature)) / min(k, positives of q)
     rank_qx = 1 + sum_{z != q, x} sigmoid((s_qz - s_qx) / rank_temperature)

@@ -1,4 +1,4 @@
-"""Signal-to-noise ratio losses (Yuan et al. 2019, Signal-to-Noise Ratio: A Robust Distance Metric, section 3).
+"""Signal-to-noise ratio losses (Yuan et al. 2019, Signal-to-Noise Ratio: A Robust Distance Metric).
 
 d_ij = Var(phi_i - phi_j) / Var(phi_i), variances over the dimensions; d is not symmetric
 L_triplet     = mean_(a,p,n) [d_ap - d_an + margin]+ + nu * mean_i |sum_k phi_ik|

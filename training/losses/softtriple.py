@@ -1,4 +1,4 @@
-"""SoftTriple loss (Qian et al. 2019, SoftTriple Loss: Deep Metric Learning Without Triplet Sampling, section 3).
+"""SoftTriple loss (Qian et al. 2019, SoftTriple Loss: Deep Metric Learning Without Triplet Sampling).
 
     L = -mean log(exp(scale (S_y - delta)) / (exp(scale (S_y - delta)) + sum_{j != y} exp(scale S_j))) + tau * spread
     S_c = sum_k softmax_k(phi.w_ck / gamma) phi.w_ck

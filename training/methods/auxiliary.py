@@ -1,8 +1,8 @@
-"""Auxiliary tasks of DiVA (Milbich, Roth et al. 2020, DiVA, section 3.2), by the name of the head that each trains.
+"""Auxiliary tasks of DiVA (Milbich, Roth et al. 2020, DiVA, section 3.1), by the name of the head that each trains.
 
 - shared: features that classes share; intra: differences within a class
 - dance, nce: each sample against all others by its augmentation, with and without weights
-- deepcluster, rotation, instance: self-supervised tasks that the paper compares with dance (tables 2 to 4)
+- deepcluster, rotation, instance: self-supervised tasks that the paper compares with dance (figure 4)
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ CreateLoss = Callable[[int], nn.Module]
 
 
 class SharedFeatures(Auxiliary):
-    """The recipe's loss on triplets of three different classes (DiVA, section 3.2).
+    """The recipe's loss on triplets of three different classes (DiVA, section 3.1).
 
     Args:
         create_loss: function of a dimension that returns the recipe's loss.
@@ -274,7 +274,7 @@ class SharedFeatures(Auxiliary):
 
 
 class IntraClassFeatures(Auxiliary):
-    """The recipe's loss on triplets of three different samples of one class (DiVA, section 3.2).
+    """The recipe's loss on triplets of three different samples of one class (DiVA, section 3.1).
 
     A sample that the batch repeats, as in small classes, takes part once.
 

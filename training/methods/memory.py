@@ -1,4 +1,4 @@
-"""Cross-batch memory (Wang et al. 2020, Cross-Batch Memory for Embedding Learning, section 3).
+"""Cross-batch memory (Wang et al. 2020, Cross-Batch Memory for Embedding Learning).
 
 L = loss(batch) + weight * loss(anchors of the batch, all else from batch and memory)
 """

@@ -1,4 +1,4 @@
-"""MIC (Roth, Brattoli and Ommer 2019, MIC: Mining Interclass Characteristics for Improved Metric Learning, section 3).
+"""MIC (Roth, Brattoli and Ommer 2019, MIC: Mining Interclass Characteristics for Improved Metric Learning).
 
 step on classes: L = loss(class head, classes) + decorrelation * D(class head, auxiliary head)
 step on groups:  L = auxiliary_loss(auxiliary head, groups) + decorrelation * D(class head, auxiliary head)

@@ -1,4 +1,4 @@
-"""S2SD (Roth et al. 2021, S2SD: Simultaneous Similarity-based Self-Distillation for Deep Metric Learning, section 3).
+"""S2SD (Roth et al. 2021, S2SD: Simultaneous Similarity-based Self-Distillation for Deep Metric Learning).
 
     L = (loss(head) + mean_k loss(head_k)) / 2 + gamma * mean_k KL_k + features_gamma * KL_features
 

@@ -43,7 +43,7 @@ MAX_ENTRIES = 2**24
 
 
 class RelationalDistillation(nn.Module):
-    """Relational knowledge distillation (Park et al. 2019, Relational Knowledge Distillation, section 3.2).
+    """Relational knowledge distillation (Park et al. 2019, Relational Knowledge Distillation).
 
         L = distance * mean_ij h(d_ij / m) + angle * mean_ijk h(cos_ijk)
 

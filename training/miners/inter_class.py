@@ -19,11 +19,11 @@ POSITIVES, NEGATIVES = ("random", "nearest"), ("distance-weighted", "semihard", 
 class InterClass:
     """One triplet of three classes per anchor, from which features that classes share are learnt.
 
-    With one class per sample the triplets have no constraints (Sharing Matters, table 7).
+    With one class per sample the triplets have no constraints (Sharing Matters, table 8a).
 
     Args:
-        positive: "random", any sample of another class, or "nearest", the set-up "min d(a, p)" of table 7.
-        negative: draw from the remaining classes: "distance-weighted" (the paper), "semihard" or "random" (table 8).
+        positive: "random", any sample of another class, or "nearest", the set-up "min d(a, p)" of table 8a.
+        negative: draw from the remaining classes: "distance-weighted" (the paper), "semihard" or "random" (table 8b).
         nearest: smallest distance of distance-weighted sampling.
         farthest: largest distance of distance-weighted sampling.
         margin: width of the semihard band.

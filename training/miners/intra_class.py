@@ -1,4 +1,4 @@
-"""Intra-class triplets (Milbich, Roth et al. 2020, DiVA, section 3.2).
+"""Intra-class triplets (Milbich, Roth et al. 2020, DiVA, section 3.1).
 
 Anchor, positive and negative are three different samples of one class.
 """

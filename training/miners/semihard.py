@@ -1,4 +1,4 @@
-"""Semihard negatives (Schroff et al. 2015, FaceNet, section 3.2), as in Roth et al. 2020, Revisiting, section 3.
+"""Semihard negatives (Schroff et al. 2015, FaceNet, section 3.2), as in Roth et al. 2020, Revisiting, appendix A.2.
 
 d_ap < d_an < d_ap + margin
 """

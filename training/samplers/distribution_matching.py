@@ -1,4 +1,4 @@
-"""DDM and FRD: the best of a few random batches (Roth et al. 2020, Revisiting, section 4.2).
+"""DDM and FRD: the best of a few random batches (Roth et al. 2020, Revisiting, section 3.2).
 
 DDM compares distributions of pairwise distances, FRD Gaussians by their Frechet distance:
 

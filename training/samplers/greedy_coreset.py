@@ -1,4 +1,4 @@
-"""Greedy coresets (Sener & Savarese 2018, A Core-Set Approach; Roth et al. 2020, Revisiting, section 4.2).
+"""Greedy coresets (Sener & Savarese 2018, A Core-Set Approach; Roth et al. 2020, Revisiting, section 3.2).
 
 x_{i+1} = argmax_x min_{j <= i} |x - x_j|
 """

@@ -1,4 +1,4 @@
-"""SPC-k: k samples per class (Roth et al. 2020, Revisiting, section 4.2)."""
+"""SPC-k: k samples per class (Roth et al. 2020, Revisiting, section 3.2)."""
 
 from __future__ import annotations
 

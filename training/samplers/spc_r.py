@@ -1,4 +1,4 @@
-"""SPC-R: random batches with one certain positive pair (Roth et al. 2020, Revisiting, section 4.2)."""
+"""SPC-R: random batches with one certain positive pair (Roth et al. 2020, Revisiting, section 3.2)."""
 
 from __future__ import annotations
 
