@@ -51,12 +51,12 @@ def test_linked_folders_are_followed_but_loops_are_not(tmp_path: Path) -> None:
 
 def test_classes_are_the_images_folders(tmp_path: Path) -> None:
     fill(tmp_path, "wren/1.png", "birds/wren/1.png", "birds/wren/2.png", "birds/3.png")
-    found = load_dataset("folder", "test", tmp_path)
-    assert found.classes == ("birds", "birds/wren", "wren")
-    assert list(found.sources) == ["birds/3.png", "birds/wren/1.png", "birds/wren/2.png", "wren/1.png"]
-    assert found.labels.tolist() == [0, 1, 1, 2]
-    assert found.labels.dtype == np.int64
-    assert list(found.images) == [tmp_path / source for source in found.sources]
+    birds = load_dataset("folder", "test", tmp_path)
+    assert birds.classes == ("birds", "birds/wren", "wren")
+    assert list(birds.sources) == ["birds/3.png", "birds/wren/1.png", "birds/wren/2.png", "wren/1.png"]
+    assert birds.labels.tolist() == [0, 1, 1, 2]
+    assert birds.labels.dtype == np.int64
+    assert list(birds.images) == [tmp_path / source for source in birds.sources]
 
 
 def test_subfolders_train_and_test_are_the_splits(tmp_path: Path) -> None:

@@ -58,13 +58,13 @@ def test_splits_hold_whole_scripts() -> None:
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_classes_have_their_own_readable_names(split: str) -> None:
-    found = load_dataset("glyphs", split)
-    assert len(set(found.classes)) == len(found.classes) == len(found) // 20
-    for name, character in zip(found.classes, glyphs.characters(split), strict=True):
+    dataset = load_dataset("glyphs", split)
+    assert len(set(dataset.classes)) == len(dataset.classes) == len(dataset) // 20
+    for name, character in zip(dataset.classes, glyphs.characters(split), strict=True):
         assert name.replace("-", "").isalnum()
         assert name.isascii()
         assert name.startswith(character.script.lower().removesuffix("s"))
-    np.testing.assert_array_equal(found.labels, np.arange(len(found)) // 20)
+    np.testing.assert_array_equal(dataset.labels, np.arange(len(dataset)) // 20)
 
 
 def test_names_and_sources_say_which_character(test_split: Dataset) -> None:
@@ -76,7 +76,7 @@ def test_names_and_sources_say_which_character(test_split: Dataset) -> None:
 # -- the same pictures always
 
 
-def test_a_picture_does_not_depend_on_what_was_drawn_before(test_split: Dataset) -> None:
+def test_a_picture_does_not_depend_on_earlier_ones(test_split: Dataset) -> None:
     order = np.random.default_rng(0).permutation(len(test_split))[:60]
     alone = {int(i): load_dataset("glyphs", "test").images[int(i)] for i in order[:5]}
     drawn = {int(i): test_split.images[int(i)] for i in order}
@@ -189,13 +189,13 @@ def test_ink_stands_out_in_grey(test_split: Dataset) -> None:
 
 
 @pytest.fixture(scope="module")
-def found() -> list[Candidate]:
+def candidates() -> list[Candidate]:
     return glyphs_alphabet.candidates()
 
 
 @pytest.fixture(scope="module")
-def similarity(found: list[Candidate]) -> np.ndarray:
-    return glyphs_alphabet.similarities(found)
+def similarity(candidates: list[Candidate]) -> np.ndarray:
+    return glyphs_alphabet.similarities(candidates)
 
 
 def frozen() -> set[tuple[str, str]]:
@@ -203,15 +203,15 @@ def frozen() -> set[tuple[str, str]]:
 
 
 @pytest.mark.slow
-def test_the_frozen_alphabet_is_what_its_rule_gives(found: list[Candidate], similarity: np.ndarray) -> None:
+def test_the_frozen_alphabet_follows_its_rule(candidates: list[Candidate], similarity: np.ndarray) -> None:
     assert glyphs.alphabet()["threshold"] == THRESHOLD
     kept = glyphs_alphabet.choose(similarity)
     if features.version("freetype2") == glyphs.alphabet()["freetype"]:
-        assert glyphs_alphabet.describe_alphabet([found[i] for i in kept]) == glyphs.alphabet()
+        assert glyphs_alphabet.describe_alphabet([candidates[i] for i in kept]) == glyphs.alphabet()
     # Another FreeType draws edges a little differently, which moves a similarity in its third place.
     texts = {text for _, text in frozen()}
-    chosen = [i for i, candidate in enumerate(found) if candidate.text in texts]
-    rest = [i for i in range(len(found)) if i not in set(chosen)]
+    chosen = [i for i, candidate in enumerate(candidates) if candidate.text in texts]
+    rest = [i for i in range(len(candidates)) if i not in set(chosen)]
     assert len(chosen) == len(texts)
     among = similarity[np.ix_(chosen, chosen)] - np.eye(len(chosen))
     assert among.max() < THRESHOLD + 0.005
@@ -219,8 +219,8 @@ def test_the_frozen_alphabet_is_what_its_rule_gives(found: list[Candidate], simi
 
 
 @pytest.mark.slow
-def test_known_look_alikes_are_found(found: list[Candidate], similarity: np.ndarray) -> None:
-    at = {candidate.text: i for i, candidate in enumerate(found)}
+def test_known_look_alikes_are_detected(candidates: list[Candidate], similarity: np.ndarray) -> None:
+    at = {candidate.text: i for i, candidate in enumerate(candidates)}
     # A of three scripts; small and capital letters; a letter that is another one turned; italics; ancestors.
     for a, b in ["AА", "AΑ", "АΑ", "cC", "oO", "sS", "vV", "ǀᐟ", "ǀᐠ", "тm", "Vν", "aα", "TͲ", "un", "ßβ"]:
         assert similarity[at[a], at[b]] >= THRESHOLD, a + b
@@ -229,7 +229,7 @@ def test_known_look_alikes_are_found(found: list[Candidate], similarity: np.ndar
         assert similarity[at[a], at[b]] < THRESHOLD, a + b
 
 
-def test_likeness_by_turning_is_found_by_turning_alone() -> None:
+def test_look_alikes_after_rotation_are_detected() -> None:
     def descriptions(text: str) -> np.ndarray:
         drawn = [glyphs_render.glyph_image(text, face) for face in FACES[:4]]
         return glyphs_alphabet.descriptions([glyphs_alphabet.normalised(ink) for ink in drawn])
@@ -251,12 +251,12 @@ def test_normalised_glyphs_have_the_same_place_and_size() -> None:
         assert radius == pytest.approx(16 / 2.2, rel=0.05)
 
 
-def test_candidates_are_plain_letters_and_digits(found: list[Candidate]) -> None:
-    for candidate in found:
+def test_candidates_are_plain_letters_and_digits(candidates: list[Candidate]) -> None:
+    for candidate in candidates:
         assert not unicodedata.decomposition(candidate.text)
         assert candidate.text.isalnum()
         assert len(candidate.faces) >= 4
-    texts = {candidate.text for candidate in found}
+    texts = {candidate.text for candidate in candidates}
     assert {"A", "я", "Ω", "Ա", "ა", "ກ", "א", "7"} <= texts
     assert not {"Ä", "ё", "ά", "²", "½", "(", "ﬁ"} & texts
 

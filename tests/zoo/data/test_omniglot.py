@@ -27,17 +27,17 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("split", "characters"), [("train", 136), ("test", 106)])
 def test_the_split_is_the_published_one(data_root: Path, split: str, characters: int) -> None:
-    found = load_dataset("omniglot", split, data_root)
-    assert (found.name, found.split) == ("omniglot", split)
-    assert len(found.classes) == characters
-    assert Counter(found.labels.tolist()) == dict.fromkeys(range(characters), 20)
-    assert list(found.sources) == sorted(set(found.sources))
-    for i in range(0, len(found), 7):
-        _, alphabet, character, file = found.sources[i].split("/")
-        assert found.classes[found.labels[i]] == f"{alphabet}/{character}"
-        assert omniglot.ALPHABETS[found.factors["alphabet"][i]] == alphabet
-        assert found.factors["drawer"][i] == int(file[5:7])
-    assert found.factors["drawer"].reshape(-1, 20).tolist() == [list(range(1, 21))] * characters
+    dataset = load_dataset("omniglot", split, data_root)
+    assert (dataset.name, dataset.split) == ("omniglot", split)
+    assert len(dataset.classes) == characters
+    assert Counter(dataset.labels.tolist()) == dict.fromkeys(range(characters), 20)
+    assert list(dataset.sources) == sorted(set(dataset.sources))
+    for i in range(0, len(dataset), 7):
+        _, alphabet, character, file = dataset.sources[i].split("/")
+        assert dataset.classes[dataset.labels[i]] == f"{alphabet}/{character}"
+        assert omniglot.ALPHABETS[dataset.factors["alphabet"][i]] == alphabet
+        assert dataset.factors["drawer"][i] == int(file[5:7])
+    assert dataset.factors["drawer"].reshape(-1, 20).tolist() == [list(range(1, 21))] * characters
 
 
 def test_no_alphabet_is_in_both_splits(data_root: Path) -> None:
@@ -49,9 +49,9 @@ def test_no_alphabet_is_in_both_splits(data_root: Path) -> None:
 
 
 def test_images_are_dark_strokes_on_white(data_root: Path) -> None:
-    found = load_dataset("omniglot", "test", data_root)
-    for i in range(0, len(found), 211):
-        pixels = np.asarray(open_image(found.images[i]))
+    dataset = load_dataset("omniglot", "test", data_root)
+    for i in range(0, len(dataset), 211):
+        pixels = np.asarray(open_image(dataset.images[i]))
         assert pixels.shape == (105, 105)
         assert set(np.unique(pixels)) == {0, 255}
         assert 0.8 < (pixels == 255).mean() < 1

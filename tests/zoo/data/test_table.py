@@ -56,9 +56,9 @@ def test_a_table_gives_classes_and_splits(tmp_path: Path) -> None:
 def test_without_a_column_split_all_rows_are_the_data_set(tmp_path: Path) -> None:
     table = write(tmp_path, "path,label\n/elsewhere/1.png,wren\n~/2.png,owl\n")
     for split in ("train", "test", "all"):
-        found = load_dataset("folder", split, table)
-        assert found.split == "all"
-        assert list(found.images) == [Path("/elsewhere/1.png"), Path.home() / "2.png"]
+        dataset = load_dataset("folder", split, table)
+        assert dataset.split == "all"
+        assert list(dataset.images) == [Path("/elsewhere/1.png"), Path.home() / "2.png"]
     with raises(DatasetError, "no-splits", "split"):
         check_splits(table)
 
@@ -111,8 +111,8 @@ def test_a_missing_table_and_one_that_is_not_utf8(tmp_path: Path) -> None:
 def test_labels_may_be_missing_if_they_are_not_needed(tmp_path: Path) -> None:
     bare = write(tmp_path, "image\na/1.png\n~/2.png\n")
     assert training_images(bare) == [tmp_path / "a/1.png", Path.home() / "2.png"] == list_unlabelled(bare)
-    found = load_unlabelled("all", bare)
-    assert (found.split, found.classes, list(found.sources)) == ("all", ("",), ["a/1.png", "~/2.png"])
+    dataset = load_unlabelled("all", bare)
+    assert (dataset.split, dataset.classes, list(dataset.sources)) == ("all", ("",), ["a/1.png", "~/2.png"])
     with raises(UsageError, "missing-column", "image (or path)", "label"):
         load_dataset("folder", "test", bare)
     parted = write(tmp_path, ROWS.replace("a/1.png,wren", "a/1.png,"))
@@ -154,9 +154,9 @@ def test_any_names_and_labels_are_read(tmp_path: Path, rows: dict[str, str]) -> 
         with raises(DatasetError, "single-class"):
             load_dataset("folder", "test", table)
         return
-    found = load_dataset("folder", "test", table)
-    assert list(found.sources) == list(rows)
-    assert [found.classes[code] for code in found.labels] == list(rows.values())
+    dataset = load_dataset("folder", "test", table)
+    assert list(dataset.sources) == list(rows)
+    assert [dataset.classes[code] for code in dataset.labels] == list(rows.values())
 
 
 def scores(name: str, data: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, float]:
