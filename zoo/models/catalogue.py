@@ -308,7 +308,7 @@ def _hub_advice(name: str, repository: str | None) -> str:
 
 
 def name_hint(name: str, known: list[str]) -> str:
-    """Return the known names that begin with `name`, else the nearest ones, as a sentence; "" if there are none."""
+    """Return the known names that begin with `name`, else the nearest ones, as a sentence; "" without any."""
     matches = [candidate for candidate in known if candidate.startswith(name.lower())] if name else []
     if not matches:
         return nearest(name, known) or nearest(name.lower(), known)
@@ -317,6 +317,6 @@ def name_hint(name: str, known: list[str]) -> str:
 
 
 def architecture_hint(name: str) -> str:
-    """Return the public backbones of an architecture (timm's name) as a sentence; "" if there are none."""
+    """Return the public backbones of an architecture (timm's name) as a sentence; "" without any."""
     matches = [f"{b.name} ({b.repository})" for b in baselines().values() if b.backbone == name.lower()]
     return f" Public backbones of that architecture: {', '.join(matches)}." if matches else ""

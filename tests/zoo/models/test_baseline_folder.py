@@ -57,7 +57,7 @@ def test_the_mean_is_zero_and_the_covariance_one() -> None:
 
 def test_two_rows_vary_along_the_line_between_them() -> None:
     weight, bias = fit_whitening(np.array([[0, 0], [3, 4]], np.float32), 1)
-    # The distance is 5, so the two lie at +-2.5 of the mean; n - 1 = 1 degree of freedom: variance 12.5.
+    # The distance is 5, so the rows are 2.5 from the mean; n - 1 = 1 degree of freedom: variance 12.5.
     np.testing.assert_allclose(np.abs(weight[0]), np.array([0.6, 0.8]) / np.sqrt(12.5), rtol=1e-6)
     np.testing.assert_allclose(weight @ [1.5, 2.0] + bias, 0, atol=1e-6)
 

@@ -36,14 +36,14 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield server
 
 
-def timms(
-    architecture: str, weights: bytes, images: list[np.ndarray], how: zoo.models.card.Preprocessing
+def timm_embeddings(
+    architecture: str, weights: bytes, images: list[np.ndarray], preprocessing: zoo.models.card.Preprocessing
 ) -> np.ndarray:
-    """What timm's whole model gives, its classifier's place included, as unit rows."""
+    """Return the unit rows of timm's model, with the classifier, which is the projection."""
     model = timm.create_model(architecture, num_classes=7, **VIT).eval()
     model.load_state_dict(load(weights))
-    pixels = np.stack([to_pixels(image, how) for image in images]) / 255.0
-    planes = torch.from_numpy((pixels - how.mean) / how.std).permute(0, 3, 1, 2).float()
+    pixels = np.stack([to_pixels(image, preprocessing) for image in images]) / 255.0
+    planes = torch.from_numpy((pixels - preprocessing.mean) / preprocessing.std).permute(0, 3, 1, 2).float()
     with torch.inference_mode():
         rows = model(planes).double().numpy()
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
@@ -53,7 +53,7 @@ def timms(
     ("name", "architecture"),
     [("clip-b32", "vit_base_patch32_clip_quickgelu_224"), (f"timm/{CLIP}.laion2b", CLIP)],
 )
-def test_it_is_the_whole_tower_with_the_activation_it_was_trained_with(
+def test_joint_is_the_complete_tower_with_its_trained_activation(
     hub: Hub, own_zoo: Path, name: str, architecture: str
 ) -> None:
     assert run(["baseline", name, "--as", "mine", "--joint"]) == 0
@@ -62,7 +62,7 @@ def test_it_is_the_whole_tower_with_the_activation_it_was_trained_with(
     assert (card.architecture, card.dim, [head.name for head in card.heads]) == (architecture, 7, ["projection"])
     tag = "openai" if name == "clip-b32" else "laion2b"
     weights = hub.repositories[f"timm/{CLIP}.{tag}"].files()["model.safetensors"]
-    expected = timms(architecture, weights, draw_images(3), card.preprocessing)
+    expected = timm_embeddings(architecture, weights, draw_images(3), card.preprocessing)
     np.testing.assert_allclose(zoo.load("mine").embed(draw_images(3)), expected, atol=1e-5)
     assert {check.ok for check in verify(folder)} == {True}
 

@@ -37,16 +37,19 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield server
 
 
-def timms_own(repository: str, images: list[np.ndarray]) -> np.ndarray:
-    """Pooled features by timm's own model on our pixels, normalised."""
+def timm_features(repository: str, images: list[np.ndarray]) -> np.ndarray:
+    """Return normalised pooled features of timm's model on our pixels."""
     config = json.loads(FILES[f"{repository}/config.json"])
     model = timm.create_model(config["architecture"], num_classes=7, **config["model_args"])
     from safetensors.torch import load
 
     model.load_state_dict(load(FILES[f"{repository}/model.safetensors"]))
     model.reset_classifier(0)
-    how = read_card(find_model(repository)).preprocessing
-    pixels = torch.from_numpy(np.stack([to_pixels(image, how) for image in images])).permute(0, 3, 1, 2).double() / 255
+    preprocessing = read_card(find_model(repository)).preprocessing
+    pixels = (
+        torch.from_numpy(np.stack([to_pixels(image, preprocessing) for image in images])).permute(0, 3, 1, 2).double()
+        / 255
+    )
     about = config["pretrained_cfg"]
     mean, std = (torch.tensor(about[key]).double().reshape(1, 3, 1, 1) for key in ("mean", "std"))
     with torch.inference_mode():
@@ -55,7 +58,7 @@ def timms_own(repository: str, images: list[np.ndarray]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", list(baselines()))
-def test_the_list_says_what_timm_says(name: str) -> None:
+def test_the_list_agrees_with_timm(name: str) -> None:
     ours = baselines()[name]
     with torch.device("meta"):
         model = timm.create_model(ours.timm, num_classes=0)
@@ -68,7 +71,7 @@ def test_the_list_says_what_timm_says(name: str) -> None:
     assert all(0 < score["value"] < 1 and "arXiv" in score["source"] for score in ours.scores)
 
 
-def test_the_list_needs_no_torch_and_the_first_use_says_so() -> None:
+def test_the_list_needs_no_torch_but_the_first_use_does() -> None:
     code = """
 import sys
 import zoo, zoo.cli.models, zoo.evaluation.remeasure
@@ -86,7 +89,7 @@ except zoo.ZooError as error:
     assert "dml-zoo[train]" in done.stdout
 
 
-def test_names() -> None:
+def test_repositories_and_short_names() -> None:
     assert repository_of("dinov2-s14") == repository_of("timm/vit_small_patch14_dinov2.lvd142m")
     assert repository_of("hf-hub:timm/resnet50.a1_in1k") == "timm/resnet50.a1_in1k"
     assert short_name("timm/resnet50.a1_in1k") == "r50-a1"
@@ -109,22 +112,22 @@ def test_a_timm_model_gives_timms_pooled_features(
 ) -> None:
     images = draw_images(3)
     rows = zoo.load(name).embed(images)
-    np.testing.assert_allclose(rows, timms_own(repository, images), atol=1e-5)
-    asked = len(hub.paths)
+    np.testing.assert_allclose(rows, timm_features(repository, images), atol=1e-5)
+    requests = len(hub.paths)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     np.testing.assert_array_equal(zoo.load(name).embed(images), rows)
-    assert len(hub.paths) == asked
-    made = find_model(name)
-    assert {check.ok for check in verify(made)} == {True}
-    assert {m.name: m.status for m in zoo.list_models(method="pretrained")}[made.name] == "hub"
-    assert zoo.info(name).folder == made
-    assert find_model(made.name) == made
-    trunk = timm.create_model(f"local-dir:{made}", pretrained=True, num_classes=0)
-    assert all(torch.equal(t, load_file(made / "model.safetensors")[n]) for n, t in trunk.state_dict().items())
+    assert len(hub.paths) == requests
+    folder = find_model(name)
+    assert {check.ok for check in verify(folder)} == {True}
+    assert {m.name: m.status for m in zoo.list_models(method="pretrained")}[folder.name] == "hub"
+    assert zoo.info(name).folder == folder
+    assert find_model(folder.name) == folder
+    trunk = timm.create_model(f"local-dir:{folder}", pretrained=True, num_classes=0)
+    assert all(torch.equal(t, load_file(folder / "model.safetensors")[n]) for n, t in trunk.state_dict().items())
 
 
 @pytest.mark.usefixtures("hub")
-def test_the_card_says_where_it_is_from() -> None:
+def test_the_card_names_its_source() -> None:
     card = zoo.load("Some-Org/Birds").card
     assert (card.name, card.method, card.backbone, card.dataset) == (
         "some-org--birds",
@@ -141,7 +144,7 @@ def test_the_card_says_where_it_is_from() -> None:
 
 
 @pytest.mark.usefixtures("hub")
-def test_a_revision_has_a_folder_of_its_own() -> None:
+def test_a_revision_has_its_own_folder() -> None:
     assert find_model("timm/resnet10t.toy_in1k", revision=COMMIT).name == f"timm--resnet10t.toy_in1k--{COMMIT[:12]}"
     assert find_model("timm/resnet10t.toy_in1k@main") == find_model("timm/resnet10t.toy_in1k", revision="main")
     assert find_model("Some-Org/Birds@main").name == f"some-org--birds--{COMMIT[:12]}"
@@ -175,7 +178,7 @@ def test_other_repositories_are_refused(
 
 
 @pytest.mark.usefixtures("hub")
-def test_models_whose_short_names_are_alike_have_folders_of_their_own(hub: Hub) -> None:
+def test_models_with_equal_short_names_have_different_folders(hub: Hub) -> None:
     upper, lower = "Some-Org/Birds", "some-org/birds"
     hub.repositories[lower] = Repository({"main": COMMIT}, {COMMIT: dict(hub.repositories[upper].files())})
     hub.repositories[lower].files()["model.safetensors"] = of_timm("resnet18", RESNET, seed=4)[1]
@@ -183,15 +186,15 @@ def test_models_whose_short_names_are_alike_have_folders_of_their_own(hub: Hub) 
     assert first.name == short_name(upper) == short_name(lower)
     assert (find_model(upper), find_model(lower)) == (first, second)
     assert read_card(first).fingerprint != read_card(second).fingerprint
-    for name, made in ((upper, first), (lower, second)):
-        assert json.loads((made / "recipe.json").read_text())["baseline"]["repository"] == name
-        assert zoo.info(name).folder == made
-        assert zoo.info(made.name).folder == made
+    for name, folder in ((upper, first), (lower, second)):
+        assert json.loads((folder / "recipe.json").read_text())["baseline"]["repository"] == name
+        assert zoo.info(name).folder == folder
+        assert zoo.info(folder.name).folder == folder
     assert find_model(lower, revision=COMMIT) != find_model(upper, revision=COMMIT)
 
 
 @pytest.mark.usefixtures("hub")
-def test_a_revision_is_not_taken_for_a_part_of_another_models_name(hub: Hub) -> None:
+def test_a_revision_is_not_part_of_another_models_name(hub: Hub) -> None:
     hub.repositories["some-org/birds-v1"] = hub.repositories["Some-Org/Birds"]
     assert find_model("some-org/birds-v1").is_dir()
     with pytest.raises(ModelNotFoundError) as caught:
@@ -207,11 +210,11 @@ def test_the_preprocessing_is_timms(tmp_path: Path) -> None:
     for crop_pct, interpolation in ((0.9, "bicubic"), (0.875, "bilinear"), (1.0, "bicubic"), (0.95, "bicubic")):
         config, _ = of_timm("resnet18", RESNET, crop_pct=crop_pct, interpolation=interpolation)
         (tmp_path / "config.json").write_bytes(config)
-        how = read_timm_config(tmp_path / "config.json").preprocessing
-        assert (how.crop, how.resize) == (32, int(32 / crop_pct))
+        preprocessing = read_timm_config(tmp_path / "config.json").preprocessing
+        assert (preprocessing.crop, preprocessing.resize) == (32, int(32 / crop_pct))
         transform = create_transform((3, 32, 32), crop_pct=crop_pct, interpolation=interpolation, normalize=False)
         theirs = np.asarray(transform(Image.fromarray(slope))).transpose(1, 2, 0)
-        ours = to_pixels(slope, how).astype(int)
+        ours = to_pixels(slope, preprocessing).astype(int)
         # timm rounds the resized image's side and the crop's corner to whole pixels; ours does both in one step.
         assert np.abs(theirs - ours).mean() < 2
         for channel, axis in ((0, 1), (1, 0)):  # as much of the slope is seen: the scale is timm's
@@ -267,7 +270,7 @@ def test_a_name_that_timm_does_not_have_gets_the_nearest(hub: Hub, name: str, ne
     assert nearest in str(caught.value)
 
 
-def test_the_architectures_name_leads_to_its_public_backbones() -> None:
+def test_an_architecture_name_gets_its_public_backbones() -> None:
     for ask in (zoo.load, zoo.info):
         with raises(ModelNotFoundError, "no-model") as caught:
             ask("resnet50")

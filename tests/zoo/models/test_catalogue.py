@@ -249,14 +249,14 @@ def test_a_complete_download_of_a_recipe_is_listed_as_on_the_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    whole, half = (cached(tmp_path, f"dml-zoo/diva-r50-{data}", f"diva-r50-{data}") for data in ("cub", "cars"))
-    (half / "model.safetensors").unlink()
+    complete, partial = (cached(tmp_path, f"dml-zoo/diva-r50-{data}", f"diva-r50-{data}") for data in ("cub", "cars"))
+    (partial / "model.safetensors").unlink()
     listed = {model.name: model for model in zoo.list_models()}
-    for name, status, folder in (("diva-r50-cub", "hub", whole), ("diva-r50-cars", "recipe", None)):
+    for name, status, folder in (("diva-r50-cub", "hub", complete), ("diva-r50-cars", "recipe", None)):
         model = zoo.info(name)
         assert (model.status, model.folder) == (status, folder)
         assert listed[name] == model
-    assert find_model("diva-r50-cub") == whole
+    assert find_model("diva-r50-cub") == complete
 
 
 def test_a_copy_on_the_hub_is_listed_by_its_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

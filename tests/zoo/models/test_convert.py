@@ -73,7 +73,7 @@ def test_googlenet_gives_torchvisions_features(tmp_path: Path) -> None:
     peer = torchvision.models.googlenet(weights=None, init_weights=False, aux_logits=True, num_classes=3).eval()
     for module in peer.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
-            module.bias.data.uniform_(0, 1)  # else hardly anything is left of the images after so many layers
+            module.bias.data.uniform_(0, 1)  # otherwise the activations vanish in the deep layers
     sha256 = publish(tmp_path / "net.pth", peer.state_dict())
     out = convert(tmp_path / "net.pth", "googlenet", tmp_path / "new" / "out", sha256.upper())
     trunk = create_trunk("googlenet", 3, pretrained=str(out)).eval()

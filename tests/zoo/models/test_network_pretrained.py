@@ -60,13 +60,13 @@ def hub(state: dict[str, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "org/transformers/config.json": b'{"model_type": "resnet"}',
         "timm/resnet34.tv_in1k/pytorch_model.bin": b"never read",
     }
-    with serving(files) as (url, asked):
+    with serving(files) as (url, paths):
         template = url + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-        yield asked
+        yield paths
 
 
 def weight_requests(hub: list[str]) -> list[str]:
@@ -81,10 +81,10 @@ def test_timms_own_weights_come_from_the_hub_once(
     assert same(trunk, state)
     assert "state_dict" not in trunk.pretrained_cfg
     assert set(weight_requests(hub)) == {"/timm/resnet18.tv_in1k/resolve/main/model.safetensors"}
-    asked = len(hub)
+    requests = len(hub)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert same(create_trunk("resnet18.tv_in1k", 3, SMALL, pretrained=True), state)
-    assert len(hub) == asked
+    assert len(hub) == requests
 
 
 @pytest.mark.parametrize("name", ["org/whole", "hf-hub:org/whole", f"org/whole@{COMMIT}"])

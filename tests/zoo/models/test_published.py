@@ -65,7 +65,7 @@ def test_the_swapped_nmi_of_groups_table_is_corrected():
 
 
 def test_the_recall_depth_of_divas_table_is_corrected(tmp_path):
-    """DiVA's table 3 heads a column of SOP R@2: recall is reported there at 1, 10, 100 and 1000, and it is R@10."""
+    """DiVA's table 3 calls a column of SOP R@2; recall is reported there at 1, 10, 100 and 1000, so it is R@10."""
     assert value("diva-main", "DiVA, R50", "sop") == 0.796
     (missing,) = [
         entry for entry in absent_tables() if entry.paper.short == "DiVA" and entry.what.startswith("table 3")

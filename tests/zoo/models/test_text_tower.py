@@ -46,9 +46,9 @@ def copy(folder: Path, tmp_path: Path) -> Path:
 
 
 def test_one_text_several_and_none(model: Embedder) -> None:
-    one, several = model.embed_text("a red chair"), model.embed_text(iter(["a red chair", "blue checks"]))
-    assert (one.shape, several.shape, model.embed_text([]).shape) == ((1, DIM), (2, DIM), (0, DIM))
-    np.testing.assert_allclose(several[:1], one, atol=1e-6)
+    single, several = model.embed_text("a red chair"), model.embed_text(iter(["a red chair", "blue checks"]))
+    assert (single.shape, several.shape, model.embed_text([]).shape) == ((1, DIM), (2, DIM), (0, DIM))
+    np.testing.assert_allclose(several[:1], single, atol=1e-6)
     assert model.embed_text([]).dtype == np.float32
 
 

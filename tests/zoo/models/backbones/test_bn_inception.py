@@ -44,7 +44,7 @@ def test_parameters_per_block_and_in_all() -> None:
 
 
 def published(classes: int = 10) -> dict[str, Tensor]:
-    """Random weights as they are published: for BGR images, batch norms of shape [1, c], without batch counters."""
+    """Random weights in the published form: for BGR images, batch norms of shape [1, c], without batch counters."""
     draw = torch.Generator().manual_seed(0)
     state = {}
     for name, tensor in BNInception(num_classes=classes).state_dict().items():
