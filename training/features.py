@@ -1,149 +1,155 @@
-"""Recipes on cached features: the views that are cached, and a recipe whose heads learn on them. Loads no torch."""
+"""Extraction of a trunk's features: of every image of a data set and of random views of each, into a file."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, replace
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
-from training.feature_file import Features
-from training.recipe import Augmentation, Backbone, Data, EnsembleRecipe, Recipe
-from zoo.data.preprocessing import Preprocessing
-from zoo.errors import RecipeError, UsageError
-from zoo.models.card import Card
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
 
-USUAL_AUGMENTATION = Augmentation(flip=0.5, crop="resized", area=(0.25, 1.0), oversample=1)
-"""Milder than the augmentation that trunks learn with (areas from 0.08), because a frozen trunk cannot adapt to it."""
-
-FIXED_BY_FEATURES = ("backbone", "preprocessing", "augmentation", "precision")
-"""Groups of settings that the features already contain, or that apply to a trunk only."""
-
-
-@dataclass(frozen=True)
-class TrunkModel:
-    """A model whose trunk is used: its folder, its card, and the name or path by which it is found."""
-
-    folder: Path
-    card: Card
-    reference: str
+from training.api import provenance
+from training.augment import augment, draw_changes
+from training.data import golden_images
+from training.feature_file import FeatureLabels, FeatureOrigin, TrunkModel, Views, writing_features
+from training.trainer import Execution
+from zoo.data.dataset import Dataset
+from zoo.data.decode import Squares, decode_in_threads, unreadable_error
+from zoo.data.images import ImageLike
+from zoo.data.preprocessing import Preprocessing, to_pixels
+from zoo.errors import DatasetError, ImageError
+from zoo.models.folder import check_files
+from zoo.models.network import feature_count, load_network
 
 
-@dataclass(frozen=True)
-class Views:
-    """`count` random views of each image by an augmentation, from squares as `training.recipe.Data` describes them."""
+def extract(
+    model: TrunkModel,
+    dataset: Dataset,
+    out: Path,
+    views: Views,
+    dtype: str = "float16",
+    execution: Execution | None = None,
+    batch_size: int = 64,
+    progress: bool = False,
+) -> None:
+    """Write the features of every image of a data set to a file for `training.feature_file.read_features`.
 
-    count: int
-    augmentation: Augmentation
-    side: int
-    fit: str = "whole"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.count < 0:
-            raise UsageError(f"--views must be 0 or more, not {self.count}.", code="bad-number")
-
-    def to_json(self) -> dict[str, object]:
-        """Return the augmentation and the squares as JSON values."""
-        return {**json.loads(json.dumps(asdict(self.augmentation))), "side": self.side, "fit": self.fit}
-
-
-def views_of_recipe(recipe: Recipe | EnsembleRecipe, count: int, seed: int) -> Views:
-    """Return views by a recipe's augmentation.
-
-    Raises:
-        UsageError: If the recipe is an ensemble.
-    """
-    if isinstance(recipe, EnsembleRecipe):
-        raise UsageError(f"{recipe.name} is an ensemble; name a recipe of one of its members.", code="ensemble")
-    return Views(count, recipe.augmentation, recipe.data.side, recipe.data.fit, seed)
-
-
-def views_of_model(folder: Path, preprocessing: Preprocessing, count: int, seed: int) -> Views:
-    """Return views by the recipe in a model folder, or by `USUAL_AUGMENTATION` without a recipe that can be read."""
-    try:
-        recipe = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))["recipe"]
-        augmentation = augmentation_of(recipe["augmentation"])
-        side = int(recipe["data"]["side"])
-        fit = recipe["data"].get("fit", Data.fit)  # the first versions did not write it
-        return Views(count, augmentation, side, fit, seed)
-    except (OSError, ValueError, KeyError, TypeError, RecipeError):
-        return Views(count, USUAL_AUGMENTATION, preprocessing.resize, "whole", seed)
-
-
-def augmentation_of(values: dict[str, Any]) -> Augmentation:
-    """Return the augmentation of its JSON values.
-
-    Raises:
-        ValueError: If another version wrote it.
-        RecipeError: If a value is out of range.
-    """
-    known = {field.name for field in fields(Augmentation)}
-    if not values.keys() <= known:
-        raise ValueError("an augmentation of another version")
-    arguments: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
-    return Augmentation(**arguments)
-
-
-def recipe_on_features(
-    recipe: Recipe | EnsembleRecipe,
-    features: Features,
-    card: Card,
-    model: str,
-    settings: Iterable[str] = (),
-    name: str | None = None,
-) -> Recipe:
-    """Return the recipe with cached features instead of images, and with the trunk that made them.
+    The plain features are of the images exactly as the loaded model sees them.
 
     Args:
-        recipe: The recipe.
-        features: The cached features.
-        card: The card of the model whose trunk made them.
-        model: The name or folder of that model.
-        settings: The settings that changed the recipe; those that have no effect on features are refused.
-        name: The name of the new model (default: "<method>-on-<model>").
+        model: The model whose trunk is used.
+        dataset: The images.
+        out: The file.
+        views: The random views of each image.
+        dtype: float16 or float32.
+        execution: The device (default: the CPU).
+        batch_size: Images per forward pass.
+        progress: Show a progress bar.
 
     Raises:
-        RecipeError: If the recipe is an ensemble or has no heads, or a setting has no effect.
-        UsageError: If another model made the features.
+        DatasetError: If an image cannot be read; the message names the first.
+        ModelFolderError: If the model is damaged.
+        UsageError: If the dtype is unknown or does not hold the features.
     """
-    features.check_model(card)
-    if isinstance(recipe, EnsembleRecipe):
-        raise RecipeError(
-            f"{recipe.name} is an ensemble; train its members' recipes on the features one by one.", code="ensemble"
-        )
-    if not recipe.heads:
-        raise RecipeError(
-            f"{recipe.name} has no heads, and without them nothing learns on cached features. Give it one, as in "
-            """--set 'heads=[{"name": "embedding", "dim": 128}]'.""",
-            code="no-heads",
-        )
-    _check_settings(settings)
-    origin = features.about
-    augmentation = dict(origin.augmentation)
-    side, fit = augmentation.pop("side"), augmentation.pop("fit")
-    file = str(features.path.resolve())
-    return replace(
-        recipe,
-        name=name or f"{recipe.method}-on-{card.name}",
-        data=Data(origin.dataset, 1, recipe.data.validation, side, fit, features=file),
-        backbone=Backbone(card.backbone, card.architecture, card.architecture_args, model),
-        preprocessing=card.preprocessing,
-        augmentation=augmentation_of(augmentation),
-        batch=replace(recipe.batch, chunk=0),
-        precision="fp32",
-        sources=tuple(dict.fromkeys((*card.sources, *recipe.sources))),
+    check_files(model.folder, model.card)
+    execution = execution or Execution(torch.device("cpu"))
+    trunk = load_network(model.card, model.folder).trunk.to(execution.device)
+    labels = FeatureLabels(dataset.labels, dataset.classes, dataset.sources, _golden(dataset))
+    shape = views.count, feature_count(trunk)
+    interval = 0.1 if sys.stderr.isatty() else 10  # in a log file every update of the bar is a line
+    with (
+        writing_features(out, _origin(model, dataset, views), labels, shape, dtype) as (plain, viewed),
+        tqdm(total=len(dataset), desc="features", unit="image", disable=not progress, mininterval=interval) as bar,
+        execution.forked_generators(),
+        torch.inference_mode(),
+    ):
+        torch.manual_seed(views.seed)
+        done = 0
+        for batch in _batches(dataset, model.card.preprocessing, views, batch_size):
+            rows = slice(done, done + len(batch.pixels))
+            # Rounding to float16 may give infinity, which is refused at the end.
+            with np.errstate(over="ignore"):
+                images = _to_floats(batch.pixels, execution)
+                plain[rows] = trunk(_normalise(images, model.card.preprocessing)).float().cpu().numpy()
+                for number in range(views.count):
+                    view = _view(batch, views, model.card.preprocessing, execution)
+                    viewed[number, rows] = trunk(view).float().cpu().numpy()
+            done = rows.stop
+            bar.update(len(batch.pixels))
+
+
+def _golden(dataset: Dataset) -> list[np.ndarray]:
+    try:
+        return golden_images(dataset, np.arange(len(dataset)))
+    except ImageError as error:
+        raise DatasetError(
+            f"{dataset.name} holds an image that cannot be read: {error} Mend or remove it.", code="unreadable-image"
+        ) from None
+
+
+def _origin(model: TrunkModel, dataset: Dataset, views: Views) -> FeatureOrigin:
+    return FeatureOrigin(
+        model=model.reference,
+        fingerprint=model.card.fingerprint,
+        dataset=dataset.name,
+        split=dataset.split,
+        preprocessing=json.loads(json.dumps(asdict(model.card.preprocessing))),
+        augmentation=views.to_json(),
+        seed=views.seed,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions={name: version for name, version in provenance()["versions"].items() if version},
     )
 
 
-def _check_settings(settings: Iterable[str]) -> None:
-    for setting in settings:
-        key = setting.partition("=")[0].strip()
-        group = key.partition(".")[0]
-        if group in FIXED_BY_FEATURES or (group == "data" and key != "data.validation") or key == "batch.chunk":
-            raise RecipeError(
-                f"{key} has no effect on cached features: trunk, images and augmentation are those of the file. "
-                "Make other features with `zoo features`, or train without --features.",
-                code="setting-without-effect",
-            )
+@dataclass(frozen=True)
+class _Batch:
+    """pixels: uint8 [b, crop, crop, c]; squares: uint8 [b, side, side, c]; aspects: float32 [b]."""
+
+    pixels: np.ndarray
+    squares: np.ndarray
+    aspects: np.ndarray
+
+
+def _batches(dataset: Dataset, preprocessing: Preprocessing, views: Views, size: int) -> Iterator[_Batch]:
+    squares = Squares(replace(preprocessing, resize=views.side, crop=views.side), views.fit == "whole")
+
+    def decode(image: ImageLike) -> tuple[np.ndarray, np.ndarray, float]:
+        pixels = to_pixels(image, preprocessing)
+        return (pixels, *squares.decode(image)) if views.count else (pixels, pixels, 1.0)
+
+    images = zip(dataset.sources, decode_in_threads(decode, dataset.images), strict=True)
+    while chunk := list(islice(images, size)):
+        decoded = []
+        for source, image in chunk:
+            if isinstance(image, ImageError):
+                raise unreadable_error(source, dataset.name, image, hint="")
+            decoded.append(image)
+        pixels, kept, aspects = zip(*decoded, strict=True)
+        yield _Batch(np.stack(pixels), np.stack(kept), np.array(aspects, np.float32))
+
+
+def _view(batch: _Batch, views: Views, preprocessing: Preprocessing, execution: Execution) -> Tensor:
+    """Return a random view of each image, normalised, as in a training batch."""
+    aspects = torch.from_numpy(batch.aspects) if views.fit == "whole" else torch.ones(len(batch.aspects))
+    turns = torch.zeros(len(aspects), device=execution.device)
+    shown = preprocessing.crop / preprocessing.resize
+    changes = draw_changes(turns, aspects.to(execution.device), views.augmentation, shown)
+    images = _to_floats(batch.squares, execution)
+    return _normalise(augment(images, changes, views.augmentation, preprocessing.crop), preprocessing)
+
+
+def _to_floats(pixels: np.ndarray, execution: Execution) -> Tensor:
+    return torch.from_numpy(pixels).to(execution.device).permute(0, 3, 1, 2).float() / 255
+
+
+def _normalise(images: Tensor, preprocessing: Preprocessing) -> Tensor:
+    statistics = preprocessing.mean, preprocessing.std
+    mean, std = (torch.tensor(values, device=images.device).reshape(1, -1, 1, 1) for values in statistics)
+    return (images - mean) / std

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from training.feature_file import Features, read_features
-from training.features import TrunkModel, Views, recipe_on_features, views_of_model
+from training.feature_file import Features, TrunkModel, Views, read_features, recipe_on_features, views_of_model
 from training.overrides import check_names, name_custom, override
 from training.recipe import Backbone, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
@@ -294,7 +293,7 @@ def cached_features(
     """
     file = paths.home() / "cache" / f"features-{_cache_key(model, train, views)}.safetensors"
     if not _is_usable(file):
-        from training.extract import extract
+        from training.features import extract
         from training.trainer import Execution
         from zoo.models.torch_runtime import choose_device
 

@@ -292,10 +292,10 @@ def check_names(recipe: Recipe) -> None:
         DatasetError: If the data set is unknown.
     """
     data.check_dataset_name(recipe.data.dataset)
+    from training.build import OPTIMIZERS
     from training.losses import LOSSES
     from training.methods import METHODS
     from training.miners import MINERS
-    from training.optim import OPTIMIZERS
     from training.samplers import SAMPLERS
     from zoo.models.network import check_heads
 

@@ -20,8 +20,8 @@ import zoo
 from tests.other_device import other_device
 from tests.training import toys
 from tests.training.methods.batches import method, minibatch, trunk
-from training.extract import extract
-from training.features import TrunkModel, Views
+from training.feature_file import TrunkModel, Views
+from training.features import extract
 from training.losses import LOSSES
 from training.miners import MINERS
 from training.recipe import Augmentation, Batch, Objective, Optimizer, Recipe, Schedule

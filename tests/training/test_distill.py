@@ -21,7 +21,7 @@ from tests.training.frozen_pictures import CPU, make_model, noise, write_picture
 from training import checkpoint
 from training.api import write_model_folder
 from training.distill import distil, recipe_for
-from training.features import TrunkModel, Views
+from training.feature_file import TrunkModel, Views
 from training.finetune import classes_seen
 from training.methods.transfers import TRANSFERS, needs_same_dim
 from training.recipe import Augmentation

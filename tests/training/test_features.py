@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.training.frozen_pictures import make_model, write_pictures
-from training.features import TrunkModel, Views
+from training.feature_file import TrunkModel, Views
 from training.finetune import KEPT_FILES, cached_features
 from training.recipe import Augmentation
 from zoo.data.folder import read_training_folder

@@ -15,9 +15,16 @@ from tests.raising import raises
 from tests.training import toys
 from tests.training.frozen_pictures import CPU, make_model, noise
 from training import api, checkpoint
-from training.extract import extract
-from training.feature_file import Features, read_features
-from training.features import USUAL_AUGMENTATION, TrunkModel, Views, recipe_on_features, views_of_model
+from training.feature_file import (
+    USUAL_AUGMENTATION,
+    Features,
+    TrunkModel,
+    Views,
+    read_features,
+    recipe_on_features,
+    views_of_model,
+)
+from training.features import extract
 from training.frozen import CachedTrunk, draw_views, load_cached_data
 from training.overrides import resolve
 from training.recipe import Augmentation, Recipe

@@ -32,7 +32,7 @@ from zoo.errors import DatasetError, UsageError
 
 if TYPE_CHECKING:
     from training.distill import Distilled, Score
-    from training.features import TrunkModel, Views
+    from training.feature_file import TrunkModel, Views
     from training.finetune import Finetuned
     from training.recipe import EnsembleRecipe, Recipe
     from training.student import StudentImages
@@ -136,8 +136,7 @@ def train(
 def _recipe_on_features(
     recipe: Recipe | EnsembleRecipe, file: str, model: str | None, settings: list[str], new_name: str | None
 ) -> Recipe:
-    from training.feature_file import read_features
-    from training.features import recipe_on_features
+    from training.feature_file import read_features, recipe_on_features
     from zoo.models.card import read_card
     from zoo.models.load import find_model
 
@@ -439,7 +438,7 @@ def features(
     name, root = ("folder", folder) if dataset is None else (dataset, data)
     datasets.check_dataset(name, split, root)
     find_model(model)
-    from training.extract import extract  # torch, after the arguments are checked
+    from training.features import extract  # torch, after the arguments are checked
     from training.trainer import Execution
     from zoo.models.torch_runtime import choose_device
 
@@ -459,7 +458,7 @@ def features(
 
 def _trunk_model(name: str) -> TrunkModel:
     """Return the model to extract from; a path is stored so that it is found from anywhere."""
-    from training.features import TrunkModel
+    from training.feature_file import TrunkModel
     from zoo.models.card import read_card
     from zoo.models.load import find_model
     from zoo.models.registry import reference
@@ -471,7 +470,7 @@ def _trunk_model(name: str) -> TrunkModel:
 
 
 def _views(model: TrunkModel, recipe: str | None, count: int, seed: int) -> Views:
-    from training.features import views_of_model, views_of_recipe
+    from training.feature_file import views_of_model, views_of_recipe
 
     if recipe is not None:
         from training.overrides import resolve
