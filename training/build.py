@@ -24,7 +24,6 @@ from training.registry import check_arguments, construct
 from training.samplers import SAMPLERS, Sampler
 from zoo.errors import RecipeError, nearest
 
-
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
