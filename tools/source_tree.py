@@ -6,6 +6,7 @@ One line per file: its name and the first sentence of its docstring.
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 from zoo.files import write_bytes
@@ -22,7 +23,7 @@ CATALOGUES = ("losses", "miners", "samplers")
 def summary(path: Path) -> str:
     """Return the first sentence of a file's docstring on one line, without its full stop."""
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    return " ".join(text.split("\n\n")[0].split()).split(". ")[0].rstrip(".")
+    return re.split(r"(?<!\bal)\. ", " ".join(text.split("\n\n")[0].split()))[0].rstrip(".")
 
 
 def tree() -> str:
@@ -35,7 +36,7 @@ def tree() -> str:
     for package in FOLDERS_ONLY:
         for path in sorted((ROOT / package).rglob("__init__.py")):
             lines.append(f"{path.parent.relative_to(ROOT)}/".ljust(30) + f"{summary(path)}")
-    return "\n".join(["```", *lines, "```"])
+    return "\n".join(["```text", *lines, "```"])
 
 
 def _folder(folder: Path) -> list[str]:
