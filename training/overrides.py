@@ -9,9 +9,9 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from training.construction import check_arguments, with_defaults
 from training.recipe import EnsembleRecipe, Objective, Recipe
 from training.recipes import RECIPES, standard_recipe
-from training.registry import check_arguments, with_defaults
 from zoo import data
 from zoo.errors import CardError, RecipeError, nearest
 from zoo.models.card import Head
@@ -292,10 +292,10 @@ def check_names(recipe: Recipe) -> None:
         DatasetError: If the data set is unknown.
     """
     data.check_dataset_name(recipe.data.dataset)
-    from training.build import OPTIMIZERS
     from training.losses import LOSSES
     from training.methods import METHODS
     from training.miners import MINERS
+    from training.optim import OPTIMIZERS
     from training.samplers import SAMPLERS
     from zoo.models.network import check_heads
 

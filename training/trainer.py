@@ -21,20 +21,14 @@ from torch.utils import checkpoint as recomputation
 
 from training import checkpoint
 from training.augment import Changes, augment, draw_changes
-from training.build import (
-    MethodContext,
-    create_method,
-    create_optimizer,
-    create_sampler,
-    freeze_norm,
-    learning_rate_factor,
-)
+from training.build import MethodContext, create_method, create_sampler
 from training.checkpoint import check_embeddings, keep_bad_batch
 from training.data import TrainingData, prefetch
 from training.distributed import Processes
 from training.frozen import CachedData, CachedTrunk, Samples, draw_views
 from training.logging import Log, Progress, Tracker
 from training.methods.base import Minibatch
+from training.optim import create_optimizer, freeze_norm, learning_rate_factor
 from training.recipe import Augmentation, Recipe
 from training.samplers import Sampler
 from zoo.data.preprocessing import Preprocessing

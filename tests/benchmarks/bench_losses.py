@@ -25,6 +25,7 @@ from pytorch_metric_learning import distances, miners, regularizers
 from pytorch_metric_learning import losses as pml
 from torch import Tensor, nn
 
+from training.construction import construct
 from training.distributed import keep_freed_memory
 from training.losses import LOSSES
 from training.losses.angular import Angular
@@ -47,7 +48,6 @@ from training.losses.softtriple import SoftTriple
 from training.losses.supcon import SupCon
 from training.losses.triplet import Triplet
 from training.miners import MINERS
-from training.registry import construct
 
 Miner = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
 CLASSES, SOP = 100, 11318

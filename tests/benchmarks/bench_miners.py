@@ -21,11 +21,11 @@ import torch
 from pytorch_metric_learning import miners as pml
 from torch.nn.functional import normalize
 
+from training.construction import construct
 from training.data import TrainingData
 from training.miners import create_miner
 from training.recipe import Recipe
 from training.recipes import RECIPES
-from training.registry import construct
 from training.samplers import SAMPLERS
 from training.trainer import Execution, Trainer
 

@@ -19,9 +19,9 @@ from tests.raising import raises
 from tests.training import one_run
 from tests.training.toys import CPU, SMALL
 from training import api, checkpoint, data
-from training.build import learning_rate_factor
 from training.data import held_out_classes
 from training.logging import Log
+from training.optim import learning_rate_factor
 from training.recipe import Augmentation, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
 from training.trainer import fit, lock_run_folder

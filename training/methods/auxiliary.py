@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from training.clustering import Momentum, k_means
 from training.functional import Triplets
 from training.losses.dance import DaNCE
 from training.methods.base import ExtractFeatures, Miner, Minibatch, objective_loss, takes_tuples
+from training.methods.clustering import Momentum, k_means
 from training.miners.distance_weighted import DistanceWeighted
 from training.miners.inter_class import InterClass
 from training.miners.intra_class import IntraClass

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from training.construction import construct
 from training.methods.base import Method, Minibatch, embed, require_at_most_one_head
 from training.methods.transfers import TRANSFERS, check_dims
-from training.registry import construct
 from zoo.errors import RecipeError
 from zoo.models.card import Card, read_card
 from zoo.models.folder import check_files

@@ -14,10 +14,10 @@ from typing import Any, cast
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from training.construction import construct
 from training.functional import Decorrelation
 from training.methods.auxiliary import AUXILIARY, Auxiliary
 from training.methods.base import ExtractFeatures, Method, Miner, Minibatch, ParameterGroup, objective_loss
-from training.registry import construct
 from zoo.errors import RecipeError, nearest
 
 DISCRIMINATIVE = re.compile(r"discriminative(-\d+)?")

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from training.clustering import k_means, standardise
 from training.methods.base import ExtractFeatures, Miner, Minibatch
+from training.methods.clustering import k_means, standardise
 from training.miners import create_miner
 from zoo.errors import RecipeError
 

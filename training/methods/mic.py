@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from training.construction import construct
 from training.functional import Decorrelation
 from training.losses import LOSSES
 from training.methods.base import (
@@ -27,7 +28,6 @@ from training.methods.base import (
     takes_tuples,
 )
 from training.methods.grouping import Grouping
-from training.registry import construct
 from zoo.errors import RecipeError
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from training.construction import construct
 from training.functional import Decorrelation, Triplets
 from training.losses import LOSSES
 from training.methods.base import (
@@ -26,7 +27,6 @@ from training.methods.base import (
     takes_tuples,
 )
 from training.methods.grouping import SharedTriplets
-from training.registry import construct
 from zoo.errors import RecipeError
 
 BOTH = ("discriminative", "shared")

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 from torch.utils.checkpoint import checkpoint
 
+from training.construction import check_arguments
 from training.functional import distances, similarity_divergence
 from training.recipe import check_same_dim
-from training.registry import check_arguments
 from zoo.errors import RecipeError
 from zoo.models.card import Card
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from training.construction import construct
 from training.miners.distance_weighted import DistanceWeighted
 from training.miners.hard import Hard
 from training.miners.inter_class import InterClass
@@ -20,7 +21,6 @@ from training.miners.random import Random
 from training.miners.rho import Rho
 from training.miners.semihard import Semihard
 from training.miners.softhard import Softhard
-from training.registry import construct
 
 MINERS: dict[str, type] = {
     "random": Random,

@@ -14,13 +14,13 @@ from torch.nn.functional import normalize
 
 from tests.raising import raises
 from tests.training.methods.batches import FEATURES, minibatch, trunk
+from training.construction import construct
 from training.functional import Triplets
 from training.losses.arcface import ArcFace
 from training.losses.margin import Margin
 from training.losses.triplet import Triplet
 from training.methods.auxiliary import AUXILIARY, Auxiliary, IntraClassFeatures, SharedFeatures
 from training.methods.base import Minibatch
-from training.registry import construct
 from zoo.errors import RecipeError
 
 DIM, SAMPLES, BATCH = 6, 8, 4

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from training.registry import construct
+from training.construction import construct
 from training.samplers import SAMPLERS, Sampler
 
 

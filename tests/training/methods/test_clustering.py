@@ -10,7 +10,7 @@ from sklearn.metrics import adjusted_rand_score
 from torch import nn
 
 from tests.raising import raises
-from training.clustering import (
+from training.methods.clustering import (
     Momentum,
     assign_nearest,
     cluster_means,

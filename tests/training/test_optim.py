@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from tests.raising import raises
-from training.build import freeze_norm
+from training.optim import freeze_norm
 from zoo.errors import RecipeError
 from zoo.models.backbones import register
 
