@@ -63,7 +63,7 @@ def test_index_then_search(
         (["query.png", "-k", "0"], UsageError, "bad-number"),
         (["nowhere.png"], ImageError, "no-such-image"),
         (["--id", "99"], ItemNotFoundError, None),
-        (["--id", "1", "--model", "none-of-mine"], ModelNotFoundError, None),
+        (["--id", "1", "--model", "none-of-mine"], ModelNotFoundError, "no-model"),
     ],
 )
 def test_mistakes_in_a_search_are_named(
