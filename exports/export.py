@@ -65,7 +65,7 @@ def output_folder(folder: Path, precisions: Sequence[str], name: str | None = No
         name: The name that the model was loaded by, as `org/name@revision`.
 
     Raises:
-        UsageError: Only fp32 is wanted of a shipped model, which has it; or the copy's name is another model's.
+        UsageError: If only fp32 is wanted of a shipped model, which has it; or the copy's name is another model's.
     """
     shipped = _is_shipped(folder)
     if shipped and list(precisions) == ["fp32"]:
@@ -94,7 +94,7 @@ def copy_model(folder: Path, target: Path) -> None:
     """Copy a model folder to `target`, unless a model is there.
 
     Raises:
-        ModelFolderError: The model folder is damaged.
+        ModelFolderError: If the model folder is damaged.
     """
     if (target / "card.json").exists():
         return
@@ -128,8 +128,8 @@ class Exporter:
         dropped: The graphs that the last export removed, because they were made from the graph that it replaced.
 
     Raises:
-        UsageError: The folder is shipped with the package, and `into` is not given.
-        ModelFolderError: The model folder is damaged.
+        UsageError: If the folder is shipped with the package, and `into` is not given.
+        ModelFolderError: If the model folder is damaged.
     """
 
     def __init__(
@@ -159,8 +159,8 @@ class Exporter:
         A graph that resizes and was made from the replaced graph is removed. An error leaves the folder unchanged.
 
         Raises:
-            UsageError: The precision is unknown.
-            ExportError: An embedding differs from torch's by more than the floor allows.
+            UsageError: If the precision is unknown.
+            ExportError: If an embedding differs from torch's by more than the floor allows.
         """
         check_precision(precision)
         with tempfile.TemporaryDirectory() as scratch:
@@ -183,7 +183,7 @@ class Exporter:
             The entry in onnx/parity.json; see `compare_resizing`.
 
         Raises:
-            ExportError: An embedding differs by more than `RESIZE_FLOOR` allows. Nothing is written then.
+            ExportError: If an embedding differs by more than `RESIZE_FLOOR` allows. Nothing is written then.
         """
         preprocessing, source = self.card.preprocessing, self.folder / GRAPH_FILES[precision]
         with tempfile.TemporaryDirectory() as scratch:

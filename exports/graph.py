@@ -52,7 +52,7 @@ def write_graph(folder: Path, card: Card, path: Path) -> None:
         path: The new graph.
 
     Raises:
-        ExportError: torch cannot export the model.
+        ExportError: If torch cannot export the model.
     """
     model = PixelNetwork(load_network(card, folder), card.preprocessing).eval()
     _rename_keyword_heads(model)
@@ -179,7 +179,7 @@ def resizing_graph(preprocessing: Preprocessing) -> onnx.ModelProto:
     """Build a graph from `images` uint8 [n, h, w, c] to `pixels` uint8 [n, crop, crop, c].
 
     Raises:
-        ExportError: The interpolation is "nearest".
+        ExportError: If the interpolation is "nearest".
     """
     if preprocessing.interpolation not in FILTERS:
         message = f"a graph can resize by {', '.join(FILTERS)}, not by {preprocessing.interpolation!r}."

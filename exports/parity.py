@@ -174,8 +174,8 @@ def reference_retrieval(folder: Path, card: Card, run: EmbedPixels, data: Path |
         data: The folder of the data sets, or the folder of images.
 
     Raises:
-        ExportError: The card's data set has no test classes here.
-        ZooError: The data set cannot be read or measured.
+        ExportError: If the card's data set has no test classes here.
+        ZooError: If the data set cannot be read or measured.
     """
     if card.dataset not in DATASETS:
         raise ExportError(f"the data set {card.dataset!r} is unknown", code="cost-not-measurable")
@@ -275,9 +275,9 @@ def draw_calibration_images(
             calibrate, because costs are measured on the others.
 
     Raises:
-        ExportError: There are no such images.
-        UsageError: The source is neither a data set, a folder nor a table.
-        DatasetError: There is no such folder.
+        ExportError: If there are no such images.
+        UsageError: If the source is neither a data set, a folder nor a table.
+        DatasetError: If there is no such folder.
     """
     name = source or card.dataset
     if name == FOLDER and data is not None and not has_splits(data):

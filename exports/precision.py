@@ -48,10 +48,10 @@ class Layers:
     """Names of nodes by their place in a graph.
 
     Attributes:
-        front: the nodes before every layer.
-        first: the layers with no layer before them.
-        last: the layers with no layer after them.
-        tail: the nodes after every layer.
+        front: The nodes before every layer.
+        first: The layers with no layer before them.
+        last: The layers with no layer after them.
+        tail: The nodes after every layer.
     """
 
     front: tuple[str, ...]

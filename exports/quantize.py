@@ -93,7 +93,7 @@ def write_int8(base: Path, pixels: np.ndarray, path: Path) -> dict[str, Any]:
         the number of "calibration_images".
 
     Raises:
-        ExportError: ONNX Runtime can quantise the graph in no scope.
+        ExportError: If ONNX Runtime can quantise the graph in no scope.
     """
     compared = max(1, len(pixels) // 4)
     calibration = pixels[:-compared] if len(pixels) > 1 else pixels

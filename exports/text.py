@@ -75,9 +75,9 @@ def attach_text_tower(
         The new card.
 
     Raises:
-        ExportError: The graph does not fit the model.
-        UsageError: An argument is missing or unknown.
-        ModelFolderError: A file cannot be read. In all cases nothing is written.
+        ExportError: If the graph does not fit the model.
+        UsageError: If an argument is missing or unknown.
+        ModelFolderError: If a file cannot be read. In all cases nothing is written.
     """
     card = read_card(folder)
     with tempfile.TemporaryDirectory() as name:
@@ -102,9 +102,9 @@ def write_text_graph(source: Path, path: Path, dim: int, length: int, output: st
         output: The output's name, needed if several could be the embedding.
 
     Raises:
-        ExportError: The graph does not fit, or is larger than one ONNX file may be.
-        UsageError: The output is unknown or missing.
-        ModelFolderError: The graph cannot be read.
+        ExportError: If the graph does not fit, or is larger than one ONNX file may be.
+        UsageError: If the output is unknown or missing.
+        ModelFolderError: If the graph cannot be read.
     """
     model = _read_graph(source)
     inputs = find_inputs(model.graph, length)
@@ -136,7 +136,7 @@ def find_inputs(graph: GraphProto, length: int) -> dict[str, str]:
     """Return the graph's names of its inputs by our names.
 
     Raises:
-        ExportError: The graph takes something other than token ids and an attention mask.
+        ExportError: If the graph takes something other than token ids and an attention mask.
     """
     constants = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in constants]
@@ -156,8 +156,8 @@ def find_output(graph: GraphProto, dim: int, wanted: str | None = None) -> Value
     """Return the output with one row of `dim` numbers per text.
 
     Raises:
-        ExportError: No output has this shape.
-        UsageError: Several have it, or there is no output `wanted`.
+        ExportError: If no output has this shape.
+        UsageError: If several have it, or there is no output `wanted`.
     """
     outputs = {value.name: value for value in graph.output}
     if wanted is not None and wanted not in outputs:
@@ -236,7 +236,7 @@ def _golden_rows(scratch: Path, card: Card) -> np.ndarray:
     """Embed the golden texts, and check that texts can be searched by such rows.
 
     Raises:
-        ExportError: They cannot.
+        ExportError: If they cannot.
     """
     tower = open_text_tower(scratch, card)
     try:

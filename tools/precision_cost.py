@@ -43,7 +43,7 @@ def row(folder: Path) -> dict[str, Any]:
     """Return a model folder's records of itself and its variants.
 
     Raises:
-        UsageError: No cost was measured (code "no-precision-cost").
+        UsageError: If no cost was measured (code "no-precision-cost").
     """
     card, parity = read_card(folder), read_parity(folder)
     costs = {name: entry["cost"] for name, entry in parity.items() if "recall_at_1" in (entry.get("cost") or {})}
@@ -157,7 +157,7 @@ def pooled(folders: Sequence[Path], data: str | None = None) -> dict[str, Any]:
     """Return each precision's mean change over the models, judged like one model's (`zoo.evaluation.remeasure`).
 
     Raises:
-        UsageError: There are not several models of one recipe, each with its own seed (code "not-one-recipe").
+        UsageError: If there are not several models of one recipe, each with its own seed (code "not-one-recipe").
     """
     cards, recipes = [read_card(folder) for folder in folders], [_recipe(folder) for folder in folders]
     seeds = [int(recipe.pop("seed")) for recipe in recipes]

@@ -116,8 +116,8 @@ def models_of(patterns: Sequence[str], options: Options) -> list[PlannedModel]:
     """Return the models of "papers", names of recipes or patterns such as "diva-*-cub", data set by data set.
 
     Raises:
-        UsageError: no recipe matches (`unknown-recipe`), or fp32 is not among the precisions (`no-fp32`).
-        RecipeError: a setting does not fit a recipe.
+        UsageError: If no recipe matches (`unknown-recipe`), or fp32 is not among the precisions (`no-fp32`).
+        RecipeError: If a setting does not fit a recipe.
     """
     if "fp32" not in options.precisions:
         raise UsageError("--precision must include fp32: the other precisions are compared with it.", code="no-fp32")

@@ -368,19 +368,19 @@ def train(
 
     Args:
         recipe: a resolved recipe or ensemble.
-        root: the folder of the data set (default: `ZOO_DATA`, else the download cache).
-        device: cpu, cuda or cuda:N (default: cuda where available).
-        restart: forget the checkpoint of an interrupted run, and train again the members that the local zoo has.
-        progress: show progress bars.
-        compiled: put the trunk through `torch.compile`.
-        track: trackers that receive each epoch's record, beside the log.
-        dataset: images to train on instead of the recipe's data set. They have no test split: nothing is measured.
-        facts: further entries for recipe.json.
-        origin: the recipe of `RECIPES` that this one was made of (default: the one of its name).
-        evaluate: measure the test split of the recipe's data set and write results.json.
+        root: The folder of the data set (default: `ZOO_DATA`, else the download cache).
+        device: Cpu, cuda or cuda:N (default: cuda where available).
+        restart: Forget the checkpoint of an interrupted run, and train again the members that the local zoo has.
+        progress: Show progress bars.
+        compiled: Put the trunk through `torch.compile`.
+        track: Trackers that receive each epoch's record, beside the log.
+        dataset: Images to train on instead of the recipe's data set. They have no test split: nothing is measured.
+        facts: Further entries for recipe.json.
+        origin: The recipe of `RECIPES` that this one was made of (default: the one of its name).
+        evaluate: Measure the test split of the recipe's data set and write results.json.
 
     Raises:
-        ZooError: if the data, the recipe or a starting model cannot be used, or if training fails.
+        ZooError: If the data, the recipe or a starting model cannot be used, or if training fails.
     """
     track = tuple(track)
     check_trackers(track)
@@ -426,8 +426,8 @@ class TrainingSetup:
         that they find what it cached on disk.
 
         Raises:
-            DatasetError: if the data set is unavailable or an image cannot be read.
-            RecipeError: if the classes cannot give the recipe's batches; before any image is read.
+            DatasetError: If the data set is unavailable or an image cannot be read.
+            RecipeError: If the classes cannot give the recipe's batches; before any image is read.
         """
         if recipe.data.features:
             features = frozen.load_cached_data(recipe)
@@ -463,18 +463,18 @@ def train_network(
     """Train the network of a recipe. `zoo train` and the runs of studies share this function.
 
     Args:
-        recipe: the recipe.
-        setup: the device and the data.
-        folder: where the run gets a folder of its own, with its checkpoint and log.
-        restart: forget the checkpoint of an interrupted run.
-        track: trackers that receive each epoch's record.
-        check: called with the training samples before the first step; it raises an error to refuse them.
+        recipe: The recipe.
+        setup: The device and the data.
+        folder: Where the run gets a folder of its own, with its checkpoint and log.
+        restart: Forget the checkpoint of an interrupted run.
+        track: Trackers that receive each epoch's record.
+        check: Called with the training samples before the first step; it raises an error to refuse them.
 
     Returns:
         The trained network with its log, and the samples it was trained on.
 
     Raises:
-        ZooError: if the data or the recipe cannot be used, or if training fails.
+        ZooError: If the data or the recipe cannot be used, or if training fails.
     """
     data, sampler = setup.prepare(recipe)
     if check is not None:
@@ -495,8 +495,8 @@ def measure_test_split(
     """Measure a model folder on the test split of its data set, as `zoo evaluate` does.
 
     Raises:
-        DatasetError: if the data set is unavailable, or is a folder without a test split.
-        ZooError: if the model cannot be loaded or an image cannot be read.
+        DatasetError: If the data set is unavailable, or is a folder without a test split.
+        ZooError: If the model cannot be loaded or an image cannot be read.
     """
     model = zoo.load(folder, device=device)
     dataset = find_split(folder, model.card, model.card.dataset, "test", root).dataset

@@ -190,7 +190,7 @@ class Optimizer:
     """adamw, adam, radam, sgd or rmsprop with `lr`; the loss's own parameters learn at `loss_lr` without weight decay.
 
     Attributes:
-        momentum: Of sgd and rmsprop.
+        momentum: That of sgd and rmsprop.
         accumulate: Batches whose gradients are averaged before each update; each batch is mined separately.
     """
 

@@ -110,7 +110,7 @@ def check_source(path: str | None, dataset: str | None, data: str | None = None)
         data: The folder of that data set.
 
     Raises:
-        UsageError: Unless exactly one of path and dataset is given.
+        UsageError: If path and dataset are both given, or neither is.
         DatasetError: If the path or the data set does not exist.
     """
     if (path is None) == (dataset is None):

@@ -105,7 +105,7 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file, whole or not at all.
 
     Raises:
-        UsageError: The file cannot be written.
+        UsageError: If the file cannot be written.
     """
     from zoo.files import write_bytes
 

@@ -113,8 +113,9 @@ def read_json(path: Path) -> Any:
     """Return the value that a JSON file holds.
 
     Raises:
-        OSError: The file cannot be read.
-        ValueError: It is not UTF-8 or not JSON, holds NaN, infinity or half of a surrogate pair, or is nested too deep.
+        OSError: If the file cannot be read.
+        ValueError: If it is not UTF-8 or not JSON, holds NaN, infinity or half of a surrogate pair, or is nested too
+            deep.
     """
     text = path.read_text(encoding="utf-8")
     try:
@@ -221,8 +222,8 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
         wait: Whether to wait for the lock.
 
     Raises:
-        LockHeldError: Another process or thread holds the lock, and `wait` is false.
-        OSError: The path cannot be opened.
+        LockHeldError: If another process or thread holds the lock, and `wait` is false.
+        OSError: If the path cannot be opened.
     """
     from filelock import lock_descriptor  # most commands lock nothing
 

@@ -23,12 +23,12 @@ class Angular(nn.Module):
     The defaults are those of Roth et al. 2020, Revisiting, appendix A.
 
     Args:
-        classes: number of training classes; not used.
-        alpha: angle in degrees.
-        weight: weight of the angular term.
-        nu: weight of the penalty on the length.
-        all_samples: choice of the pairs, as in `NPair`.
-        squared_norm: form of the penalty, as in `NPair`.
+        classes: Number of training classes; not used.
+        alpha: Angle in degrees.
+        weight: Weight of the angular term.
+        nu: Weight of the penalty on the length.
+        all_samples: Choice of the pairs, as in `NPair`.
+        squared_norm: Form of the penalty, as in `NPair`.
     """
 
     normalised = False
@@ -50,7 +50,7 @@ class Angular(nn.Module):
         """Return the loss, a scalar, of raw (not normalised) embeddings [b, d] with labels int64 [b].
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
+            UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
         pairs = choose_pairs(labels, self.all_samples)

@@ -26,11 +26,11 @@ class ArcFace(nn.Module):
     effect; this is not copied.
 
     Args:
-        classes: number of training classes.
-        dim: dimension of the embeddings.
-        scale: factor of the cosines.
-        margin: angle in radians.
-        clamped: set negative cosines to 0, as in the code published with Revisiting.
+        classes: Number of training classes.
+        dim: Dimension of the embeddings.
+        scale: Factor of the cosines.
+        margin: Angle in radians.
+        clamped: Set negative cosines to 0, as in the code published with Revisiting.
     """
 
     def __init__(self, classes: int, dim: int, scale: float = 16.0, margin: float = 0.5, clamped: bool = False) -> None:
@@ -42,8 +42,8 @@ class ArcFace(nn.Module):
         """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
-            RecipeError: for a label outside 0 to classes - 1.
+            UsageError: If embeddings or labels have another shape or dtype.
+            RecipeError: If a label is outside 0 to classes - 1.
         """
         check_batch(embeddings, labels, len(self.centres))
         centres = normalize(self.centres, dim=1)

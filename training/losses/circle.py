@@ -17,9 +17,9 @@ class Circle(nn.Module):
     """Circle loss over all pairs of a batch; anchors without a positive or without a negative are left out.
 
     Args:
-        classes: number of training classes; not used.
+        classes: Number of training classes; not used.
         margin: m; 0.4 is the paper's value for fine-grained retrieval.
-        gamma: scale; 80 is the paper's value for fine-grained retrieval.
+        gamma: Scale; 80 is the paper's value for fine-grained retrieval.
     """
 
     def __init__(self, classes: int, margin: float = 0.4, gamma: float = 80.0) -> None:
@@ -30,7 +30,7 @@ class Circle(nn.Module):
         """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
+            UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
         positive, negative = positive_mask(labels), negative_mask(labels)

@@ -16,10 +16,10 @@ class Contrastive(nn.Module):
     """Hinge losses of the distances of positive and of negative pairs.
 
     Args:
-        classes: number of training classes; not used.
+        classes: Number of training classes; not used.
         positive_margin: 0 in Roth et al. 2020, Revisiting, appendix A, with pairs from distance-weighted triplets.
         negative_margin: 1 in the same place. Musgrave et al. 2020, Reality Check, searches both margins.
-        active_only: average over the terms above zero only (Reality Check).
+        active_only: Average over the terms above zero only (Reality Check).
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Contrastive(nn.Module):
         Without tuples every pair of the batch counts.
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
+            UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
         if tuples is None:

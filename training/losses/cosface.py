@@ -18,9 +18,9 @@ class CosFace(nn.Module):
     """Cross entropy of scaled cosines with class centres; a margin is subtracted from the own class's cosine.
 
     Args:
-        classes: number of training classes.
-        dim: dimension of the embeddings.
-        scale: factor of the cosines; 64 in the paper.
+        classes: Number of training classes.
+        dim: Dimension of the embeddings.
+        scale: Factor of the cosines; 64 in the paper.
         margin: 0.35 in the paper. Musgrave et al. 2020, Reality Check, searches scale and margin.
     """
 
@@ -33,8 +33,8 @@ class CosFace(nn.Module):
         """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
-            RecipeError: for a label outside 0 to classes - 1.
+            UsageError: If embeddings or labels have another shape or dtype.
+            RecipeError: If a label is outside 0 to classes - 1.
         """
         check_batch(embeddings, labels, len(self.centres))
         logits = self.scale * embeddings @ normalize(self.centres, dim=1).T

@@ -28,17 +28,17 @@ class DaNCE(nn.Module):
     q(0.5) is about 10^40 in 128 dimensions.
 
     Args:
-        classes: number of training classes; not used.
+        classes: Number of training classes; not used.
         temperature: T; 0.01 in the published code.
-        nearest: lower bound of the distances, as in distance-weighted sampling.
-        farthest: upper bound of the distances, as in distance-weighted sampling.
-        cap: largest weight after scaling.
+        nearest: Lower bound of the distances, as in distance-weighted sampling.
+        farthest: Upper bound of the distances, as in distance-weighted sampling.
+        cap: Largest weight after scaling.
         weighted: False sets every weight to 1: plain noise contrastive estimation.
-        published: form of the published code. The positive joins the sum; weights are scaled by the largest of all
+        published: Form of the published code. The positive joins the sum; weights are scaled by the largest of all
             pairs, then divided by their sum over the anchors that share the negative.
 
     Raises:
-        RecipeError: for a temperature, a cap or distances out of range.
+        RecipeError: If a temperature, a cap or a distance is out of range.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class DaNCE(nn.Module):
         and a negative.
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
+            UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
         cosines = products(embeddings)
@@ -80,9 +80,9 @@ class DaNCE(nn.Module):
         """Return the loss, a scalar, of queries with one positive key each against common negatives.
 
         Args:
-            queries: unit rows [b, d]; the only input with a gradient.
-            keys: unit rows [b, d], the positive of each query.
-            negatives: unit rows [m, d].
+            queries: Unit rows [b, d]; the only input with a gradient.
+            keys: Unit rows [b, d], the positive of each query.
+            negatives: Unit rows [m, d].
         """
         cosines = queries @ negatives.detach().T
         pushed = self._pushed(cosines, torch.ones_like(cosines, dtype=torch.bool), queries.shape[1])
@@ -103,9 +103,9 @@ class DaNCE(nn.Module):
         """Return the weights w [b, m] of the negatives.
 
         Args:
-            cosines: cosines [b, m] of unit embeddings.
+            cosines: Cosines [b, m] of unit embeddings.
             negative: bool [b, m]; the weight is 0 where it is false.
-            dim: dimension of the embeddings.
+            dim: Dimension of the embeddings.
         """
         if not cosines.numel():
             return cosines

@@ -19,8 +19,8 @@ class FastAP(nn.Module):
     """One minus the average precision from soft histograms, averaged over the samples that have a positive.
 
     Args:
-        classes: number of training classes; not used.
-        bins: the histograms have bins + 1 nodes on [0, 4]; 10 in the authors' code.
+        classes: Number of training classes; not used.
+        bins: The histograms have bins + 1 nodes on [0, 4]; 10 in the authors' code.
     """
 
     def __init__(self, classes: int, bins: int = 10) -> None:
@@ -31,7 +31,7 @@ class FastAP(nn.Module):
         """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
+            UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
         kinds = pair_kinds(labels)

@@ -26,23 +26,23 @@ class GroupLoss(nn.Module):
     label; a class always keeps one sample that is not an anchor.
 
     Args:
-        classes: number of training classes.
-        dim: dimension of the features.
-        anchors: anchors per class; 2 in the published code on CUB and SOP, 3 on CARS.
-        temperature: of the priors; 24 in the published code on CUB, 79 on CARS, 54 on SOP.
-        steps: refinement steps. The paper gives no number; 5 is the default of the published refinement.
+        classes: Number of training classes.
+        dim: Dimension of the features.
+        anchors: Anchors per class; 2 in the published code on CUB and SOP, 3 on CARS.
+        temperature: That of the priors; 24 in the published code on CUB, 79 on CARS, 54 on SOP.
+        steps: Refinement steps. The paper gives no number; 5 is the default of the published refinement.
         similarity: "clamp" or "shift", see `training.functional.similarities`.
-        zero_diagonal: set the diagonal of W to 0; the default is `not published`.
+        zero_diagonal: Set the diagonal of W to 0; the default is `not published`.
         criterion: "cross-entropy", or "kl" (after appendix F): KL(x_i || prior_i), where the refined rows x have no
             gradient and are the target of the priors. Labels then enter through the anchors alone.
-        sparse_classes: use only the classes of the batch (appendix I), so that memory is b x (classes in the batch).
+        sparse_classes: Use only the classes of the batch (appendix I), so that memory is b x (classes in the batch).
             This equals the dense loss with the priors of all other classes set to 0 and each row divided by its sum.
-        published: train as the published code does: one step, the diagonal of W kept, the mean over all samples
+        published: Train as the published code does: one step, the diagonal of W kept, the mean over all samples
             (anchors add 0), plus the plain cross entropy of all logits. Explicit `steps` and `zero_diagonal` take
             precedence.
 
     Raises:
-        RecipeError: for a negative count, a temperature of 0 or less, or an unknown similarity or criterion.
+        RecipeError: If a count is negative, the temperature is not positive, or the similarity or criterion is unknown.
     """
 
     normalised = False
@@ -87,8 +87,8 @@ class GroupLoss(nn.Module):
         """Return the loss, a scalar, of raw (not normalised) embeddings [b, d] with labels int64 [b].
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
-            RecipeError: for a label outside 0 to classes - 1.
+            UsageError: If embeddings or labels have another shape or dtype.
+            RecipeError: If a label is outside 0 to classes - 1.
         """
         check_batch(embeddings, labels, self.classifier.out_features)
         logits, targets = self._logits(embeddings, labels)

@@ -17,8 +17,8 @@ class Histogram(nn.Module):
     """Overlap of the soft histograms of positive and negative similarities.
 
     Args:
-        classes: number of training classes; not used.
-        nodes: nodes of the histograms on [-1, 1]; Roth et al. 2020, Revisiting, appendix A, has 65, on SOP 11.
+        classes: Number of training classes; not used.
+        nodes: Nodes of the histograms on [-1, 1]; Roth et al. 2020, Revisiting, appendix A, has 65, on SOP 11.
             Libraries that count bins call 65 nodes 64 bins.
     """
 
@@ -32,7 +32,7 @@ class Histogram(nn.Module):
         The loss is 0 without positive or without negative pairs.
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
+            UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
         histograms = soft_histograms(products(embeddings), pair_kinds(labels), self.nodes, -1, 1)

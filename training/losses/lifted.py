@@ -18,9 +18,9 @@ class Lifted(nn.Module):
     """Lifted structure loss over all pairs of a batch; anchors without a positive or without a negative are left out.
 
     Args:
-        classes: number of training classes; not used.
+        classes: Number of training classes; not used.
         margin: 1 in Roth et al. 2020, Revisiting, appendix A.
-        nu: weight of the penalty on the length; 0.005 in the same place.
+        nu: Weight of the penalty on the length; 0.005 in the same place.
         squared_norm: False penalises mean |psi|, as in the code published with Revisiting.
     """
 
@@ -34,7 +34,7 @@ class Lifted(nn.Module):
         """Return the loss, a scalar, of raw (not normalised) embeddings [b, d] with labels int64 [b].
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
+            UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
         positive, negative = positive_mask(labels), negative_mask(labels)

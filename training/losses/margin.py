@@ -26,11 +26,11 @@ class Margin(nn.Module):
     """Margin loss with learnt class boundaries beta.
 
     Args:
-        classes: number of training classes.
+        classes: Number of training classes.
         margin: 0.2 in Roth et al. 2020, Revisiting, appendix A.
-        beta: initial value of the boundaries; 1.2 or 0.6 in the same place.
-        per_class: learn one boundary per class; False: one for all classes.
-        by_triplets: without tuples, count every triplet of the batch, as in Musgrave et al. 2020, Reality Check: a
+        beta: Initial value of the boundaries; 1.2 or 0.6 in the same place.
+        per_class: Learn one boundary per class; False: one for all classes.
+        by_triplets: Without tuples, count every triplet of the batch, as in Musgrave et al. 2020, Reality Check: a
             positive pair once per negative of its anchor, and a negative pair once per positive. False: count every
             pair once.
     """
@@ -49,8 +49,8 @@ class Margin(nn.Module):
         Without tuples every pair of the batch counts. The loss is 0, with zero gradients, if no term is above zero.
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
-            RecipeError: for a label outside 0 to classes - 1.
+            UsageError: If embeddings or labels have another shape or dtype.
+            RecipeError: If a label is outside 0 to classes - 1.
         """
         check_batch(embeddings, labels, self.classes)
         betas = self.beta.expand(self.classes)

@@ -19,11 +19,11 @@ class MultiSimilarity(nn.Module):
     The defaults are those of Roth et al. 2020, Revisiting, appendix A.
 
     Args:
-        classes: number of training classes; not used.
-        alpha: scale of the positive pairs.
-        beta: scale of the negative pairs.
-        base: lambda, the similarity from which pairs count.
-        kept_only: average over the anchors that keep a positive and a negative pair, as in the code published with
+        classes: Number of training classes; not used.
+        alpha: Scale of the positive pairs.
+        beta: Scale of the negative pairs.
+        base: Lambda, the similarity from which pairs count.
+        kept_only: Average over the anchors that keep a positive and a negative pair, as in the code published with
             Revisiting, instead of over all samples.
     """
 
@@ -39,7 +39,7 @@ class MultiSimilarity(nn.Module):
         Without tuples every pair of the batch counts.
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
+            UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
         positive, negative = _masks(labels, tuples)

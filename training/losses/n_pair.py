@@ -24,9 +24,9 @@ class NPair(nn.Module):
     pairs.
 
     Args:
-        classes: number of training classes; not used.
-        nu: weight of the penalty; 0.005 in Roth et al. 2020, Revisiting, appendix A.
-        all_samples: every sample is an anchor with a random positive, and all samples of other classes are its
+        classes: Number of training classes; not used.
+        nu: Weight of the penalty; 0.005 in Roth et al. 2020, Revisiting, appendix A.
+        all_samples: Every sample is an anchor with a random positive, and all samples of other classes are its
             negatives, as in the code published with Revisiting.
         squared_norm: False penalises mean |psi|, as in the same code.
     """
@@ -41,7 +41,7 @@ class NPair(nn.Module):
         """Return the loss, a scalar, of raw (not normalised) embeddings [b, d] with labels int64 [b].
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
+            UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
         pairs = choose_pairs(labels, self.all_samples)

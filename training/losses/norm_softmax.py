@@ -18,8 +18,8 @@ class NormSoftmax(nn.Module):
     """Cross entropy of cosines with class vectors.
 
     Args:
-        classes: number of training classes.
-        dim: dimension of the embeddings.
+        classes: Number of training classes.
+        dim: Dimension of the embeddings.
         temperature: T; 0.05 in Roth et al. 2020, Revisiting, appendix A. Its class vectors learn at 1e-5, on SOP at
             2e-3.
     """
@@ -33,8 +33,8 @@ class NormSoftmax(nn.Module):
         """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
-            RecipeError: for a label outside 0 to classes - 1.
+            UsageError: If embeddings or labels have another shape or dtype.
+            RecipeError: If a label is outside 0 to classes - 1.
         """
         check_batch(embeddings, labels, len(self.centres))
         return cross_entropy(embeddings / self.temperature @ normalize(self.centres, dim=1).T, labels)

@@ -18,7 +18,7 @@ class NTXent(nn.Module):
     The paper has one positive per anchor. With several, each is compared with the negatives alone.
 
     Args:
-        classes: number of training classes; not used.
+        classes: Number of training classes; not used.
         temperature: T; 0.1 is the paper's best.
     """
 
@@ -30,7 +30,7 @@ class NTXent(nn.Module):
         """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
+            UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
         logits = products(embeddings) / self.temperature

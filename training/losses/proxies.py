@@ -17,8 +17,8 @@ def target_cosines(embeddings: Tensor, vectors: Tensor, labels: Tensor) -> Tenso
     """Return the cosine of each unit embedding with the vector of its class.
 
     Args:
-        embeddings: unit rows [b, d].
-        vectors: unit rows [classes, d].
+        embeddings: Unit rows [b, d].
+        vectors: Unit rows [classes, d].
         labels: int64 [b].
 
     Returns:

@@ -20,10 +20,10 @@ class ProxyAnchor(nn.Module):
     """Proxy-Anchor loss with one learnt proxy per class.
 
     Args:
-        classes: number of training classes.
-        dim: dimension of the embeddings.
-        alpha: scale; 32 in the paper.
-        delta: margin; 0.1 in the paper. Proxies start normal with variance 2 / classes, as in its code.
+        classes: Number of training classes.
+        dim: Dimension of the embeddings.
+        alpha: Scale; 32 in the paper.
+        delta: Margin; 0.1 in the paper. Proxies start normal with variance 2 / classes, as in its code.
     """
 
     def __init__(self, classes: int, dim: int, alpha: float = 32.0, delta: float = 0.1) -> None:
@@ -35,8 +35,8 @@ class ProxyAnchor(nn.Module):
         """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
-            RecipeError: for a label outside 0 to classes - 1.
+            UsageError: If embeddings or labels have another shape or dtype.
+            RecipeError: If a label is outside 0 to classes - 1.
         """
         check_batch(embeddings, labels, len(self.proxies))
         scaled, proxies = self.alpha * embeddings, normalize(self.proxies, dim=1)

@@ -20,15 +20,15 @@ class ProxyNCA(nn.Module):
     """Neighbourhood component analysis with one learnt proxy per class.
 
     Args:
-        classes: number of training classes, at least 2.
-        dim: dimension of the embeddings.
+        classes: Number of training classes, at least 2.
+        dim: Dimension of the embeddings.
         scale: s; 3 in Roth et al. 2020, Revisiting, appendix A. Its proxies learn at 5e-4 and start normal, divided by
             8.
-        positive_in_denominator: let the sum include z = y, as in pytorch-metric-learning and thus in Musgrave et al.
+        positive_in_denominator: Let the sum include z = y, as in pytorch-metric-learning and thus in Musgrave et al.
             2020, Reality Check, whose scale is s^2.
 
     Raises:
-        RecipeError: for fewer than two classes.
+        RecipeError: If there are fewer than two classes.
     """
 
     def __init__(self, classes: int, dim: int, scale: float = 3.0, positive_in_denominator: bool = False) -> None:
@@ -44,8 +44,8 @@ class ProxyNCA(nn.Module):
         """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
-            RecipeError: for a label outside 0 to classes - 1.
+            UsageError: If embeddings or labels have another shape or dtype.
+            RecipeError: If a label is outside 0 to classes - 1.
         """
         check_batch(embeddings, labels, len(self.proxies))
         # -|s phi - s p|^2 = 2 s^2 phi.p - 2 s^2 for unit vectors; the constant cancels.

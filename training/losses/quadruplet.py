@@ -20,7 +20,7 @@ class Quadruplet(nn.Module):
     not copied.
 
     Args:
-        classes: number of training classes; not used.
+        classes: Number of training classes; not used.
         margin: 0.2 in Revisiting, appendix A, with n by distance-weighted mining.
         second_margin: 0.2 in the same place.
         squared: False compares distances instead of their squares, as in the code published with Revisiting.
@@ -37,7 +37,7 @@ class Quadruplet(nn.Module):
         which the batch has no n' counts in the first mean only.
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
+            UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
         a, p, n, second = tuples if isinstance(tuples, Quadruplets) else add_second_negatives(labels, tuples)

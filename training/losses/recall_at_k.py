@@ -29,13 +29,13 @@ class RecallAtK(nn.Module):
     In the authors' code the query ranks before its own positives; this is not copied.
 
     Args:
-        classes: number of training classes; not used.
-        k: ranks; 1 to 16 in the paper.
-        recall_temperature: one number, 1 in the paper, or one per k; in the authors' code it equals k.
+        classes: Number of training classes; not used.
+        k: Ranks; 1 to 16 in the paper.
+        recall_temperature: One number, 1 in the paper, or one per k; in the authors' code it equals k.
         rank_temperature: 0.01 in the paper.
 
     Raises:
-        RecipeError: if there are not as many recall temperatures as values of k.
+        RecipeError: If there are not as many recall temperatures as values of k.
     """
 
     k: Tensor
@@ -65,7 +65,7 @@ class RecallAtK(nn.Module):
         Memory is O(b^2), time O(positive pairs * b).
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
+            UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
         positive = positive_mask(labels)

@@ -32,12 +32,12 @@ class SNRTriplet(nn.Module):
     """Triplet loss of SNR distances, with a penalty on the mean of each embedding.
 
     Args:
-        classes: number of training classes; not used.
+        classes: Number of training classes; not used.
         margin: 0.2 in Roth et al. 2020, Revisiting, appendix A.
-        nu: weight of the penalty; 0.005 in the same place, 0 with distance-weighted mining in the code published with
+        nu: Weight of the penalty; 0.005 in the same place, 0 with distance-weighted mining in the code published with
             it.
-        active_only: average over the terms above zero only, as in that code. (Without any it gives NaN; this is not
-            copied.)
+        active_only: Average over the terms above zero only, as in that code. (Without any it gives NaN; this is not
+            copied.).
     """
 
     def __init__(self, classes: int, margin: float = 0.2, nu: float = 0.005, active_only: bool = False) -> None:
@@ -50,7 +50,7 @@ class SNRTriplet(nn.Module):
         Without tuples every triplet of the batch counts.
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
+            UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
         if tuples is None:
@@ -67,11 +67,11 @@ class SNRContrastive(nn.Module):
     """Contrastive loss of SNR distances, with a penalty on the mean of each embedding.
 
     Args:
-        classes: number of training classes; not used.
+        classes: Number of training classes; not used.
         positive_margin: Musgrave et al. 2020, Reality Check, searches both margins and nu.
-        negative_margin: see positive_margin.
-        nu: weight of the penalty.
-        active_only: average over the terms above zero only (Reality Check).
+        negative_margin: See positive_margin.
+        nu: Weight of the penalty.
+        active_only: Average over the terms above zero only (Reality Check).
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class SNRContrastive(nn.Module):
         Without tuples every pair of the batch counts.
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
+            UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
         if tuples is None:

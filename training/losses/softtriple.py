@@ -24,13 +24,13 @@ class SoftTriple(nn.Module):
     over classes, multiplies by gamma and normalises the centres along the wrong axis; this is not copied.
 
     Args:
-        classes: number of training classes.
-        dim: dimension of the embeddings.
-        centres: centres per class.
+        classes: Number of training classes.
+        dim: Dimension of the embeddings.
+        centres: Centres per class.
         delta: margin.
-        gamma: temperature of the softmax over a class's centres.
-        scale: factor of the similarities.
-        tau: weight of the penalty.
+        gamma: Temperature of the softmax over a class's centres.
+        scale: Factor of the similarities.
+        tau: Weight of the penalty.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class SoftTriple(nn.Module):
         """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
-            RecipeError: for a label outside 0 to classes - 1.
+            UsageError: If embeddings or labels have another shape or dtype.
+            RecipeError: If a label is outside 0 to classes - 1.
         """
         check_batch(embeddings, labels, self.centres.shape[1])
         centres = normalize(self.centres, dim=2)
@@ -67,7 +67,7 @@ def centre_spread(centres: Tensor) -> Tensor:
     """Return the sum of the distances between the centres of a class, each pair once, over classes * k * (k - 1).
 
     Args:
-        centres: unit rows [k, classes, d].
+        centres: Unit rows [k, classes, d].
     """
     k, classes, _ = centres.shape
     s, t = torch.triu_indices(k, k, 1, device=centres.device)

@@ -16,7 +16,7 @@ class SupCon(nn.Module):
     """Supervised contrastive loss over all pairs of a batch; anchors without a positive are left out.
 
     Args:
-        classes: number of training classes; not used.
+        classes: Number of training classes; not used.
         temperature: T; 0.1 in the paper.
     """
 
@@ -28,7 +28,7 @@ class SupCon(nn.Module):
         """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
+            UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
         positive = positive_mask(labels)

@@ -22,11 +22,11 @@ class Triplet(nn.Module):
     """Triplet loss of Euclidean distances (Musgrave et al. 2020, DiVA) or of their squares.
 
     Args:
-        classes: number of training classes; not used.
+        classes: Number of training classes; not used.
         margin: 0.2 in Roth et al. 2020, Revisiting, appendix A.
-        squared: compare squared distances, as in Schroff et al., Sharing Matters and the code published with
+        squared: Compare squared distances, as in Schroff et al., Sharing Matters and the code published with
             Revisiting.
-        active_only: average over the terms above zero only (Reality Check).
+        active_only: Average over the terms above zero only (Reality Check).
     """
 
     def __init__(self, classes: int, margin: float = 0.2, squared: bool = False, active_only: bool = False) -> None:
@@ -39,7 +39,7 @@ class Triplet(nn.Module):
         Without tuples every triplet of the batch counts.
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
+            UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
         if tuples is None:

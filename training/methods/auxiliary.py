@@ -51,14 +51,14 @@ class DeepCluster(Auxiliary):
     the features of all training samples; the classifier then starts again, because the order of the clusters changes.
 
     Args:
-        dim: dimension of the head.
-        samples: number of training samples.
-        seed: seed of k-means.
+        dim: Dimension of the head.
+        samples: Number of training samples.
+        seed: Seed of k-means.
         clusters: 300 in DiVA.
-        every: epochs from one clustering to the next.
+        every: Epochs from one clustering to the next.
 
     Raises:
-        RecipeError: for numbers out of range.
+        RecipeError: If a number is out of range.
     """
 
     pseudo_labels: Tensor
@@ -95,14 +95,14 @@ class InstanceDiscrimination(Auxiliary):
     The sum is complete instead of estimated: for some 10,000 samples it is one small product.
 
     Args:
-        dim: dimension of the head.
-        samples: number of training samples.
-        seed: seed of the bank.
+        dim: Dimension of the head.
+        samples: Number of training samples.
+        seed: Seed of the bank.
         temperature: T; 0.07 in the paper.
-        momentum: share of v that remains after a step; 0.5 in the published code.
+        momentum: Share of v that remains after a step; 0.5 in the published code.
 
     Raises:
-        RecipeError: for numbers out of range.
+        RecipeError: If a number is out of range.
     """
 
     bank: Tensor
@@ -150,19 +150,19 @@ class MomentumContrast(Auxiliary):
     batch_size, dim], has the latest keys and starts with keys of random training samples.
 
     Args:
-        trunk: the trunk.
-        head: the head.
-        classes: number of training classes.
-        batch_size: samples per batch.
-        seed: seed of the first keys.
-        queue_batches: batches in the queue; 30 in the paper's supplement, 70 on SOP.
-        momentum: of the slow copies; 0.9 in the supplement.
+        trunk: The trunk.
+        head: The head.
+        classes: Number of training classes.
+        batch_size: Samples per batch.
+        seed: Seed of the first keys.
+        queue_batches: Batches in the queue; 30 in the paper's supplement, 70 on SOP.
+        momentum: That of the slow copies; 0.9 in the supplement.
         temperature: 0.01 in the supplement.
-        weighted: as in `DaNCE`; False: plain noise contrastive estimation.
-        published: as in `DaNCE`.
+        weighted: As in `DaNCE`; False: plain noise contrastive estimation.
+        published: As in `DaNCE`.
 
     Raises:
-        RecipeError: for an empty queue.
+        RecipeError: If the queue is empty.
     """
 
     queue: Tensor
@@ -255,12 +255,12 @@ class SharedFeatures(Auxiliary):
     """The recipe's loss on triplets of three different classes (DiVA, section 3.1).
 
     Args:
-        create_loss: function of a dimension that returns the recipe's loss.
-        dim: dimension of the head.
-        permuted_labels: use the published code's triplets, mined by distance as if each batch's labels were permuted.
+        create_loss: Function of a dimension that returns the recipe's loss.
+        dim: Dimension of the head.
+        permuted_labels: Use the published code's triplets, mined by distance as if each batch's labels were permuted.
 
     Raises:
-        RecipeError: if the loss does not accept triplets.
+        RecipeError: If the loss does not accept triplets.
     """
 
     def __init__(self, create_loss: CreateLoss, dim: int, permuted_labels: bool = False) -> None:
@@ -279,11 +279,11 @@ class IntraClassFeatures(Auxiliary):
     A sample that the batch repeats, as in small classes, takes part once.
 
     Args:
-        create_loss: function of a dimension that returns the recipe's loss.
-        dim: dimension of the head.
+        create_loss: Function of a dimension that returns the recipe's loss.
+        dim: Dimension of the head.
 
     Raises:
-        RecipeError: if the loss does not accept triplets.
+        RecipeError: If the loss does not accept triplets.
     """
 
     def __init__(self, create_loss: CreateLoss, dim: int) -> None:
@@ -295,7 +295,7 @@ class IntraClassFeatures(Auxiliary):
         """Return the loss of the batch over triplets within classes.
 
         Raises:
-            RecipeError: if no class of the batch has three samples.
+            RecipeError: If no class of the batch has three samples.
         """
         labels = _mark_repeats(batch.labels, batch.samples)
         return objective_loss(self.objective, lambda unit, _: self.miner(unit, labels), raw, batch.labels)

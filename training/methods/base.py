@@ -26,15 +26,15 @@ class Minibatch:
     """Batch of b samples, spread over the processes of a run; in one process all of it is local.
 
     Args:
-        labels: classes, int64 [b], of the whole batch.
-        samples: indices of the training samples, int64 [b], of the whole batch.
-        images: this process's images, float [b / processes, c, h, w], augmented and normalised.
-        forward: function that returns pooled features of images by the trunk (None) or another module.
-        another_view: function that returns the same samples by another random augmentation.
-        task: name of the method's task that the step trains.
-        epoch: number of the epoch, from 0.
-        part: rows of the whole batch that `images` are.
-        render: function that returns the views as another model's preprocessing makes them.
+        labels: Classes, int64 [b], of the whole batch.
+        samples: Indices of the training samples, int64 [b], of the whole batch.
+        images: This process's images, float [b / processes, c, h, w], augmented and normalised.
+        forward: Function that returns pooled features of images by the trunk (None) or another module.
+        another_view: Function that returns the same samples by another random augmentation.
+        task: Name of the method's task that the step trains.
+        epoch: Number of the epoch, from 0.
+        part: Rows of the whole batch that `images` are.
+        render: Function that returns the views as another model's preprocessing makes them.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Minibatch:
 
         Args:
             images: float [n, c, h, w].
-            trunk: module to use instead of the trunk that is trained.
+            trunk: Module to use instead of the trunk that is trained.
         """
         return self._forward(images, trunk)
 
@@ -77,13 +77,13 @@ class Minibatch:
         """Return the same views as `images`, made by another model's preprocessing.
 
         Args:
-            preprocessing: that of the other model.
+            preprocessing: That of the other model.
 
         Returns:
             Float [b / processes, c, crop, crop].
 
         Raises:
-            RecipeError: if training uses cached features instead of images.
+            RecipeError: If training uses cached features instead of images.
         """
         if self._render is None:
             raise RecipeError(
@@ -159,15 +159,15 @@ class Plain(Method):
     al. 2020, Sharing Matters, table 6.
 
     Args:
-        heads: no head, or one.
-        loss: the recipe's loss.
-        miner: the recipe's miner; it always gets unit embeddings.
-        dropout: share of the features that are dropped before the head.
-        input_noise: standard deviation of Gaussian noise on the normalised images.
-        output_noise: standard deviation of Gaussian noise on the embeddings.
+        heads: No head, or one.
+        loss: The recipe's loss.
+        miner: The recipe's miner; it always gets unit embeddings.
+        dropout: Share of the features that are dropped before the head.
+        input_noise: Standard deviation of Gaussian noise on the normalised images.
+        output_noise: Standard deviation of Gaussian noise on the embeddings.
 
     Raises:
-        RecipeError: for several heads, and for numbers out of range.
+        RecipeError: If there are several heads, or a number is out of range.
     """
 
     def __init__(
@@ -212,9 +212,9 @@ def objective_loss(loss: nn.Module, miner: Miner | None, raw: Tensor, labels: Te
     """Return the loss of embeddings over the tuples that the miner finds.
 
     Args:
-        loss: receives unit embeddings, or raw ones if it is defined on these.
-        miner: receives unit embeddings without gradient; None: the loss receives no tuples.
-        raw: embeddings [b, d], not normalised.
+        loss: Receives unit embeddings, or raw ones if it is defined on these.
+        miner: Receives unit embeddings without gradient; None: the loss receives no tuples.
+        raw: Embeddings [b, d], not normalised.
         labels: int64 [b].
 
     Returns:
@@ -269,7 +269,7 @@ def accepted_tuples(loss: type[nn.Module]) -> list[type]:
     """Return the kinds of tuples that losses of this class accept: the annotation of their argument `tuples`.
 
     Raises:
-        RecipeError: if the class lacks that annotation.
+        RecipeError: If the class lacks that annotation.
     """
     hints = get_type_hints(loss.forward)
     if "tuples" not in hints:

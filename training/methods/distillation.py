@@ -29,16 +29,16 @@ class Distillation(Method):
     """Transfer of a teacher's embeddings to the student; each model sees a view in its own size and normalisation.
 
     Args:
-        heads: no head, or one.
-        dim: dimension of the student's embeddings.
-        teacher: name of a model, or path of a model folder.
-        fingerprint: fingerprint of the teacher's card, so that a resumed run does not continue with another model.
-        transfer: key of `TRANSFERS`: embedding, rkd or similarity.
-        transfer_args: arguments of the transfer.
+        heads: No head, or one.
+        dim: Dimension of the student's embeddings.
+        teacher: Name of a model, or path of a model folder.
+        fingerprint: Fingerprint of the teacher's card, so that a resumed run does not continue with another model.
+        transfer: Key of `TRANSFERS`: embedding, rkd or similarity.
+        transfer_args: Arguments of the transfer.
 
     Raises:
-        RecipeError: for several heads, an unknown transfer, other dimensions than it needs, or another teacher.
-        ModelNotFoundError: if the teacher does not exist.
+        RecipeError: If there are several heads, or the transfer, the dimensions or the teacher do not fit.
+        ModelNotFoundError: If the teacher does not exist.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ def open_teacher(teacher: str, fingerprint: str) -> tuple[Card, Network]:
     """Return the teacher's card and its network without gradients.
 
     Raises:
-        RecipeError: if the model of that name has another fingerprint.
-        ModelNotFoundError: if there is no such model.
+        RecipeError: If the model of that name has another fingerprint.
+        ModelNotFoundError: If there is no such model.
     """
     folder = find_model(teacher)
     card = read_card(folder)

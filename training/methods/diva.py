@@ -33,24 +33,24 @@ class DiVA(Method):
     discriminative heads with one another.
 
     Args:
-        heads: heads named after tasks.
-        create_loss: function of a dimension that returns the recipe's loss.
-        trunk: the trunk.
-        classes: number of training classes.
-        samples: number of training samples.
-        batch_size: samples per batch.
-        seed: seed of the auxiliary tasks.
-        miner: the recipe's miner.
-        alpha: weight of the auxiliary tasks; for ResNet-50 0.3 on CUB, 0.1 on CARS, 0.2 on SOP (the paper's
+        heads: Heads named after tasks.
+        create_loss: Function of a dimension that returns the recipe's loss.
+        trunk: The trunk.
+        classes: Number of training classes.
+        samples: Number of training samples.
+        batch_size: Samples per batch.
+        seed: Seed of the auxiliary tasks.
+        miner: The recipe's miner.
+        alpha: Weight of the auxiliary tasks; for ResNet-50 0.3 on CUB, 0.1 on CARS, 0.2 on SOP (the paper's
             supplement).
-        rho: weight of the decorrelations, 0 for none; 1500 on CUB, 100 on CARS, 300 on SOP (supplement).
-        auxiliary: more arguments of auxiliary tasks by head, such as {"dance": {"queue_batches": 70}}.
-        adversary_lr: learning rate of the regressors of the decorrelations.
-        adversary_weight_decay: their weight decay.
-        sum_over_dim: use the paper's sum over a head's numbers, which its rho fits, instead of the mean.
+        rho: Weight of the decorrelations, 0 for none; 1500 on CUB, 100 on CARS, 300 on SOP (supplement).
+        auxiliary: More arguments of auxiliary tasks by head, such as {"dance": {"queue_batches": 70}}.
+        adversary_lr: Learning rate of the regressors of the decorrelations.
+        adversary_weight_decay: Their weight decay.
+        sum_over_dim: Use the paper's sum over a head's numbers, which its rho fits, instead of the mean.
 
     Raises:
-        RecipeError: for a head without a task, arguments of another head, and numbers out of range.
+        RecipeError: If a head has no task or the arguments of another head, or a number is out of range.
     """
 
     def __init__(

@@ -19,12 +19,12 @@ class GroupMethod(Method):
     normalisation.
 
     Args:
-        heads: no head, or one.
-        loss: the group loss.
-        pretraining: epochs of the pre-training; 10 in the paper.
+        heads: No head, or one.
+        loss: The group loss.
+        pretraining: Epochs of the pre-training; 10 in the paper.
 
     Raises:
-        RecipeError: for several heads, another loss, or a negative number of epochs.
+        RecipeError: If there are several heads, the loss is another one, or the number of epochs is negative.
     """
 
     def __init__(self, heads: nn.ModuleDict, loss: nn.Module, pretraining: int = 10) -> None:

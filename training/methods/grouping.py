@@ -18,15 +18,15 @@ class Grouping(nn.Module):
     Groups are clusters of the pooled features (Roth, Brattoli and Ommer 2019, MIC, section 3.1).
 
     Args:
-        labels: classes of the training samples, int64 [n].
-        number: number of groups.
-        every: epochs from one clustering to the next.
-        seed: seed of k-means.
-        standardised: standardise the features by class first. This removes the differences between classes, so that a
+        labels: Classes of the training samples, int64 [n].
+        number: Number of groups.
+        every: Epochs from one clustering to the next.
+        seed: Seed of k-means.
+        standardised: Standardise the features by class first. This removes the differences between classes, so that a
             group has samples of many classes that are similar in other respects.
 
     Raises:
-        RecipeError: for numbers out of range.
+        RecipeError: If a number is out of range.
     """
 
     groups: Tensor
@@ -73,15 +73,15 @@ class SharedTriplets(nn.Module):
       these standardised by class; batches are drawn by group
 
     Args:
-        setup: one of these names.
-        negatives: distance-weighted, semihard or random.
-        labels: classes of the training samples, int64 [n].
-        groups: number of groups.
-        cluster_every: epochs from one clustering to the next.
-        seed: seed of k-means.
+        setup: One of these names.
+        negatives: Distance-weighted, semihard or random.
+        labels: Classes of the training samples, int64 [n].
+        groups: Number of groups.
+        cluster_every: Epochs from one clustering to the next.
+        seed: Seed of k-means.
 
     Raises:
-        RecipeError: for an unknown name, and for too few classes or samples.
+        RecipeError: If the name is unknown, or there are too few classes or samples.
     """
 
     def __init__(

@@ -35,19 +35,19 @@ class CrossBatchMemory(Method):
     that a size of some thousand is their limit.
 
     Args:
-        heads: no head, or one.
-        loss: the recipe's loss.
-        dim: dimension of the embeddings.
-        batch_size: samples per batch.
-        miner: the recipe's miner.
-        size: embeddings in the queue, at least the batch; 55,000 in the published code's sample configuration.
-        weight: weight of the second term; 1 in the same place.
-        warmup: epoch, from 0, in which queue and second term start, because embeddings change too fast at first; the
+        heads: No head, or one.
+        loss: The recipe's loss.
+        dim: Dimension of the embeddings.
+        batch_size: Samples per batch.
+        miner: The recipe's miner.
+        size: Embeddings in the queue, at least the batch; 55,000 in the published code's sample configuration.
+        weight: Weight of the second term; 1 in the same place.
+        warmup: Epoch, from 0, in which queue and second term start, because embeddings change too fast at first; the
             same place starts after 1000 steps.
 
     Raises:
-        RecipeError: for several heads, numbers out of range, and a loss or miner that cannot be restricted to anchors
-            of the batch.
+        RecipeError: If there are several heads, a number is out of range, or the loss or miner cannot be restricted to
+            anchors of the batch.
     """
 
     embeddings: Tensor

@@ -39,28 +39,28 @@ class MIC(Method):
     the published code; both count as steps of the epoch. Their batches are drawn by class or by group.
 
     Args:
-        heads: one head, "class".
-        loss: the recipe's loss.
-        features: number of pooled features.
-        dim: dimension of both heads.
-        labels: classes of the training samples, int64 [n].
-        seed: seed of groups and steps.
-        miner: the recipe's miner, also for the groups.
-        groups: number of groups; 30 on CUB, 150 on CARS, 50 on SOP.
-        cluster_every: epochs from one clustering to the next; 3 in the paper, always 4 in the published code.
+        heads: One head, "class".
+        loss: The recipe's loss.
+        features: Number of pooled features.
+        dim: Dimension of both heads.
+        labels: Classes of the training samples, int64 [n].
+        seed: Seed of groups and steps.
+        miner: The recipe's miner, also for the groups.
+        groups: Number of groups; 30 on CUB, 150 on CARS, 50 on SOP.
+        cluster_every: Epochs from one clustering to the next; 3 in the paper, always 4 in the published code.
         auxiliary_probability: 0.8 on CUB and CARS, 0.5 on SOP.
-        auxiliary_loss: loss of the groups; margin with beta 1.2 in the paper. It is separate from the recipe's loss,
+        auxiliary_loss: Loss of the groups; margin with beta 1.2 in the paper. It is separate from the recipe's loss,
             because there may be more groups than classes.
-        auxiliary_loss_args: its arguments.
-        auxiliary_lr: learning rate of the auxiliary head.
-        auxiliary_weight_decay: weight decay of the auxiliary head.
-        decorrelation: weight; 2500 on CUB, 500 on CARS, 250 on SOP.
-        width: width of the regressor of the decorrelation.
-        adversary_lr: its learning rate.
-        adversary_weight_decay: its weight decay.
+        auxiliary_loss_args: Its arguments.
+        auxiliary_lr: Learning rate of the auxiliary head.
+        auxiliary_weight_decay: Weight decay of the auxiliary head.
+        decorrelation: Weight; 2500 on CUB, 500 on CARS, 250 on SOP.
+        width: Width of the regressor of the decorrelation.
+        adversary_lr: Its learning rate.
+        adversary_weight_decay: Its weight decay.
 
     Raises:
-        RecipeError: for other heads, numbers out of range, and a loss that does not accept the miner's tuples.
+        RecipeError: If the heads do not fit, a number is out of range, or the loss does not accept the miner's tuples.
     """
 
     def __init__(

@@ -27,15 +27,15 @@ class Mixup(Method):
     activation is sent; the permutation of the batch consists of blocks of n.
 
     Args:
-        heads: no head, or one.
-        loss: the recipe's loss.
-        trunk: the trunk.
-        miner: the recipe's miner.
-        alpha: of the Beta distribution. The appendix gives no value; Verma et al. use 2 for manifolds.
-        layers: names of the trunk's modules to choose from; the default is the stages in timm's `feature_info`.
+        heads: No head, or one.
+        loss: The recipe's loss.
+        trunk: The trunk.
+        miner: The recipe's miner.
+        alpha: That of the Beta distribution. The appendix gives no value; Verma et al. use 2 for manifolds.
+        layers: Names of the trunk's modules to choose from; the default is the stages in timm's `feature_info`.
 
     Raises:
-        RecipeError: for several heads, an alpha of 0 or less, and unknown layers.
+        RecipeError: If there are several heads, alpha is not positive, or a layer is unknown.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ def find_stages(trunk: nn.Module, layers: Sequence[str] | None = None) -> list[n
     """Return the trunk's modules of these names, or those in timm's `feature_info`.
 
     Raises:
-        RecipeError: for a name that the trunk lacks, and if there are no names.
+        RecipeError: If the trunk lacks a name, or there are no names.
     """
     modules = dict(trunk.named_modules())
     names = [stage["module"] for stage in getattr(trunk, "feature_info", [])] if layers is None else list(layers)
@@ -102,7 +102,7 @@ class MixedTrunk(nn.Module):
         """Return the trunk's features of mixed images [n, c, h, w].
 
         Raises:
-            RecipeError: for another number of images than `order` has.
+            RecipeError: If the number of images is not that of `order`.
         """
         if len(images) != len(self.order):
             raise RecipeError(
@@ -122,10 +122,10 @@ def mix_activations(stage: nn.Module, order: Tensor, share: float) -> Iterator[N
     Args:
         stage: a module of the trunk.
         order: int64 [n].
-        share: from 0 to 1.
+        share: From 0 to 1.
 
     Raises:
-        RecipeError: from the forward pass, if the stage's output is not a tensor with one row per image.
+        RecipeError: If, in the forward pass, the stage's output is not a tensor with one row per image.
     """
 
     def mix(module: nn.Module, inputs: Any, output: Any) -> Tensor:

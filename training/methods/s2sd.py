@@ -25,21 +25,21 @@ class S2SD(Method):
     An auxiliary head is two linear maps with a ReLU between. Each embedding is mined on its own.
 
     Args:
-        heads: one head.
-        loss: the recipe's loss.
-        create_loss: function of a dimension that returns another instance of it.
-        features: number of pooled features.
-        miner: the recipe's miner.
-        dims: dimensions of the auxiliary heads.
-        gamma: weight of the divergence from the auxiliary heads; 50 in the published code.
-        temperature: of the similarities; 1 in the published code.
-        warmup: first epoch of that divergence; 0 in the published code.
-        features_gamma: weight of the divergence from the features (the paper's MSDF), 0 for none; 50 in the published
+        heads: One head.
+        loss: The recipe's loss.
+        create_loss: Function of a dimension that returns another instance of it.
+        features: Number of pooled features.
+        miner: The recipe's miner.
+        dims: Dimensions of the auxiliary heads.
+        gamma: Weight of the divergence from the auxiliary heads; 50 in the published code.
+        temperature: That of the similarities; 1 in the published code.
+        warmup: First epoch of that divergence; 0 in the published code.
+        features_gamma: Weight of the divergence from the features (the paper's MSDF), 0 for none; 50 in the published
             code.
-        features_warmup: first epoch of that divergence; after 1000 steps in the published code.
+        features_warmup: First epoch of that divergence; after 1000 steps in the published code.
 
     Raises:
-        RecipeError: for another number of heads, and for numbers out of range.
+        RecipeError: If the number of heads does not fit, or a number is out of range.
     """
 
     def __init__(

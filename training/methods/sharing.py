@@ -47,28 +47,29 @@ class Sharing(Method):
     miner. phi* is the head "shared"; values that its loss learns per class are those of the anchor's class.
 
     Args:
-        heads: the heads of the arm.
-        create_loss: function of a dimension that returns the recipe's loss.
-        labels: classes of the training samples, int64 [n].
-        classes: number of training classes.
-        seed: seed of the groups.
-        miner: the recipe's miner.
+        heads: The heads of the arm.
+        create_loss: Function of a dimension that returns the recipe's loss.
+        labels: Classes of the training samples, int64 [n].
+        classes: Number of training classes.
+        seed: Seed of the groups.
+        miner: The recipe's miner.
         arm: "decorrelated", the method (section 3.3); "separate", both heads without decorrelation; "joint", both tasks
             on one head "joint"; "discriminative" or "shared", one task alone.
-        gamma: weight of the decorrelation; 500 to 2000 by cross validation in the paper, 500 on CARS.
-        triplets: set-up of the triplets of phi*, see `SharedTriplets`.
-        negatives: their negatives; the default is distance-weighted.
-        shared_loss: loss of phi*; the default is the recipe's, or if that does not accept triplets, such as proxy-nca,
+        gamma: Weight of the decorrelation; 500 to 2000 by cross validation in the paper, 500 on CARS.
+        triplets: Set-up of the triplets of phi*, see `SharedTriplets`.
+        negatives: Their negatives; the default is distance-weighted.
+        shared_loss: Loss of phi*; the default is the recipe's, or if that does not accept triplets, such as proxy-nca,
             the triplet loss of squared distances with semihard negatives.
-        shared_loss_args: its arguments.
-        groups: number of groups of grouped triplets, as in MIC on CUB.
-        cluster_every: epochs from one clustering to the next, as in MIC on CUB.
-        width: width of the regressor of the decorrelation, as in MIC.
-        adversary_lr: its learning rate.
-        adversary_weight_decay: its weight decay.
+        shared_loss_args: Its arguments.
+        groups: Number of groups of grouped triplets, as in MIC on CUB.
+        cluster_every: Epochs from one clustering to the next, as in MIC on CUB.
+        width: Width of the regressor of the decorrelation, as in MIC.
+        adversary_lr: Its learning rate.
+        adversary_weight_decay: Its weight decay.
 
     Raises:
-        RecipeError: for an unknown arm, other heads, numbers out of range, and a loss that does not accept triplets.
+        RecipeError: If the arm is unknown, the heads do not fit, a number is out of range, or the loss does not accept
+            triplets.
     """
 
     def __init__(

@@ -53,13 +53,13 @@ class RelationalDistillation(nn.Module):
     paper's student is not normalised and may choose its scale; ours is searched by cosine and has unit length.
 
     Args:
-        distance: weight of the distances; 1 in the paper's published command for metric learning (classification: 25).
-        angle: weight of the angles; 2 in the same place (classification: 50).
-        published: use the published code's means, over all b^2 pairs and b^3 triplets, where those with a repeated
+        distance: Weight of the distances; 1 in the paper's published command for metric learning (classification: 25).
+        angle: Weight of the angles; 2 in the same place (classification: 50).
+        published: Use the published code's means, over all b^2 pairs and b^3 triplets, where those with a repeated
             sample are 0, and its m, over distances above 0.
 
     Raises:
-        RecipeError: for negative weights, and if both are 0.
+        RecipeError: If a weight is negative, or both are 0.
     """
 
     def __init__(self, distance: float = 1.0, angle: float = 2.0, published: bool = False) -> None:
@@ -145,7 +145,7 @@ class SimilarityDistillation(nn.Module):
         temperature: T; 1 in the published code. A lower one stresses near neighbours.
 
     Raises:
-        RecipeError: for a temperature of 0 or less.
+        RecipeError: If the temperature is not positive.
     """
 
     def __init__(self, temperature: float = 1.0) -> None:

@@ -39,11 +39,11 @@ def create_miner(name: str, args: Mapping[str, Any]) -> Any:
     """Create the miner of that name.
 
     Args:
-        name: key of `MINERS`.
-        args: arguments of its constructor. A wrapper's `miner` and `miner_args` name the miner that it wraps.
+        name: Key of `MINERS`.
+        args: Arguments of its constructor. A wrapper's `miner` and `miner_args` name the miner that it wraps.
 
     Raises:
-        RecipeError: for an unknown name, argument or value.
+        RecipeError: If a name, argument or value is unknown.
     """
     args = dict(args)
     if isinstance(args.get("miner"), str):

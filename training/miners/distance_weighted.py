@@ -17,8 +17,8 @@ class DistanceWeighted:
     """One triplet per ordered positive pair, with a negative drawn with weight 1 / q(d).
 
     Args:
-        nearest: smaller distances count as this one, which bounds the weights.
-        farthest: farther negatives are not drawn as long as the anchor has nearer ones. None: no upper cut, as in the
+        nearest: Smaller distances count as this one, which bounds the weights.
+        farthest: Farther negatives are not drawn as long as the anchor has nearer ones. None: no upper cut, as in the
             code published with Roth et al. 2020, Revisiting.
     """
 
@@ -29,7 +29,7 @@ class DistanceWeighted:
         """Return triplets of unit embeddings [b, d] with labels int64 [b].
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
+            UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
         anchors, positives = positive_pairs(labels)
@@ -45,7 +45,7 @@ class DistanceWeighted:
         `draw_columns` never draws.
 
         Args:
-            embeddings: unit rows [b, d].
+            embeddings: Unit rows [b, d].
             candidates: bool [b, b].
         """
         # The loss reports embeddings that are not finite; the miner must not fail on them.

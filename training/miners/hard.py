@@ -18,7 +18,7 @@ class Hard:
         """Return triplets of unit embeddings [b, d] with labels int64 [b].
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
+            UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
         distances = unit_distances(embeddings.detach().float())

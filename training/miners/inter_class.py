@@ -23,13 +23,13 @@ class InterClass:
 
     Args:
         positive: "random", any sample of another class, or "nearest", the set-up "min d(a, p)" of table 8a.
-        negative: draw from the remaining classes: "distance-weighted" (the paper), "semihard" or "random" (table 8b).
-        nearest: smallest distance of distance-weighted sampling.
-        farthest: largest distance of distance-weighted sampling.
-        margin: width of the semihard band.
+        negative: Draw from the remaining classes: "distance-weighted" (the paper), "semihard" or "random" (table 8b).
+        nearest: Smallest distance of distance-weighted sampling.
+        farthest: Largest distance of distance-weighted sampling.
+        margin: Width of the semihard band.
 
     Raises:
-        RecipeError: for another positive or negative.
+        RecipeError: If positive or negative is unknown.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class InterClass:
         classes.
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
+            UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
         anchors = torch.arange(len(labels), device=labels.device)

@@ -18,9 +18,9 @@ class IntraClass:
     The positive is random.
 
     Args:
-        by_distance: draw the negative by distance; False: evenly.
-        nearest: smallest distance of distance-weighted sampling.
-        farthest: largest distance of distance-weighted sampling.
+        by_distance: Draw the negative by distance; False: evenly.
+        nearest: Smallest distance of distance-weighted sampling.
+        farthest: Largest distance of distance-weighted sampling.
     """
 
     def __init__(self, by_distance: bool = True, nearest: float = 0.5, farthest: float | None = 1.4) -> None:
@@ -31,8 +31,8 @@ class IntraClass:
         three.
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
-            RecipeError: if no class of the batch has three samples.
+            UsageError: If embeddings or labels have another shape or dtype.
+            RecipeError: If no class of the batch has three samples.
         """
         check_batch(embeddings, labels)
         same = positive_mask(labels)

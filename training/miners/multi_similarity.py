@@ -15,7 +15,7 @@ class MultiSimilarityMiner:
     """Pairs that are hard by `epsilon`.
 
     Args:
-        epsilon: tolerance of the cosines; 0.1 in the paper.
+        epsilon: Tolerance of the cosines; 0.1 in the paper.
     """
 
     def __init__(self, epsilon: float = 0.1) -> None:
@@ -25,7 +25,7 @@ class MultiSimilarityMiner:
         """Return pairs of unit embeddings [b, d] with labels int64 [b].
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
+            UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
         embeddings = embeddings.detach().float()

@@ -14,7 +14,7 @@ class Random:
         """Return triplets for labels int64 [b]; embeddings [b, d] are not used.
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
+            UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
         positives, negatives = positive_mask(labels), negative_mask(labels)

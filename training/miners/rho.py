@@ -26,13 +26,13 @@ class Rho:
     anchor's class.
 
     Args:
-        probability: rho, from 0 to 1.
-        miner: wrapped miner; the default is distance-weighted.
-        published: build (a, a, p), as the published code does, which also leaves the pull out; of pairs, drop each
+        probability: Rho, from 0 to 1.
+        miner: Wrapped miner; the default is distance-weighted.
+        published: Build (a, a, p), as the published code does, which also leaves the pull out; of pairs, drop each
             positive pair with the same probability.
 
     Raises:
-        RecipeError: for a probability outside 0 to 1.
+        RecipeError: If the probability is outside 0 to 1.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Rho:
         """Return tuples of unit embeddings [b, d] with labels int64 [b], of the kind that the wrapped miner returns.
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
+            UsageError: If embeddings or labels have another shape or dtype.
         """
         tuples = self.miner(embeddings, labels)
         return self._exchange_pairs(tuples, labels) if isinstance(tuples, Pairs) else self._exchange_triplets(tuples)

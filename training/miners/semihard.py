@@ -24,7 +24,7 @@ class Semihard:
     """One triplet per anchor: any positive and a semihard negative, or any negative if there is no semihard one.
 
     Args:
-        margin: width of the band of distances; 0.2 as in the triplet loss.
+        margin: Width of the band of distances; 0.2 as in the triplet loss.
     """
 
     def __init__(self, margin: float = 0.2) -> None:
@@ -34,7 +34,7 @@ class Semihard:
         """Return triplets of unit embeddings [b, d] with labels int64 [b].
 
         Raises:
-            UsageError: for embeddings or labels of another shape or dtype.
+            UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
         positives, negatives = positive_mask(labels), negative_mask(labels)

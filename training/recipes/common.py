@@ -17,9 +17,9 @@ class ObjectiveSettings:
     """An objective with the settings that go with it.
 
     Args:
-        objective: the objective.
-        loss_lr: learning rate of the loss's parameters.
-        proxies: the loss learns at least one vector per class.
+        objective: The objective.
+        loss_lr: Learning rate of the loss's parameters.
+        proxies: The loss learns at least one vector per class.
     """
 
     objective: Objective
@@ -82,8 +82,8 @@ def regularised(name: str, probability: float) -> ObjectiveSettings:
     """Return the settings of a row of table 2 with rho-regularisation (Revisiting, section 5.1).
 
     Args:
-        name: key of `TABLE_2`.
-        probability: share of the negatives that are exchanged for positives.
+        name: Key of `TABLE_2`.
+        probability: Share of the negatives that are exchanged for positives.
     """
     settings = TABLE_2[name]
     args: dict[str, Any] = {"probability": probability, "miner": settings.objective.miner}

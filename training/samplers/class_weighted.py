@@ -17,13 +17,13 @@ class ClassWeighted:
 
     Args:
         labels: int64 [n].
-        size: samples per batch.
-        per_class: samples of each class.
-        seed: seed of the draws.
+        size: Samples per batch.
+        per_class: Samples of each class.
+        seed: Seed of the draws.
         power: 1 draws each sample about equally often, 0 each class (as SPC), below 0 prefers small classes.
 
     Raises:
-        RecipeError: for a batch that the classes cannot fill.
+        RecipeError: If the classes cannot fill a batch.
     """
 
     def __init__(self, labels: np.ndarray, size: int, per_class: int, seed: int, power: float = 1.0) -> None:

@@ -11,10 +11,10 @@ class ClassIndex:
     """Index from classes, 0 to c - 1, to their samples.
 
     Attributes:
-        class_of: class of each sample, int64 [n].
-        sizes: number of samples of each class, int64 [c].
-        members: samples ordered by class, int64 [n]; class c begins at `starts[c]`.
-        places: position of each sample within its class, int64 [n].
+        class_of: Class of each sample, int64 [n].
+        sizes: Number of samples of each class, int64 [c].
+        members: Samples ordered by class, int64 [n]; class c begins at `starts[c]`.
+        places: Position of each sample within its class, int64 [n].
     """
 
     def __init__(self, labels: np.ndarray) -> None:
@@ -31,7 +31,7 @@ class ClassIndex:
         """Return the number of classes in a batch of `size` samples, `per_class` of each class.
 
         Raises:
-            RecipeError: if `size` is not a multiple of `per_class`, or the classes are too few or too small.
+            RecipeError: If `size` is not a multiple of `per_class`, or the classes are too few or too small.
         """
         if min(size, per_class) < 1 or size % per_class:
             raise RecipeError(

@@ -27,18 +27,18 @@ class DistributionMatching:
     `memory`, float32 [n, dim], has the current embeddings of all samples; the training loop writes them.
 
     Args:
-        mismatch: function of the pool's embeddings [p, d] and those of the candidates [c, b, d] that returns [c], lower
+        mismatch: Function of the pool's embeddings [p, d] and those of the candidates [c, b, d] that returns [c], lower
             for more similar ones.
         labels: int64 [n].
-        size: samples per batch.
-        per_class: samples of each class.
-        seed: seed of the draws.
-        dim: dimension of the embeddings.
-        pool: samples in the pool, at least 2.
-        candidates: batches to choose from, at least 1.
+        size: Samples per batch.
+        per_class: Samples of each class.
+        seed: Seed of the draws.
+        dim: Dimension of the embeddings.
+        pool: Samples in the pool, at least 2.
+        candidates: Batches to choose from, at least 1.
 
     Raises:
-        RecipeError: for a batch that the classes cannot fill, and for a pool or candidates out of range.
+        RecipeError: If the classes cannot fill a batch, or the pool or the candidates are out of range.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ def wasserstein(pool: Tensor, batches: Tensor) -> Tensor:
     """Return the Wasserstein distances between histograms of pairwise distances.
 
     Args:
-        pool: unit rows [p, d].
-        batches: unit rows [c, b, d].
+        pool: Unit rows [p, d].
+        batches: Unit rows [c, b, d].
 
     Returns:
         The distances [c] between the pool and each batch; the histograms have 200 bins on [0, 2].
@@ -113,8 +113,8 @@ def frechet(pool: Tensor, batches: Tensor) -> Tensor:
     """Return the squared Frechet distances between Gaussians fitted to the rows (Dowson & Landau 1982).
 
     Args:
-        pool: rows [p, d].
-        batches: rows [c, b, d].
+        pool: Rows [p, d].
+        batches: Rows [c, b, d].
 
     Returns:
         The distances [c] between the pool and each batch.

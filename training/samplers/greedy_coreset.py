@@ -22,14 +22,14 @@ class GreedyCoreset:
 
     Args:
         labels: int64 [n].
-        size: samples per batch.
-        per_class: samples of each class.
-        seed: seed of the draws.
-        dim: dimension of the embeddings.
-        pool: samples in the pool, at least 1.
+        size: Samples per batch.
+        per_class: Samples of each class.
+        seed: Seed of the draws.
+        dim: Dimension of the embeddings.
+        pool: Samples in the pool, at least 1.
 
     Raises:
-        RecipeError: for a batch that the classes cannot fill, and for an empty pool.
+        RecipeError: If the classes cannot fill a batch, or the pool is empty.
     """
 
     def __init__(self, labels: np.ndarray, size: int, per_class: int, seed: int, dim: int, pool: int = 512) -> None:
@@ -63,7 +63,7 @@ def farthest_first(embeddings: np.ndarray, classes: np.ndarray, count: int) -> n
     Args:
         embeddings: float32 [p, d].
         classes: int [p] with at least `count` different ones.
-        count: rows to choose.
+        count: Rows to choose.
 
     Returns:
         The rows, int64 [count].

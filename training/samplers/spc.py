@@ -18,14 +18,14 @@ class SPC:
 
     Args:
         labels: int64 [n].
-        size: samples per batch.
-        per_class: samples of each class.
-        seed: seed of the draws.
-        together: draw classes in groups of this many neighbouring labels, such as the quarter turns of one character
+        size: Samples per batch.
+        per_class: Samples of each class.
+        seed: Seed of the draws.
+        together: Draw classes in groups of this many neighbouring labels, such as the quarter turns of one character
             (data.turns 4), which are each other's hardest negatives.
 
     Raises:
-        RecipeError: for a batch that the classes cannot fill, and for groups that do not fit.
+        RecipeError: If the classes cannot fill a batch, or the groups do not fit.
     """
 
     def __init__(self, labels: np.ndarray, size: int, per_class: int, seed: int, together: int = 1) -> None:

@@ -15,11 +15,11 @@ class SPCR:
 
     Args:
         labels: int64 [n].
-        size: samples per batch, from 2 to n.
-        seed: seed of the draws.
+        size: Samples per batch, from 2 to n.
+        seed: Seed of the draws.
 
     Raises:
-        RecipeError: for a size out of range, and if no class has two samples.
+        RecipeError: If the size is out of range, or no class has two samples.
     """
 
     def __init__(self, labels: np.ndarray, size: int, seed: int) -> None:

@@ -39,19 +39,19 @@ class TrainedModel:
     """A trained model, or a finished run of a study.
 
     Attributes:
-        name: the model's name, or STUDY/ARM/RUN.
-        dim: numbers per embedding.
-        seed: the seed, None where it is not recorded.
-        selection: how its epoch was selected, in words.
-        settings: its resolved recipe except name, seed and sources; None where no recipe is recorded.
-        results: measurements, as in results.json.
-        recipe: of a study's run: the name of its recipe, unless its arm changes the recipe.
-        changes: of a study's run: the number of ways in which the whole study departs from its recipes.
-        curves: of a study's run: recall at 1 by epoch. None for a model.
-        changed: whether a model was trained by its recipe with changes (`--set`).
-        study: of a study's run: the study's name.
-        arm: of a study's run: its arm.
-        parts: of a study's run: measurements of other views than the whole embedding.
+        name: The model's name, or STUDY/ARM/RUN.
+        dim: Numbers per embedding.
+        seed: The seed, None where it is not recorded.
+        selection: How its epoch was selected, in words.
+        settings: Its resolved recipe except name, seed and sources; None where no recipe is recorded.
+        results: Measurements, as in results.json.
+        recipe: Of a study's run: the name of its recipe, unless its arm changes the recipe.
+        changes: Of a study's run: the number of ways in which the whole study departs from its recipes.
+        curves: Of a study's run: recall at 1 by epoch. None for a model.
+        changed: Whether a model was trained by its recipe with changes (`--set`).
+        study: Of a study's run: the study's name.
+        arm: Of a study's run: its arm.
+        parts: Of a study's run: measurements of other views than the whole embedding.
     """
 
     name: str
@@ -84,14 +84,14 @@ class MeasuredScore:
     """A score that was measured here.
 
     Attributes:
-        value: the mean over runs.
-        sd: the standard deviation over runs, None for a single run.
+        value: The mean over runs.
+        sd: The standard deviation over runs, None for a single run.
         interval: 95 %, None where it is not known.
         over: "seeds" (Student's t of the mean) or, of a single run, "classes" (the bootstrap of its results.json).
-        runs: names of the runs.
-        seeds: their seeds.
-        protocol: how the epoch was selected and the score measured.
-        models: the runs themselves.
+        runs: Names of the runs.
+        seeds: Their seeds.
+        protocol: How the epoch was selected and the score measured.
+        models: The runs themselves.
     """
 
     value: float
@@ -109,11 +109,11 @@ class Comparison:
     """A published score next to ours.
 
     Attributes:
-        table: the published table.
-        score: the published score.
+        table: The published table.
+        score: The published score.
         status: "measured"; "not measured" for a model without this metric; "not run" without a model; "no recipe" if
             neither a model nor a study of this project measures the same.
-        ours: our score if the status is "measured".
+        ours: Our score if the status is "measured".
     """
 
     table: PublishedTable
@@ -165,9 +165,9 @@ def compare_tables(
     """Compare each score of published tables with ours.
 
     Args:
-        tables: the published tables.
-        dataset: compare only scores on this data set.
-        runs: models and runs; by default all models that are trained here or shipped, and all studies run here.
+        tables: The published tables.
+        dataset: Compare only scores on this data set.
+        runs: Models and runs; by default all models that are trained here or shipped, and all studies run here.
     """
     models = find_runs() if runs is None else list(runs)
     return [
@@ -188,14 +188,14 @@ def own_scores(
     """Return the measured scores of models, by data set, metric and name. Runs of studies are left out.
 
     Args:
-        runs: models and runs.
-        names: only these models, each with the other seeds of its recipe.
-        dataset: only scores on this data set.
-        metrics: keys of results.json.
-        against: the model, or one of its seeds, from which differences are taken.
+        runs: Models and runs.
+        names: Only these models, each with the other seeds of its recipe.
+        dataset: Only scores on this data set.
+        metrics: Keys of results.json.
+        against: The model, or one of its seeds, from which differences are taken.
 
     Raises:
-        UsageError: no model has a given name.
+        UsageError: If no model has a given name.
     """
     groups = list(_seed_groups([run for run in runs if run.curves is None]))
     named = [_group_of(name, groups) for name in names]
@@ -216,13 +216,13 @@ def find_runs(folders: Iterable[Path] = ()) -> list[TrainedModel]:
     """Find every model that is trained here or shipped, and every finished run of a study.
 
     Args:
-        folders: folders of studies in addition to the one in `ZOO_HOME`.
+        folders: Folders of studies in addition to the one in `ZOO_HOME`.
 
     Returns:
         The models by name, then the runs.
 
     Raises:
-        UsageError: a folder does not exist.
+        UsageError: If a folder does not exist.
     """
     own = home() / "studies"
     models = [_read_model(model, model.folder) for model in list_models() if model.folder is not None]
@@ -235,7 +235,7 @@ def study_runs(folder: Path) -> list[TrainedModel]:
     A result that cannot be read is skipped.
 
     Raises:
-        UsageError: the folder does not exist.
+        UsageError: If the folder does not exist.
     """
     if not folder.is_dir():
         raise UsageError(

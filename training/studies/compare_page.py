@@ -61,8 +61,8 @@ def as_html(rows: Sequence[Comparison], shown: Sequence[Section] = ()) -> str:
     """Return the HTML page; text from files is escaped.
 
     Args:
-        rows: the comparisons.
-        shown: sections that come last, as those of `zoo.report.model`.
+        rows: The comparisons.
+        shown: Sections that come last, as those of `zoo.report.model`.
     """
     parts = [_table_section(group) for _, group in _by_table(rows)]
     runs = list({run.name: run for row in rows if row.ours for run in row.ours.models}.values())

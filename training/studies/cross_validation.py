@@ -47,7 +47,7 @@ def folds(classes: int, count: int = 4) -> list[np.ndarray]:
     4.1).
 
     Raises:
-        UsageError: a fold would have fewer than two classes, or leave fewer than two.
+        UsageError: If a fold would have fewer than two classes, or leave fewer than two.
     """
     if count < 2 or classes // count < 2:
         raise UsageError(
@@ -62,8 +62,8 @@ def hold_out(data: TrainingData, held_out: np.ndarray, labels: np.ndarray, pixel
     """Return training data with some classes held out for validation.
 
     Args:
-        data: the data of all training classes, n squares.
-        held_out: the class numbers to hold out.
+        data: The data of all training classes, n squares.
+        held_out: The class numbers to hold out.
         labels: int64 [n], the class number of each square.
         pixels: uint8 [n, crop, crop, c], the same images as networks take them.
     """
@@ -87,14 +87,14 @@ def cross_validate(recipe: Recipe, validation: CrossValidation, folder: Path, wo
     """Return the mean over folds of the best epoch's MAP@R on the fold. Finished folds are not repeated.
 
     Args:
-        recipe: the recipe of a trial.
-        validation: the folds.
-        folder: the trial's folder.
-        workplace: where to train.
+        recipe: The recipe of a trial.
+        validation: The folds.
+        folder: The trial's folder.
+        workplace: Where to train.
 
     Raises:
-        DivergedError: the values of the trial break its loss.
-        UsageError: the images differ from those of earlier folds.
+        DivergedError: If the values of the trial break its loss.
+        UsageError: If the images differ from those of earlier folds.
     """
     records = [_train_fold(recipe, validation, number, folder, workplace) for number in range(validation.folds)]
     return float(np.mean([record["map_at_r"] for record in records]))
@@ -106,18 +106,18 @@ def rerun(recipe: Recipe, validation: CrossValidation, folder: Path, workplace: 
     Queries and gallery are those of `zoo.evaluation.evaluate`.
 
     Args:
-        recipe: the best recipe, with the seed of the rerun.
-        validation: the folds.
-        folder: the rerun's folder.
-        workplace: where to train and test.
+        recipe: The best recipe, with the seed of the rerun.
+        validation: The folds.
+        folder: The rerun's folder.
+        workplace: Where to train and test.
 
     Returns:
         The result: "separated" is the mean of the models' scores, "concatenated" the scores of their joined embeddings
         of folds x dim numbers.
 
     Raises:
-        DivergedError: the values break the loss with this seed.
-        UsageError: the images or the test protocol differ from those of earlier results.
+        DivergedError: If the values break the loss with this seed.
+        UsageError: If the images or the test protocol differ from those of earlier results.
     """
     results, name = search_results(folder), result_name(folder)
     if name in results:

@@ -65,7 +65,7 @@ class Splits:
         """Return the pixels of a split, uint8 [n, crop, crop, c].
 
         Raises:
-            DatasetError: an image cannot be read; no score leaves one out.
+            DatasetError: If an image cannot be read; no score leaves one out.
         """
         key = name, split, preprocessing
         if key not in self.pixels:
@@ -96,11 +96,11 @@ def embed_splits(
     """Embed every split of a study once with every network, and join the views of several networks.
 
     Args:
-        networks: the networks of a run, several for an ensemble.
-        recipes: the recipe of each network.
-        study: the study, whose views are embedded.
-        splits: the images.
-        device: where to embed.
+        networks: The networks of a run, several for an ensemble.
+        recipes: The recipe of each network.
+        study: The study, whose views are embedded.
+        splits: The images.
+        device: Where to embed.
     """
     embeddings = {}
     for split in dict.fromkeys(split for split, _ in study.views):
@@ -121,17 +121,17 @@ def embed_views(
     """Embed images by every view in one pass through the trunk.
 
     Args:
-        network: the network.
-        recipe: its recipe.
+        network: The network.
+        recipe: Its recipe.
         pixels: uint8 [n, crop, crop, c].
         views: `EMBEDDING`, `FEATURES`, reduced features, `RANDOM_HEAD` or the name of a head.
-        device: where to embed.
+        device: Where to embed.
 
     Returns:
         Unit rows float32 [n, d] by view.
 
     Raises:
-        RecipeError: the network lacks a head.
+        RecipeError: If the network lacks a head.
     """
     functions = {view: _view_function(network, view, recipe.seed) for view in views}
     normalised = PixelNetwork(network, recipe.preprocessing).eval().to(device)
@@ -165,15 +165,15 @@ def factor_metrics(rows: np.ndarray, dataset: Dataset) -> dict[str, float]:
     """Return `factor_NAME` of each factor: how much embeddings tell about what varies within a class (glyphs).
 
     Args:
-        rows: unit rows [n, d].
-        dataset: the data set with its factors.
+        rows: Unit rows [n, d].
+        dataset: The data set with its factors.
 
     Returns:
         Of categorical factors the precision of the nearest neighbour of another class, of numeric factors the rank
         correlation with distances within a class (`zoo.evaluation.factors`).
 
     Raises:
-        DatasetError: the data set lacks a factor.
+        DatasetError: If the data set lacks a factor.
     """
     for name in (*CATEGORICAL_FACTORS, *NUMERIC_FACTORS):
         if name not in dataset.factors:

@@ -43,12 +43,12 @@ class Run:
     """One arm with one seed.
 
     Attributes:
-        arm: the arm.
-        seed: the seed.
-        selection: how the measured epoch is selected, a member of `SELECTIONS`.
-        recipes: the recipes that are trained; several for an ensemble.
-        folder: its checkpoints and logs while it runs, and its failure.
-        results: the results of the study.
+        arm: The arm.
+        seed: The seed.
+        selection: How the measured epoch is selected, a member of `SELECTIONS`.
+        recipes: The recipes that are trained; several for an ensemble.
+        folder: Its checkpoints and logs while it runs, and its failure.
+        results: The results of the study.
     """
 
     arm: Arm
@@ -94,16 +94,16 @@ class Plan:
     """A study on a data set, with the seeds 0 to seeds - 1.
 
     Attributes:
-        study: the study.
-        dataset: the data set.
-        seeds: the number of seeds.
-        selections: how measured epochs are selected, members of `SELECTIONS`.
-        settings: changes of the recipes of all arms, as KEY=VALUE.
-        data: the folder of the data set.
-        only: labels of the arms to run; empty for all.
+        study: The study.
+        dataset: The data set.
+        seeds: The number of seeds.
+        selections: How measured epochs are selected, members of `SELECTIONS`.
+        settings: Changes of the recipes of all arms, as KEY=VALUE.
+        data: The folder of the data set.
+        only: Labels of the arms to run; empty for all.
 
     Raises:
-        UsageError: a value is invalid, or the study lacks an arm.
+        UsageError: If a value is invalid, or the study lacks an arm.
     """
 
     study: Study
@@ -143,8 +143,8 @@ class Plan:
         """Return every run, seed by seed, so that paired runs finish together.
 
         Args:
-            folder: the study's folder.
-            results: the results in it, if they are open already.
+            folder: The study's folder.
+            results: The results in it, if they are open already.
         """
         results = Results(folder) if results is None else results
         return [
@@ -181,8 +181,8 @@ class RunSchedule:
         """Write plan.json, and return the schedule of everything that was ever requested in this folder.
 
         Raises:
-            TrainingError: if the folder holds another study, or one whose recipes have changed since.
-            UsageError: if the images are a folder that is not named.
+            TrainingError: If the folder holds another study, or one whose recipes have changed since.
+            UsageError: If the images are a folder that is not named.
         """
         plan = write_plan(self.plan, self.folder)
         return self if plan == self.plan else RunSchedule(plan, self.folder, self.results)
@@ -191,7 +191,7 @@ class RunSchedule:
         """Return the runs of the arms with these labels, or all.
 
         Raises:
-            UsageError: the study has no such arm.
+            UsageError: If the study has no such arm.
         """
         labels = list(only)
         _check_arms(labels, self.plan.study)
@@ -255,9 +255,9 @@ def write_plan(plan: Plan, folder: Path) -> Plan:
         The plan of everything that was ever requested in this folder.
 
     Raises:
-        TrainingError: the folder holds another study, or one whose recipes have changed since.
-        UsageError: the images are a folder that is not named.
-        DatasetError: the folder of images has no test classes.
+        TrainingError: If the folder holds another study, or one whose recipes have changed since.
+        UsageError: If the images are a folder that is not named.
+        DatasetError: If the folder of images has no test classes.
     """
     from training.api import provenance  # torch, which reading a study does not need
 
@@ -281,8 +281,8 @@ def read_plan(folder: Path) -> Plan:
     """Return the plan in a study's folder.
 
     Raises:
-        UsageError: the folder has no plan.
-        TrainingError: the plan is damaged, or its recipes have changed since.
+        UsageError: If the folder has no plan.
+        TrainingError: If the plan is damaged, or its recipes have changed since.
     """
     path = folder / PLAN_FILE
     if not path.is_file():
@@ -315,7 +315,7 @@ def read_record(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file of a study's or a search's folder.
 
     Raises:
-        TrainingError: the file cannot be read.
+        TrainingError: If the file cannot be read.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -330,8 +330,8 @@ def check_images(recipe: Recipe, root: str | Path | None) -> None:
     """Check that a recipe for a folder of images has a folder with training and test classes.
 
     Raises:
-        UsageError: the folder is not named.
-        DatasetError: it has no test classes.
+        UsageError: If the folder is not named.
+        DatasetError: If it has no test classes.
     """
     if recipe.data.dataset != "folder":
         return
@@ -344,12 +344,12 @@ def check_recipes(recipes: Mapping[str, Any], record: Mapping[str, Any], folder:
     """Check that recipes are those that plan.json or search.json records; runs of both would be mixed.
 
     Args:
-        recipes: arm or loss -> its recipes as JSON.
-        record: the content of the file.
-        folder: the folder of the study or the search.
+        recipes: Arm or loss -> its recipes as JSON.
+        record: The content of the file.
+        folder: The folder of the study or the search.
 
     Raises:
-        TrainingError: a recipe has changed (see `training.recipe.same_recipe`).
+        TrainingError: If a recipe has changed (see `training.recipe.same_recipe`).
     """
     recorded = record.get("recipes", {})
     for name, recipe in recipes.items():

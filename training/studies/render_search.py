@@ -53,8 +53,8 @@ def build_report(search: SearchPlan, folder: Path) -> list[LossReport]:
     """Return for each loss its trials, best values, validation score, and test scores of every rerun and on average.
 
     Args:
-        search: the search.
-        folder: its folder.
+        search: The search.
+        folder: Its folder.
     """
     report = []
     for loss, trials in load_trials(search, folder).items():
@@ -116,9 +116,9 @@ def as_markdown(search: SearchPlan, report: list[LossReport], folder: Path) -> s
     """Return the report in Markdown.
 
     Args:
-        search: the search.
-        report: as `build_report` returns it.
-        folder: the search's folder.
+        search: The search.
+        report: As `build_report` returns it.
+        folder: The search's folder.
     """
     differences = loss_differences(report)
     verdicts = [

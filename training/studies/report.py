@@ -69,15 +69,15 @@ class ScoreRow:
     """One arm by one measure.
 
     Attributes:
-        arm: the arm's label.
-        x: its place on the study's axis.
-        selection: how the measured epoch was selected.
-        measure: the measure.
-        value: the mean over seeds.
-        difference: to the baseline, over common seeds.
-        published: the paper's own number.
-        published_sd: its standard deviation over runs, if the paper gives one.
-        rank: highest rank and dimension of the embeddings, if the rank is lower and determines the measure.
+        arm: The arm's label.
+        x: Its place on the study's axis.
+        selection: How the measured epoch was selected.
+        measure: The measure.
+        value: The mean over seeds.
+        difference: To the baseline, over common seeds.
+        published: The paper's own number.
+        published_sd: Its standard deviation over runs, if the paper gives one.
+        rank: Highest rank and dimension of the embeddings, if the rank is lower and determines the measure.
     """
 
     arm: str
@@ -122,13 +122,13 @@ class TrendEstimate:
     """A trend over the measured arms, and its verdict.
 
     Attributes:
-        trend: the trend that the study claims.
-        selection: how the measured epochs were selected.
-        arms: the number of measured arms.
-        slope: by least squares, in units of the measure per unit of the axis, over the seeds that all arms have; None
+        trend: The trend that the study claims.
+        selection: How the measured epochs were selected.
+        arms: The number of measured arms.
+        slope: By least squares, in units of the measure per unit of the axis, over the seeds that all arms have; None
             for fewer than `MIN_ARMS` arms or a single place.
-        spearman: the rank correlation, over the same seeds.
-        left_out: the least and the greatest mean slope if any one arm is left out; None if too few arms remain.
+        spearman: The rank correlation, over the same seeds.
+        left_out: The least and the greatest mean slope if any one arm is left out; None if too few arms remain.
         verdict: `sided_verdict` of the slope, but undecided if leaving out one arm changes the slope's sign.
     """
 
@@ -146,24 +146,24 @@ class Report:
     """The evaluation of the finished runs of a plan.
 
     Attributes:
-        plan: the plan.
-        protocols: how the published numbers of its arms were measured.
-        values: selection -> measure -> the value of each run.
-        rows: the scores.
-        claims: the claims with their verdicts.
-        trends: the trends with their verdicts.
-        ranks: arms whose spectral decay is meaningless; they are in no correlation with it.
-        duplicates: groups of labels that stand for the same model.
-        selection_effects: differences between the two selections, if the study has both.
+        plan: The plan.
+        protocols: How the published numbers of its arms were measured.
+        values: Selection -> measure -> the value of each run.
+        rows: The scores.
+        claims: The claims with their verdicts.
+        trends: The trends with their verdicts.
+        ranks: Arms whose spectral decay is meaningless; they are in no correlation with it.
+        duplicates: Groups of labels that stand for the same model.
+        selection_effects: Differences between the two selections, if the study has both.
         provenance_note: a sentence if runs of the two selections were made under different conditions.
-        correlations: correlations between measures, and with the study's axis.
-        curves: validation scores by epoch, mean over seeds.
-        spectra: singular values, mean over seeds.
-        missing: titles of runs without a result.
-        failures: title -> message.
-        made_with: every device, hardware, set of versions and commit of the runs.
-        dates: when the first and the last run ended.
-        seconds: training time of all runs.
+        correlations: Correlations between measures, and with the study's axis.
+        curves: Validation scores by epoch, mean over seeds.
+        spectra: Singular values, mean over seeds.
+        missing: Titles of runs without a result.
+        failures: Title -> message.
+        made_with: Every device, hardware, set of versions and commit of the runs.
+        dates: When the first and the last run ended.
+        seconds: Training time of all runs.
     """
 
     plan: Plan
@@ -190,9 +190,9 @@ def build_report(plan: Plan, folder: Path, runs: Sequence[Run] | None = None) ->
     """Evaluate the finished runs in the folder of a study.
 
     Args:
-        plan: the plan.
-        folder: the study's folder.
-        runs: the plan's runs, if they are known already.
+        plan: The plan.
+        folder: The study's folder.
+        runs: The plan's runs, if they are known already.
     """
     runs = plan.runs(folder) if runs is None else runs
     finished = [run for run in runs if run.finished]
@@ -270,8 +270,8 @@ def duplicate_arms(runs: Sequence[Run], results: Sequence[Result]) -> list[list[
     """Return groups of arms that are the same model: equal losses and scores, to the last digit, in every run.
 
     Args:
-        runs: finished runs.
-        results: the result of each run.
+        runs: Finished runs.
+        results: The result of each run.
     """
     records: dict[str, list[tuple[int, str, str]]] = {}
     for run, result in zip(runs, results, strict=True):
@@ -343,10 +343,10 @@ def correlate_measures(
     """Return the correlations over all runs.
 
     Args:
-        plan: the plan.
-        selection: how the measured epochs were selected.
-        by_measure: the values of each measure.
-        ranks: arms that are left out of correlations with spectral decay.
+        plan: The plan.
+        selection: How the measured epochs were selected.
+        by_measure: The values of each measure.
+        ranks: Arms that are left out of correlations with spectral decay.
 
     Returns:
         The correlations of the study's axis with every measure over the runs of each recipe, unless the study has
@@ -391,8 +391,8 @@ def selection_effects(plan: Plan, values: Mapping[str, Mapping[Measure, Values]]
     """Return how selecting the epoch by validation changes each measure of each arm with runs of both selections.
 
     Args:
-        plan: the plan.
-        values: selection -> measure -> the value of each run.
+        plan: The plan.
+        values: Selection -> measure -> the value of each run.
     """
     last, validation = SELECTIONS
     if not {last, validation} <= values.keys():
@@ -427,8 +427,8 @@ def slopes_of(places: Mapping[str, float], values: Values) -> list[float]:
     """Return the least-squares slope of each seed that all arms have.
 
     Args:
-        places: label -> place on the axis.
-        values: the values of a measure.
+        places: Label -> place on the axis.
+        values: The values of a measure.
 
     Returns:
         Nothing for fewer than `MIN_ARMS` arms or a single place.

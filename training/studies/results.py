@@ -75,7 +75,7 @@ def value_of(result: Mapping[str, Any], measure: Measure) -> float:
     """Return the value of a measure in a run's result.
 
     Raises:
-        TrainingError: the run did not measure it.
+        TrainingError: If the run did not measure it.
     """
     for evaluation in result["evaluations"]:
         if _contains(evaluation, measure):

@@ -57,10 +57,10 @@ class Tally:
     """The outcome of every run.
 
     Attributes:
-        done: runs that were performed now.
-        before: runs that had finished earlier.
-        elsewhere: runs that other processes hold, or finished meanwhile.
-        failed: runs that failed, with the error.
+        done: Runs that were performed now.
+        before: Runs that had finished earlier.
+        elsewhere: Runs that other processes hold, or finished meanwhile.
+        failed: Runs that failed, with the error.
     """
 
     done: list[Run] = field(default_factory=list)
@@ -94,15 +94,15 @@ def prepare_workplaces(
     """Return a workplace for each schedule; schedules that read the same data share one.
 
     Args:
-        schedules: the studies to run.
-        root: the folder of the data set (default: the plan's).
-        device: cpu, cuda or cuda:N (default: cuda where available).
-        only: labels of the arms to run (default: all).
-        others: folders of studies whose finished runs will be adopted.
+        schedules: The studies to run.
+        root: The folder of the data set (default: the plan's).
+        device: Cpu, cuda or cuda:N (default: cuda where available).
+        only: Labels of the arms to run (default: all).
+        others: Folders of studies whose finished runs will be adopted.
 
     Raises:
-        DatasetError: if runs are left to do and their images are unavailable; before any folder is made.
-        UsageError: if an arm is unknown, the images are a folder that is not named, or one of `others` has no results.
+        DatasetError: If runs are left to do and their images are unavailable; before any folder is made.
+        UsageError: If an arm is unknown, the images are a folder that is not named, or one of `others` has no results.
     """
     keep_freed_memory()
     chosen_device = choose_device(device)
@@ -130,15 +130,15 @@ def run_schedule(
     """Adopt finished runs of other studies, then perform the runs that are left.
 
     Args:
-        schedule: the study, begun (`RunSchedule.begin`).
-        workplace: where to train and measure.
-        only: labels of the arms to run (default: all).
-        others: folders of studies whose finished runs are adopted.
-        say: receives one line per adopted study and per run.
+        schedule: The study, begun (`RunSchedule.begin`).
+        workplace: Where to train and measure.
+        only: Labels of the arms to run (default: all).
+        others: Folders of studies whose finished runs are adopted.
+        say: Receives one line per adopted study and per run.
 
     Raises:
-        UsageError: if an arm is unknown or one of `others` has no finished runs.
-        TrainingError: if an adopted run comes from other images than those of this study.
+        UsageError: If an arm is unknown or one of `others` has no finished runs.
+        TrainingError: If an adopted run comes from other images than those of this study.
     """
     runs = schedule.select(only)
     for other in others:
@@ -184,8 +184,8 @@ def perform_run(run: Run, schedule: RunSchedule, workplace: Workplace) -> Result
     The test split is read when training has ended.
 
     Raises:
-        ZooError: the run failed, or its images differ from those of the finished runs. The failure is also written to
-            the run's folder.
+        ZooError: If the run failed, or its images differ from those of the finished runs. The failure is also written
+            to the run's folder.
     """
     started = time.perf_counter()
     try:
@@ -218,7 +218,7 @@ def adoptable_recipes(study: Study, others: Iterable[Path]) -> set[tuple[str, ..
     """Return the recipes' digests of the runs that `adopt_results` can adopt for the study.
 
     Raises:
-        UsageError: one of the folders `others` has no finished run.
+        UsageError: If one of the folders `others` has no finished run.
     """
     results = [result for other in others for result in _finished_results(other).values()]
     return {tuple(result["recipes"]) for result in results if covers_study(study, result)}
@@ -232,7 +232,7 @@ def adopt_results(schedule: RunSchedule, runs: Iterable[Run], other: Path) -> in
 
     Raises:
         UsageError: `other` has no finished run.
-        TrainingError: a result comes from other images than the finished runs of this study.
+        TrainingError: If a result comes from other images than the finished runs of this study.
     """
     known = {tuple(result["recipes"]): (name, result) for name, result in _finished_results(other).items()}
     adopted = 0

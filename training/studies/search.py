@@ -39,19 +39,19 @@ class SearchPlan:
     """A search of the values of losses.
 
     Attributes:
-        losses: names of search spaces.
-        dataset: the data set.
-        trials: the number of trials of each loss.
-        reruns: the number of tested reruns of each loss's best trial.
-        folds: the number of folds of the training classes.
-        patience: the number of epochs without a better one after which a model's training ends.
-        seed: the seed of all trials; reruns have the seeds after it.
-        settings: changes of all recipes, as KEY=VALUE.
-        data: the folder of the data set.
+        losses: Names of search spaces.
+        dataset: The data set.
+        trials: The number of trials of each loss.
+        reruns: The number of tested reruns of each loss's best trial.
+        folds: The number of folds of the training classes.
+        patience: The number of epochs without a better one after which a model's training ends.
+        seed: The seed of all trials; reruns have the seeds after it.
+        settings: Changes of all recipes, as KEY=VALUE.
+        data: The folder of the data set.
 
     Raises:
-        UsageError: a number or a loss is invalid.
-        RecipeError: a setting is invalid, or the recipe is not a single model of at least one epoch.
+        UsageError: If a number or a loss is invalid.
+        RecipeError: If a setting is invalid, or the recipe is not a single model of at least one epoch.
     """
 
     losses: tuple[str, ...]
@@ -113,9 +113,9 @@ def write_search(plan: SearchPlan, folder: Path) -> SearchPlan:
         The plan with all trials and reruns that were ever requested in this folder.
 
     Raises:
-        TrainingError: the folder holds another search, or one whose recipes have changed since.
-        UsageError: the images are a folder that is not named.
-        DatasetError: the folder of images has no test classes.
+        TrainingError: If the folder holds another search, or one whose recipes have changed since.
+        UsageError: If the images are a folder that is not named.
+        DatasetError: If the folder of images has no test classes.
     """
     check_images(plan.first, plan.data)
     folder.mkdir(parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ def read_search(folder: Path) -> SearchPlan:
     """Return the plan in a search's folder.
 
     Raises:
-        TrainingError: the plan is damaged, or its recipes have changed since.
+        TrainingError: If the plan is damaged, or its recipes have changed since.
     """
     path = folder / SEARCH_FILE
     record = read_record(path)
@@ -155,10 +155,10 @@ def run_search(plan: SearchPlan, folder: Path, workplace: Workplace, say: Callab
     """Perform all remaining trials of all losses, then the reruns of each loss's best trial.
 
     Args:
-        plan: the search.
-        folder: its folder.
-        workplace: where to train and test.
-        say: receives one line per trial and per rerun.
+        plan: The search.
+        folder: Its folder.
+        workplace: Where to train and test.
+        say: Receives one line per trial and per rerun.
 
     Returns:
         The number of reruns that failed, or had no values to test.

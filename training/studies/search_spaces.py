@@ -27,12 +27,12 @@ class Parameter:
     """A setting that is searched.
 
     Attributes:
-        key: the setting, as in KEY=VALUE.
-        low: the lower bound.
-        high: the upper bound.
-        log: whether values are drawn uniformly in their logarithm.
-        whole: whether values are whole numbers.
-        convention: the conversion from Reality's value, a key of `CONVENTIONS`.
+        key: The setting, as in KEY=VALUE.
+        low: The lower bound.
+        high: The upper bound.
+        log: Whether values are drawn uniformly in their logarithm.
+        whole: Whether values are whole numbers.
+        convention: The conversion from Reality's value, a key of `CONVENTIONS`.
     """
 
     key: str
@@ -53,11 +53,11 @@ class Space:
     """The search space of a loss.
 
     Attributes:
-        name: the name of the loss in Reality.
-        small: the method whose recipe is searched on small data sets; those of the papers have recipes of their own.
-        parameters: the settings that are searched.
-        settings: fixed settings on small data sets.
-        per_class: samples per class in a batch of 32 on small data sets (1 with proxies).
+        name: The name of the loss in Reality.
+        small: The method whose recipe is searched on small data sets; those of the papers have recipes of their own.
+        parameters: The settings that are searched.
+        settings: Fixed settings on small data sets.
+        per_class: Samples per class in a batch of 32 on small data sets (1 with proxies).
     """
 
     name: str
@@ -159,7 +159,7 @@ def find_space(name: str) -> Space:
     """Return the space of a loss.
 
     Raises:
-        UsageError: the loss is unknown; with the nearest names.
+        UsageError: If the loss is unknown; with the nearest names.
     """
     if name not in SPACES:
         raise UsageError(

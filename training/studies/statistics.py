@@ -88,8 +88,8 @@ def judge_claim(claim: Claim, difference: Summary | None) -> str:
     """Return the verdict of a difference on a claim.
 
     Args:
-        claim: the claim.
-        difference: the arm `better` minus the arm `than`.
+        claim: The claim.
+        difference: The arm `better` minus the arm `than`.
 
     Returns:
         `HOLDS` if the whole interval is on the claimed side of 0, or inside +-`within`; `FAILS` if all of it is on the

@@ -67,11 +67,11 @@ class Measure:
 
     Attributes:
         metric: a metric of `zoo.evaluation` or of `training.studies.measure`.
-        split: train or test.
-        view: the measured part of the network, see `training.studies.measure.embed_views`.
+        split: Train or test.
+        view: The measured part of the network, see `training.studies.measure.embed_views`.
 
     Raises:
-        RecipeError: the metric or the split is unknown.
+        RecipeError: If the metric or the split is unknown.
     """
 
     metric: str
@@ -118,13 +118,13 @@ class Arm:
     (`zoo.models.published`).
 
     Attributes:
-        label: its name in the study.
+        label: Its name in the study.
         recipe: a recipe's name, with $dataset and $backbone.
-        settings: changes as `zoo train --set` takes them, with $dataset, $backbone, $dim (of the recipe's embedding)
+        settings: Changes as `zoo train --set` takes them, with $dataset, $backbone, $dim (of the recipe's embedding)
             and $batch (112 on the data sets of the papers; 96 on small ones, which may have only 50 classes).
-        x: its place on the study's axis.
-        backbone: the $backbone on the data sets of the papers; on small ones it is conv4.
-        copies: the number of models with different seeds whose embeddings are joined.
+        x: Its place on the study's axis.
+        backbone: The $backbone on the data sets of the papers; on small ones it is conv4.
+        copies: The number of models with different seeds whose embeddings are joined.
     """
 
     label: str
@@ -140,12 +140,12 @@ class Claim:
     """A claim that one arm has more of a measure than another.
 
     Attributes:
-        text: the claim in words.
-        better: the arm that has more.
-        than: the arm that has less; by default the baseline.
-        measure: the measure.
-        lower: whether `better` has less instead.
-        within: instead, the largest difference between both.
+        text: The claim in words.
+        better: The arm that has more.
+        than: The arm that has less; by default the baseline.
+        measure: The measure.
+        lower: Whether `better` has less instead.
+        within: Instead, the largest difference between both.
     """
 
     text: str
@@ -171,24 +171,24 @@ class Study:
 
     Attributes:
         name: PAPER/NAME.
-        title: the subject.
-        source: section, table or figure of a paper.
-        arms: the arms.
-        measures: everything that is measured.
-        claims: claims about pairs of arms.
-        baseline: the arm that others are compared with; by default the first.
-        seeds: the default number of seeds.
-        x: the meaning of the arms' x.
-        trends: claims about the arms along x.
-        correlate: whether the measures are correlated over all runs.
-        spectrum: whether the singular values of the measured splits are kept.
-        datasets: the only data sets that the study can be run on; empty for any that has the recipes.
-        elsewhere: why there are no others, and which study is run there.
-        note: facts that a reader of the results must know.
-        selections: how measured epochs are selected by default, members of `SELECTIONS`.
+        title: The subject.
+        source: Section, table or figure of a paper.
+        arms: The arms.
+        measures: Everything that is measured.
+        claims: Claims about pairs of arms.
+        baseline: The arm that others are compared with; by default the first.
+        seeds: The default number of seeds.
+        x: The meaning of the arms' x.
+        trends: Claims about the arms along x.
+        correlate: Whether the measures are correlated over all runs.
+        spectrum: Whether the singular values of the measured splits are kept.
+        datasets: The only data sets that the study can be run on; empty for any that has the recipes.
+        elsewhere: Why there are no others, and which study is run there.
+        note: Facts that a reader of the results must know.
+        selections: How measured epochs are selected by default, members of `SELECTIONS`.
 
     Raises:
-        RecipeError: the study contradicts itself.
+        RecipeError: If the study contradicts itself.
     """
 
     name: str
@@ -292,16 +292,16 @@ def resolve_recipes(
     """Return the recipes of a run: one, or those of an ensemble's members.
 
     Args:
-        study: the study.
-        arm: its arm.
-        dataset: the data set; if it has no recipes of its own, those of its substitute are used.
-        seed: the seed of the run. Members of an ensemble have successive seeds, as with `zoo train --seed`.
-        selection: how the measured epoch is selected, a member of `SELECTIONS`.
-        settings: changes that follow those of the arm.
+        study: The study.
+        arm: Its arm.
+        dataset: The data set; if it has no recipes of its own, those of its substitute are used.
+        seed: The seed of the run. Members of an ensemble have successive seeds, as with `zoo train --seed`.
+        selection: How the measured epoch is selected, a member of `SELECTIONS`.
+        settings: Changes that follow those of the arm.
 
     Raises:
-        UsageError: the study cannot be run on the data set.
-        RecipeError: there is no such recipe, or it does not take the settings.
+        UsageError: If the study cannot be run on the data set.
+        RecipeError: If there is no such recipe, or it does not take the settings.
     """
     if not supports(study, dataset):
         known = f"the study {study.name} can be run on {', '.join(study.datasets)}, not on {dataset}."
@@ -331,8 +331,8 @@ def backbone_settings(short: str, dim: int) -> tuple[str, ...]:
     """Return the settings that replace a recipe's backbone and preprocessing by those of a backbone of the papers.
 
     Args:
-        short: the short name of the backbone, such as r50.
-        dim: the dimension of the embedding.
+        short: The short name of the backbone, such as r50.
+        dim: The dimension of the embedding.
     """
     chosen, shown = backbone(short), preprocessing(short)
     return (

@@ -119,7 +119,7 @@ def _check_not_shipped(folder: Path) -> None:
     """Refuse to write scores into a model of the installed package.
 
     Raises:
-        UsageError: The model is shipped (code "shipped-model").
+        UsageError: If the model is shipped (code "shipped-model").
     """
     from zoo import paths
     from zoo.errors import UsageError

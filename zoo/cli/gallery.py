@@ -90,7 +90,7 @@ def _image_files(images: list[Path], label: str | None, metadata_text: str) -> l
     """Return the images with their label and metadata.
 
     Raises:
-        UsageError: One error for everything that is wrong with the metadata and the file names.
+        UsageError: If the metadata or file names are wrong; one error for all of them.
     """
     from serving.gallery.image_files import named_images
 

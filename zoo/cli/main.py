@@ -216,7 +216,7 @@ def _check_values(command: TyperCommand, arguments: Sequence[str]) -> None:
     """Refuse an option that another option follows, as in `--data --json`, where the parser would take it as the value.
 
     Raises:
-        UsageError: A value begins with "-", is not a number and does not come after "=" (code "no-value").
+        UsageError: If a value begins with "-", is not a number and does not come after "=" (code "no-value").
     """
     options = {
         name: parameter.opts[-1]
@@ -278,7 +278,7 @@ def run(arguments: list[str]) -> int:
         arguments: The words after `zoo`.
 
     Raises:
-        ZooError: The command failed, or the arguments are wrong (`UsageError` with the code "command-line").
+        ZooError: If the command failed, or the arguments are wrong (`UsageError` with the code "command-line").
     """
     root = typer.main.get_command(_app)
     if "_ZOO_COMPLETE" in os.environ:  # the shell asks for completions

@@ -98,7 +98,7 @@ def check_number(option: str, value: float, least: int = 0) -> None:
     """Refuse a number below the least one.
 
     Raises:
-        UsageError: The value is too small (code "bad-number").
+        UsageError: If the value is too small (code "bad-number").
     """
     if value < least:
         raise UsageError(f"{option} must be {least} or more, not {value}.", code="bad-number")
@@ -113,7 +113,7 @@ def numbers(values: Iterable[str] | None) -> list[int]:
     """Return the whole numbers of an option that is repeatable and takes lists with commas.
 
     Raises:
-        typer.BadParameter: A part is not a whole number.
+        typer.BadParameter: If a part is not a whole number.
     """
     try:
         return [int(word) for word in words(values)]
@@ -126,7 +126,7 @@ def json_object(text: str, option: str, example: str) -> dict[str, Any]:
     """Return the JSON object that an option's text holds.
 
     Raises:
-        UsageError: The text is not a JSON object; the message names the option and shows the example.
+        UsageError: If the text is not a JSON object; the message names the option and shows the example.
     """
     try:
         value = json.loads(text)
@@ -145,7 +145,7 @@ def metadata_filter(where: str | None) -> dict[str, Any]:
     """Return the object of --where; its contents are not checked.
 
     Raises:
-        UsageError: It is not a JSON object.
+        UsageError: If it is not a JSON object.
     """
     return {} if where is None else json_object(where, "--where", WHERE_EXAMPLE)
 
@@ -154,7 +154,7 @@ def item_filter(labels: list[str] | None, where: str | None) -> Filter:
     """Return the filter of --label and --where.
 
     Raises:
-        UsageError: --where is not a filter.
+        UsageError: If --where is not a filter.
     """
     from serving.gallery.filters import Filter
 
@@ -205,7 +205,7 @@ def model_name(given: str | None, source: str = "", ending: str = "") -> str:
     """Return the name of a model made from another: the given one, else the source's last part with an ending.
 
     Raises:
-        UsageError: The name holds other characters than lower-case letters, digits, '.', '_' and '-' (code
+        UsageError: If the name holds other characters than lower-case letters, digits, '.', '_' and '-' (code
             "model-name").
     """
     from zoo.models.card import MODEL_NAME

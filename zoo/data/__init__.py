@@ -52,7 +52,7 @@ def load_dataset(name: str, split: str = "test", data: str | Path | None = None)
             itself, or a table of it (CSV, see `zoo.data.table`).
 
     Raises:
-        DatasetError: The name or split is unknown, or the data is missing or not as published.
+        DatasetError: If the name or split is unknown, or the data is missing or not as published.
     """
     check_dataset(name, split, data)
     return DATASETS[name](split, data)

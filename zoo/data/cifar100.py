@@ -64,7 +64,7 @@ def load(
         md5: Expected hash of the archive.
 
     Raises:
-        DatasetError: No source exists, or it is damaged or not the expected one.
+        DatasetError: If no source exists, or it is damaged or not the expected one.
     """
     path = _find(data)
     if path.name == FILE:
@@ -152,7 +152,7 @@ def read_official_archive(path: Path, md5: str = MD5) -> tuple[np.ndarray, np.nd
         The images, uint8 [n, 32, 32, 3], their fine labels, int64 [n], and the names of the labels.
 
     Raises:
-        DatasetError: The archive is not the published one, a file is missing, or the records are cut off or have a
+        DatasetError: If the archive is not the published one, a file is missing, or the records are cut off or have a
             label without a name.
     """
     records, text = _read_members(path, md5)

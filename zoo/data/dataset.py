@@ -73,7 +73,7 @@ def subset(dataset: Dataset, kept: np.ndarray, split: str = "train") -> Dataset:
     """Return the rows where `kept` (bool [n]) is true, in their order, with the classes that these rows have.
 
     Raises:
-        DatasetError: No row is kept.
+        DatasetError: If no row is kept.
     """
     rows = np.flatnonzero(kept).tolist()
     codes, labels = np.unique(dataset.labels[rows], return_inverse=True)
@@ -94,7 +94,7 @@ def export_folder(dataset: Dataset, directory: str | Path) -> Path:
     `zoo index` and the data set `folder` read the result. It is written whole or not at all.
 
     Raises:
-        DatasetError: The directory exists and is not empty.
+        DatasetError: If the directory exists and is not empty.
     """
     target = Path(directory).expanduser()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):

@@ -101,7 +101,7 @@ def decode_batches(
         uint8 [n, crop, crop, channels]; n is smaller than `batch_size` in the last batch and if images are left out.
 
     Raises:
-        ImageError: The first image that cannot be read, unless `unreadable` is given.
+        ImageError: If an image cannot be read and `unreadable` is not given; for the first one.
     """
     decoded = enumerate(decode_in_threads(lambda image: to_pixels(image, preprocessing), images, batch_size + 1))
     while batch := list(islice(decoded, batch_size)):
@@ -124,7 +124,7 @@ def readable_subset(dataset: Dataset, progress: bool = False) -> tuple[Dataset, 
     """Return the data set without unreadable images, and the errors of these by their source.
 
     Raises:
-        ImageError: None of the images can be decoded.
+        ImageError: If none of the images can be decoded.
     """
     unreadable = unreadable_images(dataset, progress)
     if not unreadable:
@@ -198,7 +198,7 @@ def decode(dataset: Dataset, rows: np.ndarray, squares: Squares, title: str, pro
         progress: Whether to show the bar.
 
     Raises:
-        DatasetError: The first image that cannot be decoded, unless `squares.skip`.
+        DatasetError: If an image cannot be decoded and `squares.skip` is false; for the first one.
     """
     if not all(isinstance(dataset.images[row], Path) for row in rows[:1]):
         pixels = np.empty((len(rows), *squares.preprocessing.shape), np.uint8)

@@ -58,7 +58,7 @@ def fetch(
         progress: Whether to show a progress bar on a terminal.
 
     Raises:
-        DatasetError: The download failed, the file is not the published one, or the folder cannot be written.
+        DatasetError: If the download failed, the file is not the published one, or the folder cannot be written.
     """
     target = folder / file.name
     with _lock(folder / f".{file.name}.lock"):
@@ -131,8 +131,8 @@ def _start_of(response: HTTPResponse, have: int, file: PublishedFile) -> int:
     """Return the position in the file at which the body begins: `have` if the server resumes, else 0.
 
     Raises:
-        DatasetError: The server's file has another size. Two different files are never joined into one.
-        InterruptedTransferError: The server sent another range.
+        DatasetError: If the server's file has another size. Two different files are never joined into one.
+        InterruptedTransferError: If the server sent another range.
     """
     if response.status == 206:
         span, _, total = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("/")

@@ -28,7 +28,7 @@ def load(split: str, data: str | Path | None = None) -> Dataset:
         data: The folder, or a table (CSV) as `zoo.data.table` describes.
 
     Raises:
-        DatasetError: The folder is missing, empty or unreadable, an image has no class, or there is a single class.
+        DatasetError: If the folder is missing, empty or unreadable, an image has no class, or there is a single class.
     """
     if data is None:
         raise DatasetError(
@@ -80,8 +80,8 @@ def list_unlabelled(path: str | Path) -> list[Path]:
     """Return every image under a folder, or the training images of a table; labels are not needed.
 
     Raises:
-        DatasetError: There are no images, or the folder is missing or unreadable.
-        UsageError: The table is malformed.
+        DatasetError: If there are no images, or the folder is missing or unreadable.
+        UsageError: If the table is malformed.
     """
     images = table.training_images(path) if table.is_table(path) else list_images(path)
     if not images:
@@ -95,7 +95,7 @@ def list_images(root: str | Path) -> list[Path]:
     Links to folders are followed, except those that lead back to a folder above them. Without images the list is empty.
 
     Raises:
-        DatasetError: The folder is missing or unreadable.
+        DatasetError: If the folder is missing or unreadable.
     """
     return list_files(root)[0]
 
@@ -208,8 +208,8 @@ def read_training_folder(path: str | Path, progress: bool = False) -> TrainingFo
     """Read a folder with one subfolder per class, or a table (`zoo.data.table`), and decode each image once.
 
     Raises:
-        DatasetError: No image can be read, or fewer than four classes have two or more readable images.
-        UsageError: The folder or table is split into train and test already, or the table is malformed.
+        DatasetError: If no image can be read, or fewer than four classes have two or more readable images.
+        UsageError: If the folder or table is split into train and test already, or the table is malformed.
     """
     root = expand(path)
     if has_splits(root):
@@ -254,7 +254,7 @@ def split_classes(dataset: Dataset, share: float = 0.3, seed: int = 0) -> ClassS
         seed: Seed of the draw.
 
     Raises:
-        UsageError: The share is not between 0 and 1.
+        UsageError: If the share is not between 0 and 1.
     """
     check_share(share)
     classes = len(dataset.classes)

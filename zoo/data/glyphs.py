@@ -60,8 +60,8 @@ def load(
         size: Side of a picture in pixels.
 
     Raises:
-        MissingDependencyError: matplotlib is not installed.
-        DatasetError: Its fonts differ from those of the published data set.
+        MissingDependencyError: If matplotlib is not installed.
+        DatasetError: If its fonts differ from those of the published data set.
     """
     check_fonts(alphabet()["fonts"])
     classes = characters(split)

@@ -65,8 +65,8 @@ def open_image(source: ImageLike, limits: Limits = DEFAULT_LIMITS, draft: int | 
             its pixels may differ a little from those of its path.
 
     Raises:
-        ImageTooLargeError: The image has more bytes or pixels than allowed.
-        ImageError: It is missing, in an unknown format, damaged or costly. Bad input never raises anything else.
+        ImageTooLargeError: If the image has more bytes or pixels than allowed.
+        ImageError: If it is missing, in an unknown format, damaged or costly. Bad input never raises anything else.
     """
     if isinstance(source, np.ndarray):
         return _from_array(source, limits)

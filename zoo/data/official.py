@@ -59,7 +59,7 @@ class OfficialDataset:
             data: The only folder to look in, None for `ZOO_DATA` and the download cache.
 
         Raises:
-            DatasetError: There is no such folder.
+            DatasetError: If there is no such folder.
         """
         roots = data_roots(data)
         for root in roots:
@@ -141,7 +141,7 @@ def read_rows(
         header: Number of lines to skip.
 
     Raises:
-        DatasetError: The file is missing or unreadable, or a line is malformed.
+        DatasetError: If the file is missing or unreadable, or a line is malformed.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -183,7 +183,7 @@ def listed_dataset(
         factors: Factors of the data set.
 
     Raises:
-        DatasetError: A name leads out of the folder or is listed twice, the counts differ, or a file is missing.
+        DatasetError: If a name leads out of the folder or is listed twice, the counts differ, or a file is missing.
     """
     _check_names(source, listing)
     source.check_counts(listing.path, split, listing.counts, expected)

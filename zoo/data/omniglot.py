@@ -78,7 +78,7 @@ def load(split: str, data: str | Path | None = None, base_url: str = BASE_URL) -
         base_url: The address of the folder to download from.
 
     Raises:
-        DatasetError: The data is missing, incomplete or not as published, or the download failed.
+        DatasetError: If the data is missing, incomplete or not as published, or the download failed.
     """
     source = SOURCES[split]
     images = _read(source, data, base_url)

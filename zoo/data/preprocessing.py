@@ -87,7 +87,7 @@ def to_pixels(source: ImageLike, preprocessing: Preprocessing, limits: Limits | 
         uint8 [crop, crop, channels].
 
     Raises:
-        ImageError: The image cannot be decoded.
+        ImageError: If the image cannot be decoded.
     """
     from zoo.data.images import DEFAULT_LIMITS, open_image
 

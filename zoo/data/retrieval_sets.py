@@ -42,7 +42,7 @@ def load_cub(split: str, data: str | Path | None = None, expected: Mapping[str, 
         expected: Published counts of each split.
 
     Raises:
-        DatasetError: The data set is missing, incomplete or not as published.
+        DatasetError: If the data set is missing, incomplete or not as published.
     """
     root = CUB_SOURCE.find(data)
     path = root / "images.txt"
@@ -108,8 +108,8 @@ def load_cars(split: str, data: str | Path | None = None, expected: Mapping[str,
         expected: Published counts of each split.
 
     Raises:
-        DatasetError: The data set is missing, incomplete or not as published.
-        MissingDependencyError: SciPy is not installed.
+        DatasetError: If the data set is missing, incomplete or not as published.
+        MissingDependencyError: If SciPy is not installed.
     """
     root = CARS_SOURCE.find(data)
     two_folders = (root / "devkit").is_dir() and not (root / "car_ims").is_dir()
@@ -197,7 +197,7 @@ def load_sop(split: str, data: str | Path | None = None, expected: Mapping[str, 
         expected: Published counts of each split.
 
     Raises:
-        DatasetError: The data set is missing, incomplete or not as published.
+        DatasetError: If the data set is missing, incomplete or not as published.
     """
     root = SOP_SOURCE.find(data)
     path = root / f"Ebay_{split}.txt"
@@ -242,7 +242,7 @@ def load_inshop(
         expected: Published counts of each split, of the queries and of the gallery.
 
     Raises:
-        DatasetError: The data set is missing, incomplete or not as published.
+        DatasetError: If the data set is missing, incomplete or not as published.
     """
     root = INSHOP_SOURCE.find(data)
     path = next(

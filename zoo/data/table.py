@@ -76,8 +76,8 @@ def load(split: str, path: str | Path) -> Dataset:
         path: The table.
 
     Raises:
-        DatasetError: The table is missing, empty or has a single class.
-        UsageError: The file is not a table, a column or a cell is missing, or an image is listed twice.
+        DatasetError: If the table is missing, empty or has a single class.
+        UsageError: If the file is not a table, a column or a cell is missing, or an image is listed twice.
     """
     path = expand(path)
     dataset = _split_dataset(path, read_image_rows(path, labelled=True), split)
@@ -99,8 +99,8 @@ def training_images(path: str | Path) -> list[Path]:
     """Return the images that a table lists, without those of the test split; labels are not needed.
 
     Raises:
-        DatasetError: The table is missing or empty.
-        UsageError: The file is not a table, or a column or a cell is missing or wrong.
+        DatasetError: If the table is missing or empty.
+        UsageError: If the file is not a table, or a column or a cell is missing or wrong.
     """
     path = expand(path)
     rows = read_image_rows(path)
@@ -138,8 +138,8 @@ def read_image_rows(path: str | Path, labelled: bool = False) -> list[Row]:
         labelled: Whether every row needs a label.
 
     Raises:
-        DatasetError: The table is missing or empty.
-        UsageError: The file is not a table, or a column or a cell is missing or wrong.
+        DatasetError: If the table is missing or empty.
+        UsageError: If the file is not a table, or a column or a cell is missing or wrong.
     """
     path = expand(path)
     if not path.is_file():
@@ -163,10 +163,10 @@ def _csv_rows(path: Path) -> Iterator[tuple[list[str], Iterator[tuple[int, dict[
     """Open a CSV file and yield its header and an iterator over (line number, row).
 
     Raises:
-        UsageError: A row has more cells than the header, perhaps because a comma cut a label.
-        OSError: The file cannot be read.
-        UnicodeDecodeError: It is not UTF-8.
-        csv.Error: It is not CSV.
+        UsageError: If a row has more cells than the header, perhaps because a comma cut a label.
+        OSError: If the file cannot be read.
+        UnicodeDecodeError: If it is not UTF-8.
+        csv.Error: If it is not CSV.
     """
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file, strict=True)
@@ -247,7 +247,7 @@ def read_label_file(path: Path) -> LabelFile:
     numbers if all its cells are written as numbers (00123 is not), booleans if all are true or false, else strings.
 
     Raises:
-        UsageError: The file cannot be read or is malformed; the message names the line.
+        UsageError: If the file cannot be read or is malformed; the message names the line.
     """
     return _read_labels(path, lists=False)
 

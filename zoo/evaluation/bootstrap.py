@@ -36,7 +36,7 @@ def bootstrap_intervals(
         Metric -> (low, high).
 
     Raises:
-        EvaluationError: There are fewer than two classes, which do not show how classes differ.
+        EvaluationError: If there are fewer than two classes, which do not show how classes differ.
     """
     number, codes = np.unique(classes, return_inverse=True)
     if len(number) < 2:

@@ -74,7 +74,7 @@ def calibrate(similarities: Any, same: Any, classes: Any) -> Calibration:
         classes: The n labels of the queries.
 
     Raises:
-        EvaluationError: All neighbours have the query's class or none has it, or the more similar neighbours do not
+        EvaluationError: If all neighbours have the query's class or none has it, or the more similar neighbours do not
             have the query's class more often.
     """
     similarities, same = _check_arguments(similarities, same, classes)

@@ -22,11 +22,11 @@ def clustering_metrics(embeddings: Any, labels: Any, seed: int = 0, restarts: in
         restarts: Number of runs of `k_means`.
 
     Returns:
-        nmi             normalised mutual information (mean of the entropies)
+        Nmi             normalised mutual information (mean of the entropies)
         nmi_random      NMI of random embeddings of the same shape, for comparison with nmi
         ami             mutual information adjusted for chance
         f1_clusters     F1 over pairs in one cluster (the code of Revisiting)
-        f1_neighbours   F1 over nearest neighbours (its paper); see the function of that name
+        f1_neighbours   F1 over nearest neighbours (its paper); see the function of that name.
 
     Raises:
         EvaluationError: As `retrieval_metrics`, and for fewer than two classes.
@@ -55,7 +55,7 @@ def nmi(labels: Any, clusters: Any) -> float:
         clusters: n integers or strings.
 
     Raises:
-        EvaluationError: There are no samples, or the lengths differ.
+        EvaluationError: If there are no samples, or the lengths differ.
     """
     table = _contingency(labels, clusters)
     entropy = (_entropy(table.rows) + _entropy(table.columns)) / 2

@@ -131,7 +131,7 @@ def read_embeddings(path: Path) -> Embeddings:
     """Read rows, labels and record of a .npy file (memory-mapped, without labels) or a .safetensors file.
 
     Raises:
-        UsageError: The file does not exist or has another format, or its rows differ from its record. The values of
+        UsageError: If the file does not exist or has another format, or its rows differ from its record. The values of
             the rows are checked later, by the metrics.
     """
     is_npy = _file_type(path) == _NPY
@@ -192,7 +192,7 @@ def read_labels(path: Path) -> np.ndarray:
     """Read one label per row [n], from .npy, from the column `label` of .csv, or from lines of text in UTF-8.
 
     Raises:
-        UsageError: The file does not exist, has another format, or has an empty label.
+        UsageError: If the file does not exist, has another format, or has an empty label.
     """
     if path.suffix.lower() == _NPY:
         return _read_npy(path)
@@ -210,7 +210,7 @@ def read_queries(path: Path) -> np.ndarray:
     The values come from .npy, from the column `query` of .csv, or from lines of text in UTF-8.
 
     Raises:
-        UsageError: The file does not exist or has other values.
+        UsageError: If the file does not exist or has other values.
     """
     expected = f"{path} must say for each row whether it searches: 1 or true, 0 or false"
     if path.suffix.lower() == _NPY:
@@ -291,7 +291,7 @@ def read_record(path: Path) -> EmbeddingRecord | None:
         The record, or None if there is no such file or it is a JSON file of another program.
 
     Raises:
-        UsageError: The record is truncated, damaged, or of a newer schema.
+        UsageError: If the record is truncated, damaged, or of a newer schema.
     """
     file = record_path(path)
     try:

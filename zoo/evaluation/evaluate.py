@@ -79,8 +79,8 @@ def evaluate(
         queries: Bool [n], for plain embeddings with labels: the rows that search; the others are the gallery.
 
     Raises:
-        UsageError: A group of metrics is unknown, or the arguments exclude one another.
-        ImageError: No image of a folder can be read, or one image of another data set cannot.
+        UsageError: If a group of metrics is unknown, or the arguments exclude one another.
+        ImageError: If no image of a folder can be read, or one image of another data set cannot.
         ZooError: As `zoo.load`, `zoo.data.load_dataset`, `retrieval_metrics` and the functions of the groups.
     """
     groups, k = parse_groups(metrics), check_depths(k)
@@ -118,7 +118,7 @@ def parse_groups(names: str | Iterable[str]) -> tuple[str, ...]:
     """Return the named groups of metrics, each once and in the order of `GROUPS`; "all" means all of them.
 
     Raises:
-        UsageError: A name is unknown.
+        UsageError: If a name is unknown.
     """
     wanted = {names} if isinstance(names, str) else set(names)
     for name in sorted(wanted - {*GROUPS, "all"}):
@@ -164,7 +164,7 @@ def embed_dataset(
         Rows float32 [n, dim], and the data set of the n images.
 
     Raises:
-        ImageError: No image of a folder can be read, or one image of another data set cannot.
+        ImageError: If no image of a folder can be read, or one image of another data set cannot.
     """
     if dataset.name != FOLDER:
         return model.embed(dataset.images, batch_size, progress), dataset

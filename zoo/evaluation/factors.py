@@ -19,7 +19,7 @@ def neighbours_across_classes(embeddings: np.ndarray, labels: np.ndarray, values
         `precision`, and `chance`: the mean share of the samples of other classes that have the query's value.
 
     Raises:
-        EvaluationError: There are fewer than two classes.
+        EvaluationError: If there are fewer than two classes.
     """
     if len(np.unique(labels)) < 2:
         raise EvaluationError("neighbours of other classes need at least two classes.", code="too-few-classes")
@@ -46,7 +46,7 @@ def order_within_classes(embeddings: np.ndarray, labels: np.ndarray, measure: np
         class by the factor.
 
     Raises:
-        EvaluationError: No class has three samples.
+        EvaluationError: If no class has three samples.
     """
     scores = []
     for label in np.unique(labels):

@@ -198,7 +198,7 @@ class GpuPoints:
         """Return nearest centres and nearness as `zoo.evaluation.kmeans.CentreSearch` defines them.
 
         Raises:
-            torch.OutOfMemoryError: Not even one point fits.
+            torch.OutOfMemoryError: If not even one point fits.
         """
         import torch
 
@@ -250,7 +250,7 @@ def chunks_that_fit(
         fallback: Makes the result of a single row that does not fit.
 
     Raises:
-        torch.OutOfMemoryError: A single row does not fit, and there is no `fallback`.
+        torch.OutOfMemoryError: If a single row does not fit, and there is no `fallback`.
     """
     import torch
 

@@ -88,7 +88,8 @@ def class_codes(labels: Any, n: int, query_labels: Any = None, q: int = 0) -> tu
         The class numbers int64 [n] of the gallery and int64 [q] of the queries.
 
     Raises:
-        EvaluationError: Labels are neither integers nor strings, of two kinds, or their number is not that of the rows.
+        EvaluationError: If labels are neither integers nor strings, of two kinds, or their number is not that of the
+            rows.
     """
     gallery = as_labels(labels, n, "labels")
     if query_labels is None:

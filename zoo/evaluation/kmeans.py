@@ -67,7 +67,7 @@ def k_means(points: Any, k: int, seed: int = 0, restarts: int = RESTARTS, iterat
         iterations: The largest number of iterations of a run.
 
     Raises:
-        EvaluationError: The points are not 2-D and finite, k is not in 1 to n, or there is no run or iteration.
+        EvaluationError: If the points are not 2-D and finite, k is not in 1 to n, or there is no run or iteration.
     """
     rows = as_rows(points, "points")
     if not 1 <= k <= len(rows):

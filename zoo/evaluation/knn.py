@@ -77,7 +77,8 @@ def nearest_neighbours(
         Similarities float32 [q, k] and indices int64 [q, k].
 
     Raises:
-        EvaluationError: Rows are not 2-D, finite and of one length, or k is below 1 or above the size of the gallery.
+        EvaluationError: If rows are not 2-D, finite and of one length, or k is below 1 or above the size of the
+            gallery.
     """
     chunks = neighbour_chunks(queries, gallery, k, exclude_self, chunk)
     similarities = np.empty((len(queries), k), np.float32)
@@ -106,7 +107,7 @@ def as_rows(values: Any, name: str) -> np.ndarray:
     """Return `values` as float32 [n, d]; a memory-mapped float32 array (`np.memmap`) is returned itself.
 
     Raises:
-        EvaluationError: The values are not finite numbers of two dimensions.
+        EvaluationError: If the values are not finite numbers of two dimensions.
     """
     try:
         rows = np.asarray(values)
@@ -141,7 +142,7 @@ def check_k(k: Any, name: str) -> int:
     """Return `k`, a number of neighbours, as an int.
 
     Raises:
-        EvaluationError: It is not a whole number of at least 1.
+        EvaluationError: If it is not a whole number of at least 1.
     """
     if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
         raise EvaluationError(f"{name} must be a whole number of at least 1, not {k!r}.", code="invalid-k")

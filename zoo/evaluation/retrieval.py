@@ -77,7 +77,7 @@ def retrieval_metrics(
         recall_at_K for each K, precision_at_1, r_precision and map_at_r.
 
     Raises:
-        EvaluationError: No query has a relative, a row is NaN, infinite or zero (the first is named), labels do not
+        EvaluationError: If no query has a relative, a row is NaN, infinite or zero (the first is named), labels do not
             fit, or a K is not a whole number or exceeds the gallery.
     """
     return per_query(embeddings, labels, k, queries, query_labels).means()

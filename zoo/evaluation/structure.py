@@ -37,7 +37,7 @@ def structure_metrics(embeddings: Any, labels: Any) -> dict[str, float]:
         spectral_decay            of all rows
         spectral_decay_drop_1     without the largest singular value (code of Revisiting: rho_spectrum@2)
         spectral_decay_by_class   the mean over classes (its appendix C)
-        alignment, uniformity     Wang and Isola 2020
+        alignment, uniformity     Wang and Isola 2020.
 
     Raises:
         EvaluationError: As `retrieval_metrics`; fewer than two classes or dimensions; no class of two samples.
@@ -76,7 +76,7 @@ def intra_class_distance(embeddings: Any, labels: Any) -> float:
         labels: n integers or strings.
 
     Raises:
-        EvaluationError: Rows are not 2-D and finite, labels do not fit, or no class has two samples.
+        EvaluationError: If rows are not 2-D and finite, labels do not fit, or no class has two samples.
     """
     return _mean_over_classes(as_rows(embeddings, "embeddings"), labels, _mean_distance)
 
@@ -141,7 +141,7 @@ def spectral_decay(embeddings: Any, drop: int = 0) -> float:
         drop: The number of largest singular values that are left out of S and U first.
 
     Raises:
-        EvaluationError: Rows are not 2-D and finite, the array is empty or all zero, or `drop` is not in 0 to k - 1.
+        EvaluationError: If rows are not 2-D and finite, the array is empty or all zero, or `drop` is not in 0 to k - 1.
     """
     rows = as_rows(embeddings, "embeddings")
     if not rows.any():
@@ -212,7 +212,7 @@ def uniformity(embeddings: Any, t: float = 2.0) -> float:
         t: The exponent.
 
     Raises:
-        EvaluationError: Rows are not 2-D and finite, one is all zero, or there are fewer than two.
+        EvaluationError: If rows are not 2-D and finite, one is all zero, or there are fewer than two.
     """
     rows = unit_rows(embeddings)
     if len(rows) < 2:

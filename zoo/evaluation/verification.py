@@ -34,7 +34,7 @@ def verification_metrics(
     Returns:
         tar_at_far_F    share of pairs of one class that are accepted where a share F of pairs of two classes is
         eer             equal error rate
-        roc_auc         how often a pair of one class is more similar than a pair of two classes
+        roc_auc         how often a pair of one class is more similar than a pair of two classes.
 
     Raises:
         EvaluationError: As `retrieval_metrics` and `sample_pairs`, and for a rate that needs more pairs.
@@ -62,7 +62,7 @@ def sample_pairs(labels: Any, number: int, seed: int = 0) -> tuple[np.ndarray, n
         Row numbers int64 [number, 2] of the pairs of one class, and of two classes.
 
     Raises:
-        EvaluationError: Labels are of another type, there are fewer than two classes, no class has two samples, or
+        EvaluationError: If labels are of another type, there are fewer than two classes, no class has two samples, or
             `number` is below 1.
     """
     if number < 1:
@@ -123,7 +123,7 @@ def tar_at_far(same: Any, different: Any, far: float) -> float:
         far: The false accept rate, from 1/k (below it, no pair would be accepted) to 1.
 
     Raises:
-        EvaluationError: There are no similarities, one is NaN, or `far` is out of range.
+        EvaluationError: If there are no similarities, one is NaN, or `far` is out of range.
     """
     same, different = _similarities(same, "same"), _similarities(different, "different")
     accepted = int(far * len(different) + 1e-6) if 0 < far <= 1 else 0  # 0.29 x 100 is 28.999999999999996

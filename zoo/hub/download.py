@@ -82,9 +82,9 @@ def snapshot(repo_id: str, revision: str | None = None) -> Path:
         revision: A branch, tag or commit.
 
     Raises:
-        ModelNotFoundError: The Hub has no such repository or revision.
-        NoModelFolderError: The repository is not a model folder.
-        HubError: The Hub is out of reach, refuses, or sends only a part.
+        ModelNotFoundError: If the Hub has no such repository or revision.
+        NoModelFolderError: If the repository is not a model folder.
+        HubError: If the Hub is out of reach, refuses, or sends only a part.
     """
     repo_id, revision = _with_revision(repo_id, revision)
     cached = cached_snapshot(repo_id, revision)
@@ -172,7 +172,7 @@ def call_with_retries(request: Callable[[], Result]) -> Result:
     """Call `request` up to three times while the Hub is busy (429), faulty (5xx), breaks off or sends other bytes.
 
     Raises:
-        Exception: The last error unchanged; an error of ours at once.
+        Exception: If every attempt failed: the last error, unchanged; an error of ours at once.
     """
     from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 

@@ -42,16 +42,16 @@ class ModelScore:
     """A measured score of a model, with the scores that papers print for its recipe.
 
     Attributes:
-        dataset: the data set's name.
-        split: the measured split.
-        protocol: how the score was measured.
-        variant: runtime and precision.
-        metric: the key in results.json.
-        title: the printed name of the metric.
+        dataset: The data set's name.
+        split: The measured split.
+        protocol: How the score was measured.
+        variant: Runtime and precision.
+        metric: The key in results.json.
+        title: The printed name of the metric.
         value: a fraction.
-        interval: its 95 % interval, None if it was not measured.
-        published: pairs (value, source) of papers.
-        changed: the changes to the recipe that this model was trained with, in words.
+        interval: Its 95 % interval, None if it was not measured.
+        published: Pairs (value, source) of papers.
+        changed: The changes to the recipe that this model was trained with, in words.
     """
 
     dataset: str
@@ -81,13 +81,13 @@ class OnnxGraph:
     """An ONNX graph of a model folder.
 
     Attributes:
-        file: its path in the folder.
+        file: Its path in the folder.
         size: bytes.
-        cosine: the least cosine in onnx/parity.json: to torch's embeddings, or, of a graph that resizes, to the same
+        cosine: The least cosine in onnx/parity.json: to torch's embeddings, or, of a graph that resizes, to the same
             graph after resizing by Pillow.
-        resizes: whether it resizes images itself.
-        changes: the cost of its precision by metric, where it was measured.
-        holds: whether the cosine meets `zoo export`'s floor; False where the graph was kept by force.
+        resizes: Whether it resizes images itself.
+        changes: The cost of its precision by metric, where it was measured.
+        holds: Whether the cosine meets `zoo export`'s floor; False where the graph was kept by force.
     """
 
     file: str
@@ -112,13 +112,13 @@ def readme(folder: Path, card: Card, repo_id: str, files: Collection[str]) -> st
     """Return the text of README.md.
 
     Args:
-        folder: the model folder.
-        card: its card.
-        repo_id: the repository on the Hub.
-        files: names of the other files that are published.
+        folder: The model folder.
+        card: Its card.
+        repo_id: The repository on the Hub.
+        files: Names of the other files that are published.
 
     Raises:
-        ModelFolderError: results.json or onnx/parity.json is damaged.
+        ModelFolderError: If results.json or onnx/parity.json is damaged.
     """
     scores = list(scores_of(folder, card))
     graphs = graphs_of(folder)
@@ -153,7 +153,7 @@ def scores_of(folder: Path, card: Card) -> Iterator[ModelScore]:
     """Read recall and `SCORE_TITLES` from results.json, each with what papers print for the model's recipe.
 
     Raises:
-        ModelFolderError: results.json is damaged.
+        ModelFolderError: If results.json is damaged.
     """
     origin = read_origin(folder, card.name)
     for result in read_results(folder):
@@ -180,7 +180,7 @@ def graphs_of(folder: Path) -> list[OnnxGraph]:
     """Read the ONNX graphs of a model folder.
 
     Raises:
-        ModelFolderError: onnx/parity.json is not what `zoo export` writes.
+        ModelFolderError: If onnx/parity.json is not what `zoo export` writes.
     """
     parity = read_parity(folder)
     try:

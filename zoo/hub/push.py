@@ -67,7 +67,7 @@ class Publication:
         """Write the files to a new folder, as they would be on the Hub.
 
         Raises:
-            UsageError: The folder exists.
+            UsageError: If the folder exists.
         """
         if folder.exists():
             raise UsageError(f"{folder} exists already; name a new folder.", code="folder-exists")
@@ -123,10 +123,10 @@ def push(
         The sent files and the commit.
 
     Raises:
-        ModelNotFoundError: There is no such model, or no such repository for a pull request.
-        ModelFolderError: The model is damaged or must not be published.
-        UsageError: Arguments contradict each other.
-        HubError: The Hub refuses or is out of reach.
+        ModelNotFoundError: If there is no such model, or no such repository for a pull request.
+        ModelFolderError: If the model is damaged or must not be published.
+        UsageError: If arguments contradict each other.
+        HubError: If the Hub refuses or is out of reach.
     """
     if branch and revision and branch != revision:
         reason = f"branch and revision mean the same, but differ: {branch!r} and {revision!r}."
@@ -147,7 +147,7 @@ def prepare(folder: Path, repo_id: str, revision: str, licence: str | None = Non
     """Check a model folder and collect the files to send. Arguments are those of `push`.
 
     Raises:
-        ModelFolderError: The model is damaged or must not be published.
+        ModelFolderError: If the model is damaged or must not be published.
     """
     card = read_card(folder)
     names = known_files(folder, card)
@@ -176,7 +176,7 @@ def _read_records(folder: Path, names: Collection[str]) -> Iterator[tuple[str, A
     """Read the files that may contain paths of this machine, because they say how the model was made.
 
     Raises:
-        ModelFolderError: A file cannot be read.
+        ModelFolderError: If a file cannot be read.
     """
     for name in sorted({"recipe.json", "onnx/parity.json"} & set(names)):
         try:
@@ -210,7 +210,7 @@ def _check_folder(folder: Path, card: Card, names: list[str]) -> None:
     """Check that the folder is complete and harmless, and gives its golden embeddings.
 
     Raises:
-        ModelFolderError: It does not.
+        ModelFolderError: If it does not.
     """
     if pickles := find_pickles(folder):
         message = f"{folder} contains {', '.join(pickles)}: pickles are not published. Remove them first."

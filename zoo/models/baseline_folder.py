@@ -80,7 +80,8 @@ def make_baseline_folder(repository: str, revision: str | None = None) -> Path:
         revision: A branch, tag or commit; the folder is then specific to the commit.
 
     Raises:
-        HubError: The Hub does not provide the files (`altered-download` if their bytes differ from the announced ones).
+        HubError: If the Hub does not provide the files (`altered-download` if their bytes differ from the announced
+            ones).
         ModelFolderError: `not-timm` for files that are not a timm model of square images.
     """
     try:
@@ -181,7 +182,7 @@ def save_baseline(
     Raises:
         UsageError: `bad-model-name`, `name-taken`, `has-heads`, `bad-size`, `dim-without-images`, `joint-whitening`,
             `no-projection`, or what `fit_whitening` raises.
-        ImageError: An image cannot be read, or with `unreadable` none can.
+        ImageError: If an image cannot be read, or with `unreadable` none can.
     """
     out = paths.local_models() / _check_name(name)
     card = read_card(source)
@@ -309,7 +310,7 @@ def read_projection(folder: Path, card: Card) -> tuple[nn.Linear, Card]:
 
     Raises:
         UsageError: `no-projection` for a backbone without a projection.
-        HubError: The weights are not available.
+        HubError: If the weights are not available.
     """
     kind = f"{card.architecture}.{card.dataset}"
     known = timm.models.get_pretrained_cfg(card.architecture)
@@ -365,7 +366,7 @@ def fit_whitening(features: np.ndarray, dim: int | None = None) -> tuple[np.ndar
         dim: Number of directions; by default all f.
 
     Returns:
-        weight float32 [dim, f] and bias float32 [dim].
+        Weight float32 [dim, f] and bias float32 [dim].
 
     Raises:
         UsageError: `bad-dim` for a dimension outside 1 to f, `too-few-directions` if the rows vary along fewer

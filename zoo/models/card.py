@@ -277,7 +277,7 @@ class Origin:
 
     Attributes:
         recipe: Name of the recipe; None for a model without one.
-        changed: setting -> value, as `--set` takes them.
+        changed: Setting -> value, as `--set` takes them.
     """
 
     recipe: str | None

@@ -40,7 +40,7 @@ def convert(file: Path, architecture: str, out: Path, sha256: str | None = None)
     Raises:
         UsageError: `folder-not-empty`, `unreadable-file`, `bad-sha256`, `unknown-public-file`, `hash-mismatch`,
             `unsafe-file` (not a PyTorch file of plain tensors) or `no-state-dict`.
-        RecipeError: timm does not know the architecture, or its entries are not exactly the file's.
+        RecipeError: If timm does not know the architecture, or its entries are not exactly the file's.
     """
     check_architecture(architecture)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):

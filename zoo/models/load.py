@@ -78,7 +78,7 @@ class Embedder:
             Unit rows, float32 [n, dim]; one row for a single image.
 
         Raises:
-            ImageError: An image cannot be used; the message names the first one.
+            ImageError: If an image cannot be used; the message names the first one.
             UsageError: `bad-images` or `bad-batch-size`.
         """
         return self._embed(_as_iterable(images), batch_size, progress, None)
@@ -131,8 +131,8 @@ class Embedder:
             Unit rows, float32 [n, dim]; one row for a single text.
 
         Raises:
-            NoTextTowerError: The model has no text tower.
-            TextError: A text is empty or not text; the message has the number of the first one.
+            NoTextTowerError: If the model has no text tower.
+            TextError: If a text is empty or not text; the message has the number of the first one.
         """
         from zoo.models.text_tower import embed_texts
 
@@ -210,10 +210,10 @@ def load(
 
     Raises:
         ModelNotFoundError: What `find_model` raises.
-        ModelFolderError: The folder is incomplete, altered or contradicts its card.
-        HubError: The Hub does not provide the model.
+        ModelFolderError: If the folder is incomplete, altered or contradicts its card.
+        HubError: If the Hub does not provide the model.
         UsageError: `unknown-runtime`, `unknown-precision`, `unknown-device`, `device-unavailable` and others.
-        MissingDependencyError: The runtime is not installed.
+        MissingDependencyError: If the runtime is not installed.
     """
     for name, value in (("runtime", runtime), ("precision", precision)):
         check_text(name, value)
@@ -275,7 +275,7 @@ def find_model(name_or_path: str | os.PathLike[str], revision: str | None = None
     Raises:
         ModelNotFoundError: `no-model-folder` for a path, `no-model` or `no-revision` for a name; the message says
             where it looked and what to run.
-        HubError: The Hub does not provide a model with an organisation in its name.
+        HubError: If the Hub does not provide a model with an organisation in its name.
         UsageError: `bad-model-name`, or `path-with-revision`.
     """
     name = model_text(name_or_path)
@@ -409,8 +409,8 @@ def baseline(
 
     Raises:
         UsageError: What `save_baseline` raises, `bad-limit` or `bad-batch-size`.
-        DatasetError: The folder or table has no images.
-        ImageError: A given image cannot be read.
+        DatasetError: If the folder or table has no images.
+        ImageError: If a given image cannot be read.
         ZooError: What `load` raises.
     """
     images = whitening_images(whiten, limit, batch_size)

@@ -107,7 +107,7 @@ def create_trunk(
     Raises:
         RecipeError: `unknown-architecture`, `reserved-argument`, `cannot-build` for arguments or weights that do not
             fit in every entry, or what `read_weights` raises.
-        HubError: The Hub does not provide the weights.
+        HubError: If the Hub does not provide the weights.
     """
     check_architecture(architecture)
     weights = None if pretrained is False else read_weights(architecture, pretrained)

@@ -40,7 +40,7 @@ def open_graph(
     Args:
         path: The graph.
         card: The card of its model.
-        device: cpu (default), cuda, cuda:N or tensorrt.
+        device: Cpu (default), cuda, cuda:N or tensorrt.
         precision: The precision that the graph must have; by default any.
 
     Returns:
@@ -85,7 +85,7 @@ def check_precision(precision: str) -> None:
     """Check the name of a precision.
 
     Raises:
-        UsageError: ONNX graphs do not come in it.
+        UsageError: If ONNX graphs do not exist in this precision.
     """
     check_text("precision", precision)
     if precision not in GRAPH_FILES:
@@ -101,7 +101,7 @@ def graph_file(folder: Path, card: Card, precision: str) -> str:
 
     Raises:
         UsageError: `unknown-precision`.
-        VariantNotFoundError: The folder has no graph of this precision.
+        VariantNotFoundError: If the folder has no graph of this precision.
     """
     check_precision(precision)
     path = folder / GRAPH_FILES[precision]

@@ -114,7 +114,7 @@ def contradictions(entry: Mapping[str, Any], precision: str) -> list[str]:
     """Return the statements of a precision's entry that its own numbers contradict, as text.
 
     Raises:
-        KeyError: The entry has another shape; likewise `TypeError` and `ValueError`.
+        KeyError: If the entry has another shape; likewise `TypeError` and `ValueError`.
     """
     problems = []
     if entry.get("holds") is True and not float(entry["min_cosine"]) >= EXPORT_FLOORS[precision]:
@@ -158,9 +158,9 @@ class Evaluation:
         queries: Number of queries, including those without relatives, which the metrics leave out.
         classes: Number of classes of the measured queries.
         metrics: Means over queries, as fractions, and the metrics of further groups (keys: `zoo.evaluation`).
-        intervals: metric -> (low, high), 95 %, by resampling classes; empty below two classes.
+        intervals: Metric -> (low, high), 95 %, by resampling classes; empty below two classes.
         date: ISO 8601, UTC.
-        versions: library -> version.
+        versions: Library -> version.
         unreadable: Number of images that could not be read and were left out; not in files before 0.3.0.
         fingerprint: `Card.fingerprint` of the model; not in files before 0.3.0.
     """

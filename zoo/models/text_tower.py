@@ -107,8 +107,8 @@ def open_text_tower(folder: Path, card: Card, device: str | None = None) -> Text
         device: As in `zoo.models.onnx_runtime.open_graph`.
 
     Raises:
-        NoTextTowerError: The card has no text tower.
-        ModelFolderError: A file is not the card's (see `check_files`), or its contents cannot be used:
+        NoTextTowerError: If the card has no text tower.
+        ModelFolderError: If a file is not the card's (see `check_files`), or its contents cannot be used:
             `tokenizer-unreadable`, `bad-tokenizer`, `graph-signature`.
     """
     if card.text is None:

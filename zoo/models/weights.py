@@ -94,7 +94,7 @@ def read_weights(architecture: str, pretrained: bool | str) -> Weights:
 
     Args:
         architecture: timm's name, optionally with a tag.
-        pretrained: One of
+        pretrained: One of:
 
             - True: timm's own weights of this architecture and tag, from the Hub
             - a path, which comes before the following: a folder with model.safetensors (and timm's config.json), or a
@@ -103,7 +103,7 @@ def read_weights(architecture: str, pretrained: bool | str) -> Weights:
             - `org/name` or `org/name@revision`: a Hub repository with model.safetensors in timm's format
 
     Raises:
-        HubError: The Hub does not provide them.
+        HubError: If the Hub does not provide them.
         RecipeError: `bad-pretrained`, `no-public-weights`, `unknown-tag`, `no-safetensors`, `weights-not-found`,
             `bad-config`, `wrong-architecture` or `unreadable-weights`.
     """

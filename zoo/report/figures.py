@@ -49,7 +49,7 @@ def check_matplotlib() -> None:
     """Raise an error unless matplotlib is installed.
 
     Raises:
-        MissingDependencyError: matplotlib is not installed.
+        MissingDependencyError: If matplotlib is not installed.
     """
     if find_spec("matplotlib") is None:
         raise missing("matplotlib", "glyphs")
@@ -59,7 +59,7 @@ def check_scikit_learn() -> None:
     """Raise an error unless t-SNE is available.
 
     Raises:
-        MissingDependencyError: scikit-learn is not installed.
+        MissingDependencyError: If scikit-learn is not installed.
     """
     if find_spec("sklearn") is None:
         raise MissingDependencyError(
@@ -97,7 +97,7 @@ def tsne(rows: np.ndarray, seed: int = 0) -> np.ndarray:
 
     Args:
         rows: [n, d] with n at least 3.
-        seed: of the optimisation.
+        seed: That of the optimisation.
 
     Returns:
         Places in the plane, [n, 2].
@@ -190,10 +190,10 @@ def trend(points: Sequence[Point], line: tuple[float, float] | None, x_label: st
     Points with the same place are drawn side by side, so that their intervals do not overlap.
 
     Args:
-        points: the means.
-        line: slope and intercept of a line to draw, or None.
-        x_label: the name of the axis of places.
-        y_label: the name of the axis of means.
+        points: The means.
+        line: Slope and intercept of a line to draw, or None.
+        x_label: The name of the axis of places.
+        y_label: The name of the axis of means.
     """
     places = [x for x, _, _ in points]
     step = 0.02 * (max(places) - min(places))

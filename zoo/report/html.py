@@ -48,9 +48,9 @@ class Picture:
     """An image of the page's width.
 
     Attributes:
-        data: the file's bytes.
-        media_type: the type of the data, as image/png.
-        caption: what the picture shows, for readers who cannot see it.
+        data: The file's bytes.
+        media_type: The type of the data, as image/png.
+        caption: What the picture shows, for readers who cannot see it.
     """
 
     data: bytes
@@ -97,11 +97,11 @@ class ForestLine:
     """A mean of a forest plot with its interval.
 
     Attributes:
-        label: the text before the strip.
-        mean: the mean.
-        interval: its interval, None if it has no interval.
-        note: small text below the label.
-        mark: the text after the strip.
+        label: The text before the strip.
+        mean: The mean.
+        interval: Its interval, None if it has no interval.
+        note: Small text below the label.
+        mark: The text after the strip.
         tone: "good" for green, "bad" for red, else neither.
         band: a range that is marked in grey.
     """
@@ -157,8 +157,8 @@ class HeatMap:
     """The lower triangle of a matrix of correlations, coloured by sign and size.
 
     Attributes:
-        names: the n names of rows and columns.
-        cells: for each name its values with all names before it; None where there is no correlation.
+        names: The n names of rows and columns.
+        cells: For each name its values with all names before it; None where there is no correlation.
     """
 
     names: Sequence[str]
@@ -192,8 +192,8 @@ def page(title: str, sections: Iterable[Section]) -> str:
     """Return the whole HTML document.
 
     Args:
-        title: title and first heading.
-        sections: the sections in their order.
+        title: Title and first heading.
+        sections: The sections in their order.
     """
     template = environment("zoo.report", markup=True).get_template("page.html.j2")
     return template.render(title=title, sections=list(sections), policy=POLICY)

@@ -56,11 +56,11 @@ class ToyEmbedding:
     """A made-up embedding and its scores.
 
     Attributes:
-        name: the key in SHARES.
-        share: the value in SHARES.
+        name: The key in SHARES.
+        share: The value in SHARES.
         points: float64 [n, 2].
         labels: int64 [n].
-        metrics: the scores in METRICS.
+        metrics: The scores in METRICS.
     """
 
     name: str
@@ -75,9 +75,9 @@ class ToyRanking:
     """A made-up ranking and its scores.
 
     Attributes:
-        name: the key in RANKINGS.
-        ranks: the ranks of the relatives, from 1.
-        metrics: the scores in RANKING_METRICS.
+        name: The key in RANKINGS.
+        ranks: The ranks of the relatives, from 1.
+        metrics: The scores in RANKING_METRICS.
     """
 
     name: str
@@ -99,8 +99,8 @@ def scores_of(ranks: Sequence[int], relatives: int = RELATIVES) -> dict[str, flo
     """Return the scores of one query.
 
     Args:
-        ranks: the ranks, from 1, at which it finds relatives among its first `relatives` results.
-        relatives: the number of relatives that the query has.
+        ranks: The ranks, from 1, at which it finds relatives among its first `relatives` results.
+        relatives: The number of relatives that the query has.
     """
     hits = np.isin(np.arange(1, relatives + 1), ranks)
     measured = measure_hits(hits[None], np.array([relatives]), k=(1,))
@@ -115,8 +115,8 @@ def sectors(share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     the eye. The gap between two classes is always wider than between neighbours of one class.
 
     Args:
-        share: the share of its sector that a class fills.
-        seed: of the draws.
+        share: The share of its sector that a class fills.
+        seed: That of the draws.
 
     Returns:
         Points, float64 [n, 2] with n = CLASSES * POINTS_PER_CLASS, and their classes, int64 [n].
@@ -160,8 +160,8 @@ def draw(embedded: Sequence[ToyEmbedding], ranked: Sequence[ToyRanking], kind: s
     """Draw the embeddings with their scores, and below them the rankings with theirs, on white.
 
     Args:
-        embedded: the measured embeddings.
-        ranked: the measured rankings.
+        embedded: The measured embeddings.
+        ranked: The measured rankings.
         kind: a format that matplotlib writes: png, svg, pdf.
 
     Returns:

@@ -40,10 +40,10 @@ class ExampleSearch:
     """A query and its nearest neighbours, nearest first.
 
     Attributes:
-        query: index of the query in the data set.
-        neighbours: indices of the neighbours, [k].
-        similarities: their cosines, [k].
-        hits: whether each shares the query's class, [k].
+        query: Index of the query in the data set.
+        neighbours: Indices of the neighbours, [k].
+        similarities: Their cosines, [k].
+        hits: Whether each shares the query's class, [k].
     """
 
     query: int
@@ -65,18 +65,18 @@ def report(
     The page asks nothing of the network; text from files is escaped.
 
     Args:
-        model: the model.
-        dataset: the images that it embeds.
+        model: The model.
+        dataset: The images that it embeds.
         mapping: "pca" or "tsne": the projection of embeddings onto the plane.
-        batch_size: images per batch.
-        progress: whether to show a progress bar.
-        unreadable: receives, by source, the errors of images that cannot be read. Such images are left out and counted
+        batch_size: Images per batch.
+        progress: Whether to show a progress bar.
+        unreadable: Receives, by source, the errors of images that cannot be read. Such images are left out and counted
             on the page.
 
     Raises:
-        UsageError: the mapping is unknown.
-        MissingDependencyError: matplotlib or, for t-SNE, scikit-learn is not installed.
-        ZooError: the errors of `Embedder.embed` and `zoo.evaluate`.
+        UsageError: If the mapping is unknown.
+        MissingDependencyError: If matplotlib or, for t-SNE, scikit-learn is not installed.
+        ZooError: The errors of `Embedder.embed` and `zoo.evaluate`.
     """
     parts = sections(model, dataset, mapping, batch_size, progress, unreadable)
     return page(f"{model.card.name} on {dataset.name}, {split_title(dataset.split)}", parts)
@@ -110,10 +110,10 @@ def choose_examples(rows: np.ndarray, dataset: Dataset, count: int = 8, seed: in
     """Choose searches: half of them at random, then, also at random, searches whose nearest is of another class.
 
     Args:
-        rows: unit embeddings [n, d] of the data set's images.
-        dataset: each image searches all others; with the factor `query`, its queries search its gallery.
-        count: the largest number of searches.
-        seed: of the draws.
+        rows: Unit embeddings [n, d] of the data set's images.
+        dataset: Each image searches all others; with the factor `query`, its queries search its gallery.
+        count: The largest number of searches.
+        seed: That of the draws.
     """
     searches = example_searches(rows, dataset)
     draw = np.random.default_rng(seed)
@@ -133,9 +133,9 @@ def query_neighbours(rows: np.ndarray, dataset: Dataset, k: int) -> tuple[np.nda
     """Find the nearest neighbours of every query.
 
     Args:
-        rows: unit embeddings float32 [n, d] of the data set's images.
-        dataset: each image searches all others; with the factor `query`, its queries search its gallery.
-        k: neighbours per query, at most as many as there are.
+        rows: Unit embeddings float32 [n, d] of the data set's images.
+        dataset: Each image searches all others; with the factor `query`, its queries search its gallery.
+        k: Neighbours per query, at most as many as there are.
 
     Returns:
         The queries, int64 [q], and the similarities, float32 [q, k], and indices, int64 [q, k], of their neighbours.
@@ -154,8 +154,8 @@ def calibration_bins(rows: np.ndarray, dataset: Dataset) -> list[Bin]:
     p_same is fitted to the queries of every second class and read at the others, and the other way round.
 
     Args:
-        rows: unit embeddings float32 [n, d] of the data set's images.
-        dataset: the images with their classes.
+        rows: Unit embeddings float32 [n, d] of the data set's images.
+        dataset: The images with their classes.
 
     Returns:
         The bins; empty if a half allows no fit, as with fewer than four classes.
@@ -188,7 +188,7 @@ def recall_by_epoch(folder: Path) -> dict[str, list[tuple[int, float]]]:
     Lines that are not the record of an epoch are skipped.
 
     Args:
-        folder: the model folder.
+        folder: The model folder.
 
     Returns:
         By key: (epoch, fraction) in the file's order. Empty without a log or such keys.

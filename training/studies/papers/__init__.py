@@ -84,7 +84,7 @@ def find_study(name: str) -> Study:
     """Return the study of that name.
 
     Raises:
-        UsageError: there is no such study; with the nearest name.
+        UsageError: If there is no such study; with the nearest name.
     """
     if name not in STUDIES:
         raise _unknown_study(name, STUDIES)
@@ -95,7 +95,7 @@ def find_studies(name: str, dataset: str) -> list[Study]:
     """Return the studies that a name stands for on a data set, mostly one.
 
     Raises:
-        UsageError: no study has the name, or none of several supports the data set.
+        UsageError: If no study has the name, or none of several supports the data set.
     """
     check_name(name)
     known = [STUDIES[study] for study in ALIASES.get(name, (name,))]
@@ -113,7 +113,7 @@ def check_name(name: str) -> None:
     """Check that a study stands for a name.
 
     Raises:
-        UsageError: no study does; with the place that gives the reason, or the nearest name.
+        UsageError: If no study does; with the place that gives the reason, or the nearest name.
     """
     if name in STUDIES or name in ALIASES:
         return

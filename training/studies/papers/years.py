@@ -14,10 +14,10 @@ class Loss(NamedTuple):
     """A loss and its paper.
 
     Attributes:
-        small: the method of its recipes on small data sets.
-        year: the year of the paper.
-        paper: the paper that proposed it.
-        tuned: its methods with the values of Reality's search.
+        small: The method of its recipes on small data sets.
+        year: The year of the paper.
+        paper: The paper that proposed it.
+        tuned: Its methods with the values of Reality's search.
     """
 
     small: str

@@ -59,7 +59,7 @@ class BNInception(nn.Module):
     Args:
         in_chans: Channels of the images; the maps are 32 times smaller than they.
         num_classes: Number of class scores; 0 for features.
-        global_pool: avg, max, avgmax (half of their sum), or "" for the feature maps.
+        global_pool: Avg, max, avgmax (half of their sum), or "" for the feature maps.
         drop_rate: Dropout before the classifier.
         norm_momentum: Weight of the newest batch in the running statistics. The published PyTorch definition has 0.9,
             which is Caffe's weight of the past and in PyTorch keeps little more than the last batch.

@@ -22,7 +22,7 @@ class Conv4(nn.Module):
         in_chans: Channels of the images; h and w are at least 16, or 8 with `last_pool=False`.
         num_classes: Number of class scores; 0 for features.
         widths: Channels of the four blocks.
-        global_pool: avg, max, avgmax (half of their sum), or "" for the feature map.
+        global_pool: Avg, max, avgmax (half of their sum), or "" for the feature map.
         drop_rate: Dropout before the classifier.
         last_pool: False leaves out the fourth max pooling.
     """

@@ -39,7 +39,7 @@ class GoogLeNet(nn.Module):
     Args:
         in_chans: Channels of the images.
         num_classes: Number of class scores; 0 for features.
-        global_pool: avg, max, avgmax (half of their sum), or "" for the feature maps.
+        global_pool: Avg, max, avgmax (half of their sum), or "" for the feature maps.
         drop_rate: Dropout before the classifier.
     """
 
