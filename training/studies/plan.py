@@ -167,7 +167,9 @@ class Plan:
 class RunSchedule:
     """The runs of a plan in a study's folder, and the images that the finished ones come from.
 
-    A schedule is made once per study and passed on: each recipe is resolved once, and each result is read once.
+    A schedule is made once per study and passed on, so that each result is read once. Its recipes come from
+    `training.studies.study.resolve_recipes`, which remembers them: other readers of the plan (the adaptation to a data
+    set, plan.json, a longer schedule, the report) get the same objects, and nothing is resolved again.
     """
 
     def __init__(self, plan: Plan, folder: Path, results: Results | None = None) -> None:

@@ -291,8 +291,10 @@ def resolve_recipes(
 ) -> tuple[Recipe, ...]:
     """Return the recipes of a run: one, or those of an ensemble's members.
 
+    A process resolves them once for each arm, data set, seed, selection and settings, and remembers them.
+
     Args:
-        study: The study.
+        study: The study; the recipes do not depend on its measures and texts.
         arm: Its arm.
         dataset: The data set; if it has no recipes of its own, those of its substitute are used.
         seed: The seed of the run. Members of an ensemble have successive seeds, as with `zoo train --seed`.
@@ -351,6 +353,7 @@ def embedding_head(dim: int) -> str:
 
 @cache
 def _seeded_recipes(arm: Arm, dataset: str, seed: int, selection: str, settings: tuple[str, ...]) -> tuple[Recipe, ...]:
+    """Return the recipes of `resolve_recipes`, from its memory of the process after the first call."""
     members = arm.copies * _resolve_members(arm.recipe, arm.settings, arm.backbone, dataset, settings)
     return tuple(
         dataclasses.replace(_with_validation(member, selection), seed=seed * len(members) + i)

@@ -1,7 +1,7 @@
 """CSV files of images: labels, splits, queries and metadata.
 
-`load` reads a table as a data set; `read_table` and `read_label_file` read labels and metadata for a gallery. Files are
-UTF-8 with a header; a row with more cells than the header is refused.
+`load` reads a table as a data set; `read_table` and `read_label_file` read labels and metadata for a gallery;
+`read_column` reads one column. Files are UTF-8 with a header; a row with more cells than the header is refused.
 """
 
 from __future__ import annotations
@@ -238,6 +238,26 @@ class LabelFile:
     labels: Mapping[str, str | None] | None = None
     columns: tuple[str, ...] = ()
     metadata: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def read_column(path: Path, name: str) -> list[str]:
+    """Return the cells of a column of a CSV file from top to bottom; a missing cell is "".
+
+    Raises:
+        UsageError: If the file cannot be read, has no such column or has it twice, or a row has too many cells.
+    """
+    try:
+        with _csv_rows(path) as (header, cells):
+            if name not in header:
+                raise UsageError(
+                    f"{path} lacks the column {name}; it has {', '.join(header) or 'none'}.", code="missing-column"
+                )
+            _check_unique(path, header, [name])
+            return [row[name] or "" for _, row in cells]
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}.", code="unreadable-file") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.", code="not-csv") from None
 
 
 def read_label_file(path: Path) -> LabelFile:

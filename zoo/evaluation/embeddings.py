@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from tokenize import TokenError
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.lib.format import MAGIC_PREFIX
 
-from zoo.data.table import BOOLEANS, LABEL, PATH, QUERY
+from zoo.data.table import BOOLEANS, LABEL, PATH, QUERY, read_column
 from zoo.errors import UsageError
 from zoo.files import CHUNK_BYTES, atomic_path, read_json, write_json
 from zoo.models.card import MODEL_NAME, Card
@@ -422,23 +422,14 @@ def _write_tensors(path: Path, rows: np.ndarray, labels: Sequence[str], record: 
 
 def _read_texts(path: Path, column: str) -> list[str]:
     """Return one text per row, from a column of .csv or from the lines of any other file."""
+    if path.suffix.lower() == ".csv":
+        return read_column(path, column)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            return _read_column(path, file, column) if path.suffix.lower() == ".csv" else file.read().splitlines()
+        return path.read_text(encoding="utf-8-sig").splitlines()
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from None
-    except (UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
         raise _unreadable(path, str(error)) from None
-
-
-def _read_column(path: Path, file: TextIO, name: str) -> list[str]:
-    reader = csv.DictReader(file)
-    columns = reader.fieldnames or ()
-    if name not in columns:
-        raise UsageError(
-            f"{path} lacks the column {name}; it has {', '.join(columns) or 'none'}.", code="missing-column"
-        )
-    return [row[name] or "" for row in reader]
 
 
 def _damaged_file(error: Exception) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
@@ -17,9 +18,9 @@ from tests import children
 from tests.raising import raises
 from tests.training.studies import toys
 from training import api, checkpoint
-from training.recipe import Recipe
+from training.recipe import EnsembleRecipe, Recipe
 from training.studies import measure, papers, runner, study
-from training.studies.plan import FAILURE_FILE, Plan, RunSchedule, images_of, read_plan, write_plan
+from training.studies.plan import FAILURE_FILE, Plan, RunSchedule, adapt_to_dataset, images_of, read_plan, write_plan
 from training.studies.report import build_report
 from training.studies.results import RESULTS_FILE, Result, Results
 from training.studies.runner import (
@@ -290,16 +291,47 @@ def test_finished_runs_of_the_same_recipes_are_adopted_from_another_study(tmp_pa
         adopt_results(RunSchedule(other, tmp_path / "two"), runs, tmp_path)
 
 
-def test_recipes_are_resolved_and_results_are_read_once(
+def test_every_step_of_a_study_uses_the_recipes_that_were_resolved_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The adaptation to the data set, the plan of more seeds and its extension, the runs and the report share them."""
+    resolved: list[tuple[str, tuple[str, ...]]] = []
+    seeded: list[tuple[str, str]] = []
+    resolve, with_validation = study.resolve, study._with_validation
+
+    def count_resolution(name: str, settings: Iterable[str] = ()) -> Recipe | EnsembleRecipe:
+        resolved.extend([(name, tuple(settings))] if settings else [])  # without settings: only the width is read
+        return resolve(name, settings)
+
+    def count_seed(recipe: Recipe, selection: str) -> Recipe:
+        seeded.append((recipe.name, selection))
+        return with_validation(recipe, selection)
+
+    monkeypatch.setattr(study, "resolve", count_resolution)
+    monkeypatch.setattr(study, "_with_validation", count_seed)
+    study._seeded_recipes.cache_clear()
+    study._resolve_members.cache_clear()
+    plan = Plan(papers.find_study("claims/rho"), "glyphs", 1, settings=("schedule.epochs=2",))
+    for seeds in (1, 2, 1):
+        schedule = RunSchedule(adapt_to_dataset(dataclasses.replace(plan, seeds=seeds)), tmp_path).begin()
+    build_report(schedule.plan, tmp_path, schedule.runs)
+    build_report(read_plan(tmp_path), tmp_path)
+    arms = len(plan.arms)
+    assert len(schedule.runs) == 2 * arms
+    assert len(seeded) == 2 * arms
+    assert len(resolved) == len(set(resolved)) == arms
+
+
+def test_recipes_are_seeded_and_digested_and_results_are_read_once(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    resolved: list[tuple[str, int, str]] = []
+    seeded: list[str] = []
     read: list[str] = []
     digests: list[str] = []
     build, parse, digest = study._with_validation, Results._parse, Recipe.digest.func
 
     def built(recipe: Recipe, selection: str) -> Recipe:
-        resolved.append((recipe.name, len(resolved), selection))
+        seeded.append(recipe.name)
         return build(recipe, selection)
 
     def parsed(results: Results, line: bytes) -> tuple[str, Result]:
@@ -323,10 +355,9 @@ def test_recipes_are_resolved_and_results_are_read_once(
     assert len(run_schedule(schedule, work, say=[].append).done) == 6
     schedule.check_finished()
     assert len(build_report(schedule.plan, tmp_path, schedule.runs).rows) > 0
-    assert len(resolved) == 6
+    assert len(seeded) == 6
     assert len(digests) == 6
     assert read == [run.name for run in schedule.runs]
-    study._seeded_recipes.cache_clear()
 
 
 def test_a_schedule_knows_the_images_of_runs_that_others_finish(tmp_path: Path, data: Path) -> None:

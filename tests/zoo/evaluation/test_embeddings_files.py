@@ -278,7 +278,11 @@ def mistakes(folder: Path) -> dict[str, tuple[list[str], str, str]]:
     (folder / "short.txt").write_text("\n".join(NAMES[:-1]))
     (folder / "gap.txt").write_text("a\n\nb\n")
     (folder / "bare.csv").write_text("image,class\n1,2\n")
+    (folder / "wide.csv").write_text("image,label\na.png,a\nb.png,b,c\n")
+    (folder / "twice.csv").write_text("label,label\na,b\n")
+    (folder / "open.csv").write_text('image,label\na.png,"a\n')
     (folder / "bytes.txt").write_bytes(b"\xff\xfe\xfa")
+    (folder / "bytes.csv").write_bytes(b"label\n\xff\xfe\xfa\n")
     save_file({"features": ROWS}, folder / "features.safetensors")
     (folder / "cut.safetensors").write_bytes((folder / "features.safetensors").read_bytes()[:-9])
     named = {name: str(folder / name) for name in (path.name for path in folder.iterdir())}
@@ -299,6 +303,11 @@ def mistakes(folder: Path) -> dict[str, tuple[list[str], str, str]]:
         "few labels": ([rows, "--labels", named["short.txt"]], "wrong-length", "39"),
         "an empty label": ([rows, "--labels", named["gap.txt"]], "empty-label", "2 of 3"),
         "no column": ([rows, "--labels", named["bare.csv"]], "missing-column", "image, class"),
+        "too many cells": ([rows, "--labels", named["wide.csv"]], "too-many-cells", "wide.csv, line 3"),
+        "a column twice": ([rows, "--labels", named["twice.csv"]], "duplicate-column", "label"),
+        "an open quotation": ([rows, "--labels", named["open.csv"]], "not-csv", "open.csv"),
+        "no CSV": ([rows, "--labels", named["bytes.csv"]], "not-csv", "bytes.csv"),
+        "no table there": ([rows, "--labels", str(folder / "no.csv")], "unreadable-file", "No such file"),
         "no text": ([rows, "--labels", named["bytes.txt"]], "unreadable-file", "bytes.txt"),
         "no tensor": ([named["features.safetensors"]], "missing-tensor", "features"),
         "cut tensors": ([named["cut.safetensors"]], "unreadable-file", "cut."),

@@ -109,7 +109,7 @@ def _triplets() -> Study:
     return Study(
         "claims/triplets",
         "Inter-class triplets beat grouped ones",
-        "Sharing, table 7",
+        "Sharing, table 8a",
         (sharing_arm("shared"), *others),
         MEASURES,
         tuple(claims),
