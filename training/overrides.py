@@ -201,7 +201,8 @@ def resolve(
     """
     if name not in RECIPES:
         raise RecipeError(
-            f"there is no recipe {name!r}.{nearest(name, RECIPES)} All recipes: zoo list", code="unknown-recipe"
+            f"there is no recipe {name!r}.{nearest(name, RECIPES)} All recipes: zoo list --recipes",
+            code="unknown-recipe",
         )
     standard, settings = standard_recipe(name), list(settings)
     if isinstance(standard, Recipe):

@@ -156,9 +156,9 @@ def test_a_truncated_record_is_reported(base: Path, own_zoo: Path) -> None:
             (folder / "recipe.json").write_bytes(data[:end])
             assert unreadable_record(second) == folder / "recipe.json"
         (folder / "recipe.json").write_bytes(data)
-    said = novelty((), base / "recipe.json")
-    assert "never saw" not in said
-    assert f"is not known, because {base / 'recipe.json'} cannot be read" in said
+    text = novelty((), base / "recipe.json")
+    assert text != novelty(())
+    assert str(base / "recipe.json") in text
     both = novelty(("a",), base / "recipe.json")
-    assert "1 of them the model that it starts from was finetuned on (a)" in both
-    assert "seen more of them is not known" in both
+    assert "1 of them (a)" in both
+    assert str(base / "recipe.json") in both

@@ -18,6 +18,12 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def toy(own_zoo: Path) -> Path:
+    """Return the folder of a small model in the local zoo, toy-pool."""
+    return toys.write_model(own_zoo / "models" / "toy-pool")
+
+
+@pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """A Hub with the shipped model as org/toy, nothing of it in the cache, and no token.
 

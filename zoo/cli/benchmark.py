@@ -22,6 +22,7 @@ from zoo.cli.options import (
     MovedModel,
     Precision,
     Runtime,
+    Seed,
     Split,
     Strict,
     check_number,
@@ -309,7 +310,7 @@ def report(
     "served",
     epilog="""\
   zoo benchmark served gallery/                                   the model's data set, then the gallery's items
-  zoo benchmark served gallery/ --dataset folder --data photos/   the very images that were indexed: one chain
+  zoo benchmark served gallery/ --dataset folder --data photos/   the images that were indexed: all steps on the same
   zoo benchmark served gallery/ --torch no --json                 without torch, as JSON
 Images of a folder or table that cannot be read are left out and listed.
 A loss is against the step before; its interval is of paired differences, over classes.""",
@@ -320,7 +321,7 @@ def served(
     data: Data = None,
     split: Split = "test",
     model: MovedModel = None,
-    queries: Annotated[int, Option(metavar="N", help="items that search, at most")] = 2000,
+    queries: Annotated[int, Option(metavar="N", help="largest number of items that are used as queries")] = 2000,
     torch: Annotated[
         Literal["auto", "yes", "no"], Option(help="measure the torch model; auto: if torch is installed")
     ] = "auto",
@@ -405,7 +406,7 @@ def metrics(
     out: Annotated[
         Path | None, Option(metavar="FILE", help=f"also draw a picture or a page: {', '.join(PICTURE_FORMATS)}")
     ] = None,
-    seed: Annotated[int, Option(metavar="N", help="seed of the points")] = 0,
+    seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """show what each metric sees, on made-up embeddings"""

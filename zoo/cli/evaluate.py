@@ -19,6 +19,7 @@ from zoo.cli.options import (
     Device,
     Json,
     Model,
+    OptionalSplit,
     Precision,
     Runtime,
     Split,
@@ -49,7 +50,7 @@ Metrics = Annotated[
     list[str] | None,
     Option(
         metavar="GROUP",
-        help="retrieval (default), ranking, clustering, structure, verification, or all; repeatable, or with commas",
+        help="retrieval, ranking, clustering, structure, verification or all; repeatable (default: retrieval)",
     ),
 ]
 ResultFile = Annotated[
@@ -294,7 +295,7 @@ def score(
         Path | None,
         Option(
             metavar="FILE",
-            help="1 for each row that searches, 0 for the gallery: .npy, .csv with the column query, or one line per "
+            help="1 for a query row, 0 for a gallery row: .npy, .csv with the column query, or one line per "
             "row (default: each row searches all others)",
         ),
     ] = None,
@@ -306,7 +307,7 @@ def score(
         str | None, Option(metavar="D", help="instead of labels: the data set whose images these are, in order")
     ] = None,
     data: DataFolder = None,
-    split: Annotated[str | None, Option(metavar="SPLIT", help="train or test (default: test)")] = None,
+    split: OptionalSplit = None,
     k: Depths = None,
     metrics: Metrics = None,
     as_json: Json = False,
@@ -409,7 +410,7 @@ def _with_model(result: Evaluation, record: EmbeddingRecord) -> Evaluation:
 def data(
     dataset: Annotated[str, Argument(metavar="DATASET", help="name of a data set, as glyphs, omniglot or cub")],
     out: Annotated[str, Option(metavar="DIR", help="folder to write, one subfolder per class")],
-    split: Annotated[str, Option(metavar="SPLIT", help="train or test")] = "test",
+    split: Split = "test",
     data: DataFolder = None,
     as_json: Json = False,
 ) -> None:

@@ -37,7 +37,7 @@ app = typer.Typer()
 def export(
     model: Model,
     precision: Annotated[
-        list[str] | None, Option(metavar="P", help="fp32 (default), fp16, int8, or all; repeatable")
+        list[str] | None, Option(metavar="P", help="fp32, fp16, int8 or all; repeatable (default: fp32)")
     ] = None,
     calibration: Annotated[
         str | None,
@@ -182,7 +182,7 @@ def text_tower(
     tokenizer: Annotated[Path, Option(metavar="JSON", help="its tokenizer.json")],
     length: Annotated[int | None, Option(metavar="N", help="tokens of a text (default: from tokenizer.json)")] = None,
     padding: Annotated[
-        str | None, Option(metavar="TOKEN", help="token, or its id, that pads a text (default: likewise)")
+        str | None, Option(metavar="TOKEN", help="token, or its id, that pads a text (default: from tokenizer.json)")
     ] = None,
     lowercase: Annotated[
         bool, Option("--lowercase", help="put texts into small letters first, as for SigLIP 2")

@@ -80,9 +80,9 @@ def add(
 def _added_lines(report: Report, update: bool) -> Iterator[str]:
     for source, reason in report.unreadable:
         yield printable(f"left out {source}: {reason}")
-    for source, known, label in report.differing:
+    for source, item, label in report.differing:
         outcome = "it is as given now" if update else "it stays unchanged; --update changes it"
-        yield f"{source}: already there as {known} with {f'label {label}' if label else 'no label'}; {outcome}"
+        yield f"{source}: already there as {item} with {f'label {label}' if label else 'no label'}; {outcome}"
     yield f"{report.added:,} added, {report.already_there:,} were there already; {report.items:,} items"
 
 
@@ -155,20 +155,20 @@ def remove(
 def _ids_of_label(gallery: Gallery, label: str, yes: bool) -> list[int]:
     """Return the ids of all items of a label, after the person at the terminal has confirmed their removal."""
     labels = gallery.labels()
-    ids = [item for item, own in labels.items() if own == label]
+    ids = [item for item, item_label in labels.items() if item_label == label]
     if not ids:
-        known = {own for own in labels.values() if own is not None}
-        raise ItemNotFoundError(f"no item has the label {label!r}.{nearest(label, known)}", code="unknown-label")
+        known_labels = {item_label for item_label in labels.values() if item_label is not None}
+        raise ItemNotFoundError(f"no item has the label {label!r}.{nearest(label, known_labels)}", code="unknown-label")
     if yes:
         return ids
     items = "1 item" if len(ids) == 1 else f"{len(ids):,} items"
-    what = f"{items} of the label {label!r}{with_marks(gallery.marks.of_items(ids))}"
+    removal = f"{items} of the label {label!r}{with_marks(gallery.marks.of_items(ids))}"
     if not sys.stdin.isatty():
         raise UsageError(
-            f"{what} would be removed, out of {len(labels):,}. Add --yes to remove them without a question.",
+            f"{removal} would be removed, out of {len(labels):,}. Add --yes to remove them without a question.",
             code="not-confirmed",
         )
-    if not confirm(f"Remove {what}, out of {len(labels):,}?"):
+    if not confirm(f"Remove {removal}, out of {len(labels):,}?"):
         raise UsageError("nothing was removed.", code="not-confirmed")
     return ids
 
@@ -238,7 +238,7 @@ def stats(gallery: GalleryFolder, as_json: Json = False) -> None:
 def _print_index(index: IndexStats, backend: str) -> None:
     print(f"index: {index.kind}" + (f", effort {index.effort}, shortlist {index.shortlist} k" if index.effort else ""))
     if index.recall is not None:
-        print(f"finds {index.recall:.4f} of the {index.k} nearest, {index.milliseconds} ms a search when measured")
+        print(f"finds {index.recall:.4f} of the {index.k} nearest, {index.milliseconds} ms per search when measured")
     if index.kind == "milvus":
         print(f"{index.frozen:,} vectors in {backend}, which searches them by an index of its own choice")
     else:

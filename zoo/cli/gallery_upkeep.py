@@ -17,6 +17,7 @@ from zoo.cli.options import (
     GalleryFolder,
     GalleryInUse,
     Json,
+    MovedModel,
     Precision,
     Runtime,
     check_number,
@@ -72,7 +73,7 @@ def tune(
         measured = {name: asdict(row) if row else None for name, row in rows}
         print_json({"chosen": asdict(facts) if facts else None, "measured": measured})
     elif facts:
-        columns = ("kind", "effort", "shortlist", "recall", "ms a search", "s to build", "")
+        columns = ("kind", "effort", "shortlist", "recall", "ms per search", "s to build", "")
         print_table(columns, [_tune_row(name, row, facts.setting.kind) for name, row in rows], numbers=columns[1:6])
     else:
         print("the gallery is empty; there is nothing to tune")
@@ -96,7 +97,7 @@ probability, one line per tenth. A running service takes up the new calibration 
 )
 def calibrate(
     gallery: Annotated[Path, Argument(help="gallery folder with labelled items, or with marked results")],
-    queries: Annotated[int, Option(metavar="N", help="number of items that search the others")] = 2000,
+    queries: Annotated[int, Option(metavar="N", help="number of items that are used as queries")] = 2000,
     as_json: Json = False,
 ) -> None:
     """fit the probability that a hit is of the query's class
@@ -178,9 +179,9 @@ def backup(
 
     with tqdm(unit="page", desc="backup", disable=not sys.stderr.isatty()) as bar:
 
-        def progress(done: int, total: int) -> None:
+        def progress(pages: int, total: int) -> None:
             bar.total = total
-            bar.update(done - bar.n)
+            bar.update(pages - bar.n)
 
         copied = copy(gallery, out, progress)
     _print_copy(out, copied, as_json)
@@ -262,16 +263,19 @@ other model: a rebuild drops the embeddings that an earlier one has left.""",
 def rebuild(
     gallery: GalleryInUse,
     model: Annotated[str, Option(help="name or folder of the new model")],
-    swap: Annotated[bool, Option("--swap", help="give the gallery the new model, whatever was measured")] = False,
+    swap: Annotated[
+        bool, Option("--swap", help="give the gallery the new model, even if it is measured to be worse")
+    ] = False,
     swap_if_not_worse: Annotated[
         bool,
         Option(
             "--swap-if-not-worse",
-            help="give it the new model if the 95 % intervals of new - old lie above -MARGIN for R@1 and MAP@R",
+            help="give the gallery the new model if R@1 and MAP@R fall by at most MARGIN: the 95 % intervals of the "
+            "differences (new - old) are above -MARGIN",
         ),
     ] = False,
-    margin: Annotated[float, Option(help="see --swap-if-not-worse; a fraction")] = 0.01,
-    queries: Annotated[int, Option(metavar="N", help="number of items that search")] = 2000,
+    margin: Annotated[float, Option(help="largest fall that --swap-if-not-worse allows, as a fraction")] = 0.01,
+    queries: Annotated[int, Option(metavar="N", help="number of items that are used as queries")] = 2000,
     images: ImageFolders = None,
     missing: MissingImages = "refuse",
     runtime: Runtime = "onnx",
@@ -381,8 +385,8 @@ def _decision(gallery: Path, compared: Compared, not_worse: bool, swapped: bool,
     if (unknown := compared.undecided()) is not None:
         kept = "" if margin is None else ": the gallery keeps its model"
         return (
-            f"Whether the new model is worse is not known, as {unknown}{kept}. Label items of the gallery and call "
-            "this again, or give it the new model whatever it does, with --swap."
+            f"It is not known whether the new model is worse, because {unknown}{kept}. Label items of the gallery and "
+            "run this command again, or swap the models in any case with --swap."
         )
     if margin is not None:
         return f"It is not shown that no score falls by more than {margin:g}: the gallery keeps its model."
@@ -399,7 +403,7 @@ A second rollback goes forward again, to the newer model.""",
 )
 def rollback(
     gallery: GalleryInUse,
-    model: Annotated[str | None, Option(help="name or folder of the previous model, if it has moved")] = None,
+    model: MovedModel = None,
     discard: Annotated[
         bool, Option("--discard", help="delete the embeddings that are kept; there is no way back then")
     ] = False,

@@ -16,7 +16,10 @@ from zoo.cli.options import (
     BatchSize,
     Json,
     Labels,
+    Model,
     MovedModel,
+    OptionalPrecision,
+    OptionalRuntime,
     Precision,
     Runtime,
     Strict,
@@ -64,7 +67,7 @@ NAMED = 5
 Images that cannot be read are left out and listed: the exit status is 0, with --strict 1.""",
 )
 def index(
-    model: Annotated[str, Argument(help="name or folder of the model")],
+    model: Model,
     images: Annotated[
         Path,
         Argument(
@@ -97,7 +100,10 @@ def index(
         int | None, Option(metavar="N", help="number of processes that embed (default: one per processor)")
     ] = None,
     update: Annotated[
-        bool, Option("--update", help="give existing items the labels and metadata of this run, whoever set others")
+        bool,
+        Option(
+            "--update", help="give existing items the labels and metadata of this run, even if a client has set others"
+        ),
     ] = False,
     prune: Annotated[
         bool,
@@ -288,16 +294,11 @@ def search(
         str | None, Option(metavar="NAME", help="collection to search, if the service has several")
     ] = None,
     key_file: Annotated[
-        Path | None, Option(metavar="F", help="file with the service's key; default: ZOO_SERVE_KEY, if it is set")
+        Path | None, Option(metavar="F", help="file with the service's key (default: the key in ZOO_SERVE_KEY)")
     ] = None,
     model: MovedModel = None,
-    runtime: Annotated[
-        Literal["onnx", "torch"] | None, Option(help="run the model with onnx or torch (default: onnx)")
-    ] = None,
-    precision: Annotated[
-        str | None,
-        Option(metavar="P", help="fp32 (default), fp16 or int8, as it was exported; of torch fp32, bf16 or fp16"),
-    ] = None,
+    runtime: OptionalRuntime = None,
+    precision: OptionalPrecision = None,
     as_json: Json = False,
 ) -> None:
     """find the images of a gallery nearest to an image or a text"""

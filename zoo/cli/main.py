@@ -33,8 +33,8 @@ Start here: zoo list shows the models, and these two lines search your own photo
   zoo search GALLERY IMAGE"""
 
 STATUSES = """\
-Exit status: 0 all is well; 1 a check failed, or the machine, a file or the network did; 2 wrong usage, or what was
-named does not exist (a model, a data set, a gallery, an item)."""
+Exit status: 0 success; 1 a check failed, or a problem with the machine, a file or the network; 2 wrong usage, or a
+model, data set, gallery or item that does not exist."""
 
 OPTION_LIKE = re.compile(r"-(?!\.?\d|$)")
 """Beginning of a word that is an option or "--"; -1 and -.5 are numbers, and "-" is a value."""
@@ -173,6 +173,9 @@ def load(entry: Entry) -> TyperCommand | TyperGroup:
         raise TypeError(f"{entry.module} has a group {entry.word!r} where a command is expected")
     command.rich_markup_mode = None  # plain text: rich takes longer to load than most commands take to run
     command.epilog = _verbatim(command.epilog or "")
+    for option in command.params:
+        if isinstance(option, TyperOption) and not option.is_flag and option.default is not None:
+            option.help, option.show_default = f"{option.help} (default: {option.default})", False
     if entry.resumes and command.callback is not None:
         command.callback = _resumable(command.callback)
     return command
@@ -202,6 +205,8 @@ class CommandGroup(TyperGroup):
                 f"no command {name!r}.{hint} All commands: {ctx.command_path} --help", code="unknown-command"
             )
         if isinstance(command, TyperCommand) and not ctx.resilient_parsing:
+            if help_option := command.get_help_option(ctx):
+                help_option.help = "show this help"
             _check_values(command, rest)
         return name, command, rest
 

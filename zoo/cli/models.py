@@ -73,7 +73,7 @@ def _print_models(models: Sequence[ModelInfo], with_recipes: bool) -> None:
     if hidden:
         print(f"{hidden:,} recipe{'' if hidden == 1 else 's'} not trained yet: zoo list --recipes")
     if not models:
-        note("no model matches; without filters all are listed: zoo list")
+        note("no model matches; zoo list --recipes lists all models and recipes")
 
 
 def _row(model: ModelInfo) -> dict[str, Any]:

@@ -57,21 +57,27 @@ DataFolder = Annotated[
 Dataset = Annotated[
     str | None, Option("--dataset", metavar="NAME", help="data set (default: the one that the model was trained for)")
 ]
-Split = Annotated[
-    str, Option("--split", metavar="SPLIT", help="train or test (classes never trained on); of a folder also all")
-]
+SPLITS = "train or test (classes never trained on); of a folder also all"
+Split = Annotated[str, Option("--split", metavar="SPLIT", help=SPLITS)]
+OptionalSplit = Annotated[str | None, Option("--split", metavar="SPLIT", help=f"{SPLITS} (default: test)")]
 
 Device = Annotated[
     str | None, Option("--device", metavar="D", help="cpu, cuda or cuda:N (default: cuda if there is one)")
 ]
-Runtime = Annotated[str, Option("--runtime", metavar="R", help="torch or onnx")]
-Precision = Annotated[str, Option("--precision", metavar="P", help="fp32, bf16, fp16 or int8, as the runtime has them")]
+RUNTIMES, PRECISIONS = "torch or onnx", "fp32, bf16, fp16 or int8, as the runtime has them"
+Runtime = Annotated[str, Option("--runtime", metavar="R", help=RUNTIMES)]
+OptionalRuntime = Annotated[str | None, Option("--runtime", metavar="R", help=f"{RUNTIMES} (default: onnx)")]
+Precision = Annotated[str, Option("--precision", metavar="P", help=PRECISIONS)]
+OptionalPrecision = Annotated[str | None, Option("--precision", metavar="P", help=f"{PRECISIONS} (default: fp32)")]
 BatchSize = Annotated[int, Option("--batch-size", metavar="N", help="images per step")]
 Seed = Annotated[int, Option("--seed", metavar="N", help="seed of all that is random")]
 
 Settings = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help="change the recipe; repeatable")]
 NewName = Annotated[
-    str | None, Option("--as", metavar="NAME", help="name of the new model (default: from the source's name)")
+    str | None,
+    Option(
+        "--as", metavar="NAME", help="name of the new model (default: the recipe's, or made from the source model's)"
+    ),
 ]
 TestShare = Annotated[float, Option("--test-share", metavar="S", help="share of the classes to measure on")]
 
@@ -201,8 +207,8 @@ def strict_status(strict: bool, unreadable: object) -> int:
     return 1 if strict and unreadable else 0
 
 
-def model_name(given: str | None, source: str = "", ending: str = "") -> str:
-    """Return the name of a model made from another: the given one, else the source's last part with an ending.
+def model_name(name: str | None, source: str = "", ending: str = "") -> str:
+    """Return the name of a model made from another: `name`, else the source's last part with an ending.
 
     Raises:
         UsageError: If the name holds other characters than lower-case letters, digits, '.', '_' and '-' (code
@@ -210,7 +216,8 @@ def model_name(given: str | None, source: str = "", ending: str = "") -> str:
     """
     from zoo.models.card import MODEL_NAME
 
-    name = given if given is not None else f"{source.rstrip('/').rpartition('/')[2].lower()}-{ending}"
+    if name is None:
+        name = f"{source.rstrip('/').rpartition('/')[2].lower()}-{ending}"
     if not MODEL_NAME.fullmatch(name):
         raise UsageError(
             f"the name {name!r} may hold lower-case letters, digits, '.', '_' and '-' only; give --as NAME.",
@@ -220,8 +227,9 @@ def model_name(given: str | None, source: str = "", ending: str = "") -> str:
 
 
 SEEN = """\
-{name} was trained on a folder of images. If it was this one, it has seen these classes, and the scores say little of \
-new ones: zoo train and zoo evaluate part a folder that has the folders train and test, zoo finetune any other."""
+{name} was trained on a folder of images. If it was this one, it has seen these classes, and the scores say little \
+about new classes. Hold classes out: zoo train and zoo evaluate use the subfolders train and test of a folder; zoo \
+finetune splits any other folder."""
 
 
 def images_for(model: Embedder, dataset: str | None, split: str = "test", data: str | None = None) -> DataSet:

@@ -12,6 +12,7 @@ import typer
 from typer import Argument, Option
 
 from serving.configuration import FOLLOW, FOLLOW_KEY, FOLLOW_KEYS, PREFIX, Configuration
+from zoo.cli.options import OptionalPrecision
 from zoo.console import note
 from zoo.errors import UsageError
 
@@ -23,7 +24,7 @@ LIMITS = {limit.name: limit for limit in fields(Configuration)}
 def _limit(name: str) -> Any:
     """Return the option of a limit of the service, with the help text of its setting."""
     limit = LIMITS[name]
-    return Option(metavar="N", help=f"{limit.metadata['help']} (default {limit.default})")
+    return Option(metavar="N", help=f"{limit.metadata['help']} (default: {limit.default})")
 
 
 @app.command(
@@ -70,13 +71,11 @@ def serve(
     device: Annotated[
         str | None,
         Option(
-            help="device of the models, and of the index if the installed FAISS sees a GPU: cpu (default), cuda, "
-            "cuda:N or tensorrt"
+            help="device of the models, and of the index if the installed FAISS sees a GPU: cpu, cuda, cuda:N "
+            "or tensorrt (default: cpu)"
         ),
     ] = None,
-    precision: Annotated[
-        str | None, Option(metavar="P", help="the ONNX variant that embeds: fp32 (default), fp16 or int8")
-    ] = None,
+    precision: OptionalPrecision = None,
     workers: Annotated[str | None, _limit("workers")] = None,
     max_bytes: Annotated[str | None, _limit("max_bytes")] = None,
     max_pixels: Annotated[str | None, _limit("max_pixels")] = None,
@@ -98,14 +97,14 @@ def serve(
     from serving.gallery.gallery import check_there
     from serving.keys_file import read_keys
 
-    places = from_words(galleries, model or [])
+    served_galleries = from_words(galleries, model or [])
     if follow is not None:
         os.environ[FOLLOW] = follow
     following = bool(os.environ.get(FOLLOW))
     if not following:
-        for place in places:
-            check_there(Path(place.gallery))
-    same_folder = doubled(places)
+        for served in served_galleries:
+            check_there(Path(served.gallery))
+    same_folder = doubled(served_galleries)
     if following and same_folder:
         raise UsageError(
             f"{' and '.join(same_folder[0])} are one folder; each gallery that follows needs its own folder.",
@@ -118,7 +117,7 @@ def serve(
     os.environ |= {f"{PREFIX}{name.upper()}": value for name, value in limits.items() if value is not None}
     for warning in _warnings(same_folder):
         note(warning)
-    run_server(places, host, port, device, precision)
+    run_server(served_galleries, host, port, device, precision)
 
 
 def _warnings(same_folder: list[list[str]]) -> Iterator[str]:

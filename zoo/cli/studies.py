@@ -69,7 +69,7 @@ def _silent(line: str) -> None:
     epilog="""\
   zoo benchmark run revisiting/figure-7 --dataset omniglot
   zoo benchmark run claims/rho --dataset glyphs --seeds 3 --out rho
-  zoo benchmark run claims/rho --dataset glyphs --seeds 5 --out rho         two seeds more in the same folder
+  zoo benchmark run claims/rho --dataset glyphs --seeds 5 --out rho         two more seeds in the same folder
   zoo benchmark run claims/rho --dataset glyphs --out quick --set schedule.epochs=3
   zoo benchmark run revisiting/figure-4 --dataset glyphs --from ~/.dml-zoo/studies/revisiting-table-2-glyphs
   zoo benchmark run claims/over-the-years --dataset omniglot                R@1 by the year of each loss's paper
@@ -102,7 +102,7 @@ def run(
     settings: Settings = None,
     data: DataFolder = None,
     only: Arms = None,
-    others: OtherStudies = None,
+    other_studies: OtherStudies = None,
     device: Device = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -131,9 +131,9 @@ def run(
         plan = plan_from_options(part, dataset, seeds, select, settings or (), data, only or ())
         folder = study_folder(part, dataset, out, alone=len(studies) == 1)
         schedules.append(RunSchedule(adapt_to_dataset(plan), folder))
-    workplaces = prepare_workplaces(schedules, data, device, only or [], others or [])
+    workplaces = prepare_workplaces(schedules, data, device, only or [], other_studies or [])
     begun = [schedule.begin() for schedule in schedules]
-    return _perform(begun, workplaces, only or [], others or [], Output(as_json, quiet))
+    return _perform(begun, workplaces, only or [], other_studies or [], Output(as_json, quiet))
 
 
 def plan_from_options(
@@ -187,7 +187,7 @@ def _perform(
     schedules: Sequence[RunSchedule],
     workplaces: Sequence[Workplace],
     only: list[str],
-    others: list[Path],
+    other_studies: list[Path],
     output: Output,
 ) -> int:
     """Perform the remaining runs of each study, write and print the reports, and return the exit status."""
@@ -195,7 +195,7 @@ def _perform(
 
     outcomes = []
     for schedule, workplace in zip(schedules, workplaces, strict=True):
-        tally = run_schedule(schedule, workplace, only, others, output.say)
+        tally = run_schedule(schedule, workplace, only, other_studies, output.say)
         outcomes.append(_report(schedule, tally, output))
     return _finish(outcomes, output)
 
@@ -245,7 +245,7 @@ def resume(
     ] = False,
     data: DataFolder = None,
     only: Arms = None,
-    others: OtherStudies = None,
+    other_studies: OtherStudies = None,
     device: Device = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -266,9 +266,9 @@ def resume(
     schedules = [RunSchedule(adapt_to_dataset(plan_in_folder(folder, more)), folder) for folder in folders]
     if only_report:
         return _finish([_report(schedule, Tally(), output) for schedule in schedules], output)
-    workplaces = prepare_workplaces(schedules, data, device, only or [], others or [])
+    workplaces = prepare_workplaces(schedules, data, device, only or [], other_studies or [])
     begun = [schedule.begin() if more else schedule for schedule in schedules]
-    return _perform(begun, workplaces, only or [], others or [], output)
+    return _perform(begun, workplaces, only or [], other_studies or [], output)
 
 
 def plan_in_folder(folder: Path, only: Sequence[str]) -> Plan:

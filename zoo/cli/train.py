@@ -20,6 +20,7 @@ from zoo.cli.options import (
     ReplaceModel,
     Seed,
     Settings,
+    Split,
     Strict,
     TestShare,
     check_number,
@@ -168,7 +169,7 @@ def finetune(
         str, Argument(metavar="DIR", help="a folder with one subfolder per class, or a table (CSV: image,label)")
     ],
     base: Annotated[str, Option("--from", metavar="NAME", help="the model to start from")],
-    method: Annotated[str, Option(help="margin, ms, pa, diva, ...: see zoo list")] = "margin",
+    method: Annotated[str, Option(help="margin, ms, pa, diva, ...: see zoo list --recipes")] = "margin",
     head_only: Annotated[bool, Option("--head-only", help="do not change the trunk: takes minutes on a CPU")] = False,
     settings: Settings = None,
     new_name: NewName = None,
@@ -245,26 +246,27 @@ def _print_finetuned(fitted: Finetuned) -> None:
     _print_next_step(fitted.outcome.name, fitted.outcome.folder)
 
 
-def novelty(seen: tuple[str, ...], unread: Path | None = None) -> str:
+def novelty(seen_classes: tuple[str, ...], unread: Path | None = None) -> str:
     """Return how new the test classes are to a finetuned model, as the end of a sentence about them.
 
     Args:
-        seen: The test classes that the starting model was finetuned on.
+        seen_classes: The test classes that the starting model was finetuned on.
         unread: The recipe.json of the starting model, if it cannot be read.
     """
-    if not seen and unread is None:
+    if not seen_classes and unread is None:
         return "that it never saw"
-    parts = ["that were left out"]
-    if seen:
-        names = ", ".join(seen[:5]) + (", ..." if len(seen) > 5 else "")
+    parts = ["that were held out"]
+    if seen_classes:
+        names = ", ".join(seen_classes[:5]) + (", ..." if len(seen_classes) > 5 else "")
         parts.append(
-            f", but {len(seen)} of them the model that it starts from was finetuned on ({names}): the scores flatter "
-            "both. Classes that neither saw come from the --seed and --test-share in that one's recipe.json"
+            f". The starting model was finetuned on {len(seen_classes)} of them ({names}), so the scores of both "
+            "models are too high. To measure on classes that neither has seen, use the --seed and --test-share in the "
+            "starting model's recipe.json"
         )
     if unread is not None:
         parts.append(
-            f". Whether the model that it starts from has seen {'more of them' if seen else 'them'} is not known, "
-            f"because {unread} cannot be read: the scores may flatter both"
+            f". {unread} cannot be read, so it is not known whether the starting model has seen "
+            f"{'more of them' if seen_classes else 'them'}: the scores of both models may be too high"
         )
     return "".join(parts)
 
@@ -377,15 +379,20 @@ def _print_distilled(distilled: Distilled) -> None:
         f"measured on {len(pictures.test):,} others{kind}"
     )
     if distilled.seen:
-        print(f"{len(distilled.seen)} of these classes the teacher was finetuned on: the scores flatter both")
-    searchers = [who for who in SEARCHERS if any(who in scores for scores in fidelity.retrieval.values())]
-    if searchers:
-        rows = [[metric, *(_score(scores[who]) for who in searchers)] for metric, scores in fidelity.retrieval.items()]
-        print_table(("metric", *(SEARCHERS[who] for who in searchers)), rows)
-    near = [[f"share of the teacher's {fidelity.k} nearest images that it finds too", _score(fidelity.neighbours)]]
+        print(
+            f"the teacher was finetuned on {len(distilled.seen)} of these classes: the scores of both models are too "
+            "high"
+        )
+    roles = [role for role in SEARCHERS if any(role in scores for scores in fidelity.retrieval.values())]
+    if roles:
+        rows = [[metric, *(_score(scores[role]) for role in roles)] for metric, scores in fidelity.retrieval.items()]
+        print_table(("metric", *(SEARCHERS[role] for role in roles)), rows)
+    fidelity_rows = [
+        [f"share of the teacher's {fidelity.k} nearest images that it finds too", _score(fidelity.neighbours)]
+    ]
     if fidelity.cosine is not None:
-        near.append(["cosine to the teacher's embedding", _score(fidelity.cosine)])
-    print_table(("student beside teacher", "mean (95 %)"), near)
+        fidelity_rows.append(["cosine to the teacher's embedding", _score(fidelity.cosine)])
+    print_table(("student beside teacher", "mean (95 %)"), fidelity_rows)
     _print_next_step(distilled.outcome.name, distilled.outcome.folder)
 
 
@@ -413,7 +420,7 @@ def features(
     folder: Annotated[str | None, Argument(metavar="DIR", help="a folder of images, one subfolder per class")] = None,
     dataset: NamedDataset = None,
     data: DataFolder = None,
-    split: Annotated[str, Option(help="train or test")] = "train",
+    split: Split = "train",
     views: AugmentedViews = 8,
     recipe: Annotated[
         str | None,

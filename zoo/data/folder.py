@@ -214,8 +214,8 @@ def read_training_folder(path: str | Path, progress: bool = False) -> TrainingFo
     root = expand(path)
     if has_splits(root):
         raise UsageError(
-            f"{path} is parted into train and test. The split is made here, by class: name a folder whose subfolders "
-            "are the classes, or a table without the column split.",
+            f"{path} is already split into train and test, but this command makes the split itself, by class: name a "
+            "folder whose subfolders are the classes, or a table without the column split.",
             code="already-split",
         )
     # The test split is measured with every image as a query, even if a table has the column query.

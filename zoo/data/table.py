@@ -192,7 +192,7 @@ def _table_columns(path: Path, header: list[str], labelled: bool) -> dict[str, s
         needed = f"{IMAGE} (or {PATH})"
         expected = f"columns {needed} and {LABEL}" if labelled else f"column {needed}"
         raise UsageError(
-            f"{path} needs a header with the {expected}, and {SPLIT} if it is parted into train and test; it has: "
+            f"{path} needs a header with the {expected}, and {SPLIT} if it is split into train and test; it has: "
             f"{', '.join(header) or 'nothing'}.",
             code="missing-column",
         )

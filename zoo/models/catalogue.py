@@ -112,9 +112,16 @@ def list_models(
         check_text(fact, value)
         known = sorted({getattr(model, fact) for model in models} | (set(STATUSES) if fact == "status" else set()))
         if value not in known:
-            hint = name_hint(value, known) or f" The nearest is {get_close_matches(value, known, 1, 0)[0]!r}."
-            raise UsageError(f"no model has the {fact} {value!r}.{hint} All models: zoo list", code=f"unknown-{fact}")
+            raise UsageError(_no_value_message(fact, value, known), code=f"unknown-{fact}")
     return [m for m in models if all(v is None or getattr(m, k) == v for k, v in filters.items())]
+
+
+def _no_value_message(fact: str, value: str, known: list[str]) -> str:
+    """Return the message for a filter's value that no model has."""
+    if fact == "status":
+        return f"there is no status {value!r}. The statuses are {', '.join(STATUSES)}."
+    hint = name_hint(value, known) or f" The nearest is {get_close_matches(value, known, 1, 0)[0]!r}."
+    return f"no model has the {fact} {value!r}.{hint} All models: zoo list --recipes"
 
 
 def info(name: str) -> ModelInfo:
@@ -135,7 +142,9 @@ def info(name: str) -> ModelInfo:
             return _baseline_info(baseline)
     hint = architecture_hint(name) or name_hint(name, known_names())
     advice = _hub_advice(name, repository) if _is_hub_name(name) else ""
-    raise ModelNotFoundError(f"there is no model {name!r}.{hint}{advice} All names: zoo list", code="no-model")
+    raise ModelNotFoundError(
+        f"there is no model {name!r}.{hint}{advice} All names: zoo list --recipes", code="no-model"
+    )
 
 
 def known_names() -> list[str]:

@@ -366,7 +366,7 @@ def _nearest_model(name: str) -> str:
 def _no_model_message(name: str, error: ZooError) -> str:
     from zoo.models.catalogue import architecture_hint
 
-    advice = f"Train it with: zoo train {name}" if name in recipes() else "All names: zoo list"
+    advice = f"Train it with: zoo train {name}" if name in recipes() else "All names: zoo list --recipes"
     hint = "" if name in recipes() else (architecture_hint(name) or _nearest_model(name))
     if "." in name:
         hint += f" For a model of timm, give 'timm/{name}'."

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import shutil
@@ -13,12 +12,8 @@ import pytest
 from typer.core import TyperOption
 
 import zoo
-from tests.raising import raises
-from tests.serving import toys
 from zoo.cli import main as cli
 from zoo.cli.main import main
-from zoo.errors import UsageError
-from zoo.models.results import read_results
 
 COMMANDS = """
 from __future__ import annotations
@@ -51,11 +46,6 @@ def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         cli.Entry("lacking", "lacking_commands", "tests", "lack a library"),
     )
     monkeypatch.setattr(cli, "COMMANDS", cli.COMMANDS + entries)
-
-
-@pytest.fixture
-def toy(own_zoo: Path) -> Path:
-    return toys.write_model(own_zoo / "models" / "toy-pool")
 
 
 def shell(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
@@ -218,174 +208,6 @@ def test_a_closed_pipe_is_not_an_error(arguments):
         err = process.stderr.read()
     assert err == b""
     assert process.returncode == 141
-
-
-def test_list(capsys, toy):
-    assert main(["list", "--json"]) == 0
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    assert rows["toy-pool"] == {
-        "name": "toy-pool",
-        "status": "trained",
-        "dim": toys.DIM,
-        "method": "none",
-        "backbone": "pool",
-        "dataset": "toys",
-        "size": sum(file.stat().st_size for file in toy.rglob("*") if file.is_file()),
-        "parameters": None,
-        "published_recall_at_1": None,
-        "recall_at_1": None,
-        "changed": {},
-    }
-    assert "margin-conv4-glyphs" in rows
-    assert main(["list", "--backbone", "pool"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]] == ["toy-pool"]
-    assert main(["list", "--backbone", "pool", "--status", "recipe"]) == 0
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "zoo list" in err
-
-
-@pytest.mark.usefixtures("toy")
-def test_list_hides_recipes_and_counts_them(capsys):
-    assert main(["list", "--json"]) == 0
-    statuses = {row["name"]: row["status"] for row in json.loads(capsys.readouterr().out)}
-    usable = {name for name, status in statuses.items() if status != "recipe"}
-    assert {"toy-pool", "margin-conv4-glyphs", "dinov2-s14"} <= usable < statuses.keys()
-    assert main(["list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert {line.split()[0] for line in lines[2:-1]} == usable
-    assert lines[-1].startswith(f"{len(statuses) - len(usable):,} recipes")
-    assert "zoo list --recipes" in lines[-1]
-    assert main(["list", "--recipes"]) == 0
-    assert {line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]} == statuses.keys()
-    assert main(["list", "--status", "recipe", "--dataset", "cub"]) == 0
-    assert "diva-r50-cub" in capsys.readouterr().out
-    assert main(["list", "--backbone", "ibn", "--dataset", "sop"]) == 0
-    out, err = capsys.readouterr()
-    assert (out.count("\n"), err) == (1, "")
-
-
-def test_info(capsys, toy):
-    for name in ("toy-pool", str(toy)):
-        assert main(["info", name, "--json"]) == 0
-        facts = json.loads(capsys.readouterr().out)
-        assert facts["card"]["files"].keys() == {"model.safetensors", "onnx/model.onnx"}
-        assert facts["results"] == []
-    assert main(["info", "toy-pool"]) == 0
-    out = capsys.readouterr().out
-    assert zoo.info("toy-pool").card.fingerprint in out
-    assert str(toy) in out
-    assert main(["info", "toy-pol"]) == 2
-    assert "'toy-pool'" in capsys.readouterr().err
-    (toy / "results.json").write_text("nonsense")
-    assert main(["info", "toy-pool"]) == 1
-    assert "results.json" in capsys.readouterr().err
-
-
-def test_info_of_a_recipe_shows_the_command_that_trains_it(capsys):
-    assert main(["info", "margin-conv4-omniglot"]) == 0
-    assert "zoo train margin-conv4-omniglot" in capsys.readouterr().out
-
-
-EVALUATE = ["evaluate", "toy-pool", "--runtime", "onnx", "--dataset", "folder"]
-
-
-def test_evaluate_prints_json_and_nothing_else(toy, pictures):
-    out = shell(*EVALUATE, "--data", str(pictures), "--json", "-k", "1,5")
-    assert out.returncode == 0, out.stderr
-    result = json.loads(out.stdout)
-    assert result["model"] == "toy-pool"
-    assert result["queries"] == len(toys.CLASSES) * toys.PER_CLASS
-    assert result["metrics"].keys() == {"recall_at_1", "recall_at_5", "precision_at_1", "r_precision", "map_at_r"}
-    low, high = result["intervals"]["map_at_r"]
-    assert low <= result["metrics"]["map_at_r"] <= high
-
-
-def test_evaluate_prints_a_table_writes_a_file_and_saves(capsys, toy, pictures, tmp_path):
-    out = tmp_path / "new" / "result.json"
-    assert main([*EVALUATE, "--data", str(pictures), "--out", str(out), "--save"]) == 0
-    result = json.loads(out.read_text())
-    assert read_results(toy) == [result]
-    lines = capsys.readouterr().out.splitlines()
-    row = next(line for line in lines if "map_at_r" in line)
-    assert f"{result['metrics']['map_at_r']:.4f}" in row
-    low, high = result["intervals"]["map_at_r"]
-    assert f"{low:.4f} to {high:.4f}" in row
-    assert main(["info", "toy-pool"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert any("measured on folder, all of it, with onnx in fp32" in line for line in lines)
-    for name, value in result["metrics"].items():
-        low, high = result["intervals"][name]
-        assert any(line.split() == [name, f"{value:.4f}", f"{low:.4f}", "to", f"{high:.4f}"] for line in lines)
-    assert main(["info", "toy-pool", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["results"] == [result]
-
-
-def test_scores_are_not_saved_in_a_shipped_model():
-    for words in (["margin-conv4-glyphs"], [str(zoo.info("margin-conv4-glyphs").folder)]):
-        with raises(UsageError, "shipped-model") as caught:
-            cli.run(["evaluate", *words, "--save"])
-        assert "margin-conv4-glyphs" in str(caught.value)
-
-
-def test_a_model_trained_on_a_folder_gets_a_warning_on_folders(capsys, toy, pictures):
-    assert main([*EVALUATE, "--data", str(pictures)]) == 0
-    out, err = capsys.readouterr()
-    assert "on folder, all of it" in out
-    assert "has seen" not in err
-    card = json.loads((toy / "card.json").read_text())
-    (toy / "card.json").write_text(json.dumps({**card, "dataset": "folder"}))
-    assert main([*EVALUATE, "--data", str(pictures), "--json"]) == 0
-    out, err = capsys.readouterr()
-    assert json.loads(out)["split"] == "all"
-    assert "toy-pool was trained on a folder of images. If it was this one, it has seen these classes" in err
-
-
-@pytest.mark.usefixtures("toy")
-def test_evaluate_adds_groups_of_metrics(capsys, pictures):
-    assert main([*EVALUATE, "--data", str(pictures), "-k", "1", "--metrics", "ranking,structure"]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    shown = {row[0]: row[-1] for row in rows if row}
-    assert {"recall_at_1", "map", "spectral_decay"} <= shown.keys()
-    assert not {"nmi", "eer"} & shown.keys()
-    assert shown["spectral_decay"] == "-"  # one number of all embeddings has no interval over queries
-    assert shown["map"] != "-"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "says"),
-    [
-        (["evaluate", "toy-pol", "--runtime", "onnx"], 2, "'toy-pool'"),
-        ([*EVALUATE[:3], "onxx", *EVALUATE[4:], "--data", "DIR"], 2, "'onnx'"),
-        ([*EVALUATE, "--data", "DIR", "--precision", "fp12"], 2, "fp12"),
-        ([*EVALUATE, "--data", "nowhere"], 2, "nowhere"),
-        ([*EVALUATE[:-1], "foldr"], 2, "'folder'"),
-        ([*EVALUATE, "--data", "DIR", "--split", "tset"], 2, "'test'"),
-        ([*EVALUATE, "--data", "DIR", "-k", "1,99"], 2, "recall_at_99"),
-        ([*EVALUATE, "--data", "DIR", "--metrics", "structur"], 2, "'structure'"),
-        ([*EVALUATE, "--data", "DIR", "--batch-size", "0"], 2, "batch_size"),
-        ([*EVALUATE, "--data", "DIR", "--out", "/proc/none/x.json"], 2, "/proc/none/x.json"),
-    ],
-)
-@pytest.mark.usefixtures("toy")
-def test_mistakes_end_with_one_message(capsys, pictures, arguments, status, says):
-    assert main([str(pictures) if argument == "DIR" else argument for argument in arguments]) == status
-    err = capsys.readouterr().err
-    assert err.startswith("zoo: error: ")
-    assert says in err
-    assert "Traceback" not in err
-
-
-@pytest.mark.usefixtures("toy")
-def test_lists_are_repeated_or_have_commas(capsys, pictures):
-    words = [*EVALUATE, "--data", str(pictures), "--json"]
-    assert main([*words, "-k", "1,3", "--metrics", "structure,verification"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert main([*words, "-k", "1", "-k", "3", "--metrics", "structure", "--metrics", "verification"]) == 0
-    assert json.loads(capsys.readouterr().out)["metrics"] == result["metrics"]
-    assert {"recall_at_1", "recall_at_3", "eer", "spectral_decay"} <= result["metrics"].keys()
-    assert main([*words, "-k", "1,x"]) == 2
-    assert "'1,x'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`zoo verify` of a folder from others: one line per check, for any content."""
+"""`zoo verify` of a folder from others (one line per check, for any content), `zoo list` and `zoo info`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file, save_file
 
+import zoo
 from tests.raising import raises
+from tests.serving import toys
 from zoo.cli.main import main
 from zoo.console import one_line
 from zoo.errors import CardError
@@ -132,3 +134,70 @@ def test_a_table_of_images_is_data_too(copy: Path, tmp_path: Path, capsys: pytes
     (tmp_path / "birds.csv").write_text("image,label\n")
     assert main(["verify", str(copy), "--data", str(tmp_path / "birds.csv"), "--quick"]) == 0
     assert lines(capsys)
+
+
+def test_list(capsys, toy):
+    assert main(["list", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["toy-pool"] == {
+        "name": "toy-pool",
+        "status": "trained",
+        "dim": toys.DIM,
+        "method": "none",
+        "backbone": "pool",
+        "dataset": "toys",
+        "size": sum(file.stat().st_size for file in toy.rglob("*") if file.is_file()),
+        "parameters": None,
+        "published_recall_at_1": None,
+        "recall_at_1": None,
+        "changed": {},
+    }
+    assert "margin-conv4-glyphs" in rows
+    assert main(["list", "--backbone", "pool"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]] == ["toy-pool"]
+    assert main(["list", "--backbone", "pool", "--status", "recipe"]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "zoo list" in err
+
+
+@pytest.mark.usefixtures("toy")
+def test_list_hides_recipes_and_counts_them(capsys):
+    assert main(["list", "--json"]) == 0
+    statuses = {row["name"]: row["status"] for row in json.loads(capsys.readouterr().out)}
+    usable = {name for name, status in statuses.items() if status != "recipe"}
+    assert {"toy-pool", "margin-conv4-glyphs", "dinov2-s14"} <= usable < statuses.keys()
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in lines[2:-1]} == usable
+    assert lines[-1].startswith(f"{len(statuses) - len(usable):,} recipes")
+    assert "zoo list --recipes" in lines[-1]
+    assert main(["list", "--recipes"]) == 0
+    assert {line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]} == statuses.keys()
+    assert main(["list", "--status", "recipe", "--dataset", "cub"]) == 0
+    assert "diva-r50-cub" in capsys.readouterr().out
+    assert main(["list", "--backbone", "ibn", "--dataset", "sop"]) == 0
+    out, err = capsys.readouterr()
+    assert (out.count("\n"), err) == (1, "")
+
+
+def test_info(capsys, toy):
+    for name in ("toy-pool", str(toy)):
+        assert main(["info", name, "--json"]) == 0
+        facts = json.loads(capsys.readouterr().out)
+        assert facts["card"]["files"].keys() == {"model.safetensors", "onnx/model.onnx"}
+        assert facts["results"] == []
+    assert main(["info", "toy-pool"]) == 0
+    out = capsys.readouterr().out
+    assert zoo.info("toy-pool").card.fingerprint in out
+    assert str(toy) in out
+    assert main(["info", "toy-pol"]) == 2
+    assert "'toy-pool'" in capsys.readouterr().err
+    (toy / "results.json").write_text("nonsense")
+    assert main(["info", "toy-pool"]) == 1
+    assert "results.json" in capsys.readouterr().err
+
+
+def test_info_of_a_recipe_shows_the_command_that_trains_it(capsys):
+    assert main(["info", "margin-conv4-omniglot"]) == 0
+    assert "zoo train margin-conv4-omniglot" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The commands, as `zoo benchmark` calls them, on a folder of images."""
+"""`zoo benchmark run`, `resume`, `search` and `studies`, on a folder of images."""
 
 from __future__ import annotations
 

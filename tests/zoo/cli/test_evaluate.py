@@ -1,0 +1,118 @@
+"""`zoo evaluate`: output, metrics, saved scores and mistakes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import zoo
+from tests.raising import raises
+from tests.serving import toys
+from zoo.cli import main as cli
+from zoo.cli.main import main
+from zoo.errors import UsageError
+from zoo.models.results import read_results
+
+EVALUATE = ["evaluate", "toy-pool", "--runtime", "onnx", "--dataset", "folder"]
+
+
+def test_evaluate_prints_json_and_nothing_else(toy, pictures):
+    command = [sys.executable, "-m", "zoo.cli.main", *EVALUATE, "--data", str(pictures), "--json", "-k", "1,5"]
+    out = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert out.returncode == 0, out.stderr
+    result = json.loads(out.stdout)
+    assert result["model"] == "toy-pool"
+    assert result["queries"] == len(toys.CLASSES) * toys.PER_CLASS
+    assert result["metrics"].keys() == {"recall_at_1", "recall_at_5", "precision_at_1", "r_precision", "map_at_r"}
+    low, high = result["intervals"]["map_at_r"]
+    assert low <= result["metrics"]["map_at_r"] <= high
+
+
+def test_evaluate_prints_a_table_writes_a_file_and_saves(capsys, toy, pictures, tmp_path):
+    out = tmp_path / "new" / "result.json"
+    assert main([*EVALUATE, "--data", str(pictures), "--out", str(out), "--save"]) == 0
+    result = json.loads(out.read_text())
+    assert read_results(toy) == [result]
+    lines = capsys.readouterr().out.splitlines()
+    row = next(line for line in lines if "map_at_r" in line)
+    assert f"{result['metrics']['map_at_r']:.4f}" in row
+    low, high = result["intervals"]["map_at_r"]
+    assert f"{low:.4f} to {high:.4f}" in row
+    assert main(["info", "toy-pool"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any("measured on folder, all of it, with onnx in fp32" in line for line in lines)
+    for name, value in result["metrics"].items():
+        low, high = result["intervals"][name]
+        assert any(line.split() == [name, f"{value:.4f}", f"{low:.4f}", "to", f"{high:.4f}"] for line in lines)
+    assert main(["info", "toy-pool", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["results"] == [result]
+
+
+def test_scores_are_not_saved_in_a_shipped_model():
+    for words in (["margin-conv4-glyphs"], [str(zoo.info("margin-conv4-glyphs").folder)]):
+        with raises(UsageError, "shipped-model") as caught:
+            cli.run(["evaluate", *words, "--save"])
+        assert "margin-conv4-glyphs" in str(caught.value)
+
+
+def test_a_model_trained_on_a_folder_gets_a_warning_on_folders(capsys, toy, pictures):
+    assert main([*EVALUATE, "--data", str(pictures)]) == 0
+    out, err = capsys.readouterr()
+    assert "on folder, all of it" in out
+    assert "has seen" not in err
+    card = json.loads((toy / "card.json").read_text())
+    (toy / "card.json").write_text(json.dumps({**card, "dataset": "folder"}))
+    assert main([*EVALUATE, "--data", str(pictures), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["split"] == "all"
+    assert "toy-pool was trained on a folder of images. If it was this one, it has seen these classes" in err
+
+
+@pytest.mark.usefixtures("toy")
+def test_evaluate_adds_groups_of_metrics(capsys, pictures):
+    assert main([*EVALUATE, "--data", str(pictures), "-k", "1", "--metrics", "ranking,structure"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    shown = {row[0]: row[-1] for row in rows if row}
+    assert {"recall_at_1", "map", "spectral_decay"} <= shown.keys()
+    assert not {"nmi", "eer"} & shown.keys()
+    assert shown["spectral_decay"] == "-"  # one number of all embeddings has no interval over queries
+    assert shown["map"] != "-"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["evaluate", "toy-pol", "--runtime", "onnx"], 2, "'toy-pool'"),
+        ([*EVALUATE[:3], "onxx", *EVALUATE[4:], "--data", "DIR"], 2, "'onnx'"),
+        ([*EVALUATE, "--data", "DIR", "--precision", "fp12"], 2, "fp12"),
+        ([*EVALUATE, "--data", "nowhere"], 2, "nowhere"),
+        ([*EVALUATE[:-1], "foldr"], 2, "'folder'"),
+        ([*EVALUATE, "--data", "DIR", "--split", "tset"], 2, "'test'"),
+        ([*EVALUATE, "--data", "DIR", "-k", "1,99"], 2, "recall_at_99"),
+        ([*EVALUATE, "--data", "DIR", "--metrics", "structur"], 2, "'structure'"),
+        ([*EVALUATE, "--data", "DIR", "--batch-size", "0"], 2, "batch_size"),
+        ([*EVALUATE, "--data", "DIR", "--out", "/proc/none/x.json"], 2, "/proc/none/x.json"),
+    ],
+)
+@pytest.mark.usefixtures("toy")
+def test_mistakes_end_with_one_message(capsys, pictures, arguments, status, says):
+    assert main([str(pictures) if argument == "DIR" else argument for argument in arguments]) == status
+    err = capsys.readouterr().err
+    assert err.startswith("zoo: error: ")
+    assert says in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.usefixtures("toy")
+def test_lists_are_repeated_or_have_commas(capsys, pictures):
+    words = [*EVALUATE, "--data", str(pictures), "--json"]
+    assert main([*words, "-k", "1,3", "--metrics", "structure,verification"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert main([*words, "-k", "1", "-k", "3", "--metrics", "structure", "--metrics", "verification"]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"] == result["metrics"]
+    assert {"recall_at_1", "recall_at_3", "eer", "spectral_decay"} <= result["metrics"].keys()
+    assert main([*words, "-k", "1,x"]) == 2
+    assert "'1,x'" in capsys.readouterr().err
