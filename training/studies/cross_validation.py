@@ -19,7 +19,7 @@ from training.checkpoint import check_embeddings
 from training.data import TrainingData
 from training.recipe import Recipe
 from training.studies.results import Results
-from training.studies.runner import Workplace
+from training.studies.runner import StudyContext
 from training.trainer import CHECKPOINT, Trained, embed_pixels, fit
 from zoo.data.dataset import Dataset
 from zoo.errors import UsageError
@@ -71,36 +71,36 @@ def hold_out(data: TrainingData, held_out: np.ndarray, labels: np.ndarray, pixel
     rows = np.flatnonzero(~validates)
     _, codes = np.unique(labels[rows], return_inverse=True)
     turned = (codes[:, None] * data.turns + np.arange(data.turns)).ravel().astype(np.int64)
-    kept = torch.from_numpy(rows)
+    indices = torch.from_numpy(rows)
     return replace(
         data,
-        squares=data.squares[kept],
+        squares=data.squares[indices],
         labels=turned,
         classes=int(turned.max()) + 1,
         validation=(pixels[validates], labels[validates]),
-        aspects=None if data.aspects is None else data.aspects[kept],
+        aspects=None if data.aspects is None else data.aspects[indices],
         sources=[data.sources[row] for row in rows.tolist()] if data.sources else (),
     )
 
 
-def cross_validate(recipe: Recipe, validation: CrossValidation, folder: Path, workplace: Workplace) -> float:
+def cross_validate(recipe: Recipe, validation: CrossValidation, folder: Path, context: StudyContext) -> float:
     """Return the mean over folds of the best epoch's MAP@R on the fold. Finished folds are not repeated.
 
     Args:
         recipe: The recipe of a trial.
         validation: The folds.
         folder: The trial's folder.
-        workplace: Where to train.
+        context: Where to train.
 
     Raises:
         DivergedError: If the values of the trial break its loss.
         UsageError: If the images differ from those of earlier folds.
     """
-    records = [_train_fold(recipe, validation, number, folder, workplace) for number in range(validation.folds)]
+    records = [_train_fold(recipe, validation, number, folder, context) for number in range(validation.folds)]
     return float(np.mean([record["map_at_r"] for record in records]))
 
 
-def rerun(recipe: Recipe, validation: CrossValidation, folder: Path, workplace: Workplace) -> dict[str, Any]:
+def rerun(recipe: Recipe, validation: CrossValidation, folder: Path, context: StudyContext) -> dict[str, Any]:
     """Train one model per fold and test all of them (Reality, section 4.1), unless the result exists.
 
     Queries and gallery are those of `zoo.evaluation.evaluate`.
@@ -109,7 +109,7 @@ def rerun(recipe: Recipe, validation: CrossValidation, folder: Path, workplace: 
         recipe: The best recipe, with the seed of the rerun.
         validation: The folds.
         folder: The rerun's folder.
-        workplace: Where to train and test.
+        context: Where to train and test.
 
     Returns:
         The result: "separated" is the mean of the models' scores, "concatenated" the scores of their joined embeddings
@@ -123,17 +123,17 @@ def rerun(recipe: Recipe, validation: CrossValidation, folder: Path, workplace: 
     if name in results:
         return results[name]
     embeddings: list[np.ndarray] = []
-    dataset = workplace.splits.dataset(recipe.data.dataset, "test")
+    dataset = context.splits.dataset(recipe.data.dataset, "test")
     protocol = protocol_name(dataset)
     _check_protocol(protocol, results)
 
     def embed_test_images(trained: Trained) -> None:
-        pixels = workplace.splits.images(recipe.data.dataset, "test", recipe.preprocessing)
-        embeddings.append(embed_pixels(trained.network.to(workplace.device), recipe, pixels, workplace.device))
+        pixels = context.splits.images(recipe.data.dataset, "test", recipe.preprocessing)
+        embeddings.append(embed_pixels(trained.network.to(context.device), recipe, pixels, context.device))
         check_embeddings(embeddings[-1], f"the weights of fold {len(embeddings) - 1}")
 
     fold_records = [
-        _train_fold(recipe, validation, number, folder, workplace, embed_test_images)
+        _train_fold(recipe, validation, number, folder, context, embed_test_images)
         for number in range(validation.folds)
     ]
     separated = [_scores(rows, dataset) for rows in embeddings]
@@ -146,7 +146,7 @@ def rerun(recipe: Recipe, validation: CrossValidation, folder: Path, workplace: 
         "protocol": protocol,
         "folds": fold_records,
         "date": _now(),
-        **workplace.made_with,
+        **context.made_with,
     }
     results.add(name, result)
     _delete_checkpoints(folder)
@@ -173,7 +173,7 @@ def _train_fold(
     validation: CrossValidation,
     number: int,
     folder: Path,
-    workplace: Workplace,
+    context: StudyContext,
     use: Callable[[Trained], None] | None = None,
 ) -> dict[str, Any]:
     """Train the model of a fold, and return its best epoch and scores.
@@ -184,21 +184,21 @@ def _train_fold(
     if use is None and name in results:
         return results[name]
     fold_folder = folder / f"fold-{number}"
-    data, _ = workplace.setup.prepare(recipe)
+    data, _ = context.setup.prepare(recipe)
     assert isinstance(data, TrainingData)  # spaces have no recipes on cached features
     _check_images(data.digest, folder.parent, results)
-    split = workplace.splits.dataset(recipe.data.dataset, "train")
-    pixels = workplace.splits.images(recipe.data.dataset, "train", recipe.preprocessing)
+    split = context.splits.dataset(recipe.data.dataset, "train")
+    pixels = context.splits.images(recipe.data.dataset, "train", recipe.preprocessing)
     held_out = folds(len(split.classes), validation.folds)[number]
     parts = hold_out(data, held_out, split.labels, pixels)
-    trained = fit(recipe, parts, fold_folder, workplace.setup.execution, progress=False, patience=validation.patience)
+    trained = fit(recipe, parts, fold_folder, context.setup.execution, progress=False, patience=validation.patience)
     assert trained.best_epoch is not None  # a fold is always validated, and epochs are at least one
     epoch = trained.log[trained.best_epoch - 1]
     scores = {metric: epoch[f"validation_{metric}"] for metric in ("recall_at_1", "map_at_r")}
     record = {"fold": number, "best_epoch": trained.best_epoch, "epochs": len(trained.log), **scores}
     facts = {"data": data.digest, "seconds": trained.seconds, "log": trained.log, "date": _now()}
     if name not in results:
-        results.add(name, {**record, **facts, **workplace.made_with})
+        results.add(name, {**record, **facts, **context.made_with})
     if use is None:
         _delete_checkpoints(fold_folder)
     else:

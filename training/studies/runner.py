@@ -30,10 +30,13 @@ from zoo.models.torch_runtime import choose_device
 
 
 @dataclass
-class Workplace:
+class StudyContext:
     """The training setup and the measured splits that the runs of a study share.
 
-    made_with: versions, commit and hardware.
+    Attributes:
+        setup: The device and the data of the training runs.
+        splits: The measured splits.
+        made_with: Versions, commit and hardware.
     """
 
     setup: TrainingSetup
@@ -79,75 +82,75 @@ def print_progress(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def create_workplace(device: torch.device, root: str | Path | None) -> Workplace:
-    """Return a workplace on a device, with the data set in the folder `root`."""
-    return Workplace(TrainingSetup(Execution(device), root), Splits(root))
+def create_study_context(device: torch.device, root: str | Path | None) -> StudyContext:
+    """Return a context on a device, with the data set in the folder `root`."""
+    return StudyContext(TrainingSetup(Execution(device), root), Splits(root))
 
 
-def prepare_workplaces(
+def prepare_contexts(
     schedules: Sequence[RunSchedule],
     root: str | Path | None = None,
     device: str | None = None,
     only: Sequence[str] = (),
-    others: Sequence[Path] = (),
-) -> list[Workplace]:
-    """Return a workplace for each schedule; schedules that read the same data share one.
+    sources: Sequence[Path] = (),
+) -> list[StudyContext]:
+    """Return a context for each schedule; schedules that read the same data share one.
 
     Args:
         schedules: The studies to run.
         root: The folder of the data set (default: the plan's).
         device: Cpu, cuda or cuda:N (default: cuda where available).
         only: Labels of the arms to run (default: all).
-        others: Folders of studies whose finished runs will be adopted.
+        sources: Folders of studies whose finished runs will be adopted.
 
     Raises:
         DatasetError: If runs are left to do and their images are unavailable; before any folder is made.
-        UsageError: If an arm is unknown, the images are a folder that is not named, or one of `others` has no results.
+        UsageError: If an arm is unknown, the images are a folder that is not named, or one of `sources` has no results.
     """
     keep_freed_memory()
     chosen_device = choose_device(device)
-    workplaces: dict[str | Path | None, Workplace] = {}
+    contexts: dict[str | Path | None, StudyContext] = {}
     for schedule in schedules:
         data = root or schedule.plan.data
-        if data not in workplaces:
-            workplaces[data] = create_workplace(chosen_device, data)
-        adoptable = adoptable_recipes(schedule.plan.study, others)
+        if data not in contexts:
+            contexts[data] = create_study_context(chosen_device, data)
+        adoptable = adoptable_recipes(schedule.plan.study, sources)
         runs = schedule.select(only)
         left = [run for run in runs if not run.finished and tuple(run.digests) not in adoptable]
         if left:
             check_images(left[0].recipes[0], data)
-        workplaces[data].check(recipe for run in left for recipe in run.recipes)
-    return [workplaces[root or schedule.plan.data] for schedule in schedules]
+        contexts[data].check(recipe for run in left for recipe in run.recipes)
+    return [contexts[root or schedule.plan.data] for schedule in schedules]
 
 
 def run_schedule(
     schedule: RunSchedule,
-    workplace: Workplace,
+    context: StudyContext,
     only: Sequence[str] = (),
-    others: Sequence[Path] = (),
-    say: Callable[[str], None] = print_progress,
+    sources: Sequence[Path] = (),
+    progress: Callable[[str], None] = print_progress,
 ) -> Tally:
     """Adopt finished runs of other studies, then perform the runs that are left.
 
     Args:
         schedule: The study, begun (`RunSchedule.begin`).
-        workplace: Where to train and measure.
+        context: Where to train and measure.
         only: Labels of the arms to run (default: all).
-        others: Folders of studies whose finished runs are adopted.
-        say: Receives one line per adopted study and per run.
+        sources: Folders of studies whose finished runs are adopted.
+        progress: Receives one line per adopted study and per run.
 
     Raises:
-        UsageError: If an arm is unknown or one of `others` has no finished runs.
+        UsageError: If an arm is unknown or one of `sources` has no finished runs.
         TrainingError: If an adopted run comes from other images than those of this study.
     """
     runs = schedule.select(only)
-    for other in others:
-        say(f"{adopt_results(schedule, runs, other)} finished runs taken over from {other}.")
-    return perform_runs(schedule, runs, workplace, say)
+    for source in sources:
+        progress(f"{adopt_results(schedule, runs, source)} finished runs taken over from {source}.")
+    return perform_runs(schedule, runs, context, progress)
 
 
 def perform_runs(
-    schedule: RunSchedule, runs: Sequence[Run], workplace: Workplace, say: Callable[[str], None] = print_progress
+    schedule: RunSchedule, runs: Sequence[Run], context: StudyContext, progress: Callable[[str], None] = print_progress
 ) -> Tally:
     """Perform every run that is not finished and that no other process holds. A failure stops no other run."""
     tally = Tally()
@@ -162,23 +165,23 @@ def perform_runs(
                 continue
             started = time.perf_counter()
             try:
-                result = perform_run(run, schedule, workplace)
+                result = perform_run(run, schedule, context)
             except ZooError as error:
                 tally.failed.append((run, str(error)))
-                say(f"{run.title}: failed: {error}")
+                progress(f"{run.title}: failed: {error}")
                 continue
         tally.done.append(run)
         seconds.append(time.perf_counter() - started)
         finished = set(schedule.results)
-        left = sum(other.name not in finished for other in waiting[number:])
+        left = sum(later.name not in finished for later in waiting[number:])
         eta = f"; about {_duration(left * sum(seconds) / len(seconds))} to go" if left else ""
         measure = schedule.plan.study.measures[0]
         score = f"{measure} {value_of(result, measure):.4f} in {_duration(seconds[-1])}"
-        say(f"[{len(runs) - left}/{len(runs)}] {run.title}: {score}{eta}")
+        progress(f"[{len(runs) - left}/{len(runs)}] {run.title}: {score}{eta}")
     return tally
 
 
-def perform_run(run: Run, schedule: RunSchedule, workplace: Workplace) -> Result:
+def perform_run(run: Run, schedule: RunSchedule, context: StudyContext) -> Result:
     """Train the run's recipes from their checkpoints, measure, and append the result to results.jsonl.
 
     The test split is read when training has ended.
@@ -189,7 +192,7 @@ def perform_run(run: Run, schedule: RunSchedule, workplace: Workplace) -> Result
     """
     started = time.perf_counter()
     try:
-        result = _train_and_measure(run, schedule, workplace)
+        result = _train_and_measure(run, schedule, context)
         schedule.check_images(run, images_of(run, result))
     except ZooError as error:
         write_json(run.folder / FAILURE_FILE, {"error": type(error).__name__, "message": str(error)})
@@ -214,27 +217,27 @@ def claim_folder(folder: Path) -> Iterator[bool]:
             yield True
 
 
-def adoptable_recipes(study: Study, others: Iterable[Path]) -> set[tuple[str, ...]]:
+def adoptable_recipes(study: Study, sources: Iterable[Path]) -> set[tuple[str, ...]]:
     """Return the recipes' digests of the runs that `adopt_results` can adopt for the study.
 
     Raises:
-        UsageError: If one of the folders `others` has no finished run.
+        UsageError: If one of the folders `sources` has no finished run.
     """
-    results = [result for other in others for result in _finished_results(other).values()]
+    results = [result for source in sources for result in _finished_results(source).values()]
     return {tuple(result["recipes"]) for result in results if covers_study(study, result)}
 
 
-def adopt_results(schedule: RunSchedule, runs: Iterable[Run], other: Path) -> int:
-    """Adopt results from the study in the folder `other` for runs that have none, and return their number.
+def adopt_results(schedule: RunSchedule, runs: Iterable[Run], source: Path) -> int:
+    """Adopt results from the study in the folder `source` for runs that have none, and return their number.
 
     A result is adopted for a run of exactly the same recipes, including seed and selection, if it has all measures of
     this study. It keeps its date, versions and hardware, and records its origin.
 
     Raises:
-        UsageError: `other` has no finished run.
+        UsageError: `source` has no finished run.
         TrainingError: If a result comes from other images than the finished runs of this study.
     """
-    known = {tuple(result["recipes"]): (name, result) for name, result in _finished_results(other).items()}
+    known = {tuple(result["recipes"]): (name, result) for name, result in _finished_results(source).items()}
     adopted = 0
     for run in runs:
         name, result = known.get(tuple(run.digests), (None, None))
@@ -243,7 +246,7 @@ def adopt_results(schedule: RunSchedule, runs: Iterable[Run], other: Path) -> in
         with claim_folder(run.folder) as claimed:
             if claimed and not run.finished:
                 schedule.check_images(run, images_of(run, result))
-                run.finish({**result, "arm": run.arm.label, "from": f"{other}: {name}"})
+                run.finish({**result, "arm": run.arm.label, "from": f"{source}: {name}"})
                 adopted += 1
     return adopted
 
@@ -254,26 +257,26 @@ def covers_study(study: Study, result: Mapping[str, Any]) -> bool:
     return all(has_measure(result, measure) for measure in study.measures) and (spectra or not study.spectrum)
 
 
-def _finished_results(other: Path) -> Results:
-    results = Results(other)
+def _finished_results(source: Path) -> Results:
+    results = Results(source)
     if not results:
-        raise UsageError(f"{other} holds no finished runs of a study.", code="no-finished-runs")
+        raise UsageError(f"{source} holds no finished runs of a study.", code="no-finished-runs")
     return results
 
 
-def _train_and_measure(run: Run, schedule: RunSchedule, workplace: Workplace) -> Result:
-    plan, splits = schedule.plan, workplace.splits
+def _train_and_measure(run: Run, schedule: RunSchedule, context: StudyContext) -> Result:
+    plan, splits = schedule.plan, context.splits
     trained, digests = [], []
     for recipe in run.recipes:
 
         def check(samples: Samples, key: tuple[Any, ...] = image_key(recipe)) -> None:
             schedule.check_images(run, {key: samples.digest})
 
-        model, samples = train_network(recipe, workplace.setup, run.folder, check=check)
+        model, samples = train_network(recipe, context.setup, run.folder, check=check)
         trained.append(model)
         digests.append(samples.digest)
     networks = [model.network for model in trained]
-    embeddings = embed_splits(networks, run.recipes, plan.study, splits, workplace.device)
+    embeddings = embed_splits(networks, run.recipes, plan.study, splits, context.device)
     dataset, preprocessing = run.recipes[0].data.dataset, run.recipes[0].preprocessing
     return {
         "arm": run.arm.label,
@@ -289,9 +292,9 @@ def _train_and_measure(run: Run, schedule: RunSchedule, workplace: Workplace) ->
         "dataset": dataset,
         "evaluations": measure_views(embeddings, plan.study, splits, dataset),
         "training": list(map(_training_record, trained)),
-        "device": str(workplace.device),
+        "device": str(context.device),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        **workplace.made_with,
+        **context.made_with,
     }
 
 

@@ -20,7 +20,7 @@ from training.recipe import Recipe
 from training.studies.cross_validation import CrossValidation, cross_validate, rerun, result_name, search_results
 from training.studies.plan import check_images, check_recipes, read_record
 from training.studies.results import Results
-from training.studies.runner import Workplace, claim_folder
+from training.studies.runner import StudyContext, claim_folder
 from training.studies.search_spaces import Parameter, Space, find_space
 from training.studies.study import recipe_dataset
 from zoo.errors import DivergedError, RecipeError, TrainingError, UsageError, missing
@@ -151,14 +151,14 @@ def read_search(folder: Path) -> SearchPlan:
     return plan
 
 
-def run_search(plan: SearchPlan, folder: Path, workplace: Workplace, say: Callable[[str], None]) -> int:
+def run_search(plan: SearchPlan, folder: Path, context: StudyContext, progress: Callable[[str], None]) -> int:
     """Perform all remaining trials of all losses, then the reruns of each loss's best trial.
 
     Args:
         plan: The search.
         folder: Its folder.
-        workplace: Where to train and test.
-        say: Receives one line per trial and per rerun.
+        context: Where to train and test.
+        progress: Receives one line per trial and per rerun.
 
     Returns:
         The number of reruns that failed, or had no values to test.
@@ -166,14 +166,16 @@ def run_search(plan: SearchPlan, folder: Path, workplace: Workplace, say: Callab
     failed = 0
     for loss in plan.losses:
         space, trials = find_space(loss), _open_trials(loss, folder)
-        while _perform_trial(plan, space, trials, folder / loss, workplace, say):
+        while _perform_trial(plan, space, trials, folder / loss, context, progress):
             pass
         if _is_running(trials):
-            say(f"{loss}: other processes perform the last trials, and will do the reruns.")
+            progress(f"{loss}: other processes perform the last trials, and will do the reruns.")
         elif (best := best_trial(trials)) is not None:
-            failed += _perform_reruns(plan, space, best.params, folder / loss, workplace, say)
+            failed += _perform_reruns(plan, space, best.params, folder / loss, context, progress)
         else:
-            say(f"{loss}: every trial failed, so that there are no values to test. Search with other settings (--set).")
+            progress(
+                f"{loss}: every trial failed, so that there are no values to test. Search with other settings (--set)."
+            )
             failed += plan.reruns
     return failed
 
@@ -239,7 +241,7 @@ def _is_running(trials: Study) -> bool:
 
 
 def _perform_trial(
-    plan: SearchPlan, space: Space, trials: Study, folder: Path, workplace: Workplace, say: Callable[[str], None]
+    plan: SearchPlan, space: Space, trials: Study, folder: Path, context: StudyContext, progress: Callable[[str], None]
 ) -> bool:
     """Perform one trial, first one that a killed process left, and return whether there was one."""
     from optuna.trial import TrialState
@@ -250,15 +252,15 @@ def _perform_trial(
         recipe = plan.recipe(space, trial.params, plan.seed)
         title = f"{space.name}, trial {trial.number + 1} of {plan.trials}"
         try:
-            score = cross_validate(recipe, plan.validation, _trial_folder(folder, trial.number), workplace)
+            score = cross_validate(recipe, plan.validation, _trial_folder(folder, trial.number), context)
         # The values do not cause other errors, such as a full disk: the trial stays open for the next process.
         except DivergedError as error:
             trials.tell(trial.number, state=TrialState.FAIL)
-            say(f"{title}: failed: {error}")
+            progress(f"{title}: failed: {error}")
             return True
         trials.tell(trial.number, score)
         values = {key.rpartition(".")[2]: float(f"{value:.4g}") for key, value in trial.params.items()}
-        say(f"{title}: validation MAP@R {score:.4f} with {json.dumps(values)}")
+        progress(f"{title}: validation MAP@R {score:.4f} with {json.dumps(values)}")
     return True
 
 
@@ -315,8 +317,8 @@ def _perform_reruns(
     space: Space,
     values: dict[str, float],
     folder: Path,
-    workplace: Workplace,
-    say: Callable[[str], None],
+    context: StudyContext,
+    progress: Callable[[str], None],
 ) -> int:
     """Perform the reruns that no other process holds, and return how many diverged, as the best values may."""
     failed = 0
@@ -331,10 +333,10 @@ def _perform_reruns(
             if not claimed:
                 continue
             try:
-                scores = rerun(recipe, plan.validation, rerun_folder, workplace)["concatenated"]
+                scores = rerun(recipe, plan.validation, rerun_folder, context)["concatenated"]
             except DivergedError as error:
-                say(f"{title}: failed: {error}")
+                progress(f"{title}: failed: {error}")
                 failed += 1
                 continue
-        say(f"{title}: test MAP@R {scores['map_at_r']:.4f}, concatenated")
+        progress(f"{title}: test MAP@R {scores['map_at_r']:.4f}, concatenated")
     return failed

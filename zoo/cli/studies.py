@@ -17,7 +17,7 @@ from zoo.errors import UsageError
 
 if TYPE_CHECKING:
     from training.studies.plan import Plan, RunSchedule
-    from training.studies.runner import Tally, Workplace
+    from training.studies.runner import StudyContext, Tally
     from training.studies.search import SearchPlan
     from training.studies.study import Study
 
@@ -50,7 +50,7 @@ class Output:
     quiet: bool = False
 
     @property
-    def say(self) -> Callable[[str], None]:
+    def progress(self) -> Callable[[str], None]:
         """The function that prints a line of progress."""
         from training.studies.runner import print_progress
 
@@ -124,16 +124,16 @@ def run(
     if (text := partial_note(study)) is not None and not quiet:
         print(text, file=sys.stderr)
     from training.studies.plan import RunSchedule, adapt_to_dataset
-    from training.studies.runner import prepare_workplaces
+    from training.studies.runner import prepare_contexts
 
     schedules = []
     for part in studies:
         plan = plan_from_options(part, dataset, seeds, select, settings or (), data, only or ())
         folder = study_folder(part, dataset, out, alone=len(studies) == 1)
         schedules.append(RunSchedule(adapt_to_dataset(plan), folder))
-    workplaces = prepare_workplaces(schedules, data, device, only or [], other_studies or [])
+    contexts = prepare_contexts(schedules, data, device, only or [], other_studies or [])
     begun = [schedule.begin() for schedule in schedules]
-    return _perform(begun, workplaces, only or [], other_studies or [], Output(as_json, quiet))
+    return _perform(begun, contexts, only or [], other_studies or [], Output(as_json, quiet))
 
 
 def plan_from_options(
@@ -185,7 +185,7 @@ def study_folder(study: Study, dataset: str, out: Path | None = None, alone: boo
 
 def _perform(
     schedules: Sequence[RunSchedule],
-    workplaces: Sequence[Workplace],
+    contexts: Sequence[StudyContext],
     only: list[str],
     other_studies: list[Path],
     output: Output,
@@ -194,8 +194,8 @@ def _perform(
     from training.studies.runner import run_schedule
 
     outcomes = []
-    for schedule, workplace in zip(schedules, workplaces, strict=True):
-        tally = run_schedule(schedule, workplace, only, other_studies, output.say)
+    for schedule, context in zip(schedules, contexts, strict=True):
+        tally = run_schedule(schedule, context, only, other_studies, output.progress)
         outcomes.append(_report(schedule, tally, output))
     return _finish(outcomes, output)
 
@@ -252,7 +252,7 @@ def resume(
 ) -> int:
     """continue a study, and report on it"""
     from training.studies.plan import RunSchedule, adapt_to_dataset
-    from training.studies.runner import Tally, prepare_workplaces
+    from training.studies.runner import Tally, prepare_contexts
     from training.studies.search import SEARCH_FILE, read_search
 
     folders, output = _begun_folders(study, dataset), Output(as_json, quiet)
@@ -260,15 +260,15 @@ def resume(
         if only:
             raise UsageError("a search has no arms; leave --only out.", code="option-without-effect")
         search = read_search(folders[0])
-        workplace = None if only_report else search_workplace(search, data, device)
-        return perform_search(search, folders[0], workplace, output)
+        context = None if only_report else create_search_context(search, data, device)
+        return perform_search(search, folders[0], context, output)
     more = [] if only_report else only or []
     schedules = [RunSchedule(adapt_to_dataset(plan_in_folder(folder, more)), folder) for folder in folders]
     if only_report:
         return _finish([_report(schedule, Tally(), output) for schedule in schedules], output)
-    workplaces = prepare_workplaces(schedules, data, device, only or [], other_studies or [])
+    contexts = prepare_contexts(schedules, data, device, only or [], other_studies or [])
     begun = [schedule.begin() if more else schedule for schedule in schedules]
-    return _perform(begun, workplaces, only or [], other_studies or [], output)
+    return _perform(begun, contexts, only or [], other_studies or [], output)
 
 
 def plan_in_folder(folder: Path, only: Sequence[str]) -> Plan:
@@ -384,30 +384,30 @@ def search(
         data=data,
     )
     folder = out or paths.home() / "studies" / f"search-{dataset}"
-    workplace = search_workplace(plan, data, device)
+    context = create_search_context(plan, data, device)
     if not (folder / SEARCH_FILE).exists():  # missing images leave no folder behind
         check_images(plan.first, plan.data)
-        workplace.check([plan.first])
-    return perform_search(write_search(plan, folder), folder, workplace, Output(as_json, quiet))
+        context.check([plan.first])
+    return perform_search(write_search(plan, folder), folder, context, Output(as_json, quiet))
 
 
-def search_workplace(search: SearchPlan, data: str | None, device: str | None) -> Workplace:
+def create_search_context(search: SearchPlan, data: str | None, device: str | None) -> StudyContext:
     """Return where a search trains: its device and its images."""
     from training.distributed import keep_freed_memory
-    from training.studies.runner import create_workplace
+    from training.studies.runner import create_study_context
     from zoo.models.torch_runtime import choose_device
 
     keep_freed_memory()
-    return create_workplace(choose_device(device), data or search.data)
+    return create_study_context(choose_device(device), data or search.data)
 
 
-def perform_search(search: SearchPlan, folder: Path, workplace: Workplace | None, output: Output) -> int:
+def perform_search(search: SearchPlan, folder: Path, context: StudyContext | None, output: Output) -> int:
     """Perform the remaining trials and reruns, write the report and print it.
 
     Args:
         search: The search.
         folder: Its folder.
-        workplace: Where to train; None only reports.
+        context: Where to train; None only reports.
         output: How to print.
 
     Returns:
@@ -417,10 +417,10 @@ def perform_search(search: SearchPlan, folder: Path, workplace: Workplace | None
     from training.studies.search import has_remaining_work, run_search
 
     failed = 0
-    if workplace is not None:
+    if context is not None:
         if has_remaining_work(search, folder):
-            workplace.check([search.first])
-        failed = run_search(search, folder, workplace, output.say)
+            context.check([search.first])
+        failed = run_search(search, folder, context, output.progress)
     report = build_report(search, folder)
     write_report(search, report, folder)
     if output.as_json:

@@ -18,7 +18,7 @@ from training.studies.compare import compare_tables, find_runs
 from training.studies.compare_page import FORMATS
 from training.studies.plan import RunSchedule, write_plan
 from training.studies.results import RESULTS_FILE
-from training.studies.runner import create_workplace, perform_runs
+from training.studies.runner import create_study_context, perform_runs
 from training.studies.study import Arm
 from zoo.cli.main import main
 from zoo.errors import UsageError
@@ -221,7 +221,7 @@ def test_a_comparison_reads_the_results_of_a_study(
     tally = perform_runs(
         RunSchedule(write_plan(plan, folder), folder),
         plan.runs(folder),
-        create_workplace(torch.device("cpu"), plan.data),
+        create_study_context(torch.device("cpu"), plan.data),
         [].append,
     )
     measured = [run.result()["evaluations"][0] for run in tally.done if run.arm.label == "margin"]
@@ -251,7 +251,7 @@ def test_copies_views_and_unchanged_settings_are_compared(
     tally = perform_runs(
         RunSchedule(write_plan(plan, folder), folder),
         plan.runs(folder),
-        create_workplace(torch.device("cpu"), plan.data),
+        create_study_context(torch.device("cpu"), plan.data),
         [].append,
     )
     results = {(run.arm.label, run.seed): run.result() for run in tally.done}

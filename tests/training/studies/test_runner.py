@@ -27,9 +27,9 @@ from training.studies.runner import (
     Tally,
     adopt_results,
     claim_folder,
-    create_workplace,
+    create_study_context,
     perform_runs,
-    prepare_workplaces,
+    prepare_contexts,
     run_schedule,
 )
 from training.studies.study import R1, Arm, Measure, Study
@@ -48,7 +48,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def go(plan: Plan, folder: Path, lines: list[str] | None = None) -> Tally:
-    work = create_workplace(torch.device("cpu"), plan.data)
+    work = create_study_context(torch.device("cpu"), plan.data)
     schedule = RunSchedule(plan, folder)
     return perform_runs(schedule, schedule.runs, work, [].append if lines is None else lines.append)
 
@@ -145,7 +145,7 @@ def test_two_processes_share_a_folder_and_one_may_be_killed(tmp_path: Path, data
             assert other.is_alive()
             assert time.monotonic() < deadline
             time.sleep(0.005)
-        work = create_workplace(torch.device("cpu"), plan.data)
+        work = create_study_context(torch.device("cpu"), plan.data)
         tally = perform_runs(RunSchedule(plan, folder), plan.runs(folder), work, lambda line: other.kill())
     finally:
         other.kill()
@@ -201,7 +201,7 @@ def test_test_images_are_not_read_before_training_has_ended(
     assert (
         len(
             perform_runs(
-                RunSchedule(plan, tmp_path), first, create_workplace(torch.device("cpu"), plan.data), [].append
+                RunSchedule(plan, tmp_path), first, create_study_context(torch.device("cpu"), plan.data), [].append
             ).done
         )
         == 1
@@ -350,9 +350,9 @@ def test_recipes_are_seeded_and_digested_and_results_are_read_once(
     monkeypatch.setattr(Results, "_parse", parsed)
     study._seeded_recipes.cache_clear()
     requested = RunSchedule(toys.plan(data, seeds=3), tmp_path)
-    (work,) = prepare_workplaces([requested])
+    (work,) = prepare_contexts([requested])
     schedule = requested.begin()
-    assert len(run_schedule(schedule, work, say=[].append).done) == 6
+    assert len(run_schedule(schedule, work, progress=[].append).done) == 6
     schedule.check_finished()
     assert len(build_report(schedule.plan, tmp_path, schedule.runs).rows) > 0
     assert len(seeded) == 6
@@ -366,7 +366,8 @@ def test_a_schedule_knows_the_images_of_runs_that_others_finish(tmp_path: Path, 
     first, second = schedule.runs
     schedule.check_images(first, {("glyphs",): "11111111"})
     assert (
-        len(perform_runs(other, other.runs[:1], create_workplace(torch.device("cpu"), plan.data), [].append).done) == 1
+        len(perform_runs(other, other.runs[:1], create_study_context(torch.device("cpu"), plan.data), [].append).done)
+        == 1
     )
     images = images_of(first, first.result())
     schedule.check_images(second, images)
@@ -387,7 +388,7 @@ def other_data(tmp_path: Path) -> Path:
 def test_runs_from_other_images_are_refused(tmp_path: Path, data: Path, other_data: Path, selection: str) -> None:
     folder, settings = tmp_path / "study", ("data.validation=0.25",)
     plan = write_plan(toys.plan(data, 2, (selection,), settings), folder)
-    work = create_workplace(torch.device("cpu"), plan.data)
+    work = create_study_context(torch.device("cpu"), plan.data)
     perform_runs(
         RunSchedule(plan, folder), plan.runs(folder)[:2], work, [].append
     )  # seed 0; then the process was killed
@@ -404,7 +405,7 @@ def test_runs_from_other_images_are_not_adopted(tmp_path: Path, data: Path, othe
     go(other, tmp_path / "there")
     first = plan.runs(tmp_path / "here")
     perform_runs(
-        RunSchedule(plan, tmp_path / "here"), first[:1], create_workplace(torch.device("cpu"), plan.data), [].append
+        RunSchedule(plan, tmp_path / "here"), first[:1], create_study_context(torch.device("cpu"), plan.data), [].append
     )
     with raises(TrainingError, "other-images"):
         adopt_results(RunSchedule(plan, tmp_path / "here"), first, tmp_path / "there")

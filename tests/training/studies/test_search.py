@@ -21,12 +21,12 @@ from training.studies import cross_validation, measure, render_search, search
 from training.studies.cross_validation import folds
 from training.studies.render_search import as_markdown, build_report, write_report
 from training.studies.results import Results
-from training.studies.runner import claim_folder, create_workplace
+from training.studies.runner import claim_folder, create_study_context
 from training.studies.search import SearchPlan, best_trial, load_trials, read_search, write_search
 from training.studies.search_spaces import SPACES, find_space
 from training.trainer import create_parts
 from zoo import data as datasets
-from zoo.cli.studies import Output, perform_search, search_workplace
+from zoo.cli.studies import Output, create_search_context, perform_search
 from zoo.errors import DivergedError, MissingDependencyError, TrainingError, UsageError
 from zoo.evaluation import retrieval_metrics
 
@@ -73,7 +73,7 @@ def small(tmp_path: Path) -> SearchPlan:
 
 
 def go(plan: SearchPlan, folder: Path, lines: list[str]) -> None:
-    search.run_search(plan, folder, create_workplace(torch.device("cpu"), plan.data), lines.append)
+    search.run_search(plan, folder, create_study_context(torch.device("cpu"), plan.data), lines.append)
 
 
 def test_a_killed_search_continues_and_is_reported(
@@ -226,7 +226,7 @@ def test_no_trial_reads_test_data(tmp_path: Path, small: SearchPlan, monkeypatch
 
     monkeypatch.setattr(measure.datasets, "load_dataset", training_alone)
     lines: list[str] = []
-    work, space = create_workplace(torch.device("cpu"), small.data), find_space("ntxent")
+    work, space = create_study_context(torch.device("cpu"), small.data), find_space("ntxent")
     trials = load_trials(small, tmp_path)["ntxent"]
     assert search._perform_trial(small, space, trials, tmp_path / "ntxent", work, lines.append)
     assert lines[0].startswith("ntxent, trial 1 of 2: validation MAP@R")
@@ -294,14 +294,14 @@ def test_a_rerun_that_diverges_fails_the_command(
     single, rerun = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=2), search.rerun
     monkeypatch.setattr(search, "rerun", diverges)
     write_search(single, tmp_path)
-    workplace, output = search_workplace(single, None, "cpu"), Output(as_json=True)
-    assert perform_search(single, tmp_path, workplace, output) == 1
+    context, output = create_search_context(single, None, "cpu"), Output(as_json=True)
+    assert perform_search(single, tmp_path, context, output) == 1
     out, err = capsys.readouterr()
     assert json.loads(out)["failed"] == 2
     assert json.loads(out)["close"] == {}
     assert "rerun 2 of 2: failed: the loss became inf" in err
     monkeypatch.setattr(search, "rerun", rerun)
-    assert perform_search(single, tmp_path, workplace, output) == 0
+    assert perform_search(single, tmp_path, context, output) == 0
 
 
 def test_weights_that_become_nan_fail_only_their_trials(tmp_path: Path, small: SearchPlan) -> None:
@@ -342,7 +342,7 @@ def test_a_search_keeps_its_first_versions_and_each_fold_its_own(
     kept = json.loads((tmp_path / "search.json").read_text())
     assert (kept["commit"], kept["search"]["trials"]) == ("first", 5)
     single = dataclasses.replace(small, losses=("ntxent",), trials=1, reruns=1)
-    work = create_workplace(torch.device("cpu"), single.data)
+    work = create_study_context(torch.device("cpu"), single.data)
     work.made_with = {"commit": "third"}
     search.run_search(single, tmp_path, work, [].append)
     folds_written = [result for name, result in Results(tmp_path).items() if "/fold-" in name]

@@ -12,7 +12,7 @@ from PIL import Image
 
 from training.studies.plan import Plan, Run, RunSchedule
 from training.studies.results import RESULTS_FILE, Results
-from training.studies.runner import create_workplace, perform_runs
+from training.studies.runner import create_study_context, perform_runs
 from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Study
 from zoo.files import write_bytes
 
@@ -62,7 +62,7 @@ def run_study(data: Path, folder: Path) -> None:
     """Run six seeds of the study, in a process of its own."""
     torch.set_num_threads(1)
     schedule = RunSchedule(plan(data, seeds=6), folder)
-    perform_runs(schedule, schedule.runs, create_workplace(torch.device("cpu"), str(data)), lambda line: None)
+    perform_runs(schedule, schedule.runs, create_study_context(torch.device("cpu"), str(data)), lambda line: None)
 
 
 def rewrite(folder: Path, results: dict[str, dict[str, Any]]) -> None:

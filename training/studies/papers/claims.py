@@ -101,7 +101,7 @@ def _sharing() -> Study:
 
 def _triplets() -> Study:
     grouped = {"grouped": "shared-grouped", "grouped-standardised": "shared-grouped-standardised"}
-    others = [
+    grouped_arms = [
         arm("shared", f"objective.method_args.triplets={setup}", "objective.method_args.groups=60", label=label)
         for setup, label in grouped.items()
     ]
@@ -110,7 +110,7 @@ def _triplets() -> Study:
         "claims/triplets",
         "Inter-class triplets beat grouped ones",
         "Sharing, table 8a",
-        (sharing_arm("shared"), *others),
+        (sharing_arm("shared"), *grouped_arms),
         MEASURES,
         tuple(claims),
     )
