@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from zoo.data import DATASETS, load_dataset
+from zoo.data import DATASETS, folder_for, load_dataset
 from zoo.data.dataset import FOLDER, WHOLE, Dataset
 from zoo.data.folder import has_splits, list_unlabelled
 from zoo.data.images import ImageLike
@@ -183,7 +183,7 @@ def reference_retrieval(folder: Path, card: Card, run: EmbedPixels, data: Path |
         message = "the model was trained on a folder of images; name one with one subfolder per class: --data DIR"
         raise ExportError(message, code="cost-not-measurable")
     unreadable: dict[str, ImageError] = {}
-    split = find_split(folder, card, card.dataset, "test", data)
+    split = find_split(folder, card, card.dataset, "test", folder_for(card.dataset, data))
     if split.dataset.split == WHOLE:
         message = (
             "the folder does not say which classes are for testing (folders train and test, or a table's column "
@@ -337,7 +337,7 @@ def _load_split(card: Card, name: str, split: str, data: Path | None) -> Sequenc
 @lru_cache(maxsize=2)
 def _load_images(name: str, split: str, data: Path | None) -> Sequence[ImageLike]:
     """Load a data set's images. It takes seconds, and exports of many models need the same ones."""
-    return load_dataset(name, split, data).images
+    return load_dataset(name, split, folder_for(name, data)).images
 
 
 def _draw_pixels(

@@ -32,7 +32,7 @@ from training.recipe import EnsembleRecipe, Recipe
 from training.recipes import RECIPES, diva, group, reality, revisiting, sharing
 from zoo import paths
 from zoo.console import print_json, print_table
-from zoo.data import cifar100
+from zoo.data import cifar100, folder_for
 from zoo.data.retrieval_sets import CARS_EXPECTED, CUB_EXPECTED, INSHOP_EXPECTED, SOP_EXPECTED
 from zoo.errors import CardError, UsageError, ZooError, nearest
 from zoo.files import sha256_of, write_json
@@ -143,13 +143,14 @@ def _model(name: str, options: Options) -> PlannedModel:
     recipe = RECIPES[name]()
     members = recipe.members if isinstance(recipe, EnsembleRecipe) else (recipe,)
     recipes = tuple(override(recipe, options.settings) for recipe in members)
-    return PlannedModel(name, recipes, tuple(_steps(name, recipes[0].backbone.name, options)))
+    return PlannedModel(name, recipes, tuple(_steps(name, recipes[0], options)))
 
 
-def _steps(name: str, backbone: str, options: Options) -> Iterable[Step]:
-    data = ("--data", options.data) if options.data else ()
+def _steps(name: str, recipe: Recipe, options: Options) -> Iterable[Step]:
+    folder = folder_for(recipe.data.dataset, options.data)
+    data = ("--data", str(folder)) if folder else ()
     device = ("--device", options.device) if options.device else ()
-    weights = dict(options.weights).get(backbone)
+    weights = dict(options.weights).get(recipe.backbone.name)
     start = (f"backbone.pretrained={weights}",) if weights else ()
     settings = tuple(part for setting in (*start, *options.settings) for part in ("--set", setting))
     yield Step("train", ("train", name, *data, *device, *settings, "--no-eval", "--quiet", "--json"))

@@ -112,14 +112,16 @@ def run(
     Every arm is trained with several seeds. --set changes the recipes of all arms.
     """
     from training.studies.papers import check_name, find_studies, partial_note
-    from zoo.data import check_dataset
+    from zoo.data import check_dataset, check_dataset_path
 
     check_name(study)
     if dataset is None:
         raise UsageError(
             f"{study} needs a data set: name it with --dataset D, a folder of your own with folder.", code="no-dataset"
         )
-    check_dataset(dataset, "test", data)
+    check_dataset(dataset)
+    if data is not None:
+        check_dataset_path(data, dataset)  # --set may name another data set that reads it
     studies = find_studies(study, dataset)
     if (text := partial_note(study)) is not None and not quiet:
         print(text, file=sys.stderr)
@@ -364,9 +366,11 @@ def search(
     """
     from training.studies.search_spaces import find_space
     from zoo import paths
-    from zoo.data import check_dataset
+    from zoo.data import check_dataset, check_dataset_path
 
-    check_dataset(dataset, "test", data)
+    check_dataset(dataset)
+    if data is not None:
+        check_dataset_path(data, dataset)  # --set may name another data set that reads it
     for loss in losses:
         find_space(loss)
     from training.studies.plan import check_images

@@ -101,14 +101,14 @@ def train(
     """train a model by its recipe into the local zoo"""
     from training.logging import check_trackers
     from training.overrides import resolve, with_custom_name
-    from zoo.data import check_dataset_path
+    from zoo.data import check_dataset, check_dataset_path
 
     check_trackers(track or [])
     if data is not None:
         check_dataset_path(data, "folder")  # before torch is loaded
     recipe: Recipe | EnsembleRecipe = with_custom_name(resolve(name, settings or [], seed, new_name), name)
     if data is not None:
-        check_dataset_path(data, recipe.data.dataset)
+        check_dataset(recipe.data.dataset, "train", data)
     if features is not None:
         recipe = _recipe_on_features(recipe, features, model, settings or [], new_name)
     elif model is not None:

@@ -41,6 +41,9 @@ DATASETS: dict[str, Loader] = {
 }
 """Every data set that has a name. A new one is one file and one line here."""
 
+BUILT_IN = frozenset({"glyphs"})
+"""Data sets that read no folder."""
+
 
 def load_dataset(name: str, split: str = "test", data: str | Path | None = None) -> Dataset:
     """Return one split of a data set.
@@ -52,14 +55,15 @@ def load_dataset(name: str, split: str = "test", data: str | Path | None = None)
             itself, or a table of it (CSV, see `zoo.data.table`).
 
     Raises:
-        DatasetError: If the name or split is unknown, or the data is missing or not as published.
+        DatasetError: If the name or split is unknown, the data is missing or not as published, or a folder is given
+            for a data set that reads none.
     """
     check_dataset(name, split, data)
     return DATASETS[name](split, data)
 
 
 def check_dataset(name: str, split: str = "test", data: str | Path | None = None) -> None:
-    """Raise those errors of `load_dataset` that need no image: an unknown name or split, a missing folder."""
+    """Raise those errors of `load_dataset` that need no image: of the name, the split and the folder."""
     from zoo.data.dataset import SPLITS, WHOLE
 
     check_dataset_name(name)
@@ -67,8 +71,20 @@ def check_dataset(name: str, split: str = "test", data: str | Path | None = None
         raise DatasetError(
             f"no split {split!r}.{nearest(split, SPLITS)} Known: {', '.join(SPLITS)}.", code="unknown-split"
         )
-    if data is not None:
-        check_dataset_path(data, name)
+    if data is None:
+        return
+    if name in BUILT_IN:
+        raise DatasetError(
+            f"{name} is drawn from fonts and takes no --data; to measure your own images add --dataset folder "
+            "(zoo train: --set data.dataset=folder).",
+            code="built-in-dataset",
+        )
+    check_dataset_path(data, name)
+
+
+def folder_for(name: str, data: str | Path | None) -> str | Path | None:
+    """Return `data`, a folder for several data sets, or None for a data set that reads no folder."""
+    return None if name in BUILT_IN else data
 
 
 def check_dataset_path(data: str | Path, name: str) -> None:

@@ -54,7 +54,7 @@ def load(
 
     Args:
         split: "train" or "test".
-        data: Not used, since only the fonts are read.
+        data: Not used, since only the fonts are read; `zoo.data.load_dataset` refuses a folder.
         instances: Pictures per class.
         seed: Seed of the pictures.
         size: Side of a picture in pixels.

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from zoo.data import folder_for
 from zoo.data.dataset import FOLDER, WHOLE, Dataset
 from zoo.errors import DatasetError, ImageError, MissingDependencyError, ModelFolderError, ZooError
 from zoo.evaluation.bootstrap import bootstrap_intervals
@@ -185,7 +186,7 @@ def _recall_depths(result: Mapping[str, Any]) -> tuple[int, ...]:
 
 def _matching_split(folder: Path, data: str | Path | None, subject: str, name: str, split: str) -> EvaluationSplit:
     """Return the split of a data set; raise `DatasetError` where a whole folder would stand for a split of it."""
-    measured = find_split(folder, read_card(folder), name, split, data)
+    measured = find_split(folder, read_card(folder), name, split, folder_for(name, data))
     if measured.dataset.split == WHOLE != split:
         reason = measured.notes[0] if measured.notes else "the folder is not split into train and test"
         raise DatasetError(f"{reason}; {subject} are of its {split} split", code="unsplit-folder")

@@ -19,6 +19,7 @@ from tests.children import run_python
 from tests.raising import raises
 from tools import glyphs_alphabet
 from tools.glyphs_alphabet import THRESHOLD, Candidate
+from zoo.cli.main import main
 from zoo.data import glyphs, glyphs_render, load_dataset
 from zoo.data.dataset import Dataset
 from zoo.data.glyphs_render import COLOURS, FACES, MAX_ANGLE, PALETTE, PATTERNS, SIZE, Style, ink_coverage
@@ -34,6 +35,16 @@ def test_split() -> Dataset:
 
 def digest(pictures: Sequence[np.ndarray]) -> str:
     return hashlib.sha256(b"".join(picture.tobytes() for picture in pictures)).hexdigest()
+
+
+def test_a_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with raises(DatasetError, "built-in-dataset", "--dataset folder", "--set data.dataset=folder"):
+        load_dataset("glyphs", "test", tmp_path)
+    assert main(["train", "margin-conv4-glyphs", "--data", str(tmp_path), "--as", "mine"]) == 2
+    assert "--set data.dataset=folder" in capsys.readouterr().err
+    words = ["evaluate", "margin-conv4-glyphs", "--data", str(tmp_path)]
+    code = f"import sys; from zoo.cli.main import main; print(main({words!r}), 'torch' in sys.modules)"
+    assert run_python(code).split() == ["2", "False"]
 
 
 # -- what is in it
