@@ -77,10 +77,12 @@ def changed_settings(recipe: Recipe | EnsembleRecipe, standard: Recipe | Ensembl
     """
     if isinstance(recipe, Recipe) and isinstance(standard, Recipe):
         return dict(_differences(recipe.to_json(), standard.to_json()))
-    ours, theirs = (value.members if isinstance(value, EnsembleRecipe) else (value,) for value in (recipe, standard))
-    if len(ours) != len(theirs):
-        return {"members": len(ours)}
-    changes = [changed_settings(a, b) for a, b in zip(ours, theirs, strict=True)]
+    members, standard_members = (
+        value.members if isinstance(value, EnsembleRecipe) else (value,) for value in (recipe, standard)
+    )
+    if len(members) != len(standard_members):
+        return {"members": len(members)}
+    changes = [changed_settings(a, b) for a, b in zip(members, standard_members, strict=True)]
     common = {key: value for key, value in changes[0].items() if all(c.get(key, ...) == value for c in changes)}
     own = {
         f"members.{i}.{key}": v for i, change in enumerate(changes) for key, v in change.items() if key not in common
@@ -255,9 +257,9 @@ def check_members(cards: Sequence[Card], folders: Sequence[Path], out: Path) -> 
         )
     first = cards[0]
     for card in cards[1:]:
-        ours, theirs = (dataclasses.asdict(c.preprocessing) for c in (first, card))
-        if differing := [key for key in ours if ours[key] != theirs[key]]:
-            values = ", ".join(f"{key} {ours[key]} and {theirs[key]}" for key in differing)
+        expected, actual = (dataclasses.asdict(c.preprocessing) for c in (first, card))
+        if differing := [key for key in expected if expected[key] != actual[key]]:
+            values = ", ".join(f"{key} {expected[key]} and {actual[key]}" for key in differing)
             raise UsageError(
                 f"{first.name} and {card.name} preprocess images differently ({values}). The members of an ensemble "
                 "share one preprocessing; train one of them again with the other's.",
@@ -291,8 +293,8 @@ def _member(card: Card) -> dict[str, Any]:
     }
 
 
-def _joined(words: Iterable[str]) -> str:
-    return "+".join(dict.fromkeys(words))
+def _joined(names: Iterable[str]) -> str:
+    return "+".join(dict.fromkeys(names))
 
 
 @dataclass(frozen=True)

@@ -87,17 +87,17 @@ class Changes:
         return Changes(self.affine[rows], displacement, thicken, tone)
 
 
-def draw_changes(turns: Tensor, aspects: Tensor, augmentation: Augmentation, share: float = 1.0) -> Changes:
+def draw_changes(quarter_turns: Tensor, aspects: Tensor, augmentation: Augmentation, share: float = 1.0) -> Changes:
     """Draw random changes from torch's global generator of the device.
 
     Args:
-        turns: Quarter turns of the images, float [n].
+        quarter_turns: Quarter turns of the images, float [n].
         aspects: Width / height of the images, float [n].
         augmentation: The ranges.
         share: The part of the short side that the central crop shows.
     """
-    n, device = len(turns), turns.device
-    affine = _inside(crop_boxes(aspects, augmentation, share), _affine(turns, augmentation))
+    n, device = len(quarter_turns), quarter_turns.device
+    affine = _inside(crop_boxes(aspects, augmentation, share), _affine(quarter_turns, augmentation))
     return Changes(
         affine,
         _displacement(n, augmentation, device) if augmentation.elastic else None,
@@ -129,10 +129,10 @@ def _uniform(n: int, extent: float, device: torch.device) -> Tensor:
     return (torch.rand(n, device=device) * 2 - 1) * extent
 
 
-def _affine(turns: Tensor, augmentation: Augmentation) -> Tensor:
+def _affine(quarter_turns: Tensor, augmentation: Augmentation) -> Tensor:
     """Draw affine maps [n, 2, 3], from output to input coordinates: shift . rotation . shear . scale . mirror."""
-    n, device = len(turns), turns.device
-    angle = turns * (math.pi / 2) + _uniform(n, math.radians(augmentation.rotate), device)
+    n, device = len(quarter_turns), quarter_turns.device
+    angle = quarter_turns * (math.pi / 2) + _uniform(n, math.radians(augmentation.rotate), device)
     scale = torch.exp(_uniform(n, math.log(augmentation.scale), device))
     aspect = torch.exp(_uniform(n, math.log(augmentation.aspect) / 2, device))
     mirror = 1 - 2 * (torch.rand(n, device=device) < augmentation.flip).float()

@@ -105,12 +105,12 @@ def _check_used(objective: Objective, wanted: set[str]) -> None:
 
 def _check_tuples(objective: Objective, loss: type[nn.Module], miner: Any) -> None:
     """Check that the loss takes the miner's kind of tuples, by their signatures."""
-    given, taken = mined_tuples(miner), accepted_tuples(loss)
-    if given not in taken:
-        named = " or ".join(kind.__name__.lower() for kind in taken)
+    mined, accepted = mined_tuples(miner), accepted_tuples(loss)
+    if mined not in accepted:
+        named = " or ".join(kind.__name__.lower() for kind in accepted)
         advice = f"{named}: choose another miner" if named else "no tuples: set objective.miner=none"
         raise RecipeError(
-            f"miner {objective.miner!r} gives {given.__name__.lower()}, but loss {objective.loss!r} takes {advice}.",
+            f"miner {objective.miner!r} gives {mined.__name__.lower()}, but loss {objective.loss!r} takes {advice}.",
             code="miner-and-loss",
         )
 

@@ -84,14 +84,14 @@ class Distilled:
         pictures: Its images.
         teacher: The teacher's card.
         fidelity: The agreement with the teacher.
-        seen: The measured classes that the teacher was itself finetuned on.
+        seen_classes: The measured classes that the teacher was itself finetuned on.
     """
 
     outcome: Outcome
     pictures: StudentImages
     teacher: Card
     fidelity: Fidelity
-    seen: tuple[str, ...] = ()
+    seen_classes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON values."""
@@ -101,7 +101,7 @@ class Distilled:
             "split": self.pictures.to_json(),
             "unreadable": self.pictures.unreadable,
             "labelled": self.pictures.labelled,
-            "seen_by_teacher": list(self.seen),
+            "seen_by_teacher": list(self.seen_classes),
             "fidelity": self.fidelity.to_json(),
         }
 

@@ -100,15 +100,16 @@ class Finetuned:
         pictures: The images.
         split: The classes to train on and to measure on.
         rows: The metrics before and after.
-        seen: The measured classes that the base was itself finetuned on.
-        unread: The recipe.json of the base or one of its ancestors that cannot be read: `seen` may be incomplete.
+        seen_classes: The measured classes that the base was itself finetuned on.
+        unread: The recipe.json of the base or one of its ancestors that cannot be read, so that `seen_classes` may be
+            incomplete.
     """
 
     outcome: Outcome
     pictures: TrainingFolder
     split: ClassSplit
     rows: tuple[MetricChange, ...]
-    seen: tuple[str, ...] = ()
+    seen_classes: tuple[str, ...] = ()
     unread: Path | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -118,7 +119,7 @@ class Finetuned:
             "split": self.split.to_json(),
             "unreadable": self.pictures.unreadable,
             "classes_of_one_image": list(self.pictures.alone),
-            "seen_by_base": list(self.seen),
+            "seen_by_base": list(self.seen_classes),
             "base_history_known": self.unread is None,
             "rows": [dataclasses.asdict(row) for row in self.rows],
         }
@@ -314,9 +315,9 @@ def _is_usable(file: Path) -> bool:
 
 def _prune(used: Path) -> None:
     """Delete all files but the last used; `used` stays, even if the clock was changed."""
-    others = [file for file in used.parent.glob("features-*.safetensors") if file != used]
+    older = [file for file in used.parent.glob("features-*.safetensors") if file != used]
     with suppress(FileNotFoundError):  # another process prunes as well
-        for file in sorted(others, key=lambda file: file.stat().st_mtime_ns, reverse=True)[KEPT_FILES - 1 :]:
+        for file in sorted(older, key=lambda file: file.stat().st_mtime_ns, reverse=True)[KEPT_FILES - 1 :]:
             file.unlink(missing_ok=True)
 
 

@@ -103,10 +103,19 @@ def pair_distances(embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
     return result
 
 
-def triplet_distances(embeddings: Tensor, anchors: Tensor, others: Tensor, more: Tensor) -> tuple[Tensor, Tensor]:
-    """Return |e_a - e_o|_2 and |e_a - e_m|_2 of triplets: embeddings [b, d], indices int64 [t], results [t] each."""
-    both = pair_distances(embeddings, torch.cat([anchors, anchors]), torch.cat([others, more]))
-    return both[: len(anchors)], both[len(anchors) :]
+def triplet_distances(
+    embeddings: Tensor, anchors: Tensor, positives: Tensor, negatives: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the distances |e_a - e_p|_2 and |e_a - e_n|_2 of triplets, each [t].
+
+    Args:
+        embeddings: [b, d].
+        anchors: Rows of the anchors, int64 [t].
+        positives: Rows of the positives, int64 [t].
+        negatives: Rows of the negatives, int64 [t].
+    """
+    distances = pair_distances(embeddings, torch.cat([anchors, anchors]), torch.cat([positives, negatives]))
+    return distances[: len(anchors)], distances[len(anchors) :]
 
 
 def unit_distances(embeddings: Tensor) -> Tensor:
@@ -133,7 +142,7 @@ def distances(embeddings: Tensor) -> Tensor:
 
 
 class _Products(torch.autograd.Function):
-    """Products of rows; the matrix is symmetric, so its gradient takes one more product instead of two."""
+    """Products of rows. The matrix is symmetric, so its gradient needs one matrix product instead of two."""
 
     @staticmethod
     def forward(ctx: Any, embeddings: Tensor) -> Tensor:
@@ -529,37 +538,23 @@ def similarities(features: Tensor, negative: str = "clamp", zero_diagonal: bool 
     return similar * (1 - torch.eye(len(similar), dtype=similar.dtype, device=similar.device))
 
 
-def refine(priors: Tensor, similarities: Tensor, steps: int) -> Tensor:
-    """Refine class assignments by replicator dynamics (Elezi et al. 2020, The Group Loss, eq. 4).
+def refine_logs(log_priors: Tensor, similarities: Tensor, steps: int) -> Tensor:
+    """Refine class assignments by replicator dynamics (Elezi et al. 2020, The Group Loss, eq. 4), as logarithms [b, c].
 
     Each step is X <- rows of X * (W X), divided by their sums. Support (W X)_ic counts as at least 1e-12, so that a row
-    without any, which would be 0 / 0, keeps its assignment.
+    without any, which would be 0 / 0, keeps its assignment. With logarithms no product underflows, and gradients keep
+    their size.
 
     Args:
-        priors: X before the first step, [b, c].
+        log_priors: The logarithm of X before the first step, [b, c]; -inf for 0.
         similarities: W, [b, b].
         steps: The number of steps.
     """
-    # The logarithm of 0 has an infinite gradient, which times 0 would be NaN.
-    logs = priors.clamp(min=torch.finfo(priors.dtype).tiny).log().masked_fill(priors == 0, -torch.inf)
-    return refine_logs(logs, similarities, steps).exp()
-
-
-def refine_logs(log_priors: Tensor, similarities: Tensor, steps: int) -> Tensor:
-    """Refine logarithms [b, c] to logarithms like `refine`: no product underflows, and gradients keep their size."""
     assignments = log_priors
     for _ in range(steps):
         support = (similarities @ assignments.exp()).clamp(min=LEAST_SUPPORT)
         assignments = (assignments + support.log()).log_softmax(1)
     return assignments
-
-
-def consistency(assignments: Tensor, similarities: Tensor) -> Tensor:
-    """Return sum_ij w_ij x_i . x_j, a scalar, of X [b, c] and W [b, b].
-
-    No step of `refine` lowers it if W is symmetric and not negative (Baum and Eagon 1967).
-    """
-    return (similarities * (assignments @ assignments.T)).sum()
 
 
 def snr_contrast(embeddings: Tensor, labels: Tensor, near: float, far: float, nu: float, active_only: bool) -> Tensor:

@@ -285,7 +285,7 @@ def test_a_finetune_of_a_student_knows_what_its_teacher_saw(teacher: Path, tmp_p
     (teacher / "recipe.json").write_text(json.dumps(record))
     made = distil("toy", lambda: read_student_images(write_pictures(tmp_path)), small(), "cpu")
     mine = set(made.pictures.train.classes)
-    assert made.seen == (("class 3",) if "class 3" in made.pictures.test.classes else ())
+    assert made.seen_classes == (("class 3",) if "class 3" in made.pictures.test.classes else ())
     assert set(classes_seen(made.outcome.folder, [f"class {k}" for k in range(8)])) == {*mine, "class 3"}
 
 

@@ -75,9 +75,9 @@ def test_a_second_finetune_does_not_change_the_first(
     learnt = json.loads((folder / "recipe.json").read_text())["split"]["train_classes"]
     expected = [name for name in again.split.test.classes if name in learnt]
     assert expected
-    assert list(again.seen) == again.to_json()["seen_by_base"] == expected
+    assert list(again.seen_classes) == again.to_json()["seen_by_base"] == expected
     assert json.loads((own_zoo / "models" / "more" / "recipe.json").read_text())["seen_by_base"] == expected
-    assert expected[0] in novelty(again.seen)
+    assert expected[0] in novelty(again.seen_classes)
     assert novelty(()) == "that it never saw"
 
 

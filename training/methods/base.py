@@ -61,7 +61,7 @@ class Minibatch:
     def features_of(self, images: Tensor, trunk: nn.Module | None = None) -> Tensor:
         """Return the pooled features float32 [processes * n, f] of n other images per process.
 
-        Gradients reach the trunk from every process, unless under `torch.no_grad`.
+        Under `torch.no_grad` the trunk gets no gradient; otherwise it gets the gradient of all processes' features.
 
         Args:
             images: float [n, c, h, w].

@@ -228,7 +228,7 @@ def _print_finetuned(fitted: Finetuned) -> None:
     print(
         f"trained on {len(split.train):,} images of {len(split.train.classes)} classes in "
         f"{fitted.outcome.seconds:.0f} s; measured on {len(split.test):,} images of {len(split.test.classes)} classes "
-        f"{novelty(fitted.seen, fitted.unread)}"
+        f"{novelty(fitted.seen_classes, fitted.unread)}"
     )
     rows = [
         [
@@ -378,10 +378,10 @@ def _print_distilled(distilled: Distilled) -> None:
         f"learnt from {distilled.teacher.name} on {len(pictures.train):,} images in {distilled.outcome.seconds:.0f} s; "
         f"measured on {len(pictures.test):,} others{kind}"
     )
-    if distilled.seen:
+    if distilled.seen_classes:
         print(
-            f"the teacher was finetuned on {len(distilled.seen)} of these classes: the scores of both models are too "
-            "high"
+            f"the teacher was finetuned on {len(distilled.seen_classes)} of these classes: the scores of both "
+            "models are too high"
         )
     roles = [role for role in SEARCHERS if any(role in scores for scores in fidelity.retrieval.values())]
     if roles:

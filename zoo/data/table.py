@@ -56,10 +56,10 @@ def check_splits(path: str | Path) -> None:
             code="no-splits",
         )
     train, test = (set(_split_dataset(path, rows, split).classes) for split in SPLITS)
-    if both := sorted(train & test):
+    if shared := sorted(train & test):
         raise DatasetError(
-            f"{path} has {len(both)} class(es) in both splits ({', '.join(both[:5])}), and a study measures on classes "
-            "that it did not train on: put each class into one split.",
+            f"{path} has {len(shared)} class(es) in both splits ({', '.join(shared[:5])}), and a study measures on "
+            "classes that it did not train on: put each class into one split.",
             code="class-in-both-splits",
         )
 

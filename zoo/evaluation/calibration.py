@@ -17,8 +17,8 @@ _MAX_STEPS, _TOLERANCE = 100, 1e-10
 class Calibration:
     """Logistic curve p(same class) = 1 / (1 + exp(-(slope * similarity + offset))).
 
-    It holds for queries whose class is in the gallery as often as it was for the items of the fit, and promises nothing
-    about images of another kind.
+    The curve is valid if the share of queries whose class is in the gallery is the same as in the fit. It is not valid
+    for images of another kind.
 
     Attributes:
         neighbours: The number of neighbours per search for which the curve was fitted; 0 for single pairs.

@@ -120,14 +120,14 @@ def parse_groups(names: str | Iterable[str]) -> tuple[str, ...]:
     Raises:
         UsageError: If a name is unknown.
     """
-    wanted = {names} if isinstance(names, str) else set(names)
-    for name in sorted(wanted - {*GROUPS, "all"}):
+    requested = {names} if isinstance(names, str) else set(names)
+    for name in sorted(requested - {*GROUPS, "all"}):
         known = (*GROUPS, "all")
         raise UsageError(
             f"there is no group of metrics {name!r}.{nearest(name, known)} Known: {', '.join(known)}.",
             code="unknown-metric-group",
         )
-    return GROUPS if "all" in wanted else tuple(group for group in GROUPS if group in wanted)
+    return GROUPS if "all" in requested else tuple(group for group in GROUPS if group in requested)
 
 
 def embedding_metrics(groups: Iterable[str], embeddings: Any, labels: Any) -> dict[str, float]:

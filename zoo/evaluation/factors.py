@@ -25,11 +25,11 @@ def neighbours_across_classes(embeddings: np.ndarray, labels: np.ndarray, values
         raise EvaluationError("neighbours of other classes need at least two classes.", code="too-few-classes")
     hits, chances = [], []
     for rows in np.array_split(np.arange(len(labels)), max(1, len(labels) // 1024)):
-        others = labels[rows][:, None] != labels[None, :]
+        other_class = labels[rows][:, None] != labels[None, :]
         same = values[rows][:, None] == values[None, :]
-        nearest = np.where(others, embeddings[rows] @ embeddings.T, -np.inf).argmax(1)
+        nearest = np.where(other_class, embeddings[rows] @ embeddings.T, -np.inf).argmax(1)
         hits.append(same[np.arange(len(rows)), nearest])
-        chances.append((same & others).sum(1) / others.sum(1))
+        chances.append((same & other_class).sum(1) / other_class.sum(1))
     return {"precision": float(np.concatenate(hits).mean()), "chance": float(np.concatenate(chances).mean())}
 
 
@@ -63,26 +63,26 @@ def order_within_classes(embeddings: np.ndarray, labels: np.ndarray, measure: np
     return float(np.mean(scores))
 
 
-def predictability(known: np.ndarray, other: np.ndarray, labels: np.ndarray, penalty: float = 1e-3) -> float:
+def predictability(source: np.ndarray, target: np.ndarray, labels: np.ndarray, penalty: float = 1e-3) -> float:
     """Return the share of one embedding's variance that another one predicts linearly on new classes (R^2).
 
-    Ridge regression is fitted on every second class and scored on the rest, then the other way round.
+    Ridge regression is fitted on every second class and scored on the rest; then the halves change places.
 
     Args:
-        known: Float [n, d], the embedding that predicts.
-        other: Float [n, e], the embedding that is predicted.
+        source: Float [n, d], the embedding that predicts.
+        target: Float [n, e], the embedding that is predicted.
         labels: Int [n], the classes.
-        penalty: The ridge penalty, as a multiple of the mean variance of `known`.
+        penalty: The ridge penalty, as a multiple of the mean variance of `source`.
 
     Returns:
         The mean R^2 of both halves.
     """
     even = np.isin(labels, np.unique(labels)[::2])
-    return float(np.mean([_r_squared(known, other, fit, penalty) for fit in (even, ~even)]))
+    return float(np.mean([_r_squared(source, target, fit, penalty) for fit in (even, ~even)]))
 
 
-def _r_squared(known: np.ndarray, other: np.ndarray, fit: np.ndarray, penalty: float) -> float:
-    x, y = known - known[fit].mean(0), other - other[fit].mean(0)
+def _r_squared(source: np.ndarray, target: np.ndarray, fit: np.ndarray, penalty: float) -> float:
+    x, y = source - source[fit].mean(0), target - target[fit].mean(0)
     gram = x[fit].T @ x[fit]
     gram[np.diag_indices_from(gram)] += penalty * np.trace(gram) / len(gram)
     predicted = x[~fit] @ np.linalg.solve(gram, x[fit].T @ y[fit])

@@ -94,8 +94,10 @@ class GpuSearch:
     def nearest(self, k: int, slack: np.ndarray, exclude_self: bool, chunk: int | None) -> Iterator[SearchChunk]:
         """Yield the k nearest rows of the queries, chunk by chunk, as `zoo.evaluation.knn` defines them.
 
-        The highest products of each row are summed again in double precision. If the lowest of these is within the
-        slack of the k-th, other rows may be too, and the row is unproven; so is a row that does not fit by itself.
+        The highest float32 products of each query make a shortlist, which is summed again in double precision. The
+        result is proven if the lowest product of the shortlist is below the k-th by more than the slack. Otherwise a
+        row outside the shortlist could be a neighbour, and the query is marked as unproven. A query that does not fit
+        the device's memory by itself is unproven too.
 
         Args:
             k: The number of neighbours.
@@ -167,9 +169,9 @@ class GpuRanks:
         """
 
         def ranks_of(queries: slice) -> list[np.ndarray]:
-            wanted = [relatives(query) for query in range(queries.start, queries.stop)]
-            ranks = self._ranks(queries.start, _padded(wanted), leave_one_out)
-            return [row[: len(rows)] for row, rows in zip(ranks, wanted, strict=True)]
+            columns = [relatives(query) for query in range(queries.start, queries.stop)]
+            ranks = self._ranks(queries.start, _padded(columns), leave_one_out)
+            return [row[: len(rows)] for row, rows in zip(ranks, columns, strict=True)]
 
         for _, ranks in chunks_that_fit(len(self._queries), max(1, _RANK_PRODUCTS // len(self._gallery)), ranks_of):
             yield from ranks

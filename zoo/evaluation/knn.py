@@ -275,7 +275,7 @@ def shortlist_single_block(
         for margin in (1.1, 2):
             gallery = slice(0, len(products.gallery))
             complete, pairs = products.highest(rows, gallery, k + exclude_self, slack[rows], margin)
-            keys = _key_table(rows.stop - rows.start, k, *pairs, own=-rows.start if exclude_self else None)
+            keys = _key_table(rows.stop - rows.start, k, *pairs, offset=-rows.start if exclude_self else None)
             floors = key_products(keys[:, k - 1]) - slack[rows]
             if (floors >= complete).all():  # then no pair is missing; with the larger margin this is proven
                 break
@@ -319,15 +319,15 @@ def shortlist_by_symmetry(
 
 
 def _key_table(
-    queries: int, k: int, rows: np.ndarray, columns: np.ndarray, products: np.ndarray, own: int | None
+    queries: int, k: int, rows: np.ndarray, columns: np.ndarray, products: np.ndarray, offset: int | None
 ) -> np.ndarray:
     """Return the sorted keys of each query's pairs, which are given row by row: int64 [queries, k or more].
 
-    `own` is as in `_without_self`; None keeps the pair of a row with itself.
+    `offset` is as in `_without_self`; None keeps the pair of a row with itself.
     """
     pair_keys = pack_keys(products, columns)
-    if own is not None:
-        pair_keys[rows == columns + own] = EMPTY
+    if offset is not None:
+        pair_keys[rows == columns + offset] = EMPTY
     counts = np.bincount(rows, minlength=queries)
     width = np.arange(max(k, counts.max(initial=0)))
     keys = np.full((queries, len(width)), EMPTY)
@@ -336,11 +336,11 @@ def _key_table(
     return keys
 
 
-def _without_self(pairs: Pairs, own: int) -> Pairs:
-    """Return the pairs except those of a row with itself, whose column is `own` less than the row."""
+def _without_self(pairs: Pairs, offset: int) -> Pairs:
+    """Return the pairs except those of a row with itself, whose column is `offset` less than the row."""
     rows, columns, products = pairs
-    others = rows != columns + own
-    return rows[others], columns[others], products[others]
+    kept = rows != columns + offset
+    return rows[kept], columns[kept], products[kept]
 
 
 def _search(
@@ -354,8 +354,8 @@ def _search(
 ) -> Iterator[Neighbours]:
     def repair(rows: slice, similarities: np.ndarray, indices: np.ndarray, void: np.ndarray) -> Neighbours:
         for part in _split_rows(rows.start + np.flatnonzero(void), len(gallery)):
-            own = part if exclude_self else None
-            neighbours = _search_dense(queries[part], gallery, k, slack[part], own)
+            self_columns = part if exclude_self else None
+            neighbours = _search_dense(queries[part], gallery, k, slack[part], self_columns)
             similarities[part - rows.start], indices[part - rows.start] = neighbours
         return rows, similarities, indices
 
@@ -470,14 +470,17 @@ def _slack(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
 
 
 def _search_dense(
-    queries: np.ndarray, gallery: np.ndarray, k: int, slack: np.ndarray, own: np.ndarray | None
+    queries: np.ndarray, gallery: np.ndarray, k: int, slack: np.ndarray, self_columns: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Search with a dense matrix of products, for queries whose shortlist has overflowed."""
+    """Search with a dense matrix of products, for queries whose shortlist has overflowed.
+
+    `self_columns`, int64 [q], are the gallery's rows that are the queries themselves, to be left out.
+    """
     products = queries @ gallery.T
-    if own is not None:
-        products[np.arange(len(own)), own] = -np.inf
-    place = len(gallery) - k
-    kth = np.partition(products, place, axis=1)[:, place]
+    if self_columns is not None:
+        products[np.arange(len(self_columns)), self_columns] = -np.inf
+    position = len(gallery) - k
+    kth = np.partition(products, position, axis=1)[:, position]
     threshold = (kth - slack).astype(np.float32)
     rows, columns = np.divmod(np.flatnonzero(products >= threshold[:, None]), len(gallery))
     # Where most of the gallery could be near (large k, collapsed embeddings), a dense product costs less than pairs.
@@ -502,11 +505,11 @@ def _first_k(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sort each query's candidates, given row by row with ascending columns, and keep k of each."""
     starts = np.searchsorted(rows, np.arange(queries + 1))
-    place = np.arange(len(rows)) - starts[rows]
+    position = np.arange(len(rows)) - starts[rows]
     width = int(np.diff(starts).max())
     table = np.full((queries, width), -np.inf, np.float32)
     indices = np.zeros((queries, width), np.int64)
-    table[rows, place], indices[rows, place] = similarities, columns
+    table[rows, position], indices[rows, position] = similarities, columns
     # A stable sort keeps equal similarities in the order of their columns.
     order = np.argsort(-table, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(table, order, axis=1), np.take_along_axis(indices, order, axis=1)

@@ -33,14 +33,14 @@ class SplitRecord:
         test: The names of the held-out classes; none is in `train`.
         images: The number of images of all these classes.
         images_sha256: `sources_sha256` of the images, those for training first.
-        seen: The classes of `test` that the base model or the teacher has learnt.
+        seen_classes: The classes of `test` that the base model or the teacher has learnt.
     """
 
     train: tuple[str, ...]
     test: tuple[str, ...]
     images: int
     images_sha256: str
-    seen: tuple[str, ...] = ()
+    seen_classes: tuple[str, ...] = ()
 
     def classes(self, split: str) -> tuple[str, ...]:
         return self.train if split == "train" else self.test
@@ -149,10 +149,10 @@ def _notes_by_record(name: str, record: SplitRecord, whole: Dataset, split: str,
     )
     if not same:
         yield "the images have changed since: some were added, removed or renamed, or cannot be read any more"
-    if split == "test" and record.seen:
+    if split == "test" and record.seen_classes:
         yield (
-            f"the model that {name} was made from had learnt {len(record.seen)} of these classes "
-            f"({_first_names(record.seen)}): the scores flatter {name}"
+            f"the model that {name} was made from had learnt {len(record.seen_classes)} of these classes "
+            f"({_first_names(record.seen_classes)}): the scores flatter {name}"
         )
 
 

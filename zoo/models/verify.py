@@ -274,8 +274,8 @@ def _check_results(folder: Path, card: Card) -> Check:
     except ModelFolderError as error:
         return Check(RESULTS_FILE, False, str(error))
     # Scores of plain embeddings have no model.
-    if others := sorted({str(result["model"]) for result in results if result.get("model") not in (None, card.name)}):
-        detail = f"holds scores of {', '.join(others)}. Delete it and measure again: zoo evaluate"
+    if foreign := sorted({str(result["model"]) for result in results if result.get("model") not in (None, card.name)}):
+        detail = f"holds scores of {', '.join(foreign)}. Delete it and measure again: zoo evaluate"
         return Check(RESULTS_FILE, False, detail)
     return Check(RESULTS_FILE, True, f"{len(results)} measurements of {card.name}")
 

@@ -83,8 +83,8 @@ class Thumbnails:
 
 
 @dataclass(frozen=True)
-class StripPlaces:
-    """Places on the strip of a forest plot in percent of its width: bar and band as (left, width)."""
+class StripPositions:
+    """Positions on the strip of a forest plot in percent of its width: bar and band as (left, width)."""
 
     bar: tuple[float, float]
     dot: float
@@ -119,8 +119,8 @@ class ForestLine:
         bounds = f", {self.interval[0]:.4f} to {self.interval[1]:.4f}" if self.interval else ""
         return f"{self.mean:.4f}{bounds}"
 
-    def place(self, low: float, high: float, reference: float | None) -> StripPlaces:
-        """Return where the line's parts stand on an axis from `low` to `high`."""
+    def positions(self, low: float, high: float, reference: float | None) -> StripPositions:
+        """Return the positions of the line's parts on an axis from `low` to `high`."""
 
         def share(value: float) -> float:
             return 100 * (value - low) / (high - low)
@@ -128,7 +128,7 @@ class ForestLine:
         def span(bounds: tuple[float, float]) -> tuple[float, float]:
             return share(bounds[0]), share(bounds[1]) - share(bounds[0])
 
-        return StripPlaces(
+        return StripPositions(
             bar=span(self.interval or (self.mean, self.mean)),
             dot=share(self.mean),
             band=None if self.band is None else span(self.band),

@@ -118,8 +118,8 @@ def choose_examples(rows: np.ndarray, dataset: Dataset, count: int = 8, seed: in
     searches = example_searches(rows, dataset)
     draw = np.random.default_rng(seed)
     order = [searches[i] for i in draw.permutation(len(searches))]
-    chosen, rest = order[: (count + 1) // 2], order[(count + 1) // 2 :]
-    return chosen + [example for example in rest if not example.hits[0]][: count - len(chosen)]
+    chosen, remaining = order[: (count + 1) // 2], order[(count + 1) // 2 :]
+    return chosen + [example for example in remaining if not example.hits[0]][: count - len(chosen)]
 
 
 def example_searches(rows: np.ndarray, dataset: Dataset) -> list[ExampleSearch]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from tests.raising import raises
-from tests.training.losses.batches import DIM, LABELS, batch, mean, negatives, positives
+from tests.training.losses.batches import BATCHES, DIM, LABELS, ROWS, batch, mean, negatives, positives, rows
 from training.losses.dance import DaNCE
 from zoo.errors import RecipeError
 
@@ -164,6 +164,19 @@ def test_gradients_without_weights(published: bool) -> None:
     assert torch.autograd.gradcheck(lambda q: loss.contrast_keys(q, keys, others), queries.clone().requires_grad_())
     embeddings, y = batch(0, LABELS)
     assert torch.autograd.gradcheck(lambda e: loss(e, y), embeddings.requires_grad_())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ROWS)
+@pytest.mark.parametrize("labels", BATCHES.values(), ids=list(BATCHES))
+def test_degenerate_batches_have_finite_values_and_gradients(labels: list[int], kind: str, dtype: torch.dtype) -> None:
+    embeddings = rows(kind, labels, unit=True).to(dtype).requires_grad_()
+    value = DaNCE(4)(embeddings, torch.tensor(labels))
+    value.backward()
+    assert value.shape == ()
+    assert torch.isfinite(value)
+    assert embeddings.grad is not None
+    assert torch.isfinite(embeddings.grad).all()
 
 
 @pytest.mark.parametrize("published", [False, True])

@@ -1,7 +1,8 @@
-"""Every loss against a naive loop where batches are degenerate: the value, and a finite gradient."""
+"""Every loss on degenerate batches: the value against a naive loop, and finite gradients in float64 and float32."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 
@@ -416,7 +417,7 @@ CASES: dict[str, tuple[nn.Module, Oracle]] = {
 def test_the_value_is_that_of_the_loop_and_the_gradient_is_finite(case: str) -> None:
     loss, oracle = CASES[case]
     loss.double()
-    for what, labels in BATCHES.items():
+    for name, labels in BATCHES.items():
         y = torch.tensor(labels)
         tuples = (indices(all_triplets(labels)),) if "given" in case else ()
         for kind in ROWS:
@@ -424,9 +425,18 @@ def test_the_value_is_that_of_the_loop_and_the_gradient_is_finite(case: str) -> 
             expected = oracle(loss, embeddings, labels)
             torch.manual_seed(0)
             value = loss(embeddings.requires_grad_(), y, *tuples)
-            assert value.item() == pytest.approx(expected, abs=1e-6), (what, kind)
-            gradients = torch.autograd.grad(value, [embeddings, *loss.parameters()], materialize_grads=True)
-            assert all(torch.isfinite(gradient).all() for gradient in gradients), (what, kind)
+            assert value.item() == pytest.approx(expected, abs=1e-6), (name, kind)
+            check_gradients(loss, value, embeddings, (name, kind))
+            single, embeddings = copy.deepcopy(loss).float(), embeddings.detach().float().requires_grad_()
+            value = single(embeddings, y, *tuples)
+            assert value.shape == ()
+            assert torch.isfinite(value), (name, kind)
+            check_gradients(single, value, embeddings, (name, kind))
+
+
+def check_gradients(loss: nn.Module, value: Tensor, embeddings: Tensor, case: tuple[str, str]) -> None:
+    gradients = torch.autograd.grad(value, [embeddings, *loss.parameters()], materialize_grads=True)
+    assert all(torch.isfinite(gradient).all() for gradient in gradients), case
 
 
 def test_every_loss_has_an_oracle_here() -> None:

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from tests.raising import raises
 from tests.training.losses.batches import DIM, LABELS, batch, mean
-from training.functional import refine, similarities
+from training.functional import refine_logs, similarities
 from training.losses.group import GroupLoss, choose_anchors
 from zoo.errors import RecipeError
 
@@ -77,10 +77,10 @@ def test_the_published_form() -> None:
     actual = loss(features, y)
     logits = loss.classifier(features)
     rows = torch.where(fixed[:, None], torch.eye(4, dtype=torch.float64)[y], (logits / 24).softmax(1))
-    refined = refine(rows, torch.tensor(np.maximum(np.corrcoef(features), 0)), 1)
+    refined = refine_logs(rows.log(), torch.tensor(np.maximum(np.corrcoef(features), 0)), 1).exp()
     expected = -refined[range(9), y].log().mean() + cross_entropy(logits, y)
     assert actual.item() == pytest.approx(expected.item(), abs=1e-12)
-    # What is given holds over what is published.
+    # Explicit arguments hold over the published ones.
     assert (create(published=True, steps=3).steps, create(published=True, zero_diagonal=True).zero_diagonal) == (
         3,
         True,
@@ -127,7 +127,7 @@ def test_kl_equals_the_loop_and_teaches_the_priors_alone() -> None:
     actual = loss(features, y)
     priors = (loss.classifier(features) / 2).softmax(1)
     rows = torch.where(fixed[:, None], torch.eye(4, dtype=torch.float64)[y], priors).detach()
-    refined = refine(rows, similarities(features.detach()), 2)
+    refined = refine_logs(rows.log(), similarities(features.detach()), 2).exp()
     terms = [
         sum(t * math.log(t / p) for t, p in zip(refined[i].tolist(), priors[i].tolist(), strict=True) if t > 0)
         for i in range(9)

@@ -26,7 +26,7 @@ class Block(NamedTuple):
     first branch, and its pooled maps (the maxima) are not projected.
     """
 
-    one: int
+    single: int
     three_reduce: int
     three: int
     double_reduce: int
@@ -36,7 +36,7 @@ class Block(NamedTuple):
     stride: int = 1
 
     def outputs(self, inputs: int) -> int:
-        return self.one + self.three + self.double + (self.pool_proj or inputs)
+        return self.single + self.three + self.double + (self.pool_proj or inputs)
 
 
 BLOCKS = {
@@ -98,8 +98,8 @@ class BNInception(nn.Module):
         self.add_module(f"{name}_bn", nn.BatchNorm2d(outputs, momentum=self.norm_momentum))
 
     def _add_block(self, name: str, block: Block, inputs: int) -> int:
-        if block.one:
-            self._add(f"{name}_1x1", inputs, block.one, 1)
+        if block.single:
+            self._add(f"{name}_1x1", inputs, block.single, 1)
         self._add(f"{name}_3x3_reduce", inputs, block.three_reduce, 1)
         self._add(f"{name}_3x3", block.three_reduce, block.three, 3, block.stride)
         self._add(f"{name}_double_3x3_reduce", inputs, block.double_reduce, 1)
@@ -129,7 +129,7 @@ class BNInception(nn.Module):
         return x
 
     def _branches(self, name: str, block: Block, x: Tensor) -> Iterator[Tensor]:
-        if block.one:
+        if block.single:
             yield self._conv(f"{name}_1x1", x)
         yield self._conv(f"{name}_3x3", self._conv(f"{name}_3x3_reduce", x))
         first = self._conv(f"{name}_double_3x3_1", self._conv(f"{name}_double_3x3_reduce", x))

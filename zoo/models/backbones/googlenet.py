@@ -100,11 +100,11 @@ class Inception(nn.Module):
     """Inception block: four parallel branches, joined along the channels."""
 
     def __init__(
-        self, inputs: int, one: int, three_reduce: int, three: int, five_reduce: int, five: int, pool_proj: int
+        self, inputs: int, single: int, three_reduce: int, three: int, five_reduce: int, five: int, pool_proj: int
     ) -> None:
         super().__init__()
-        self.outputs = one + three + five + pool_proj
-        self.branch1 = Conv(inputs, one, 1)
+        self.outputs = single + three + five + pool_proj
+        self.branch1 = Conv(inputs, single, 1)
         self.branch2 = nn.Sequential(Conv(inputs, three_reduce, 1), Conv(three_reduce, three, 3))
         self.branch3 = nn.Sequential(Conv(inputs, five_reduce, 1), Conv(five_reduce, five, 3))
         self.branch4 = nn.Sequential(nn.MaxPool2d(3, stride=1, padding=1), Conv(inputs, pool_proj, 1))
