@@ -28,7 +28,7 @@ DISTRIBUTION = "dml-zoo"
 HEAD = """\
 Deep metric learning you can use: train by recipe, load by name, measure, export, serve.
 
-Start here: zoo list shows the models, and these two lines search your own photos:
+Start here: zoo list shows the models, and these two lines search a folder of images:
   zoo index margin-conv4-glyphs DIR --out GALLERY
   zoo search GALLERY IMAGE"""
 
