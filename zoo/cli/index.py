@@ -57,12 +57,12 @@ NAMED = 5
 @app.command(
     "index",
     epilog="""\
-  zoo index margin-conv4-glyphs photos/ --out gallery/
-  zoo index margin-conv4-glyphs photos/ --out gallery/ --labels labels.csv
+  zoo index margin-conv4-glyphs pictures/ --out gallery/
+  zoo index margin-conv4-glyphs pictures/ --out gallery/ --labels labels.csv
   zoo index margin-conv4-glyphs birds.csv --out gallery/     the images that a table lists: image,label,...
-  zoo index margin-conv4-glyphs photos/ --out gallery/ --on ray --ray-workers 8          eight processes here
-  zoo index margin-conv4-glyphs photos/ --out gallery/ --on ray --ray-address auto       those of this cluster
-  zoo index margin-conv4-glyphs photos/ --out gallery/ --prune --yes --strict            every night, from cron
+  zoo index margin-conv4-glyphs pictures/ --out gallery/ --on ray --ray-workers 8          eight processes here
+  zoo index margin-conv4-glyphs pictures/ --out gallery/ --on ray --ray-address auto       those of this cluster
+  zoo index margin-conv4-glyphs pictures/ --out gallery/ --prune --yes --strict            every night, from cron
 
 Images that cannot be read are left out and listed: the exit status is 0, with --strict 1.""",
 )
