@@ -272,7 +272,21 @@ class Exporter:
 def export(
     folder: Path, precision: str = "fp32", calibration: str | None = None, data: Path | None = None, force: bool = False
 ) -> Parity:
-    """Export a model folder in one precision. Arguments and errors are those of `Exporter` and its `export`."""
+    """Export a model folder in one precision.
+
+    Args:
+        folder: The model folder.
+        precision: The precision of the graph.
+        calibration: The images that calibrate int8; see `draw_calibration_images`.
+        data: The folder of data sets, for calibration and for the cost in retrieval.
+        force: Whether a graph that misses its floor is written as well.
+
+    Returns:
+        The difference between the graph's embeddings and torch's.
+
+    Raises:
+        ZooError: If `Exporter` or its `export` would raise it.
+    """
     return Exporter(folder, calibration, data, force).export(precision)
 
 

@@ -496,6 +496,12 @@ def measure_test_split(
 ) -> Evaluation:
     """Measure a model folder on the test split of its data set, as `zoo evaluate` does.
 
+    Args:
+        folder: The model folder.
+        root: The folder of the data set, which a model that was made from a folder of images needs.
+        device: As in `zoo.load`.
+        progress: Whether to show a progress bar.
+
     Raises:
         DatasetError: If the data set is unavailable, or is a folder without a test split.
         ZooError: If the model cannot be loaded or an image cannot be read.

@@ -107,7 +107,17 @@ def draw_changes(quarter_turns: Tensor, aspects: Tensor, augmentation: Augmentat
 
 
 def augment(images: Tensor, changes: Changes, augmentation: Augmentation, side: int) -> Tensor:
-    """Return images float [n, c, s, s] in 0..1, changed, as [n, c, side, side]."""
+    """Return images with random changes, at another size.
+
+    Args:
+        images: Float [n, c, s, s], in 0..1.
+        changes: The changes of the n images.
+        augmentation: The oversampling, the background and the settings of the changes.
+        side: Side of the result in pixels.
+
+    Returns:
+        The changed images, float [n, c, side, side].
+    """
     fine = side * augmentation.oversample
     grid = affine_grid(changes.affine, [len(images), 1, fine, fine], align_corners=False)
     if changes.displacement is not None:

@@ -28,6 +28,13 @@ def keep_bad_batch(run: Trainer, batch: Minibatch, terms: dict[str, Tensor], fol
     """Write the batch of an infinite loss to `folder` and return the error to raise.
 
     The file has the images as the network got them, the labels and the sample numbers.
+
+    Args:
+        run: The run.
+        batch: The batch of the step.
+        terms: The terms of the loss, scalars by name.
+        folder: The folder to write to.
+        step: The number of the step in the epoch.
     """
     samples = batch.samples.cpu()
     location = _keep(batch, samples, folder / f"bad-batch-{run.execution.processes.rank}.safetensors")

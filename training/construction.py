@@ -44,6 +44,12 @@ def construct(
 def check_arguments(table: Mapping[str, Any], kind: str, name: str, args: Mapping[str, Any]) -> None:
     """Check a name and its arguments without constructing anything.
 
+    Args:
+        table: The constructors by name.
+        kind: The word for such an object, for messages and codes.
+        name: The name to look up.
+        args: The arguments for its constructor.
+
     Raises:
         RecipeError: If the table lacks the name, or the constructor an argument; the message names the nearest.
     """

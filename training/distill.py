@@ -156,7 +156,14 @@ def distil(
 
 
 def recipe_for(student: Student, teacher: TrunkModel, images: int, views: Views, dataset: str) -> Recipe:
-    """Return the student's recipe for learning from `images` images.
+    """Return the recipe by which a student learns from its teacher.
+
+    Args:
+        student: The student.
+        teacher: The teacher.
+        images: The number of images to learn from.
+        views: The augmentation and the squares that are kept.
+        dataset: The name of the data set.
 
     Raises:
         UsageError: If the backbone does not exist, or an argument is out of range.

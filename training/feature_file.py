@@ -335,7 +335,14 @@ def views_of_recipe(recipe: Recipe | EnsembleRecipe, count: int, seed: int) -> V
 
 
 def views_of_model(folder: Path, preprocessing: Preprocessing, count: int, seed: int) -> Views:
-    """Return views by the recipe in a model folder, or by `USUAL_AUGMENTATION` without a recipe that can be read."""
+    """Return views by the recipe in a model folder, or by `USUAL_AUGMENTATION` without a recipe that can be read.
+
+    Args:
+        folder: The model folder.
+        preprocessing: The model's preprocessing; without a recipe, its resized side is that of the squares.
+        count: The number of views of each image.
+        seed: The seed of the views.
+    """
     try:
         recipe = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))["recipe"]
         augmentation = augmentation_of(recipe["augmentation"])

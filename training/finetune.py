@@ -290,7 +290,17 @@ def cached_features(
 ) -> Features:
     """Return the trunk's features of a data set from `ZOO_HOME/cache`, and extract them if they are not there.
 
-    The last `KEPT_FILES` files that were used stay. Raises the errors of `extract` and `read_features`.
+    The last `KEPT_FILES` files that were used stay.
+
+    Args:
+        model: The model whose trunk is used.
+        train: The data set.
+        views: The random views of each image.
+        device: As in `zoo.models.torch_runtime.choose_device`.
+        progress: Whether to show a progress bar.
+
+    Raises:
+        ZooError: If `extract` or `read_features` would raise it.
     """
     file = paths.home() / "cache" / f"features-{_cache_key(model, train, views)}.safetensors"
     if not _is_usable(file):

@@ -183,9 +183,21 @@ def is_labelled(dataset: Dataset, least: int = MIN_CLASSES) -> bool:
 
 
 def held_out_rows(dataset: Dataset, by_class: bool, share: float, seed: int) -> np.ndarray:
-    """Return the mask, bool [n], of a share of the images, or of all images of a share of the classes that have two.
+    """Return the mask of a share of the images, or of all images of a share of the classes that have two.
 
     At least two images or classes are held out, and at least two are left.
+
+    Args:
+        dataset: The n images.
+        by_class: Whether whole classes are held out instead of single images.
+        share: The share to hold out, from 0 to 1.
+        seed: The seed of the draw.
+
+    Returns:
+        The mask of the images that are held out, bool [n].
+
+    Raises:
+        DatasetError: If there are too few images or classes (`too-few-images`).
     """
     eligible = np.flatnonzero(np.bincount(dataset.labels) >= 2) if by_class else np.arange(len(dataset))
     count = min(max(2, round(share * len(eligible))), len(eligible) - 2)

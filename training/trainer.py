@@ -119,7 +119,20 @@ class Trainer:
     def render(
         self, squares: Tensor, changes: Changes, augmentation: Augmentation, preprocessing: Preprocessing
     ) -> Tensor:
-        """Return the squares with these changes, preprocessed: float [b, c, crop, crop]."""
+        """Return squares with these changes, preprocessed.
+
+        Args:
+            squares: Uint8 [b, side, side, c].
+            changes: The changes of the b images.
+            augmentation: The settings of the changes.
+            preprocessing: The size, channels and normalisation of the network's input.
+
+        Returns:
+            The network's input, float [b, c, crop, crop], on the device.
+
+        Raises:
+            RecipeError: If the squares have another number of channels than the network takes (`channels`).
+        """
         if squares.shape[-1] != preprocessing.channels:
             raise RecipeError(
                 f"the images have {squares.shape[-1]} channel(s), but the network takes {preprocessing.channels}.",
@@ -295,7 +308,17 @@ def _check_normalisation(trunk: nn.Module, recipe: Recipe) -> None:
 
 
 def embed_pixels(network: Network, recipe: Recipe, pixels: np.ndarray, device: torch.device) -> np.ndarray:
-    """Return unit embeddings float32 [n, dim] of pixels uint8 [n, crop, crop, c]."""
+    """Return the unit embeddings of pixels.
+
+    Args:
+        network: The network; its training mode is restored.
+        recipe: The recipe, for its preprocessing.
+        pixels: Uint8 [n, crop, crop, c].
+        device: The device to compute on.
+
+    Returns:
+        The embeddings, float32 [n, dim].
+    """
     training = network.training
     model = PixelNetwork(network, recipe.preprocessing).eval().to(device)
     with torch.inference_mode():

@@ -104,7 +104,17 @@ def fill_empty_clusters(labels: Tensor, distances: Tensor, k: int) -> Tensor:
 
 
 def cluster_means(points: Tensor, labels: Tensor, k: int, chunk: int) -> Tensor:
-    """Return the mean [k, d] of the points of each label; as products, whose order of summation never changes."""
+    """Return the mean of the points of each label, by matrix products, whose order of summation never changes.
+
+    Args:
+        points: The points, [n, d].
+        labels: The cluster of each point, int64 [n], from 0 to k - 1.
+        k: The number of clusters.
+        chunk: The number of points that are summed at a time.
+
+    Returns:
+        The means, [k, d].
+    """
     sums = points.new_zeros(k, points.shape[1])
     for part, own in zip(points.split(chunk), labels.split(chunk), strict=True):
         sums += one_hot(own, k).to(points.dtype).T @ part

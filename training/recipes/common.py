@@ -143,5 +143,12 @@ def squeezed_window(crop: int = 224, resize: int = 256) -> Augmentation:
 
 
 def by_dataset(dataset: str, cub: Any, cars: Any, sop: Any) -> Any:
-    """Return the constant of a data set; the order is that of the papers' tables."""
+    """Return the constant of a data set; the order is that of the papers' tables.
+
+    Args:
+        dataset: The data set: "cub", "cars" or "sop".
+        cub: The constant of CUB-200-2011.
+        cars: The constant of Cars-196.
+        sop: The constant of Stanford Online Products.
+    """
     return {"cub": cub, "cars": cars, "sop": sop}[dataset]

@@ -51,6 +51,12 @@ def diva(method: str, tasks: tuple[str, ...], short: str, dataset: str) -> Recip
     Heads are of equal size, together 512 (three of 170: 510). Batch norm learns with Inception and is frozen with
     ResNet-50. Four samples per class: the intra task needs three, and all sets of tasks see the same batches. Images
     are kept at 384 x 384: a window of 256 on the short side is at least as sharp as in the paper.
+
+    Args:
+        method: The name of the method, with which the name of the recipe begins.
+        tasks: The tasks; each has a head.
+        short: The backbone: a key of `CONSTANTS`.
+        dataset: The data set: "cub", "cars" or "sop".
     """
     rho, alpha, milestone, gamma = CONSTANTS[short][dataset]
     queued = [task for task in ("dance", "nce") if task in tasks and dataset == "sop"]

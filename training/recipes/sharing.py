@@ -80,6 +80,12 @@ def ablation(arm: str, dataset: str, loss: str = "", short: str = "r50") -> Reci
 
     One task alone, or both tasks on one head, have a head as wide as the method's two together. "disc" is the baseline
     of each loss; the other arms exist for the margin loss only.
+
+    Args:
+        arm: The arm: a key of `ARMS`.
+        dataset: The data set: "cub", "cars" or "sop".
+        loss: The loss: a key of `SHARING_LOSSES`.
+        short: The short name of the backbone.
     """
     names = HEADS.get(ARMS[arm], ("discriminative", "shared"))
     method = shared(loss, short, dataset)

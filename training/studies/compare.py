@@ -263,6 +263,12 @@ def runs_of_arm(study: str, arm: str, dataset: str, runs: Iterable[TrainedModel]
     """Return one run of a study's arm on a data set per seed, of the least changed study, in the order of the seeds.
 
     Runs of other studies count where the recipes agree.
+
+    Args:
+        study: The name of the study.
+        arm: The label of the arm.
+        dataset: The data set on which the runs were measured.
+        runs: All runs.
     """
     runs = list(runs)
     of_arm = [run for run in runs if (run.study, run.arm) == (study, arm)]
@@ -282,7 +288,14 @@ def seeds_of(standard: TrainedModel, runs: Iterable[TrainedModel]) -> list[Train
 
 
 def newest_measurements(runs: Iterable[TrainedModel], dataset: str, split: str, metric: str) -> list[Measurement]:
-    """Return the newest measurement of a metric of each run that has one, with torch in fp32 where there is one."""
+    """Return the newest measurement of a metric of each run that has one, with torch in fp32 where there is one.
+
+    Args:
+        runs: The runs.
+        dataset: The name of the data set.
+        split: The split that was measured.
+        metric: The metric that the measurement must have.
+    """
     return [(run, result) for run in runs if (result := _newest_measurement(run, dataset, split, metric)) is not None]
 
 

@@ -88,7 +88,14 @@ def interval_text(metric: str, bounds: tuple[float, float] | None, over: str | N
 
 
 def number_text(metric: str, value: float, sd: float | None = None, sign: str = "") -> str:
-    """Return a metric's value with its standard deviation, in percent where papers print percent."""
+    """Return a metric's value with its standard deviation, in percent where papers print percent.
+
+    Args:
+        metric: The name of the metric, which decides the scale.
+        value: Its value, unscaled.
+        sd: Its standard deviation, unscaled; None leaves it out.
+        sign: The sign of a number format; "+" shows the sign of positive values.
+    """
     factor, digits = metric_scale(metric), 2 if metric_scale(metric) == 100 else 3
     text = f"{factor * value:{sign}.{digits}f}"
     return text if sd is None else f"{text} ± {factor * sd:.{digits}f}"

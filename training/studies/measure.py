@@ -146,7 +146,14 @@ def embed_views(
 
 
 def measure_views(embeddings: Embeddings, study: Study, splits: Splits, dataset: str) -> list[dict[str, Any]]:
-    """Return one measurement per split and view: as in results.json, with `view` and, if wanted, `spectrum` added."""
+    """Return one measurement per split and view: as in results.json, with `view` and, if wanted, `spectrum` added.
+
+    Args:
+        embeddings: Unit rows float32 [n, d] by split and view.
+        study: The study, for its measures.
+        splits: The splits of data sets.
+        dataset: The name of the data set.
+    """
     measurements = []
     for (split, view), rows in embeddings.items():
         data, groups = splits.dataset(dataset, split), study.groups(split)

@@ -152,7 +152,17 @@ def run_schedule(
 def perform_runs(
     schedule: RunSchedule, runs: Sequence[Run], context: StudyContext, progress: Callable[[str], None] = print_progress
 ) -> Tally:
-    """Perform every run that is not finished and that no other process holds. A failure stops no other run."""
+    """Perform every run that is not finished and that no other process holds. A failure stops no other run.
+
+    Args:
+        schedule: The schedule of the runs.
+        runs: The runs to perform, in this order.
+        context: What the runs share.
+        progress: Receives a line of text after each run that succeeds or fails.
+
+    Returns:
+        The outcome of every run.
+    """
     tally = Tally()
     finished = set(schedule.results)
     tally.before.extend(run for run in runs if run.name in finished)

@@ -205,7 +205,14 @@ def best_trial(trials: Study) -> FrozenTrial | None:
 
 
 def finished_reruns(plan: SearchPlan, loss: str, values: dict[str, float], folder: Path) -> list[dict[str, Any]]:
-    """Return the results of the finished reruns of a loss with its best values."""
+    """Return the results of the finished reruns of a loss with its best values.
+
+    Args:
+        plan: The plan of the search.
+        loss: The name of the loss.
+        values: Its best values by name.
+        folder: The folder of the results.
+    """
     results = Results(folder)
     recipes = (_rerun_recipe(plan, find_space(loss), values, number) for number in range(plan.reruns))
     names = (f"{loss}/rerun-{recipe.digest}" for recipe in recipes)

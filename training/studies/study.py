@@ -258,7 +258,17 @@ class Study:
 
 
 def combine_studies(name: str, title: str, source: str, studies: Iterable[Study]) -> Study:
-    """Return one study of all arms, measures and claims of several; arms of one label must be the same arm."""
+    """Return one study of all arms, measures and claims of several; arms of one label must be the same arm.
+
+    Args:
+        name: The name of the new study, PAPER/NAME.
+        title: Its subject.
+        source: Section, table or figure of a paper.
+        studies: The studies to combine.
+
+    Raises:
+        RecipeError: If the combined study contradicts itself.
+    """
     studies = list(studies)
     arms = tuple(dict.fromkeys(arm for study in studies for arm in study.arms))
     measures = tuple(dict.fromkeys(measure for study in studies for measure in study.measures))

@@ -72,7 +72,14 @@ def map_in_threads(
 def decode_in_threads(
     function: Callable[[Item], Result], items: Iterable[Item], ahead: int | None = None, together: int = 1
 ) -> Iterator[Result | ImageError]:
-    """Yield `function(item)` for each item, or the `ImageError` that it raises; see `map_in_threads`."""
+    """Yield `function(item)` for each item, or the `ImageError` that it raises; see `map_in_threads`.
+
+    Args:
+        function: Called in threads. An error other than `ImageError` ends the iteration.
+        items: Taken one after the other in the calling thread.
+        ahead: Maximum number of items in flight or waiting to be taken (default: 16 per thread).
+        together: Number of items that a thread gets at a time.
+    """
 
     def attempt(item: Item) -> Result | ImageError:
         try:
@@ -213,7 +220,14 @@ def decode(dataset: Dataset, rows: np.ndarray, squares: Squares, title: str, pro
 
 
 def unreadable_error(source: str, name: str, reason: object, hint: str = SKIP_HINT) -> DatasetError:
-    """Return the error for an unreadable image of the data set `name`; reason: a sentence."""
+    """Return the error for an unreadable image of a data set.
+
+    Args:
+        source: The file or place of the image.
+        name: The name of the data set.
+        reason: A sentence, or the error of reading.
+        hint: The end of the sentence "Repair or remove it".
+    """
     return DatasetError(
         f"{source} of {name} cannot be read: {reason} Repair or remove it{hint}.", code="unreadable-image"
     )

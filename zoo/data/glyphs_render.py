@@ -171,7 +171,17 @@ def draw_style(rng: np.random.Generator, faces: Sequence[int]) -> Style:
 
 
 def render(character: str, style: Style, rng: np.random.Generator, size: int = SIZE) -> np.ndarray:
-    """Draw a picture, uint8 [size, size, 3]; `rng` draws the background's pattern and the noise."""
+    """Draw a picture of a character.
+
+    Args:
+        character: The character to draw.
+        style: The appearance of the character.
+        rng: Draws the background's pattern and the noise.
+        size: Side of the picture in pixels.
+
+    Returns:
+        The picture, uint8 [size, size, 3].
+    """
     cover = ink_coverage(character, style, size)[..., None]
     ground = _TONES[style.background, int(not style.inverted)] + _PATTERN_DEPTH * _pattern(style.pattern, rng, size)
     picture = ground + cover * (_TONES[style.ink, int(style.inverted)] - ground)

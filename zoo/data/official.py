@@ -98,7 +98,17 @@ class OfficialDataset:
         return ""
 
     def check_counts(self, path: Path, part: str, counts: Counts, expected: Counts) -> None:
-        """Raise `DatasetError` unless a part (a split, or the queries) has the published counts."""
+        """Check that a part (a split, or the queries) has the published counts.
+
+        Args:
+            path: The file that lists the part, for the message.
+            part: The name of the part, for the message.
+            counts: The counts of this copy.
+            expected: The published counts.
+
+        Raises:
+            DatasetError: If the counts differ (`wrong-counts`).
+        """
         if counts != expected:
             raise self.damaged("wrong-counts", f"{path} lists {counts} for {part}; expected {expected}.")
 

@@ -158,7 +158,12 @@ def embed_dataset(
 
     A published data set would become another one without an image, so there an unreadable image is an error.
 
-    `unreadable` receives the errors of the images that are left out, by source.
+    Args:
+        model: The model.
+        dataset: The images to embed.
+        batch_size: Images per batch.
+        progress: Whether to show a progress bar.
+        unreadable: Receives the errors of the images that are left out, by source.
 
     Returns:
         Rows float32 [n, dim], and the data set of the n images.

@@ -39,6 +39,15 @@ class RetrievalInputs(NamedTuple):
 def retrieval_inputs(embeddings: Any, labels: Any, queries: Any = None, query_labels: Any = None) -> RetrievalInputs:
     """Check the arguments of `retrieval_metrics`, scale the rows to unit length and number the classes.
 
+    Args:
+        embeddings: The gallery, [n, d].
+        labels: Classes of the gallery, n integers or strings.
+        queries: The queries, [q, d]; by default each row of the gallery searches all others.
+        query_labels: Classes of the queries, q integers or strings; given together with `queries`.
+
+    Returns:
+        The checked inputs.
+
     Raises:
         EvaluationError: As `unit_rows` and `class_codes`, and where no query has a relative.
     """

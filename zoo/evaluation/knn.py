@@ -65,8 +65,8 @@ def nearest_neighbours(
     two float32 numbers).
 
     Args:
-        queries: [q, d], taken as float32.
-        gallery: [n, d], taken as float32.
+        queries: The queries, [q, d], taken as float32.
+        gallery: The gallery, [n, d], taken as float32.
         k: The number of neighbours.
         exclude_self: The queries are the gallery, row by row; row i is left out of the neighbours of query i by its
             index, so a duplicate of it elsewhere still counts.
@@ -93,8 +93,20 @@ def neighbour_chunks(
 ) -> Iterator[Neighbours]:
     """Yield the result of `nearest_neighbours` in chunks of queries.
 
-    The arguments are those of `nearest_neighbours` and are checked at once; the chunks are computed on demand. Without
-    `exact` only the indices are exact, and similarities are single precision sums, which is faster.
+    The arguments are checked at once; the chunks are computed on demand.
+
+    Args:
+        queries: The queries, [q, d], taken as float32.
+        gallery: The gallery, [n, d], taken as float32.
+        k: The number of neighbours.
+        exclude_self: Whether row i is left out of the neighbours of query i; the queries are the gallery then.
+        chunk: The largest number of queries that are searched at a time.
+        exact: Whether similarities are summed in double precision. Without it only the indices are exact, and
+            similarities are single precision sums, which is faster.
+
+    Raises:
+        EvaluationError: If rows are not 2-D, finite and of one length, or k is below 1 or above the size of the
+            gallery.
     """
     same = queries is gallery
     gallery = as_rows(gallery, "gallery")
@@ -167,7 +179,14 @@ class Shortlists:
         self.overflowed = np.zeros(n, np.bool_)
 
     def add(self, block: slice, rows: np.ndarray, columns: np.ndarray, products: np.ndarray) -> None:
-        """Offer candidates to the queries of a block: rows int64 [p], ascending and counted from the block's start."""
+        """Offer candidates to the queries of a block.
+
+        Args:
+            block: The queries.
+            rows: Query numbers, int64 [p], ascending and counted from the block's start.
+            columns: Gallery row numbers, int64 [p].
+            products: The products of these pairs, float32 [p].
+        """
         chosen = np.flatnonzero(products >= self.floors[block][rows])
         rows, keys = rows[chosen], pack_keys(products[chosen], columns[chosen])
         while len(rows):
@@ -246,7 +265,16 @@ def shortlist_by_rows(
     exclude_self: bool,
     sizes: tuple[int, int],
 ) -> Iterator[Shortlist]:
-    """Yield the shortlists of one block of queries after the other; `sizes` are the rows of blocks, queries first."""
+    """Yield the shortlists of one block of queries after the other.
+
+    Args:
+        workers: The threads that search the blocks of queries.
+        products: Products of the queries [q, d] and the gallery [n, d].
+        k: The number of neighbours.
+        slack: The slack of rounding of each query, [q].
+        exclude_self: Whether row i is left out of the list of query i.
+        sizes: The largest numbers of rows of a block of queries and of a block of the gallery.
+    """
     columns = split_blocks(len(products.gallery), sizes[1])
 
     def search(rows: slice) -> Shortlist:
@@ -269,7 +297,16 @@ def shortlist_by_rows(
 def shortlist_single_block(
     workers: Workers, products: Float32Products, k: int, slack: np.ndarray, exclude_self: bool, size: int
 ) -> Iterator[Shortlist]:
-    """Yield the shortlists for a small gallery: a block of products spans it, so each query's k-th place is known."""
+    """Yield the shortlists for a small gallery: a block of products spans it, so each query's k-th place is known.
+
+    Args:
+        workers: The threads that search the blocks of queries.
+        products: Products of the queries [q, d] and the gallery [n, d].
+        k: The number of neighbours.
+        slack: The slack of rounding of each query, [q].
+        exclude_self: Whether row i is left out of the list of query i.
+        size: The largest number of queries in a block.
+    """
 
     def search(rows: slice) -> Shortlist:
         for margin in (1.1, 2):
@@ -292,6 +329,13 @@ def shortlist_by_symmetry(
 
     The blocks on the diagonal come first: where the gallery is ordered by class they hold the nearest rows, and all
     further blocks meet high floors. The threads may see outdated floors, which only lets more pairs pass.
+
+    Args:
+        workers: The threads that multiply the blocks.
+        products: Products of the rows [n, d] with themselves.
+        k: The number of neighbours.
+        slack: The slack of rounding of each row, [n].
+        size: The largest number of rows in a block.
     """
     lists = Shortlists(len(products.gallery), k, slack)
     blocks = split_blocks(len(products.gallery), size)

@@ -337,7 +337,14 @@ def quantization_pays(dim: int) -> bool:
 
 
 def prefilter_pays(queries: int, row_block: int, numbers: int, max_numbers: int) -> bool:
-    """Return True if the queries are worth storing the gallery, of `numbers`, in the order of coarse products."""
+    """Return True if the queries are worth storing the gallery in the order of coarse products.
+
+    Args:
+        queries: The number of queries.
+        row_block: The number of queries in a block.
+        numbers: The size of the gallery, rows times dimensions.
+        max_numbers: The largest size of a gallery to store.
+    """
     return queries >= _MIN_BLOCKS * row_block and numbers <= max_numbers
 
 

@@ -43,17 +43,34 @@ class Float32Products:
         return np.matmul(queries, gallery.T, out=self._products.matrix(len(queries), len(gallery)))
 
     def reaching(self, rows: slice, columns: slice, floors: np.ndarray, column_floors: np.ndarray | None) -> Pairs:
-        """Return the pairs of a block whose product reaches the floor of its row or of its column, row by row."""
+        """Return the pairs of a block whose product reaches the floor of its row or of its column, row by row.
+
+        Args:
+            rows: The r queries of the block.
+            columns: The c gallery rows of the block.
+            floors: The floor of each row, [r].
+            column_floors: The floor of each column, [c]; None to compare with the floors of the rows only.
+        """
         return self.select(self.block(rows, columns), floors, column_floors)
 
     def highest(
         self, rows: slice, columns: slice, k: int, slack: np.ndarray, margin: float = 2
     ) -> tuple[np.ndarray, Pairs]:
-        """Return floors, float64 [r], and pairs of a block, which include all that reach the floor of their row.
+        """Return floors and pairs of a block, which include all pairs that reach the floor of their row.
 
         In each row, k products reach the floor even if it is raised by the slack [r]. This is proven for a margin of 2
         roundings; a smaller margin selects fewer rounded products, and the caller has to check it. The floors are -inf
         where a block has fewer than k columns.
+
+        Args:
+            rows: The r queries of the block.
+            columns: The gallery rows of the block.
+            k: The number of products per row that reach its floor.
+            slack: The slack of rounding of each row, [r].
+            margin: The number of roundings that a bound allows for.
+
+        Returns:
+            The floors, float64 [r], and the pairs.
         """
         products = self.block(rows, columns)
         floors = kth_lower_bounds(products, k) - slack
@@ -206,7 +223,17 @@ def flat_nonzero(mask: np.ndarray) -> np.ndarray:
 def pair_products_float32(
     queries: np.ndarray, gallery: np.ndarray, rows: np.ndarray, columns: np.ndarray
 ) -> np.ndarray:
-    """Return the inner products of queries[rows] with gallery[columns], float32 [p]."""
+    """Return the inner products of queries[rows] with gallery[columns].
+
+    Args:
+        queries: Float32 [q, d].
+        gallery: Float32 [n, d].
+        rows: Query numbers, int64 [p].
+        columns: Gallery row numbers, int64 [p].
+
+    Returns:
+        The products, float32 [p].
+    """
     import faiss
 
     out = np.empty(len(rows), np.float32)
@@ -218,9 +245,16 @@ def pair_products_float32(
 
 
 def pair_products_double(queries: np.ndarray, gallery: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Return the inner products of queries[rows] with gallery[columns], summed in double precision, as float32.
+    """Return the inner products of queries[rows] with gallery[columns], summed in double precision.
 
-    The rows must ascend.
+    Args:
+        queries: Float32 [q, d].
+        gallery: Float32 [n, d].
+        rows: Query numbers, int64 [p], ascending.
+        columns: Gallery row numbers, int64 [p].
+
+    Returns:
+        The products, float32 [p].
     """
     distinct, starts = np.unique(rows, return_index=True)
     if len(rows) <= _MANY_PAIRS * len(distinct):

@@ -135,8 +135,16 @@ def measure_retrieval(
 ) -> PerQuery:
     """Return R@1 and MAP@R of each query, by the data set's own protocol.
 
-    Images of a folder that cannot be read are left out, the same for every precision; `unreadable` receives their
-    errors by source.
+    Images of a folder that cannot be read are left out, the same for every precision.
+
+    Args:
+        dataset: The images.
+        model: The model that embeds them.
+        progress: Whether to show a progress bar.
+        unreadable: Receives the errors of the images that are left out, by source.
+
+    Raises:
+        ImageError: If no image of a folder can be read, or one image of another data set cannot.
     """
     rows, measured = embed_dataset(model, dataset, 32, progress, {} if unreadable is None else unreadable)
     return per_query(**search_arguments(rows, measured.labels, measured), k=(1,))
@@ -155,6 +163,12 @@ def precision_cost(dataset: Dataset, fp32: PerQuery, variant: PerQuery, precisio
         classes.
 
     `within_target` is True if an interval is above a loss of `COST_TARGET`. The scores must be of at least two classes.
+
+    Args:
+        dataset: The data set that was measured.
+        fp32: The scores of each query in fp32.
+        variant: The scores of the same queries with the variant.
+        precision: The variant's precision; its means have this key.
     """
     changes = {name: variant.values[name] - fp32.values[name] for name in COST_METRICS}
     over_classes = bootstrap_intervals(changes, fp32.classes)

@@ -68,10 +68,10 @@ def retrieval_metrics(
 
     Args:
         embeddings: The gallery, [n, d]; rows are scaled to unit length here.
-        labels: n integers or strings.
+        labels: Classes of the gallery, n integers or strings.
         k: Every K of recall_at_K.
-        queries: [q, d].
-        query_labels: q integers or strings.
+        queries: The queries, [q, d].
+        query_labels: Classes of the queries, q integers or strings.
 
     Returns:
         recall_at_K for each K, precision_at_1, r_precision and map_at_r.
@@ -90,7 +90,18 @@ def per_query(
     queries: Any = None,
     query_labels: Any = None,
 ) -> PerQuery:
-    """Return `retrieval_metrics` before the means are taken; arguments and errors are the same."""
+    """Return `retrieval_metrics` before the means are taken.
+
+    Args:
+        embeddings: The gallery, [n, d]; rows are scaled to unit length here.
+        labels: Classes of the gallery, n integers or strings.
+        k: Every K of recall_at_K.
+        queries: The queries, [q, d].
+        query_labels: Classes of the queries, q integers or strings.
+
+    Raises:
+        EvaluationError: If `retrieval_metrics` would raise it.
+    """
     inputs = retrieval_inputs(embeddings, labels, queries, query_labels)
     depths = check_depths(k)
     _check_available(depths, len(inputs.gallery) - inputs.leave_one_out)
@@ -166,9 +177,15 @@ def ranking_metrics(
         map_at_r_query_counted      1/(R+1) sum of i / r_i over r_i <= R + 1       (`mAP_c` there)
         map_at_K_query_counted      1/(R+1) sum of i / r_i over r_i <= K           (`mAP_1000` there)
 
-    Time grows with queries x gallery x dimensions; memory, besides the rows, stays near `CHUNK_BYTES`. Arguments and
-    the order of neighbours are those of `retrieval_metrics`; `k` is the K of map_at_K, and a K beyond the gallery means
-    all of it.
+    Time grows with queries x gallery x dimensions; memory, besides the rows, stays near `CHUNK_BYTES`. The order
+    of neighbours is that of `retrieval_metrics`.
+
+    Args:
+        embeddings: The gallery, [n, d]; rows are scaled to unit length here.
+        labels: Classes of the gallery, n integers or strings.
+        queries: The queries, [q, d]; by default each row of the gallery searches all others.
+        query_labels: Classes of the queries, q integers or strings.
+        k: The K of map_at_K; a K beyond the gallery means all of it.
 
     Raises:
         EvaluationError: As `retrieval_metrics`, and for a k that is not a whole number of at least 1.
@@ -179,7 +196,18 @@ def ranking_metrics(
 def ranking_per_query(
     embeddings: Any, labels: Any, queries: Any = None, query_labels: Any = None, k: int = 1000
 ) -> PerQuery:
-    """Return `ranking_metrics` before the means are taken; arguments and errors are the same."""
+    """Return `ranking_metrics` before the means are taken.
+
+    Args:
+        embeddings: The gallery, [n, d]; rows are scaled to unit length here.
+        labels: Classes of the gallery, n integers or strings.
+        queries: The queries, [q, d]; by default each row of the gallery searches all others.
+        query_labels: Classes of the queries, q integers or strings.
+        k: The K of map_at_K; a K beyond the gallery means all of it.
+
+    Raises:
+        EvaluationError: If `ranking_metrics` would raise it.
+    """
     k = check_k(k, "k, the K of map_at_K,")
     inputs = retrieval_inputs(embeddings, labels, queries, query_labels)
     scores = [_scores(ranks, k, inputs.leave_one_out) for ranks in relative_ranks(inputs)]

@@ -144,7 +144,14 @@ def push(
 
 
 def prepare(folder: Path, repo_id: str, revision: str, licence: str | None = None, force: bool = False) -> Publication:
-    """Check a model folder and collect the files to send. Arguments are those of `push`.
+    """Check a model folder and collect the files to send.
+
+    Args:
+        folder: The model folder.
+        repo_id: The repository, `org/name`.
+        revision: The branch.
+        licence: The licence to state instead of the card's.
+        force: Whether ONNX graphs below the floor of `zoo export` are sent as well.
 
     Raises:
         ModelFolderError: If the model is damaged or must not be published.

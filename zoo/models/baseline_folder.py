@@ -227,7 +227,17 @@ def pooled_features(
 ) -> np.ndarray:
     """Return the trunk's features float32 [n, f], before any head or normalisation.
 
-    The arguments are those of `save_baseline`.
+    Args:
+        network: The network whose trunk is used.
+        card: The card of its model.
+        images: The n images.
+        batch_size: Images per batch.
+        progress: Whether to show a progress bar.
+        device: As in `zoo.models.torch_runtime.choose_device`.
+        unreadable: If given, images that cannot be read are left out and stored here by their index.
+
+    Raises:
+        ImageError: If an image cannot be read, or with `unreadable` none can.
     """
     from tqdm.auto import tqdm
 

@@ -100,6 +100,12 @@ def list_models(
 
     The filters are exact.
 
+    Args:
+        method: The method of the models to keep; None keeps all.
+        backbone: Their backbone, in the same way.
+        dataset: Their data set.
+        status: Their status, a member of `STATUSES`.
+
     Raises:
         UsageError: `unknown-method` (or -backbone, -dataset, -status) for a value that no model has; the message has
             the nearest values.

@@ -98,7 +98,7 @@ def create_trunk(
     """Create a timm model without classifier: images [n, channels, h, w] to features [n, `feature_count(trunk)`].
 
     Args:
-        architecture: timm's name.
+        architecture: The name in timm.
         channels: Channels of the images. If the weights have another number, timm adapts the first convolution (one
             channel: the sum over theirs).
         args: Arguments of the architecture.
@@ -123,7 +123,21 @@ def check_architecture(architecture: str) -> None:
 
 
 def build_trunk(architecture: str, channels: int, args: dict[str, Any], weights: Weights | None) -> nn.Module:
-    """Create the model of `create_trunk` from weights that are already read."""
+    """Create the model of `create_trunk` from weights that are already read.
+
+    Args:
+        architecture: The name in timm.
+        channels: Channels of the images.
+        args: Arguments of the architecture.
+        weights: The weights; None for random ones.
+
+    Returns:
+        The model, without classifier.
+
+    Raises:
+        RecipeError: If an argument is reserved (`reserved-argument`), or arguments or weights do not fit
+            (`cannot-build`).
+    """
     if refused := sorted(set(args) & {*RESERVED, "num_classes", "in_chans"}):
         raise RecipeError(
             f"the architecture {architecture!r} must not get the argument {', '.join(refused)}.",
@@ -232,7 +246,14 @@ def cpu_state(module: nn.Module) -> dict[str, Tensor]:
 def timm_config(
     architecture: str, args: Mapping[str, Any], trunk: nn.Module, preprocessing: Preprocessing
 ) -> dict[str, Any]:
-    """Return the config.json with which timm builds the trunk from a folder or a Hub repository."""
+    """Return the config.json with which timm builds the trunk from a folder or a Hub repository.
+
+    Args:
+        architecture: The name in timm.
+        args: Arguments of the architecture.
+        trunk: The trunk, for its number of features.
+        preprocessing: The size, channels and normalisation of the images.
+    """
     return {
         "architecture": architecture,
         "num_classes": 0,

@@ -61,7 +61,16 @@ def open_resizing_graph(
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Open a graph that resizes: a function from images uint8 [n, h, w, c] of one size to embeddings.
 
-    The images are upright and have the channels of the card's mode. Arguments and errors are those of `open_graph`.
+    The images are upright and have the channels of the card's mode.
+
+    Args:
+        path: The graph.
+        card: The card of its model.
+        device: Cpu (default), cuda, cuda:N or tensorrt.
+        precision: The precision that the graph must have; by default any.
+
+    Raises:
+        ZooError: If `open_graph` would raise it.
     """
     return _open(path, card, device or "cpu", precision, IMAGES, None)
 

@@ -78,6 +78,12 @@ class TextTower:
 def embed_texts(tower: TextTower, texts: str | Iterable[str], batch_size: int, dim: int) -> np.ndarray:
     """Embed one or several texts.
 
+    Args:
+        tower: The text tower.
+        texts: One text or several.
+        batch_size: Texts per batch.
+        dim: The dimension of the embeddings, for the result without texts.
+
     Returns:
         Unit rows, float32 [n, dim].
 

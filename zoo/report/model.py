@@ -90,7 +90,19 @@ def sections(
     progress: bool = False,
     unreadable: MutableMapping[str, ImageError] | None = None,
 ) -> list[Section]:
-    """Return the sections of that page; arguments and errors are those of `report`."""
+    """Return the sections of the page that `report` makes.
+
+    Args:
+        model: The model.
+        dataset: The images that it embeds.
+        mapping: "pca" or "tsne": the projection of embeddings onto the plane.
+        batch_size: Images per batch.
+        progress: Whether to show a progress bar.
+        unreadable: Receives, by source, the errors of images that cannot be read.
+
+    Raises:
+        ZooError: If `report` would raise it.
+    """
     _check_projection(mapping)
     listed = len(dataset)
     rows, dataset = embed_dataset(model, dataset, batch_size, progress, {} if unreadable is None else unreadable)
