@@ -46,7 +46,7 @@ def test_filters() -> None:
         ({"method": "nope"}, "'nope'"),
         ({"backbone": "r5"}, "r50"),
         ({"dataset": "CUB"}, " cub"),
-        ({"status": "shiped"}, "'shipped'"),
+        ({"status": "shiped"}, "shipped"),
         ({"method": ""}, "''"),
     ],
 )
