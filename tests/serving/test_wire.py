@@ -188,8 +188,8 @@ def test_a_head_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(wire, "HEAD_SECONDS", 0.4)
     answering_slowly = Starlette(routes=[Route("/livez", _slowly)])
     with answering(answering_slowly, http=wire.Wire) as url:
+        started = time.monotonic()  # the service counts from the connection
         with connected(url) as line:
-            started = time.monotonic()
             line.send(GET)
             status, _, body = line.answer()
             assert (status, json.loads(body)["error"]["code"]) == (408, "too_slow")
