@@ -17,8 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageFilter, features
 
-from zoo.data.glyphs import ALPHABET
-from zoo.data.glyphs_render import FACES, MAX_ANGLE, font_file, glyph_image
+from zoo.data.glyphs import ALPHABET, FACES, MAX_ANGLE, font_file, glyph_image
 from zoo.files import sha256_of, write_json
 
 THRESHOLD = 0.805

@@ -29,7 +29,7 @@ from filelock import FileLock, Timeout
 
 from training.overrides import override
 from training.recipe import EnsembleRecipe, Recipe
-from training.recipes import RECIPES, diva, group, reality, revisiting, sharing
+from training.recipes import RECIPES
 from zoo import paths
 from zoo.console import print_json, print_table
 from zoo.data import cifar100, folder_for
@@ -38,8 +38,6 @@ from zoo.errors import CardError, UsageError, ZooError, nearest
 from zoo.files import sha256_of, write_json
 from zoo.models.card import read_card
 from zoo.models.registry import recipes as catalogue
-
-PAPERS = (revisiting, sharing, diva, group, reality)
 
 TRAIN_IMAGES = {
     name: expected["train"].images
@@ -129,7 +127,7 @@ def models_of(patterns: Sequence[str], options: Options) -> list[PlannedModel]:
 
 def _matching(pattern: str) -> list[str]:
     if pattern == "papers":
-        return [name for paper in PAPERS for name, _ in paper.recipes()]
+        return [name for name in RECIPES if "-conv4-" not in name]
     names = [name for name in RECIPES if fnmatchcase(name, pattern)]
     if not names:
         raise UsageError(

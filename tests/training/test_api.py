@@ -124,7 +124,8 @@ def test_the_command_prints_the_scores_and_leaves_them_out_on_request(
     command += [part for setting in settings for part in ("--set", setting)]
     built: list[Recipe] = []
     make = recipes.RECIPES["margin-conv4-glyphs"]
-    monkeypatch.setitem(recipes.RECIPES, "margin-conv4-glyphs", lambda: built.append(make()) or built[-1])
+    counting = {**recipes.RECIPES, "margin-conv4-glyphs": lambda: built.append(make()) or built[-1]}
+    monkeypatch.setattr(recipes, "RECIPES", counting)
     recipes.standard_recipe.cache_clear()
     assert main(command) == 0
     assert len(built) == 1

@@ -29,9 +29,8 @@ from training.student import SAME_DIM, SOURCES, Student, StudentImages, read_stu
 from training.trainer import Trainer
 from zoo.cli.main import main, run
 from zoo.data.dataset import Dataset
-from zoo.data.glyphs import GlyphImages
+from zoo.data.glyphs import SIZE, GlyphImages
 from zoo.data.glyphs import characters as alphabet_of
-from zoo.data.glyphs_render import SIZE
 from zoo.errors import DatasetError, RecipeError, UsageError, ZooError
 from zoo.evaluation.remeasure import remeasure
 from zoo.models.card import Card, read_card

@@ -1,16 +1,21 @@
 """Recipes by model name, `<method>-<backbone>-<data set>`, and what `zoo list` and `zoo info` show of them.
 
-Functions make the recipes; none is made before it is used.
+Functions make the recipes; none is made before it is used, and the module of a paper is imported when it is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 from training.recipe import EnsembleRecipe, Recipe
-from training.recipes import diva, group, reality, revisiting, sharing, small
+
+Maker = Callable[[], Recipe | EnsembleRecipe]
+
+MODULES = ("revisiting", "sharing", "diva", "group", "reality", "small")
+"""Modules of recipes in the order of listing. A new module is one file and its name here."""
 
 
 def summary(recipe: Recipe | EnsembleRecipe) -> dict[str, Any]:
@@ -88,9 +93,30 @@ def _trunk(architecture: str, args: tuple[tuple[str, str], ...], channels: int) 
     return sum(parameter.numel() for parameter in trunk.parameters()), feature_count(trunk)
 
 
-RECIPES: dict[str, Callable[[], Recipe | EnsembleRecipe]] = {
-    name: make for paper in (revisiting, sharing, diva, group, reality, small) for name, make in paper.recipes()
-}
+@cache
+def _makers(module: str) -> dict[str, Maker]:
+    """Return the recipes of a module by name."""
+    return dict(import_module(f"training.recipes.{module}").recipes())
+
+
+class RecipeTable(Mapping[str, Maker]):
+    """Table from the names of all recipes to the functions that make them; it reads modules until a name occurs."""
+
+    def __getitem__(self, name: str) -> Maker:
+        for module in reversed(MODULES):  # the small twins first, since most are trained
+            if name in _makers(module):
+                return _makers(module)[name]
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        for module in MODULES:
+            yield from _makers(module)
+
+    def __len__(self) -> int:
+        return sum(len(_makers(module)) for module in MODULES)
+
+
+RECIPES = RecipeTable()
 
 FEATURES = {"r50": 2048, "gn": 1024, "ibn": 1024, "d121": 1024, "d161": 2208, "d169": 1664, "d201": 1920}
 """Number of pooled features of the backbones: the embedding of a recipe without heads."""

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from tests.children import run_python
 from training.recipe import EnsembleRecipe
 from training.recipes import RECIPES, embedding_dim, summary
 from zoo.models.published import published_tables
@@ -39,6 +40,20 @@ def test_the_text_follows_the_recipe() -> None:
     assert (facts["loss"], facts["miner"]) == ("margin (beta 1.2, margin 0.2)", "distance-weighted")
     assert facts["sampler"] == f"spc: {RECIPE.batch.per_class} of a class, {RECIPE.batch.size} a batch"
     assert summary(RECIPE)["parameters"] - facts["parameters"] == 97 * 64
+
+
+def test_a_name_needs_only_the_modules_that_are_searched_before_it() -> None:
+    code = """
+import sys
+from training.overrides import resolve
+resolve("margin-conv4-glyphs")
+print(*(paper for paper in ("revisiting", "group", "reality") if f"training.recipes.{paper}" in sys.modules))
+"""
+    assert run_python(code).strip() == ""
+    assert list(RECIPES)[:2] == ["angular-r50-cub", "arcface-r50-cub"]
+    assert "reality-arcface-ibn-cub" in RECIPES
+    assert "margin-conv4-nothing" not in RECIPES
+    assert len(RECIPES) == len(list(RECIPES)) == len(set(RECIPES))
 
 
 def test_an_ensemble_names_its_members_and_adds_up() -> None:

@@ -20,9 +20,9 @@ from tests.raising import raises
 from tools import glyphs_alphabet
 from tools.glyphs_alphabet import THRESHOLD, Candidate
 from zoo.cli.main import main
-from zoo.data import glyphs, glyphs_render, load_dataset
+from zoo.data import glyphs, load_dataset
 from zoo.data.dataset import Dataset
-from zoo.data.glyphs_render import COLOURS, FACES, MAX_ANGLE, PALETTE, PATTERNS, SIZE, Style, ink_coverage
+from zoo.data.glyphs import COLOURS, FACES, MAX_ANGLE, PALETTE, PATTERNS, SIZE, Style, ink_coverage
 from zoo.errors import DatasetError, MissingDependencyError
 
 PLAIN = Style(0, 0.0, 0.6, (0.0, 0.0), 0, 5, False, 0, 5.0)
@@ -242,7 +242,7 @@ def test_known_look_alikes_are_detected(candidates: list[Candidate], similarity:
 
 def test_look_alikes_after_rotation_are_detected() -> None:
     def descriptions(text: str) -> np.ndarray:
-        drawn = [glyphs_render.glyph_image(text, face) for face in FACES[:4]]
+        drawn = [glyphs.glyph_image(text, face) for face in FACES[:4]]
         return glyphs_alphabet.descriptions([glyphs_alphabet.normalised(ink) for ink in drawn])
 
     upright = descriptions("ǀ") @ descriptions("ᐟ").T
@@ -253,7 +253,7 @@ def test_look_alikes_after_rotation_are_detected() -> None:
 
 def test_normalised_glyphs_have_the_same_place_and_size() -> None:
     for text in ("C", "c", "ǀ", "Ж", "ᐧ"):
-        weight = np.asarray(glyphs_alphabet.normalised(glyphs_render.glyph_image(text, "DejaVuSans")), dtype=np.float64)
+        weight = np.asarray(glyphs_alphabet.normalised(glyphs.glyph_image(text, "DejaVuSans")), dtype=np.float64)
         weight /= weight.sum()
         y, x = np.mgrid[:32, :32] + 0.5
         cx, cy = (weight * x).sum(), (weight * y).sum()
@@ -290,8 +290,8 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 def test_another_font_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for face in FACES:
-        shutil.copyfile(glyphs_render.font_file(face), tmp_path / f"{face}.ttf")
-    monkeypatch.setattr(glyphs_render, "font_folder", lambda: tmp_path)
+        shutil.copyfile(glyphs.font_file(face), tmp_path / f"{face}.ttf")
+    monkeypatch.setattr(glyphs, "font_folder", lambda: tmp_path)
     assert len(load_dataset("glyphs", "test")) > 0
     with (tmp_path / "DejaVuSerif-Bold.ttf").open("ab") as file:
         file.write(b"\0")
@@ -303,6 +303,6 @@ def test_another_font_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def test_a_glyph_is_framed_by_two_empty_pixels() -> None:
-    ink = glyphs_render.glyph_image("Ж", "STIXGeneral")
+    ink = glyphs.glyph_image("Ж", "STIXGeneral")
     assert ink.mode == "L"
     assert ink.getbbox() == (2, 2, ink.width - 2, ink.height - 2)
