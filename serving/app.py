@@ -18,15 +18,13 @@ from serving.collection import FOLDER
 from serving.collections import Chosen, Collections
 from serving.configuration import Configuration
 from serving.cores import Cores
-from serving.following import handing_out
-from serving.following.passing_on import PassingOn, is_passed_on
 from serving.hosts import KeptPrivate, KnownHosts
 from serving.journal import Journal, to_stderr
-from serving.keys import KeyGuard, Keys, client_of, reading_key
+from serving.keys import KeyGuard, Keys, client_of
 from serving.limits import AnswerDeadline, BodyDeadline, BrokenOff, ConcurrencyLimit, RateLimit
 from serving.metrics import SCOPE, Measured
 from serving.openapi import document
-from serving.paths import looks_at_every_item, needs_a_core, takes_minutes, within
+from serving.paths import looks_at_every_item, needs_a_core, takes_minutes
 from serving.refusals import HANDLERS
 from serving.uploads import BodyLimit
 
@@ -62,8 +60,7 @@ def create_app(
         return app
 
     at_root, named = routed(SERVICE + (ROUTES if collections.root else FRONT)), routed(ROUTES)
-    either = PassingOn(_Either(at_root, named), configuration.answer_seconds, share.concurrency)
-    in_time = BodyDeadline(either, configuration.body_seconds)
+    in_time = BodyDeadline(_Either(at_root, named), configuration.body_seconds)
     inside = BodyLimit(in_time, configuration.max_body + FORM_BYTES)
     answered = AnswerDeadline(inside, configuration.answer_seconds, takes_minutes)
 
@@ -73,8 +70,8 @@ def create_app(
     limited = ConcurrencyLimit(answered, share.concurrency, looks_at_every_item, is_behind)
     guarded: ASGIApp = Chosen(KeyGuard(limited, _keys_of), collections)
     if share.rate:  # before any key is looked at, so that guessing keys has its limit too
-        client, follows = partial(client_of, is_known=collections.knows), partial(_follows, collections)
-        guarded = RateLimit(guarded, share.rate, share.burst, client, exempt=follows, of_all=configuration.rate)
+        client = partial(client_of, is_known=collections.knows)
+        guarded = RateLimit(guarded, share.rate, share.burst, client, of_all=configuration.rate)
     known: ASGIApp = KnownHosts(guarded, hosts)
     if not collections.are_guarded:
         known = KeptPrivate(known)
@@ -109,15 +106,7 @@ class _Either:
 
 def _keys_of(scope: Scope) -> Keys | None:
     collection = scope[SCOPE]
-    if collection and collection.following and is_passed_on(scope["method"], within(scope)):
-        return None  # whom it is passed on to looks at the key
     return collection.keys if collection else None
-
-
-def _follows(collections: Collections, scope: Scope) -> bool:
-    """Whether a service asks for what is new, as it does before each of its queries: those have limits there."""
-    key = reading_key(scope)
-    return key is not None and scope["path"].endswith("/changes") and collections.are_followed_with(key)
 
 
 async def _openapi(request: Request) -> Response:
@@ -147,7 +136,6 @@ ROUTES: list[BaseRoute] = [
     Route("/embed", searching.embed, methods=["POST"]),
     Route("/evaluate", evaluating.last),
     Route("/evaluate", evaluating.measure, methods=["POST"]),
-    Route("/changes", handing_out.changes),
     Route("/feedback", feedback.show),
     Route("/feedback", feedback.mark, methods=["POST"]),
     Route("/feedback/{id}", feedback.undo, methods=["DELETE"]),

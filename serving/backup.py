@@ -19,8 +19,6 @@ from typing import Any
 from serving.gallery.binding import MODEL
 from serving.gallery.connection import connect, explained
 from serving.gallery.gallery import STORE, Gallery
-from serving.gallery.noting import NEW_HISTORY
-from serving.gallery.schema import check_version
 from serving.gallery.store import Store
 from serving.gallery.verification import verify_gallery
 from zoo.errors import GalleryError, GalleryExistsError, GalleryNotFoundError
@@ -72,7 +70,6 @@ def restore(copy: Path, out: Path) -> Copied:
             shutil.copyfile(copy / name, folder / name)
             if sha256_of(folder / name) != files[name]:
                 raise GalleryError(f"{name} did not arrive in {out.parent} as it was sent; the disk is at fault.")
-        _begin_history(folder / STORE)
         wrong = [f"{check.name}: {check.detail}" for check in verify_gallery(folder) if check.ok is False]
         if wrong:
             raise GalleryError(f"{copy} does not give a whole gallery: {'; '.join(wrong)}")
@@ -89,17 +86,9 @@ def _copy_store(source: Path, target: Path, progress: Progress) -> None:
             old.execute("ROLLBACK")
             # The index that it names stays behind.
             new.execute("UPDATE state SET value = '' WHERE key LIKE '%generation'")
-            new.execute("DELETE FROM state WHERE key = 'following'")  # it goes its own way
             new.execute("PRAGMA journal_mode = WAL")
     except sqlite3.Error as error:
         raise GalleryError(f"the gallery cannot be copied: {explained(error, source)}") from None
-
-
-def _begin_history(store: Path) -> None:
-    """Each time that a copy is restored what becomes of it is another history (serving.gallery.history)."""
-    with closing(connect(store)) as db:
-        check_version(db, store)
-        db.execute(NEW_HISTORY)
 
 
 def _whole(folder: Path) -> Copied:

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
-from serving.following.opening import Following
 from serving.gallery import Gallery
 from serving.keys import Keys
 from serving.metrics import SCOPE
@@ -23,15 +22,8 @@ T = TypeVar("T")
 class Collection:
     """`name`: "" where it is the service's only gallery and at its root. Safe to use from several threads."""
 
-    def __init__(
-        self,
-        name: str,
-        searchers: Renewing | Callable[[], Searcher],
-        keys: Keys | None = None,
-        following: Following | None = None,
-    ) -> None:
-        """searchers: or how the one is opened; following: whom the gallery follows, if it does."""
-        self.following = following
+    def __init__(self, name: str, searchers: Renewing | Callable[[], Searcher], keys: Keys | None = None) -> None:
+        """searchers: or how the one is opened."""
         self.name, self.keys, self.atlas = name, keys or Keys(), Atlas()
         self._searchers = searchers if isinstance(searchers, Renewing) else Renewing(searchers)
 
@@ -58,16 +50,10 @@ class Collection:
         return self.searcher.gallery
 
     def watch(self) -> None:
-        """Look out for another model of the gallery from now on, and load it before it is needed; and, where the
-        gallery follows another one, for what changes there.
-        """
+        """Look out for another model of the gallery from now on, and load it before it is needed."""
         self._searchers.watch()
-        if self.following:
-            self.following.follower.watch()
 
     def close(self) -> None:
-        if self.following:
-            self.following.follower.close()
         self._searchers.close()
 
     def told(self) -> dict[str, Any]:

@@ -10,8 +10,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.collection import FOLDER, Collection
 from serving.configuration import DEVICE, PRECISION, Configuration
-from serving.following.opening import Following
-from serving.following.primary import Address
 from serving.galleries import COLLECTIONS, GALLERY, Place, from_environment
 from serving.keys import Keys, reading_key
 from serving.metrics import CURRENT, SCOPE
@@ -42,7 +40,7 @@ class Collections:
         """
         limits, precision = Configuration.of(environment).limits, environment.get(PRECISION) or "fp32"
         models = Models(precision=precision, device=environment.get(DEVICE) or None, or_fp32=True)
-        places, address = from_environment(environment), Address.of(environment)
+        places = from_environment(environment)
         if not places:
             return cls([Collection("", Renewing(_nothing), Keys.of(environment))])
 
@@ -50,9 +48,6 @@ class Collections:
             return Searcher.open(place.gallery, model, limits, models)
 
         def collection(place: Place) -> Collection:
-            if address:
-                following = Following(place, address, limits, models)
-                return Collection(place.name, Renewing(following.open), Keys.of(environment, place.name), following)
             # The gallery says itself how a model that it is given later is loaded.
             searchers = Renewing(partial(opened, place, place.model), partial(opened, place), models)
             return Collection(place.name, searchers, Keys.of(environment, place.name))
@@ -97,10 +92,6 @@ class Collections:
     def knows(self, key: str) -> bool:
         """Whether it is a key of any of them."""
         return sum(one.keys.has(key) for one in self.each) > 0
-
-    def are_followed_with(self, key: str) -> bool:
-        """Whether it is a key that one of them is followed with."""
-        return sum(one.keys.is_to_follow(key) for one in self.each) > 0
 
     def open(self) -> None:
         """Open all. Raises `GalleryError`, `ModelFolderError`, ... of the first that cannot be served."""

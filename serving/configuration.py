@@ -2,9 +2,8 @@
 
 `zoo serve` has a flag for each but the keys, which other users of a machine could read there, and for which it takes
 --keys-file; the variable is how the flag reaches the service, and how `bentoml serve` and a container are configured.
-Beside the table there are ZOO_SERVE_HOSTS, ZOO_SERVE_READ_KEYS, ZOO_SERVE_WRITE_KEYS and ZOO_SERVE_FOLLOW_KEYS; these
-keys hold for all collections, and those of ZOO_SERVE_READ_KEYS_OLD_CARS and its like for the collection old-cars alone.
-A service that follows another one has that one's address in ZOO_FOLLOW and its key in ZOO_FOLLOW_KEY.
+Beside the table there are ZOO_SERVE_HOSTS, ZOO_SERVE_READ_KEYS and ZOO_SERVE_WRITE_KEYS; these keys hold for
+all collections, and those of ZOO_SERVE_READ_KEYS_OLD_CARS and its like for the collection old-cars alone.
 """
 
 from __future__ import annotations
@@ -25,14 +24,12 @@ if TYPE_CHECKING:
 PREFIX = "ZOO_SERVE_"
 HOSTS = "ZOO_SERVE_HOSTS"
 """The environment variable with the names, apart from loopback's, that the service answers to; commas between them."""
-READ_KEYS, WRITE_KEYS, FOLLOW_KEYS = "ZOO_SERVE_READ_KEYS", "ZOO_SERVE_WRITE_KEYS", "ZOO_SERVE_FOLLOW_KEYS"
+READ_KEYS, WRITE_KEYS = "ZOO_SERVE_READ_KEYS", "ZOO_SERVE_WRITE_KEYS"
 """Environment variables; each holds one key or several, commas between them, so that keys can be changed one by one."""
-KEYS = (READ_KEYS, WRITE_KEYS, FOLLOW_KEYS)
-FOLLOW, FOLLOW_KEY = "ZOO_FOLLOW", "ZOO_FOLLOW_KEY"
-"""Environment variables: the address of the service that is followed, and the key with which it is asked."""
+KEYS = (READ_KEYS, WRITE_KEYS)
 DEVICE, PRECISION = "ZOO_DEVICE", "ZOO_PRECISION"
 """Environment variables: what the models run on, and which of their ONNX variants embeds."""
-OTHERS = (DEVICE, PRECISION, GALLERY, MODEL, FOLLOW, FOLLOW_KEY)
+OTHERS = (DEVICE, PRECISION, GALLERY, MODEL)
 """Settings that have no SERVE in their names."""
 
 

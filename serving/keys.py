@@ -1,9 +1,8 @@
-"""API keys: who may read, who may write, and who may follow.
+"""API keys: who may read, and who may write.
 
 Keys come from the environment, never from the command line, which other users of a machine can list. Without a read
 key everyone who reaches the service may search; without a write key nobody may change the gallery: a page from
-elsewhere can send a form to a service on loopback, but it cannot send a header of its own. Another service follows a
-gallery with a key for that, or one that may write; where there are no keys at all it needs none.
+elsewhere can send a form to a service on loopback, but it cannot send a header of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from http.cookies import CookieError, SimpleCookie
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from serving.configuration import FOLLOW_KEYS, KEYS, READ_KEYS, WRITE_KEYS, key_variables
+from serving.configuration import KEYS, READ_KEYS, WRITE_KEYS, key_variables
 from serving.paths import within
 from serving.refusals import RefusedError, respond
 from zoo.errors import UsageError
@@ -31,7 +30,6 @@ OPEN_PATHS = ("", "/", "/docs", "/openapi.json", "/livez", "/readyz")
 OPEN_PREFIX = "/page/"
 """The page itself, which holds nothing of the gallery and asks for the key; and probes, which are told yes or no."""
 READING_POSTS = frozenset({"/search", "/embed"})
-FOLLOWING_PATHS = frozenset({"/changes"})
 _READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -41,15 +39,14 @@ class Keys:
 
     read: tuple[bytes, ...] = ()
     write: tuple[bytes, ...] = ()
-    follow: tuple[bytes, ...] = ()
     collection: str = ""
 
     @classmethod
     def of(cls, environment: Mapping[str, str], collection: str = "") -> Keys:
         """Those of all collections, and of this one besides. Raises `UsageError` for a key that can be guessed."""
         several = [KEYS, key_variables(collection)] if collection else [KEYS]
-        read, write, follow = (_digests_in(environment, names) for names in zip(*several, strict=True))
-        return cls(read, write, follow, collection)
+        read, write = (_digests_in(environment, names) for names in zip(*several, strict=True))
+        return cls(read, write, collection)
 
     @property
     def of_what(self) -> str:
@@ -57,18 +54,11 @@ class Keys:
         return f"the collection {self.collection!r}" if self.collection else THE_SERVICE
 
     def has(self, key: str) -> bool:
-        return _is_one_of(key, self.read + self.write + self.follow)
+        return _is_one_of(key, self.read + self.write)
 
     def may_read(self, key: str | None) -> bool:
-        """The others read too."""
+        """A write key reads too."""
         return not self.read or self.has(key or "")
-
-    def may_follow(self, key: str | None) -> bool:
-        return not (self.read or self.write or self.follow) or _is_one_of(key, self.write + self.follow)
-
-    def is_to_follow(self, key: str) -> bool:
-        """Whether it is a key for following alone."""
-        return _is_one_of(key, self.follow)
 
     def may_write(self, key: str | None) -> bool:
         return _is_one_of(key, self.write)
@@ -78,7 +68,7 @@ class KeyGuard:
     """ASGI middleware: 401 without a key that is needed, 403 with one that does not suffice."""
 
     def __init__(self, app: ASGIApp, keys_of: Callable[[Scope], Keys | None]) -> None:
-        """keys_of: those that hold for a request; None where what answers it looks at the key itself."""
+        """keys_of: the keys of the collection of a request; None for the paths of the whole service."""
         self.app, self.keys_of = app, keys_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -93,8 +83,6 @@ class KeyGuard:
         path = within(scope)
         if keys is None or is_open(path):
             return None
-        if path in FOLLOWING_PATHS:
-            return _follows(keys, _key_of(dict(scope["headers"])))
         if not is_write(method, path):
             given = reading_key(scope)
             return None if keys.may_read(given) else unauthorised(given, READ_KEYS, keys.of_what)
@@ -135,18 +123,6 @@ def client_of(scope: Scope, is_known: Callable[[str], bool]) -> str:
     if key is not None and is_known(key):
         return hashlib.sha256(key.encode()).hexdigest()
     return str((scope.get("client") or ("",))[0])
-
-
-def _follows(keys: Keys, key: str | None) -> RefusedError | None:
-    if keys.may_follow(key):
-        return None
-    if not keys.write and not keys.follow:
-        message = f"This service is not followed; start it with {FOLLOW_KEYS} set."
-        return RefusedError(HTTPStatus.FORBIDDEN, "not_followed", message)
-    if key is not None and keys.read and keys.may_read(key):
-        message = "This key may read; to follow the service takes one for that, or one that may write."
-        return RefusedError(HTTPStatus.FORBIDDEN, "follow_key_needed", message)
-    return unauthorised(key, FOLLOW_KEYS, keys.of_what)
 
 
 def _read_only(keys: Keys) -> RefusedError:
@@ -194,7 +170,7 @@ def _cookie_of(headers: Mapping[bytes, bytes]) -> str | None:
 
 
 def unauthorised(key: str | None, variable: str, of_what: str = THE_SERVICE) -> RefusedError:
-    what = {READ_KEYS: "read", WRITE_KEYS: "write", FOLLOW_KEYS: "follow"}[variable]
+    what = {READ_KEYS: "read", WRITE_KEYS: "write"}[variable]
     if key is None:
         message = f"This needs a {what} key: send Authorization: Bearer KEY, or X-API-Key: KEY."
         return RefusedError(HTTPStatus.UNAUTHORIZED, "key_needed", message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from serving.configuration import FOLLOW_KEY, KEYS
+from serving.configuration import KEYS
 from zoo.errors import UsageError
 
 
@@ -25,7 +25,7 @@ def _says_something(line: str) -> bool:
 
 def _variable(path: Path, number: int, line: str) -> tuple[str, str]:
     name, equals, value = (part.strip() for part in line.partition("="))
-    if not equals or not (name.startswith(KEYS) or name == FOLLOW_KEY):
-        expected = " or ".join([*(f"{variable}[_COLLECTION]=KEY" for variable in KEYS), f"{FOLLOW_KEY}=KEY"])
+    if not equals or not name.startswith(KEYS):
+        expected = " or ".join(f"{variable}[_COLLECTION]=KEY" for variable in KEYS)
         raise UsageError(f"line {number} of {path} is not as {expected}.")
     return name, value.strip("\"'")

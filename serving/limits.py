@@ -70,16 +70,14 @@ class RateLimit:
         burst: int,
         client_of: Callable[[Scope], str],
         clock: Callable[[], float] = time.monotonic,
-        exempt: Callable[[Scope], bool] = lambda scope: False,
         of_all: float | None = None,
     ) -> None:
-        self.exempt, self.told = exempt, of_all or rate
+        self.told = of_all or rate
         self.app, self.rate, self.burst, self.client_of, self.clock = app, rate, burst, client_of, clock
         self.buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        counts = scope["type"] == "http" and not self.exempt(scope)
-        wait = self._wait(self.client_of(scope)) if counts else 0.0
+        wait = self._wait(self.client_of(scope)) if scope["type"] == "http" else 0.0
         if wait <= 0:
             await self.app(scope, receive, send)
             return

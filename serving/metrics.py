@@ -44,10 +44,6 @@ RECALL = Gauge(
     "zoo_index_recall", "Recall of the index against exact search, as last measured; NaN if never", (SCOPE,),
     registry=REGISTRY, multiprocess_mode="mostrecent",
 )  # fmt: skip
-BEHIND = Gauge(
-    "zoo_following_behind_seconds", "Seconds for which the primary could not be asked; 0: all is here", (SCOPE,),
-    registry=REGISTRY, multiprocess_mode="mostrecent",
-)  # fmt: skip
 
 
 @contextmanager

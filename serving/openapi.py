@@ -7,7 +7,6 @@ from serving import openapi_writing as writes
 from serving.asking import MAX_OFFSET
 from serving.collection import FOLDER
 from serving.finding import DEFAULT_K
-from serving.following.bounds import LAST_NUMBER, MEDIA_TYPE, ROWS
 from serving.openapi_parts import (
     BUSY,
     CHANGED,
@@ -49,8 +48,7 @@ def document(max_k: int, path: str | None = "") -> Json:
             "version": "1",
             "description": "Find the images of a gallery that are nearest to yours. Every refusal is JSON of one "
             'shape: {"error": {"code", "message"}}. A request to a host name that the service does not go by is '
-            "refused with 421. A service that follows another one, and cannot ask it what is new, answers from what it "
-            "has, with the header X-Gallery-Behind: for so many seconds.",
+            "refused with 421.",
         },
         **({"servers": [{"url": path}]} if path else {}),
         "paths": paths,
@@ -64,7 +62,6 @@ def _of_collection(max_k: int) -> Json:
     return {
         "/search": {"post": _search(max_k)},
         "/embed": {"post": _embed()},
-        "/changes": {"get": _changes()},
         "/evaluate": {"get": _evaluation(), "post": writes.evaluate()},
         "/feedback": {"get": writes.marks(), "post": writes.mark()},
         "/feedback/{id}": {"delete": writes.take_back()},
@@ -175,29 +172,6 @@ def _embed() -> Json:
                 },
             },
             **REFUSALS,
-            **CHANGED,
-        },
-    }
-
-
-def _changes() -> Json:
-    return {
-        "summary": "What changed, for a service that follows this one (zoo serve --follow)",
-        "description": "Lines of JSON: first of which store and up to where, then one row each, as it is now: items "
-        "with embedding and thumbnail, removed items, marks, removed marks, facts. Content-Digest (RFC 9530) is of the "
-        "body. Of another history nothing is given: read on from 0 then. Needs a follow or write key, where there are "
-        "keys.",
-        "parameters": [
-            parameter("after", "The number up to which it was read, as the first line gives it", 0, LAST_NUMBER, 0),
-            parameter("limit", "How many rows at most", 1, ROWS, ROWS),
-            text("history", "The name of the history that was read, as the first line gives it"),
-        ],
-        "responses": {
-            "200": {"description": "The changes", "content": {MEDIA_TYPE: {"schema": {"type": "string"}}}},
-            "401": refusal("no key to follow with, or a wrong one"),
-            "403": refusal("a service that is not followed, or a read key"),
-            "409": refusal("a gallery of an older schema that cannot be written to (cannot_be_followed)"),
-            "422": refusal("a parameter out of range"),
             **CHANGED,
         },
     }

@@ -93,9 +93,7 @@ WRITING = {
     **BUSY,
     "503": refusal(
         "a gallery that others write to all the time (storage_busy), or that can only be read (read_only_storage); "
-        "else as for searches (model_changed, gallery_moved, index_unavailable, stopped); of a service that follows "
-        "another, where that one cannot be reached (primary_unreachable), or did not say whether the change was made "
-        "(primary_cut_off)"
+        "else as for searches (model_changed, gallery_moved, index_unavailable, stopped)"
     ),
     "507": refusal("a disk that is full, or does not take what is written"),
 }

@@ -92,8 +92,7 @@ def _most(configuration: Configuration) -> dict[str, int]:
 async def stats(request: Request) -> Response:
     collection = collection_of(request)
     found = await to_thread.run_sync(collection.steadily, _stats)
-    followed = collection.following.told() if collection.following else None
-    return JSONResponse({**found, "following": followed, "service": _service(request.app.state.configuration)})
+    return JSONResponse({**found, "service": _service(request.app.state.configuration)})
 
 
 def _stats(searcher: Searcher) -> dict[str, Any]:

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from serving import supervisor, worker
 from serving.configuration import DEVICE, HOSTS, PRECISION, READ_KEYS, Configuration
-from serving.following.primary import Address
 from serving.galleries import COLLECTIONS, GALLERY, Place, to_environment
-from serving.gallery.backends import check_alone, check_workers
+from serving.gallery.backends import check_workers
 from serving.hosts import ANY
 from serving.keys import Keys
 from serving.models import check_variant
@@ -38,11 +37,10 @@ def serve(
         os.environ.pop(stale, None)
     os.environ |= to_environment(places)
     os.environ |= {name: value for name, value in ((DEVICE, device), (PRECISION, precision)) if value}
-    configuration, follows = Configuration.of(os.environ), Address.of(os.environ) is not None
+    configuration = Configuration.of(os.environ)
     for place in places:
-        check_alone(Path(place.gallery), follows)
         check_workers(Path(place.gallery), configuration.workers)
-        if os.environ.get(PRECISION) and not follows:
+        if os.environ.get(PRECISION):
             check_variant(Path(place.gallery), place.model, os.environ[PRECISION])
     public = all(Keys.of(os.environ, one.name).read for one in places)
     listening = listen(host, port, public)

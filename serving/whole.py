@@ -15,7 +15,7 @@ from serving.collection import FOLDER, Collection
 from serving.collections import Collections
 from serving.configuration import READ_KEYS
 from serving.keys import reading_key, unauthorised
-from serving.metrics import BEHIND, ITEMS, RECALL, exposition
+from serving.metrics import ITEMS, RECALL, exposition
 from serving.refusals import RefusedError
 
 
@@ -60,7 +60,5 @@ def _measured(served: Collections) -> tuple[bytes, str]:
     for one in served.each:
         ITEMS.labels(one.name).set(one.gallery.count())
         index = one.steadily(lambda searcher: searcher.gallery.index_stats())
-        if one.following:
-            BEHIND.labels(one.name).set(one.following.follower.behind() or 0)
         RECALL.labels(one.name).set(index.recall or math.nan)
     return exposition()

@@ -26,7 +26,6 @@
         ├── ItemNotFoundError       no item has that id
         ├── ItemConflictError       another item has that key
         ├── BackendError            the store of a gallery's vectors refused or failed
-        ├── FollowingError          another service hands out a gallery that cannot be used
         ├── ModelMismatchError      the gallery was embedded by another model
         │   └── ModelChangedError   the gallery was given another model since it was opened
         └── ServiceError            a search service refused, failed or did not answer
@@ -175,10 +174,6 @@ class BackendError(GalleryError):
 
 
 class GalleryMovedError(GalleryError):
-    pass
-
-
-class FollowingError(GalleryError):
     pass
 
 

@@ -25,7 +25,7 @@ _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout)
 CUT_OFF = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)
 """What breaks a connection off that was there: the other side may have begun."""
 _LATER = (429, 503)
-_NOT_BEGUN = ("storage_busy", "primary_unreachable")
+_NOT_BEGUN = ("storage_busy",)
 """Codes of a 503 that came before anything was changed."""
 _LASTING = ("read_only_storage",)
 """Codes of a 503 that no client can wait for."""

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import json
 import secrets
-from contextlib import suppress
 from pathlib import Path
 
 from serving.gallery.live import LiveIndex
 from serving.gallery.milvus import MilvusIndex
 from serving.gallery.milvus_address import address_of
 from serving.gallery.milvus_file import ELSEWHERE
-from serving.gallery.milvus_following import FollowedMilvusIndex
 from serving.gallery.store import Store
 from zoo.errors import GalleryError, UsageError
 from zoo.files import write_json
 
 FILE, FAISS, STORE = "backend.json", "faiss", "gallery.sqlite"
-FOLLOWED = ".following"
-"""A file that lies in the folder of a gallery that follows another one; who takes changes over holds a lock on it."""
 
 
 def open_index(folder: Path, store: Store, device: str) -> LiveIndex | MilvusIndex:
@@ -34,8 +30,6 @@ def open_index(folder: Path, store: Store, device: str) -> LiveIndex | MilvusInd
     if chosen is None or chosen[0] == FAISS or store.other:
         return LiveIndex(folder, store, device)
     address, name = address_of(chosen[0]), chosen[1]
-    if (folder / FOLLOWED).is_file():
-        return FollowedMilvusIndex(folder, store, address, name, lambda: _chosen(folder) == chosen)
     return MilvusIndex(folder, store, address, name)
 
 
@@ -45,27 +39,6 @@ def backend_of(folder: Path) -> str:
     return FAISS if chosen is None else chosen[0]
 
 
-def shared_backend(folder: Path) -> tuple[str, str] | None:
-    """The address of the collection that other machines reach too, and the gallery's name there; None for another."""
-    chosen = _chosen(folder)
-    return None if chosen is None or chosen[0] == FAISS or address_of(chosen[0]).embedded else chosen
-
-
-def follow(folder: Path, shared: tuple[str, str] | None) -> None:
-    """From its next opening on the gallery, which follows another one, is searched where that one's vectors lie.
-
-    shared: as `shared_backend` gives it of that one; it is read there and never written to.
-    """
-    with suppress(GalleryError):  # of a damaged file, which is written anew
-        if _chosen(folder) == shared:
-            return
-    if shared is None:
-        (folder / FILE).unlink(missing_ok=True)
-    else:
-        check(shared[0])
-        write_json(folder / FILE, {"address": shared[0], "gallery": shared[1]})
-
-
 def check(backend: str) -> None:
     """Raise `UsageError` for what is neither "faiss" nor an address."""
     if backend == FAISS:
@@ -73,15 +46,6 @@ def check(backend: str) -> None:
     if not backend.startswith("milvus://"):
         raise UsageError(f"no index {backend!r}; expected faiss, milvus://host:port/collection or milvus:///path.db")
     address_of(backend)
-
-
-def check_alone(folder: Path, follows: bool) -> None:
-    """Raise `UsageError` for a folder that follows another gallery where it is to be served as one of its own."""
-    if not follows and (folder / FOLLOWED).is_file():
-        raise UsageError(
-            f"{folder} is a copy that follows another service's gallery. Serve it with --follow URL, or make it a "
-            f"gallery of its own: zoo gallery backup {folder} COPY, then zoo gallery restore COPY NEW."
-        )
 
 
 def check_workers(folder: Path, workers: int) -> None:

@@ -88,10 +88,8 @@ def tune(
     The simplest kind is chosen, in the order of `KINDS`, unless a later one is faster by more than `NEAR_TIE`.
 
     The second value says what was measured of each kind: None for one that the gallery is too small for, or that
-    does not hold the floor. Flat search is always among them. An empty gallery is left alone. Raises `UsageError` for a
-    gallery that follows another one, whose plan it has.
+    does not hold the floor. Flat search is always among them. An empty gallery is left alone.
     """
-    store.history.check_leads()
     with alone(folder, wait=True), _explained(folder):
         with _drafted(folder, store) as draft:
             if not draft:

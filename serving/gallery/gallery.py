@@ -42,8 +42,7 @@ class Gallery:
     def __init__(self, path: Path, store: Store, card: Card, model_ref: str, device: str = "cpu") -> None:
         """Use `Gallery.open` or `Gallery.create`."""
         self.path, self.card, self.model_ref = path, card, model_ref
-        self._store, self.history = store, store.history
-        self._live, self._wrote = open_index(path, store, device), False
+        self._store, self._live, self._wrote = store, open_index(path, store, device), False
 
     @classmethod
     def create(cls, path: str | Path, model_card: Card, model_ref: str) -> Gallery:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from serving.gallery.backends import FOLLOWED, backend_of
+from serving.gallery.backends import backend_of
 from serving.gallery.filters import Filter
 from serving.gallery.gallery import Gallery
 from zoo.errors import nearest
@@ -20,8 +20,7 @@ LARGE = 100_000
 def untuned(gallery: Gallery) -> str | None:
     """A sentence of a gallery that is searched exactly only because nobody has chosen otherwise; None of others."""
     items = gallery.count()
-    follows = (gallery.path / FOLLOWED).is_file()  # it is tuned as the one that it follows
-    if items <= LARGE or follows or gallery.state("plan") is not None or backend_of(gallery.path) != "faiss":
+    if items <= LARGE or gallery.state("plan") is not None or backend_of(gallery.path) != "faiss":
         return None
     return (
         f"never tuned: each search looks at all {items:,} items. A faster index that finds 99 % of the nearest: "

@@ -1,23 +1,21 @@
 """The tables of a gallery's SQLite file.
 
-7: with a journal of what was changed (serving.gallery.history). 6: without; with clients' own keys of items. 5:
+8: without a journal. 7: with one, for services that followed the gallery. 6: with clients' own keys of items. 5:
 without; `state` holds how many items there are. 4: it does not; embeddings in a table of their own, and a second one
 for those of another model (serving.gallery.shadow). 3: in `items`; with marks (serving.gallery.marks). 2: without;
 `state` names the generation of the index that counts (serving.gallery.generation). 1: without it. Older files are
-brought up to date when they are opened, and read as they are where they cannot be written to.
+brought up to date when they are opened, and read without a change if they cannot be written to.
 """
 
 from __future__ import annotations
 
-import secrets
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from serving.gallery.noting import JOURNAL, NOTED_BEFORE
 from zoo.errors import GalleryError
 
-SCHEMA = 7
+SCHEMA = 8
 APPLICATION_ID = 0x5A4F4F47
 """Marks the SQLite file as a gallery ("ZOOG")."""
 
@@ -80,6 +78,21 @@ INSERT INTO embeddings (item, embedding) SELECT id, embedding FROM items ORDER B
 ALTER TABLE items DROP COLUMN embedding;
 """
 
+_WITHOUT_JOURNAL = """
+DROP TRIGGER IF EXISTS item_added_noted;
+DROP TRIGGER IF EXISTS item_changed_noted;
+DROP TRIGGER IF EXISTS item_removed_noted;
+DROP TRIGGER IF EXISTS key_noted;
+DROP TRIGGER IF EXISTS mark_made_noted;
+DROP TRIGGER IF EXISTS mark_changed_noted;
+DROP TRIGGER IF EXISTS mark_removed_noted;
+DROP TRIGGER IF EXISTS state_made_noted;
+DROP TRIGGER IF EXISTS state_changed_noted;
+DROP TRIGGER IF EXISTS state_removed_noted;
+DROP TABLE IF EXISTS journal;
+DELETE FROM state WHERE key IN ('history', 'following');
+"""
+
 _NOT_MOVED = """
 CREATE TEMP VIEW embeddings AS SELECT id AS item, embedding, 0 AS from_thumbnail FROM main.items;
 CREATE TEMP VIEW embeddings_other AS SELECT NULL AS item, NULL AS embedding, NULL AS from_thumbnail WHERE 0;
@@ -89,7 +102,6 @@ CREATE TEMP VIEW marks AS SELECT NULL AS id, NULL AS item, NULL AS query, NULL A
     NULL AS similarity, NULL AS model, NULL AS marked_at WHERE 0;
 """
 _NO_KEYS = "CREATE TEMP VIEW keys AS SELECT NULL AS item, NULL AS key WHERE 0;"
-_NO_JOURNAL = "CREATE TEMP VIEW journal AS SELECT NULL AS number, NULL AS of, NULL AS key WHERE 0;"
 """What is read of older files that cannot be written to."""
 
 _TABLES = f"""
@@ -116,7 +128,7 @@ CREATE TABLE thumbnails (
 );
 CREATE TABLE removals (item INTEGER PRIMARY KEY, change INTEGER NOT NULL);
 CREATE INDEX removals_by_change ON removals (change);
-{_EMBEDDINGS}{_MARKS}{_COUNT}{_KEYS}{JOURNAL}"""
+{_EMBEDDINGS}{_MARKS}{_COUNT}{_KEYS}"""
 
 _CHANGES = "SELECT change FROM items UNION ALL SELECT change FROM removals"
 _PROBLEMS = {
@@ -130,8 +142,6 @@ _PROBLEMS = {
     "keys without an item": "SELECT count(*) FROM keys WHERE item NOT IN (SELECT id FROM items)",
     "items more or fewer than are counted": "SELECT coalesce(max(abs(value - (SELECT count(*) FROM items))), 0) "
     "FROM state WHERE key = 'count'",
-    "items that the journal has not noted": "SELECT count(*) FROM items WHERE id NOT IN "
-    "(SELECT key FROM journal WHERE of = 'item') AND EXISTS (SELECT 1 FROM state WHERE key = 'history')",
     "changes past the last one": f"SELECT count(*) FROM ({_CHANGES}) "
     "WHERE change > (SELECT value FROM state WHERE key = 'change')",
 }
@@ -146,10 +156,11 @@ DELETE FROM state WHERE key = 'mark';
     3: _EMBEDDINGS + _MOVED,
     4: _COUNT,
     5: _KEYS,
-    6: JOURNAL + NOTED_BEFORE,
+    6: "",
+    7: _WITHOUT_JOURNAL,
 }
 """From each version to the next. The one from 3 takes as long as copying all embeddings once."""
-_AS_IT_IS = {2: _NO_MARKS, 3: _NOT_MOVED, 5: _NO_KEYS, 6: _NO_JOURNAL}
+_AS_IT_IS = {2: _NO_MARKS, 3: _NOT_MOVED, 5: _NO_KEYS}
 """In place of these steps, where a file cannot be written to."""
 
 
@@ -159,7 +170,6 @@ def create(path: Path, dim: int, fingerprint: str) -> None:
     try:
         db.executescript(_TABLES)
         state = {"change": 0, "generation": "", "dim": dim, "metric": METRIC, "fingerprint": fingerprint}
-        state["history"] = secrets.token_hex(8)
         with db:
             db.executemany("INSERT INTO state VALUES (?, ?)", state.items())
     finally:

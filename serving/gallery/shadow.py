@@ -18,7 +18,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from serving.gallery.noting import NEW_HISTORY
 from zoo.errors import ModelChangedError
 
 Read = Callable[..., list[tuple[Any, ...]]]
@@ -43,10 +42,6 @@ _EXCHANGE = (
     "WHERE key IN ('dim', 'fingerprint', 'generation', 'model') OR key LIKE 'fact %'",
     "UPDATE state SET key = substr(key, 7) WHERE key LIKE 'other %'",
     "UPDATE state SET key = 'other ' || substr(key, 8) WHERE key LIKE 'before %'",
-    # The journal says nothing of another model's embeddings: whoever follows the gallery copies it anew.
-    NEW_HISTORY,
-    # Nor of facts that lay in the other slot when the journal began.
-    "INSERT OR IGNORE INTO journal (of, key) SELECT 'state', key FROM state WHERE key LIKE 'fact %'",
 )
 _CHANGE, _ROLE = "other change", "other role"
 REBUILT, REPLACED = "rebuilt", "replaced"

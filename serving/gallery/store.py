@@ -25,7 +25,6 @@ from serving.gallery import schema
 from serving.gallery.adding import put
 from serving.gallery.database import Database
 from serving.gallery.filters import EVERYTHING, Filter, where
-from serving.gallery.history import History
 from serving.gallery.items import AS_IT_IS, Added, Changes, Item, Kept, NewItem, Place, Reading, Stats
 from serving.gallery.marks import Marks
 from serving.gallery.matching import Matching
@@ -51,8 +50,7 @@ class Store:
         self._snapshot, self._transaction = self._database.snapshot, self._database.transaction
         self.marks = Marks(self._query, self._transaction_of_this_model)
         self.overview, self.matching = Overview(self._query), Matching(self._query, self.position)
-        self.shadow = Shadow(self._query, self._leading)
-        self.history = History(self._query, self._of_this_model)
+        self.shadow = Shadow(self._query, self._transaction)
         try:
             state = dict(self._query("SELECT key, value FROM state"))
             if "fingerprint" not in state:
@@ -157,9 +155,7 @@ class Store:
         return str(rows[0][0]) if rows else None
 
     def set_state(self, key: str, value: str) -> None:
-        """Raises `UsageError` for a store that follows another one, as all do that change what others have too."""
         with self._database.continued():
-            self.history.check_leads()
             self._write_state(key, value)
 
     def fact(self, key: str) -> str | None:
@@ -321,7 +317,7 @@ class Store:
     @contextmanager
     def _writing(self) -> Iterator[int]:
         """A transaction with the next change number; the number is used up only if something changed."""
-        with self._leading() as db:
+        with self._transaction() as db:
             before, change = db.total_changes, self.change() + 1
             yield change
             if db.total_changes > before:
@@ -329,15 +325,8 @@ class Store:
 
     @contextmanager
     def _transaction_of_this_model(self) -> Iterator[sqlite3.Connection]:
-        with self._leading() as db:
-            self._check_model()
-            yield db
-
-    @contextmanager
-    def _leading(self) -> Iterator[sqlite3.Connection]:
-        """A transaction of a store that follows no other one. Raises `UsageError` where it does."""
         with self._transaction() as db:
-            self.history.check_leads()
+            self._check_model()
             yield db
 
     def _write_state(self, key: str, value: str) -> None:

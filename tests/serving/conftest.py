@@ -23,8 +23,6 @@ from zoo.models.load import Embedder, load
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-    from tests.serving.toy_primary import Toy
-
 
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -137,12 +135,3 @@ def kind(request: pytest.FixtureRequest, quick: None) -> Iterator[Any]:
     yield make
     for client in made:
         client.close()
-
-
-@pytest.fixture
-def toy(tmp_path: Path) -> Iterator[Toy]:
-    from tests.serving.toy_primary import Toy
-
-    made = Toy(tmp_path / "primary")
-    yield made
-    made.store.close()

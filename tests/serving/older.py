@@ -6,15 +6,42 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+JOURNAL_TRIGGERS = (
+    ("item_added", "INSERT ON items", "item", "NEW.id"),
+    ("item_changed", "UPDATE ON items", "item", "NEW.id"),
+    ("item_removed", "DELETE ON items", "item", "OLD.id"),
+    ("key", "INSERT ON keys", "item", "NEW.item"),
+    ("mark_made", "INSERT ON marks", "mark", "NEW.id"),
+    ("mark_changed", "UPDATE ON marks", "mark", "NEW.id"),
+    ("mark_removed", "DELETE ON marks", "mark", "OLD.id"),
+    ("state_made", "INSERT ON state", "state", "NEW.key"),
+    ("state_changed", "UPDATE OF value ON state", "state", "NEW.key"),
+    ("state_removed", "DELETE ON state", "state", "OLD.key"),
+)
+"""Name, event, kind of row and its key, of each trigger of schema 7."""
+
+
+def as_schema_7(store: Path) -> None:
+    """With a journal of changes."""
+    noted = "INSERT INTO journal (of, key) VALUES ('{}', {}) ON CONFLICT (of, key) DO UPDATE SET number = "
+    noted += "(SELECT max(number) + 1 FROM journal)"
+    with closing(sqlite3.connect(store)) as db:
+        db.execute(
+            "CREATE TABLE journal (number INTEGER PRIMARY KEY, of TEXT NOT NULL, key NOT NULL, UNIQUE (of, key))"
+        )
+        for name, event, of, key in JOURNAL_TRIGGERS:
+            db.execute(f"CREATE TRIGGER {name}_noted AFTER {event} BEGIN {noted.format(of, key)}; END")
+        db.executescript("""
+            INSERT INTO journal (of, key) SELECT 'item', id FROM items ORDER BY id;
+            INSERT INTO state VALUES ('history', '0123456789abcdef'), ('following', '{}');
+            PRAGMA user_version = 7;
+        """)
+
 
 def as_schema_6(store: Path) -> None:
     """Without a journal."""
     with closing(sqlite3.connect(store)) as db:
-        for (name,) in db.execute(
-            "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND name GLOB '*_noted'"
-        ).fetchall():
-            db.execute(f"DROP TRIGGER {name}")
-        db.executescript("DROP TABLE journal; DELETE FROM state WHERE key = 'history'; PRAGMA user_version = 6;")
+        db.execute("PRAGMA user_version = 6")
 
 
 def as_schema_5(store: Path) -> None:

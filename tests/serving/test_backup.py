@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -151,3 +153,17 @@ def test_the_commands(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "200 items, at change 1," in run("gallery backup", path, tmp_path / "copy")
     told = json.loads(run("gallery restore", tmp_path / "copy", tmp_path / "again", "--json"))
     assert (told["items"], told["change"]) == (200, 1)
+
+
+def test_the_store_and_the_card_alone_are_a_gallery(path: Path, tmp_path: Path) -> None:
+    """As Litestream restores them: the store names an index that is not there."""
+    (tmp_path / "copy").mkdir()
+    with closing(sqlite3.connect(path / STORE)) as db, closing(sqlite3.connect(tmp_path / "copy" / STORE)) as copy:
+        db.backup(copy)
+    shutil.copyfile(path / MODEL, tmp_path / "copy" / MODEL)
+    with Gallery.open(tmp_path / "copy") as gallery:
+        (hits,) = gallery.search(unit_rows(200)[6:7], 1)
+        assert hits[0].id == 7
+        gallery.compact()
+    assert content(tmp_path / "copy") == content(path)
+    assert [check.name for check in verify_gallery(tmp_path / "copy") if check.ok is False] == []

@@ -25,7 +25,7 @@ from serving.gallery.live import RETRY_SECONDS
 from serving.gallery.schema import SCHEMA
 from serving.gallery.store import Store
 from serving.gallery.verification import verify_gallery
-from tests.serving.older import as_schema_1
+from tests.serving.older import as_schema_1, as_schema_7
 from tests.serving.test_connection import unwritable
 from tests.serving.test_gallery import CARD, assert_hits, by_id, generation, new_items, unit_rows
 from tests.serving.toys import content
@@ -274,6 +274,28 @@ def test_galleries_of_schema_1_open(path: Path, caplog: pytest.LogCaptureFixture
     with closing(sqlite3.connect(path / STORE)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
     assert_whole(path)
+
+
+def test_galleries_of_schema_7_lose_their_journal(path: Path) -> None:
+    as_schema_7(path / STORE)
+    with Gallery.open(path) as gallery:
+        gallery.add(new_items(unit_rows(1, seed=4), 200))
+        gallery.marks.put(1, 2, True)
+        gallery.describe(1, label="other")
+        gallery.remove([2])
+        assert gallery.count() == 200
+    with closing(sqlite3.connect(path / STORE)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
+        names = {name for (name,) in db.execute("SELECT name FROM sqlite_schema")}
+        assert not {name for name in names if "journal" in name or name.endswith("_noted")}
+        assert db.execute("SELECT 1 FROM state WHERE key IN ('history', 'following')").fetchall() == []
+    assert_whole(path)
+
+
+def test_galleries_of_schema_7_are_read_where_they_cannot_be_written(path: Path) -> None:
+    as_schema_7(path / STORE)
+    with reachable_copy(path) as folder, unwritable(folder), Gallery.open(folder) as gallery:
+        assert_hits(gallery, by_id(unit_rows(200)))
 
 
 def test_galleries_of_schema_1_are_read_where_they_cannot_be_written(path: Path) -> None:

@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -84,10 +85,10 @@ def test_hadolint_has_nothing_to_say_of_the_containerfile(tmp_path: Path) -> Non
     assert {"DL3004", "DL3007"} <= set(re.findall(r"DL\d+", bad.stdout)), "it does look"
 
 
-def unit() -> ConfigParser:
+def unit(path: Path = UNIT) -> ConfigParser:
     parser = ConfigParser(strict=False, interpolation=None, delimiters=("=",))
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their capitals
-    parser.read(UNIT)
+    parser.read(path)
     return parser
 
 
@@ -104,14 +105,31 @@ def test_the_unit_starts_the_service_and_gives_it_no_more_than_it_needs() -> Non
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-def test_systemd_understands_the_unit(tmp_path: Path) -> None:
-    # It looks for the command, which is not installed there on this machine.
-    text = UNIT.read_text().replace("/opt/dml-zoo/bin/zoo", shutil.which("true") or "/bin/true")
-    (tmp_path / UNIT.name).write_text(text)
+@pytest.mark.parametrize("name", ["dml-zoo.service", "dml-zoo-backup.service", "dml-zoo-backup.timer"])
+def test_systemd_understands_the_unit(name: str, tmp_path: Path) -> None:
+    for path in DEPLOY.glob("dml-zoo*"):
+        # It looks for the command, which is not installed there on this machine.
+        text = path.read_text().replace("/opt/dml-zoo/bin/zoo", shutil.which("true") or "/bin/true")
+        (tmp_path / path.name).write_text(text)
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", tmp_path / UNIT.name], capture_output=True, text=True, check=False
+        ["systemd-analyze", "verify", "--man=no", tmp_path / name], capture_output=True, text=True, check=False
     )
-    assert (done.returncode, UNIT.name in done.stderr) == (0, False), done.stderr
+    assert (done.returncode, "dml-zoo" in done.stderr) == (0, False), done.stderr
+
+
+def test_the_backup_unit_makes_a_copy_and_keeps_the_seven_newest(gallery_folder: Path, tmp_path: Path) -> None:
+    backups = tmp_path / "backups"
+    old = [backups / f"20260101T0{hour}0000Z" for hour in range(9)]
+    for folder in old:
+        folder.mkdir(parents=True)
+    (tmp_path / "gallery").symlink_to(gallery_folder)
+    command = unit(DEPLOY / "dml-zoo-backup.service")["Service"]["ExecStart"].replace("%%", "%").replace("$$", "$")
+    zoo = f"{sys.executable} -m zoo.cli.main"
+    words = shlex.split(command.replace("/opt/dml-zoo/bin/zoo", zoo))
+    subprocess.run(words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+    *kept, new = sorted(backups.iterdir())
+    assert kept == old[-6:]
+    assert restore(new, tmp_path / "again").items == 24
 
 
 def assemble(gallery: Path, out: Path) -> subprocess.CompletedProcess[str]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.configuration import FOLLOW_KEY, FOLLOW_KEYS, READ_KEYS, WRITE_KEYS
+from serving.configuration import READ_KEYS, WRITE_KEYS
 from serving.keys import Keys
 from serving.keys_file import read_keys
 from tests.serving.running import run
@@ -21,11 +21,6 @@ def test_keys_of_all_and_of_one(tmp_path: Path) -> None:
     assert Keys.of(found, "birds").may_read(READER)
     assert not Keys.of(found, "cars").may_write(WRITER)
     assert not Keys.of(found, "cars").may_read(WRITER)
-
-
-def test_the_key_of_whom_the_service_follows(tmp_path: Path) -> None:
-    (tmp_path / "keys").write_text(f"{FOLLOW_KEY}={READER}\n{FOLLOW_KEYS}={WRITER}\n")
-    assert read_keys(tmp_path / "keys") == {FOLLOW_KEY: READER, FOLLOW_KEYS: WRITER}
 
 
 @pytest.mark.parametrize("text", [READER, f"ZOO_SERVE_RATE={READER}", f"PATH={READER}", f"{READ_KEYS} {READER}", "kéy"])

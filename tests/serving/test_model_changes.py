@@ -94,7 +94,6 @@ def test_the_specification_says_where_the_model_is_needed() -> None:
         "get /model",
         "get /stats",
         "get /map",
-        "get /changes",
         "get /collections",
         "get /readyz",
     }

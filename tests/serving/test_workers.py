@@ -237,14 +237,10 @@ def alive(pid: int) -> bool:
 
 
 def test_what_cannot_be_served_ends_the_command(gallery_folder: Path) -> None:
-    for words, status, message in (
-        ((gallery_folder, "--workers", 2, "--device", "abacus"), 2, "abacus"),
-        (("/proc/nowhere/copy", "--workers", 2, "--follow", "http://127.0.0.1:9"), 1, "/proc/nowhere"),
-    ):
-        outcome = run("serve", *words, "--port", 0)
-        assert (outcome.returncode, outcome.stdout) == (status, "")
-        assert message in outcome.stderr
-        assert "Traceback" not in outcome.stderr
+    outcome = run("serve", gallery_folder, "--workers", 2, "--device", "abacus", "--port", 0)
+    assert (outcome.returncode, outcome.stdout) == (2, "")
+    assert "abacus" in outcome.stderr
+    assert "Traceback" not in outcome.stderr
 
 
 def test_the_cores_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,10 +10,9 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from serving.configuration import FOLLOW, FOLLOW_KEY, FOLLOW_KEYS, PREFIX, Configuration
+from serving.configuration import PREFIX, Configuration
 from zoo.cli.options import OptionalPrecision
 from zoo.console import note
-from zoo.errors import UsageError
 
 app = typer.Typer()
 
@@ -36,7 +34,6 @@ def _limit(name: str) -> Any:
   zoo serve birds=gallery/ cars=gallery2/                      both, at /collections/birds and /collections/cars
   ZOO_SERVE_WRITE_KEYS=$KEY zoo serve gallery/                 this key may add and delete
   ZOO_SERVE_WRITE_KEYS_BIRDS=$KEY zoo serve birds=gallery/ cars=gallery2/   this key, to birds alone
-  ZOO_FOLLOW_KEY=$KEY zoo serve copy/ --follow http://primary:3000   answers from a copy that is kept up
   ZOO_SERVE_READ_KEYS=$KEY zoo serve gallery/ --host 0.0.0.0   other machines may search, with this key
 
 Each limit is read from the environment as well: ZOO_SERVE_MAX_PIXELS for --max-pixels, and so on.""",
@@ -57,15 +54,7 @@ def serve(
         Path | None,
         Option(
             metavar="F",
-            help=f"file of lines ZOO_SERVE_READ_KEYS[_COLLECTION]=KEY,KEY or {FOLLOW_KEY}=KEY (default: environment)",
-        ),
-    ] = None,
-    follow: Annotated[
-        str | None,
-        Option(
-            metavar="URL",
-            help="answer from a copy of the gallery of this service, http://HOST:PORT. The copy is made in GALLERY if "
-            f"it is not there, and kept up to date; changes are passed on to the service. Its key: {FOLLOW_KEY}",
+            help="file of lines ZOO_SERVE_READ_KEYS[_COLLECTION]=KEY,KEY (default: environment)",
         ),
     ] = None,
     device: Annotated[
@@ -98,34 +87,13 @@ def serve(
     from serving.keys_file import read_keys
 
     served_galleries = from_words(galleries, model or [])
-    if follow is not None:
-        os.environ[FOLLOW] = follow
-    following = bool(os.environ.get(FOLLOW))
-    if not following:
-        for served in served_galleries:
-            check_there(Path(served.gallery))
-    same_folder = doubled(served_galleries)
-    if following and same_folder:
-        raise UsageError(
-            f"{' and '.join(same_folder[0])} are one folder; each gallery that follows needs its own folder.",
-            code="same-folder",
-        )
+    for served in served_galleries:
+        check_there(Path(served.gallery))
     from serving.server import serve as run_server  # BentoML, after the arguments are checked
 
     os.environ |= read_keys(keys_file) if keys_file else {}
     limits = {name: context.params[name] for name in LIMITS}
     os.environ |= {f"{PREFIX}{name.upper()}": value for name, value in limits.items() if value is not None}
-    for warning in _warnings(same_folder):
-        note(warning)
+    for names in doubled(served_galleries):
+        note(f"{' and '.join(names)} are one folder, and so the same gallery.")
     run_server(served_galleries, host, port, device, precision)
-
-
-def _warnings(same_folder: list[list[str]]) -> Iterator[str]:
-    """Yield a warning for each setting that was probably not intended; the service starts all the same."""
-    for names in same_folder:
-        yield f"{' and '.join(names)} are one folder, and so the same gallery."
-    if os.environ.get(FOLLOW_KEY) and not os.environ.get(FOLLOW):
-        yield (
-            f"{FOLLOW_KEY} is set and no service is followed: name it with --follow. Keys with which others may "
-            f"follow this service are in {FOLLOW_KEYS}."
-        )
