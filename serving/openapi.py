@@ -208,8 +208,8 @@ def _metadata() -> Json:
 def _map() -> Json:
     return {
         "summary": f"Items as points of a plane, up to {projection.MOST:,} of them",
-        "description": "The first two principal components of their embeddings, from -1 to 1 on one scale; explained: "
-        "the parts of the variance that x and y hold.",
+        "description": "Near points have near embeddings (t-SNE); x and y are on one scale from -1 to 1. explained: the "
+        "shares of the variance in the first two principal components, from which the map starts.",
         "responses": {"200": answer("The map", ref("Map")), **CHANGED, **BUSY},
     }
 

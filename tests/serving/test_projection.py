@@ -9,9 +9,10 @@ import httpx
 import numpy as np
 import pytest
 from sklearn.decomposition import PCA
+from sklearn.manifold import trustworthiness
 
 from serving.gallery import Gallery
-from serving.projection import Atlas, draw, principal_plane
+from serving.projection import Atlas, draw, neighbour_plane, principal_plane
 from tests.serving import toys
 
 
@@ -42,6 +43,33 @@ def test_a_line_is_a_line() -> None:
     places, explained = principal_plane(np.array([[1.0], [2.0], [6.0]]))
     np.testing.assert_allclose(places, [[-2, 0], [-1, 0], [3, 0]])
     assert explained == [1, 0]
+
+
+def groups(count: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Unit vectors around random directions, and the number of each one's direction."""
+    rng = np.random.default_rng(5)
+    own = np.repeat(np.arange(count), size)
+    vectors = rng.normal(size=(count, 64))[own] + 0.7 * rng.normal(size=(count * size, 64))
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True), own
+
+
+@pytest.mark.parametrize(("count", "size"), [(4, 6), (30, 20)])
+def test_near_vectors_are_near_points(count: int, size: int) -> None:
+    vectors, own = groups(count, size)
+    start, _ = principal_plane(vectors)
+    places = neighbour_plane(vectors, start)
+    assert trustworthiness(vectors, places, n_neighbors=5) > max(0.95, trustworthiness(vectors, start, n_neighbors=5))
+    apart = np.linalg.norm(places[:, None] - places[None], axis=2)
+    np.fill_diagonal(apart, np.inf)
+    assert (own[apart.argmin(axis=1)] == own).mean() > 0.95
+    np.testing.assert_array_equal(neighbour_plane(vectors, start), places)
+
+
+def test_few_or_equal_vectors_stay_where_they_start() -> None:
+    few, equal = groups(2, 4)[0], np.ones((50, 1))
+    for vectors in (few, equal):
+        start, _ = principal_plane(vectors)
+        np.testing.assert_array_equal(neighbour_plane(vectors, start), start)
 
 
 def test_a_map_is_drawn_anew_once_the_gallery_has_changed(gallery: Gallery) -> None:
