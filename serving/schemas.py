@@ -1,0 +1,638 @@
+"""Pydantic models of all requests and answers: they validate, they give the OpenAPI document, and the client reads
+answers into them.
+
+Requests refuse unknown fields. Answers ignore them, so that a client understands a newer service; a field with a default
+is one that an older service does not send.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, WithJsonSchema
+from pydantic.dataclasses import dataclass
+
+from serving.gallery.hits import Hit as GalleryHit
+from serving.gallery.items import IndexStats
+from serving.gallery.items import Item as GalleryItem
+from serving.gallery.items import Stats as GalleryStats
+from serving.gallery.rows import DEEPEST, json_of
+from zoo.errors import ItemNotFoundError
+from zoo.evaluation.calibration import Bin, Calibration
+
+COLLECTION_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+DEFAULT_K = 10
+MAX_OFFSET = 10_000
+MAX_QUERY_TEXT = 10_000
+"""Largest number of characters of a text to search by; the model may read less of it."""
+MAX_TEXT = 1000
+"""Largest number of characters of a label or a source."""
+MAX_KEY = 200
+MAX_METADATA = 16_000
+"""Largest number of characters of an item's metadata as JSON."""
+MAX_LIMIT = 200
+"""Largest number of items or marks on a page."""
+MAX_COUNTS = 10_000
+"""Largest number of rows of GET /labels and GET /metadata."""
+SHA256 = r"^[0-9a-f]{64}$"
+
+
+def is_collection_name(text: str) -> bool:
+    """Return whether `text` can be the name of a collection."""
+    return COLLECTION_NAME.fullmatch(text) is not None
+
+
+# Types of parameters
+
+
+def _item_id(value: Any) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", str(value), re.ASCII):
+        raise ItemNotFoundError("no item has this id; ids are whole numbers.")
+    return int(value)
+
+
+def _whole_number(value: Any) -> Any:
+    """Refuse what pydantic would take for a whole number: true, 2.0, "1_000", " 5"."""
+    if not re.fullmatch(r"-?[0-9]{1,15}", str(value), re.ASCII):
+        raise ValueError("expected a whole number")
+    return value
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("expected a number")
+    return value
+
+
+def _texts(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _json_object(value: Any) -> Any:
+    try:
+        value = json.loads(value) if isinstance(value, str) else value
+    except RecursionError:
+        value = None
+    if not isinstance(value, dict):
+        raise ValueError('expected a JSON object, as {"colour": "red"}')
+    return value
+
+
+def _metadata(value: dict[str, Any]) -> dict[str, Any]:
+    try:
+        json_of(value).encode()
+    except ValueError:
+        raise ValueError(
+            f"expected a JSON object of valid Unicode without NaN, infinity, whole numbers beyond 64 bits and more than "
+            f"{DEEPEST} levels"
+        ) from None
+    if len(json.dumps(value)) > MAX_METADATA:
+        raise ValueError(f"expected at most {MAX_METADATA:,} characters of JSON")
+    return value
+
+
+def _box(value: Any) -> Any:
+    expected = ValueError("expected left,top,right,bottom as fractions of the image's sides, as 0.1,0.2,0.6,0.9")
+    if not isinstance(value, str):
+        raise expected
+    try:
+        left, top, right, bottom = map(float, value.split(","))
+    except ValueError:
+        raise expected from None
+    if not (0 <= left < right <= 1 and 0 <= top < bottom <= 1):
+        raise expected
+    return left, top, right, bottom
+
+
+def _printable(value: str | None) -> str | None:
+    if value and not value.isprintable():
+        raise ValueError("expected a text of characters that can be printed")
+    return value or None
+
+
+ItemId = Annotated[int, BeforeValidator(_item_id), WithJsonSchema({"type": "integer", "minimum": 0})]
+Whole = Annotated[int, BeforeValidator(_whole_number)]
+Real = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
+Texts = Annotated[list[str], BeforeValidator(_texts)]
+Text = Annotated[str | None, Field(max_length=MAX_TEXT), AfterValidator(_printable)]
+JsonObject = Annotated[
+    dict[str, Any],
+    BeforeValidator(_json_object),
+    WithJsonSchema({"type": ["object", "string"], "contentMediaType": "application/json"}),
+]
+Metadata = Annotated[JsonObject, AfterValidator(_metadata)]
+Box = Annotated[
+    tuple[float, float, float, float],
+    BeforeValidator(_box),
+    WithJsonSchema({"type": "string", "examples": ["0.1,0.2,0.6,0.9"]}),
+]
+Rerank = Literal["none", "expansion", "reciprocal"]
+Verdict = Literal["right", "wrong"]
+EmbeddingFormat = Literal["json", "base64", "npy"]
+
+
+# Requests
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FilterParameters(_Request):
+    """Filter of items by label and metadata."""
+
+    label: Texts = Field(
+        (), description="Only items of this label; repeat it for any of several", validate_default=True
+    )
+    where: JsonObject = Field(
+        default_factory=dict,
+        description='Only items with this metadata: {"colour": ["red", "blue"], "year": {"gte": 1900, "lt": 1950}}. Each '
+        "key has a value, a list of possible values, or a range (gt, gte, lt, lte) of numbers or of texts. If the "
+        "metadata hold a list, one of its members must match; a missing key is null.",
+    )
+
+
+class SearchParameters(FilterParameters):
+    """Parameters of POST /search."""
+
+    id: ItemId | None = Field(None, description="Search by this item instead of an image")
+    text: Texts = Field(
+        (), description="Search by this text instead of an image; repeat it for several", validate_default=True
+    )
+    k: Whole = Field(DEFAULT_K, ge=1, description="Number of results")
+    offset: Whole = Field(0, ge=0, le=MAX_OFFSET, description="Number of nearest items to skip")
+    min_similarity: Real | None = Field(None, ge=-1, le=1, description="Only results of at least this similarity")
+    min_p: Real | None = Field(
+        None, ge=0, le=1, description="Only results of at least this p_same; needs a calibrated gallery"
+    )
+    crop: Box | None = Field(
+        None, description="Part of the image to search by: left,top,right,bottom as fractions of its sides"
+    )
+    rerank: Rerank = Field(
+        "none",
+        description="Search again with the first results (expansion), or order by shared neighbours (reciprocal)",
+    )
+
+
+class EmbedParameters(_Request):
+    """Parameters of POST /embed."""
+
+    format: EmbeddingFormat = "json"
+    crop: Box | None = Field(
+        None, description="Part of the images to embed: left,top,right,bottom as fractions of the sides"
+    )
+
+
+class NewItemParameters(_Request):
+    """Description of the images that POST /items adds."""
+
+    label: Text = Field(None, description="Label of all images")
+    source: Text = Field(None, description="Source of the images")
+    metadata: Metadata = Field(default_factory=dict, description="Metadata of all images, a JSON object")
+    update: bool = Field(False, description="Give label and metadata also to images that are already in the gallery")
+    key: Annotated[str | None, Field(max_length=MAX_KEY), AfterValidator(_printable)] = Field(
+        None, description="Your own name of the image, for a single image; no other item may have it"
+    )
+
+
+class ItemParameters(FilterParameters):
+    """Parameters of GET /items."""
+
+    offset: Whole = Field(0, ge=0, description="Number of items to skip")
+    limit: Whole = Field(50, ge=1, le=MAX_LIMIT, description="Number of items")
+    sample: Whole | None = Field(None, ge=1, le=MAX_LIMIT, description="Number of random items, instead of a page")
+
+
+class CountParameters(_Request):
+    """Parameters of GET /labels and GET /metadata."""
+
+    limit: Whole = Field(1000, ge=1, le=MAX_COUNTS, description="Number of rows")
+
+
+class MarkParameters(_Request):
+    """Parameters of GET /feedback."""
+
+    offset: Whole = Field(0, ge=0, description="Number of marks to skip")
+    limit: Whole = Field(50, ge=1, le=MAX_LIMIT, description="Number of marks")
+    query: str | None = Field(None, description="Only of this query: the id of an item or the SHA-256 of an image")
+    item: ItemId | None = Field(None, description="Only of this result")
+    verdict: Verdict | None = Field(None, description="Only of this verdict")
+
+
+class ItemChange(_Request):
+    """Change of an item; a field that is not sent stays."""
+
+    label: Text = None
+    metadata: Annotated[dict[str, Any], AfterValidator(_metadata)] = Field(default_factory=dict)
+
+
+class SentQuery(_Request):
+    """Image that was searched by without being an item, as POST /embed describes it.
+
+    embedding: base64 of float32, little-endian, or numbers. fingerprint: of the model that embedded it.
+    """
+
+    content_sha256: str = Field(pattern=SHA256)
+    embedding: str | list[float]
+    fingerprint: str | None = None
+    source: Text = None
+
+
+class NewMark(_Request):
+    """Mark of a pair: the query (the id of an item, or an image that was sent), the result, and the verdict."""
+
+    query: StrictInt | SentQuery
+    item: StrictInt
+    verdict: Verdict
+
+
+# Answers
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class ErrorDetail(_Answer):
+    """Code for programs and message for people."""
+
+    code: str
+    message: str
+
+
+class ErrorBody(_Answer):
+    """Body of every refusal."""
+
+    error: ErrorDetail
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hit(GalleryHit):
+    """Neighbour of the query. similarity: the cosine, -1 to 1.
+
+    p_same: probability that it has the query's class, null if the gallery was not calibrated. thumbnail: path at the
+    service. rerank_score: only of re-ranked results, which it orders, highest first.
+    """
+
+    p_same: float | None
+    thumbnail: str
+    rerank_score: float | None = Field(None, exclude_if=lambda score: score is None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item(GalleryItem):
+    """Item of the gallery. added_at: UTC, ISO 8601; change: number of the change that added it; key: the client's name
+    of it; thumbnail: path at the service.
+    """
+
+    thumbnail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangedItem(Item):
+    """Item after a change. gallery_change: number of this change."""
+
+    gallery_change: int
+
+
+class QueryInfo(_Answer):
+    """Query of a search. id: of the item; truncated: whether the model did not read the end of the text."""
+
+    id: int | None = None
+    text: str | None = None
+    truncated: bool | None = None
+    name: str | None = None
+
+
+class _SearchSummary(_Answer):
+    k: int
+    ordered_by: str
+    notes: list[str] = []
+    milliseconds: float
+
+
+class SearchAnswer(_SearchSummary):
+    """Neighbours of one query, nearest first. notes: labels that no item has and, without results, unknown keys."""
+
+    query: QueryInfo
+    results: list[Hit]
+
+
+class SearchPart(_Answer):
+    """Neighbours of one of several queries, or the error that it met."""
+
+    query: QueryInfo
+    results: list[Hit] | None = None
+    error: ErrorDetail | None = None
+
+
+class SearchAnswers(_SearchSummary):
+    """Answers to several queries, in their order."""
+
+    searches: list[SearchPart]
+
+
+class Embeddings(_Answer):
+    """Unit embeddings in the order of the images: lists of numbers, or base64 of float32, little-endian.
+
+    content_sha256: of the images' files; a crop has a hash of its own. fingerprint: of the model.
+    """
+
+    model: str
+    fingerprint: str
+    dim: int
+    embeddings: list[list[float]] | list[str]
+    content_sha256: list[str]
+
+
+class ItemPage(_Answer):
+    """Page of items. total: number of items that the filter lets through."""
+
+    total: int
+    items: list[Item]
+    offset: int | None = None
+    limit: int | None = None
+    notes: list[str] = []
+
+
+class RefusedImage(_Answer):
+    """Image of a request that was not added. number: its position, from 0."""
+
+    number: int
+    name: str
+    error: ErrorDetail
+
+
+class Differing(_Answer):
+    """Image that was already there, as item `id`, with another label or other metadata.
+
+    label: before the request; updated: whether the item now has those of the request.
+    """
+
+    number: int
+    id: int
+    label: str | None
+    updated: bool
+    message: str
+
+
+class Added(_Answer):
+    """Items of the images, in order, without the refused ones. new: number of items that were not there before."""
+
+    new: int
+    items: list[Item]
+    refused: list[RefusedImage]
+    differing: list[Differing] = []
+
+
+class NoneAdded(Added, ErrorBody):
+    """Answer to a request none of whose images could be added; the error is that of the first image."""
+
+
+class Removed(_Answer):
+    """Id of the removed item or mark."""
+
+    removed: int
+
+
+class MarkedImage(_Answer):
+    """Query or result of a mark. id, label and thumbnail are null for a query that is not an item."""
+
+    id: int | None
+    content_sha256: str
+    source: str
+    label: str | None
+    thumbnail: str | None
+
+
+class Mark(_Answer):
+    """Result that a user marked as right (of the query's class) or wrong.
+
+    similarity: cosine of the two by the model with the fingerprint `model`; marked_at: UTC, ISO 8601.
+    """
+
+    id: int
+    query: MarkedImage
+    result: MarkedImage
+    verdict: Verdict
+    similarity: float
+    model: str
+    marked_at: str
+
+
+class MarkPage(_Answer):
+    """Page of marks. total, right and wrong: numbers of marks that the filter lets through."""
+
+    total: int
+    right: int
+    wrong: int
+    offset: int
+    limit: int
+    marks: list[Mark]
+
+
+class MarkCounts(_Answer):
+    """Numbers of marked results."""
+
+    right: int
+    wrong: int
+
+
+class LabelCount(_Answer):
+    """Number of items with a label."""
+
+    label: str
+    items: int
+
+
+class LabelCounts(_Answer):
+    """Labels, the most frequent first. total: number of labels."""
+
+    total: int
+    labels: list[LabelCount]
+
+
+class MetadataCount(_Answer):
+    """Number of items with a value of a metadata key."""
+
+    key: str
+    value: str | int | float | bool
+    items: int
+
+
+class MetadataCounts(_Answer):
+    """Metadata values, the most frequent first. total: number of values."""
+
+    total: int
+    values: list[MetadataCount]
+
+
+class ModelLimits(_Answer):
+    """Limits of one image and of one request."""
+
+    max_bytes: int
+    max_pixels: int
+    max_images: int
+    max_body: int
+    max_k: int
+
+
+class ModelInfo(_Answer):
+    """Model of the gallery. text: {"length": number of tokens} of its text tower, null without one."""
+
+    name: str
+    method: str
+    backbone: str
+    dataset: str
+    dim: int
+    licence: str
+    fingerprint: str
+    preprocessing: dict[str, Any]
+    text: dict[str, Any] | None = None
+    runtime: str
+    precision: str
+    device: str
+    gallery: GalleryStats
+    limits: ModelLimits
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationInfo(Calibration):
+    """Calibration of p_same. error_not_measured: reason why the calibration has no error."""
+
+    error_not_measured: str | None = None
+
+
+class ServiceLimits(_Answer):
+    """Limits of the whole service."""
+
+    concurrency: int
+    queue_seconds: float
+    rate: float
+    burst: int
+
+
+class WorkerLimits(_Answer):
+    """Share of one worker in the limits."""
+
+    concurrency: int
+    rate: float
+    burst: int
+    cores: int
+    threads: int
+
+
+class ServiceInfo(_Answer):
+    """Workers of the service and their limits."""
+
+    workers: int
+    limits: ServiceLimits
+    each_worker: WorkerLimits
+
+
+class Stats(_Answer):
+    """Numbers of the gallery, its index, its marks and its calibration (null if it was never calibrated)."""
+
+    items: int
+    labels: int
+    change: int
+    index: IndexStats
+    marks: MarkCounts | None = None
+    calibration: CalibrationInfo | None
+    service: ServiceInfo | None = None
+
+
+class EvaluationStep(_Answer):
+    """Metrics of one way to search, with intervals over classes and the loss since the step before and the first."""
+
+    step: str
+    of: str
+    queries: int
+    metrics: dict[str, float]
+    intervals: dict[str, list[float]]
+    loss: dict[str, Any] | None
+    loss_in_all: dict[str, Any] | None
+
+
+class ServedModel(_Answer):
+    """Comparison of stored embeddings with those that the served model computes now from the same image files."""
+
+    runtime: str
+    precision: str
+    device: str
+    images: int
+    least_cosine: float | None
+    recall_at_1: dict[str, float] | None
+    not_measured: str | None
+
+
+class MarksReport(MarkCounts):
+    """Marks, the share of right ones, and the marks that contradict the labels."""
+
+    precision: float | None
+    contradict_labels: int
+    contradictions: list[Mark]
+
+
+class Evaluation(_Answer):
+    """Measurement of the labelled gallery through the served index and model.
+
+    not_measured, not_calibrated: reasons why there are no steps or no calibration. reliability: promised and observed
+    shares in tenths of p_same, on classes that the curve was not fitted to. marks_left_out: number of marks that the
+    calibration could not use because another model measured them. changed_since: whether the gallery has changed.
+    """
+
+    date: str
+    items: int
+    change: int
+    index_recall_at_10: float | None
+    served_model: ServedModel | None = None
+    steps: list[EvaluationStep]
+    not_measured: str | None = None
+    calibration: CalibrationInfo | None
+    not_calibrated: str | None
+    marks_left_out: int = 0
+    reliability: list[Bin] = []
+    marks: MarksReport | None = None
+    changed_since: bool = False
+
+
+class MapPoint(_Answer):
+    """Item on the map, x and y from -1 to 1."""
+
+    id: int
+    x: float
+    y: float
+    label: str | None
+
+
+class GalleryMap(_Answer):
+    """Two-dimensional map of the gallery. explained: shares of the variance that the first two components hold."""
+
+    total: int
+    explained: list[float]
+    points: list[MapPoint]
+
+
+class CollectionInfo(_Answer):
+    """Gallery of the service. name: null if it is the only one, at the root; path: of its page."""
+
+    name: str | None
+    path: str
+    items: int
+    model: str
+    dim: int
+
+
+class CollectionList(_Answer):
+    """Collections that the key may read."""
+
+    collections: list[CollectionInfo]
+
+
+class Ready(_Answer):
+    """Result of the check with a golden image."""
+
+    ready: bool
