@@ -1,17 +1,26 @@
-"""Pydantic models of all requests and answers: they validate, they give the OpenAPI document, and the client reads
-answers into them.
+"""Pydantic models of all requests and answers: validation, the OpenAPI document and the types of the client.
 
-Requests refuse unknown fields. Answers ignore them, so that a client understands a newer service; a field with a default
-is one that an older service does not send.
+Requests refuse unknown fields. Answers ignore them, so that a client understands a newer service; older services do not
+send the fields that have a default.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictFloat,
+    StrictInt,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic.dataclasses import dataclass
 
 from serving.gallery.hits import Hit as GalleryHit
@@ -85,7 +94,7 @@ def _metadata(value: dict[str, Any]) -> dict[str, Any]:
         json_of(value).encode()
     except ValueError:
         raise ValueError(
-            f"expected a JSON object of valid Unicode without NaN, infinity, whole numbers beyond 64 bits and more than "
+            "expected a JSON object of valid Unicode without NaN, infinity, whole numbers beyond 64 bits and more than "
             f"{DEEPEST} levels"
         ) from None
     if len(json.dumps(value)) > MAX_METADATA:
@@ -114,7 +123,9 @@ def _printable(value: str | None) -> str | None:
 
 ItemId = Annotated[int, BeforeValidator(_item_id), WithJsonSchema({"type": "integer", "minimum": 0})]
 Whole = Annotated[int, BeforeValidator(_whole_number)]
-Real = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
+PageSize = Annotated[int, Field(ge=1, le=MAX_LIMIT), BeforeValidator(_whole_number)]
+Similarity = Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False), BeforeValidator(_number)]
+Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(_number)]
 Texts = Annotated[list[str], BeforeValidator(_texts)]
 Text = Annotated[str | None, Field(max_length=MAX_TEXT), AfterValidator(_printable)]
 JsonObject = Annotated[
@@ -143,14 +154,13 @@ class _Request(BaseModel):
 class FilterParameters(_Request):
     """Filter of items by label and metadata."""
 
-    label: Texts = Field(
-        (), description="Only items of this label; repeat it for any of several", validate_default=True
-    )
+    label: Texts = Field(default_factory=list, description="Only items of this label; repeat it for any of several")
     where: JsonObject = Field(
         default_factory=dict,
-        description='Only items with this metadata: {"colour": ["red", "blue"], "year": {"gte": 1900, "lt": 1950}}. Each '
-        "key has a value, a list of possible values, or a range (gt, gte, lt, lte) of numbers or of texts. If the "
-        "metadata hold a list, one of its members must match; a missing key is null.",
+        description="Only items with this metadata. Each key has a value, a list of possible values, or a range (gt, "
+        "gte, lt, lte) of numbers or of texts. If the metadata hold a list, one of its members must match; a missing "
+        "key is null.",
+        examples=[{"colour": ["red", "blue"], "year": {"gte": 1900, "lt": 1950}}],
     )
 
 
@@ -159,20 +169,19 @@ class SearchParameters(FilterParameters):
 
     id: ItemId | None = Field(None, description="Search by this item instead of an image")
     text: Texts = Field(
-        (), description="Search by this text instead of an image; repeat it for several", validate_default=True
+        default_factory=list, description="Search by this text instead of an image; repeat it for several"
     )
     k: Whole = Field(DEFAULT_K, ge=1, description="Number of results")
     offset: Whole = Field(0, ge=0, le=MAX_OFFSET, description="Number of nearest items to skip")
-    min_similarity: Real | None = Field(None, ge=-1, le=1, description="Only results of at least this similarity")
-    min_p: Real | None = Field(
-        None, ge=0, le=1, description="Only results of at least this p_same; needs a calibrated gallery"
+    min_similarity: Similarity | None = Field(None, description="Only results of at least this similarity")
+    min_p: Probability | None = Field(
+        None, description="Only results of at least this p_same; needs a calibrated gallery"
     )
     crop: Box | None = Field(
         None, description="Part of the image to search by: left,top,right,bottom as fractions of its sides"
     )
     rerank: Rerank = Field(
-        "none",
-        description="Search again with the first results (expansion), or order by shared neighbours (reciprocal)",
+        "none", description="Search again with the first results (expansion), or order by shared neighbours"
     )
 
 
@@ -201,8 +210,8 @@ class ItemParameters(FilterParameters):
     """Parameters of GET /items."""
 
     offset: Whole = Field(0, ge=0, description="Number of items to skip")
-    limit: Whole = Field(50, ge=1, le=MAX_LIMIT, description="Number of items")
-    sample: Whole | None = Field(None, ge=1, le=MAX_LIMIT, description="Number of random items, instead of a page")
+    limit: PageSize = Field(50, description="Number of items")
+    sample: PageSize | None = Field(None, description="Number of random items, instead of a page")
 
 
 class CountParameters(_Request):
@@ -215,7 +224,7 @@ class MarkParameters(_Request):
     """Parameters of GET /feedback."""
 
     offset: Whole = Field(0, ge=0, description="Number of marks to skip")
-    limit: Whole = Field(50, ge=1, le=MAX_LIMIT, description="Number of marks")
+    limit: PageSize = Field(50, description="Number of marks")
     query: str | None = Field(None, description="Only of this query: the id of an item or the SHA-256 of an image")
     item: ItemId | None = Field(None, description="Only of this result")
     verdict: Verdict | None = Field(None, description="Only of this verdict")
@@ -227,6 +236,12 @@ class ItemChange(_Request):
     label: Text = None
     metadata: Annotated[dict[str, Any], AfterValidator(_metadata)] = Field(default_factory=dict)
 
+    @model_validator(mode="after")
+    def _check_fields(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError('expected "label" (a text or null), "metadata" (an object), or both')
+        return self
+
 
 class SentQuery(_Request):
     """Image that was searched by without being an item, as POST /embed describes it.
@@ -235,7 +250,7 @@ class SentQuery(_Request):
     """
 
     content_sha256: str = Field(pattern=SHA256)
-    embedding: str | list[float]
+    embedding: str | list[StrictFloat]
     fingerprint: str | None = None
     source: Text = None
 
@@ -505,31 +520,12 @@ class CalibrationInfo(Calibration):
     error_not_measured: str | None = None
 
 
-class ServiceLimits(_Answer):
-    """Limits of the whole service."""
-
-    concurrency: int
-    queue_seconds: float
-    rate: float
-    burst: int
-
-
-class WorkerLimits(_Answer):
-    """Share of one worker in the limits."""
-
-    concurrency: int
-    rate: float
-    burst: int
-    cores: int
-    threads: int
-
-
 class ServiceInfo(_Answer):
-    """Workers of the service and their limits."""
+    """Workers of the service, the limits of the whole service, and the share of one worker."""
 
     workers: int
-    limits: ServiceLimits
-    each_worker: WorkerLimits
+    limits: dict[str, int | float]
+    each_worker: dict[str, int | float]
 
 
 class Stats(_Answer):
