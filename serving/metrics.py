@@ -1,122 +1,335 @@
-"""What the service tells Prometheus at /metrics.
+"""Observability of the service: Prometheus metrics, request log, request ids and OpenTelemetry traces.
 
-The series have few labels and those few values: no path and no name that a client could make up becomes one. With
-several workers each counts into a file of the folder in PROMETHEUS_MULTIPROC_DIR, which prometheus_client adds up.
+Label values are bounded: a client cannot create a series. With several workers, each process counts in files of the
+folder PROMETHEUS_MULTIPROC_DIR, and any of them reports the sums. Traces are FastAPI's own (`TELEMETRY`), with the
+stages of a request as inner spans.
 """
 
 from __future__ import annotations
 
+import json
+import logging
+import math
 import os
+import platform
+import re
+import secrets
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
+from fastapi.telemetry import TelemetryConfig
+from opentelemetry import trace
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Metric,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.multiprocess import MultiProcessCollector
+from starlette.datastructures import Headers
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-SCOPE = "collection"
-"""Under which a request's ASGI scope holds the collection that it is about, and the label with that one's name: ""
-where it has none, which to Prometheus is no label.
-"""
-CURRENT: ContextVar[str] = ContextVar(SCOPE, default="")
-"""That name, for what is counted where no request is at hand; threads that work for a request have it too."""
-STAGES = ("read", "queue", "decode", "embed", "find", "write")
-"""queue: from asking for a core to having one."""
-_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+import zoo
 
+logger = logging.getLogger(__name__)
+request_logger = logging.getLogger("serving.requests")
+
+REQUEST: ContextVar[Scope | None] = ContextVar("request", default=None)
+"""The ASGI scope of the current request; threads that work for a request inherit it."""
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+"""The ids that a client may choose with X-Request-ID."""
+FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+"""Upper bounds of the histograms' buckets."""
+TELEMETRY: TelemetryConfig = {
+    "auto_configure": True,
+    "metrics": False,
+    "logs": False,
+    "operation_spans": False,
+    "exclude": lambda scope: scope.get("path") in ("/livez", "/readyz", "/metrics"),
+}
+"""For FastAPI: it traces requests if OTEL_EXPORTER_OTLP_ENDPOINT is set, apart from those of probes and Prometheus."""
+
+disable_created_metrics()  # a second series for each counter and histogram, which nobody reads
 REGISTRY = CollectorRegistry()
-REQUESTS = Counter(
-    "zoo_requests", "Requests by collection, route and status", (SCOPE, "route", "status"), registry=REGISTRY
+_live = partial(Gauge, registry=REGISTRY, multiprocess_mode="livesum")
+_latest = partial(Gauge, registry=REGISTRY, multiprocess_mode="mostrecent")
+_histogram = partial(Histogram, registry=REGISTRY, buckets=SECONDS)
+_counter = partial(Counter, registry=REGISTRY)
+
+REQUESTS = _counter(
+    "zoo_requests_total", "HTTP requests that were answered.", ("collection", "method", "route", "status")
 )
-LATENCY = Histogram(
-    "zoo_request_seconds", "From the first byte to the last", (SCOPE, "route"), buckets=_SECONDS, registry=REGISTRY
+DURATION = _histogram(
+    "zoo_request_duration_seconds",
+    "Time from the start of a request to the end of its answer.",
+    ("collection", "method", "route", "status_class"),
 )
-STAGE = Histogram("zoo_stage_seconds", "Time within a request", (SCOPE, "stage"), buckets=_SECONDS, registry=REGISTRY)
-REFUSED = Counter("zoo_refused", "Requests refused by collection and code", (SCOPE, "code"), registry=REGISTRY)
-UNDER_WAY = Gauge("zoo_requests_under_way", "Requests inside now", registry=REGISTRY, multiprocess_mode="livesum")
-WAITING = Gauge("zoo_queue_waiting", "Images that wait for a core", registry=REGISTRY, multiprocess_mode="livesum")
-ITEMS = Gauge("zoo_gallery_items", "Items of the gallery", (SCOPE,), registry=REGISTRY, multiprocess_mode="mostrecent")
-RECALL = Gauge(
-    "zoo_index_recall", "Recall of the index against exact search, as last measured; NaN if never", (SCOPE,),
-    registry=REGISTRY, multiprocess_mode="mostrecent",
-)  # fmt: skip
+STAGE = _histogram(
+    "zoo_stage_duration_seconds",
+    "Time in one stage of a request: read (its body), queue (for a core), decode, embed, find, write.",
+    ("collection", "stage"),
+)
+REFUSED = _counter("zoo_refusals_total", "Requests that were refused, by error code.", ("collection", "code"))
+IN_PROGRESS = _live("zoo_requests_in_progress", "HTTP requests in progress.")
+WAITING = _live("zoo_cpu_queue_length", "Images and texts that wait for a core.")
+WORKERS = _live("zoo_workers", "Processes that answer requests.")
+READY = _latest("zoo_gallery_ready", "Whether the gallery can be searched (1) or not (0).", ("collection",))
+ITEMS = _latest("zoo_gallery_items", "Items of the gallery.", ("collection",))
+RECALL = _latest(
+    "zoo_gallery_index_recall_ratio",
+    "Recall of the index against exact search at its last measurement; NaN before the first one.",
+    ("collection",),
+)
+BUILD = _latest(
+    "zoo_build_info",
+    "Versions of the service and of its libraries; the value is 1.",
+    ("version", "python", "fastapi", "onnxruntime", "faiss"),
+)
+ProcessCollector(registry=REGISTRY)
+
+
+def collection_name() -> str:
+    """Return the name of the current request's collection; "" if it has none, or outside requests."""
+    scope = REQUEST.get()
+    return _collection(scope) if scope else ""
+
+
+def request_id() -> str | None:
+    """Return the id of the current request; None outside requests."""
+    scope = REQUEST.get()
+    return scope["state"]["request_id"] if scope else None
+
+
+def _span(name: str) -> AbstractContextManager[Any]:
+    """Return a context manager: a span inside the current one, if that is recorded."""
+    if not trace.get_current_span().is_recording():
+        return nullcontext()
+    return trace.get_tracer("serving").start_as_current_span(name)
+
+
+def _trace_id() -> str | None:
+    """Return the id of the current trace; None without one."""
+    context = trace.get_current_span().get_span_context()
+    return trace.format_trace_id(context.trace_id) if context.is_valid else None
 
 
 @contextmanager
 def stage(name: str) -> Iterator[None]:
-    """Count the time of the block as that stage's."""
-    started = time.perf_counter()
+    """Measure the block as a stage of the current request: in `zoo_stage_duration_seconds` and as a span."""
+    start = time.perf_counter()
     try:
-        yield
+        with _span(name):
+            yield
     finally:
-        STAGE.labels(CURRENT.get(), name).observe(time.perf_counter() - started)
+        STAGE.labels(collection_name(), name).observe(time.perf_counter() - start)
 
 
-class Measured:
-    """ASGI middleware: counts every request under the route that answered it."""
+def count_refusal(code: str) -> None:
+    """Count a refusal of the current request.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    Args:
+        code: The error code of the answer. It must come from the code of the service, not from a request.
+    """
+    REFUSED.labels(collection_name(), code).inc()
+
+
+def set_gallery(collection: str, ready: bool, items: int | None = None, recall: float | None = None) -> None:
+    """Set the gauges of one gallery.
+
+    Args:
+        collection: The collection's name, "" for a gallery without one.
+        ready: Whether it can be searched.
+        items: The number of its items; None leaves the last number.
+        recall: The last measured recall of its index; None if it was never measured.
+    """
+    READY.labels(collection).set(ready)
+    if items is not None:
+        ITEMS.labels(collection).set(items)
+    RECALL.labels(collection).set(math.nan if recall is None else recall)
+
+
+class Observability:
+    """ASGI middleware that gives every request an id, counts it and logs it, and answers failures."""
+
+    def __init__(
+        self, app: ASGIApp, log: bool, headers: Mapping[str, str], failure: Callable[[Exception], ASGIApp]
+    ) -> None:
+        """Initialise the middleware.
+
+        Args:
+            app: The application inside.
+            log: Whether each request writes one line of JSON to stderr.
+            headers: Headers that every answer gets.
+            failure: Function that returns the answer to an exception that the application did not handle.
+        """
+        self.app, self.log, self.failure = app, log, failure
+        self.headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        if log:
+            handler = logging.StreamHandler()
+            handler.setFormatter(JsonFormatter())
+            request_logger.handlers, request_logger.propagate = [handler], False
+            request_logger.setLevel(logging.INFO)
+        WORKERS.set(1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started, status = time.perf_counter(), 500
+        given = Headers(scope=scope).get("x-request-id", "")
+        identity = given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+        scope.setdefault("state", {})["request_id"] = identity
+        token, answer = REQUEST.set(scope), Answer(send, [*self.headers, (b"x-request-id", identity.encode())])
+        start = time.perf_counter()
+        with IN_PROGRESS.track_inprogress():
+            try:
+                await self.app(scope, receive, answer.send)
+            except Exception as error:
+                logger.exception("request %s failed: %s %s", identity, scope["method"], route_of(scope))
+                trace.get_current_span().record_exception(error)
+                if not answer.started:
+                    await self.failure(error)(scope, receive, answer.send)
+            finally:
+                self._record(scope, answer, time.perf_counter() - start)
+                REQUEST.reset(token)
 
-        async def noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
+    def _record(self, scope: Scope, answer: Answer, seconds: float) -> None:
+        name, route, status = _collection(scope), route_of(scope), answer.status
+        method = method_of(scope)
+        REQUESTS.labels(name, method, route, str(status)).inc()
+        DURATION.labels(name, method, route, f"{status // 100}xx").observe(seconds)
+        if (span := trace.get_current_span()).is_recording():
+            # Texts and filters of a search are private.
+            private = {"url.query": "REDACTED"} if scope.get("query_string") else {}
+            span.set_attributes({"zoo.collection": name, "zoo.request_id": scope["state"]["request_id"], **private})
+        if self.log:
+            line = {"method": scope["method"], "collection": name, "route": route, "status": status}
+            line |= {"bytes": answer.bytes, "ms": round(1000 * seconds, 1)}
+            request_logger.info({key: value for key, value in line.items() if value != ""})
 
-        UNDER_WAY.inc()
-        try:
-            await self.app(scope, receive, noted)
-        finally:
-            UNDER_WAY.dec()
-            name, route = collection_in(scope), route_of(scope)
-            REQUESTS.labels(name, route, str(status)).inc()
-            LATENCY.labels(name, route).observe(time.perf_counter() - started)
+
+@dataclass
+class Answer:
+    """The answer to one request on its way out: it gets headers, and its status and bytes are noted."""
+
+    forward: Send
+    headers: list[tuple[bytes, bytes]]
+    status: int = 500
+    bytes: int = 0
+    started: bool = False
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the answer."""
+        if message["type"] == "http.response.start":
+            self.status, self.started = message["status"], True
+            message = {**message, "headers": [*message.get("headers", ()), *self.headers]}
+        elif message["type"] == "http.response.body":
+            self.bytes += len(message.get("body", b""))
+        await self.forward(message)
+
+
+def method_of(scope: Scope) -> str:
+    """Return the method of a request; "other" for one that HTTP does not define."""
+    return scope["method"] if scope["method"] in METHODS else "other"
 
 
 def route_of(scope: Scope) -> str:
-    """The pattern that the path met, as "/items/{id}"; "other" where it met none, or was refused before."""
-    endpoint, routes = scope.get("endpoint"), getattr(scope.get("app"), "routes", ())
-    met = (route for route in routes if endpoint and getattr(route, "endpoint", None) is endpoint)
-    return str(getattr(next(met, None), "path", "other"))
+    """Return the template of the route that the path matched; "other" if it matched none or was refused earlier."""
+    if isinstance(scope.get("endpoint"), StaticFiles):
+        return "/page"
+    return str(getattr(scope.get("route"), "path", "other"))
 
 
-def collection_in(scope: Scope) -> str:
-    """The name of the collection that a request is about; "" where there is none."""
-    found = scope.get(SCOPE)
-    return found.name if found else ""
+def _collection(scope: Scope) -> str:
+    return str(getattr(scope["state"].get("collection"), "name", ""))
 
 
-class _OfWorkers(MultiProcessCollector):
-    """Passes over empty files: of a worker that has just begun, or was killed as it did, which are no error."""
+class JsonFormatter(logging.Formatter):
+    """One line of JSON per log record, with the id of the request that it belongs to."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line. A message that is a dictionary gives the fields of the line."""
+        line: dict[str, Any] = {"time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")}
+        if identity := request_id():
+            line["id"] = identity
+        if trace_id := _trace_id():
+            line["trace_id"] = trace_id
+        if isinstance(record.msg, dict):
+            return json.dumps({**line, **record.msg})
+        line |= {"level": record.levelname, "logger": record.name, "message": record.getMessage()}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def configure_logging(as_json: bool) -> None:
+    """Write the log of the process to stderr: warnings of all libraries, and what the service itself reports."""
+    handler = logging.StreamHandler()
+    plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonFormatter() if as_json else plain)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.getLogger("serving").setLevel(logging.INFO)
+
+
+class Workers(MultiProcessCollector):
+    """The sums over all workers; live gauges of workers that ended are removed."""
 
     def collect(self) -> Iterable[Metric]:
-        begun = [str(path) for path in Path(self._path).glob("*.db") if _size(path)]
-        merged: Iterable[Metric] = self.merge(begun, accumulate=True)
-        return merged
+        """Return the metrics."""
+        files = [path for path in Path(self._path).glob("*.db") if not _is_stale(path)]
+        return self.merge(list(map(str, files)), accumulate=True)
 
 
-def _size(path: Path) -> int:
+def _is_stale(path: Path) -> bool:
+    """Return whether to ignore a file: it is empty (its worker just started), or a live gauge of a dead process."""
+    if path.name.startswith("gauge_live") and not _is_alive(int(path.stem.rpartition("_")[2])):
+        path.unlink(missing_ok=True)
     try:
-        return path.stat().st_size
-    except FileNotFoundError:  # those of what is under way go with their worker
-        return 0
+        return path.stat().st_size == 0
+    except FileNotFoundError:
+        return True
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def exposition() -> tuple[bytes, str]:
-    """The text of /metrics and its content type."""
+    """Return the text of /metrics and its content type."""
+    engines = _version("onnxruntime", "onnxruntime-gpu"), _version("faiss-cpu", "faiss-gpu-cu12")
+    BUILD.labels(zoo.__version__, platform.python_version(), _version("fastapi"), *engines).set(1)
     registry = REGISTRY
     if os.environ.get(FOLDER):
         registry = CollectorRegistry()
-        _OfWorkers(registry)
+        Workers(registry)
     return generate_latest(registry), "text/plain; version=0.0.4; charset=utf-8"
+
+
+def _version(*distributions: str) -> str:
+    """Return the version of the first distribution that is installed; "" without any."""
+    for name in distributions:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return ""
