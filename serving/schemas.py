@@ -31,7 +31,6 @@ from serving.gallery.rows import DEEPEST, json_of
 from zoo.errors import ItemNotFoundError
 from zoo.evaluation.calibration import Bin, Calibration
 
-COLLECTION_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 DEFAULT_K = 10
 MAX_OFFSET = 10_000
 MAX_QUERY_TEXT = 10_000
@@ -46,11 +45,6 @@ MAX_LIMIT = 200
 MAX_COUNTS = 10_000
 """Largest number of rows of GET /labels and GET /metadata."""
 SHA256 = r"^[0-9a-f]{64}$"
-
-
-def is_collection_name(text: str) -> bool:
-    """Return whether `text` can be the name of a collection."""
-    return COLLECTION_NAME.fullmatch(text) is not None
 
 
 # Types of parameters
@@ -73,10 +67,6 @@ def _number(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError("expected a number")
     return value
-
-
-def _texts(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
 
 
 def _json_object(value: Any) -> Any:
@@ -126,12 +116,11 @@ Whole = Annotated[int, BeforeValidator(_whole_number)]
 PageSize = Annotated[int, Field(ge=1, le=MAX_LIMIT), BeforeValidator(_whole_number)]
 Similarity = Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False), BeforeValidator(_number)]
 Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(_number)]
-Texts = Annotated[list[str], BeforeValidator(_texts)]
 Text = Annotated[str | None, Field(max_length=MAX_TEXT), AfterValidator(_printable)]
 JsonObject = Annotated[
     dict[str, Any],
     BeforeValidator(_json_object),
-    WithJsonSchema({"type": ["object", "string"], "contentMediaType": "application/json"}),
+    WithJsonSchema({"type": "string", "contentMediaType": "application/json"}),
 ]
 Metadata = Annotated[JsonObject, AfterValidator(_metadata)]
 Box = Annotated[
@@ -154,13 +143,13 @@ class _Request(BaseModel):
 class FilterParameters(_Request):
     """Filter of items by label and metadata."""
 
-    label: Texts = Field(default_factory=list, description="Only items of this label; repeat it for any of several")
+    label: list[str] = Field(default_factory=list, description="Only items of this label; repeat it for any of several")
     where: JsonObject = Field(
         default_factory=dict,
         description="Only items with this metadata. Each key has a value, a list of possible values, or a range (gt, "
         "gte, lt, lte) of numbers or of texts. If the metadata hold a list, one of its members must match; a missing "
         "key is null.",
-        examples=[{"colour": ["red", "blue"], "year": {"gte": 1900, "lt": 1950}}],
+        examples=['{"colour": ["red", "blue"], "year": {"gte": 1900, "lt": 1950}}'],
     )
 
 
@@ -168,7 +157,7 @@ class SearchParameters(FilterParameters):
     """Parameters of POST /search."""
 
     id: ItemId | None = Field(None, description="Search by this item instead of an image")
-    text: Texts = Field(
+    text: list[str] = Field(
         default_factory=list, description="Search by this text instead of an image; repeat it for several"
     )
     k: Whole = Field(DEFAULT_K, ge=1, description="Number of results")
