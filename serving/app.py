@@ -1,159 +1,141 @@
-"""The REST paths and the web page, as a Starlette application over the service's collections."""
+"""The FastAPI application: routers, middleware, and what happens when it starts and stops."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+import asyncio
+import gc
+import signal
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import FrameType
 
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
-from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+import uvicorn
+from anyio import to_thread
+from fastapi import FastAPI, Request
+from fastapi.responses import FileResponse, RedirectResponse, Response
+from fastapi.staticfiles import StaticFiles
+from starlette.datastructures import State
+from starlette.middleware import Middleware
 
-from serving import evaluating, feedback, labels, reading, searching, whole, writing
-from serving.collection import FOLDER
-from serving.collections import Chosen, Collections
-from serving.configuration import Configuration
-from serving.cores import Cores
-from serving.hosts import KeptPrivate, KnownHosts
-from serving.journal import Journal, to_stderr
-from serving.keys import KeyGuard, Keys, client_of
-from serving.limits import AnswerDeadline, BodyDeadline, BrokenOff, ConcurrencyLimit, RateLimit
-from serving.metrics import SCOPE, Measured
-from serving.openapi import document
-from serving.paths import looks_at_every_item, needs_a_core, takes_minutes
-from serving.refusals import HANDLERS
-from serving.uploads import BodyLimit
+from serving import errors
+from serving.auth import ANY_HOST, Authentication, TrustedHosts
+from serving.dependencies import Collections
+from serving.limits import CpuQueue, Deadlines, Limits
+from serving.metrics import Observability
+from serving.routes import evaluate, feedback, items, search, status
+from serving.settings import Settings
+from zoo import __version__
 
 PAGE = Path(__file__).parent / "page"
-FORM_BYTES = 64 * 2**10
-"""What a multipart form may add to its images: boundaries and small fields."""
-
-_HEADERS = {
+LAST_REQUESTS = 0.2
+"""Seconds that open connections have for a last request after a stop signal, even without a shutdown delay."""
+SECURITY_HEADERS = {
     "content-security-policy": "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
 }
-_RAW_HEADERS = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
 
 
-def create_app(
-    collections: Collections, configuration: Configuration | None = None, hosts: Sequence[str] = ()
-) -> ASGIApp:
-    """The application. `hosts`: names that it answers to besides loopback's.
+def create_app(settings: Settings | None = None, collections: Collections | None = None) -> FastAPI:
+    """Return the application. Galleries are opened when it starts, or at their first request.
 
-    Collections are opened at their first request, so that it can be made before them.
+    Args:
+        settings: The settings of the service (default: those of the environment).
+        collections: The collections to serve (default: those of the settings).
+
+    Raises:
+        UsageError: If a setting is wrong.
     """
-    configuration = configuration or Configuration()
-    share = configuration.share()
-    # Decoding and embedding keep a core busy: more of them at once than cores only makes all of them late.
-    cores = Cores(share.cores)
-
-    def routed(routes: Sequence[BaseRoute]) -> Starlette:
-        app = Starlette(routes=routes, exception_handlers=HANDLERS)
-        app.state.collections, app.state.configuration, app.state.cores = collections, configuration, cores
-        return app
-
-    at_root, named = routed(SERVICE + (ROUTES if collections.root else FRONT)), routed(ROUTES)
-    in_time = BodyDeadline(_Either(at_root, named), configuration.body_seconds)
-    inside = BodyLimit(in_time, configuration.max_body + FORM_BYTES)
-    answered = AnswerDeadline(inside, configuration.answer_seconds, takes_minutes)
-
-    def is_behind(scope: Scope) -> bool:
-        return needs_a_core(scope) and cores.is_behind(configuration.queue_seconds)
-
-    limited = ConcurrencyLimit(answered, share.concurrency, looks_at_every_item, is_behind)
-    guarded: ASGIApp = Chosen(KeyGuard(limited, _keys_of), collections)
-    if share.rate:  # before any key is looked at, so that guessing keys has its limit too
-        client = partial(client_of, is_known=collections.knows)
-        guarded = RateLimit(guarded, share.rate, share.burst, client, of_all=configuration.rate)
-    known: ASGIApp = KnownHosts(guarded, hosts)
-    if not collections.are_guarded:
-        known = KeptPrivate(known)
-    return SecurityHeaders(Journal(Measured(BrokenOff(known)), to_stderr if configuration.log_requests else None))
-
-
-class SecurityHeaders:
-    """ASGI middleware: nothing from elsewhere runs on the page, and no response is taken for another type."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message["headers"], *_RAW_HEADERS]}
-            await send(message)
-
-        await self.app(scope, receive, with_headers)
+    settings = settings or Settings.load()
+    collections = collections or Collections.load(settings)
+    cpu_queue, has_keys = CpuQueue(settings.share().cores), collections.are_guarded
+    hosts = settings.hosts or (ANY_HOST if has_keys else "")
+    app = FastAPI(
+        title="dml-zoo",
+        summary="Image search over galleries that were embedded by metric learning models.",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        middleware=[
+            Middleware(Observability, log=bool(settings.log_requests), headers=SECURITY_HEADERS),
+            Middleware(TrustedHosts, hosts=hosts, has_keys=has_keys),
+            Middleware(Limits, settings=settings, cpu_queue=cpu_queue, is_known=collections.knows),
+            Middleware(Authentication, collections=collections),
+            Middleware(
+                Deadlines,
+                body_seconds=settings.body_seconds,
+                answer_seconds=settings.answer_seconds,
+                is_draining=lambda: app.state.draining,
+            ),
+        ],
+    )
+    app.state.settings, app.state.collections, app.state.cpu_queue = settings, collections, cpu_queue
+    app.state.share, app.state.draining = settings.share(), False
+    errors.install(app)
+    for module in (search, items, feedback, evaluate, status):
+        app.include_router(module.router)
+    app.add_api_route("/", page, include_in_schema=False)
+    app.add_api_route("/docs", docs, include_in_schema=False)
+    app.mount("/page", StaticFiles(directory=PAGE))
+    return app
 
 
-class _Either:
-    """One application at the service's root, another for the collections that have names."""
-
-    def __init__(self, at_root: ASGIApp, named: ASGIApp) -> None:
-        self.at_root, self.named = at_root, named
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        collection = scope.get(SCOPE)
-        await (self.named if collection and collection.name else self.at_root)(scope, receive, send)
-
-
-def _keys_of(scope: Scope) -> Keys | None:
-    collection = scope[SCOPE]
-    return collection.keys if collection else None
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Open the galleries, and close them when the server has stopped."""
+    await to_thread.run_sync(app.state.collections.open)
+    freeze_objects()
+    _delay_stop(app.state, max(app.state.settings.shutdown_delay, LAST_REQUESTS))
+    yield
+    await to_thread.run_sync(app.state.collections.close)
 
 
-async def _openapi(request: Request) -> Response:
-    collection, max_k = request.scope[SCOPE], request.app.state.configuration.max_k
-    return JSONResponse(document(max_k, collection.path if collection else None))
+def freeze_objects() -> None:
+    """Exempt all present objects from garbage collection, whose long pauses would show in the slowest answers."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
-def _file(name: str) -> Callable[[Request], Awaitable[Response]]:
-    async def respond(request: Request) -> Response:
-        return FileResponse(PAGE / name, headers={"Cache-Control": "no-cache"})
+def _delay_stop(state: State, seconds: float) -> None:
+    """Let a stop signal reach uvicorn some seconds later; meanwhile /readyz answers 503 and connections are closed.
 
-    return respond
+    A second Ctrl-C reaches it at once. A second SIGTERM changes nothing: service managers send it to all processes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    loop = asyncio.get_running_loop()
+
+    def begin(number: int, frame: FrameType | None) -> None:
+        if not state.draining:
+            state.draining = True
+            loop.call_soon_threadsafe(loop.call_later, seconds, handlers[number], number, None)
+        elif number == signal.SIGINT:
+            handlers[number](number, frame)
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    if all(isinstance(getattr(handler, "__self__", None), uvicorn.Server) for handler in handlers.values()):
+        for number in handlers:
+            signal.signal(number, begin)
 
 
-ROUTES: list[BaseRoute] = [
-    Route("/", _file("index.html")),
-    Route("/docs", _file("docs.html")),
-    Route("/openapi.json", _openapi),
-    Route("/livez", reading.alive),
-    Route("/readyz", reading.ready),
-    Route("/model", reading.model),
-    Route("/stats", reading.stats),
-    Route("/labels", labels.show),
-    Route("/metadata", labels.metadata),
-    Route("/map", reading.plane),
-    Route("/search", searching.search, methods=["POST"]),
-    Route("/embed", searching.embed, methods=["POST"]),
-    Route("/evaluate", evaluating.last),
-    Route("/evaluate", evaluating.measure, methods=["POST"]),
-    Route("/feedback", feedback.show),
-    Route("/feedback", feedback.mark, methods=["POST"]),
-    Route("/feedback/{id}", feedback.undo, methods=["DELETE"]),
-    Route("/items", reading.items),
-    Route("/items", writing.add, methods=["POST"]),
-    Route("/items/{id}", reading.item),
-    Route("/items/{id}", writing.describe, methods=["PATCH"]),
-    Route("/items/{id}", writing.remove, methods=["DELETE"]),
-    Route("/items/{id}/thumbnail", reading.thumbnail),
-    Mount("/page", StaticFiles(directory=PAGE)),
-]
-"""Of a collection: at the service's root, or under /collections/NAME."""
-SERVICE: list[BaseRoute] = [Route(FOLDER, whole.collections), Route("/metrics", whole.metrics)]
-FRONT: list[BaseRoute] = [
-    Route("/", whole.front),
-    Route("/docs", _file("docs.html")),
-    Route("/openapi.json", _openapi),
-    Mount("/page", StaticFiles(directory=PAGE)),
-    Route("/{path:path}", whole.elsewhere, methods=["GET", "POST", "PUT", "PATCH", "DELETE"]),
-]
-"""At the root of a service whose collections have names."""
+async def page(request: Request) -> Response:
+    """Send the page of a collection, or lead from the service's root to the first collection."""
+    collections: Collections = request.app.state.collections
+    if collections.root is None and not request.scope["root_path"]:
+        return RedirectResponse(f"{collections.all[0].path.lstrip('/')}/")
+    return _file("index.html")
+
+
+async def docs() -> Response:
+    """Send the page that shows every path and its answers, read from /openapi.json."""
+    return _file("docs.html")
+
+
+def _file(name: str) -> FileResponse:
+    return FileResponse(PAGE / name, headers={"Cache-Control": "no-cache"})

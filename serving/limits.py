@@ -1,8 +1,7 @@
-"""How much is taken on at once: requests under way, requests a second of one client, how long a body and an answer may
-take.
+"""Limits of the service: requests of one client, requests in progress, sizes, durations, and the use of the cores.
 
-Work that would wait longer than its client does is refused at the door (429): the service then stays as quick for those
-inside as it is at its peak, and is back as soon as the rush is over.
+Work that would wait longer than its client does is refused at once (429). So the service answers the accepted requests
+as fast as at its peak, and has recovered as soon as a rush is over.
 """
 
 from __future__ import annotations
@@ -10,189 +9,297 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import OrderedDict
-from collections.abc import Callable
-from http import HTTPStatus
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
 
 import anyio
+from anyio import CapacityLimiter, to_thread
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.refusals import RefusedError, respond
+from serving.auth import READING_METHODS, client_of, path_in_collection
+from serving.errors import RefusedError, error_response, too_large
+from serving.metrics import WAITING, stage
+from serving.settings import Settings
 
-CLIENTS = 10_000
-"""Of how many clients the rate is remembered; the longest silent is forgotten first."""
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+FORM_BYTES = 64 * 2**10
+"""Bytes that a multipart form may add to its images: boundaries and small fields."""
+MAX_CLIENTS = 10_000
+"""Clients whose rate is remembered; the one that was silent for longest is forgotten first."""
+COSTLY_READS = frozenset({"/map", "/metadata", "/labels", "/items", "/stats"})
+"""Reading paths that take longer the more items there are."""
+CPU_PATHS = frozenset({"/search", "/embed", "/items"})
+"""Paths whose POST waits for a core."""
 
 
-class ConcurrencyLimit:
-    """ASGI middleware: more requests that have to be worked on than can be soon get 429.
+class CpuQueue:
+    """Queue of calls that compute: as many run at once as there are cores, each in a thread, in order of arrival.
 
-    That is where `most` are inside, and where `is_behind` says of a request that it would wait for too long: how many
-    can be worked on in a second is the model's and the machine's matter.
-
-    POST, PUT, PATCH and DELETE count, and of those that only read which `also` says so: the page's own files and
-    thumbnails take next to nothing.
+    A call that takes longer than `patience` seconds lets another one start, so that the calls behind it share the cores
+    with it instead of waiting for its end. At most `cores`, and at least 2, calls are added in this way.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        most: int,
-        also: Callable[[Scope], bool] = lambda scope: False,
-        is_behind: Callable[[Scope], bool] = lambda scope: False,
-    ) -> None:
-        self.app, self.most, self.also, self.is_behind, self.inside = app, most, also, is_behind, 0
+    MIN_LENGTH = 8
+    """Calls that may always wait: a few are no rush, and also wait while a model is loaded."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or (scope["method"] in ("GET", "HEAD", "OPTIONS") and not self.also(scope)):
-            await self.app(scope, receive, send)
-            return
-        if self.inside >= self.most or self.is_behind(scope):
-            what = f"{self.most} requests are under way" if self.inside >= self.most else "Too many images wait"
-            await respond(_too_many("busy", f"{what}. Try again in a second.", 1))(scope, receive, send)
-            return
-        self.inside += 1
+    def __init__(self, cores: int, patience: float = 0.25) -> None:
+        self.cores, self.patience = cores, patience
+        self._limiter, self._spare = CapacityLimiter(cores), max(2, cores)
+        self._waiting: OrderedDict[object, float] = OrderedDict()
+        self._durations: deque[float] = deque(maxlen=31)
+
+    def is_behind(self, seconds: float) -> bool:
+        """Return whether a new call would wait for more than `seconds`.
+
+        More than `MIN_LENGTH` calls must wait, and either the first of them has waited for so long, or the last will,
+        by the median duration of recent calls.
+        """
+        if len(self._waiting) <= self.MIN_LENGTH:
+            return False
+        waited = time.monotonic() - next(iter(self._waiting.values()))
+        usual = sorted(self._durations)[len(self._durations) // 2] if self._durations else 0.0
+        return max(waited, len(self._waiting) * usual / self.cores) > seconds
+
+    async def run(self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        """Wait for a core, run the call in a thread, and return its result."""
+        place = object()
+        self._waiting[place] = time.monotonic()
         try:
-            await self.app(scope, receive, send)
+            await self._acquire()
         finally:
-            self.inside -= 1
+            del self._waiting[place]
+        return await self._run(call, *args, **kwargs)
+
+    async def run_aside(
+        self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        """Run a call that does not count as waiting, such as the later images of a request that is in progress."""
+        await self._acquire()
+        return await self._run(call, *args, **kwargs)
+
+    async def _acquire(self) -> None:
+        with stage("queue"), WAITING.track_inprogress():
+            await self._limiter.acquire()
+
+    async def _run(
+        self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        start = time.monotonic()
+        try:
+            with self._patience():
+                return await to_thread.run_sync(lambda: call(*args, **kwargs))
+        finally:
+            self._limiter.release()
+            self._durations.append(time.monotonic() - start)
+
+    @contextmanager
+    def _patience(self) -> Iterator[None]:
+        """Add a place to the limiter while the block takes longer than `patience`."""
+        added = False
+
+        def add() -> None:
+            nonlocal added
+            if self._spare:
+                self._spare, added = self._spare - 1, True
+                self._limiter.total_tokens += 1
+
+        timer = asyncio.get_running_loop().call_later(self.patience, add)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            if added:
+                self._spare += 1
+                self._limiter.total_tokens -= 1
 
 
-class RateLimit:
-    """ASGI middleware: a token bucket a client. `rate`: requests a second; `burst`: as many at once after a pause.
+class TokenBuckets:
+    """Rate limit of `rate` requests per second of one client, and of `burst` at once after a pause."""
 
-    of_all: the rate that clients are told, of all the workers together; by default `rate`.
-    """
+    def __init__(self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.rate, self.burst, self.clock = rate, burst, clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        rate: float,
-        burst: int,
-        client_of: Callable[[Scope], str],
-        clock: Callable[[], float] = time.monotonic,
-        of_all: float | None = None,
-    ) -> None:
-        self.told = of_all or rate
-        self.app, self.rate, self.burst, self.client_of, self.clock = app, rate, burst, client_of, clock
-        self.buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        wait = self._wait(self.client_of(scope)) if scope["type"] == "http" else 0.0
-        if wait <= 0:
-            await self.app(scope, receive, send)
-            return
-        message = f"One client may send {self.told:g} requests a second. Try again in {wait:.1f} s."
-        await respond(_too_many("rate_limited", message, wait))(scope, receive, send)
-
-    def _wait(self, client: str) -> float:
-        """Take a token; or how many seconds until there is one."""
+    def wait(self, client: str) -> float:
+        """Take a token of the client and return 0, or return the seconds until there is one."""
         now = self.clock()
-        tokens, since = self.buckets.pop(client, (float(self.burst), now))
-        tokens = min(self.burst, tokens + (now - since) * self.rate)
+        tokens, last = self._buckets.pop(client, (float(self.burst), now))
+        tokens = min(self.burst, tokens + (now - last) * self.rate)
         taken = tokens >= 1
-        self.buckets[client] = (tokens - taken, now)
-        if len(self.buckets) > CLIENTS:
-            self.buckets.popitem(last=False)
+        self._buckets[client] = (tokens - taken, now)
+        if len(self._buckets) > MAX_CLIENTS:
+            self._buckets.popitem(last=False)
         return 0.0 if taken else (1 - tokens) / self.rate
 
 
-class BodyDeadline:
-    """ASGI middleware: a body that is not all there within `seconds` gets 408; drip-fed ones would hold their place."""
+class Limits:
+    """ASGI middleware that refuses too many requests (429) and too large bodies (413). /livez has no limits.
 
-    def __init__(self, app: ASGIApp, seconds: float) -> None:
-        self.app, self.seconds = app, seconds
+    Requests that change something or compute count as in progress; the files of the page and thumbnails take next to
+    nothing and do not.
+    """
+
+    def __init__(
+        self, app: ASGIApp, settings: Settings, cpu_queue: CpuQueue, is_known: Callable[[str], bool] = lambda key: False
+    ) -> None:
+        """Initialise the middleware.
+
+        Args:
+            app: The application inside.
+            settings: The settings of the service; this process keeps to its share of them.
+            cpu_queue: The queue that requests wait in.
+            is_known: Whether a key is one of the service's.
+        """
+        share = settings.share()
+        self.app, self.settings, self.cpu_queue, self.is_known = app, settings, cpu_queue, is_known
+        self.max_body, self.max_requests, self.in_progress = settings.max_body + FORM_BYTES, share.concurrency, 0
+        self.buckets = TokenBuckets(share.rate, share.burst) if share.rate else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = path_in_collection(scope) if scope["type"] == "http" else ""
+        if scope["type"] != "http" or path == "/livez":
+            await self.app(scope, receive, send)
+            return
+        counts = scope["method"] not in READING_METHODS or path in COSTLY_READS
+        refusal = self._rate_refusal(scope) or self._size_refusal(scope)
+        if counts and refusal is None:
+            refusal = self._load_refusal(scope["method"] == "POST" and path in CPU_PATHS)
+        if refusal:
+            await error_response(refusal)(scope, receive, send)
+            return
+        self.in_progress += counts
+        try:
+            await self.app(scope, self._counted(receive), send)
+        finally:
+            self.in_progress -= counts
+
+    def _rate_refusal(self, scope: Scope) -> RefusedError | None:
+        wait = self.buckets.wait(client_of(scope, self.is_known)) if self.buckets else 0.0
+        if not wait:
+            return None
+        message = f"One client may send {self.settings.rate:g} requests a second. Try again in {wait:.1f} s."
+        return _too_many("rate_limited", message, wait)
+
+    def _size_refusal(self, scope: Scope) -> RefusedError | None:
+        announced = Headers(scope=scope).get("content-length", "")
+        return too_large(self.max_body) if announced.isdecimal() and int(announced) > self.max_body else None
+
+    def _load_refusal(self, needs_core: bool) -> RefusedError | None:
+        if self.in_progress >= self.max_requests:
+            return _too_many("busy", f"{self.max_requests} requests are in progress. Try again in a second.", 1)
+        if needs_core and self.cpu_queue.is_behind(self.settings.queue_seconds):
+            return _too_many("busy", "Too many images wait for a core. Try again in a second.", 1)
+        return None
+
+    def _counted(self, receive: Receive) -> Receive:
+        """Return `receive` with a limit to the bytes of the body, whatever length it announced."""
+        received = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self.max_body:
+                raise too_large(self.max_body)
+            return message
+
+        return counted
+
+
+class TimedAnswer:
+    """The answer to one request: the application's, or the service's own if it was sent first."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, closes: Callable[[], bool]) -> None:
+        self.scope, self.receive, self.forward, self.closes = scope, receive, send, closes
+        self.started = False
+        self.refusal: asyncio.Task[None] | None = None
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the application's answer; drop it after a refusal."""
+        if self.refusal is not None:
+            return
+        self.started = True
+        if message["type"] == "http.response.start" and self.closes():
+            message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+        await self.forward(message)
+
+    def refuse(self, status: int, code: str, message: str) -> None:
+        """Answer with a refusal, unless an answer has begun."""
+        if not self.started and self.refusal is None:
+            response = error_response(RefusedError(status, code, message))
+            self.refusal = asyncio.ensure_future(response(self.scope, self.receive, self.forward))
+
+
+class Deadlines:
+    """ASGI middleware that ends what takes too long: 408 for a late body, 504 for a late answer, 503 at the end.
+
+    A thread that works on a request cannot be stopped: the request keeps its place until the thread has finished, and
+    its answer is dropped. A request that is cancelled at the end of the drain period, or by a second Ctrl-C, gets 503.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        body_seconds: float,
+        answer_seconds: float,
+        is_draining: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Initialise the middleware.
+
+        Args:
+            app: The application inside.
+            body_seconds: Time for the arrival of a body.
+            answer_seconds: Time until the answer begins; POST /evaluate may take longer.
+            is_draining: Whether the service is about to stop, so that each answer closes its connection.
+        """
+        self.app, self.body_seconds, self.answer_seconds = app, body_seconds, answer_seconds
+        self.is_draining = is_draining
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        ends, complete = anyio.current_time() + self.seconds, False
+        answer = TimedAnswer(scope, receive, send, self.is_draining)
+
+        def expire() -> None:
+            message = f"No answer after {self.answer_seconds:g} s. Send less at once, or try again later."
+            answer.refuse(504, "no_answer", message)
+
+        alarm = asyncio.get_running_loop().call_later(self.answer_seconds, expire)
+        if scope["method"] == "POST" and path_in_collection(scope) == "/evaluate":
+            alarm.cancel()
+        try:
+            await self.app(scope, self._in_time(receive), answer.send)
+        except asyncio.CancelledError:
+            answer.refuse(
+                503, "stopped", "The service stopped meanwhile. A change may have been made or not; ask again."
+            )
+        finally:
+            alarm.cancel()
+            if answer.refusal is not None:
+                await answer.refusal
+
+    def _in_time(self, receive: Receive) -> Receive:
+        """Return `receive` with a deadline for the whole body: slow clients would keep their place."""
+        end, complete = anyio.current_time() + self.body_seconds, False
 
         async def in_time() -> Message:
             nonlocal complete
-            if complete:  # what comes now is the news that the client has gone
+            if complete:  # what follows is the end of the connection
                 return await receive()
-            with anyio.move_on_after(max(0.0, ends - anyio.current_time())):
+            with anyio.move_on_after(max(0.0, end - anyio.current_time())):
                 message = await receive()
                 complete = not message.get("more_body", False)
                 return message
-            raise RefusedError(
-                HTTPStatus.REQUEST_TIMEOUT, "too_slow", f"The request was not all here after {self.seconds:g} s."
-            )
+            raise RefusedError(408, "too_slow", f"The request was not complete after {self.body_seconds:g} s.")
 
-        await self.app(scope, in_time, send)
-
-
-class AnswerDeadline:
-    """ASGI middleware: a request without an answer after `seconds` gets 504.
-
-    What works on it cannot be stopped and keeps its place until it is done; its answer is dropped. exempt: whether a
-    request may take as long as it takes.
-    """
-
-    def __init__(self, app: ASGIApp, seconds: float, exempt: Callable[[Scope], bool] = lambda scope: False) -> None:
-        self.app, self.seconds, self.exempt = app, seconds, exempt
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or self.exempt(scope):
-            await self.app(scope, receive, send)
-            return
-        answered, refusal = False, None
-
-        def late() -> None:
-            nonlocal refusal
-            if not answered:
-                refusal = asyncio.ensure_future(respond(_too_late(self.seconds))(scope, receive, send))
-
-        async def in_time(message: Message) -> None:
-            nonlocal answered
-            if refusal is None:
-                answered = True
-                await send(message)
-
-        alarm = asyncio.get_running_loop().call_later(self.seconds, late)
-        try:
-            await self.app(scope, receive, in_time)
-        finally:
-            alarm.cancel()
-            if refusal is not None:
-                await refusal
-
-
-class BrokenOff:
-    """ASGI middleware: a request that is broken off gets 503, where its answer has not begun.
-
-    That is one that was not done within --drain-seconds of the end of the process, or by a second Ctrl-C.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        begun = False
-
-        async def noted(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
-        try:
-            await self.app(scope, receive, noted)
-        except asyncio.CancelledError:
-            if not begun:
-                message = "The service was stopped meanwhile. A change may have been done or not; ask again."
-                refusal = RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "stopped", message)
-                await respond(refusal)(scope, receive, send)
-
-
-def _too_late(seconds: float) -> RefusedError:
-    message = f"There was no answer after {seconds:g} s. Ask for less at once, or try again later."
-    return RefusedError(HTTPStatus.GATEWAY_TIMEOUT, "no_answer", message)
+        return in_time
 
 
 def _too_many(code: str, message: str, seconds: float) -> RefusedError:
-    headers = {"Retry-After": str(max(1, math.ceil(seconds)))}
-    return RefusedError(HTTPStatus.TOO_MANY_REQUESTS, code, message, headers)
+    return RefusedError(429, code, message, {"Retry-After": str(max(1, math.ceil(seconds)))})

@@ -1,64 +1,66 @@
-"""The BentoML service: `zoo serve GALLERY`, or `ZOO_GALLERY=... bentoml serve serving.service:ImageSearch`.
+"""The application as a BentoML service: `ZOO_GALLERY=... bentoml serve serving.service:ImageSearch`.
 
-BentoML keeps /livez, /healthz, /readyz and /schema.json for itself; every other path belongs to the mounted
-application. It is mounted as a plain ASGI callable on purpose: of a mounted Starlette instance BentoML
-takes only the paths that it knows, and answers the others with its own index page, scripts and docs.
+BentoML answers /livez, /healthz, /readyz and /schema.json itself; every other path belongs to the application. It is
+mounted as a plain ASGI callable, since BentoML replaces the routes for unknown paths of a mounted FastAPI instance.
 
-Behind a proxy, or at another address than loopback, ZOO_SERVE_HOSTS names the hosts that requests may be made to.
+ZOO_SERVE_HOSTS names the hosts at which the service answers, if it is behind a proxy or not at loopback.
 """
 
 from __future__ import annotations
 
-import gc
+import json
 import os
 import warnings
 
 import bentoml
-import uvicorn.config
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
-from serving.app import create_app
-from serving.collections import Collections
-from serving.configuration import HOSTS, Configuration
-from serving.hosts import hosts_in
-from serving.paths import OneLine
-from serving.readiness import check_ready
-from serving.wire import Wire
+from serving.app import create_app, freeze_objects
+from serving.dependencies import Collections
+from serving.errors import RefusedError, error_json
+from serving.settings import Settings
 
-# uvicorn believes whoever connects from this machine what address it says to forward for, so that each local client
-# could have as many rates as it likes. Read when its server is made, after this.
+# uvicorn believes every local client that names another address in X-Forwarded-For, so that a client could have as many
+# rates as it likes. It reads this variable when its server is made.
 os.environ.setdefault("FORWARDED_ALLOW_IPS", "")
 
-# Whoever makes the server, BentoML or serving.worker, lets uvicorn choose, which would take httptools without bounds.
-uvicorn.config.HTTP_PROTOCOLS["auto"] = f"{Wire.__module__}:{Wire.__name__}"
-
-CONFIGURATION = Configuration.of(os.environ)
-COLLECTIONS = Collections.of(os.environ)
+SETTINGS = Settings.load()
+COLLECTIONS = Collections.load(SETTINGS)
+APP = create_app(SETTINGS, COLLECTIONS)
 
 
-@bentoml.asgi_app(create_app(COLLECTIONS, CONFIGURATION, hosts_in(os.environ.get(HOSTS, ""))))
+async def application(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request."""
+    await APP(scope, receive, send)
+
+
+@bentoml.asgi_app(application)
 @bentoml.service(
     name="image-search",
-    traffic={"timeout": CONFIGURATION.answer_seconds + 5},  # ours comes first, and says so in JSON
+    traffic={"timeout": SETTINGS.answer_seconds + 5},  # the application's own deadline comes first, with JSON
     logging={"access": {"enabled": False}},
-    # BentoML keeps a set of series for every path that was ever asked for, so any client could fill the memory.
+    # BentoML keeps metrics for every path that a client makes up, which would fill the memory.
     metrics={"enabled": False},
 )
 class ImageSearch:
+    """The galleries of one worker."""
+
     def __init__(self) -> None:
-        # What is wrong with an image is said to whoever sent it. Python keeps the text of every warning that it shows.
+        # The client hears what is wrong with an image; Python would keep the text of every warning.
         warnings.filterwarnings("ignore", module=r"PIL\.")
         COLLECTIONS.open()
-        # What is alive now stays: the collector need not look at it again, which takes the long pauses away.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 100)
+        freeze_objects()
 
     def __is_ready__(self) -> bool:
-        return check_ready(COLLECTIONS)
+        """Return whether every gallery can be searched; otherwise answer 503 with JSON."""
+        if COLLECTIONS.is_ready():
+            return True
+        refusal = RefusedError(503, "not_ready", "A gallery cannot be searched.")
+        headers = {"content-type": "application/json", "cache-control": "no-store"}
+        raise HTTPException(refusal.status_code, json.dumps(error_json(refusal)), headers)
 
     @bentoml.on_shutdown  # type: ignore[untyped-decorator]
     def close(self) -> None:
+        """Close the galleries."""
         COLLECTIONS.close()
-
-
-ImageSearch.add_asgi_middleware(OneLine)  # type: ignore[attr-defined]  # the decorator made it a Service

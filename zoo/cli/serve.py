@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from serving.configuration import PREFIX, Configuration
+from serving.settings import PREFIX, Settings, parse_galleries, read_keys_file, same_folders
 from zoo.cli.options import OptionalPrecision
 from zoo.console import note
 
 app = typer.Typer()
 
-LIMITS = {limit.name: limit for limit in fields(Configuration)}
+NUMBERS = [name for name, field in Settings.model_fields.items() if field.annotation in (int, float)]
+"""Settings that are options."""
 
 
-def _limit(name: str) -> Any:
-    """Return the option of a limit of the service, with the help text of its setting."""
-    limit = LIMITS[name]
-    return Option(metavar="N", help=f"{limit.metadata['help']} (default: {limit.default})")
+def _number(name: str) -> Any:
+    """Return the option of a setting; `Settings` checks its value."""
+    field = Settings.model_fields[name]
+    return Option(metavar="N", help=f"{field.description} (default: {field.default})")
 
 
 @app.command(
@@ -65,35 +65,33 @@ def serve(
         ),
     ] = None,
     precision: OptionalPrecision = None,
-    workers: Annotated[str | None, _limit("workers")] = None,
-    max_bytes: Annotated[str | None, _limit("max_bytes")] = None,
-    max_pixels: Annotated[str | None, _limit("max_pixels")] = None,
-    max_k: Annotated[str | None, _limit("max_k")] = None,
-    max_images: Annotated[str | None, _limit("max_images")] = None,
-    max_body: Annotated[str | None, _limit("max_body")] = None,
-    concurrency: Annotated[str | None, _limit("concurrency")] = None,
-    queue_seconds: Annotated[str | None, _limit("queue_seconds")] = None,
-    rate: Annotated[str | None, _limit("rate")] = None,
-    burst: Annotated[str | None, _limit("burst")] = None,
-    body_seconds: Annotated[str | None, _limit("body_seconds")] = None,
-    answer_seconds: Annotated[str | None, _limit("answer_seconds")] = None,
-    hang_seconds: Annotated[str | None, _limit("hang_seconds")] = None,
-    drain_seconds: Annotated[str | None, _limit("drain_seconds")] = None,
-    log_requests: Annotated[str | None, _limit("log_requests")] = None,
+    workers: Annotated[str | None, _number("workers")] = None,
+    max_bytes: Annotated[str | None, _number("max_bytes")] = None,
+    max_pixels: Annotated[str | None, _number("max_pixels")] = None,
+    max_k: Annotated[str | None, _number("max_k")] = None,
+    max_images: Annotated[str | None, _number("max_images")] = None,
+    max_body: Annotated[str | None, _number("max_body")] = None,
+    concurrency: Annotated[str | None, _number("concurrency")] = None,
+    queue_seconds: Annotated[str | None, _number("queue_seconds")] = None,
+    rate: Annotated[str | None, _number("rate")] = None,
+    burst: Annotated[str | None, _number("burst")] = None,
+    body_seconds: Annotated[str | None, _number("body_seconds")] = None,
+    answer_seconds: Annotated[str | None, _number("answer_seconds")] = None,
+    shutdown_delay: Annotated[str | None, _number("shutdown_delay")] = None,
+    drain_seconds: Annotated[str | None, _number("drain_seconds")] = None,
+    log_requests: Annotated[str | None, _number("log_requests")] = None,
 ) -> None:
     """serve galleries over HTTP, with a page to search them"""
-    from serving.galleries import doubled, from_words
     from serving.gallery.gallery import check_there
-    from serving.keys_file import read_keys
 
-    served_galleries = from_words(galleries, model or [])
-    for served in served_galleries:
-        check_there(Path(served.gallery))
-    from serving.server import serve as run_server  # BentoML, after the arguments are checked
+    addresses = parse_galleries(galleries, model or [])
+    for address in addresses:
+        check_there(Path(address.gallery))
+    from serving import run  # FastAPI and FAISS, after the arguments are checked
 
-    os.environ |= read_keys(keys_file) if keys_file else {}
-    limits = {name: context.params[name] for name in LIMITS}
-    os.environ |= {f"{PREFIX}{name.upper()}": value for name, value in limits.items() if value is not None}
-    for names in doubled(served_galleries):
+    os.environ |= read_keys_file(keys_file) if keys_file else {}
+    values = {name: context.params[name] for name in NUMBERS}
+    os.environ |= {f"{PREFIX}{name.upper()}": value for name, value in values.items() if value is not None}
+    for names in same_folders(addresses):
         note(f"{' and '.join(names)} are one folder, and so the same gallery.")
-    run_server(served_galleries, host, port, device, precision)
+    run.serve(addresses, host, port, device, precision)

@@ -1,0 +1,206 @@
+"""Every refusal of the service is JSON of one shape: {"error": {"code": ..., "message": ...}}."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import sqlite3
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.routing import Match
+
+from serving import metrics
+from zoo.errors import (
+    BackendError,
+    EvaluationError,
+    GalleryError,
+    GalleryMovedError,
+    ImageError,
+    ImageTooLargeError,
+    ItemConflictError,
+    ItemNotFoundError,
+    ModelChangedError,
+    NoTextTowerError,
+    TextError,
+    UsageError,
+    ZooError,
+)
+
+logger = logging.getLogger(__name__)
+
+METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
+SOURCES = ("body", "cookie", "header", "path", "query")
+"""First parts of the location in FastAPI's validation errors."""
+RETRY_SECONDS = 5
+
+
+class RefusedError(HTTPException):
+    """Refusal of a request: an HTTP status, a `code` for programs, and a message for people (`detail`)."""
+
+    def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(status, message, headers)
+        self.code = code
+
+
+def too_large(limit: int) -> RefusedError:
+    """Return the refusal of a body of more than `limit` bytes."""
+    return RefusedError(413, "body_too_large", f"The request has more than {limit:,} bytes.")
+
+
+def invalid(parameter: str, expected: str) -> RefusedError:
+    """Return the refusal of a parameter's value."""
+    return RefusedError(422, f"invalid_{parameter}", f"{parameter} must be {expected}.")
+
+
+def unknown_parameter(name: str, known: Sequence[str] = ()) -> RefusedError:
+    """Return the refusal of a parameter that does not exist: a misspelt filter must not let everything through."""
+    choice = f" Parameters: {', '.join(sorted(known))}." if known else ""
+    return RefusedError(422, "unknown_parameter", f"No parameter {name[:80]!r}.{choice}")
+
+
+def error_json(error: Exception) -> dict[str, dict[str, str]]:
+    """Return the body of the answer to an error."""
+    refusal = refusal_of(error)
+    return {"error": {"code": refusal.code, "message": refusal.detail}}
+
+
+def error_response(error: Exception) -> JSONResponse:
+    """Return the answer to an error, and count it."""
+    refusal = refusal_of(error)
+    metrics.count_refusal(refusal.code)
+    headers = {"Cache-Control": "no-store", **(refusal.headers or {})}
+    if refusal.status_code == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse(error_json(refusal), refusal.status_code, headers)
+
+
+STATUSES: dict[type[Exception], tuple[int, str]] = {
+    ImageTooLargeError: (413, "image_too_large"),
+    ImageError: (422, "unreadable_image"),
+    NoTextTowerError: (422, "no_text_tower"),
+    TextError: (422, "invalid_text"),
+    ItemNotFoundError: (404, "no_such_item"),
+    ItemConflictError: (409, "key_taken"),
+    ModelChangedError: (503, "model_changed"),
+    GalleryMovedError: (503, "gallery_moved"),
+    EvaluationError: (422, "cannot_measure"),
+    UsageError: (422, "invalid_value"),
+    ClientDisconnect: (400, "client_disconnected"),
+}
+"""Status and code of the errors whose own message is for the client."""
+
+
+def refusal_of(error: Exception) -> RefusedError:
+    """Return the refusal that an error stands for; 500 without a reason for a failure of the service."""
+    if isinstance(error, RefusedError):
+        return error
+    if isinstance(error, HTTPException):
+        status = HTTPStatus(error.status_code)
+        return RefusedError(status, status.name.lower(), str(error.detail), error.headers)
+    if isinstance(error, RequestValidationError | ValidationError):
+        return _validation_refusal(error.errors()[0])
+    if known := next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), None):
+        return RefusedError(*known, _sentence(str(error)))
+    return storage_refusal(error) or RefusedError(
+        500, "internal_error", "The service failed on this request; its log says why."
+    )
+
+
+def _validation_refusal(problem: Mapping[str, Any]) -> RefusedError:
+    """Return the refusal of the first parameter that pydantic found to be wrong."""
+    place = [str(part) for part in problem["loc"]]
+    if len(place) > 1 and place[0] in SOURCES:
+        place = place[1:]
+    if problem["type"] == "extra_forbidden":
+        return unknown_parameter(place[-1])
+    if problem["type"] == "json_invalid":
+        return RefusedError(400, "invalid_json", "The body is not valid JSON.")
+    name, message = place[0] if place else "body", problem["msg"].removeprefix("Value error, ").rstrip(".")
+    return RefusedError(422, f"invalid_{name}", f"{name}: {message}.")
+
+
+def _sentence(text: str) -> str:
+    """Return the text with a capital, unless it begins with a name."""
+    return text[:1].upper() + text[1:] if text.split(" ")[0].isalpha() else text
+
+
+def storage_refusal(error: BaseException) -> RefusedError | None:
+    """Return the refusal for a store that is full, read-only, busy or away; None for any other error.
+
+    Its message names no path and no address.
+    """
+    if isinstance(error, BackendError):
+        return _try_again("index_unavailable", "The database of the gallery's vectors does not answer.")
+    reason = error.__cause__ if isinstance(error, GalleryError) else error
+    if isinstance(reason, sqlite3.Error):
+        return _sqlite_refusal(getattr(reason, "sqlite_errorcode", None) or 0)
+    if isinstance(reason, OSError):
+        if reason.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            return _storage_full()
+        return _read_only() if reason.errno == errno.EROFS else None
+    return None
+
+
+def _sqlite_refusal(code: int) -> RefusedError | None:
+    """Return the refusal for SQLite's extended error code, whose last byte is the primary code."""
+    primary = code & 0xFF
+    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return _try_again("storage_busy", "Another process is writing to the gallery.")
+    if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+        return _read_only()
+    failed_reads = (sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ)
+    if primary == sqlite3.SQLITE_FULL or (primary == sqlite3.SQLITE_IOERR and code not in failed_reads):
+        return _storage_full()
+    return None
+
+
+def _try_again(code: str, message: str) -> RefusedError:
+    headers = {"Retry-After": str(RETRY_SECONDS)}
+    return RefusedError(503, code, f"{message} Try again in {RETRY_SECONDS} seconds.", headers)
+
+
+def _storage_full() -> RefusedError:
+    return RefusedError(507, "storage_full", "The service's disk is full or refuses writes. Tell its operator.")
+
+
+def _read_only() -> RefusedError:
+    message = "The service cannot write to the gallery's folder. Searching works; tell its operator."
+    return RefusedError(503, "read_only_storage", message)
+
+
+async def _handle(request: Request, error: Exception) -> JSONResponse:
+    """Answer an error; a failure of the service goes on to the outermost layer, which logs it."""
+    refusal = refusal_of(error)
+    if refusal.status_code == HTTPStatus.INTERNAL_SERVER_ERROR:
+        raise error
+    if isinstance(error, GalleryError | OSError | sqlite3.Error):
+        logger.warning("request %s got %d %s: %s", metrics.request_id(), refusal.status_code, refusal.code, error)
+    response = error_response(refusal)
+    if response.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        response.headers["Allow"] = ", ".join(_methods(request))
+    return response
+
+
+def _methods(request: Request) -> list[str]:
+    """Return the methods of the request's path; several routes may share one."""
+    routes = request.app.routes
+    return [
+        method
+        for method in METHODS
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
+    ]
+
+
+def install(app: FastAPI) -> None:
+    """Let the application answer every error in the one shape."""
+    for kind in (HTTPException, RequestValidationError, ValidationError, ZooError, OSError, sqlite3.Error):
+        app.add_exception_handler(kind, _handle)
+    app.add_exception_handler(ClientDisconnect, _handle)

@@ -1,0 +1,304 @@
+"""Settings of the service: every variable, its default and its meaning, and the galleries that it serves.
+
+`zoo serve` has a flag for each setting except the keys, which other users of a machine could read in the list of
+processes; it takes --keys-file for them. A flag reaches the service as its environment variable, and `bentoml serve`
+and containers set the variables themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from zoo.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from zoo.data.images import Limits
+
+PREFIX = "ZOO_SERVE_"
+HOSTS, READ_KEYS, WRITE_KEYS = "ZOO_SERVE_HOSTS", "ZOO_SERVE_READ_KEYS", "ZOO_SERVE_WRITE_KEYS"
+GALLERY, MODEL, COLLECTIONS = "ZOO_GALLERY", "ZOO_MODEL", "ZOO_COLLECTIONS"
+DEVICE, PRECISION = "ZOO_DEVICE", "ZOO_PRECISION"
+KEYS = (READ_KEYS, WRITE_KEYS)
+COLLECTION_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+
+
+@dataclass(frozen=True)
+class GalleryAddress:
+    """The folder of a gallery and the place of its model, if that has moved. `name` is "" for a gallery at the root."""
+
+    name: str
+    gallery: str
+    model: str | None = None
+
+
+class Share(NamedTuple):
+    """One worker's part of the service's limits. `cores` is the number of images it decodes and embeds at once."""
+
+    concurrency: int
+    rate: float
+    burst: int
+    cores: int
+
+
+def _at_least(low: float, default: float, meaning: str, high: float | None = None) -> Any:
+    """Return a field with a lower bound, an upper bound if there is one, and its meaning."""
+    return Field(default=default, ge=low, le=high, allow_inf_nan=False, description=meaning)
+
+
+def _named(variable: str, meaning: str) -> Any:
+    """Return an optional text whose variable has no SERVE in its name."""
+    return Field(default="", validation_alias=variable, description=meaning)
+
+
+class Settings(BaseSettings):
+    """Settings of the service. Each field is the environment variable ZOO_SERVE_<FIELD>, or the one of its alias.
+
+    `concurrency`, `rate` and `burst` hold for the whole service: each worker takes its `share`.
+    """
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", populate_by_name=True)
+
+    workers: int = _at_least(1, 1, "processes; they share cores, concurrency, rate and burst equally", 256)
+    max_bytes: int = _at_least(1024, 20 * 2**20, "bytes of one image")
+    max_pixels: int = _at_least(1, 24_000_000, "pixels of one image")
+    max_k: int = _at_least(1, 1000, "results of one search")
+    max_images: int = _at_least(1, 32, "images of one request")
+    max_body: int = _at_least(1024, 32 * 2**20, "bytes of one request; a form may have 64 KiB more")
+    concurrency: int = _at_least(1, 128, "requests that are processed at once; more get 429")
+    queue_seconds: float = _at_least(
+        0.01, 0.75, "seconds that an image may wait for a core; longer waits, behind more than 8 images, get 429"
+    )
+    rate: float = _at_least(
+        0, 0.0, "requests per second of one client (known by its valid key, otherwise by its address); 0: no limit"
+    )
+    burst: int = _at_least(1, 20, "requests of one client at once after a pause, if there is a rate")
+    body_seconds: float = _at_least(0.1, 30.0, "seconds within which a whole request must arrive")
+    answer_seconds: float = _at_least(
+        0.1, 60.0, "seconds after which an unanswered request gets 504; POST /evaluate may take longer"
+    )
+    shutdown_delay: float = _at_least(
+        0, 0.0, "seconds after a stop signal during which /readyz answers 503 and everything else is still served"
+    )
+    drain_seconds: float = _at_least(
+        0, 10.0, "seconds to finish open requests after the shutdown delay; the others get 503"
+    )
+    log_requests: int = _at_least(0, 0, "1: one line of JSON per request on stderr")
+
+    read_keys: SecretStr = Field(
+        default=SecretStr(""),
+        description="keys that may read every collection, separated by commas; without any, everybody who reaches the "
+        "service may read",
+    )
+    write_keys: SecretStr = Field(
+        default=SecretStr(""),
+        description="keys that may read and change every collection; without any, nobody may change it",
+    )
+    collection_keys: dict[str, SecretStr] = Field(
+        default={}, description="keys of single collections, by their variable"
+    )
+    hosts: str = Field(
+        default="",
+        description="more host names that the service answers to, separated by commas; `*`: any, which is the default "
+        "with read keys",
+    )
+    gallery: str = _named(GALLERY, "the gallery to serve at the root")
+    collections: str = _named(
+        COLLECTIONS, 'several galleries: `{"NAME": {"gallery": "FOLDER", "model": "MODEL, optional"}, ...}`'
+    )
+    model: str = _named(MODEL, "the place of the gallery's model, if it has moved")
+    device: str = _named(
+        DEVICE, "where the models run, and the index if FAISS sees a GPU: cpu (the default), cuda, cuda:N, tensorrt"
+    )
+    precision: str = _named(
+        PRECISION, "the ONNX variant that embeds: fp32 (the default), fp16 or int8, made by `zoo export`"
+    )
+
+    @classmethod
+    def load(cls, environ: Mapping[str, str] = os.environ) -> Settings:
+        """Read the settings from environment variables.
+
+        Raises:
+            UsageError: If a variable begins with ZOO_SERVE_ and is not a setting ("unknown-setting"), a value is out of
+                range ("invalid-setting"), or the galleries cannot be read.
+        """
+        variables = {variable_of(name): name for name in cls.model_fields if name != "collection_keys"}
+        values: dict[str, Any] = {name: cls.model_fields[name].get_default() for name in cls.model_fields}
+        values |= {name: environ[variable] for variable, name in variables.items() if variable in environ}
+        names = [address.name for address in galleries(values["gallery"], values["collections"], values["model"])]
+        own_keys = [variable for name in names if name for variable in key_variables(name)]
+        _check_names(environ, [*variables, *own_keys])
+        values["collection_keys"] = {variable: environ[variable] for variable in own_keys if variable in environ}
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            variable = variable_of(str(problem["loc"][0]))
+            raise UsageError(f"{variable} is {problem['input']!r}: {problem['msg']}.", code="invalid-setting") from None
+
+    @property
+    def addresses(self) -> list[GalleryAddress]:
+        """The galleries to serve; empty if none is named."""
+        return galleries(self.gallery, self.collections, self.model)
+
+    def share(self) -> Share:
+        """Return one worker's part of the limits; the parts of all workers together keep to them."""
+        return Share(
+            max(1, self.concurrency // self.workers),
+            self.rate / self.workers,
+            max(1, self.burst // self.workers),
+            max(1, len(os.sched_getaffinity(0)) // self.workers),
+        )
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of one image."""
+        from zoo.data.images import Limits
+
+        return Limits(self.max_bytes, self.max_pixels)
+
+
+def variable_of(name: str) -> str:
+    """Return the environment variable of a field of `Settings`."""
+    return str(Settings.model_fields[name].validation_alias or PREFIX + name.upper())
+
+
+def key_variables(collection: str) -> list[str]:
+    """Return the variables of the keys of one collection, for reading and for writing."""
+    ending = collection.upper().replace("-", "_")
+    return [f"{variable}_{ending}" for variable in KEYS]
+
+
+def settings_table() -> list[tuple[str, str, str]]:
+    """Return variable, default and meaning of every setting."""
+    rows = []
+    for name, field in Settings.model_fields.items():
+        default = "" if isinstance(field.default, SecretStr) else str(field.default)
+        if name != "collection_keys":
+            rows.append((variable_of(name), default, str(field.description)))
+    return rows
+
+
+def _check_names(environ: Mapping[str, str], known: Sequence[str]) -> None:
+    """Raise `UsageError` for a variable that looks like a setting and is not: a misspelt key would protect nothing."""
+    for variable in environ:
+        if variable.startswith(PREFIX) and variable not in known:
+            other = variable.replace(PREFIX, "ZOO_", 1)
+            near = f" Did you mean {other!r}?" if other in known else nearest(variable, known)
+            raise UsageError(f"no setting {variable}.{near} All settings: zoo serve --help", code="unknown-setting")
+
+
+def galleries(gallery: str, collections: str, model: str) -> list[GalleryAddress]:
+    """Return the galleries that the values of ZOO_GALLERY, ZOO_COLLECTIONS and ZOO_MODEL name.
+
+    Raises:
+        UsageError: If the first two are both set ("two-kinds-of-gallery"), or the second is not the JSON of collections
+            ("invalid-collections").
+    """
+    if not collections:
+        return [GalleryAddress("", gallery, model or None)] if gallery else []
+    if gallery:
+        raise UsageError(
+            f"{GALLERY} and {COLLECTIONS} are both set; a service has one gallery, or several with names.",
+            code="two-kinds-of-gallery",
+        )
+    try:
+        named = {name: (str(value["gallery"]), value.get("model")) for name, value in json.loads(collections).items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        named = {}
+    if not named or not all(COLLECTION_NAME.fullmatch(name) for name in named):
+        raise UsageError(
+            f'{COLLECTIONS} is not JSON of this form: {{"birds": {{"gallery": "FOLDER"}}, "cars": ...}}, with names of '
+            "a to z, 0 to 9 and -.",
+            code="invalid-collections",
+        )
+    return [GalleryAddress(name, *place) for name, place in named.items()]
+
+
+def gallery_variables(addresses: Sequence[GalleryAddress]) -> dict[str, str]:
+    """Return the environment variables that name these galleries."""
+    first = addresses[0]
+    if first.name:
+        places = {address.name: {"gallery": address.gallery, "model": address.model} for address in addresses}
+        return {COLLECTIONS: json.dumps(places)}
+    return {GALLERY: first.gallery} | ({MODEL: first.model} if first.model else {})
+
+
+def parse_galleries(words: Sequence[str], models: Sequence[str] = ()) -> list[GalleryAddress]:
+    """Return the galleries that the command line names.
+
+    Args:
+        words: One GALLERY, or each as NAME=GALLERY.
+        models: The model of the one gallery, or each as NAME=MODEL.
+
+    Raises:
+        UsageError: If names are missing ("unnamed-gallery"), double ("two-galleries-of-one-name") or invalid
+            ("invalid-collection-name"), or a model is of no gallery ("model-without-gallery").
+    """
+    pairs = [_name_and_folder(word) for word in words]
+    names = [name for name, _ in pairs]
+    if len(pairs) > 1 and "" in names:
+        raise UsageError("several galleries need names: zoo serve birds=GALLERY cars=GALLERY2.", code="unnamed-gallery")
+    if doubles := sorted({name for name in names if names.count(name) > 1}):
+        raise UsageError(f"two galleries have the name {doubles[0]}.", code="two-galleries-of-one-name")
+    places = dict(("", word) if names == [""] else _name_and_folder(word) for word in models)
+    if unknown := sorted(places.keys() - set(names)):
+        choice = f"as NAME=MODEL, NAME one of {', '.join(names)}" if any(names) else "without a name"
+        raise UsageError(f"--model {unknown[0] or '...'}: give the model {choice}.", code="model-without-gallery")
+    return [GalleryAddress(name, str(Path(folder).resolve()), places.get(name)) for name, folder in pairs]
+
+
+def same_folders(addresses: Sequence[GalleryAddress]) -> list[list[str]]:
+    """Return the names of the galleries that are one folder, for each such folder."""
+    names: dict[str, list[str]] = {}
+    for address in addresses:
+        names.setdefault(address.gallery, []).append(address.name)
+    return [several for several in names.values() if len(several) > 1]
+
+
+def _name_and_folder(word: str) -> tuple[str, str]:
+    """Split NAME=FOLDER; a folder with = in its own name is written as ./a=b, or exists under the whole word."""
+    name, equals, folder = word.partition("=")
+    if not equals or "/" in name or Path(word).exists():
+        return "", word
+    if not COLLECTION_NAME.fullmatch(name) or not folder:
+        raise UsageError(
+            f"{word!r} is not NAME=FOLDER: a name has at most 63 characters of a to z, 0 to 9 and -.",
+            code="invalid-collection-name",
+        )
+    return name, folder
+
+
+def read_keys_file(path: Path) -> dict[str, str]:
+    """Return the variables of keys in a file of lines NAME=KEYS, as systemd reads them in an EnvironmentFile.
+
+    Raises:
+        UsageError: If the file cannot be read ("unreadable-keys-file") or a line is something else
+            ("invalid-keys-file"). The message never shows a key.
+    """
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()
+    except UnicodeDecodeError:
+        raise UsageError(
+            f"{path} has characters other than ASCII, which keys never have.", code="invalid-keys-file"
+        ) from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.", code="unreadable-keys-file") from None
+    variables = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, equals, value = (part.strip() for part in line.partition("="))
+        if not equals or not name.startswith(KEYS):
+            expected = " or ".join(f"{variable}[_COLLECTION]=KEY" for variable in KEYS)
+            raise UsageError(f"line {number} of {path} is not {expected}.", code="invalid-keys-file")
+        variables[name] = value.strip("\"'")
+    return variables
