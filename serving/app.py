@@ -23,7 +23,7 @@ from serving import errors
 from serving.auth import ANY_HOST, Authentication, TrustedHosts
 from serving.dependencies import Collections
 from serving.limits import CpuQueue, Deadlines, Limits
-from serving.metrics import Observability
+from serving.metrics import TELEMETRY, Observability
 from serving.routes import evaluate, feedback, items, search, status
 from serving.settings import Settings
 from zoo import __version__
@@ -61,8 +61,14 @@ def create_app(settings: Settings | None = None, collections: Collections | None
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
+        telemetry=TELEMETRY,
         middleware=[
-            Middleware(Observability, log=bool(settings.log_requests), headers=SECURITY_HEADERS),
+            Middleware(
+                Observability,
+                log=bool(settings.log_requests),
+                headers=SECURITY_HEADERS,
+                failure=errors.error_response,
+            ),
             Middleware(TrustedHosts, hosts=hosts, has_keys=has_keys),
             Middleware(Limits, settings=settings, cpu_queue=cpu_queue, is_known=collections.knows),
             Middleware(Authentication, collections=collections),

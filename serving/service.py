@@ -24,6 +24,8 @@ from serving.settings import Settings
 # uvicorn believes every local client that names another address in X-Forwarded-For, so that a client could have as many
 # rates as it likes. It reads this variable when its server is made.
 os.environ.setdefault("FORWARDED_ALLOW_IPS", "")
+# BentoML reports usage to its makers without this.
+os.environ.setdefault("BENTOML_DO_NOT_TRACK", "True")
 
 SETTINGS = Settings.load()
 COLLECTIONS = Collections.load(SETTINGS)

@@ -10,8 +10,7 @@ import httpx
 import pytest
 
 from exports.text import attach_text_tower
-from serving import Client
-from serving.client import core
+from serving import Client, client
 from serving.gallery.builder import index_folder
 from serving.upgrading import Upgrade
 from tests import text_toys
@@ -88,8 +87,8 @@ def server(gallery_folder: Path) -> Iterator[Running]:
 
 @pytest.fixture(scope="session")
 def http(server: Running) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=30) as client:
-        yield client
+    with httpx.Client(base_url=server.url, timeout=30) as connected:
+        yield connected
 
 
 @pytest.fixture(scope="module")
@@ -117,9 +116,9 @@ def unannounced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients that pause for a moment only, and find no key."""
-    monkeypatch.setattr(core, "FIRST_WAIT", 0.001)
-    monkeypatch.delenv(core.KEY, raising=False)
+    """Let clients pause only for a moment before they try again, and find no key."""
+    monkeypatch.setattr(client, "_pause", lambda state: 0.001)
+    monkeypatch.delenv(client.KEY, raising=False)
 
 
 @pytest.fixture(params=[Client, Awaited])
@@ -133,5 +132,5 @@ def kind(request: pytest.FixtureRequest, quick: None) -> Iterator[Any]:
 
     make.name = request.param.__name__
     yield make
-    for client in made:
-        client.close()
+    for each in made:
+        each.close()

@@ -1,8 +1,7 @@
-"""A real `zoo serve` in a process of its own."""
+"""Services for tests: a real `zoo serve` process, a server in a thread, and an application without a server."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import signal
@@ -11,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +18,17 @@ from types import MappingProxyType
 
 import httpx
 import uvicorn
+from fastapi import FastAPI
+from pydantic import SecretStr
+from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
 from serving.app import create_app
-from serving.collection import Collection
-from serving.collections import Collections
-from serving.configuration import WRITE_KEYS, Configuration
-from serving.keys import Keys
+from serving.auth import Keys
+from serving.dependencies import Collection, Collections
+from serving.model_swap import CurrentSearcher
 from serving.searcher import Searcher
+from serving.settings import Settings, gallery_variables, parse_galleries
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -93,14 +95,52 @@ def stopped(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
+def settings(**values: object) -> Settings:
+    """Return settings that do not depend on the environment of the tests."""
+    keys = {name: SecretStr(str(values[name])) for name in ("read_keys", "write_keys") if name in values}
+    return Settings.load({}).model_copy(update={**values, **keys})
+
+
+def app_over(gallery: Path | Searcher | Callable[[], Searcher] | list[str], **values: object) -> FastAPI:
+    """Return an application.
+
+    Args:
+        gallery: A folder, a searcher, a function that opens one, or several folders as NAME=FOLDER.
+        values: Fields of the settings, such as `write_keys` and `concurrency`.
+    """
+    if isinstance(gallery, list):
+        variables = gallery_variables(parse_galleries(gallery))
+        return create_app(settings(**Settings.load(variables).model_dump(exclude=set(values)), **values))
+    chosen = settings(**values)
+    if isinstance(gallery, Path):
+        current = CurrentSearcher(lambda: Searcher.open(gallery, limits=chosen.limits))
+    else:
+        current = CurrentSearcher((lambda: gallery) if isinstance(gallery, Searcher) else gallery)
+    return create_app(chosen, Collections([Collection("", current, Keys.load(chosen))]))
+
+
 @contextmanager
-def answering(
-    app: ASGIApp, host: str = "127.0.0.1", port: int = 0, http: type[asyncio.Protocol] | str = "auto"
-) -> Iterator[str]:
-    """The URL at which a thread of this process serves `app`; port 0: a free one. http: as uvicorn takes it."""
+def local_client(
+    gallery: Path | Searcher | Callable[[], Searcher] | list[str], key: str = "", **values: object
+) -> Iterator[TestClient]:
+    """Yield a client of an application without a server: quick, but without connections, timeouts and signals.
+
+    Args:
+        gallery: As for `app_over`.
+        key: A write key, which each request carries.
+        values: Fields of the settings.
+    """
+    app = app_over(gallery, **({"write_keys": key} if key else {}), **values)
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    yield TestClient(app, "http://localhost", headers=headers, raise_server_exceptions=False)
+    app.state.collections.close()
+
+
+@contextmanager
+def answering(app: ASGIApp, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    """Yield the URL at which a thread of this process serves `app`; port 0 takes a free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    how = {"log_config": None, "lifespan": "off", "timeout_graceful_shutdown": 5}
-    config = uvicorn.Config(app, http=http, **how)  # type: ignore[arg-type]
+    config = uvicorn.Config(app, http="h11", ws="none", log_config=None, lifespan="off", timeout_graceful_shutdown=5)
     server = uvicorn.Server(config)
     with socket.create_server((host, port), family=family) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
@@ -116,8 +156,8 @@ def answering(
 
 
 @contextmanager
-def writing_to(searcher: Searcher, key: str, configuration: Configuration | None = None) -> Iterator[httpx.Client]:
-    """A client, with the write key, of a service over the searcher that a thread of this process answers for."""
-    app = create_app(Collections([Collection("", lambda: searcher, Keys.of({WRITE_KEYS: key}))]), configuration)
+def writing_to(searcher: Searcher, key: str, **values: object) -> Iterator[httpx.Client]:
+    """Yield a client, with the write key, of a server in a thread over the searcher."""
+    app = app_over(searcher, write_keys=key, **values)
     with answering(app) as url, httpx.Client(base_url=url, timeout=60, headers={"x-api-key": key}) as client:
         yield client
