@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, TypeVar, get_origin
 from urllib.parse import parse_qsl
 
 from anyio import to_thread
-from fastapi import Depends, Request
+from fastapi import Depends, Path, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import FormData, UploadFile
@@ -22,7 +22,7 @@ from serving.limits import CpuQueue
 from serving.model_swap import CurrentSearcher
 from serving.models import Models
 from serving.projection import Atlas
-from serving.schemas import CollectionInfo, ErrorBody
+from serving.schemas import CollectionInfo, ItemId
 from serving.searcher import Searcher
 from serving.settings import COLLECTIONS, GALLERY, GalleryAddress, Settings
 from zoo.errors import UsageError
@@ -59,6 +59,13 @@ class Collection:
     async def call(self, work: Callable[[Searcher], T]) -> T:
         """Run `work` in a thread, again if the gallery was given another model meanwhile."""
         return await to_thread.run_sync(self.current.run, work)
+
+    def is_ready(self) -> bool:
+        """Return whether the model embeds its golden image as it should and the gallery is searched."""
+        try:
+            return self.current.run(Searcher.is_ready)
+        except RefusedError:
+            return False
 
     def thumbnail_path(self, item_id: int) -> str:
         """Return the path of an item's thumbnail at the service."""
@@ -150,10 +157,7 @@ class Collections:
 
     def is_ready(self) -> bool:
         """Return whether every collection embeds and finds its golden image."""
-        try:
-            return all(collection.current.run(Searcher.is_ready) for collection in self.all)
-        except RefusedError:
-            return False
+        return all(collection.is_ready() for collection in self.all)
 
     def close(self) -> None:
         """Close all galleries."""
@@ -179,19 +183,19 @@ def _no_gallery() -> Searcher:
 
 
 async def _collection(request: Request) -> Collection:
-    return request.state.collection  # type: ignore[no-any-return]
+    return request.state.collection
 
 
 async def _collections(request: Request) -> Collections:
-    return request.app.state.collections  # type: ignore[no-any-return]
+    return request.app.state.collections
 
 
 async def _settings(request: Request) -> Settings:
-    return request.app.state.settings  # type: ignore[no-any-return]
+    return request.app.state.settings
 
 
 async def _cpu_queue(request: Request) -> CpuQueue:
-    return request.app.state.cpu_queue  # type: ignore[no-any-return]
+    return request.app.state.cpu_queue
 
 
 async def _single_values(request: Request) -> None:
@@ -205,6 +209,7 @@ CollectionDep = Annotated[Collection, Depends(_collection)]
 CollectionsDep = Annotated[Collections, Depends(_collections)]
 SettingsDep = Annotated[Settings, Depends(_settings)]
 CpuQueueDep = Annotated[CpuQueue, Depends(_cpu_queue)]
+ItemIdDep = Annotated[ItemId, Path(alias="id")]
 SINGLE_VALUES = Depends(_single_values)
 
 
@@ -339,56 +344,3 @@ def _form_values(body: bytes) -> list[tuple[str, str]]:
             "or with the header Content-Type: application/octet-stream."
         )
         raise RefusedError(400, "invalid_form", message) from None
-
-
-# OpenAPI document
-
-
-def form_operation(model: type[BaseModel], without_image: bool = False) -> dict[str, Any]:
-    """Return the OpenAPI operation of a route that reads its parameters with `read_images` or `read_query`.
-
-    Args:
-        model: The parameters.
-        without_image: The body may also be JSON or a urlencoded form of parameters.
-    """
-    properties = model.model_json_schema()["properties"]
-    image = {"type": "string", "format": "binary"}
-    form = {"type": "object", "properties": {**properties, "image": {"type": "array", "items": image}}}
-    content = {MULTIPART: {"schema": form}, "image/*": {"schema": image}, RAW_TYPES[0]: {"schema": image}}
-    if without_image:
-        fields = {"type": "object", "properties": properties, "additionalProperties": False}
-        members = {name: {"type": "object"} if _is_json(schema) else schema for name, schema in properties.items()}
-        content |= {FORM: {"schema": fields}, JSON: {"schema": {**fields, "properties": members}}}
-    parameters = [{"name": name, "in": "query", "schema": schema} for name, schema in properties.items()]
-    return {"parameters": parameters, "requestBody": {"content": content}}
-
-
-def _is_json(schema: Mapping[str, Any]) -> bool:
-    return schema.get("contentMediaType") == JSON
-
-
-REFUSALS = {
-    400: "no image in the request, or a form that cannot be read",
-    401: "no key, or a wrong one",
-    403: "a service without a write key, or a read key",
-    404: "no such item or mark",
-    408: "a body that arrived too slowly",
-    409: "a conflict with what the gallery holds (key_taken, model_changed) or does (being_evaluated)",
-    413: "more bytes or pixels than the limits",
-    415: "neither a form nor an image",
-    422: "a parameter, a body or an image that is invalid",
-    429: "too many requests at once or per second",
-    503: "a gallery or its model, database or disk that cannot be used now, or a service that stops; try again later",
-    504: "no answer in time",
-    507: "a disk that is full or refuses writes",
-}
-
-
-def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the refusals of a route for its OpenAPI document."""
-    return {status: {"model": ErrorBody, "description": f"Refused: {REFUSALS[status]}"} for status in statuses}
-
-
-READING = refusals(401, 422, 429, 503)
-WRITING = refusals(401, 403, 422, 429, 503, 507)
-IMAGES = refusals(400, 401, 408, 413, 415, 422, 429, 503, 504)

@@ -50,7 +50,8 @@ SHA256 = r"^[0-9a-f]{64}$"
 # Types of parameters
 
 
-def _item_id(value: Any) -> int:
+def parse_item_id(value: Any) -> int:
+    """Return the id of an item. Raises `ItemNotFoundError` for what cannot be an id."""
     if not re.fullmatch(r"[0-9]{1,18}", str(value), re.ASCII):
         raise ItemNotFoundError("no item has this id; ids are whole numbers.")
     return int(value)
@@ -111,7 +112,7 @@ def _printable(value: str | None) -> str | None:
     return value or None
 
 
-ItemId = Annotated[int, BeforeValidator(_item_id), WithJsonSchema({"type": "integer", "minimum": 0})]
+ItemId = Annotated[int, BeforeValidator(parse_item_id), WithJsonSchema({"type": "integer", "minimum": 0})]
 Whole = Annotated[int, BeforeValidator(_whole_number)]
 PageSize = Annotated[int, Field(ge=1, le=MAX_LIMIT), BeforeValidator(_whole_number)]
 Similarity = Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False), BeforeValidator(_number)]
@@ -549,7 +550,7 @@ class ServedModel(_Answer):
     device: str
     images: int
     least_cosine: float | None
-    recall_at_1: dict[str, float] | None
+    recall_at_1: dict[str, int | float] | None
     not_measured: str | None
 
 

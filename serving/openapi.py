@@ -1,0 +1,115 @@
+"""OpenAPI document of the service: FastAPI's, with the routes that read forms, the refusals, and the collections."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+
+from serving.dependencies import COLLECTIONS_PATH, FORM, JSON, MULTIPART, RAW_TYPES, Collection
+from serving.schemas import ErrorBody
+
+SERVICE_PATHS = (COLLECTIONS_PATH, "/metrics", "/livez", "/readyz")
+
+
+def form_operation(model: type[BaseModel], without_image: bool = False) -> dict[str, Any]:
+    """Return the OpenAPI operation of a route that reads its parameters with `read_images` or `read_query`.
+
+    Args:
+        model: The parameters.
+        without_image: The body may also be JSON or a urlencoded form of parameters.
+    """
+    properties = model.model_json_schema()["properties"]
+    image = {"type": "string", "format": "binary"}
+    form = {"type": "object", "properties": {**properties, "image": {"type": "array", "items": image}}}
+    content = {MULTIPART: {"schema": form}, "image/*": {"schema": image}, RAW_TYPES[0]: {"schema": image}}
+    if without_image:
+        fields = {"type": "object", "properties": properties, "additionalProperties": False}
+        members = {
+            name: {"type": "object"} if schema.get("contentMediaType") == JSON else schema
+            for name, schema in properties.items()
+        }
+        content |= {FORM: {"schema": fields}, JSON: {"schema": {**fields, "properties": members}}}
+    parameters = [{"name": name, "in": "query", "schema": schema} for name, schema in properties.items()]
+    return {"parameters": parameters, "requestBody": {"content": content}}
+
+
+REFUSALS = {
+    400: "no image in the request, or a form that cannot be read",
+    401: "no key, or a wrong one",
+    403: "a service without a write key, or a read key",
+    404: "no such item or mark",
+    408: "a body that arrived too slowly",
+    409: "a conflict with what the gallery holds (key_taken, model_changed) or does (being_evaluated)",
+    413: "more bytes or pixels than the limits",
+    415: "neither a form nor an image",
+    422: "a parameter, a body or an image that is invalid",
+    429: "too many requests at once or per second",
+    503: "a gallery or its model, database or disk that cannot be used now, or a service that stops; try again later",
+    504: "no answer in time",
+    507: "a disk that is full or refuses writes",
+}
+
+
+def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the refusals of a route for its OpenAPI document."""
+    return {status: {"model": ErrorBody, "description": f"Refused: {REFUSALS[status]}"} for status in statuses}
+
+
+READING = refusals(401, 422, 429, 503)
+WRITING = refusals(401, 403, 422, 429, 503, 507)
+IMAGES = refusals(400, 401, 408, 413, 415, 422, 429, 503, 504)
+
+
+async def openapi(request: Request) -> JSONResponse:
+    """Send the document of a collection, or of the whole service if its collections have names."""
+    collection: Collection | None = getattr(request.state, "collection", None)
+    return JSONResponse(document(request.app, None if collection is None else collection.path))
+
+
+def document(app: FastAPI, path: str | None = "") -> dict[str, Any]:
+    """Return the document.
+
+    Args:
+        app: The application.
+        path: The path of a collection, "" at the root; None for the root of a service of named collections.
+    """
+    document = deepcopy(app.openapi())
+    document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    # The key is needed if the service was started with keys; the empty requirement stands for a service without.
+    document["security"] = [{"key": []}, {}]
+    _limit_k(document["paths"]["/search"]["post"], app.state.settings.max_k)
+    paths = document["paths"]
+    if path is None:
+        document["paths"] = {
+            f"{COLLECTIONS_PATH}/{{collection}}{name}": _of_any(operations)
+            for name, operations in paths.items()
+            if name not in SERVICE_PATHS[:2]
+        }
+        document["paths"] |= {name: paths[name] for name in SERVICE_PATHS}
+    elif path:
+        document["servers"] = [{"url": path}]
+        for name in SERVICE_PATHS[:2]:
+            del paths[name]
+    return document
+
+
+def _of_any(operations: dict[str, Any]) -> dict[str, Any]:
+    """Return the operations of a path with the name of the collection as a parameter."""
+    name = {"name": "collection", "in": "path", "required": True, "schema": {"type": "string"}}
+    return {
+        method: {**operation, "parameters": [name, *operation.get("parameters", [])]}
+        for method, operation in operations.items()
+    }
+
+
+def _limit_k(operation: dict[str, Any], max_k: int) -> None:
+    """Set the largest k, which is a setting."""
+    bodies = [content["schema"].get("properties", {}) for content in operation["requestBody"]["content"].values()]
+    parameters = {parameter["name"]: parameter["schema"] for parameter in operation["parameters"]}
+    for schemas in (parameters, *bodies):
+        if "k" in schemas:
+            schemas["k"] = {**schemas["k"], "maximum": max_k, "default": min(schemas["k"]["default"], max_k)}

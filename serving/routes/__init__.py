@@ -1,0 +1,1 @@
+"""Routes of a collection and of the service."""

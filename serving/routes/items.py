@@ -1,0 +1,272 @@
+"""Items of a collection, its labels and metadata."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import JSONResponse
+
+from serving.dependencies import (
+    SINGLE_VALUES,
+    Collection,
+    CollectionDep,
+    CpuQueueDep,
+    ImageFile,
+    ItemIdDep,
+    checked_images,
+    read_images,
+)
+from serving.errors import error_json, invalid
+from serving.gallery import AS_IT_IS, Gallery, NewItem
+from serving.gallery import Item as GalleryItem
+from serving.gallery.decoding import decode
+from serving.gallery.filters import Filter
+from serving.gallery.hints import notes
+from serving.gallery.rows import now
+from serving.metrics import stage
+from serving.openapi import IMAGES, READING, WRITING, form_operation, refusals
+from serving.schemas import (
+    MAX_TEXT,
+    Added,
+    ChangedItem,
+    CountParameters,
+    Differing,
+    ErrorDetail,
+    Item,
+    ItemChange,
+    ItemPage,
+    ItemParameters,
+    LabelCount,
+    LabelCounts,
+    MetadataCount,
+    MetadataCounts,
+    NewItemParameters,
+    NoneAdded,
+    RefusedImage,
+    Removed,
+)
+from serving.searcher import Searcher
+from zoo.errors import ImageError, ItemNotFoundError
+
+router = APIRouter(strict_content_type=False)
+
+
+@router.get(
+    "/items",
+    summary="The gallery's items, page by page, or a random sample of them",
+    response_model_exclude_unset=True,
+    responses=READING,
+    dependencies=[SINGLE_VALUES],
+)
+async def items(
+    request: Request, collection: CollectionDep, parameters: Annotated[ItemParameters, Query()]
+) -> ItemPage:
+    """Return items by id. notes names labels that no item has and, without items, unknown keys of where."""
+    sample, offset, limit = parameters.sample, parameters.offset, parameters.limit
+    if sample is not None and len(request.query_params) > 1:
+        raise invalid("sample", "given alone: it is a sample of all items")
+    chosen = Filter(tuple(parameters.label), parameters.where)
+
+    def page(searcher: Searcher) -> ItemPage:
+        gallery = searcher.gallery
+        if sample is not None:
+            rows = [_item(item, collection) for item in gallery.sample(sample)]
+            return ItemPage(total=gallery.count(), items=rows)
+        rows = [_item(item, collection) for item in gallery.items(offset, limit, None, chosen)]
+        total = gallery.count(None, chosen)
+        hints = notes(gallery, chosen, total > 0) if chosen else []
+        return ItemPage(total=total, offset=offset, limit=limit, items=rows, notes=hints)
+
+    return await collection.call(page)
+
+
+@router.get("/items/{id}", summary="One item", responses=READING | refusals(404))
+async def item(collection: CollectionDep, item_id: ItemIdDep) -> Item:
+    return await collection.call(lambda searcher: _item(searcher.gallery.item(item_id), collection))
+
+
+@router.get(
+    "/items/{id}/thumbnail",
+    summary="A small picture of the item",
+    response_class=Response,
+    responses=READING
+    | refusals(404)
+    | {
+        200: {"description": "The picture", "content": {"image/png": {}, "image/jpeg": {}}},
+        304: {"description": "The picture is the one of the given If-None-Match"},
+    },
+)
+async def thumbnail(request: Request, collection: CollectionDep, item_id: ItemIdDep) -> Response:
+    found = await collection.call(lambda searcher: searcher.gallery.item(item_id))
+    # A browser asks each time, because another gallery may be served at this address later.
+    headers = {"ETag": f'"{found.content_sha256}"', "Cache-Control": "private, no-cache"}
+    if request.headers.get("if-none-match") == headers["ETag"]:
+        return Response(status_code=304, headers=headers)
+    picture = await collection.call(lambda searcher: searcher.gallery.thumbnail(item_id))
+    return Response(picture.data, media_type=picture.media_type, headers=headers)
+
+
+@router.get(
+    "/labels",
+    summary="The labels and how many items have each, the most frequent first",
+    responses=READING,
+    dependencies=[SINGLE_VALUES],
+)
+async def labels(collection: CollectionDep, parameters: Annotated[CountParameters, Query()]) -> LabelCounts:
+    total, rows = await collection.call(lambda searcher: searcher.gallery.overview.labels(parameters.limit))
+    return LabelCounts(total=total, labels=[LabelCount(label=label, items=count) for label, count in rows])
+
+
+@router.get(
+    "/metadata",
+    summary="Metadata of the items by key and value, the most frequent first",
+    responses=READING,
+    dependencies=[SINGLE_VALUES],
+)
+async def metadata(collection: CollectionDep, parameters: Annotated[CountParameters, Query()]) -> MetadataCounts:
+    total, rows = await collection.call(lambda searcher: searcher.gallery.overview.metadata(parameters.limit))
+    values = [MetadataCount(key=key, value=value, items=count) for key, value, count in rows]
+    return MetadataCounts(total=total, values=values)
+
+
+@router.post(
+    "/items",
+    summary="Add images",
+    status_code=201,
+    response_model=Added,
+    openapi_extra=form_operation(NewItemParameters),
+    responses=IMAGES
+    | WRITING
+    | refusals(409)
+    | {
+        200: {"model": Added, "description": "All images were already there"},
+        422: {"model": NoneAdded, "description": "Refused: an invalid parameter, or no image that can be read"},
+    },
+)
+async def add(request: Request, collection: CollectionDep, cpu_queue: CpuQueueDep) -> Any:
+    """Add images with one description; needs a write key.
+
+    An image whose content is already there is answered with its item. If that item has another label or other metadata,
+    differing names it, and with update it gets those of the request. refused names images that cannot be read, and the
+    others are added. With a key, an image can be sent again and is added once; for another image that key is refused
+    (409).
+    """
+    with stage("read"):
+        described, files = await read_images(request, NewItemParameters)
+    images = checked_images(files)
+    if described.key is not None and len(images) > 1:
+        raise invalid("key", "given for one image, and not for several")
+    embedded_by = collection.current.searcher
+    added: dict[int, NewItem] = {}
+    refused: list[RefusedImage] = []
+    for number, image in enumerate(images):
+        run = cpu_queue.run_aside if number else cpu_queue.run
+        try:
+            added[number] = await run(_new_item, embedded_by, image, described)
+        except ImageError as error:
+            if len(images) == 1:
+                raise
+            detail = ErrorDetail(**error_json(error)["error"])
+            refused.append(RefusedImage(number=number, name=image.name[:MAX_TEXT], error=detail))
+
+    def store(searcher: Searcher) -> Added:
+        same_model = searcher is embedded_by
+        new = added if same_model else {number: _new_item(searcher, images[number], described) for number in added}
+        return _store(searcher.gallery, collection, new, refused, described)
+
+    answer = await collection.call(store)
+    status = 422 if isinstance(answer, NoneAdded) else 201 if answer.new else 200
+    return JSONResponse(answer.model_dump(), status)
+
+
+@router.patch("/items/{id}", summary="Change an item's label or metadata", responses=WRITING | refusals(404))
+async def change(collection: CollectionDep, item_id: ItemIdDep, values: ItemChange) -> ChangedItem:
+    """Change what the body names; needs a write key. gallery_change is the number of this change, as in GET /stats."""
+    fields = {name: getattr(values, name) for name in values.model_fields_set}
+
+    def describe(searcher: Searcher) -> ChangedItem:
+        number = searcher.gallery.describe(item_id, **fields)
+        return ChangedItem(**vars(_item(searcher.gallery.item(item_id), collection)), gallery_change=number)
+
+    return await collection.call(describe)
+
+
+@router.delete("/items/{id}", summary="Remove an item", responses=WRITING | refusals(404))
+async def remove(collection: CollectionDep, item_id: ItemIdDep) -> Removed:
+    """Remove an item and its marks; needs a write key."""
+    if not await collection.call(lambda searcher: searcher.gallery.remove([item_id])):
+        raise ItemNotFoundError(f"the gallery has no item {item_id}.")
+    return Removed(removed=item_id)
+
+
+def _item(item: GalleryItem, collection: Collection) -> Item:
+    return Item(**vars(item), thumbnail=collection.thumbnail_path(item.id))
+
+
+def _new_item(searcher: Searcher, image: ImageFile, described: NewItemParameters) -> NewItem:
+    with stage("decode"):
+        pixels, thumbnail = decode(image.data, searcher.embedder.preprocessing, searcher.limits)
+    with stage("embed"):
+        embedding = searcher.embedder.embed_pixels(pixels[None])[0].astype(np.float32)
+    digest = hashlib.sha256(image.data).hexdigest()
+    source = described.source or image.name[:MAX_TEXT] or digest[:16]
+    return NewItem(source, embedding, thumbnail, digest, described.label, described.metadata, key=described.key)
+
+
+def _store(
+    gallery: Gallery,
+    collection: Collection,
+    new: Mapping[int, NewItem],
+    refused: list[RefusedImage],
+    described: NewItemParameters,
+) -> Added:
+    """Add the items, update those that were there if this is asked for, and return the answer."""
+    with stage("write"):
+        added = gallery.add(list(new.values()))
+        known = {number: _stored(gallery, item_id, new[number]) for number, item_id in zip(new, added.ids, strict=True)}
+        differing = {number: item for number, item in known.items() if _differs(item, described)}
+        if described.update and differing:
+            for item in differing.values():
+                with suppress(ItemNotFoundError):  # removed by another client
+                    gallery.describe(item.id, described.label or AS_IT_IS, described.metadata or AS_IT_IS)
+            known = {number: _stored(gallery, item.id, new[number]) for number, item in known.items()}
+    answer = Added(
+        new=added.new,
+        items=[_item(item, collection) for item in known.values()],
+        refused=refused,
+        differing=[_differing(number, item, described) for number, item in differing.items()],
+    )
+    if new or not refused:
+        return answer
+    first = refused[0].error
+    message = f"None of the {len(refused)} images was added. Of the first: {first.message}"
+    return NoneAdded(error=ErrorDetail(code=first.code, message=message), **vars(answer))
+
+
+def _differs(item: GalleryItem, described: NewItemParameters) -> bool:
+    return item.differs(described.label, described.metadata)
+
+
+def _stored(gallery: Gallery, item_id: int, new: NewItem) -> GalleryItem:
+    """Return the item; as it was sent, if another client has removed it meanwhile."""
+    try:
+        return gallery.item(item_id)
+    except ItemNotFoundError:
+        metadata = dict(new.metadata)
+        return GalleryItem(
+            item_id, new.source, new.label, metadata, new.content_sha256, now(), gallery.change(), new.key
+        )
+
+
+def _differing(number: int, item: GalleryItem, described: NewItemParameters) -> Differing:
+    has = f"label {item.label}" if item.label else "no label"
+    if described.label in (None, item.label):
+        has = "other metadata"
+    outcome = "it was updated" if described.update else "it was not changed; send update=true to change it"
+    message = f"Already there as item {item.id} with {has}; {outcome}."
+    return Differing(number=number, id=item.id, label=item.label, updated=described.update, message=message)

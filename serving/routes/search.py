@@ -1,0 +1,272 @@
+"""POST /search and POST /embed."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from io import BytesIO
+from time import perf_counter
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from anyio import to_thread
+from fastapi import APIRouter, Depends, Request, Response
+
+from serving.calibrating import calibration_of
+from serving.dependencies import (
+    Collection,
+    CollectionDep,
+    CpuQueueDep,
+    ImageFile,
+    SettingsDep,
+    checked_images,
+    read_images,
+    read_query,
+)
+from serving.errors import RefusedError, error_json, invalid
+from serving.finding import Ask
+from serving.gallery.filters import Filter
+from serving.gallery.hints import notes
+from serving.metrics import stage
+from serving.openapi import IMAGES, form_operation, refusals
+from serving.schemas import (
+    DEFAULT_K,
+    MAX_QUERY_TEXT,
+    Box,
+    EmbeddingFormat,
+    Embeddings,
+    EmbedParameters,
+    ErrorDetail,
+    Hit,
+    QueryInfo,
+    SearchAnswer,
+    SearchAnswers,
+    SearchParameters,
+    SearchPart,
+)
+from serving.searcher import Searcher
+from serving.settings import Settings
+from zoo.errors import ImageError, NoTextTowerError, TextError
+from zoo.models.text_tower import no_text_tower
+
+router = APIRouter()
+
+ORDER = {
+    "none": "similarity",
+    "expansion": "similarity to the query and its first results together; similarity is to the query alone",
+    "reciprocal": "shared neighbours; similarity is to the query alone",
+}
+"""What orders the results, by the kind of re-ranking."""
+
+
+Query = ImageFile | int | str
+"""An image, the id of an item, or a text."""
+
+
+class Search(NamedTuple):
+    """What a request searches for, and by which queries."""
+
+    ask: Ask
+    queries: list[Query]
+
+
+async def _search(request: Request, settings: SettingsDep) -> Search:
+    with stage("read"):
+        parameters, images = await read_query(request, SearchParameters)
+        ask = Ask(
+            _k(parameters, settings.max_k),
+            parameters.offset,
+            parameters.min_similarity,
+            parameters.min_p,
+            Filter(tuple(parameters.label), parameters.where),
+            parameters.crop,
+            parameters.rerank,
+        )
+        return Search(ask, _queries(parameters, images, settings))
+
+
+def _k(parameters: SearchParameters, max_k: int) -> int:
+    if "k" not in parameters.model_fields_set:
+        return min(DEFAULT_K, max_k)
+    if parameters.k > max_k:
+        raise invalid("k", f"a whole number from 1 to {max_k}")
+    return parameters.k
+
+
+def _queries(parameters: SearchParameters, images: tuple[ImageFile, ...], settings: Settings) -> list[Query]:
+    """Return the queries. Raises `RefusedError` for parameters that contradict one another."""
+    texts, item = parameters.text, parameters.id
+    if texts and (images or item is not None):
+        raise RefusedError(400, "text_and_other", "Search by a text, an image or the id of an item: one of them.")
+    if images and item is not None:
+        raise RefusedError(400, "image_and_id", "Search by an image or by the id of an item, not both.")
+    if parameters.crop and (texts or item is not None):
+        code = "crop_of_text" if texts else "crop_of_item"
+        raise RefusedError(400, code, "Only an image that is sent can be cropped.")
+    if item is not None:
+        return [item]
+    if not texts:
+        return [*checked_images(images)]
+    if len(texts) > settings.max_images:
+        raise RefusedError(400, "too_many_texts", f"A request may search by at most {settings.max_images} texts.")
+    if max(map(len, texts)) > MAX_QUERY_TEXT:
+        raise RefusedError(413, "text_too_long", f"A text to search by has at most {MAX_QUERY_TEXT:,} characters.")
+    if parameters.min_p is not None:
+        # The similarity of a text and an image is lower than that of two images of a class: p_same is not of texts.
+        message = "min_p is of pairs of images; use min_similarity for texts."
+        raise RefusedError(422, "min_p_of_text", message)
+    return [*texts]
+
+
+@router.post(
+    "/search",
+    summary="The items nearest to an image, to an item of the gallery, or to a text",
+    response_model_exclude_unset=True,
+    openapi_extra=form_operation(SearchParameters, without_image=True),
+    responses=IMAGES | refusals(404),
+)
+async def search(
+    collection: CollectionDep, search: Annotated[Search, Depends(_search)], cpu_queue: CpuQueueDep
+) -> SearchAnswer | SearchAnswers:
+    """Search by an image, as the multipart field image or as the raw body, or by the id of an item, which is left out
+    of its own results. The parameters may also be a form or JSON. Similarity is the cosine, -1 to 1.
+
+    The answer to several images or texts is {searches: [...]}, one result or error for each, in order. Texts can be
+    searched by where GET /model shows text; p_same is null then, and truncated tells whether the end was left out.
+
+    ordered_by names the order of re-ranked results, and rerank_score is its value, highest first: the similarity to the
+    query and its first results together (expansion), or 1 minus the distance of Zhong et al. 2017, equation 12
+    (reciprocal; only of the first 200 results). notes names labels that no item has and, without results, unknown keys
+    of where.
+    """
+    start = perf_counter()
+    if isinstance(search.queries[0], str):
+        await collection.call(_check_text_tower)
+    several, parts = len(search.queries) > 1, []
+    for number, query in enumerate(search.queries):
+        # Query by query, so that other requests are served in between.
+        run = cpu_queue.run_aside if number else cpu_queue.run
+        parts.append(await run(_isolated_part if several else _part, collection, search.ask, query))
+    chosen = search.ask.chosen
+    any_results = any(part.results for part in parts)
+    hints = await to_thread.run_sync(notes, collection.gallery, chosen, any_results) if chosen else []
+    summary: dict[str, Any] = {
+        "k": search.ask.k,
+        "ordered_by": ORDER[search.ask.rerank],
+        "notes": hints,
+        "milliseconds": round(1000 * (perf_counter() - start), 2),
+    }
+    if several:
+        return SearchAnswers(searches=parts, **summary)
+    return SearchAnswer(query=parts[0].query, results=parts[0].results or [], **summary)
+
+
+def _check_text_tower(searcher: Searcher) -> None:
+    card = searcher.embedder.card
+    if card.text is None:
+        raise NoTextTowerError(no_text_tower(card.name))
+
+
+def _isolated_part(collection: Collection, ask: Ask, query: Query) -> SearchPart:
+    """Return the answer to one of several queries, or the error of its image or text."""
+    info = QueryInfo(name=query.name) if isinstance(query, ImageFile) else QueryInfo(text=str(query))
+    try:
+        part = _part(collection, ask, query)
+    except (ImageError, TextError) as error:
+        return SearchPart(query=info, error=ErrorDetail(**error_json(error)["error"]))
+    return SearchPart(query=info if isinstance(query, ImageFile) else part.query, results=part.results)
+
+
+def _part(collection: Collection, ask: Ask, query: Query) -> SearchPart:
+    """Return the answer to a query."""
+    return collection.current.run(lambda searcher: _answer(searcher, collection, ask, query))
+
+
+def _answer(searcher: Searcher, collection: Collection, ask: Ask, query: Query) -> SearchPart:
+    if isinstance(query, ImageFile):
+        embedding, info = searcher.embed(query.data, ask.crop), QueryInfo(id=None)
+    elif isinstance(query, int):
+        embedding, info = searcher.gallery.embedding(query)[None], QueryInfo(id=query)
+    else:
+        embedding, truncated = searcher.embed_text(query)
+        info = QueryInfo(id=None, text=query, truncated=truncated)
+    # The calibration is fitted to pairs of images.
+    calibration = None if isinstance(query, str) else calibration_of(searcher.gallery)
+    own_id = query if isinstance(query, int) else None
+    hits = searcher.search(embedding, ask, own_id, calibration)
+    chances: list[float | None] = [None] * len(hits)
+    if calibration is not None:
+        chances = calibration.probability([hit.similarity for hit in hits]).round(4).tolist()
+    results = [
+        Hit(**vars(hit), p_same=chance, thumbnail=collection.thumbnail_path(hit.id))
+        for hit, chance in zip(hits, chances, strict=True)
+    ]
+    return SearchPart(query=info, results=results)
+
+
+NPY = {
+    "description": "The embeddings",
+    "headers": {
+        "X-Model": {"description": "npy: the model's name", "schema": {"type": "string"}},
+        "X-Model-Fingerprint": {"description": "npy: its fingerprint, as in JSON", "schema": {"type": "string"}},
+    },
+    "content": {"application/x-npy": {"schema": {"type": "string", "format": "binary"}}},
+}
+
+
+@router.post(
+    "/embed",
+    summary="The embeddings of images",
+    response_model=Embeddings,
+    openapi_extra=form_operation(EmbedParameters),
+    responses=IMAGES | {200: NPY},
+)
+async def embed(request: Request, collection: CollectionDep, cpu_queue: CpuQueueDep) -> Any:
+    """Return unit vectors in the order of the images, and the SHA-256 of their files, as POST /feedback takes them.
+
+    base64: of float32, little-endian; npy: one NumPy array as the body, with its model in the headers X-Model and
+    X-Model-Fingerprint.
+    """
+    with stage("read"):
+        parameters, files = await read_images(request, EmbedParameters)
+    images = checked_images(files)
+    searcher = await to_thread.run_sync(collection.current.latest)
+    rows = []
+    for number, image in enumerate(images):
+        run = cpu_queue.run_aside if number else cpu_queue.run
+        try:
+            rows.append(await run(searcher.embed, image.data, parameters.crop))
+        except ImageError as error:
+            raise _with_number(error, number, image) from None
+    hashes = [_content_hash(image, parameters.crop) for image in images]
+    return _embeddings(np.concatenate(rows), hashes, parameters.format, searcher)
+
+
+def _with_number(error: ImageError, number: int, image: ImageFile) -> RefusedError:
+    refusal = error_json(error)["error"]
+    name = f" ({image.name[:80]})" if image.name else ""
+    return RefusedError(422, refusal["code"], f"Of image {number + 1}{name}: {refusal['message']}")
+
+
+def _content_hash(image: ImageFile, crop: Box | None) -> str:
+    """Return the SHA-256 of the file; a part of an image is another image and has a hash of its own."""
+    digest = hashlib.sha256(image.data).hexdigest()
+    return digest if crop is None else hashlib.sha256(f"{digest} {crop}".encode()).hexdigest()
+
+
+def _embeddings(
+    rows: np.ndarray, hashes: list[str], form: EmbeddingFormat, searcher: Searcher
+) -> Response | Embeddings:
+    rows, card = rows.astype("<f4"), searcher.embedder.card
+    if form == "npy":
+        out = BytesIO()
+        np.save(out, rows, allow_pickle=False)
+        headers = {"X-Model": card.name, "X-Model-Fingerprint": card.fingerprint}
+        return Response(out.getvalue(), media_type="application/x-npy", headers=headers)
+    if form == "base64":
+        values: Any = [base64.b64encode(row.tobytes()).decode() for row in rows]
+    else:  # nine digits identify a float32
+        values = [[float(f"{value:.9g}") for value in row] for row in rows.tolist()]
+    return Embeddings(
+        model=card.name, fingerprint=card.fingerprint, dim=card.dim, embeddings=values, content_sha256=hashes
+    )

@@ -1,0 +1,144 @@
+"""State of a collection and of the service: /model, /stats, /collections, /metrics, /livez and /readyz."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from anyio import to_thread
+from fastapi import APIRouter, Request, Response
+
+from serving.auth import request_key, unauthorised
+from serving.calibrating import calibration_of, told
+from serving.dependencies import Collection, CollectionDep, Collections, CollectionsDep, SettingsDep
+from serving.errors import RefusedError
+from serving.gallery.items import IndexStats
+from serving.metrics import exposition, set_gallery
+from serving.openapi import refusals
+from serving.schemas import (
+    CalibrationInfo,
+    CollectionList,
+    MarkCounts,
+    ModelInfo,
+    ModelLimits,
+    Ready,
+    ServiceInfo,
+    Stats,
+)
+from serving.searcher import Searcher
+from serving.settings import Settings
+from zoo.errors import ZooError
+from zoo.paths import thread_count
+
+router = APIRouter()
+
+
+@router.get("/model", summary="The model, the gallery's size, and the limits of an image and a request")
+async def model(collection: CollectionDep, settings: SettingsDep) -> ModelInfo:
+    def read(searcher: Searcher) -> ModelInfo:
+        embedder, limits = searcher.embedder, searcher.limits
+        card = embedder.card
+        return ModelInfo(
+            **{name: getattr(card, name) for name in ("name", "method", "backbone", "dataset", "dim", "licence")},
+            **{name: getattr(embedder, name) for name in ("runtime", "precision", "device")},
+            fingerprint=card.fingerprint,
+            preprocessing=asdict(card.preprocessing),
+            text=None if card.text is None else {"length": card.text.length},
+            gallery=searcher.gallery.stats(),
+            limits=ModelLimits(
+                max_bytes=limits.max_bytes,
+                max_pixels=limits.max_pixels,
+                max_images=settings.max_images,
+                max_body=settings.max_body,
+                max_k=settings.max_k,
+            ),
+        )
+
+    await to_thread.run_sync(collection.current.latest)
+    return await collection.call(read)
+
+
+@router.get("/stats", summary="Items, labels, marks, the index and its measured recall, the calibration")
+async def stats(collection: CollectionDep, settings: SettingsDep) -> Stats:
+    def read(searcher: Searcher) -> Stats:
+        gallery = searcher.gallery
+        calibration = told(calibration_of(gallery))
+        return Stats(
+            **asdict(gallery.stats()),
+            index=gallery.index_stats(),
+            marks=MarkCounts(**asdict(gallery.marks.counts())),
+            calibration=CalibrationInfo(**calibration) if calibration else None,
+            service=_service_info(settings),
+        )
+
+    return await collection.call(read)
+
+
+def _service_info(settings: Settings) -> ServiceInfo:
+    limits = {name: getattr(settings, name) for name in ("concurrency", "queue_seconds", "rate", "burst")}
+    share = {**settings.share()._asdict(), "threads": thread_count()}
+    return ServiceInfo(workers=settings.workers, limits=limits, each_worker=share)
+
+
+@router.get("/collections", summary="The collections that the key may read", responses=refusals(401, 429, 503))
+async def collections(request: Request, collections: CollectionsDep) -> CollectionList:
+    key = request_key(request.scope)
+    readable = collections.readable(key)
+    if not readable:
+        raise unauthorised(key, "read")
+    rows = await to_thread.run_sync(lambda: [collection.info() for collection in readable])
+    return CollectionList(collections=rows)
+
+
+@router.get(
+    "/metrics",
+    summary="Metrics in Prometheus's text format",
+    response_class=Response,
+    responses=refusals(401) | {200: {"description": "The metrics", "content": {"text/plain": {}}}},
+)
+async def metrics(request: Request, collections: CollectionsDep) -> Response:
+    """Return the metrics of all collections; the key must read all of them."""
+    key = request_key(request.scope)
+    if len(collections.readable(key)) < len(collections.all):
+        raise unauthorised(key, "read", "every collection")
+    text, media_type = await to_thread.run_sync(_exposition, collections)
+    return Response(text, headers={"content-type": media_type, "cache-control": "no-store"})
+
+
+def _exposition(collections: Collections) -> tuple[bytes, str]:
+    for collection in collections.all:
+        _measure(collection)
+    return exposition()
+
+
+def _measure(collection: Collection) -> None:
+    """Set the gauges of a collection."""
+
+    def read(searcher: Searcher) -> tuple[int, IndexStats]:
+        return searcher.gallery.count(), searcher.gallery.index_stats()
+
+    try:
+        ready = collection.is_ready()
+        items, index = collection.current.run(read)
+    except (ZooError, RefusedError):
+        set_gallery(collection.name, False)
+    else:
+        set_gallery(collection.name, ready, items, index.recall)
+
+
+@router.get("/livez", summary="Whether the process is alive", response_class=Response)
+async def livez() -> Response:
+    return Response()
+
+
+@router.get("/readyz", summary="Whether golden images are embedded and found as they should", responses=refusals(503))
+async def readyz(request: Request, collections: CollectionsDep) -> Ready:
+    """Check one collection, or at the root all of them. It is not ready while the service stops."""
+    if request.app.state.draining:
+        raise RefusedError(503, "stopping", "The service is stopping.")
+    collection: Collection | None = getattr(request.state, "collection", None)
+    cpu_queue: Any = request.app.state.cpu_queue
+    check = collections.is_ready if collection is None else collection.is_ready
+    if not await cpu_queue.run_aside(check):
+        raise RefusedError(503, "not_ready", "A golden image does not have the embedding that it should have.")
+    return Ready(ready=True)
