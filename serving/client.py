@@ -1,0 +1,764 @@
+"""Clients of the HTTP service: `Client` waits for each answer, `AsyncClient` is awaited.
+
+`_Calls` describes every call once, as a generator that yields the requests to send, receives their outcomes and returns
+the result. Both clients run these generators. `AsyncClient` runs the code of a generator, which encodes images and
+reads answers, in a thread, so that the event loop only waits for the network.
+"""
+
+import functools
+import hashlib
+import inspect
+import json
+import logging
+import os
+import re
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar, get_args, overload
+
+import httpx
+import numpy as np
+import tenacity
+from anyio import to_thread
+from PIL import Image as Pillow
+from pydantic import TypeAdapter
+
+from serving import schemas
+from serving.gallery.thumbnails import Thumbnail
+from zoo.data.images import open_image
+from zoo.errors import GalleryError, ItemNotFoundError, ServiceError, UsageError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+KEY = "ZOO_SERVE_KEY"
+"""Environment variable with the key of the service."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
+"""Seconds until a request is sent again the first time, and at most."""
+CONNECT_SECONDS, EVALUATION_SECONDS = 5.0, 600.0
+MAX_IMAGES, MAX_BYTES = 32, 24 * 2**20
+"""Limits of a request with several images, within the defaults of the service."""
+MAX_PARAMETERS = 60_000
+"""Number of characters of the query string; httpx accepts 65,536 of the whole URL."""
+_BAD_IMAGE = frozenset({"unreadable_image", "image_too_large"})
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout)
+_BROKEN_OFF = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)
+"""Errors after which the service may or may not have done what was asked."""
+
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom of a part of an image, as fractions of its sides."""
+Image = bytes | str | Path | Pillow.Image | np.ndarray
+"""The bytes or the path of an image file, a PIL image, or a uint8 array [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]."""
+Labels = str | Sequence[str]
+Metadata = Mapping[str, Any]
+Images = Image | Iterable[Image]
+"""One image or several. An array of four dimensions is several images."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Answer about one of several images: its matches, or the reason why the service refused it."""
+
+    name: str
+    matches: tuple[schemas.Hit, ...] = ()
+    refused: schemas.ErrorDetail | None = None
+
+
+@dataclass(frozen=True)
+class Added:
+    """Answer about added images. new: the number of images that were not in the gallery; items: the items in order,
+    without those of refused images; refused: the reason by the number of the image, from 0; differing: the images that
+    were in the gallery with another label or other metadata.
+    """
+
+    new: int = 0
+    items: tuple[schemas.Item, ...] = ()
+    refused: Mapping[int, schemas.ErrorDetail] = field(default_factory=dict)
+    differing: tuple[schemas.Differing, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    """Request to send. repeatable: whether sending it twice has the same effect; retries: the most repetitions."""
+
+    request: httpx.Request
+    repeatable: bool
+    retries: int
+
+
+@dataclass(frozen=True)
+class _Result(Generic[T]):
+    value: T
+
+
+Outcome = httpx.Response | httpx.HTTPError
+Steps = Generator[_Exchange, Outcome, T]
+"""A call with the result T."""
+
+
+def _advance(steps: Steps[T], outcome: Outcome | None = None) -> _Exchange | _Result[T]:
+    """Run a call until its next request or its end. outcome: of the request before, None at the start."""
+    try:
+        return steps.send(outcome)  # type: ignore[arg-type]
+    except StopIteration as end:
+        return _Result(end.value)
+
+
+class _Call(Generic[P, T]):
+    """Method of both clients, made of the steps of a call. It returns their result in `Client`, and a coroutine of it
+    in `AsyncClient`.
+    """
+
+    def __init__(self, steps: Callable[Concatenate[Any, P], Steps[T]]) -> None:
+        @functools.wraps(steps)
+        def waiting(client: "Client", *args: P.args, **kwargs: P.kwargs) -> T:
+            return client._run(steps(client, *args, **kwargs))
+
+        @functools.wraps(steps)
+        async def awaited(client: "AsyncClient", *args: P.args, **kwargs: P.kwargs) -> T:
+            return await client._run(steps(client, *args, **kwargs))
+
+        signature = inspect.signature(steps)
+        signature = signature.replace(return_annotation=get_args(signature.return_annotation)[-1])
+        waiting.__signature__ = awaited.__signature__ = signature  # type: ignore[attr-defined]
+        self._waiting, self._awaited = waiting, awaited
+
+    @overload
+    def __get__(self, client: "Client", kind: type) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, client: "AsyncClient", kind: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    @overload
+    def __get__(self, client: None, kind: type) -> Callable[..., Any]: ...
+    def __get__(self, client: Any, kind: type) -> Any:
+        method: Any = self._awaited if issubclass(kind, AsyncClient) else self._waiting
+        return method.__get__(client, kind)
+
+
+class _Calls:
+    """Calls of both clients."""
+
+    _connect: type[httpx.Client] | type[httpx.AsyncClient]
+    _http: httpx.Client | httpx.AsyncClient
+
+    def __init__(
+        self, url: str, key: str | None = None, timeout: float = 30, retries: int = 3, collection: str | None = None
+    ) -> None:
+        if timeout <= 0 or retries < 0:
+            raise UsageError("timeout must be more than 0 seconds, and retries at least 0.", code="bad-number")
+        if collection is not None and not re.fullmatch("[a-z0-9-]+", collection):
+            message = f"{collection!r} cannot be the name of a collection; names consist of a to z, 0 to 9 and -."
+            raise UsageError(message, code="bad-collection-name")
+        self._url, self._timeout, self._retries = _checked_url(url), timeout, retries
+        self._place = self._url if collection is None else f"{self._url}/collections/{collection}"
+        key = _checked_key(os.environ.get(KEY) if key is None else key)
+        headers = {"user-agent": "dml-zoo"} | ({} if key is None else {"authorization": f"Bearer {key}"})
+        self._http = self._connect(base_url=self._place, headers=headers)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._place!r})"
+
+    @_Call
+    def search(
+        self,
+        image: Image | None = None,
+        *,
+        item: int | None = None,
+        text: str | None = None,
+        k: int = schemas.DEFAULT_K,
+        offset: int = 0,
+        min_similarity: float | None = None,
+        min_p: float | None = None,
+        labels: Labels = (),
+        where: Metadata | None = None,
+        crop: Box | None = None,
+        rerank: schemas.Rerank = "none",
+    ) -> Steps[list[schemas.Hit]]:
+        """Return the items nearest to an image, to an item (without itself) or to a text, nearest first.
+
+        Args:
+            image: The image to search by.
+            item: The id of the item to search by.
+            text: The text to search by, if `model().text` is not None. Its hits have no `p_same`. A text that is longer
+                than the model reads is logged.
+            k: The number of hits.
+            offset: The number of nearest items to skip.
+            min_similarity: The lowest cosine of a hit.
+            min_p: The lowest `p_same` of a hit.
+            labels: The labels that a hit may have (default: all).
+            where: The metadata that a hit must have. Each key has a value, a list of possible values, or a range such
+                as `{"year": {"gte": 1900, "lt": 1950}}`.
+            crop: The part of the image to search by.
+            rerank: "none", "expansion" (search again with the first hits) or "reciprocal" (order by shared neighbours).
+
+        Raises:
+            UsageError: If not exactly one of `image`, `item` and `text` is given.
+            ServiceError: If the service refuses the search or does not answer.
+        """
+        if sum(query is not None for query in (image, item, text)) != 1:
+            raise UsageError("search needs an image, an item or a text; one of the three.", code="no-query")
+        parameters = {"id": item, "k": k, "offset": offset, "min_similarity": min_similarity, "min_p": min_p}
+        parameters |= {"rerank": rerank} | _narrowed(labels, where, crop)
+        files, body = [] if image is None else [_encode(image)], None if text is None else {"text": text}
+        read = _json(schemas.SearchAnswer)
+        answer = yield from self._ask(read, "POST", "/search", parameters, files=files, body=body)
+        if answer.query.truncated:
+            logger.warning("the text is longer than the service's model reads; its end was left out.")
+        return answer.results
+
+    @_Call
+    def search_many(
+        self,
+        images: Images,
+        *,
+        k: int = schemas.DEFAULT_K,
+        offset: int = 0,
+        min_similarity: float | None = None,
+        min_p: float | None = None,
+        labels: Labels = (),
+        where: Metadata | None = None,
+        crop: Box | None = None,
+        rerank: schemas.Rerank = "none",
+    ) -> Steps[list[Answer]]:
+        """Return the items nearest to each of several images, with up to 32 images per request.
+
+        An unusable image does not affect the others. See `search` for the parameters.
+        """
+        parameters = {"k": k, "offset": offset, "min_similarity": min_similarity, "min_p": min_p, "rerank": rerank}
+        parameters |= _narrowed(labels, where, crop)
+        answers: list[Answer] = []
+        for _, files in _parts(_listed(images)):
+            read = functools.partial(_read_answers, files)
+            answers += yield from self._ask(read, "POST", "/search", parameters, files=files, accepted=_BAD_IMAGE)
+        return answers
+
+    @_Call
+    def embed(self, images: Images, crop: Box | None = None) -> Steps[np.ndarray]:
+        """Return the unit embeddings, float32 [n, dim], of images or a part of each, with up to 32 per request."""
+        rows, parameters = [], {"format": "npy"} | _narrowed(crop=crop)
+        for start, files in _parts(_listed(images)):
+            try:
+                rows.append((yield from self._ask(_read_array, "POST", "/embed", parameters, files=files)))
+            except ServiceError as error:
+                if not start:
+                    raise
+                # The service counts the images of each request from 1.
+                place = f"Of images {start + 1} to {start + len(files)}, sent together"
+                raise ServiceError(f"{place}: {error}", error.status, error.code) from None
+        return np.concatenate(rows)
+
+    @_Call
+    def add(
+        self,
+        images: Images,
+        label: str | None = None,
+        source: str | None = None,
+        metadata: Metadata | None = None,
+        update: bool = False,
+        key: str | None = None,
+    ) -> Steps[Added]:
+        """Add images, with up to 32 per request. Needs a write key.
+
+        An image whose content is in the gallery is not added again. If one of several requests fails, the images of the
+        requests before it are added, and it is safe to add all images again. If a broken request is repeated, the
+        images of the first attempt count as images that were in the gallery.
+
+        Args:
+            images: The images. Of several, the refused ones are reported in the answer.
+            label: The label of all images.
+            source: Their source (default: the names of the files).
+            metadata: Their metadata.
+            update: Give label and metadata also to images that are in the gallery.
+            key: Your own name of a single image, up to 200 characters. No other image can have it.
+
+        Raises:
+            UsageError: If there is a key for several images.
+            ServiceError: If the service refuses the request or a single image, or does not answer.
+        """
+        listed, accepted = _listed(images), frozenset() if _is_single(images) else _BAD_IMAGE
+        if key is not None and len(listed) > 1:  # the service cannot see it in requests of one image each
+            raise UsageError(f"a key names a single image, not {len(listed)}; add them one by one.", code="one-key")
+        text = None if metadata is None else _json_text(metadata, "metadata")
+        form = {"label": label, "source": source, "metadata": text, "key": key, "update": "true" if update else None}
+        added = Added()
+        for start, files in _parts(listed):
+            part = yield from self._ask(_read_added, "POST", "/items", files=files, form=form, accepted=accepted)
+            differing = [image.model_copy(update={"number": start + image.number}) for image in part.differing]
+            added = Added(
+                added.new + part.new,
+                (*added.items, *part.items),
+                {**added.refused, **{start + image.number: image.error for image in part.refused}},
+                (*added.differing, *differing),
+            )
+        return added
+
+    @_Call
+    def describe(
+        self, item: int, label: str | None = None, metadata: Metadata | None = None, unlabel: bool = False
+    ) -> Steps[schemas.Item]:
+        """Give an item another label (or none, with `unlabel`), other metadata, or both. Needs a write key."""
+        if (label is not None and unlabel) or (label is None and metadata is None and not unlabel):
+            raise UsageError("describe needs a label or unlabel=True, or metadata.", code="no-change")
+        change = {} if metadata is None else {"metadata": json.loads(_json_text(metadata, "metadata"))}
+        if label is not None or unlabel:
+            change["label"] = label
+        return self._ask(_json(schemas.Item), "PATCH", f"/items/{item}", body=change, repeatable=False)
+
+    @_Call
+    def mark(
+        self, query: Image | int | schemas.Hit, result: int | schemas.Hit, right: bool, crop: Box | None = None
+    ) -> Steps[schemas.Mark]:
+        """Mark a result as right (of the class of the query) or wrong. Needs a write key.
+
+        Marking the pair again replaces its mark. The service keeps only the hash and the name of a query image.
+
+        The query is an image, or an item by its id or as a hit; the result is an item. crop: the part of the image that
+        was searched by.
+        """
+        if not isinstance(right, bool):  # a text such as "wrong" would count as right
+            raise UsageError(f"right must be True or False, not {right!r}.", code="bad-verdict")
+        sent: Any
+        if isinstance(query, int | schemas.Hit):
+            sent = _id(query)
+        else:
+            file, parameters = _encode(query), {"format": "base64"} | _narrowed(crop=crop)
+            embedded = yield from self._ask(_read_embedding, "POST", "/embed", parameters, files=[file])
+            sent = embedded | {"source": file.sent_name}
+        body = {"query": sent, "item": _id(result), "verdict": _verdict(right)}
+        return (yield from self._ask(_json(schemas.Mark), "POST", "/feedback", body=body))
+
+    @_Call
+    def unmark(self, mark: int) -> Steps[None]:
+        """Remove a mark. Needs a write key."""
+        yield from self._ask(_json(schemas.Removed), "DELETE", f"/feedback/{mark}", repeatable=False)
+
+    @_Call
+    def marks(
+        self,
+        offset: int = 0,
+        limit: int = 50,
+        query: int | str | None = None,
+        result: int | None = None,
+        right: bool | None = None,
+    ) -> Steps[schemas.MarkPage]:
+        """Return marks in the order in which they were first made. query: the id of an item, or an image's SHA-256."""
+        verdict = None if right is None else _verdict(right)
+        parameters = {"offset": offset, "limit": limit, "query": query, "item": result, "verdict": verdict}
+        return self._ask(_json(schemas.MarkPage), "GET", "/feedback", parameters)
+
+    @_Call
+    def remove(self, item: int) -> Steps[None]:
+        """Remove an item, or raise `ItemNotFoundError`. Needs a write key."""
+        yield from self._ask(_json(schemas.Removed), "DELETE", f"/items/{item}", repeatable=False)
+
+    @_Call
+    def item(self, item: int) -> Steps[schemas.Item]:
+        """Return an item, or raise `ItemNotFoundError`."""
+        return self._ask(_json(schemas.Item), "GET", f"/items/{item}")
+
+    @_Call
+    def items(
+        self, offset: int = 0, limit: int = 50, label: Labels | None = None, where: Metadata | None = None
+    ) -> Steps[schemas.ItemPage]:
+        """Return a page of the items that have one of the labels and the metadata (see `search`), in order of ids."""
+        parameters = {"offset": offset, "limit": limit} | _narrowed(() if label is None else label, where)
+        return self._ask(_json(schemas.ItemPage), "GET", "/items", parameters)
+
+    @_Call
+    def sample(self, size: int = 24) -> Steps[tuple[schemas.Item, ...]]:
+        """Return random items from the whole gallery, or all items if there are fewer."""
+        page = yield from self._ask(_json(schemas.ItemPage), "GET", "/items", {"sample": size})
+        return tuple(page.items)
+
+    @_Call
+    def thumbnail(self, item: int) -> Steps[Thumbnail]:
+        """Return the thumbnail of an item, or raise `ItemNotFoundError`."""
+        return self._ask(_read_thumbnail, "GET", f"/items/{item}/thumbnail")
+
+    @_Call
+    def labels(self, limit: int = 1000) -> Steps[dict[str, int]]:
+        """Return the number of items of each label, the most frequent label first."""
+        counts = yield from self._ask(_json(schemas.LabelCounts), "GET", "/labels", {"limit": limit})
+        return {row.label: row.items for row in counts.labels}
+
+    @_Call
+    def metadata(self, limit: int = 1000) -> Steps[list[schemas.MetadataCount]]:
+        """Return the values in the metadata with their numbers of items, the most frequent value first."""
+        return (yield from self._ask(_json(schemas.MetadataCounts), "GET", "/metadata", {"limit": limit})).values
+
+    @_Call
+    def map(self) -> Steps[list[schemas.MapPoint]]:
+        """Return the items as points of a plane, where similar items are close to one another."""
+        return (yield from self._ask(_json(schemas.GalleryMap), "GET", "/map")).points
+
+    @_Call
+    def stats(self) -> Steps[schemas.Stats]:
+        """Return the numbers of the gallery, its index and its marks, and the limits of the service."""
+        return self._ask(_json(schemas.Stats), "GET", "/stats")
+
+    @_Call
+    def model(self) -> Steps[schemas.ModelInfo]:
+        """Return the model of the gallery and how the service runs it."""
+        return self._ask(_json(schemas.ModelInfo), "GET", "/model")
+
+    @_Call
+    def collections(self) -> Steps[list[schemas.CollectionInfo]]:
+        """Return the collections of the service that the key may read."""
+        return (yield from self._ask(_json(schemas.CollectionList), "GET", f"{self._url}/collections")).collections
+
+    @_Call
+    def evaluate(self) -> Steps[schemas.Evaluation]:
+        """Measure the labelled gallery and calibrate `p_same`. May take minutes. Needs a write key."""
+        read = _json(schemas.Evaluation)
+        return self._ask(read, "POST", "/evaluate", repeatable=False, seconds=EVALUATION_SECONDS)
+
+    @_Call
+    def last_evaluation(self) -> Steps[schemas.Evaluation | None]:
+        """Return the last evaluation, or None if there was none."""
+        try:
+            return (yield from self._ask(_json(schemas.Evaluation), "GET", "/evaluate"))
+        except ItemNotFoundError:
+            return None
+
+    @_Call
+    def ready(self) -> Steps[bool]:
+        """Return whether the service answers and can embed. It is asked once, without retries."""
+        try:
+            return (yield from self._ask(_json(schemas.Ready), "GET", "/readyz", retries=0)).ready
+        except GalleryError:
+            return False
+
+    def _ask(
+        self,
+        read: Callable[[httpx.Response], T],
+        method: str,
+        path: str,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        files: Sequence["_File"] = (),
+        form: Mapping[str, str | None] | None = None,
+        body: Mapping[str, Any] | None = None,
+        repeatable: bool = True,
+        retries: int | None = None,
+        seconds: float = 0,
+        accepted: Collection[str] = (),
+    ) -> Steps[T]:
+        """Send a request and read its answer.
+
+        parameters and form: what is None is not sent. repeatable: whether sending the request twice has the same effect
+        as sending it once. retries: the most repetitions, by default the client's. seconds: the time to wait, if it is
+        longer than the client's. accepted: codes of refusals that `read` understands.
+        """
+        try:
+            query = httpx.QueryParams(_given(parameters))
+            if len(str(query)) > MAX_PARAMETERS:
+                message = f"labels and where are longer than the {MAX_PARAMETERS:,} characters that a URL can hold; "
+                raise UsageError(f"{message}filter by fewer values, or search several times.", code="filter-too-long")
+            request = self._http.build_request(
+                method,
+                path,
+                params=query,
+                files=[file.field() for file in files] or None,
+                data=_given(form) if files else None,
+                json=body,
+                timeout=httpx.Timeout(max(self._timeout, seconds), connect=min(self._timeout, CONNECT_SECONDS)),
+            )
+        except UnicodeEncodeError as error:
+            raise UsageError(f"{error.object[:80]!r} is not valid Unicode.", code="not-unicode") from None
+        outcome = yield _Exchange(request, repeatable, self._retries if retries is None else retries)
+        if isinstance(outcome, httpx.HTTPError):
+            reason = "timed out" if isinstance(outcome, httpx.TimeoutException) else str(outcome)
+            raise ServiceError(f"{self._url} does not answer: {reason or type(outcome).__name__}.")
+        if not outcome.is_success and _error(outcome).code not in accepted:
+            raise _refusal(outcome)
+        try:
+            return read(outcome)
+        except (ValueError, KeyError, EOFError):
+            pass
+        raise ServiceError(f"{self._url} does not answer like the search service. Is it another service?")
+
+
+class Client(_Calls):
+    """Client of the service at `url`. Several threads can share it.
+
+    An image is a path, the bytes of an image file, a PIL image or a uint8 array, as `Embedder.embed` takes them. An
+    image in memory is sent as PNG, upright and in 8 bits, and so has the embedding that it would get here. But its
+    content is not that of the file that it was read from.
+
+    Failures raise `GalleryError`: `ItemNotFoundError`, `ServiceError` (with the HTTP status and the service's code), or
+    an image file that cannot be read. An unusable image in memory raises `ImageError`.
+
+    Args:
+        url: The URL of the service.
+        key: A read or write key (default: the environment variable ZOO_SERVE_KEY). It is never shown.
+        timeout: The seconds to wait for an answer.
+        retries: How often a request is sent again at most. This happens if the service was not reached, broke the
+            connection off, was busy (429) or not ready (503), but only to requests that were not begun or have the
+            same effect twice. The pause is the one that the service asks for, or grows from 0.2 s.
+        collection: The name of the gallery, if the service has several.
+
+    Raises:
+        UsageError: If the key, the timeout, the retries or the collection are impossible.
+        GalleryError: If `url` is not the URL of a service.
+    """
+
+    _connect = httpx.Client
+    _http: httpx.Client
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def _run(self, steps: Steps[T]) -> T:
+        step = _advance(steps)
+        while isinstance(step, _Exchange):
+            outcome = tenacity.Retrying(**_retry_policy(step))(self._send, step.request)
+            step = _advance(steps, outcome)
+        return step.value
+
+    def _send(self, request: httpx.Request) -> Outcome:
+        try:
+            return self._http.send(request)
+        except httpx.HTTPError as error:
+            return error
+
+
+class AsyncClient(_Calls):
+    """`Client` whose methods are awaited, for asyncio and trio. Close it with `aclose` or by `async with`."""
+
+    _connect = httpx.AsyncClient
+    _http: httpx.AsyncClient
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.aclose()
+
+    async def _run(self, steps: Steps[T]) -> T:
+        step = await to_thread.run_sync(_advance, steps)
+        while isinstance(step, _Exchange):
+            outcome: Outcome = await tenacity.AsyncRetrying(**_retry_policy(step))(self._send, step.request)
+            step = await to_thread.run_sync(_advance, steps, outcome)
+        return step.value
+
+    async def _send(self, request: httpx.Request) -> Outcome:
+        try:
+            return await self._http.send(request)
+        except httpx.HTTPError as error:
+            return error
+
+
+def _checked_url(url: str) -> str:
+    address = httpx.URL(url) if url.startswith(("http://", "https://")) else None
+    if address is None or not address.host or address.userinfo:
+        shown = "the URL" if address is not None and address.userinfo else repr(url)  # never show a password
+        message = f"{shown} is not the URL of a service: http:// or https:// and a host, without a password."
+        raise GalleryError(message, code="bad-url")
+    return url.rstrip("/")
+
+
+def _checked_key(key: str | None) -> str | None:
+    if key is not None and not re.fullmatch(r"[!-~]+", key := key.strip()):
+        message = "the key is empty, or has a space or another character that no key of a service has."
+        raise UsageError(message, code="bad-key")
+    return key
+
+
+def _retry_policy(exchange: _Exchange) -> dict[str, Any]:
+    """Return the arguments of `tenacity.Retrying` and `tenacity.AsyncRetrying`."""
+    attempts = tenacity.stop_after_attempt(exchange.retries + 1)
+    return {
+        "retry": tenacity.retry_if_result(functools.partial(_may_pass, exchange)),
+        "wait": _pause,
+        "stop": lambda state: attempts(state) or state.upcoming_sleep > LONGEST_PAUSE,
+        "retry_error_callback": lambda state: state.outcome.result(),
+    }
+
+
+def _may_pass(exchange: _Exchange, outcome: Outcome) -> bool:
+    """Return whether sending the request again is safe and may succeed."""
+    if isinstance(outcome, httpx.HTTPError):
+        return isinstance(outcome, _NOT_SENT) or (exchange.repeatable and isinstance(outcome, _BROKEN_OFF))
+    if outcome.status_code != HTTPStatus.SERVICE_UNAVAILABLE:
+        return outcome.status_code == HTTPStatus.TOO_MANY_REQUESTS
+    code = _error(outcome).code
+    # The service has not begun a request that it refuses with storage_busy.
+    return code == "storage_busy" or (exchange.repeatable and code != "read_only_storage")
+
+
+def _pause(state: tenacity.RetryCallState) -> float:
+    """Return the seconds that the service asks for, or a doubling number with a random part."""
+    outcome = state.outcome.result() if state.outcome else None
+    asked = outcome.headers.get("retry-after", "") if isinstance(outcome, httpx.Response) else ""
+    if re.fullmatch(r"[0-9]{1,6}", asked):
+        return float(asked)
+    doubling = tenacity.wait_exponential(FIRST_PAUSE, LONGEST_PAUSE / 2) + tenacity.wait_random(0, FIRST_PAUSE)
+    return doubling(state)
+
+
+class _File(NamedTuple):
+    """Image file. `name` is "" for an image in memory."""
+
+    name: str
+    data: bytes
+
+    @property
+    def sent_name(self) -> str:
+        """The name, or the one that the service gives an image without a name. A file of a form must have one."""
+        return self.name or hashlib.sha256(self.data).hexdigest()[:16]
+
+    def field(self) -> tuple[str, tuple[str, bytes, str]]:
+        """Return the field of a form, for httpx."""
+        return "image", (self.sent_name, self.data, "application/octet-stream")
+
+
+def _is_single(images: Images) -> bool:
+    return images.ndim != 4 if isinstance(images, np.ndarray) else isinstance(images, Image)
+
+
+def _listed(images: Images) -> list[Any]:
+    if _is_single(images):
+        return [images]
+    if not isinstance(images, Iterable):
+        raise _not_an_image(images)
+    return list(images)
+
+
+def _parts(images: Sequence[Image]) -> Iterator[tuple[int, list[_File]]]:
+    """Yield the files of each request, with the number of images of the requests before it."""
+    start, size, files = 0, 0, list[_File]()
+    for image in images:
+        file = _encode(image)
+        if files and (len(files) == MAX_IMAGES or size + len(file.data) > MAX_BYTES):
+            yield start, files
+            start, size, files = start + len(files), 0, []
+        files.append(file)
+        size += len(file.data)
+    yield start, files
+
+
+def _encode(image: Image) -> _File:
+    if isinstance(image, bytes):
+        return _File("", image)
+    if isinstance(image, Pillow.Image | np.ndarray):
+        png, pixels = BytesIO(), np.asarray(open_image(image))
+        Pillow.fromarray(pixels).save(png, "PNG")  # only the pixels: no EXIF, no comments
+        return _File("", png.getvalue())
+    if not isinstance(image, str | Path):
+        raise _not_an_image(image)
+    try:
+        return _File(Path(image).name, Path(image).read_bytes())
+    except OSError as error:
+        reason = error.strerror
+    except ValueError as error:  # a name that no file can have
+        reason = str(error)
+    raise GalleryError(f"{image} cannot be read: {reason}.", code="unreadable-file")
+
+
+def _not_an_image(image: object) -> UsageError:
+    kinds = "a path, the bytes of an image file, a PIL image or a uint8 array"
+    return UsageError(f"an image must be {kinds}, not a {type(image).__name__}.", code="not-an-image")
+
+
+def _narrowed(labels: Labels = (), where: Metadata | None = None, crop: Box | None = None) -> dict[str, Any]:
+    """Return the parameters of a filter and of a part of the image."""
+    return {
+        "label": [labels] if isinstance(labels, str) else list(labels),
+        "where": None if where is None else _json_text(where, "where"),
+        "crop": None if crop is None else ",".join(f"{side:.9f}" for side in crop),
+    }
+
+
+def _given(values: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: value for name, value in (values or {}).items() if value is not None}
+
+
+def _json_text(values: Mapping[str, Any], name: str) -> str:
+    try:
+        return json.dumps(dict(values), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"{name} must be a mapping of names to JSON values: {error}.", code="not-json") from None
+
+
+def _id(item: int | schemas.Hit) -> int:
+    return item.id if isinstance(item, schemas.Hit) else item
+
+
+def _verdict(right: bool) -> schemas.Verdict:
+    return "right" if right else "wrong"
+
+
+def _json(model: type[T]) -> Callable[[httpx.Response], T]:
+    """Return the reader of an answer in JSON. It logs the service's notes about the filter."""
+
+    def read(response: httpx.Response) -> T:
+        answer: T = TypeAdapter(model).validate_json(response.content)
+        for note in getattr(answer, "notes", ()):
+            logger.warning("%s", note)
+        return answer
+
+    return read
+
+
+def _read_answers(files: Sequence[_File], response: httpx.Response) -> list[Answer]:
+    """Read the answers about several images. The answer about a single one has another form."""
+    if response.is_error:
+        return [Answer(files[0].name, refused=_error(response))]
+    if len(files) == 1:
+        return [Answer(files[0].name, tuple(_json(schemas.SearchAnswer)(response).results))]
+    searches = _json(schemas.SearchAnswers)(response).searches
+    pairs = zip(files, searches, strict=True)
+    return [Answer(file.name, tuple(search.results or ()), search.error) for file, search in pairs]
+
+
+def _read_added(response: httpx.Response) -> schemas.Added:
+    """Read the answer about added images. A single image that is refused is answered with an error only."""
+    if response.is_success or "refused" in response.json():
+        return _json(schemas.Added)(response)
+    return schemas.Added(new=0, items=[], refused=[schemas.RefusedImage(number=0, name="", error=_error(response))])
+
+
+def _read_embedding(response: httpx.Response) -> dict[str, Any]:
+    """Read the query of a mark: one image, embedded."""
+    body = _json(schemas.Embeddings)(response)
+    (digest,), (embedding,) = body.content_sha256, body.embeddings
+    return {"content_sha256": digest, "embedding": embedding, "fingerprint": body.fingerprint}
+
+
+def _read_thumbnail(response: httpx.Response) -> Thumbnail:
+    return Thumbnail(response.content, response.headers["content-type"])
+
+
+def _read_array(response: httpx.Response) -> np.ndarray:
+    rows: np.ndarray = np.load(BytesIO(response.content), allow_pickle=False)
+    return rows.astype(np.float32)
+
+
+def _error(response: httpx.Response) -> schemas.ErrorDetail:
+    """Return the error of the service, or one without a code of another service."""
+    try:
+        return schemas.ErrorBody.model_validate_json(response.content).error
+    except ValueError:
+        return schemas.ErrorDetail(code="", message=f"{response.status_code} {response.reason_phrase}")
+
+
+def _refusal(response: httpx.Response) -> GalleryError:
+    error = _error(response)
+    if response.status_code == HTTPStatus.NOT_FOUND and error.code == "no_such_item":
+        return ItemNotFoundError(error.message)
+    return ServiceError(error.message, response.status_code, error.code or None)
