@@ -58,6 +58,9 @@ def create_app(settings: Settings | None = None, collections: Collections | None
         title="dml-zoo",
         summary="Image search over galleries that were embedded by metric learning models.",
         version=__version__,
+        description='Every refusal is JSON of one shape: {"error": {"code", "message"}}. Requests to a host name that the '
+        "service does not have are refused with 421.",
+        openapi_url=None,  # serving.openapi sends the document, which depends on the collection
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
@@ -87,6 +90,7 @@ def create_app(settings: Settings | None = None, collections: Collections | None
         app.include_router(module.router)
     app.add_api_route("/", page, include_in_schema=False)
     app.add_api_route("/docs", docs, include_in_schema=False)
+    app.add_api_route("/openapi.json", openapi, include_in_schema=False)
     app.mount("/page", StaticFiles(directory=PAGE))
     return app
 

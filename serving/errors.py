@@ -12,7 +12,6 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
@@ -37,8 +36,8 @@ from zoo.errors import (
 logger = logging.getLogger(__name__)
 
 METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
-SOURCES = ("body", "cookie", "header", "path", "query")
-"""First parts of the location in FastAPI's validation errors."""
+BODY_PROBLEMS = ("extra_forbidden", "json_invalid", "missing")
+"""Types of pydantic's errors that are about a JSON body as a whole."""
 RETRY_SECONDS = 5
 
 
@@ -105,7 +104,7 @@ def refusal_of(error: Exception) -> RefusedError:
     if isinstance(error, HTTPException):
         status = HTTPStatus(error.status_code)
         return RefusedError(status, status.name.lower(), str(error.detail), error.headers)
-    if isinstance(error, RequestValidationError | ValidationError):
+    if isinstance(error, RequestValidationError):
         return _validation_refusal(error.errors()[0])
     if known := next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), None):
         return RefusedError(*known, _sentence(str(error)))
@@ -115,16 +114,14 @@ def refusal_of(error: Exception) -> RefusedError:
 
 
 def _validation_refusal(problem: Mapping[str, Any]) -> RefusedError:
-    """Return the refusal of the first parameter that pydantic found to be wrong."""
-    place = [str(part) for part in problem["loc"]]
-    if len(place) > 1 and place[0] in SOURCES:
-        place = place[1:]
-    if problem["type"] == "extra_forbidden":
-        return unknown_parameter(place[-1])
-    if problem["type"] == "json_invalid":
-        return RefusedError(400, "invalid_json", "The body is not valid JSON.")
-    name, message = place[0] if place else "body", problem["msg"].removeprefix("Value error, ").rstrip(".")
-    return RefusedError(422, f"invalid_{name}", f"{name}: {message}.")
+    """Return the refusal of the first parameter, or field of the body, that pydantic found to be wrong."""
+    (source, *place), kind = problem["loc"], problem["type"]
+    message = problem["msg"].removeprefix("Value error, ").rstrip(".")
+    if source == "body" and (not place or (len(place) == 1 and kind in BODY_PROBLEMS)):
+        return RefusedError(422, "invalid_body", f"The body is not what this path takes: {message}.")
+    if source != "body" and kind == "extra_forbidden":
+        return unknown_parameter(str(place[-1]))
+    return RefusedError(422, f"invalid_{place[0]}", f"{place[0]}: {message}.")
 
 
 def _sentence(text: str) -> str:
@@ -181,7 +178,7 @@ async def _handle(request: Request, error: Exception) -> JSONResponse:
     refusal = refusal_of(error)
     if refusal.status_code == HTTPStatus.INTERNAL_SERVER_ERROR:
         raise error
-    if isinstance(error, GalleryError | OSError | sqlite3.Error):
+    if refusal.status_code > HTTPStatus.INTERNAL_SERVER_ERROR:  # a storage that its operator must look at
         logger.warning("request %s got %d %s: %s", metrics.request_id(), refusal.status_code, refusal.code, error)
     response = error_response(refusal)
     if response.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
@@ -201,6 +198,6 @@ def _methods(request: Request) -> list[str]:
 
 def install(app: FastAPI) -> None:
     """Let the application answer every error in the one shape."""
-    for kind in (HTTPException, RequestValidationError, ValidationError, ZooError, OSError, sqlite3.Error):
+    for kind in (HTTPException, RequestValidationError, ZooError, OSError, sqlite3.Error):
         app.add_exception_handler(kind, _handle)
     app.add_exception_handler(ClientDisconnect, _handle)
