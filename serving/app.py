@@ -24,6 +24,7 @@ from serving.auth import ANY_HOST, Authentication, TrustedHosts
 from serving.dependencies import Collections
 from serving.limits import CpuQueue, Deadlines, Limits
 from serving.metrics import TELEMETRY, Observability
+from serving.openapi import openapi
 from serving.routes import evaluate, feedback, items, search, status
 from serving.settings import Settings
 from zoo import __version__
@@ -58,8 +59,8 @@ def create_app(settings: Settings | None = None, collections: Collections | None
         title="dml-zoo",
         summary="Image search over galleries that were embedded by metric learning models.",
         version=__version__,
-        description='Every refusal is JSON of one shape: {"error": {"code", "message"}}. Requests to a host name that the '
-        "service does not have are refused with 421.",
+        description='Every refusal is JSON of one shape: {"error": {"code", "message"}}. Requests to a host name '
+        "that the service does not have are refused with 421.",
         openapi_url=None,  # serving.openapi sends the document, which depends on the collection
         docs_url=None,
         redoc_url=None,
