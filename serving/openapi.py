@@ -108,8 +108,8 @@ def _of_any(operations: dict[str, Any]) -> dict[str, Any]:
 
 def _limit_k(operation: dict[str, Any], max_k: int) -> None:
     """Set the largest k, which is a setting."""
-    bodies = [content["schema"].get("properties", {}) for content in operation["requestBody"]["content"].values()]
-    parameters = {parameter["name"]: parameter["schema"] for parameter in operation["parameters"]}
-    for schemas in (parameters, *bodies):
-        if "k" in schemas:
-            schemas["k"] = {**schemas["k"], "maximum": max_k, "default": min(schemas["k"]["default"], max_k)}
+    contents = operation["requestBody"]["content"].values()
+    schemas = [content["schema"].get("properties", {}).get("k") for content in contents]
+    schemas += [parameter["schema"] for parameter in operation["parameters"] if parameter["name"] == "k"]
+    for schema in filter(None, schemas):
+        schema |= {"maximum": max_k, "default": min(schema["default"], max_k)}

@@ -36,6 +36,7 @@ from serving.schemas import (
     ChangedItem,
     CountParameters,
     Differing,
+    ErrorBody,
     ErrorDetail,
     Item,
     ItemChange,
@@ -145,7 +146,10 @@ async def metadata(collection: CollectionDep, parameters: Annotated[CountParamet
     | refusals(409)
     | {
         200: {"model": Added, "description": "All images were already there"},
-        422: {"model": NoneAdded, "description": "Refused: an invalid parameter, or no image that can be read"},
+        422: {
+            "model": NoneAdded | ErrorBody,
+            "description": "Refused: an invalid parameter, or no image that can be read",
+        },
     },
 )
 async def add(request: Request, collection: CollectionDep, cpu_queue: CpuQueueDep) -> Any:

@@ -14,7 +14,7 @@ from serving.dependencies import Collection, CollectionDep, Collections, Collect
 from serving.errors import RefusedError
 from serving.gallery.items import IndexStats
 from serving.metrics import exposition, set_gallery
-from serving.openapi import refusals
+from serving.openapi import READING, refusals
 from serving.schemas import (
     CalibrationInfo,
     CollectionList,
@@ -33,7 +33,9 @@ from zoo.paths import thread_count
 router = APIRouter()
 
 
-@router.get("/model", summary="The model, the gallery's size, and the limits of an image and a request")
+@router.get(
+    "/model", summary="The model, the gallery's size, and the limits of an image and a request", responses=READING
+)
 async def model(collection: CollectionDep, settings: SettingsDep) -> ModelInfo:
     def read(searcher: Searcher) -> ModelInfo:
         embedder, limits = searcher.embedder, searcher.limits
@@ -58,7 +60,9 @@ async def model(collection: CollectionDep, settings: SettingsDep) -> ModelInfo:
     return await collection.call(read)
 
 
-@router.get("/stats", summary="Items, labels, marks, the index and its measured recall, the calibration")
+@router.get(
+    "/stats", summary="Items, labels, marks, the index and its measured recall, the calibration", responses=READING
+)
 async def stats(collection: CollectionDep, settings: SettingsDep) -> Stats:
     def read(searcher: Searcher) -> Stats:
         gallery = searcher.gallery
