@@ -148,7 +148,7 @@ async def metadata(collection: CollectionDep, parameters: Annotated[CountParamet
         200: {"model": Added, "description": "All images were already there"},
         422: {
             "model": NoneAdded | ErrorBody,
-            "description": "Refused: an invalid parameter, or no image that can be read",
+            "description": "Refused: invalid, or no image can be read",
         },
     },
 )

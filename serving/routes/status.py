@@ -33,9 +33,7 @@ from zoo.paths import thread_count
 router = APIRouter()
 
 
-@router.get(
-    "/model", summary="The model, the gallery's size, and the limits of an image and a request", responses=READING
-)
+@router.get("/model", summary="The model, the gallery's size, and the limits of a request", responses=READING)
 async def model(collection: CollectionDep, settings: SettingsDep) -> ModelInfo:
     def read(searcher: Searcher) -> ModelInfo:
         embedder, limits = searcher.embedder, searcher.limits
@@ -60,9 +58,7 @@ async def model(collection: CollectionDep, settings: SettingsDep) -> ModelInfo:
     return await collection.call(read)
 
 
-@router.get(
-    "/stats", summary="Items, labels, marks, the index and its measured recall, the calibration", responses=READING
-)
+@router.get("/stats", summary="Items, labels, marks, the index and its recall, the calibration", responses=READING)
 async def stats(collection: CollectionDep, settings: SettingsDep) -> Stats:
     def read(searcher: Searcher) -> Stats:
         gallery = searcher.gallery
