@@ -193,6 +193,9 @@ class Observability:
         given = Headers(scope=scope).get("x-request-id", "")
         identity = given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         scope.setdefault("state", {})["request_id"] = identity
+        # Texts and filters of a search are private.
+        query = {"url.query": "REDACTED"} if scope.get("query_string") else {}
+        trace.get_current_span().set_attributes({"zoo.request_id": identity, **query})
         token, answer = REQUEST.set(scope), Answer(send, [*self.headers, (b"x-request-id", identity.encode())])
         start = time.perf_counter()
         with IN_PROGRESS.track_inprogress():
@@ -212,10 +215,6 @@ class Observability:
         method = method_of(scope)
         REQUESTS.labels(name, method, route, str(status)).inc()
         DURATION.labels(name, method, route, f"{status // 100}xx").observe(seconds)
-        if (span := trace.get_current_span()).is_recording():
-            # Texts and filters of a search are private.
-            private = {"url.query": "REDACTED"} if scope.get("query_string") else {}
-            span.set_attributes({"zoo.collection": name, "zoo.request_id": scope["state"]["request_id"], **private})
         if self.log:
             line = {"method": scope["method"], "collection": name, "route": route, "status": status}
             line |= {"bytes": answer.bytes, "ms": round(1000 * seconds, 1)}
@@ -236,6 +235,8 @@ class Answer:
         """Send a part of the answer."""
         if message["type"] == "http.response.start":
             self.status, self.started = message["status"], True
+            if name := collection_name():
+                trace.get_current_span().set_attribute("zoo.collection", name)
             message = {**message, "headers": [*message.get("headers", ()), *self.headers]}
         elif message["type"] == "http.response.body":
             self.bytes += len(message.get("body", b""))

@@ -22,7 +22,7 @@ import httpx
 import pytest
 
 from serving.backup import restore
-from serving.configuration import Configuration
+from serving.settings import Settings
 from tests.commandline import parsed
 from tests.serving import toys
 from tests.serving.running import ROOT
@@ -100,7 +100,8 @@ def test_the_unit_starts_the_service_and_gives_it_no_more_than_it_needs() -> Non
     assert Path(args["galleries"][0]).is_relative_to(service["ReadWritePaths"])
     assert service["EnvironmentFile"].startswith("/etc/")
     assert "KEYS" not in service["Environment"]
-    assert int(service["TimeoutStopSec"]) > Configuration().drain_seconds + 5
+    defaults = Settings.load({})
+    assert int(service["TimeoutStopSec"]) > float(args["shutdown_delay"]) + defaults.drain_seconds + 5
     assert (service["User"], service["CapabilityBoundingSet"]) == ("zoo", "")
 
 
