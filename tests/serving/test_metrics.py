@@ -6,12 +6,15 @@ import json
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import pytest
 from fastapi import APIRouter, FastAPI, Response
 from fastapi.staticfiles import StaticFiles
@@ -21,8 +24,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving import metrics
 from serving.metrics import FOLDER, REGISTRY, JsonFormatter, Observability, exposition, set_gallery, stage
+from tests.serving.running import ROOT, serving
 
-ROOT = Path(__file__).parents[2]
 LABELS = {
     "collection",
     "method",
@@ -272,3 +275,56 @@ print([name for name in sys.modules if name.startswith(("opentelemetry.sdk", "op
         words, capture_output=True, text=True, env={**environment, "PYTHONPATH": str(ROOT)}, check=False
     )
     assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+
+
+def scraped(url: str) -> dict[str, float]:
+    """Return the samples of a service by name and labels, as Prometheus reads them."""
+    answer = httpx.get(f"{url}/metrics")
+    assert answer.status_code == 200, answer.text
+    return {
+        f"{sample.name}{sorted(sample.labels.items()) or ''}": sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+
+def test_two_workers_report_their_sums_and_a_restarted_one_counts_once(gallery_folder: Path) -> None:
+    with serving(gallery_folder, "--workers", 2) as running:
+        for _ in range(10):  # each on a connection of its own
+            assert httpx.post(f"{running.url}/search?k=0", content=b"").status_code == 422
+        refused = "zoo_refusals_total[('code', 'invalid_k'), ('collection', '')]"
+        samples = scraped(running.url)
+        assert (samples["zoo_workers"], samples[refused]) == (2, 10)
+        assert samples["zoo_gallery_items[('collection', '')]"] == 24
+        assert samples["zoo_gallery_ready[('collection', '')]"] == 1
+        killed = running.workers()[-1]
+        os.kill(killed, signal.SIGKILL)
+        end = time.monotonic() + 60
+        while True:
+            try:
+                samples = scraped(running.url)
+            except httpx.TransportError:  # the connection was the dead worker's
+                continue
+            is_restarted = killed not in running.workers() and samples["zoo_workers"] == 2
+            if is_restarted and samples["zoo_requests_in_progress"] == 1:
+                break
+            assert time.monotonic() < end, samples
+            time.sleep(0.1)
+        assert samples[refused] == 10
+
+
+def test_no_request_creates_a_label_of_its_own(gallery_folder: Path) -> None:
+    """Methods, paths, parameters, collections and headers that a client makes up appear in no series."""
+    with serving([f"birds={gallery_folder}"]) as running:
+        for path in ("/inventedpath", "/collections/inventedname/search", "/collections/birds/items/inventeditem"):
+            httpx.get(running.url + path)
+        httpx.post(f"{running.url}/collections/birds/search?inventedparameter=1", content=b"inventedbody")
+        httpx.post(f"{running.url}/collections/birds/search", json={"inventedkey": {"inventedkey": 1}})
+        httpx.get(running.url, headers={"Host": "inventedhost"})
+        httpx.request("INVENTED", f"{running.url}/collections/birds/search")
+        text = httpx.get(f"{running.url}/metrics").text
+    assert "invented" not in text.lower()
+    assert 'collection="birds"' in text
+    labels = [(name, value) for name, value in re.findall(r'(\w+)="([^"]*)"', text) if name != "le"]
+    assert {value for name, value in labels if name == "method"} <= {*metrics.METHODS, "other"}
+    assert {value for name, value in labels if name == "collection"} == {"", "birds"}
