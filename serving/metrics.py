@@ -123,9 +123,9 @@ def _span(name: str) -> AbstractContextManager[Any]:
 
 
 def _trace_id() -> str | None:
-    """Return the id of the current trace; None without one."""
+    """Return the id of the current trace; None if there is none, or it is not sent."""
     context = trace.get_current_span().get_span_context()
-    return trace.format_trace_id(context.trace_id) if context.is_valid else None
+    return trace.format_trace_id(context.trace_id) if context.trace_flags.sampled else None
 
 
 @contextmanager
