@@ -146,5 +146,5 @@ def test_stats_and_metrics(http: httpx.Client) -> None:
     http.post("/search?id=1")
     text = http.get("/metrics").text
     assert 'zoo_gallery_items{collection=""} 24.0' in text
-    assert 'zoo_stage_seconds_count{collection="",stage="find"}' in text
+    assert 'zoo_stage_duration_seconds_count{collection="",stage="find"}' in text
     json.dumps(told, allow_nan=False)

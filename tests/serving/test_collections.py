@@ -235,11 +235,11 @@ def test_metrics_tell_of_all_to_who_may_read_all(service: Running) -> None:
     with client(service, key=ALL) as http:
         text = http.get("/metrics").text
     assert 'zoo_gallery_items{collection="art"} 24.0' in text
-    assert 'zoo_requests_total{collection="birds",route="/items/{id}",status="200"}' in text
+    assert 'zoo_requests_total{collection="birds",method="GET",route="/items/{id}",status="200"}' in text
     for counted in (
-        'zoo_stage_seconds_count{collection="birds",stage="find"}',
-        'zoo_refused_total{code="not_found",collection="birds"}',
-        'zoo_refused_total{code="key_needed",collection=""}',
+        'zoo_stage_duration_seconds_count{collection="birds",stage="find"}',
+        'zoo_refusals_total{code="not_found",collection="birds"}',
+        'zoo_refusals_total{code="key_needed",collection=""}',
     ):
         assert float(text.partition(counted)[2].split()[0]) >= 1
     assert 'collection="fish"' not in text

@@ -118,24 +118,24 @@ def test_who_waits_is_counted_and_for_how_long() -> None:
     running: set[int] = set()
     release = threading.Event()
     queue = {"collection": "", "stage": "queue"}
-    count, seconds = (told(f"zoo_stage_seconds_{what}", **queue) for what in ("count", "sum"))
+    count, seconds = (told(f"zoo_stage_duration_seconds_{what}", **queue) for what in ("count", "sum"))
 
     async def scenario() -> None:
         cores = Cores(1, patience=NEVER)
         tasks = [asyncio.create_task(cores.run(counted(running, [], release), i)) for i in range(4)]
         await started(running, 1)
         await asyncio.sleep(0.1)
-        assert told("zoo_queue_waiting") == 3
+        assert told("zoo_cpu_queue_length") == 3
         tasks[3].cancel()
         await asyncio.sleep(0.01)
-        assert told("zoo_queue_waiting") == 2
+        assert told("zoo_cpu_queue_length") == 2
         release.set()
         assert await asyncio.gather(*tasks[:3]) == [0, 1, 2]
 
     run(scenario)
-    assert told("zoo_queue_waiting") == 0
-    assert told("zoo_stage_seconds_count", **queue) == count + 4
-    assert told("zoo_stage_seconds_sum", **queue) - seconds > 0.3
+    assert told("zoo_cpu_queue_length") == 0
+    assert told("zoo_stage_duration_seconds_count", **queue) == count + 4
+    assert told("zoo_stage_duration_seconds_sum", **queue) - seconds > 0.3
 
 
 @asynccontextmanager

@@ -52,7 +52,7 @@ def counted(service: Running, what: str) -> float:
 
 def test_what_one_worker_writes_the_next_search_at_any_finds(service: Running) -> None:
     first, second = service.workers()
-    rng, searched = np.random.default_rng(3), 'zoo_requests_total{collection="",route="/search",status="200"}'
+    rng, searched = np.random.default_rng(3), 'zoo_requests_total{collection="",method="POST",route="/search",status="200"}'
     before = counted(service, searched)
     for n, (writer, reader) in enumerate(((first, second), (second, first))):
         picture = toys.encoded(Image.fromarray(rng.integers(0, 256, (40, 40, 3), np.uint8)))
@@ -81,7 +81,7 @@ def test_a_worker_that_dies_is_replaced_and_nobody_waits(service: Running) -> No
     with stopped(second):
         assert httpx.post(f"{service.url}/search?id=1", timeout=60).status_code == 200
     # This very request; the one before is counted down a moment after it was answered.
-    until(lambda: counted(service, "zoo_requests_under_way") == 1)
+    until(lambda: counted(service, "zoo_requests_in_progress") == 1)
 
 
 def test_each_has_its_share_of_the_limits(service: Running) -> None:
@@ -201,7 +201,7 @@ def test_what_is_not_done_as_it_ends_is_told_so_without_a_traceback(
 ) -> None:
     with serving(gallery_folder, "--drain-seconds", seconds, stderr=subprocess.PIPE) as running:
         with unfinished(running, "127.0.0.1") as connection:
-            until(lambda: counted(running, "zoo_requests_under_way") == 2)  # that, and this question
+            until(lambda: counted(running, "zoo_requests_in_progress") == 2)  # that, and this question
             for number in signals:
                 running.process.send_signal(number)
                 until(lambda: refuses(running.url))
