@@ -24,7 +24,7 @@ from uvicorn.supervisors import Multiprocess
 
 from serving.app import create_app
 from serving.auth import ANY_HOST, Keys
-from serving.gallery.backends import check_alone, check_workers
+from serving.gallery.backends import check_workers
 from serving.metrics import FOLDER, configure_logging
 from serving.models import check_variant
 from serving.settings import (
@@ -78,7 +78,6 @@ def serve(
     os.environ |= {name: value for name, value in ((DEVICE, device), (PRECISION, precision)) if value}
     settings = Settings.load()
     for address in addresses:
-        check_alone(Path(address.gallery))
         check_workers(Path(address.gallery), settings.workers)
         if settings.precision:
             check_variant(Path(address.gallery), address.model, settings.precision)
@@ -99,7 +98,7 @@ def run_server(listening: socket.socket, url: str) -> None:
     app = create_app(settings)
     app.state.collections.open()
     print(f"{app.state.collections}, at {url} (Ctrl-C ends)", flush=True)
-    uvicorn.Server(server_config(app, settings)).run(sockets=[listening])
+    uvicorn.Server(server_config(app, settings, backlog=BACKLOG)).run(sockets=[listening])
 
 
 def run_workers(listening: socket.socket, url: str, settings: Settings) -> None:
@@ -107,7 +106,8 @@ def run_workers(listening: socket.socket, url: str, settings: Settings) -> None:
     with tempfile.TemporaryDirectory(prefix="zoo-serve-") as folder:
         threads = min(thread_count(), settings.share().cores)
         os.environ |= {"OMP_NUM_THREADS": str(threads), FOLDER: folder}
-        config = server_config("serving.run:create_worker", settings, factory=True, workers=settings.workers)
+        # With this backlog asyncio accepts one connection at a time, so that the workers share them about equally.
+        config = server_config("serving.run:create_worker", settings, factory=True, workers=settings.workers, backlog=1)
         configure_logging(bool(settings.log_requests))
         workers = Workers(config, listening, f"{settings.workers} workers, at {url} (Ctrl-C ends)")
         workers.run()
@@ -120,6 +120,7 @@ def server_config(app: FastAPI | str, settings: Settings, **options: Any) -> uvi
     proxies = os.environ.get("FORWARDED_ALLOW_IPS", "")
     return uvicorn.Config(
         app,
+        loop="asyncio",
         http="h11",
         ws="none",
         lifespan="on",
@@ -128,10 +129,9 @@ def server_config(app: FastAPI | str, settings: Settings, **options: Any) -> uvi
         server_header=False,
         proxy_headers=bool(proxies),
         forwarded_allow_ips=proxies,
-        backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=settings.drain_seconds,  # type: ignore[arg-type]  # it takes fractions
-        timeout_worker_healthcheck=60,
+        timeout_worker_healthcheck=30,
         **options,
     )
 
@@ -158,8 +158,10 @@ class Workers(Multiprocess):
         self.message: str | None = message
 
     def keep_subprocess_alive(self) -> None:
-        """Start dead workers again."""
+        """Start dead workers again, and give the socket the backlog that a starting worker has reduced."""
         super().keep_subprocess_alive()
+        for listening in self.sockets:
+            listening.listen(BACKLOG)
         if self.message and all(process.is_ready() for process in self.processes):
             print(self.message, flush=True)
             self.message = None

@@ -370,7 +370,8 @@ def _extra_of(module: str) -> str | None:
     pattern = re.compile(r"([\w-]+).*extra\s*==\s*['\"](\w+)['\"]")
     pairs = [match.groups() for line in requirements if (match := pattern.match(line))]
     sizes = Counter(extra for _, extra in pairs)
-    extras = [extra for name, extra in pairs if re.fullmatch(rf"{re.escape(module)}(-\w+)*", name)]
+    name_pattern = re.escape(module).replace("_", "[-_]") + r"(-\w+)*"
+    extras = [extra for name, extra in pairs if re.fullmatch(name_pattern, name)]
     return min(extras, key=lambda extra: sizes[extra], default=None)
 
 

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +146,7 @@ class Card:
                     f"card of {self.name!r} names a file outside the model folder: {file!r}.", code="file-outside"
                 )
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Return a hash of weights, architecture and preprocessing: equal for models that give equal vectors."""
         facts = {
