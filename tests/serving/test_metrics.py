@@ -23,8 +23,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving import metrics
+from serving.gallery import Gallery
 from serving.metrics import FOLDER, REGISTRY, JsonFormatter, Observability, exposition, set_gallery, stage
-from tests.serving.running import ROOT, serving
+from tests.serving.running import ROOT, local_client, serving
 
 LABELS = {
     "collection",
@@ -328,3 +329,22 @@ def test_no_request_creates_a_label_of_its_own(gallery_folder: Path) -> None:
     labels = [(name, value) for name, value in re.findall(r'(\w+)="([^"]*)"', text) if name != "le"]
     assert {value for name, value in labels if name == "method"} <= {*metrics.METHODS, "other"}
     assert {value for name, value in labels if name == "collection"} == {"", "birds"}
+
+
+def test_a_failure_of_the_service_is_json_with_an_id_and_counted_under_its_route(
+    gallery_folder: Path, monkeypatch: pytest.MonkeyPatch, lines: list[dict]
+) -> None:
+    def fail(gallery: Gallery) -> None:
+        raise RuntimeError("a secret path")
+
+    failed = {"collection": "", "method": "GET", "route": "/stats", "status": "500"}
+    before = value("zoo_requests_total", **failed), value("zoo_refusals_total", collection="", code="internal_error")
+    with local_client(gallery_folder) as client:
+        monkeypatch.setattr(Gallery, "stats", fail)
+        answer = client.get("/stats", headers={"X-Request-ID": "failure"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+    assert "secret" not in answer.text
+    assert (answer.headers["x-request-id"], answer.headers["x-content-type-options"]) == ("failure", "nosniff")
+    assert [line["id"] for line in lines if "a secret path" in line.get("exception", "")] == ["failure"]
+    after = value("zoo_requests_total", **failed), value("zoo_refusals_total", collection="", code="internal_error")
+    assert [b - a for a, b in zip(before, after, strict=True)] == [1, 1]
