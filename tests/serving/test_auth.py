@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from fastapi import FastAPI
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import SecretStr
+from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
+
+from serving.app import create_app
+from serving.auth import COOKIE, Authentication, Keys, TrustedHosts, client_of, host_name, is_loopback
+from serving.dependencies import Collection, Collections
+from serving.model_swap import CurrentSearcher
+from serving.searcher import Searcher
+from serving.settings import READ_KEYS
+from tests.raising import raises
+from tests.serving.running import settings
+from zoo.errors import UsageError
+
+READER, WRITER, OLD = "r" * 20, "w" * 20, "o" * 20
+BOTH = {"read_keys": f"{READER}, {OLD}", "write_keys": WRITER}
+
+
+def unopened() -> Searcher:
+    raise AssertionError("this test needs no gallery")
+
+
+def collections(*names: str, **keys: str) -> Collections:
+    chosen = settings(**keys)
+    return Collections([Collection(name, CurrentSearcher(unopened), Keys.load(chosen, name)) for name in names or [""]])
+
+
+@contextmanager
+def service(served: Collections) -> Iterator[TestClient]:
+    """Yield a client of an application that answers every path that the middleware lets through."""
+    app = FastAPI(openapi_url=None)
+
+    @app.api_route("/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
+    async def inside(path: str) -> str:
+        return path
+
+    with TestClient(Authentication(app, served), "http://localhost") as client:
+        yield client
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+@pytest.mark.parametrize("headers", [bearer(READER), bearer(OLD), bearer(WRITER), {"X-API-Key": READER}])
+def test_a_read_key_and_a_write_key_may_read(headers: dict[str, str]) -> None:
+    with service(collections(**BOTH)) as client:
+        assert client.post("/search", headers=headers).json() == "search"
+        assert client.get("/items", headers=headers).json() == "items"
+
+
+@pytest.mark.parametrize("headers", [{}, bearer("x" * 20), bearer(""), bearer(READER[:-1]), {"Authorization": READER}])
+def test_without_a_valid_key_nothing_is_read(headers: dict[str, str]) -> None:
+    with service(collections(**BOTH)) as client:
+        for method, path in (("GET", "/items"), ("HEAD", "/items"), ("POST", "/search"), ("OPTIONS", "/items")):
+            answer = client.request(method, path, headers=headers)
+            assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+            assert READER not in answer.text
+        answer = client.get("/items", headers=headers)
+        assert answer.json()["error"]["code"] in ("key_needed", "wrong_key")
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/openapi.json", "/livez", "/readyz", "/page/app.js"])
+def test_the_page_and_the_probes_need_no_key(path: str) -> None:
+    with service(collections(**BOTH)) as client:
+        assert client.get(path).status_code == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+def test_a_change_needs_a_write_key(method: str) -> None:
+    with service(collections(**BOTH)) as client:
+        for headers, status in ((bearer(WRITER), 200), (bearer(READER), 403), (bearer("x" * 20), 401), ({}, 401)):
+            assert client.request(method, "/items/1", headers=headers).status_code == status
+
+
+def test_the_cookie_of_the_page_reads_and_never_writes() -> None:
+    with service(collections(**BOTH)) as client:
+        client.cookies.set(COOKIE, READER)
+        assert client.get("/items").status_code == 200
+        client.cookies.set(COOKIE, WRITER)
+        assert client.post("/items").status_code == 401
+
+
+def test_without_keys_everybody_reads_and_nobody_writes() -> None:
+    with service(collections()) as client:
+        assert client.post("/search").status_code == 200
+        refused = client.post("/items", headers=bearer(WRITER))
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "read_only")
+    with service(collections(write_keys=WRITER)) as client:
+        assert client.post("/search").status_code == 200
+        assert client.post("/items", headers=bearer(WRITER)).status_code == 200
+        assert client.post("/items", headers=bearer(READER)).status_code == 401
+
+
+def test_a_key_of_one_collection_is_refused_at_another() -> None:
+    own = {"ZOO_SERVE_READ_KEYS_BIRDS": SecretStr(READER), "ZOO_SERVE_WRITE_KEYS_BIRDS": SecretStr(WRITER)}
+    chosen = settings(read_keys=OLD).model_copy(update={"collection_keys": own})
+    served = Collections(
+        [Collection(name, CurrentSearcher(unopened), Keys.load(chosen, name)) for name in ("birds", "cars")]
+    )
+    with service(served) as client:
+        for key, name, status in (
+            (READER, "birds", 200),
+            (READER, "cars", 401),
+            (OLD, "birds", 200),
+            (OLD, "cars", 200),
+        ):
+            assert client.get(f"/collections/{name}/items", headers=bearer(key)).status_code == status
+        assert client.post("/collections/birds/items", headers=bearer(WRITER)).status_code == 200
+        assert client.post("/collections/cars/items", headers=bearer(WRITER)).status_code == 403
+
+
+def test_paths_of_named_collections() -> None:
+    with service(collections("birds", "cars")) as client:
+        assert client.get("/collections/birds/items/3").json() == "items/3"
+        for path, code in (
+            ("/items", "name_a_collection"),
+            ("/collections/fish/items", "no_such_collection"),
+            ("/collections/birds/metrics", "not_found"),
+            ("/collections/birds/collections", "not_found"),
+        ):
+            answer = client.get(path)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, code)
+        for path in ("/", "/docs", "/openapi.json", "/collections", "/metrics", "/livez", "/page/app.js"):
+            assert client.get(path).status_code == 200
+
+
+@pytest.mark.parametrize("key", ["short", "ä" * 30, f"{READER},short"])
+def test_a_key_that_can_be_guessed_is_refused_at_the_start(key: str) -> None:
+    with raises(UsageError, "weak-key"):
+        Keys.load(settings(read_keys=key))
+
+
+@given(st.text(max_size=40))
+def test_no_other_text_is_a_key(text: str) -> None:
+    keys = Keys.load(settings(**BOTH))
+    assert keys.may_read(text) == (text in (READER, OLD, WRITER))
+    assert keys.may_write(text) == (text == WRITER)
+
+
+def test_clients_are_counted_by_valid_key_or_by_address() -> None:
+    keys, scope = Keys.load(settings(**BOTH)), {"type": "http", "headers": [], "client": ("1.2.3.4", 5)}
+
+    def counted_as(key: str) -> str:
+        return client_of({**scope, "headers": [(b"authorization", b"Bearer " + key.encode())]}, keys.has)
+
+    assert client_of(scope, keys.has) == "1.2.3.4"
+    assert len({counted_as(key) for key in (READER, WRITER, OLD)} | {"1.2.3.4"}) == 4
+    assert READER not in counted_as(READER)
+    assert READER not in repr(keys)
+    assert counted_as("x" * 20) == "1.2.3.4"
+
+
+@pytest.mark.parametrize("raw", [b"zoo-key=\xff\xfe", b"=;;;=", b"a=b; zoo-key", b"zoo-key=" + b"x" * 5000])
+def test_a_broken_cookie_is_no_key(raw: bytes) -> None:
+    with service(collections(**BOTH)) as client:
+        assert client.get("/items", headers=[("Cookie", raw)]).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("header", "name"),
+    [
+        ("localhost", "localhost"),
+        ("LocalHost.:3000", "localhost"),
+        ("[::1]:3000", "::1"),
+        ("example.org:", "example.org"),
+        ("::1", ""),
+        ("a b:c", ""),
+        ("", ""),
+    ],
+)
+def test_the_name_in_a_host_header(header: str, name: str) -> None:
+    assert host_name(header) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "local"),
+    [
+        ("localhost", True),
+        ("127.0.0.1", True),
+        ("127.8.8.8", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("192.168.1.7", False),
+        ("::ffff:192.168.1.7", False),
+        ("fe80::1%eth0", False),
+        ("localhost.example.org", False),
+        ("", False),
+    ],
+)
+def test_loopback_addresses(name: str, local: bool) -> None:
+    assert is_loopback(name) == local
+
+
+def test_a_foreign_host_name_is_misdirected() -> None:
+    app = FastAPI(openapi_url=None)
+    app.add_api_route("/", page)
+    for hosts, asked, status in (
+        ("", "localhost:3000", 200),
+        ("", "attacker.example", 421),
+        ("photos.example, other", "Photos.Example:443", 200),
+        ("photos.example", "photos.example.attacker", 421),
+        ("*", "anything", 200),
+    ):
+        client = TestClient(TrustedHosts(app, hosts), "http://localhost")
+        answer = client.get("/", headers={"host": asked})
+        assert answer.status_code == status
+        if status == 421:
+            assert answer.json()["error"]["code"] == "unknown_host"
+
+
+async def page() -> str:
+    return "page"
+
+
+@pytest.mark.parametrize(
+    ("server", "status"),
+    [
+        (("127.0.0.1", 3000), 200),
+        (("::ffff:127.0.0.1", 3000), 200),
+        (("/run/dml-zoo.sock", None), 200),
+        (None, 200),
+        (("192.168.1.7", 3000), 403),
+        (("::ffff:192.168.1.7", 3000), 403),
+    ],
+)
+def test_without_read_keys_only_loopback_addresses_are_answered(
+    server: tuple[str, int | None] | None, status: int
+) -> None:
+    def asked(served: Collections) -> int:
+        app = create_app(settings(hosts="*"), served)
+
+        async def at_server(scope: Scope, receive: Receive, send: Send) -> None:
+            await app({**scope, "server": server}, receive, send)
+
+        answer = TestClient(at_server, "http://localhost").get("/docs")
+        if answer.status_code == 403:
+            assert answer.json()["error"]["code"] == "public_without_key"
+            assert READ_KEYS in answer.json()["error"]["message"]
+        return answer.status_code
+
+    assert asked(collections()) == asked(collections(write_keys=WRITER)) == asked(collections("a", "b")) == status
+    assert asked(collections(read_keys=READER)) == 200
