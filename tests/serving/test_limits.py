@@ -1,210 +1,424 @@
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
 import anyio
 import httpx
 import pytest
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse
-from starlette.routing import Route
+from fastapi import FastAPI, Request
+from fastapi.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving import limits
-from serving.limits import AnswerDeadline, BodyDeadline, ConcurrencyLimit, RateLimit
-from serving.refusals import HANDLERS
+from serving import errors, limits
+from serving.limits import FORM_BYTES, CpuQueue, Deadlines, Limits, TokenBuckets
+from serving.metrics import REGISTRY
+from tests.serving.running import settings
 
-
-def app(answer) -> Starlette:
-    return Starlette(routes=[Route("/", answer, methods=["GET", "POST"])], exception_handlers=HANDLERS)
+SOON, NEVER = 0.01, 3600.0
 
 
-async def _at_once(request: Request) -> PlainTextResponse:
-    return PlainTextResponse("inside")
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    """Run a scenario; a deadlock fails after a minute."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await scenario()
+
+    asyncio.run(bounded())
 
 
-def client(asgi) -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://service")
+def app(answer: Callable[[Request], Awaitable[Any]]) -> FastAPI:
+    """Return an application that answers every path with `answer`."""
+    made = FastAPI(openapi_url=None)
+    errors.install(made)
+    made.router.add_route("/{path:path}", answer, methods=["GET", "POST", "DELETE"])
+    return made
 
 
-def test_more_requests_than_may_be_inside_are_sent_away_and_the_place_is_free_again():
-    async def main() -> None:
-        gate = anyio.Event()
+async def at_once(request: Request) -> PlainTextResponse:
+    return PlainTextResponse(str(len(await request.body())))
+
+
+def client(asgi: ASGIApp) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(asgi, raise_app_exceptions=False), base_url="http://localhost"
+    )
+
+
+def limited(inner: ASGIApp, **values: object) -> Limits:
+    return Limits(inner, settings(**values), CpuQueue(1))
+
+
+def test_more_requests_than_allowed_are_refused_until_one_has_ended() -> None:
+    async def scenario() -> None:
+        gate, statuses = anyio.Event(), []
 
         async def held(request: Request) -> PlainTextResponse:
-            await gate.wait()
-            return PlainTextResponse("inside")
+            if request.url.path == "/search":
+                await gate.wait()
+            return PlainTextResponse("done")
 
-        answers: list[int] = []
-        async with client(ConcurrencyLimit(app(held), 2)) as http:
+        async with client(limited(app(held), concurrency=2)) as http:
 
-            async def ask() -> None:
-                answers.append((await http.post("/")).status_code)
+            async def search() -> None:
+                statuses.append((await http.post("/search")).status_code)
 
             async with anyio.create_task_group() as group:
                 for _ in range(2):
-                    group.start_soon(ask)
+                    group.start_soon(search)
                 await anyio.wait_all_tasks_blocked()
-                busy = await http.post("/")
+                busy = await http.post("/search")
                 assert (busy.status_code, busy.json()["error"]["code"]) == (429, "busy")
                 assert busy.headers["retry-after"] == "1"
+                for path, status in (("/items", 429), ("/map", 429), ("/livez", 200), ("/items/3/thumbnail", 200)):
+                    assert (await http.get(path)).status_code == status, path
                 gate.set()
-            assert answers == [200, 200]
-            assert (await http.post("/")).status_code == 200
+            assert statuses == [200, 200]
+            assert (await http.post("/search")).status_code == 200
 
-    anyio.run(main)
-
-
-def test_while_those_inside_wait_for_too_long_nobody_else_comes_in():
-    async def main() -> None:
-        behind = [False]
-        async with client(ConcurrencyLimit(app(_at_once), 9, is_behind=lambda scope: behind[0])) as http:
-            assert (await http.post("/")).status_code == 200
-            behind[0] = True
-            busy = await http.post("/")
-            assert (busy.status_code, busy.json()["error"]["code"]) == (429, "busy")
-            assert (await http.get("/")).status_code == 200
-            behind[0] = False
-            assert (await http.post("/")).status_code == 200
-
-    anyio.run(main)
+    run(scenario)
 
 
-def test_a_failure_inside_frees_its_place():
-    async def main() -> None:
+def test_a_failure_frees_its_place() -> None:
+    async def scenario() -> None:
         async def broken(request: Request) -> PlainTextResponse:
             raise RuntimeError
 
-        limit = ConcurrencyLimit(app(broken), 1)
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(limit, raise_app_exceptions=False), base_url="http://service"
-        ) as http:
-            assert [(await http.post("/")).status_code for _ in range(3)] == [500] * 3
-        assert limit.inside == 0
+        limit = limited(app(broken), concurrency=1)
+        async with client(limit) as http:
+            assert [(await http.post("/search")).status_code for _ in range(3)] == [500] * 3
+        assert limit.in_progress == 0
 
-    anyio.run(main)
+    run(scenario)
 
 
-def test_reading_pages_takes_no_place():
-    async def main() -> None:
-        async with client(ConcurrencyLimit(app(_at_once), 0)) as http:
-            assert (await http.get("/")).status_code == 200
-            assert (await http.post("/")).status_code == 429
+def test_what_needs_a_core_is_refused_while_images_wait_for_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr(CpuQueue, "is_behind", lambda self, seconds: asked.append(seconds) or True)
 
-    anyio.run(main)
+    async def scenario() -> None:
+        async with client(limited(app(at_once), queue_seconds=0.5)) as http:
+            for path in ("/search", "/embed", "/items", "/collections/birds/search"):
+                assert (await http.post(path)).json()["error"]["code"] == "busy"
+            for method, path in (("DELETE", "/items/1"), ("POST", "/feedback"), ("GET", "/items")):
+                assert (await http.request(method, path)).status_code == 200
 
-
-def test_the_rate_by_a_clock_of_our_own():
-    async def main() -> None:
-        now, who = [0.0], ["a"]
-        limited = RateLimit(app(_at_once), 2.0, 3, lambda scope: who[0], clock=lambda: now[0])
-        async with client(limited) as http:
-
-            async def ask() -> int:
-                return (await http.get("/")).status_code
-
-            assert [await ask() for _ in range(4)] == [200, 200, 200, 429]  # the burst
-            who[0] = "b"
-            assert await ask() == 200  # another client has tokens of its own
-            who[0], now[0] = "a", 0.5
-            assert [await ask() for _ in range(2)] == [200, 429]  # two a second: one in half of it
-            now[0] = 100.0
-            assert [await ask() for _ in range(4)] == [200, 200, 200, 429]  # never more than the burst
-            slow = await http.get("/")
-            assert slow.json()["error"]["code"] == "rate_limited"
-            assert slow.headers["retry-after"] == "1"
-
-    anyio.run(main)
+    run(scenario)
+    assert asked == [0.5] * 4
 
 
-def test_clients_that_are_remembered_are_bounded(monkeypatch):
-    async def main() -> None:
-        monkeypatch.setattr(limits, "CLIENTS", 5)
-        names = iter(range(100))
-        limited = RateLimit(app(_at_once), 1.0, 1, lambda scope: str(next(names)))
-        async with client(limited) as http:
-            for _ in range(20):
-                assert (await http.get("/")).status_code == 200
-        assert list(limited.buckets) == [str(i) for i in range(15, 20)]
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_body_is_refused_whether_or_not_it_announces_its_length(announced: bool) -> None:
+    async def scenario() -> None:
+        size = 2000 + FORM_BYTES
 
-    anyio.run(main)
+        async def chunks(count: int) -> AsyncIterator[bytes]:
+            for start in range(0, count, 1000):
+                yield bytes(min(1000, count - start))
+
+        async with client(limited(app(at_once), max_body=2000)) as http:
+            for count, status in ((size, 200), (size + 1, 413)):
+                answer = await http.post("/embed", content=bytes(count) if announced else chunks(count))
+                assert answer.status_code == status
+            assert answer.json()["error"]["code"] == "body_too_large"
+
+    run(scenario)
+
+
+def test_one_client_has_its_rate_and_livez_has_none() -> None:
+    async def scenario() -> None:
+        async with client(limited(app(at_once), rate=0.01, burst=3)) as http:
+            # A made-up key does not make a new client.
+            statuses = [(await http.get("/items/1", headers={"x-api-key": f"{i:020}"})).status_code for i in range(5)]
+            assert statuses == [200] * 3 + [429] * 2
+            refused = await http.get("/items/1")
+            assert refused.json()["error"]["code"] == "rate_limited"
+            assert int(refused.headers["retry-after"]) > 1
+            assert (await http.get("/livez")).status_code == 200
+
+    run(scenario)
+
+
+def test_tokens_by_a_clock_of_the_test() -> None:
+    now = [0.0]
+    buckets = TokenBuckets(2.0, 3, clock=lambda: now[0])
+    assert [buckets.wait("a") for _ in range(4)] == [0, 0, 0, 0.5]
+    assert buckets.wait("b") == 0
+    now[0] = 0.5
+    assert [buckets.wait("a") for _ in range(2)] == [0, 0.5]
+    now[0] = 100.0
+    assert [buckets.wait("a") for _ in range(4)] == [0, 0, 0, 0.5]
+
+
+def test_only_so_many_clients_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_CLIENTS", 5)
+    buckets = TokenBuckets(1.0, 1, clock=lambda: 0.0)
+    assert [buckets.wait(str(i)) for i in range(20)] == [0] * 20
+    assert buckets.wait("19") == 1
+    assert buckets.wait("14") == 0
 
 
 @pytest.mark.parametrize(("pause", "status"), [(0.0, 200), (0.2, 408)])
-def test_a_body_that_comes_drop_by_drop_ends(pause, status):
-    async def main() -> None:
-        async def read(request: Request) -> PlainTextResponse:
-            return PlainTextResponse(str(len(await request.body())))
-
-        async def drops():
+def test_a_body_that_comes_drop_by_drop_is_ended(pause: float, status: int) -> None:
+    async def scenario() -> None:
+        async def drops() -> AsyncIterator[bytes]:
             for _ in range(5):
                 await anyio.sleep(pause)
                 yield b"x"
 
-        async with client(BodyDeadline(app(read), 0.3)) as http:
-            answer = await http.post("/", content=drops())
+        async with client(Deadlines(app(at_once), 0.3, NEVER)) as http:
+            answer = await http.post("/embed", content=drops())
         assert answer.status_code == status
+        if status == 408:
+            assert answer.json()["error"]["code"] == "too_slow"
 
-    anyio.run(main)
+    run(scenario)
 
 
-def test_work_after_the_body_may_take_longer():
-    async def main() -> None:
+def test_work_after_the_body_may_take_longer_than_the_body() -> None:
+    async def scenario() -> None:
         async def work(request: Request) -> PlainTextResponse:
             await request.body()
             await anyio.sleep(0.15)
             return PlainTextResponse("done")
 
-        async with client(BodyDeadline(app(work), 0.1)) as http:
-            assert (await http.post("/", content=b"x")).text == "done"
+        async with client(Deadlines(app(work), 0.1, NEVER)) as http:
+            assert (await http.post("/embed", content=b"x")).text == "done"
 
-    anyio.run(main)
+    run(scenario)
 
 
-def test_what_takes_too_long_is_answered_meanwhile_and_keeps_its_place_until_it_is_done():
-    async def main() -> None:
-        done, answered, sent = anyio.Event(), [], []
+async def recorded(asgi: ASGIApp, sent: list[Message], path: str = "/search") -> None:
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await asgi({"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b""}, receive, send)
+
+
+def test_a_late_answer_is_replaced_and_its_request_keeps_its_place() -> None:
+    async def scenario() -> None:
+        done, ended = anyio.Event(), []
+        sent: list[Message] = []
 
         async def slow(request: Request) -> PlainTextResponse:
             await done.wait()
-            answered.append(True)
+            ended.append(True)
             return PlainTextResponse("late")
 
-        inside = ConcurrencyLimit(AnswerDeadline(app(slow), 0.05), 1)
-        async with client(inside) as http, anyio.create_task_group() as group:
-            group.start_soon(_recorded, inside, sent)
+        service = limited(Deadlines(app(slow), NEVER, 0.05), concurrency=1)
+        async with client(service) as http, anyio.create_task_group() as group:
+            group.start_soon(recorded, service, sent)
             while not sent or sent[-1]["type"] != "http.response.body":
-                await anyio.sleep(0.01)
+                await anyio.sleep(SOON)
             assert sent[0]["status"] == 504
             assert b'"no_answer"' in sent[1]["body"]
-            assert (await http.post("/")).status_code == 429
+            assert (await http.post("/search")).status_code == 429
             done.set()
-        assert answered
-        assert len(sent) == 2  # what it made in the end is dropped
-        async with client(inside) as http:
-            assert (await http.post("/")).text == "late"
+        assert ended
+        assert len(sent) == 2
+        async with client(service) as http:
+            assert (await http.post("/search")).text == "late"
 
-    anyio.run(main)
-
-
-async def _recorded(asgi, sent: list[dict]) -> None:
-    async def receive() -> dict:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: dict) -> None:
-        sent.append(message)
-
-    scope = {"type": "http", "method": "POST", "path": "/", "headers": [], "query_string": b"", "root_path": ""}
-    await asgi(scope, receive, send)
+    run(scenario)
 
 
-def test_an_answer_that_has_begun_may_take_its_time():
-    async def main() -> None:
-        async def begun(scope, receive, send) -> None:
+def test_evaluate_and_an_answer_that_has_begun_may_take_long() -> None:
+    async def scenario() -> None:
+        async def late(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["path"].endswith("/evaluate"):
+                await anyio.sleep(0.1)
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await anyio.sleep(0.1)
             await send({"type": "http.response.body", "body": b"all of it"})
 
-        sent: list[dict] = []
-        await _recorded(AnswerDeadline(begun, 0.02), sent)
-        assert [message.get("status", message.get("body")) for message in sent] == [200, b"all of it"]
+        for path in ("/search", "/evaluate", "/collections/birds/evaluate"):
+            sent: list[Message] = []
+            await recorded(Deadlines(late, NEVER, 0.02), sent, path)
+            assert [message.get("status", message.get("body")) for message in sent] == [200, b"all of it"]
 
-    anyio.run(main)
+    run(scenario)
+
+
+def test_a_request_that_is_cancelled_gets_503() -> None:
+    async def scenario() -> None:
+        sent: list[Message] = []
+
+        async def endless(request: Request) -> PlainTextResponse:
+            await anyio.sleep(NEVER)
+            return PlainTextResponse("never")
+
+        task = asyncio.create_task(recorded(Deadlines(app(endless), NEVER, NEVER), sent))
+        await asyncio.sleep(SOON)
+        task.cancel()
+        await task
+        assert sent[0]["status"] == 503
+        assert b'"stopped"' in sent[1]["body"]
+
+    run(scenario)
+
+
+def test_while_the_service_is_about_to_stop_each_answer_closes_its_connection() -> None:
+    async def scenario() -> None:
+        draining = [False, True]
+        async with client(Deadlines(app(at_once), NEVER, NEVER, lambda: draining.pop(0))) as http:
+            assert "connection" not in (await http.post("/embed")).headers
+            assert (await http.post("/embed")).headers["connection"] == "close"
+
+    run(scenario)
+
+
+class Calls:
+    """Calls that run until they are released."""
+
+    def __init__(self) -> None:
+        self.running: set[int] = set()
+        self.most, self.release = 0, threading.Event()
+
+    def __call__(self, number: int) -> int:
+        self.running.add(number)
+        self.most = max(self.most, len(self.running))
+        assert self.release.wait(30)
+        self.running.discard(number)
+        return number
+
+    async def until(self, count: int) -> None:
+        """Wait until this many have started."""
+        while len(self.running) < count:
+            await asyncio.sleep(0.005)
+
+
+def test_a_slow_call_does_not_hold_up_the_next() -> None:
+    """The first ends only after the second, which waits for it on the only core."""
+    done = threading.Event()
+
+    async def scenario() -> None:
+        queue = CpuQueue(1, patience=SOON)
+        slow = asyncio.create_task(queue.run(done.wait, 30))
+        await asyncio.sleep(0)
+        await queue.run(done.set)
+        assert await slow
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("cores", "at_once"), [(1, 3), (2, 4), (3, 6)])
+def test_slow_calls_are_added_up_to_a_limit(cores: int, at_once: int) -> None:
+    async def scenario() -> None:
+        queue = CpuQueue(cores, patience=SOON)
+        for _ in range(2):
+            call = Calls()
+            tasks = [asyncio.create_task(queue.run(call, i)) for i in range(3 * at_once)]
+            await call.until(at_once)
+            await asyncio.sleep(10 * SOON)
+            assert len(call.running) == at_once
+            call.release.set()
+            assert await asyncio.gather(*tasks) == list(range(3 * at_once))
+            assert call.most <= at_once
+
+    run(scenario)
+
+
+def test_quick_calls_keep_to_the_cores() -> None:
+    async def scenario() -> None:
+        queue, call = CpuQueue(2, patience=NEVER), Calls()
+        tasks = [asyncio.create_task(queue.run(call, i)) for i in range(6)]
+        await call.until(2)
+        await asyncio.sleep(10 * SOON)
+        call.release.set()
+        await asyncio.gather(*tasks)
+        assert call.most == 2
+
+    run(scenario)
+
+
+def test_an_error_reaches_the_caller_and_frees_the_core() -> None:
+    async def scenario() -> None:
+        queue = CpuQueue(1, patience=SOON)
+        for _ in range(3):
+            with pytest.raises(ValueError):
+                await queue.run(int, "one")
+        assert await queue.run(int, "7") == 7
+
+    run(scenario)
+
+
+def metric(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+def test_waiting_calls_are_counted_and_timed() -> None:
+    labels = {"collection": "", "stage": "queue"}
+    count, seconds = (metric(f"zoo_stage_duration_seconds_{kind}", **labels) for kind in ("count", "sum"))
+
+    async def scenario() -> None:
+        queue, call = CpuQueue(1, patience=NEVER), Calls()
+        tasks = [asyncio.create_task(queue.run(call, i)) for i in range(4)]
+        await call.until(1)
+        await asyncio.sleep(0.1)
+        assert metric("zoo_cpu_queue_length") == 3
+        tasks[3].cancel()
+        await asyncio.sleep(SOON)
+        assert metric("zoo_cpu_queue_length") == 2
+        call.release.set()
+        assert await asyncio.gather(*tasks[:3]) == [0, 1, 2]
+
+    run(scenario)
+    assert metric("zoo_cpu_queue_length") == 0
+    assert metric("zoo_stage_duration_seconds_count", **labels) == count + 4
+    assert metric("zoo_stage_duration_seconds_sum", **labels) - seconds > 0.3
+
+
+@asynccontextmanager
+async def busy(queue: CpuQueue) -> AsyncIterator[None]:
+    """Occupy the queue's only core."""
+    call = Calls()
+    task = asyncio.create_task(queue.run(call, 0))
+    await call.until(1)
+    yield
+    call.release.set()
+    await task
+
+
+def test_the_queue_is_behind_while_many_calls_wait_for_long() -> None:
+    async def scenario() -> None:
+        queue = CpuQueue(1, patience=NEVER)
+        async with busy(queue):
+            waiting = [asyncio.create_task(queue.run(int)) for _ in range(CpuQueue.MIN_LENGTH)]
+            aside = [asyncio.create_task(queue.run_aside(int)) for _ in range(5)]
+            await asyncio.sleep(SOON)
+            assert not queue.is_behind(SOON)
+            waiting.append(asyncio.create_task(queue.run(int)))
+            await asyncio.sleep(2 * SOON)
+            assert queue.is_behind(2 * SOON)
+            assert not queue.is_behind(NEVER)
+            waiting[0].cancel()
+            await asyncio.sleep(SOON)
+            assert not queue.is_behind(SOON)
+        await asyncio.gather(*waiting[1:], *aside)
+        assert not queue.is_behind(0)
+
+    run(scenario)
+
+
+def test_the_queue_is_behind_at_once_by_the_usual_duration() -> None:
+    """Twelve calls of 0.05 s that wait for two cores are 0.3 s of work."""
+
+    async def scenario() -> None:
+        queue = CpuQueue(2, patience=NEVER)
+        await asyncio.gather(*(queue.run(time.sleep, 0.05) for _ in range(3)))
+        tasks = [asyncio.create_task(queue.run(time.sleep, 0.05)) for _ in range(14)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert queue.is_behind(0.25)
+        assert not queue.is_behind(2)
+        await asyncio.gather(*tasks)
+
+    run(scenario)
