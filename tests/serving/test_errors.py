@@ -1,4 +1,4 @@
-"""What the service says, over real connections, where its store cannot be written to or its vectors cannot be had."""
+"""Refusals: the service's answers while its storage fails, and the shape of every error."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
+from starlette.exceptions import HTTPException
+from starlette.testclient import TestClient
 
-from serving.client import Client
+from serving.errors import METHODS, RefusedError, error_json, refusal_of
 from serving.gallery.backends import choose
 from serving.gallery.gallery import STORE
-from serving.openapi import document
 from serving.searcher import Searcher
-from serving.storage import storage_refusal
 from tests.serving import toys
-from tests.serving.running import writing_to
+from tests.serving.running import local_client
 from tests.serving.test_connection import unwritable
-from zoo.errors import GalleryError, ServiceError
+from zoo.errors import GalleryError, ImageTooLargeError, ItemNotFoundError, UsageError
 
 KEY = "w" * 20
 PICTURE = {"image": ("new.png", toys.query(0))}
@@ -34,7 +34,7 @@ PICTURE = {"image": ("new.png", toys.query(0))}
 
 @pytest.fixture
 def path(gallery_folder: Path, model_folder: Path) -> Iterator[Path]:
-    """A gallery, and its model beside it, where every user can reach them, unlike in pytest's own folder."""
+    """A gallery and its model in a folder that every user can reach, unlike pytest's own."""
     with tempfile.TemporaryDirectory() as made:
         Path(made).chmod(0o755)
         shutil.copytree(model_folder, Path(made) / "model")
@@ -42,13 +42,10 @@ def path(gallery_folder: Path, model_folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def serving(path: Path) -> Iterator[httpx.Client]:
-    searcher = Searcher.open(path, str(path.parent / "model"))
-    try:
-        with writing_to(searcher, KEY) as client:
-            yield client
-    finally:
-        searcher.close()
+def serving(path: Path) -> Iterator[TestClient]:
+    with local_client(lambda: Searcher.open(path, str(path.parent / "model")), KEY) as client:
+        assert client.get("/items/1").status_code == 200
+        yield client
 
 
 def assert_refused(answer: httpx.Response, status: int, code: str, path: Path) -> None:
@@ -56,7 +53,7 @@ def assert_refused(answer: httpx.Response, status: int, code: str, path: Path) -
     assert str(path) not in answer.text
 
 
-def test_a_full_disk_refuses_what_is_written_and_nothing_else(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_refuses_writes_and_nothing_else(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     allowed = resource.getrlimit(resource.RLIMIT_FSIZE)
     with serving(path) as service:
         try:
@@ -68,11 +65,11 @@ def test_a_full_disk_refuses_what_is_written_and_nothing_else(path: Path, caplog
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, allowed)
         assert refused.headers["x-request-id"] in caplog.text
-        assert service.post("/items", files=PICTURE).status_code == 201, "it has room again"
+        assert service.post("/items", files=PICTURE).status_code == 201
 
 
 def picture(seed: int) -> bytes:
-    """Of noise, so that its thumbnail has many bytes."""
+    """Return a picture of noise, whose thumbnail has many bytes."""
     return toys.encoded(Image.fromarray(np.random.default_rng(seed).integers(0, 256, (300, 300, 3), np.uint8)))
 
 
@@ -86,15 +83,9 @@ def test_a_gallery_that_can_only_be_read_is_searched(path: Path) -> None:
         )
         for answer in answers:
             assert_refused(answer, 503, "read_only_storage", path)
-        with (
-            Client(str(service.base_url), key=KEY) as client,
-            pytest.raises(ServiceError, match="cannot write") as said,
-        ):
-            client.remove(1)
-    assert (said.value.status, said.value.code) == (503, "read_only_storage")
 
 
-def test_while_another_writes_for_long_a_client_is_told_to_come_again(
+def test_while_another_process_writes_for_long_a_change_is_refused_for_some_seconds(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite3, "connect", functools.partial(_impatient, sqlite3.connect))
@@ -104,24 +95,15 @@ def test_while_another_writes_for_long_a_client_is_told_to_come_again(
         assert_refused(refused, 503, "storage_busy", path)
         assert refused.headers["retry-after"] == "5"
         assert service.post("/search?id=1").status_code == 200
-        waits: list[float] = []
-
-        def wait(seconds: float) -> None:
-            waits.append(seconds)
-            another.execute("ROLLBACK")
-
-        monkeypatch.setattr("serving.client.blocking.time.sleep", wait)
-        with Client(str(service.base_url), key=KEY) as client:
-            client.remove(1)
-        assert waits == [5], "a removal that was never begun is tried again"
-        assert service.get("/items/1").status_code == 404
+        another.execute("ROLLBACK")
+        assert service.delete("/items/1").status_code == 200
 
 
 def _impatient(connect: Callable[..., sqlite3.Connection], *args: Any, **options: Any) -> sqlite3.Connection:
     return connect(*args, **{**options, "timeout": 0.05})
 
 
-def test_without_the_database_of_its_vectors_a_gallery_says_so(
+def test_without_the_database_of_its_vectors_a_search_is_refused(
     path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     from serving.gallery.milvus import MilvusIndex
@@ -139,13 +121,48 @@ def test_without_the_database_of_its_vectors_a_gallery_says_so(
         assert service.get("/items/1").status_code == 200
 
 
-def test_any_other_error_is_a_failure() -> None:
-    for error in (GalleryError("index"), OSError(5, "input"), sqlite3.DatabaseError(), KeyError()):
-        assert storage_refusal(error) is None
+def test_any_other_error_is_a_failure_without_a_reason() -> None:
+    for error in (GalleryError("index"), OSError(5, "input"), sqlite3.DatabaseError(), KeyError("secret")):
+        refusal = refusal_of(error)
+        assert (refusal.status_code, refusal.code) == (500, "internal_error")
+        assert "secret" not in refusal.detail
 
 
-def test_the_specification_says_what_may_be_refused() -> None:
-    paths = document(100)["paths"]
-    assert {"503", "507"} <= paths["/items"]["post"]["responses"].keys()
-    for operation in (paths["/items/{id}"]["patch"], paths["/items/{id}"]["delete"], paths["/evaluate"]["post"]):
-        assert {"503", "507"} <= operation["responses"].keys()
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (RefusedError(418, "teapot", "no"), 418, "teapot"),
+        (HTTPException(405, "Method Not Allowed"), 405, "method_not_allowed"),
+        (ImageTooLargeError("many pixels"), 413, "image_too_large"),
+        (ItemNotFoundError("no item 3"), 404, "no_such_item"),
+        (UsageError("min_p needs a calibration"), 422, "invalid_value"),
+    ],
+)
+def test_every_error_has_a_status_and_a_code(error: Exception, status: int, code: str) -> None:
+    assert refusal_of(error).status_code == status
+    assert error_json(error)["error"]["code"] == code
+
+
+def test_a_wrong_method_is_answered_with_the_methods_of_its_path(gallery_folder: Path) -> None:
+    with local_client(gallery_folder, KEY) as client:
+        for path, methods in (("/search", "POST"), ("/items/3", "DELETE, GET, PATCH"), ("/items", "GET, POST")):
+            (wrong, *_) = set(METHODS) - set(methods.split(", "))
+            answer = client.request(wrong, path)
+            assert (answer.status_code, answer.headers["allow"]) == (405, methods)
+            assert answer.json()["error"]["code"] == "method_not_allowed"
+
+
+def test_a_failure_is_logged_and_answered_with_its_request_id(
+    gallery_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(searcher: Searcher, *args: object) -> None:
+        raise RuntimeError("the reason")
+
+    monkeypatch.setattr(Searcher, "embed", fail)
+    with local_client(gallery_folder) as client:
+        answer = client.post("/embed", content=toys.query(0))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+    assert "reason" not in answer.text
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["x-request-id"] in caplog.text
+    assert "the reason" in caplog.text
