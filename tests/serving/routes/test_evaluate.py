@@ -1,0 +1,139 @@
+"""/evaluate and /map: measured scores, calibration, marks, and one evaluation at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from serving.gallery import Gallery
+from serving.gallery.binding import MODEL
+from serving.gallery.items import Place
+from tests.serving import toys
+from tests.serving.running import local_client
+from zoo.evaluation import retrieval_metrics
+
+KEY = "write-key-of-the-tests"
+METRICS = ("recall_at_1", "recall_at_5", "recall_at_10", "map_at_r")
+
+
+@pytest.fixture
+def folder(gallery_folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(gallery_folder, tmp_path / "g"))
+
+
+@pytest.fixture
+def service(folder: Path) -> Iterator[TestClient]:
+    with local_client(folder, KEY) as client:
+        yield client
+
+
+def test_scores_are_those_of_the_evaluation(service: TestClient, folder: Path) -> None:
+    answer = service.post("/evaluate").json()
+    with Gallery.open(folder) as gallery:
+        ids, rows = toys.content(gallery)
+        expected = retrieval_metrics(rows, [gallery.labels()[item] for item in ids.tolist()], (1, 5, 10))
+    assert [step["step"] for step in answer["steps"]] == ["gallery, exact", "gallery, flat index"]
+    for step in answer["steps"]:
+        assert step["metrics"] == pytest.approx({name: expected[name] for name in METRICS})
+    assert answer["index_recall_at_10"] == 1
+    recall = expected["recall_at_1"]
+    assert answer["served_model"] == {
+        "runtime": "onnx",
+        "precision": "fp32",
+        "device": "cpu",
+        "images": 24,
+        "least_cosine": pytest.approx(1, abs=1e-6),
+        "recall_at_1": {"images": 24, "stored": recall, "served": recall},
+        "not_measured": None,
+    }
+
+
+def test_the_last_evaluation_is_kept(service: TestClient, folder: Path) -> None:
+    assert service.get("/evaluate").status_code == 404
+    answer = service.post("/evaluate").json()
+    kept = service.get("/evaluate").json()
+    assert kept == {**answer, "changed_since": False}
+    service.delete("/items/1")
+    assert service.get("/evaluate").json()["changed_since"]
+
+
+def test_calibrated_probabilities(service: TestClient) -> None:
+    assert service.post("/search?id=1&min_p=0.5").json()["error"]["code"] == "invalid_value"
+    calibration = service.post("/evaluate").json()["calibration"]
+    assert calibration["slope"] > 0
+    hits = service.post("/search?id=1&k=20").json()["results"]
+    expected = [1 / (1 + np.exp(-(calibration["slope"] * h["similarity"] + calibration["offset"]))) for h in hits]
+    np.testing.assert_allclose([hit["p_same"] for hit in hits], expected, atol=1e-4)
+    cut = service.post("/search?id=1&k=20&min_p=0.5").json()["results"]
+    assert cut == [hit for hit, p in zip(hits, expected, strict=True) if p >= 0.5]
+    reranked = {
+        hit["id"]: hit["p_same"] for hit in service.post("/search?id=1&k=20&rerank=expansion").json()["results"]
+    }
+    for hit in hits:  # the curve is fitted to similarities of two images
+        assert reranked.get(hit["id"], hit["p_same"]) == hit["p_same"]
+
+
+def test_one_evaluation_at_a_time(service: TestClient, folder: Path) -> None:
+    with (folder / MODEL).open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        answer = service.post("/evaluate")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "being_evaluated")
+    assert service.post("/evaluate").status_code == 200
+
+
+def test_marks_calibrate_and_are_evaluated(folder: Path) -> None:
+    """Two labelled items of one label allow no measurement; marks do."""
+    with Gallery.open(folder) as gallery:
+        gallery.move([Place(item.id, item.source, item.label if item.id < 3 else None) for item in gallery.items()])
+    with local_client(folder, KEY) as service:
+        answer = service.post("/evaluate").json()
+        assert (answer["marks"]["precision"], answer["calibration"]) == (None, None)
+        first = {item["id"]: item["source"].split("/")[0] for item in service.get("/items?limit=2").json()["items"]}
+        for query in (1, 7, 13, 19):
+            for item in range(query + 1, query + 4):
+                put(service, query, item, "right")
+            for item in (query % 24 + 6, query % 24 + 7, query % 24 + 8):
+                put(service, query, item % 24 + 1, "wrong")
+        put(service, 1, 2, "wrong")  # which contradicts their labels
+        answer = service.post("/evaluate").json()
+        assert (answer["marks"]["right"], answer["marks"]["wrong"], answer["marks"]["precision"]) == (11, 13, 11 / 24)
+        (contradiction,) = answer["marks"]["contradictions"]
+        assert answer["marks"]["contradict_labels"] == 1
+        assert [contradiction[side]["label"] for side in ("query", "result")] == [first[1], first[2]]
+        assert (answer["calibration"]["marked"], answer["not_calibrated"]) == (24, None)
+        assert sum(part["count"] for part in answer["reliability"]) == answer["calibration"]["pairs"]
+        assert service.get("/evaluate").json() == {**answer, "changed_since": False}
+        put(service, 1, 2, "right")
+        assert service.get("/evaluate").json()["marks"]["contradict_labels"] == 0, "the marks of now"
+        with Gallery.open(folder) as gallery:
+            for item in (1, 2):
+                gallery.describe(item, None, {})
+        answer = service.post("/evaluate").json()
+        assert (answer["steps"], answer["calibration"]["neighbours"], answer["marks_left_out"]) == ([], 0, 0)
+        assert answer["not_measured"]
+
+
+def put(service: TestClient, query: int, item: int, verdict: str) -> None:
+    assert service.post("/feedback", json={"query": query, "item": item, "verdict": verdict}).is_success
+
+
+def test_a_gallery_without_relatives_cannot_be_measured(folder: Path) -> None:
+    with Gallery.open(folder) as gallery:
+        gallery.move([Place(item.id, item.source, None) for item in gallery.items()])
+    with local_client(folder, KEY) as service:
+        answer = service.post("/evaluate")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (422, "cannot_measure")
+
+
+def test_the_map_has_a_point_for_each_item(http: TestClient) -> None:
+    answer = http.get("/map").json()
+    assert (answer["total"], len(answer["explained"])) == (24, 2)
+    assert [point["id"] for point in answer["points"]] == list(range(1, 25))
+    assert max(abs(point[axis]) for point in answer["points"] for axis in "xy") == 1
+    assert {point["label"] for point in answer["points"]} == set(toys.CLASSES)
