@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import promql_parser
 import pytest
 import yaml
 
@@ -20,61 +21,70 @@ PROMETHEUS = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text
 ALERTS = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())["groups"][0]["rules"]
 TARGETS = {"job", "instance", "le"}
 """Labels that Prometheus adds, and the one of buckets."""
-NO_METRICS = {
-    *("sum", "min", "max", "by", "or", "rate", "increase", "histogram_quantile", "vector"),
-    *("label_values", "instance", "collection", "code", "status", "stage", "method", "route", "le", "job"),
-}
-"""Functions and keywords of PromQL, and labels, in the expressions below."""
-STRINGS = re.compile(r'"[^"]*"')
 
 
 def series() -> dict[str, set[str]]:
     """Return the labels of every series of /metrics by its name."""
     found = {"up": TARGETS}
-    for name, names in labels().items():
+    for name, own in labels().items():
         suffixes = ("_bucket", "_sum", "_count") if name.endswith("duration_seconds") else ("",)
-        found |= {name + suffix: {*names, *TARGETS} for suffix in suffixes}
+        found |= {name + suffix: {*own, *TARGETS} for suffix in suffixes}
     process = {sample.name for family in REGISTRY.collect() for sample in family.samples if "process" in family.name}
     return found | dict.fromkeys(process, TARGETS)
 
 
 def expressions() -> Iterator[str]:
-    """Yield the PromQL of all panels, variables and alerts."""
+    """Yield the PromQL of all panels and alerts, with Grafana's variables replaced by values."""
     for panel in DASHBOARD["panels"]:
-        yield from (target["expr"] for target in panel.get("targets", ()))
-    yield from (v["query"]["query"] for v in DASHBOARD["templating"]["list"] if v["type"] == "query")
+        for target in panel.get("targets", ()):
+            yield re.sub(r"\$\w+", ".*", target["expr"].replace("$__rate_interval", "5m"))
     yield from (alert["expr"] for alert in ALERTS)
 
 
-def parse(expression: str) -> tuple[set[str], set[str]]:
-    """Return the names of series in a PromQL expression, and its labels."""
-    text = re.sub(r"\[[^\]]*\]", "", STRINGS.sub('""', expression))
-    matched = {name for braces in re.findall(r"\{([^}]*)\}", text) for name in re.findall(r"(\w+)\s*[=!]", braces)}
-    grouped = {name for names in re.findall(r"\bby \(([^)]*)\)", text) for name in re.findall(r"\w+", names)}
-    listed = set(re.findall(r"label_values\(.*, (\w+)\)", text))
-    words = set(re.findall(r"[a-z_][a-z0-9_]*", re.sub(r"\{[^}]*\}", "", text)))
-    return words - NO_METRICS, matched | grouped | listed
+def names(expression: str) -> dict[str, set[str]]:
+    """Return the series that a PromQL expression reads, each with the labels that it selects or groups it by."""
+    found: dict[str, set[str]] = {}
+
+    def visit(node: promql_parser.Expr, grouped: tuple[str, ...] = ()) -> None:
+        if isinstance(node, promql_parser.AggregateExpr) and node.modifier:
+            grouped = (*grouped, *node.modifier.labels)
+        if isinstance(node, promql_parser.MatrixSelector):
+            node = node.vector_selector
+        if isinstance(node, promql_parser.VectorSelector):
+            found.setdefault(node.name or "", set()).update(
+                grouped, (matcher.name for matcher in node.matchers.matchers)
+            )
+        inner = [getattr(node, name, None) for name in ("expr", "lhs", "rhs")]
+        for child in [*inner, *getattr(node, "args", ())]:
+            if child is not None:
+                visit(child, grouped)
+
+    visit(promql_parser.parse(expression))
+    return found
 
 
-def test_the_parser_finds_metrics_and_labels() -> None:
-    expression = 'sum by (le, code) (rate(zoo_x_bucket{job=~"zoo_y", route!="a"}[5m])) / zoo_z or vector(0)'
-    assert parse(expression) == ({"zoo_x_bucket", "zoo_z"}, {"le", "code", "job", "route"})
-    assert parse('label_values(zoo_a{job=~"$job"}, route)') == ({"zoo_a"}, {"job", "route"})
+def test_names_of_an_expression() -> None:
+    expression = 'sum by (le, code) (rate(zoo_x_bucket{job=~"zoo_y", route!="a"}[5m])) / (zoo_z) or vector(0)'
+    assert names(expression) == {"zoo_x_bucket": {"le", "code", "job", "route"}, "zoo_z": set()}
 
 
 @pytest.mark.parametrize("expression", sorted(set(expressions())))
 def test_every_expression_asks_for_series_and_labels_that_exist(expression: str) -> None:
-    names, used = parse(expression)
-    assert names
-    assert names <= series().keys()
-    assert used <= set.union(*(series()[name] for name in names))
-    assert expression.count("(") == expression.count(")")
+    for name, used in names(expression).items():
+        assert name in series()
+        assert used <= series()[name]
+
+
+def test_the_variables_of_the_dashboard_are_labels_that_exist() -> None:
+    queries = [v["query"]["query"] for v in DASHBOARD["templating"]["list"] if v["type"] == "query"]
+    for query in queries:
+        name, label = re.fullmatch(r"label_values\((\w+)(?:\{.*\})?, (\w+)\)", query).groups()
+        assert label in series()[name]
 
 
 def test_the_dashboard_shows_every_metric_of_the_service() -> None:
-    shown = set.union(*(parse(expression)[0] for expression in expressions()))
-    missing = {name for name in labels() if not any(one.startswith(name) for one in shown)}
-    assert missing == set()
+    shown = {name for expression in expressions() for name in names(expression)}
+    assert {name for name in labels() if not any(one.startswith(name) for one in shown)} == set()
 
 
 def test_the_panels_of_the_dashboard_do_not_overlap_and_have_ids_of_their_own() -> None:
@@ -92,14 +102,13 @@ def test_the_panels_of_the_dashboard_do_not_overlap_and_have_ids_of_their_own() 
 
 
 def test_alerts_have_what_prometheus_expects() -> None:
-    names = [alert["alert"] for alert in ALERTS]
-    assert len(names) == len(set(names))
+    assert len({alert["alert"] for alert in ALERTS}) == len(ALERTS)
     for alert in ALERTS:
         assert set(alert) <= {"alert", "expr", "for", "labels", "annotations"}
         assert alert["labels"]["severity"] in ("critical", "warning")
         assert re.fullmatch(r"\d+[smh]", alert.get("for", "0s"))
         labelled = re.findall(r"\$labels\.(\w+)", json.dumps(alert["annotations"]))
-        assert set(labelled) <= parse(alert["expr"])[1] | TARGETS
+        assert set(labelled) <= set.union(TARGETS, *names(alert["expr"]).values())
     (job,) = PROMETHEUS["scrape_configs"]
     assert (DEPLOY / "prometheus" / PROMETHEUS["rule_files"][0]).is_file()
     assert f'up{{job="{job["job_name"]}"}} == 0' in [alert["expr"] for alert in ALERTS]
