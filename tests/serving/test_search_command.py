@@ -6,20 +6,15 @@ import json
 import shutil
 from pathlib import Path
 
+import httpx
 import pytest
+from pydantic import SecretStr
 
-from serving.app import create_app
-from serving.client import core
-from serving.collection import Collection
-from serving.collections import Collections
-from serving.configuration import READ_KEYS
 from serving.gallery import Gallery
-from serving.keys import Keys
-from serving.searcher import Searcher
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving import toys
-from tests.serving.running import Running, answering
+from tests.serving.running import Running, answering, app_over, serving
 from zoo.cli.main import main
 from zoo.errors import ServiceError, UsageError
 from zoo.models.load import Embedder
@@ -63,8 +58,7 @@ def test_items_are_chosen_by_label_and_metadata(
             gallery.describe(item, metadata={"year": year})
         labels = gallery.labels()
     where = ("--where", '{"year": {"gte": 1900, "lt": 1950}}')
-    app = create_app(Collections([Collection("", lambda: Searcher.open(copy), Keys.of({}))]))
-    with answering(app) as url:
+    with answering(app_over(copy)) as url:
         for words in ((copy, query), ("--url", url, query)):
             for chosen, expected in (
                 (where, {1, 9}),
@@ -86,21 +80,20 @@ def test_items_are_chosen_by_label_and_metadata(
 
 
 def test_the_exit_status_separates_wrong_usage_from_a_failed_service(
-    server: Running, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    server: Running, quick: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(core, "FIRST_WAIT", 0.0)
     for words, status, says in (
-        (["--id", "1", "--collection", "birds"], 2, "has one gallery, which has no name"),
-        (["--id", "999"], 2, "no item 999"),
-        (["--id", "1", "-k", "99999"], 2, "k must be"),
-        (["nowhere.png"], 2, "nowhere.png is not there"),
-        (["--id", "1", "--label", "\udcff"], 2, "is no Unicode text"),
+        (["--id", "1", "--collection", "birds"], 2, "'birds'"),
+        (["--id", "999"], 2, "999"),
+        (["--id", "1", "-k", "99999"], 2, "k "),
+        (["nowhere.png"], 2, "nowhere.png"),
+        (["--id", "1", "--label", "\udcff"], 2, "udcff"),
         (["--id", "1", "--where", ""], 2, "--where"),
         (["--id", "1", "--where", f'{{"a": {"1" * 5000}}}'], 2, "--where"),
         (
             ["--id", "1", *(f"--label={n:050d}" for n in range(1500))],
             2,
-            "characters long in an address, which has 60,000",
+            "60,000",
         ),
     ):
         assert main(["search", "--url", server.url, *words]) == status
@@ -111,16 +104,66 @@ def test_the_exit_status_separates_wrong_usage_from_a_failed_service(
 
 
 def test_a_missing_or_wrong_key_names_the_option(
-    gallery_folder: Path, model: Embedder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gallery_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "wrong").write_text("another-key-of-it")
-    with Gallery.open(gallery_folder) as gallery:
-        keys = Keys.of({READ_KEYS: "the-read-key-of-it"})
-        searcher = Searcher(gallery, model)
-        with answering(create_app(Collections([Collection("", lambda: searcher, keys)]))) as url:
-            for words in ([], ["--key-file", str(tmp_path / "wrong")]):
-                assert main(["search", "--url", url, "--id", "1", *words]) == 2
-                assert "--key-file or ZOO_SERVE_KEY" in capsys.readouterr().err
+    with answering(app_over(gallery_folder, read_keys="the-read-key-of-it")) as url:
+        for words in ([], ["--key-file", str(tmp_path / "wrong")]):
+            assert main(["search", "--url", url, "--id", "1", *words]) == 2
+            assert "--key-file" in capsys.readouterr().err
+
+
+def test_a_collection_is_searched_with_its_key(
+    gallery_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "key").write_text("the-key-of-the-birds")
+    keys = {"ZOO_SERVE_READ_KEYS_BIRDS": SecretStr("the-key-of-the-birds")}
+    with answering(app_over([f"birds={gallery_folder}", f"cars={gallery_folder}"], collection_keys=keys)) as url:
+        words = ["--url", url, "--collection", "birds", "--id", 3, "-k", 2, "--json"]
+        search(*words, "--key-file", tmp_path / "key")
+        found = json.loads(capsys.readouterr().out)["results"]
+        search(gallery_folder, "--id", 3, "-k", 2, "--json")
+        assert [hit["id"] for hit in found] == [h["id"] for h in json.loads(capsys.readouterr().out)["results"]]
+        with raises(ServiceError, "key_needed"):
+            search(*words)
+    with raises(UsageError, "options-of-a-service"):
+        search(gallery_folder, "--collection", "birds", "--id", 3)
+
+
+def test_a_text_is_searched_in_the_folder_and_at_the_service(
+    text_gallery: Path, gallery_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = []
+    with answering(app_over(text_gallery)) as url:
+        for place in ([text_gallery], ["--url", url]):
+            search(*place, "--text", "a red chair", "-k", 4, "--json")
+            answers.append(json.loads(capsys.readouterr().out))
+    for answer in answers:
+        assert answer["query"] == {"image": None, "id": None, "text": "a red chair"}
+        assert [hit["id"] for hit in answer["results"]] == [hit["id"] for hit in answers[0]["results"]]
+    assert main(["search", str(text_gallery), "--text", "rain " * 50]) == 0
+    assert capsys.readouterr().err, "the end of the text was left out"
+    for words in (
+        (gallery_folder, "--text", "a"),
+        (text_gallery, "--text", " "),
+        (text_gallery, "--text", "a", "--id", 1),
+        ("--url", "http://127.0.0.1:9", "a.png", "--text", "a"),
+    ):
+        assert main(["search", *map(str, words)]) == 2
+
+
+def test_a_service_does_not_start_with_a_changed_text_tower(
+    text_gallery: Path, towers: Embedder, tmp_path: Path
+) -> None:
+    changed = Path(shutil.copytree(towers.folder, tmp_path / "changed"))
+    (changed / "tokenizer.json").write_text("{}")
+    with pytest.raises(AssertionError, match="the server ended with 1"), serving(text_gallery, "--model", changed):
+        pass
+
+
+def test_the_serving_process_holds_no_torch(server: Running) -> None:
+    assert httpx.post(f"{server.url}/search?id=1").status_code == 200
+    assert "torch" not in Path(f"/proc/{server.process.pid}/maps").read_text()
 
 
 @pytest.mark.parametrize(("status", "ends"), [(401, 2), (404, 2), (422, 2), (408, 1), (429, 1), (500, 1), (None, 1)])
