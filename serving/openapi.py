@@ -29,11 +29,14 @@ def form_operation(model: type[BaseModel], without_image: bool = False) -> dict[
     if without_image:
         fields = {"type": "object", "properties": properties, "additionalProperties": False}
         members = {
-            name: {"type": "object"} if schema.get("contentMediaType") == JSON else schema
+            name: {"type": "object"} if schema.get("format") == "json" else schema
             for name, schema in properties.items()
         }
         content |= {FORM: {"schema": fields}, JSON: {"schema": {**fields, "properties": members}}}
-    parameters = [{"name": name, "in": "query", "schema": schema} for name, schema in properties.items()]
+    parameters = [
+        {"name": name, "in": "query", "description": schema.get("description", ""), "schema": schema}
+        for name, schema in properties.items()
+    ]
     return {"parameters": parameters, "requestBody": {"content": content}}
 
 

@@ -121,7 +121,7 @@ Text = Annotated[str | None, Field(max_length=MAX_TEXT), AfterValidator(_printab
 JsonObject = Annotated[
     dict[str, Any],
     BeforeValidator(_json_object),
-    WithJsonSchema({"type": "string", "contentMediaType": "application/json"}),
+    WithJsonSchema({"type": "string", "format": "json"}),
 ]
 Metadata = Annotated[JsonObject, AfterValidator(_metadata)]
 Box = Annotated[

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 Json = dict[str, Any]
-WORDS = ("title", "description", "summary", "examples", "operationId", "contentMediaType")
+WORDS = ("title", "description", "summary", "examples", "operationId")
 
 
 def main() -> None:
