@@ -73,7 +73,7 @@ def _number(value: Any) -> Any:
 def _json_object(value: Any) -> Any:
     try:
         value = json.loads(value) if isinstance(value, str) else value
-    except RecursionError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise ValueError('expected a JSON object, as {"colour": "red"}')
