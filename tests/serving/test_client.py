@@ -1,297 +1,638 @@
-"""Both clients against the real service."""
+"""Both clients against the real service, and against servers that answer otherwise, late, or not at all."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import inspect
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
+from PIL import Image
 
 import serving
-from serving import AsyncClient, Client
-from serving.client import core, images
+from serving import AsyncClient, Client, client, schemas
 from serving.gallery import Gallery
+from tests.children import run_python
+from tests.raising import raises
 from tests.serving import toys
 from tests.serving.clients import KEY
 from tests.serving.running import Running
-from zoo.errors import GalleryError, ItemNotFoundError, ServiceError, UsageError
+from zoo.errors import (
+    GalleryError,
+    ImageError,
+    ImageTooLargeError,
+    ItemNotFoundError,
+    ServiceError,
+    UsageError,
+    ZooError,
+)
 from zoo.models.load import Embedder
 
+PIXELS = np.array(Image.open(BytesIO(toys.query(0))).convert("RGB"))
+SLOPE = (np.arange(48 * 40).reshape(48, 40) * 34).astype(np.uint16)  # up to 65,246 of 65,535
 NESTED: dict[str, Any] = {}
 for _ in range(100_000):
     NESTED = {"a": NESTED}
 
 
-def test_reading(kind: Any, server: Running, gallery_folder: Path, model: Embedder, tmp_path: Path) -> None:
-    client = kind(server.url)
-    assert client.ready()
+# Searching and reading
+
+
+def test_search_and_read(kind: Any, server: Running, gallery_folder: Path, model: Embedder, tmp_path: Path) -> None:
+    service = kind(server.url)
+    assert service.ready()
     path = tmp_path / "query.png"
     path.write_bytes(toys.query(3))
-    matches = client.search(path, k=3)
+    hits = service.search(path, k=3)
     with Gallery.open(gallery_folder) as gallery:
         (expected,) = gallery.search(model.embed(toys.query(3)), 3)
-        assert [one.id for one in matches] == [hit.id for hit in expected]
-        np.testing.assert_allclose([m.similarity for m in matches], [h.similarity for h in expected], atol=1e-6)
-        assert client.item(5).content_sha256 == gallery.item(5).content_sha256
-        assert client.thumbnail(5).data == gallery.thumbnail(5).data
-    assert {one.label for one in matches} == {toys.HTML_LABEL}
-    assert client.search(toys.query(3), k=1, offset=1) == matches[1:2]
-    assert 1 not in {one.id for one in client.search(item=1, k=24)}
-    some = client.search(toys.query(0), k=24, labels=["blue checks", "green disc"], min_similarity=-0.5)
-    assert {one.label for one in some} <= {"blue checks", "green disc"}
-    assert client.search(toys.query(0), labels="blue checks", where={"year": 1}, rerank="expansion") == []
-    assert {one.rerank_score for one in matches} == {None}
-    assert isinstance(client.search(path, k=1, rerank="expansion")[0].rerank_score, float)
-    np.testing.assert_allclose(client.embed([toys.query(0), path]), model.embed([toys.query(0), path]), atol=1e-6)
-    assert client.embed(path, crop=(0, 0, 0.5, 1)).dtype == np.float32
-    page = client.items(offset=2, limit=2)
+        assert [hit.id for hit in hits] == [hit.id for hit in expected]
+        np.testing.assert_allclose([h.similarity for h in hits], [h.similarity for h in expected], atol=1e-6)
+        assert service.item(5).content_sha256 == gallery.item(5).content_sha256
+        assert service.thumbnail(5).data == gallery.thumbnail(5).data
+    assert {hit.label for hit in hits} == {toys.HTML_LABEL}
+    assert service.search(toys.query(3), k=1, offset=1) == hits[1:2]
+    assert 1 not in {hit.id for hit in service.search(item=1, k=24)}
+    some = service.search(toys.query(0), k=24, labels=["blue checks", "green disc"], min_similarity=-0.5)
+    assert {hit.label for hit in some} <= {"blue checks", "green disc"}
+    assert service.search(toys.query(0), labels="blue checks", where={"year": 1}, rerank="expansion") == []
+    assert {hit.rerank_score for hit in hits} == {None}
+    assert isinstance(service.search(path, k=1, rerank="expansion")[0].rerank_score, float)
+    np.testing.assert_allclose(service.embed([toys.query(0), path]), model.embed([toys.query(0), path]), atol=1e-6)
+    assert service.embed(path, crop=(0, 0, 0.5, 1)).dtype == np.float32
+    page = service.items(offset=2, limit=2)
     assert ([item.id for item in page.items], page.total) == ([3, 4], 24)
-    assert client.items(label="red stripes").total == toys.PER_CLASS
-    assert client.labels() == dict.fromkeys(sorted(toys.CLASSES), toys.PER_CLASS)
-    assert {(point.id, point.label) for point in client.map()} == {(one.id, one.label) for one in client.items().items}
-    assert (client.stats().items, client.model().dim, client.last_evaluation()) == (24, toys.DIM, None)
+    assert service.items(label="red stripes").total == toys.PER_CLASS
+    assert [service.items(label=label).total for label in (None, "", [])] == [24, 0, 24]
+    assert service.labels() == dict.fromkeys(sorted(toys.CLASSES), toys.PER_CLASS)
+    items = service.items().items
+    assert {(point.id, point.label) for point in service.map()} == {(item.id, item.label) for item in items}
+    assert (service.stats().items, service.model().dim, service.last_evaluation()) == (24, toys.DIM, None)
+    assert [collection.name for collection in service.collections()] == [None]
 
 
-def test_more_images_than_one_request_holds_are_sent_in_parts(
+def test_many_images_are_sent_in_parts(
     kind: Any, writable: Running, model: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, rng = kind(writable.url, key=KEY), np.random.default_rng(7 if kind.name == "Client" else 8)
+    service, rng = kind(writable.url, key=KEY), np.random.default_rng(7 + len(kind.name))
     pictures = [toys.encoded(toys.picture(n % 3, rng)) for n in range(70)]
-    np.testing.assert_allclose(client.embed(pictures), model.embed(pictures), atol=1e-6)
+    np.testing.assert_allclose(service.embed(iter(pictures)), model.embed(pictures), atol=1e-6)
     pictures[50] = b"no image"
-    found = client.search_many(pictures, k=1)
-    assert [n for n, one in enumerate(found) if one.refused] == [50]
-    assert [one.matches for one in found[33:35]] == [tuple(client.search(one, k=1)) for one in pictures[33:35]]
-    monkeypatch.setattr(images, "MOST_BYTES", 8 * len(pictures[0]))
-    client.add(pictures[40], label="old")
-    added = client.add(pictures, label="new", metadata={"lot": 1})
+    answers = service.search_many(pictures, k=1)
+    assert [n for n, answer in enumerate(answers) if answer.refused] == [50]
+    assert [answer.matches for answer in answers[33:35]] == [tuple(service.search(p, k=1)) for p in pictures[33:35]]
+    monkeypatch.setattr(client, "MAX_BYTES", 8 * len(pictures[0]))
+    service.add(pictures[40], label="old")
+    added = service.add(pictures, label="new", metadata={"lot": 1})
     assert (added.new, list(added.refused), len(added.items)) == (68, [50], 69)
-    assert [one.number for one in added.differing] == [40]
+    assert [image.number for image in added.differing] == [40]
     ids = [item.id for item in added.items]
-    assert [item.id for item in client.items(label=["old", "new"], limit=200).items] == sorted(ids)
-    for one in ids:
-        client.remove(one)
+    assert [item.id for item in service.items(label=["old", "new"], limit=200).items] == sorted(ids)
+    for item in ids:
+        service.remove(item)
 
 
-def test_what_is_refused_of_a_part_is_counted_among_all(kind: Any, writable: Running) -> None:
-    with pytest.raises(ServiceError, match=r"^Of images 33 to 37, sent together: .*image 5"):
+def test_parts_are_within_both_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sizes(images: list[bytes]) -> list[tuple[int, int]]:
+        return [(start, len(files)) for start, files in client._parts(images)]
+
+    assert sizes([b"x"] * 70) == [(0, 32), (32, 32), (64, 6)]
+    monkeypatch.setattr(client, "MAX_BYTES", 10)
+    assert sizes([b"123456", b"1234", b"1", b"x" * 11, b"1"]) == [(0, 2), (2, 1), (3, 1), (4, 1)]
+    assert sizes([]) == [(0, 0)]
+
+
+def test_refused_image_of_a_later_part_is_counted_among_all(kind: Any, writable: Running) -> None:
+    with raises(ServiceError, "unreadable_image", "33 to 37"):
         kind(writable.url).embed([toys.query(n % 4) for n in range(36)] + [b"no image"])
-    with pytest.raises(ServiceError, match=r"^Of image 2 "):
+    with raises(ServiceError, "unreadable_image", "2"):
         kind(writable.url).embed([toys.query(0), b"no image"])
 
 
-def test_a_key_is_of_one_image_however_they_are_sent(
-    kind: Any, writable: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In parts of one image each the first would be added under the key."""
-    monkeypatch.setattr(images, "MOST", 1)
-    client = kind(writable.url, key=KEY)
-    before = client.stats().items
-    with pytest.raises(UsageError, match="a key is of a single image, not of 2"):
-        client.add([toys.query(0), toys.query(1)], key="lot-7")
-    assert client.stats().items == before
+def test_one_bad_image_of_several_is_named(kind: Any, server: Running) -> None:
+    service = kind(server.url)
+    good, bad = service.search_many([toys.query(1), b"no image"], k=2)
+    assert ({hit.label for hit in good.matches}, good.refused) == ({"blue checks"}, None)
+    assert (bad.matches, bad.refused.code) == ((), "unreadable_image")
+    (alone,) = service.search_many([b"no image"])
+    assert alone.refused == bad.refused
 
 
-@pytest.mark.parametrize("where", [{"a": np.float32(1)}, [1], {"a": {1, 2}}, {"a": float("nan")}, NESTED])
-def test_what_json_has_not_is_refused(kind: Any, server: Running, where: Any) -> None:
-    for call in (kind(server.url).items, lambda where: kind(server.url).search(item=1, where=where)):
-        with pytest.raises(UsageError, match="where is a mapping of names to what JSON has"):
-            call(where=where)
-    with pytest.raises(UsageError, match="metadata is a mapping"):
-        kind(server.url).add(toys.query(0), metadata=where)
-    with pytest.raises(UsageError, match="metadata is a mapping"):
-        kind(server.url).describe(1, metadata=where)
-
-
-def test_what_is_no_unicode_is_refused_wherever_it_stands(kind: Any, server: Running, tmp_path: Path) -> None:
-    client, named = kind(server.url), tmp_path / "0\udcff.png"
-    named.write_bytes(toys.query(0))
-    for call in (
-        lambda: client.describe(1, label="\ud800"),
-        lambda: client.search(text="\ud800"),
-        lambda: client.add(toys.query(0), key="\ud800"),
-        lambda: client.add(named),
-        lambda: client.items(label="\ud800"),
-    ):
-        with pytest.raises(UsageError, match="is no Unicode text"):
-            call()
-
-
-def test_images_may_come_from_an_iterator(kind: Any, server: Running) -> None:
-    rows = kind(server.url).embed(toys.query(i % 4) for i in range(35))
-    np.testing.assert_allclose(rows[32:], rows[:3], atol=1e-6)
-
-
-def test_no_label_is_not_the_empty_one(kind: Any, server: Running) -> None:
-    assert [kind(server.url).items(label=label).total for label in (None, "", [])] == [24, 0, 24]
-
-
-def test_items_are_chosen_by_their_metadata(kind: Any, writable: Running) -> None:
-    client = kind(writable.url, key=KEY)
+def test_items_are_filtered_by_metadata(kind: Any, writable: Running) -> None:
+    service = kind(writable.url, key=KEY)
     for item, metadata in ((1, {"year": 1908, "tags": ["a", "b"]}), (2, {"year": 1950.5}), (3, {"year": "1908"})):
-        client.describe(item, metadata=metadata)
+        service.describe(item, metadata=metadata)
     for where, ids in (
         ({"year": {"gte": 1908, "lt": 1950}}, [1]),
         ({"year": {"gt": 1908}}, [2]),
         ({"year": {"lte": "2"}}, [3]),
         ({"tags": ["b", "c"]}, [1]),
     ):
-        assert [item.id for item in client.items(where=where).items] == ids
-        assert sorted(one.id for one in client.search(item=24, k=23, where=where)) == ids
-    values = client.metadata()
-    assert {(one.key, one.value): one.items for one in values} == dict.fromkeys(
-        [("year", 1908), ("tags", "a"), ("tags", "b"), ("year", 1950.5), ("year", "1908")], 1
-    )
+        assert [item.id for item in service.items(where=where).items] == ids
+        assert sorted(hit.id for hit in service.search(item=24, k=23, where=where)) == ids
+    counts = {(count.key, count.value): count.items for count in service.metadata()}
+    values = [("year", 1908), ("tags", "a"), ("tags", "b"), ("year", 1950.5), ("year", "1908")]
+    assert counts == dict.fromkeys(values, 1)
     for bad in ({"gte": 1, "gt": 2}, {"above": 1}):
-        with pytest.raises(ServiceError, match=r"gt, gte, lt, lte") as refused:
-            client.items(where={"year": bad})
+        with raises(ServiceError, "invalid_value") as refused:
+            service.items(where={"year": bad})
         assert refused.value.status == 422
     for item in (1, 2, 3):
-        client.describe(item, metadata={})
-    some = client.sample(5)
-    assert len({one.id for one in some} & {one.id for one in client.items().items}) == len(some) == 5
+        service.describe(item, metadata={})
+    sample = service.sample(5)
+    assert len({item.id for item in sample} & {item.id for item in service.items().items}) == len(sample) == 5
 
 
-def test_one_bad_image_of_several_is_named(kind: Any, server: Running) -> None:
-    client = kind(server.url)
-    good, bad = client.search_many([toys.query(1), b"no image"], k=2)
-    assert ({one.label for one in good.matches}, good.refused) == ({"blue checks"}, None)
-    assert (bad.matches, bad.refused.code) == ((), "unreadable_image")
-    (alone,) = client.search_many([b"no image"])
-    assert alone.refused == bad.refused
+# Writing
 
 
-def test_writing(kind: Any, writable: Running) -> None:
-    client, seed = kind(writable.url, key=KEY), ("Client", "Awaited").index(kind.name)
-    image, other = (toys.encoded(toys.picture(0, np.random.default_rng(900 + 10 * seed + i))) for i in (0, 1))
-    added = client.add(image, label="new", metadata={"höhe": 3})
+def test_write(kind: Any, writable: Running) -> None:
+    service = kind(writable.url, key=KEY)
+    image, other = (toys.encoded(toys.picture(0, np.random.default_rng(900 + 10 * len(kind.name) + i))) for i in (0, 1))
+    added = service.add(image, label="new", metadata={"höhe": 3})
     assert (added.new, added.items[0].label, added.items[0].metadata) == (1, "new", {"höhe": 3})
     (item,) = added.items
-    assert client.add([image]).new == 0
-    both = client.add([b"nothing", image, other], source="camera")
+    assert service.add([image]).new == 0
+    both = service.add([b"nothing", image, other], source="camera")
     assert (both.new, both.items[0].id, both.items[1].source) == (1, item.id, "camera")
     assert both.refused[0].code == "unreadable_image"
-    assert list(client.add([b"nothing"]).refused) == list(client.add([b"a", b"b"]).refused)[:1] == [0]
-    with pytest.raises(ServiceError, match="image"):
-        client.add(b"nothing")
-    assert client.describe(item.id, label="newer").label == "newer"
-    assert client.describe(item.id, unlabel=True, metadata={}).label is None
-    evaluation = client.evaluate()
+    assert (list(service.add([b"nothing"]).refused), list(service.add([b"a", b"b"]).refused)) == ([0], [0, 1])
+    with raises(ServiceError, "unreadable_image"):
+        service.add(b"nothing")
+    assert service.describe(item.id, label="newer").label == "newer"
+    assert service.describe(item.id, unlabel=True, metadata={}).label is None
+    evaluation = service.evaluate()
     assert evaluation.calibration
-    assert client.last_evaluation().steps == evaluation.steps
-    assert client.search(image, k=1)[0].p_same > 0.5
-    client.remove(item.id)
-    for gone in (lambda: client.remove(item.id), lambda: client.item(item.id), lambda: client.thumbnail(10**18)):
-        with pytest.raises(ItemNotFoundError):
+    assert service.last_evaluation().steps == evaluation.steps
+    assert service.search(image, k=1)[0].p_same > 0.5
+    service.remove(item.id)
+    for gone in (lambda: service.remove(item.id), lambda: service.item(item.id), lambda: service.thumbnail(10**18)):
+        with raises(ItemNotFoundError):
             gone()
-    client.remove(both.items[1].id)
+    service.remove(both.items[1].id)
 
 
-def test_marking(kind: Any, writable: Running, tmp_path: Path) -> None:
-    client, seed = kind(writable.url, key=KEY), ("Client", "Awaited").index(kind.name)
-    image = toys.encoded(toys.picture(2, np.random.default_rng(950 + seed)))
+def test_mark(kind: Any, writable: Running, tmp_path: Path) -> None:
+    service = kind(writable.url, key=KEY)
+    image = toys.encoded(toys.picture(2, np.random.default_rng(950 + len(kind.name))))
     (tmp_path / "query.png").write_bytes(image)
-    one = client.mark(3, 5, right=False)
-    assert (one.query.id, one.result.id, one.verdict) == (3, 5, "wrong")
-    again = client.mark(3, 5, right=True)
-    assert (again.id, again.verdict) == (one.id, "right")
-    found = next(found for found in client.search(image, k=24) if found.id == 5)
-    again = client.mark(3, found, right=True)
-    assert (again.id, again.verdict) == (one.id, "right")
-    for wrong in ("wrong", 0, None):
-        with pytest.raises(UsageError, match="right is True or False"):
-            client.mark(3, 5, right=wrong)
-    sent = client.mark(tmp_path / "query.png", 5, right=True)
+    wrong = service.mark(3, 5, right=False)
+    assert (wrong.query.id, wrong.result.id, wrong.verdict) == (3, 5, "wrong")
+    hit = next(hit for hit in service.search(image, k=24) if hit.id == 5)
+    for result in (5, hit):
+        again = service.mark(3, result, right=True)
+        assert (again.id, again.verdict) == (wrong.id, "right")
+    for verdict in ("wrong", 0, None):
+        with raises(UsageError, "bad-verdict"):
+            service.mark(3, 5, right=verdict)
+    sent = service.mark(tmp_path / "query.png", 5, right=True)
     assert (sent.query.content_sha256, sent.query.source) == (hashlib.sha256(image).hexdigest(), "query.png")
-    part = client.mark(image, 6, right=False, crop=(0, 0, 0.5, 0.5))
-    match = client.search(image, k=24)
-    assert sent.similarity == pytest.approx(next(one.similarity for one in match if one.id == 5), abs=1e-5)
-    page = client.marks(limit=2)
-    assert (page.total, page.right, page.wrong, page.marks) == (3, 2, 1, (again, sent))
+    assert sent.similarity == pytest.approx(hit.similarity, abs=1e-5)
+    part = service.mark(image, 6, right=False, crop=(0, 0, 0.5, 0.5))
+    page = service.marks(limit=2)
+    assert (page.total, page.right, page.wrong, page.marks) == (3, 2, 1, [again, sent])
     for values, expected in (
         ({"query": 3}, again),
         ({"query": part.query.content_sha256}, part),
         ({"right": False}, part),
+        ({"result": 5, "offset": 1}, sent),
     ):
-        assert client.marks(**values).marks == (expected,)
-    assert client.marks(result=5, offset=1).marks == (sent,)
-    assert client.stats().marks == {"right": 2, "wrong": 1}
-    assert client.evaluate().marks["precision"] == pytest.approx(2 / 3)
+        assert service.marks(**values).marks == [expected]
+    assert service.stats().marks == schemas.MarkCounts(right=2, wrong=1)
+    assert service.evaluate().marks.precision == pytest.approx(2 / 3)
     for mark in (again, sent, part):
-        client.unmark(mark.id)
-    with pytest.raises(ServiceError, match="no mark"):
-        client.unmark(again.id)
-    with pytest.raises(ServiceError, match="searched by"):
-        client.mark(3, 3, right=True)
-    (tmp_path / "other.png").write_bytes(image)
-    (item,) = client.add(image, label="one").items
-    (differing,) = client.add([image], label="two").differing
+        service.unmark(mark.id)
+    with raises(ServiceError, "no_such_mark"):
+        service.unmark(again.id)
+    with raises(ServiceError, "invalid_value"):
+        service.mark(3, 3, right=True)
+
+
+def test_differing_description_is_reported(kind: Any, writable: Running) -> None:
+    service, image = kind(writable.url, key=KEY), toys.encoded(toys.picture(1, np.random.default_rng(990)))
+    (item,) = service.add(image, label="one").items
+    (differing,) = service.add([image], label="two").differing
     assert (differing.id, differing.label, differing.updated) == (item.id, "one", False)
-    assert client.add(image, label="two", update=True).items[0].label == "two"
-    client.remove(item.id)
+    assert service.add(image, label="two", update=True).items[0].label == "two"
+    service.remove(item.id)
 
 
-def test_the_key_comes_from_the_environment_and_is_shown_nowhere(
-    writable: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Client(writable.url) as client, pytest.raises(ServiceError, match="write key") as refused:
-        client.remove(1)
-    assert (refused.value.status, refused.value.code) == (401, "key_needed")
-    monkeypatch.setenv(core.KEY, "a-wrong-key-of-somebody")
-    with Client(writable.url) as client:
-        with pytest.raises(ServiceError, match="no write key") as refused:
-            client.remove(1)
-        shown = repr(client) + repr(vars(client)) + repr(refused.value) + repr(client._http.headers)
+def test_key_of_several_images_is_refused(kind: Any, writable: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one image per request, the service would add the first one under the key."""
+    monkeypatch.setattr(client, "MAX_IMAGES", 1)
+    service = kind(writable.url, key=KEY)
+    with raises(UsageError, "one-key"):
+        service.add([toys.query(0), toys.query(1)], key="lot-7")
+    assert service.stats().items == 24
+
+
+# Images in memory
+
+
+def turned() -> Image.Image:
+    """Return a photograph taken with the camera on its side, opened and not yet decoded."""
+    file, exif = BytesIO(), Image.Exif()
+    exif[0x0112] = 6  # to be shown turned by a quarter, clockwise
+    Image.fromarray(PIXELS[:20]).save(file, "JPEG", quality=95, exif=exif, comment=b"secret")
+    return Image.open(file)
+
+
+def images_of_all_modes() -> dict[str, Image.Image | np.ndarray]:
+    alpha = np.linspace(0, 255, PIXELS.shape[0]).astype(np.uint8)[:, None].repeat(PIXELS.shape[1], 1)
+    rgba, colour = np.dstack([PIXELS, alpha]), Image.fromarray(PIXELS)
+    palette = colour.quantize(8)
+    palette.info["transparency"] = 0
+    modes = {mode: colour.convert(mode) for mode in ("RGB", "L", "1", "P", "CMYK", "YCbCr", "HSV", "F", "I")}
+    pictures = {"RGBA": Image.fromarray(rgba), "LA": Image.fromarray(rgba).convert("LA"), "palette": palette}
+    sixteen = Image.frombytes("I;16", (40, 48), SLOPE.tobytes())
+    arrays = {"HWC": PIXELS, "HW": PIXELS[..., 0], "HW1": PIXELS[..., :1], "HW4": rgba, "strided": PIXELS[::-1, ::2]}
+    return {**modes, **pictures, "I;16": sixteen, "turned": turned(), **arrays}
+
+
+def test_images_in_memory_are_embedded_as_here(kind: Any, server: Running, model: Embedder) -> None:
+    images = images_of_all_modes()
+    expected = model.embed(images.values())
+    np.testing.assert_allclose(kind(server.url).embed(list(images.values())), expected, atol=1e-6)
+    batch = np.random.default_rng(0).integers(0, 256, (5, 20, 16, 3), np.uint8)
+    np.testing.assert_allclose(kind(server.url).embed(batch), model.embed(batch), atol=1e-6)
+
+
+def test_png_holds_only_the_upright_pixels() -> None:
+    image = turned()
+    file = client._encode(image)
+    sent = Image.open(BytesIO(file.data))
+    np.testing.assert_array_equal(np.asarray(sent), np.rot90(np.asarray(turned()), -1))
+    assert (sent.format, sent.mode, sent.info) == ("PNG", "RGB", {})
+    assert (file.name, file.sent_name) == ("", hashlib.sha256(file.data).hexdigest()[:16])
+    assert image.size == (PIXELS.shape[1], 20), "the image itself stays the same"
+    grey = client._encode(Image.frombytes("I;16", (40, 48), SLOPE.tobytes()))
+    np.testing.assert_array_equal(np.asarray(Image.open(BytesIO(grey.data))), np.rint(SLOPE * (255 / 65535)))
+
+
+def test_search_by_images_in_memory(kind: Any, server: Running) -> None:
+    service = kind(server.url)
+    by_file = service.search(toys.query(0), k=3)
+    for image in (PIXELS, Image.fromarray(PIXELS)):
+        hits = service.search(image, k=3)
+        assert [hit.id for hit in hits] == [hit.id for hit in by_file]
+        np.testing.assert_allclose([h.similarity for h in hits], [h.similarity for h in by_file], atol=1e-6)
+    half = service.search(PIXELS, k=1, crop=(0, 0, 0.5, 1))
+    assert half == service.search(PIXELS[:, : PIXELS.shape[1] // 2], k=1)
+    answers = service.search_many([PIXELS, toys.query(1), Image.fromarray(PIXELS)], k=3)
+    assert [answer.name for answer in answers] == ["", "", ""]
+    assert answers[0].matches == answers[2].matches == tuple(service.search(PIXELS, k=3))
+    assert service.search_many(np.stack([PIXELS] * 2), k=3) == [answers[0]] * 2
+
+
+def test_same_pixels_are_the_same_content(kind: Any, writable: Running) -> None:
+    service = kind(writable.url, key=KEY)
+    fresh = np.random.default_rng(len(kind.name)).integers(0, 256, (24, 24, 3), np.uint8)
+    added = service.add([fresh, Image.fromarray(fresh)], label="noise")
+    assert (added.new, len(added.items), added.refused) == (1, 2, {})
+    (item,) = {item.id for item in added.items}
+    assert service.search(fresh, k=1)[0].id == item
+    assert service.add(fresh, label="noise").new == 0
+    (named,) = service.add(Image.fromarray(fresh[:20]), key=f"key-{len(kind.name)}", source="made here").items
+    assert (named.source, service.item(item).source) == ("made here", service.item(item).content_sha256[:16])
+    mark = service.mark(fresh, 1, right=False)
+    assert mark.query.content_sha256 == service.item(item).content_sha256
+    service.unmark(mark.id)
+    service.remove(item)
+    service.remove(named.id)
+
+
+def test_event_loop_is_free_while_images_are_encoded(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The image is not encoded before another task has run."""
+    started, released, encode = threading.Event(), threading.Event(), client._encode
+
+    def slowly(image: Any) -> Any:
+        started.set()
+        assert released.wait(timeout=10)
+        return encode(image)
+
+    async def ask() -> list[schemas.Hit]:
+        async with AsyncClient(server.url) as service:
+            search = asyncio.create_task(service.search(PIXELS, k=1))
+            while not started.is_set():
+                await asyncio.sleep(0.001)
+            released.set()
+            return await search
+
+    monkeypatch.setattr(client, "_encode", slowly)
+    assert len(asyncio.run(ask())) == 1
+
+
+# Mistakes
+
+
+class Tensor:
+    """Image of another library."""
+
+
+@pytest.mark.parametrize(
+    ("image", "error", "code", "value"),
+    [
+        (PIXELS.astype(np.float32), ImageError, "not-an-image", "float32 [28, 28, 3]"),
+        (PIXELS[None, None], ImageError, "not-an-image", "[1, 1, 28, 28, 3]"),
+        (np.zeros((3, 8, 8), np.uint8), ImageError, "not-an-image", "uint8 [3, 8, 8]"),
+        (np.zeros((0, 8), np.uint8), ImageError, "not-an-image", "uint8 [0, 8]"),
+        (np.broadcast_to(np.uint8(0), (10_000, 10_000)), ImageTooLargeError, "image-too-large", "10000 x 10000 pixels"),
+        (Image.fromarray(np.full((4, 4), np.nan, np.float32)), ImageError, "not-finite", "NaN"),
+        (Tensor(), UsageError, "not-an-image", "Tensor"),
+    ],
+)
+def test_unusable_image_is_not_sent(kind: Any, image: Any, error: type[ZooError], code: str, value: str) -> None:
+    service = kind("http://127.0.0.1:9", retries=0)
+    for call in (service.search, service.embed, lambda image: service.search_many([PIXELS, image])):
+        with raises(error, code, value):
+            call(image)
+
+
+def test_closed_and_too_large_images(kind: Any, server: Running) -> None:
+    service, image = kind(server.url), turned()
+    image.close()
+    with raises(ImageError, "undecodable"):
+        service.search(image)
+    with raises(ServiceError, "image_too_large", "24,000,000"):
+        service.search(np.zeros((5000, 5000), np.uint8))
+
+
+@pytest.mark.parametrize("where", [{"a": np.float32(1)}, [1], {"a": {1, 2}}, {"a": float("nan")}, NESTED])
+def test_values_outside_json_are_refused(kind: Any, where: Any) -> None:
+    service = kind("http://127.0.0.1:9", retries=0)
+    for call in (
+        lambda: service.items(where=where),
+        lambda: service.search(item=1, where=where),
+        lambda: service.add(toys.query(0), metadata=where),
+        lambda: service.describe(1, metadata=where),
+    ):
+        with raises(UsageError, "not-json"):
+            call()
+
+
+def test_invalid_unicode_is_refused(kind: Any, tmp_path: Path) -> None:
+    service, named = kind("http://127.0.0.1:9", retries=0), tmp_path / "0\udcff.png"
+    named.write_bytes(toys.query(0))
+    for call in (
+        lambda: service.describe(1, label="\ud800"),
+        lambda: service.search(text="\ud800"),
+        lambda: service.add(toys.query(0), key="\ud800"),
+        lambda: service.add(named),
+        lambda: service.items(label="\ud800"),
+    ):
+        with raises(UsageError, "not-unicode"):
+            call()
+
+
+def test_mistakes(kind: Any, server: Running, tmp_path: Path) -> None:
+    service = kind(server.url)
+    for mistake, error, code in (
+        (lambda: service.search(b"no image"), ServiceError, "unreadable_image"),
+        (lambda: service.search(b""), ServiceError, "no_image"),
+        (lambda: service.search(toys.query(0), item=1), UsageError, "no-query"),
+        (lambda: service.search(), UsageError, "no-query"),
+        (lambda: service.search(toys.query(0), k=0), ServiceError, "invalid_k"),
+        (lambda: service.search(toys.query(0), min_p=0.5), ServiceError, "invalid_value"),
+        (lambda: service.search(tmp_path / "nowhere.png"), GalleryError, "unreadable-file"),
+        (lambda: service.search("\0"), GalleryError, "unreadable-file"),
+        (lambda: service.items(label=[f"label {n}" for n in range(5000)]), UsageError, "filter-too-long"),
+        (lambda: service.embed([]), ServiceError, "no_image"),
+        (lambda: service.describe(1), UsageError, "no-change"),
+        (lambda: service.describe(1, label="x", unlabel=True), UsageError, "no-change"),
+        (lambda: kind("file:///etc/passwd"), GalleryError, "bad-url"),
+        (lambda: kind("http://me:secret@host"), GalleryError, "bad-url"),
+        (lambda: kind(server.url, timeout=0), UsageError, "bad-number"),
+        (lambda: kind(server.url, retries=-1), UsageError, "bad-number"),
+        (lambda: kind(server.url, collection="../birds"), UsageError, "bad-collection-name"),
+    ):
+        with raises(error, code) as raised:
+            mistake()
+        assert "secret" not in str(raised.value)
+    with pytest.raises(TypeError, match="maxk"):
+        service.search(toys.query(0), maxk=3)
+    nobody = kind("http://127.0.0.1:9", retries=1)
+    assert not nobody.ready()
+    with raises(ServiceError):
+        nobody.items()
+
+
+def test_key_comes_from_the_environment_and_is_never_shown(writable: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Client(writable.url) as service, raises(ServiceError, "key_needed") as refused:
+        service.remove(1)
+    assert refused.value.status == 401
+    monkeypatch.setenv(client.KEY, "a-wrong-key-of-somebody")
+    with Client(writable.url) as service:
+        with raises(ServiceError, "wrong_key") as refused:
+            service.remove(1)
+        shown = repr(service) + repr(vars(service)) + repr(refused.value) + repr(service._http.headers)
         assert "wrong-key" not in shown
         assert refused.value.__context__ is None
-    with pytest.raises(UsageError) as mistaken:
+    with raises(UsageError, "bad-key") as mistaken:
         Client(writable.url, key="one\nkey")
     assert "one" not in str(mistaken.value)
 
 
-def test_both_clients_have_the_same_methods() -> None:
-    def signatures(kind: type) -> dict[str, Any]:
-        found = {name: inspect.signature(one) for name, one in vars(kind).items() if inspect.isfunction(one)}
-        return {name: one for name, one in found.items() if not name.startswith("_") and "close" not in name}
+# Both classes
 
-    assert signatures(Client) == signatures(AsyncClient)
-    assert len(signatures(Client)) == 22
+
+def test_signatures_and_documentation() -> None:
+    calls = [name for name, value in vars(client._Calls).items() if isinstance(value, client._Call)]
+    assert len(calls) == 22
+    for name in calls:
+        waiting, awaited = getattr(Client, name), getattr(AsyncClient, name)
+        assert inspect.signature(waiting) == inspect.signature(awaited)
+        assert waiting.__doc__ == awaited.__doc__
+        assert waiting.__doc__
+        assert (inspect.iscoroutinefunction(waiting), inspect.iscoroutinefunction(awaited)) == (False, True)
+    assert inspect.signature(Client.search).return_annotation == list[schemas.Hit]
+    assert "k" in inspect.signature(AsyncClient.search).parameters
+
+
+def test_client_loads_no_library_of_the_service() -> None:
+    code = """
+import sys
+from serving import AsyncClient, Client
+loaded = {"faiss", "sqlite3", "fastapi", "starlette", "uvicorn", "torch", "bentoml"} & set(sys.modules)
+assert not loaded, loaded
+"""
+    run_python(code)
     assert not hasattr(serving, "Server")
 
 
-def test_mistakes(kind: Any, server: Running, tmp_path: Path) -> None:
-    client = kind(server.url)
-    for mistake, expected, message in (
-        (lambda: client.search(b"no image"), ServiceError, "in none of the formats"),
-        (lambda: client.search(b""), ServiceError, "empty"),
-        (lambda: client.search(toys.query(0), item=1), UsageError, "one of the three"),
-        (lambda: client.search(toys.query(0), k=0), ServiceError, "k must be"),
-        (lambda: client.search(toys.query(0), min_p=0.5), ServiceError, "calibrat"),
-        (lambda: client.search(toys.query(0), maxk=3), TypeError, "maxk"),
-        (lambda: client.search(toys.query(0), label="x"), TypeError, "no argument 'label'. Did you mean 'labels'"),
-        (lambda: client.search(tmp_path / "nowhere.png"), GalleryError, r"nowhere\.png cannot be read"),
-        (lambda: client.describe(1), UsageError, "unlabel"),
-        (lambda: kind("file:///etc/passwd"), GalleryError, "http"),
-        (lambda: kind("http://me:secret@host"), GalleryError, "without a password"),
-        (lambda: kind(server.url, timeout=0), UsageError, "timeout"),
-    ):
-        with pytest.raises(expected, match=message) as raised:
-            mistake()
-        assert "secret" not in str(raised.value)
-    nobody = kind("http://127.0.0.1:9", retries=1)
-    assert not nobody.ready()
-    with pytest.raises(ServiceError, match="does not answer"):
-        nobody.items()
-
-
 def test_one_client_serves_many_tasks(server: Running) -> None:
-    async def ask() -> list[list[Any]]:
-        async with AsyncClient(server.url) as client:
-            return await asyncio.gather(*(client.search(toys.query(i % 4), k=1) for i in range(12)))
+    async def ask() -> list[list[schemas.Hit]]:
+        async with AsyncClient(server.url) as service:
+            return await asyncio.gather(*(service.search(toys.query(i % 4), k=1) for i in range(12)))
 
-    found = asyncio.run(ask())
-    assert [one[0].label for one in found] == [toys.CLASSES[i % 4] for i in range(12)]
+    assert [hits[0].label for hits in asyncio.run(ask())] == [toys.CLASSES[i % 4] for i in range(12)]
+
+
+def test_one_client_serves_many_threads(server: Running) -> None:
+    with Client(server.url) as service, ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda i: service.search(toys.query(i % 4), k=1)[0].label, range(12)))
+    assert found == [toys.CLASSES[i % 4] for i in range(12)]
+
+
+# Servers that misbehave
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: "
+
+
+def ok(body: bytes) -> bytes:
+    return HEAD + f"{len(body)}\r\n\r\n".encode() + body
+
+
+BUSY = b"HTTP/1.1 429 Too Many\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n"
+UNREADY = BUSY.replace(b"429", b"503")
+EMPTY_PAGE = ok(b'{"total": 0, "items": []}')
+
+
+def refusal(code: str) -> bytes:
+    body = f'{{"error": {{"code": "{code}", "message": ""}}}}'.encode()
+    return ok(body).replace(b"200 OK", b"503 Unavailable\r\nRetry-After: 0")
+
+
+def whole_request(connection: socket.socket) -> bytes:
+    """Read a request to its end: closing a connection with unread bytes would take the answer from the client."""
+    request = connection.recv(65536)
+    announced = re.search(rb"content-length: ([0-9]+)", request, re.IGNORECASE)
+    while announced and len(request.partition(b"\r\n\r\n")[2]) < int(announced[1]):
+        request += connection.recv(65536)
+    return request
+
+
+@contextmanager
+def stranger(*answers: bytes) -> Iterator[tuple[str, list[bytes]]]:
+    """Serve each connection one of the answers and hang up. Yields the URL, and the requests in the end."""
+    requests: list[bytes] = []
+
+    def serve() -> None:
+        for answer in answers:
+            connection, _ = listening.accept()
+            with connection:
+                requests.append(whole_request(connection))
+                connection.sendall(answer.replace(b"Content-Length", b"Connection: close\r\nContent-Length"))
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
+        listening.settimeout(5)
+        served = pool.submit(serve)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}", requests
+        served.result(timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        (b"", None),
+        (b"\x00\x01\x02 nonsense\r\n\r\n", None),
+        (HEAD + b"99\r\n\r\n{}", None),
+        (ok(b"<html>"), None),
+        (ok(b"\xff"), None),
+        (ok(b"{}"), None),
+        (ok(b"[]"), None),
+        (ok(b'{"total": 0, "items":'), None),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere/\r\nContent-Length: 0\r\n\r\n", 302),
+        (b"HTTP/1.1 500 Gone wrong\r\nContent-Length: 2\r\n\r\n{}", 500),
+    ],
+)
+def test_other_answers_are_explained(kind: Any, answer: bytes, status: int | None) -> None:
+    with stranger(*[answer] * 6) as (url, _):
+        service = kind(url, retries=0)
+        with raises(ServiceError) as refused:
+            service.items()
+        assert refused.value.status == status
+        service.ready()
+        for call in (
+            service.labels,
+            lambda: service.embed(toys.query(0)),
+            lambda: service.search_many([toys.query(0)] * 2),
+            lambda: service.thumbnail(1),
+        ):
+            with raises(ServiceError):
+                call()
+
+
+def test_passing_failures_are_retried(kind: Any) -> None:
+    with stranger(b"", BUSY, UNREADY, EMPTY_PAGE) as (url, requests):
+        assert kind(url, key="k" * 20).items().total == 0
+    assert len(requests) == 4
+    assert all(b"Bearer " + b"k" * 20 in request for request in requests)
+    with stranger(b"", UNREADY, ok(b'{"new": 0, "items": [], "refused": []}')) as (url, requests):
+        assert kind(url).add(b"bytes").new == 0  # by content: adding it twice adds it once
+    assert len(requests) == 3
+    assert all(request.count(b"\r\n\r\nbytes\r\n") == 1 for request in requests)
+    with stranger(BUSY, BUSY, BUSY) as (url, requests), raises(ServiceError) as refused:
+        kind(url, retries=2).items()
+    assert refused.value.status == 429
+
+
+@pytest.mark.parametrize("answer", [b"", UNREADY, refusal("read_only_storage")])
+def test_write_that_may_have_been_done_is_not_repeated(kind: Any, answer: bytes) -> None:
+    for write in (lambda service: service.remove(1), lambda service: service.describe(1, label="x")):
+        with stranger(answer) as (url, requests), pytest.raises(ServiceError):
+            write(kind(url))
+        assert len(requests) == 1
+
+
+@pytest.mark.parametrize("answer", [BUSY, refusal("storage_busy")])
+def test_write_that_was_not_begun_is_repeated(kind: Any, answer: bytes) -> None:
+    with stranger(answer, ok(b'{"removed": 1}')) as (url, requests):
+        kind(url).remove(1)
+    assert len(requests) == 2
+
+
+def test_lasting_refusal_is_not_repeated(kind: Any) -> None:
+    with stranger(refusal("read_only_storage")) as (url, _), raises(ServiceError, "read_only_storage"):
+        kind(url).items()
+
+
+def pauses(handler: Any, call: Any, monkeypatch: pytest.MonkeyPatch, retries: int = 3) -> list[float]:
+    """Return the pauses of a call that the handler answers."""
+    slept: list[float] = []
+    monkeypatch.setattr("tenacity.nap.time.sleep", slept.append)
+    with Client("http://service", retries=retries) as service:
+        service._http = httpx.Client(base_url="http://service", transport=httpx.MockTransport(handler))
+        with raises(ServiceError):
+            call(service)
+    return slept
+
+
+@pytest.mark.parametrize(
+    ("status", "asked", "expected"),
+    [(429, "7", [7] * 3), (503, "30", [30] * 3), (503, "31", []), (500, "1", []), (404, "1", [])],
+)
+def test_pause_is_the_one_asked_for(
+    status: int, asked: str, expected: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = httpx.Response(status, headers={"retry-after": asked})
+    assert pauses(lambda _: answer, lambda service: service.items(), monkeypatch) == expected
+
+
+@pytest.mark.parametrize("call", [lambda service: service.items(), lambda service: service.remove(1)])
+def test_pause_doubles(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    monkeypatch.setattr(client, "FIRST_PAUSE", 0.2)
+    slept = pauses(refuse, call, monkeypatch, retries=4)
+    for pause, shortest in zip(slept, (0.2, 0.4, 0.8, 1.6), strict=True):
+        assert shortest <= pause <= shortest + 0.2
+
+
+def test_no_client_waits_forever(kind: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        service = kind(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.1)
+        with raises(ServiceError):
+            service.items()
+        assert not service.ready()

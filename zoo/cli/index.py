@@ -38,9 +38,8 @@ from zoo.console import note, print_json, print_table, printable
 from zoo.errors import GalleryError, ServiceError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from serving.client import Match
     from serving.gallery import Gallery, Hit
     from serving.gallery.builder import Fill
     from serving.gallery.filters import Filter
@@ -302,7 +301,7 @@ def search(
     as_json: Json = False,
 ) -> None:
     """find the images of a gallery nearest to an image or a text"""
-    results: list[Hit] | list[Match]
+    results: Sequence[Hit]
     if url is not None:
         if any(value is not None for value in (image, model, runtime, precision)):
             raise UsageError(
@@ -360,7 +359,7 @@ def _hits(searcher: Searcher, query: Query, selection: Filter) -> list[Hit]:
     return searcher.by_image(str(query.image), query.k, selection)
 
 
-def _search_service(query: Query, url: str, collection: str | None, key_file: Path | None) -> list[Match]:
+def _search_service(query: Query, url: str, collection: str | None, key_file: Path | None) -> Sequence[Hit]:
     from serving.client import Client
 
     key = None if key_file is None else _read_key(key_file)
@@ -392,7 +391,7 @@ def _read_key(path: Path) -> str:
     raise UsageError(f"{path} does not hold a key; keys consist of ASCII characters.", code="bad-key")
 
 
-def _print_results(query: Query, results: list[Hit] | list[Match]) -> None:
+def _print_results(query: Query, results: Sequence[Hit]) -> None:
     rows = [(f"{hit.similarity:.4f}", hit.label or "-", hit.source, str(hit.id)) for hit in results]
     print_table(("similarity", "label", "source", "id"), rows, numbers=("similarity", "id"))
     if len(results) < query.k:
@@ -400,6 +399,6 @@ def _print_results(query: Query, results: list[Hit] | list[Match]) -> None:
         note(f"{len(results):,} found and {query.k:,} asked for: the gallery holds no more{condition}.")
 
 
-def _result_json(result: Hit | Match) -> dict[str, Any]:
+def _result_json(result: Hit) -> dict[str, Any]:
     """Return a result without the score of re-ranking, which this command does not do."""
     return {name: value for name, value in asdict(result).items() if name != "rerank_score"}
