@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import signal
-import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from types import FrameType
 
-import uvicorn
 from anyio import to_thread
 from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
-from starlette.datastructures import State
 from starlette.middleware import Middleware
 
 from serving import errors
@@ -27,11 +22,10 @@ from serving.metrics import TELEMETRY, Observability
 from serving.openapi import openapi
 from serving.routes import evaluate, feedback, items, search, status
 from serving.settings import Settings
+from serving.shutdown import delay_stop
 from zoo import __version__
 
 PAGE = Path(__file__).parent / "page"
-LAST_REQUESTS = 0.2
-"""Seconds that open connections have for a last request after a stop signal, even without a shutdown delay."""
 SECURITY_HEADERS = {
     "content-security-policy": "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'",
@@ -101,8 +95,9 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open the galleries, and close them when the server has stopped."""
     await to_thread.run_sync(app.state.collections.open)
     freeze_objects()
-    _delay_stop(app.state, max(app.state.settings.shutdown_delay, LAST_REQUESTS))
-    yield
+    delay_stop(app.state, app.state.settings.shutdown_delay)
+    with suppress(asyncio.CancelledError):  # uvicorn cancels this at a second Ctrl-C
+        yield
     await to_thread.run_sync(app.state.collections.close)
 
 
@@ -111,28 +106,6 @@ def freeze_objects() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-
-
-def _delay_stop(state: State, seconds: float) -> None:
-    """Let a stop signal reach uvicorn some seconds later; meanwhile /readyz answers 503 and connections are closed.
-
-    A second Ctrl-C reaches it at once. A second SIGTERM changes nothing: service managers send it to all processes.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return
-    loop = asyncio.get_running_loop()
-
-    def begin(number: int, frame: FrameType | None) -> None:
-        if not state.draining:
-            state.draining = True
-            loop.call_soon_threadsafe(loop.call_later, seconds, handlers[number], number, None)
-        elif number == signal.SIGINT:
-            handlers[number](number, frame)
-
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    if all(isinstance(getattr(handler, "__self__", None), uvicorn.Server) for handler in handlers.values()):
-        for number in handlers:
-            signal.signal(number, begin)
 
 
 async def page(request: Request) -> Response:

@@ -35,7 +35,7 @@ from zoo.errors import (
 
 logger = logging.getLogger(__name__)
 
-METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
+METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 BODY_PROBLEMS = ("extra_forbidden", "json_invalid", "missing")
 """Types of pydantic's errors that are about a JSON body as a whole."""
 RETRY_SECONDS = 5
@@ -178,7 +178,7 @@ async def _handle(request: Request, error: Exception) -> JSONResponse:
     refusal = refusal_of(error)
     if refusal.status_code == HTTPStatus.INTERNAL_SERVER_ERROR:
         raise error
-    if refusal.status_code > HTTPStatus.INTERNAL_SERVER_ERROR:  # a storage that its operator must look at
+    if refusal.status_code > HTTPStatus.INTERNAL_SERVER_ERROR and refusal is not error:  # storage, for its operator
         logger.warning("request %s got %d %s: %s", metrics.request_id(), refusal.status_code, refusal.code, error)
     response = error_response(refusal)
     if response.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
@@ -188,12 +188,12 @@ async def _handle(request: Request, error: Exception) -> JSONResponse:
 
 def _methods(request: Request) -> list[str]:
     """Return the methods of the request's path; several routes may share one."""
-    routes = request.app.routes
-    return [
-        method
-        for method in METHODS
-        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
-    ]
+
+    def matches(method: str) -> bool:
+        scope = {**request.scope, "method": "GET" if method == "HEAD" else method}
+        return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
+
+    return [method for method in METHODS if matches(method)]
 
 
 def install(app: FastAPI) -> None:

@@ -97,8 +97,8 @@ def run_server(listening: socket.socket, url: str) -> None:
     prepare_process(settings)
     app = create_app(settings)
     app.state.collections.open()
-    print(f"{app.state.collections}, at {url} (Ctrl-C ends)", flush=True)
-    uvicorn.Server(server_config(app, settings, backlog=BACKLOG)).run(sockets=[listening])
+    config = server_config(app, settings, backlog=BACKLOG)
+    Server(config, f"{app.state.collections}, at {url} (Ctrl-C ends)").run(sockets=[listening])
 
 
 def run_workers(listening: socket.socket, url: str, settings: Settings) -> None:
@@ -131,7 +131,7 @@ def server_config(app: FastAPI | str, settings: Settings, **options: Any) -> uvi
         forwarded_allow_ips=proxies,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=settings.drain_seconds,  # type: ignore[arg-type]  # it takes fractions
-        timeout_worker_healthcheck=30,
+        timeout_worker_healthcheck=10,
         **options,
     )
 
@@ -146,8 +146,22 @@ def create_worker() -> FastAPI:
         app.state.collections.open()
     except (ZooError, OSError) as error:
         print(f"zoo: error: {error}", file=sys.stderr, flush=True)
-        raise SystemExit(STARTUP_FAILURE) from None
+        os._exit(STARTUP_FAILURE)  # at once: the supervisor waits for an answer of a process that is ending
     return app
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server in this process. It prints a line once it answers."""
+
+    def __init__(self, config: uvicorn.Config, message: str) -> None:
+        super().__init__(config)
+        self.message = message
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to answer."""
+        await super().startup(sockets)
+        if self.started:
+            print(self.message, flush=True)
 
 
 class Workers(Multiprocess):

@@ -47,9 +47,10 @@ class Running:
     process: subprocess.Popen[str]
 
     def workers(self) -> list[int]:
-        """The processes that a service of several has started."""
+        """Return the processes of a service with several workers."""
         pid = self.process.pid
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return [int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)

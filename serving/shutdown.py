@@ -1,0 +1,70 @@
+"""The end of a service under uvicorn: no request that reached it is cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import signal
+import threading
+from types import FrameType
+
+import uvicorn
+from starlette.datastructures import State
+
+LAST_REQUESTS = 0.2
+"""Seconds that open connections have for a last request after the socket has closed."""
+LAST_CONNECTIONS = 1.0
+"""Seconds within which connections that wait at the socket are accepted before it closes."""
+
+
+def delay_stop(state: State, seconds: float) -> None:
+    """Let a stop signal reach uvicorn later; call this in the event loop of the server.
+
+    For some seconds `state.draining` is True, /readyz answers 503 and everything else is answered as usual. Then the
+    socket closes, and the open connections have a moment for a last request. A second Ctrl-C reaches uvicorn at once. A
+    second SIGTERM changes nothing: service managers send it to every process.
+
+    Args:
+        state: The state of the application.
+        seconds: The delay.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    if not isinstance(server, uvicorn.Server):
+        return
+    loop = asyncio.get_running_loop()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if not state.draining:
+            state.draining = True
+            loop.call_soon_threadsafe(loop.call_later, seconds, _close_socket, server, number, LAST_CONNECTIONS)
+        elif number == signal.SIGINT:
+            server.handle_exit(number, frame)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+
+
+def _close_socket(server: uvicorn.Server, number: int, patience: float, quiet: bool = False) -> None:
+    """Close the socket once no connection waits there: the kernel would reset those that it has accepted.
+
+    Args:
+        server: The server.
+        number: The signal.
+        patience: Seconds to wait for such a moment.
+        quiet: Whether no connection waited one round of the event loop ago. asyncio needs that round for a connection
+            that it has just accepted.
+    """
+    loop, waiting = asyncio.get_running_loop(), select.poll()
+    for listening in server.servers if server.started else ():
+        for each in listening.sockets:
+            waiting.register(each, select.POLLIN)
+    if not server.started or (patience > 0 and waiting.poll(0)):
+        loop.call_later(0.001, _close_socket, server, number, patience - 0.001)
+    elif patience > 0 and not quiet:
+        loop.call_soon(_close_socket, server, number, patience, True)
+    else:
+        for listening in server.servers:
+            listening.close()
+        loop.call_later(LAST_REQUESTS, server.handle_exit, number, None)
