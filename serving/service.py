@@ -11,8 +11,10 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from contextlib import suppress
 
 import bentoml
+import uvicorn.config
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
@@ -20,10 +22,13 @@ from serving.app import create_app, freeze_objects
 from serving.dependencies import Collections
 from serving.errors import RefusedError, error_json
 from serving.settings import Settings
+from zoo.errors import ZooError
 
 # uvicorn believes every local client that names another address in X-Forwarded-For, so that a client could have as many
 # rates as it likes. It reads this variable when its server is made.
 os.environ.setdefault("FORWARDED_ALLOW_IPS", "")
+# uvicorn prefers httptools where it is installed, which reads heads of any size.
+uvicorn.config.HTTP_PROTOCOLS["auto"] = uvicorn.config.HTTP_PROTOCOLS["h11"]
 # BentoML reports usage to its makers without this.
 os.environ.setdefault("BENTOML_DO_NOT_TRACK", "True")
 
@@ -56,8 +61,9 @@ class ImageSearch:
 
     def __is_ready__(self) -> bool:
         """Return whether every gallery can be searched; otherwise answer 503 with JSON."""
-        if COLLECTIONS.is_ready():
-            return True
+        with suppress(ZooError):
+            if COLLECTIONS.is_ready():
+                return True
         refusal = RefusedError(503, "not_ready", "A gallery cannot be searched.")
         headers = {"content-type": "application/json", "cache-control": "no-store"}
         raise HTTPException(refusal.status_code, json.dumps(error_json(refusal)), headers)

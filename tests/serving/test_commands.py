@@ -4,8 +4,6 @@ import json
 import shutil
 import signal
 import socket
-import subprocess
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +12,10 @@ import pytest
 
 from serving.gallery import Gallery
 from serving.gallery.builder import index_folder
-from serving.server import listen
-from tests.children import run_python
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving import toys
-from tests.serving.running import run, serving
+from tests.serving.running import serving
 from zoo.errors import ImageError, ItemNotFoundError, ModelFolderError, ModelNotFoundError, UsageError, ZooError
 from zoo.models.card import read_card
 from zoo.models.load import Embedder
@@ -89,44 +85,6 @@ def test_a_model_without_onnx_is_refused(pictures: Path, tmp_path: Path) -> None
     assert "zoo export" in str(caught.value)
 
 
-def test_an_unusable_gallery_or_address_is_not_served(tmp_path: Path, gallery_folder: Path) -> None:
-    for words, message in (
-        ((tmp_path,), "zoo index MODEL DIR"),
-        ((gallery_folder, "--host", "::"), "ZOO_SERVE_READ_KEYS"),
-    ):
-        outcome = run("serve", *words, "--port", 0)
-        assert outcome.returncode in (1, 2)
-        assert message in outcome.stderr
-        assert "Traceback" not in outcome.stderr
-        assert outcome.stdout == ""
-
-
-def test_addresses() -> None:
-    for host in ("127.0.0.1", "localhost"):
-        listen(host, 0, public=False).close()
-    listen("0.0.0.0", 0, public=True).close()
-    for host, port, part in (
-        ("0.0.0.0", 0, "key"),
-        ("nowhere.invalid", 0, "nowhere.invalid"),
-        ("::1", 65536, "65535"),
-        (f"{'a' * 64}.example", 0, "example"),
-        ("a..b", 0, "a..b"),
-    ):
-        with raises(UsageError) as caught:
-            listen(host, port, public=False)
-        assert part in str(caught.value)
-    with socket.create_server(("127.0.0.1", 0)) as taken, raises(UsageError) as caught:
-        listen("127.0.0.1", taken.getsockname()[1], public=False)
-    assert "--port" in str(caught.value)
-
-
-def test_an_answer_in_two_pieces_does_not_wait_for_the_first_to_be_acknowledged() -> None:
-    with listen("127.0.0.1", 0, public=False) as listening, socket.create_connection(listening.getsockname()):
-        accepted, _ = listening.accept()
-        with accepted:
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-
 def test_the_demo_uses_another_port_if_its_own_is_taken() -> None:
     from demo import free_port
 
@@ -155,48 +113,3 @@ def test_a_server_sees_what_is_indexed_meanwhile(model: Embedder, pictures: Path
         assert len(found()) == toys.PER_CLASS * (len(toys.CLASSES) - 1)
         assert not found()[0].startswith("blue checks")
         assert server.stop(signal.SIGINT) == 0
-
-
-def test_a_request_under_way_is_answered_before_the_end(gallery_folder: Path) -> None:
-    image = toys.query(0)
-    with serving(gallery_folder, stderr=subprocess.PIPE) as server:
-
-        def break_off() -> Iterator[bytes]:
-            yield image[:100]
-            raise InterruptedError
-
-        def slowly() -> Iterator[bytes]:
-            yield image[:100]
-            server.process.send_signal(signal.SIGTERM)
-            yield image[100:]
-
-        headers = {"content-type": "image/png"}
-        with pytest.raises(InterruptedError):
-            httpx.post(f"{server.url}/search", content=break_off(), headers=headers)
-        answer = httpx.post(f"{server.url}/search", content=slowly(), headers=headers)
-        assert answer.json()["results"][0]["label"] == "red stripes"
-        said, complaints = server.process.communicate(timeout=20)
-        assert (server.process.returncode, said, complaints) == (0, "", "")
-
-
-def test_the_omitted_layers_are_those_of_bentoml() -> None:
-    """By another name they would stay, and keep every request in memory for a minute."""
-    code = """
-from serving.service import ImageSearch
-from serving.worker import SUPERFLUOUS, lean
-app = ImageSearch.to_asgi()
-names = lambda: {layer.cls.__name__ for layer in app.user_middleware}
-print(names() >= SUPERFLUOUS, names() & SUPERFLUOUS == set(), end=" ")
-lean(app)
-print(names() & SUPERFLUOUS == set())
-"""
-    assert run_python(code).strip() == "True False True"
-
-
-def test_bentoml_sends_no_statistics() -> None:
-    code = """
-import serving.service
-from bentoml._internal.utils.analytics.usage_stats import do_not_track
-print(do_not_track())
-"""
-    assert run_python(code).strip() == "True"

@@ -8,23 +8,18 @@ import os
 import re
 import shlex
 import shutil
-import signal
-import socket
 import subprocess
 import sys
-import time
 import tomllib
 from configparser import ConfigParser
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from serving.backup import restore
 from serving.settings import Settings
 from tests.commandline import parsed
-from tests.serving import toys
 from tests.serving.running import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -151,38 +146,3 @@ def test_a_parcel_holds_the_recipe_the_gallery_and_the_model(gallery_folder: Pat
     assert "choose a new folder" in again.stderr
     assert assemble(tmp_path / "nothing", tmp_path / "other").returncode == 2
     assert not (tmp_path / "other").exists()
-
-
-@pytest.mark.slow
-def test_a_bento_of_a_gallery_is_built_and_served(gallery_folder: Path, tmp_path: Path) -> None:
-    assert assemble(gallery_folder, tmp_path / "parcel").returncode == 0
-    bentoml = [sys.executable, "-m", "bentoml"]
-    environment = {**os.environ, "BENTOML_HOME": str(tmp_path / "home"), "BENTOML_DO_NOT_TRACK": "True"}
-    environment["PYTHONPATH"] = str(ROOT)
-    built = [*bentoml, "build", "--output", "tag", str(tmp_path / "parcel")]
-    done = subprocess.run(built, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stderr
-    tag = done.stdout.strip().removeprefix("__tag__:")
-    shutil.rmtree(tmp_path / "parcel")  # the Bento is whole by itself
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    served = [*bentoml, "serve", tag, "--host", "127.0.0.1", "--port", str(port)]
-    process = subprocess.Popen(served, env=environment, cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True)
-    try:
-        url, ends = f"http://127.0.0.1:{port}", time.monotonic() + 120
-        while not ready(url):
-            assert process.poll() is None
-            assert time.monotonic() < ends
-            time.sleep(0.2)
-        hits = httpx.post(f"{url}/search?k=3", content=toys.query(2)).json()["results"]
-        assert {hit["label"] for hit in hits} == {"green disc"}
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(timeout=30)
-
-
-def ready(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/readyz").status_code == 200
-    except httpx.TransportError:
-        return False

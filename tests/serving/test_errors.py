@@ -145,7 +145,11 @@ def test_every_error_has_a_status_and_a_code(error: Exception, status: int, code
 
 def test_a_wrong_method_is_answered_with_the_methods_of_its_path(gallery_folder: Path) -> None:
     with local_client(gallery_folder, KEY) as client:
-        for path, methods in (("/search", "POST"), ("/items/3", "DELETE, GET, HEAD, PATCH"), ("/items", "GET, HEAD, POST")):
+        for path, methods in (
+            ("/search", "POST"),
+            ("/items/3", "DELETE, GET, HEAD, PATCH"),
+            ("/items", "GET, HEAD, POST"),
+        ):
             (wrong, *_) = set(METHODS) - set(methods.split(", "))
             answer = client.request(wrong, path)
             assert (answer.status_code, answer.headers["allow"]) == (405, methods)
