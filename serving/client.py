@@ -35,18 +35,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 KEY = "ZOO_SERVE_KEY"
-"""Environment variable with the key of the service."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
-"""Seconds until a request is sent again the first time, and at most."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # seconds until a request is repeated
 CONNECT_SECONDS, EVALUATION_SECONDS = 5.0, 600.0
-MAX_IMAGES, MAX_BYTES = 32, 24 * 2**20
-"""Limits of a request with several images, within the defaults of the service."""
-MAX_PARAMETERS = 60_000
-"""Number of characters of the query string; httpx accepts 65,536 of the whole URL."""
+MAX_IMAGES, MAX_BYTES = 32, 24 * 2**20  # of one request, within the defaults of the service
+MAX_PARAMETERS = 60_000  # characters of the query string; httpx accepts 65,536 of the whole URL
 _BAD_IMAGE = frozenset({"unreadable_image", "image_too_large"})
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout)
-_BROKEN_OFF = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)
-"""Errors after which the service may or may not have done what was asked."""
+_BROKEN_OFF = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)  # the service may have done the request
 
 Box = tuple[float, float, float, float]
 """Left, top, right and bottom of a part of an image, as fractions of its sides."""
@@ -71,9 +66,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class Added:
-    """Answer about added images. new: the number of images that were not in the gallery; items: the items in order,
-    without those of refused images; refused: the reason by the number of the image, from 0; differing: the images that
-    were in the gallery with another label or other metadata.
+    """Answer about added images. new: the number that were not in the gallery; items: the items of all that were not
+    refused; refused: reasons by number of the image, from 0; differing: those with another label or other metadata.
     """
 
     new: int = 0
@@ -91,28 +85,21 @@ class _Exchange:
     retries: int
 
 
-@dataclass(frozen=True)
-class _Result(Generic[T]):
-    value: T
-
-
 Outcome = httpx.Response | httpx.HTTPError
 Steps = Generator[_Exchange, Outcome, T]
 """A call with the result T."""
 
 
-def _advance(steps: Steps[T], outcome: Outcome | None = None) -> _Exchange | _Result[T]:
-    """Run a call until its next request or its end. outcome: of the request before, None at the start."""
+def _advance(steps: Steps[T], outcome: Outcome | None = None) -> _Exchange | tuple[T]:
+    """Run a call until its next request or its result, given the outcome of the request before."""
     try:
         return steps.send(outcome)  # type: ignore[arg-type]
     except StopIteration as end:
-        return _Result(end.value)
+        return (end.value,)
 
 
 class _Call(Generic[P, T]):
-    """Method of both clients, made of the steps of a call. It returns their result in `Client`, and a coroutine of it
-    in `AsyncClient`.
-    """
+    """Method of both clients, made of the steps of a call: `Client` returns the result, `AsyncClient` a coroutine."""
 
     def __init__(self, steps: Callable[Concatenate[Any, P], Steps[T]]) -> None:
         @functools.wraps(steps)
@@ -151,12 +138,16 @@ class _Calls:
         if timeout <= 0 or retries < 0:
             raise UsageError("timeout must be more than 0 seconds, and retries at least 0.", code="bad-number")
         if collection is not None and not re.fullmatch("[a-z0-9-]+", collection):
-            message = f"{collection!r} cannot be the name of a collection; names consist of a to z, 0 to 9 and -."
-            raise UsageError(message, code="bad-collection-name")
+            raise UsageError(
+                f"{collection!r} is not a collection's name (a to z, 0 to 9, -).", code="bad-collection-name"
+            )
         self._url, self._timeout, self._retries = _checked_url(url), timeout, retries
         self._place = self._url if collection is None else f"{self._url}/collections/{collection}"
-        key = _checked_key(os.environ.get(KEY) if key is None else key)
-        headers = {"user-agent": "dml-zoo"} | ({} if key is None else {"authorization": f"Bearer {key}"})
+        headers = {"user-agent": "dml-zoo"}
+        if (key := os.environ.get(KEY) if key is None else key) is not None:
+            if not re.fullmatch(r"[!-~]+", key := key.strip()):
+                raise UsageError("the key is empty, or has a character that no key of a service has.", code="bad-key")
+            headers["authorization"] = f"Bearer {key}"
         self._http = self._connect(base_url=self._place, headers=headers)
 
     def __repr__(self) -> str:
@@ -178,7 +169,7 @@ class _Calls:
         crop: Box | None = None,
         rerank: schemas.Rerank = "none",
     ) -> Steps[list[schemas.Hit]]:
-        """Return the items nearest to an image, to an item (without itself) or to a text, nearest first.
+        """Return the items nearest to an image, to an item (without itself) or to a text, exactly one of the three.
 
         Args:
             image: The image to search by.
@@ -194,10 +185,6 @@ class _Calls:
                 as `{"year": {"gte": 1900, "lt": 1950}}`.
             crop: The part of the image to search by.
             rerank: "none", "expansion" (search again with the first hits) or "reciprocal" (order by shared neighbours).
-
-        Raises:
-            UsageError: If not exactly one of `image`, `item` and `text` is given.
-            ServiceError: If the service refuses the search or does not answer.
         """
         if sum(query is not None for query in (image, item, text)) != 1:
             raise UsageError("search needs an image, an item or a text; one of the three.", code="no-query")
@@ -224,10 +211,7 @@ class _Calls:
         crop: Box | None = None,
         rerank: schemas.Rerank = "none",
     ) -> Steps[list[Answer]]:
-        """Return the items nearest to each of several images, with up to 32 images per request.
-
-        An unusable image does not affect the others. See `search` for the parameters.
-        """
+        """Search by several images, with up to 32 per request. A refused image does not affect the others."""
         parameters = {"k": k, "offset": offset, "min_similarity": min_similarity, "min_p": min_p, "rerank": rerank}
         parameters |= _narrowed(labels, where, crop)
         answers: list[Answer] = []
@@ -263,25 +247,21 @@ class _Calls:
     ) -> Steps[Added]:
         """Add images, with up to 32 per request. Needs a write key.
 
-        An image whose content is in the gallery is not added again. If one of several requests fails, the images of the
-        requests before it are added, and it is safe to add all images again. If a broken request is repeated, the
-        images of the first attempt count as images that were in the gallery.
+        An image whose content is in the gallery is not added again, so it is safe to repeat the call if one of several
+        requests fails. Images that a broken request has added count as images that were in the gallery.
 
         Args:
-            images: The images. Of several, the refused ones are reported in the answer.
+            images: The images. A refused one of several is reported in the answer; a single one raises `ServiceError`.
             label: The label of all images.
             source: Their source (default: the names of the files).
             metadata: Their metadata.
             update: Give label and metadata also to images that are in the gallery.
             key: Your own name of a single image, up to 200 characters. No other image can have it.
-
-        Raises:
-            UsageError: If there is a key for several images.
-            ServiceError: If the service refuses the request or a single image, or does not answer.
         """
-        listed, accepted = _listed(images), frozenset() if _is_single(images) else _BAD_IMAGE
+        listed = _listed(images)
         if key is not None and len(listed) > 1:  # the service cannot see it in requests of one image each
             raise UsageError(f"a key names a single image, not {len(listed)}; add them one by one.", code="one-key")
+        accepted = () if listed and listed[0] is images else _BAD_IMAGE
         text = None if metadata is None else _json_text(metadata, "metadata")
         form = {"label": label, "source": source, "metadata": text, "key": key, "update": "true" if update else None}
         added = Added()
@@ -314,21 +294,18 @@ class _Calls:
     ) -> Steps[schemas.Mark]:
         """Mark a result as right (of the class of the query) or wrong. Needs a write key.
 
-        Marking the pair again replaces its mark. The service keeps only the hash and the name of a query image.
-
-        The query is an image, or an item by its id or as a hit; the result is an item. crop: the part of the image that
-        was searched by.
+        Marking the pair again replaces its mark. The query is an item, by its id or as a hit, or an image (or its part
+        `crop`), of which the service keeps only the hash and the name.
         """
         if not isinstance(right, bool):  # a text such as "wrong" would count as right
             raise UsageError(f"right must be True or False, not {right!r}.", code="bad-verdict")
-        sent: Any
-        if isinstance(query, int | schemas.Hit):
-            sent = _id(query)
-        else:
+        body = {"query": query, "item": getattr(result, "id", result), "verdict": "right" if right else "wrong"}
+        if isinstance(query, schemas.Hit):
+            body["query"] = query.id
+        elif not isinstance(query, int):
             file, parameters = _encode(query), {"format": "base64"} | _narrowed(crop=crop)
             embedded = yield from self._ask(_read_embedding, "POST", "/embed", parameters, files=[file])
-            sent = embedded | {"source": file.sent_name}
-        body = {"query": sent, "item": _id(result), "verdict": _verdict(right)}
+            body["query"] = embedded | {"source": file.sent_name}
         return (yield from self._ask(_json(schemas.Mark), "POST", "/feedback", body=body))
 
     @_Call
@@ -346,7 +323,7 @@ class _Calls:
         right: bool | None = None,
     ) -> Steps[schemas.MarkPage]:
         """Return marks in the order in which they were first made. query: the id of an item, or an image's SHA-256."""
-        verdict = None if right is None else _verdict(right)
+        verdict = None if right is None else "right" if right else "wrong"
         parameters = {"offset": offset, "limit": limit, "query": query, "item": result, "verdict": verdict}
         return self._ask(_json(schemas.MarkPage), "GET", "/feedback", parameters)
 
@@ -371,8 +348,7 @@ class _Calls:
     @_Call
     def sample(self, size: int = 24) -> Steps[tuple[schemas.Item, ...]]:
         """Return random items from the whole gallery, or all items if there are fewer."""
-        page = yield from self._ask(_json(schemas.ItemPage), "GET", "/items", {"sample": size})
-        return tuple(page.items)
+        return tuple((yield from self._ask(_json(schemas.ItemPage), "GET", "/items", {"sample": size})).items)
 
     @_Call
     def thumbnail(self, item: int) -> Steps[Thumbnail]:
@@ -450,9 +426,8 @@ class _Calls:
     ) -> Steps[T]:
         """Send a request and read its answer.
 
-        parameters and form: what is None is not sent. repeatable: whether sending the request twice has the same effect
-        as sending it once. retries: the most repetitions, by default the client's. seconds: the time to wait, if it is
-        longer than the client's. accepted: codes of refusals that `read` understands.
+        repeatable: whether sending it twice has the same effect. retries: the most repetitions (default: the client's).
+        seconds: the shortest time to wait. accepted: codes of refusals that `read` understands.
         """
         try:
             query = httpx.QueryParams(_given(parameters))
@@ -463,19 +438,21 @@ class _Calls:
                 method,
                 path,
                 params=query,
-                files=[file.field() for file in files] or None,
+                files=[("image", (file.sent_name, file.data, "application/octet-stream")) for file in files] or None,
                 data=_given(form) if files else None,
                 json=body,
                 timeout=httpx.Timeout(max(self._timeout, seconds), connect=min(self._timeout, CONNECT_SECONDS)),
             )
-        except UnicodeEncodeError as error:
-            raise UsageError(f"{error.object[:80]!r} is not valid Unicode.", code="not-unicode") from None
+        except UnicodeEncodeError as text:
+            raise UsageError(f"{text.object[:80]!r} is not valid Unicode.", code="not-unicode") from None
         outcome = yield _Exchange(request, repeatable, self._retries if retries is None else retries)
         if isinstance(outcome, httpx.HTTPError):
             reason = "timed out" if isinstance(outcome, httpx.TimeoutException) else str(outcome)
             raise ServiceError(f"{self._url} does not answer: {reason or type(outcome).__name__}.")
-        if not outcome.is_success and _error(outcome).code not in accepted:
-            raise _refusal(outcome)
+        if not outcome.is_success and (error := _error(outcome)).code not in accepted:
+            if error.code == "no_such_item":
+                raise ItemNotFoundError(error.message)
+            raise ServiceError(error.message, outcome.status_code, error.code or None)
         try:
             return read(outcome)
         except (ValueError, KeyError, EOFError):
@@ -497,14 +474,10 @@ class Client(_Calls):
         url: The URL of the service.
         key: A read or write key (default: the environment variable ZOO_SERVE_KEY). It is never shown.
         timeout: The seconds to wait for an answer.
-        retries: How often a request is sent again at most. This happens if the service was not reached, broke the
-            connection off, was busy (429) or not ready (503), but only to requests that were not begun or have the
-            same effect twice. The pause is the one that the service asks for, or grows from 0.2 s.
+        retries: The most repetitions of a request that the service did not begin, or that has the same effect twice, if
+            the service cannot be reached, breaks off, is busy (429) or not ready (503). The pause is the one that the
+            service asks for, or grows from 0.2 s.
         collection: The name of the gallery, if the service has several.
-
-    Raises:
-        UsageError: If the key, the timeout, the retries or the collection are impossible.
-        GalleryError: If `url` is not the URL of a service.
     """
 
     _connect = httpx.Client
@@ -525,7 +498,7 @@ class Client(_Calls):
         while isinstance(step, _Exchange):
             outcome = tenacity.Retrying(**_retry_policy(step))(self._send, step.request)
             step = _advance(steps, outcome)
-        return step.value
+        return step[0]
 
     def _send(self, request: httpx.Request) -> Outcome:
         try:
@@ -555,7 +528,7 @@ class AsyncClient(_Calls):
         while isinstance(step, _Exchange):
             outcome: Outcome = await tenacity.AsyncRetrying(**_retry_policy(step))(self._send, step.request)
             step = await to_thread.run_sync(_advance, steps, outcome)
-        return step.value
+        return step[0]
 
     async def _send(self, request: httpx.Request) -> Outcome:
         try:
@@ -565,28 +538,22 @@ class AsyncClient(_Calls):
 
 
 def _checked_url(url: str) -> str:
-    address = httpx.URL(url) if url.startswith(("http://", "https://")) else None
-    if address is None or not address.host or address.userinfo:
-        shown = "the URL" if address is not None and address.userinfo else repr(url)  # never show a password
-        message = f"{shown} is not the URL of a service: http:// or https:// and a host, without a password."
-        raise GalleryError(message, code="bad-url")
+    try:
+        address = httpx.URL(url)
+    except httpx.InvalidURL:
+        address = httpx.URL()
+    if address.scheme not in ("http", "https") or not address.host or address.userinfo:
+        shown = "the URL" if "@" in url else repr(url)  # never show a password
+        raise GalleryError(f"{shown} is not the URL of a service: http(s)://HOST, without a password.", code="bad-url")
     return url.rstrip("/")
-
-
-def _checked_key(key: str | None) -> str | None:
-    if key is not None and not re.fullmatch(r"[!-~]+", key := key.strip()):
-        message = "the key is empty, or has a space or another character that no key of a service has."
-        raise UsageError(message, code="bad-key")
-    return key
 
 
 def _retry_policy(exchange: _Exchange) -> dict[str, Any]:
     """Return the arguments of `tenacity.Retrying` and `tenacity.AsyncRetrying`."""
-    attempts = tenacity.stop_after_attempt(exchange.retries + 1)
     return {
         "retry": tenacity.retry_if_result(functools.partial(_may_pass, exchange)),
         "wait": _pause,
-        "stop": lambda state: attempts(state) or state.upcoming_sleep > LONGEST_PAUSE,
+        "stop": lambda state: state.attempt_number > exchange.retries or state.upcoming_sleep > LONGEST_PAUSE,
         "retry_error_callback": lambda state: state.outcome.result(),
     }
 
@@ -620,24 +587,14 @@ class _File(NamedTuple):
 
     @property
     def sent_name(self) -> str:
-        """The name, or the one that the service gives an image without a name. A file of a form must have one."""
+        """The name of the file in a form. An image in memory has the name that the service would give it."""
         return self.name or hashlib.sha256(self.data).hexdigest()[:16]
-
-    def field(self) -> tuple[str, tuple[str, bytes, str]]:
-        """Return the field of a form, for httpx."""
-        return "image", (self.sent_name, self.data, "application/octet-stream")
-
-
-def _is_single(images: Images) -> bool:
-    return images.ndim != 4 if isinstance(images, np.ndarray) else isinstance(images, Image)
 
 
 def _listed(images: Images) -> list[Any]:
-    if _is_single(images):
-        return [images]
-    if not isinstance(images, Iterable):
-        raise _not_an_image(images)
-    return list(images)
+    if isinstance(images, np.ndarray):
+        return list(images) if images.ndim == 4 else [images]
+    return list(images) if isinstance(images, Iterable) and not isinstance(images, Image) else [images]
 
 
 def _parts(images: Sequence[Image]) -> Iterator[tuple[int, list[_File]]]:
@@ -661,7 +618,8 @@ def _encode(image: Image) -> _File:
         Pillow.fromarray(pixels).save(png, "PNG")  # only the pixels: no EXIF, no comments
         return _File("", png.getvalue())
     if not isinstance(image, str | Path):
-        raise _not_an_image(image)
+        kinds = "a path, the bytes of an image file, a PIL image or a uint8 array"
+        raise UsageError(f"an image must be {kinds}, not a {type(image).__name__}.", code="not-an-image")
     try:
         return _File(Path(image).name, Path(image).read_bytes())
     except OSError as error:
@@ -671,13 +629,7 @@ def _encode(image: Image) -> _File:
     raise GalleryError(f"{image} cannot be read: {reason}.", code="unreadable-file")
 
 
-def _not_an_image(image: object) -> UsageError:
-    kinds = "a path, the bytes of an image file, a PIL image or a uint8 array"
-    return UsageError(f"an image must be {kinds}, not a {type(image).__name__}.", code="not-an-image")
-
-
 def _narrowed(labels: Labels = (), where: Metadata | None = None, crop: Box | None = None) -> dict[str, Any]:
-    """Return the parameters of a filter and of a part of the image."""
     return {
         "label": [labels] if isinstance(labels, str) else list(labels),
         "where": None if where is None else _json_text(where, "where"),
@@ -694,14 +646,6 @@ def _json_text(values: Mapping[str, Any], name: str) -> str:
         return json.dumps(dict(values), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"{name} must be a mapping of names to JSON values: {error}.", code="not-json") from None
-
-
-def _id(item: int | schemas.Hit) -> int:
-    return item.id if isinstance(item, schemas.Hit) else item
-
-
-def _verdict(right: bool) -> schemas.Verdict:
-    return "right" if right else "wrong"
 
 
 def _json(model: type[T]) -> Callable[[httpx.Response], T]:
@@ -735,7 +679,6 @@ def _read_added(response: httpx.Response) -> schemas.Added:
 
 
 def _read_embedding(response: httpx.Response) -> dict[str, Any]:
-    """Read the query of a mark: one image, embedded."""
     body = _json(schemas.Embeddings)(response)
     (digest,), (embedding,) = body.content_sha256, body.embeddings
     return {"content_sha256": digest, "embedding": embedding, "fingerprint": body.fingerprint}
@@ -751,15 +694,7 @@ def _read_array(response: httpx.Response) -> np.ndarray:
 
 
 def _error(response: httpx.Response) -> schemas.ErrorDetail:
-    """Return the error of the service, or one without a code of another service."""
     try:
         return schemas.ErrorBody.model_validate_json(response.content).error
     except ValueError:
         return schemas.ErrorDetail(code="", message=f"{response.status_code} {response.reason_phrase}")
-
-
-def _refusal(response: httpx.Response) -> GalleryError:
-    error = _error(response)
-    if response.status_code == HTTPStatus.NOT_FOUND and error.code == "no_such_item":
-        return ItemNotFoundError(error.message)
-    return ServiceError(error.message, response.status_code, error.code or None)

@@ -23,11 +23,12 @@ from PIL import Image
 import serving
 from serving import AsyncClient, Client, client, schemas
 from serving.gallery import Gallery
+from tests import text_toys
 from tests.children import run_python
 from tests.raising import raises
 from tests.serving import toys
 from tests.serving.clients import KEY
-from tests.serving.running import Running
+from tests.serving.running import Running, answering, app_over
 from zoo.errors import (
     GalleryError,
     ImageError,
@@ -154,6 +155,40 @@ def test_items_are_filtered_by_metadata(kind: Any, writable: Running) -> None:
     assert len({item.id for item in sample} & {item.id for item in service.items().items}) == len(sample) == 5
 
 
+def test_search_by_text(kind: Any, text_server: Running, server: Running, caplog: pytest.LogCaptureFixture) -> None:
+    answer = httpx.post(f"{text_server.url}/search", json={"text": "red stripes", "k": 4}).json()
+    service = kind(text_server.url)
+    hits = service.search(text="red stripes", k=4)
+    assert [(hit.id, hit.similarity) for hit in hits] == [(hit["id"], hit["similarity"]) for hit in answer["results"]]
+    assert service.model().text == {"length": text_toys.LENGTH}
+    assert not [record for record in caplog.records if record.name == client.__name__]
+    service.search(text="rain " * 50)
+    service.search(text="red stripes", labels="no such label")
+    assert len([record for record in caplog.records if record.name == client.__name__]) == 2
+    with raises(ServiceError, "no_text_tower") as refused:
+        kind(server.url).search(text="red stripes")
+    assert refused.value.status == 422
+
+
+def test_collections(kind: Any, gallery_folder: Path) -> None:
+    app = app_over([f"birds={gallery_folder}", f"old-cars={gallery_folder}"])
+    with answering(app) as url:
+        birds = kind(url, collection="birds")
+        assert [(one.name, one.path, one.items) for one in birds.collections()] == [
+            ("birds", "/collections/birds/", 24),
+            ("old-cars", "/collections/old-cars/", 24),
+        ]
+        assert birds.search(item=3, k=1)[0].thumbnail.startswith("/collections/birds/items/")
+        assert birds.ready()
+        assert "/collections/birds" in repr(Client(url, collection="birds"))
+        with raises(ServiceError, "no_such_collection"):
+            kind(url, collection="fish").search(item=3)
+        with raises(ServiceError, "name_a_collection") as refused:
+            kind(url).search(item=3)
+        assert refused.value.status == 404
+    app.state.collections.close()
+
+
 # Writing
 
 
@@ -235,6 +270,17 @@ def test_key_of_several_images_is_refused(kind: Any, writable: Running, monkeypa
     with raises(UsageError, "one-key"):
         service.add([toys.query(0), toys.query(1)], key="lot-7")
     assert service.stats().items == 24
+
+
+def test_key_belongs_to_one_image(kind: Any, writable: Running) -> None:
+    service, rng = kind(writable.url, key=KEY), np.random.default_rng(40 + len(kind.name))
+    first, second = (toys.encoded(toys.picture(0, rng)) for _ in range(2))
+    added = [service.add(first, key="mine").items[0] for _ in range(2)]
+    assert (added[0].key, added[1].id) == ("mine", added[0].id)
+    with raises(ServiceError, "key_taken") as refused:
+        service.add(second, key="mine")
+    assert refused.value.status == 409
+    service.remove(added[0].id)
 
 
 # Images in memory
@@ -412,6 +458,9 @@ def test_mistakes(kind: Any, server: Running, tmp_path: Path) -> None:
         (lambda: service.describe(1, label="x", unlabel=True), UsageError, "no-change"),
         (lambda: kind("file:///etc/passwd"), GalleryError, "bad-url"),
         (lambda: kind("http://me:secret@host"), GalleryError, "bad-url"),
+        (lambda: kind("http://me:secret@host:x"), GalleryError, "bad-url"),
+        (lambda: kind("http://[::1"), GalleryError, "bad-url"),
+        (lambda: kind("127.0.0.1:3000"), GalleryError, "bad-url"),
         (lambda: kind(server.url, timeout=0), UsageError, "bad-number"),
         (lambda: kind(server.url, retries=-1), UsageError, "bad-number"),
         (lambda: kind(server.url, collection="../birds"), UsageError, "bad-collection-name"),
