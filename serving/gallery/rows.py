@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from serving.gallery.items import Block, Item, NewItem
+from serving.gallery.items import Item, NewItem
 from zoo.errors import GalleryError
 
-BLOCK = 10_000
-"""How many embeddings are read at a time."""
 DEEPEST = 32
 """How many objects and lists of metadata may lie in one another: Python reads and writes JSON by recursion."""
 LARGEST = 2**63 - 1
@@ -45,27 +42,14 @@ def is_unit(vectors: np.ndarray) -> np.ndarray:
 
 def vector_of(blob: bytes, dim: int, path: Path) -> np.ndarray:
     """What `blob_of` wrote, float32 [dim]; path: of the file. Raises `GalleryError` for one of another length."""
-    _check_lengths([blob], dim, path)
-    return np.frombuffer(blob, "<f4").astype(np.float32, copy=False)
+    return vectors_of([blob], dim, path)[0]
 
 
-def blocks_of(db: sqlite3.Connection, path: Path, source: str, dim: int, *values: int) -> Iterator[Block]:
-    """Ids and embeddings, a block of them at a time in memory.
-
-    path: of the file; source: what follows FROM, with an order by which ids ascend. Raises `GalleryError` for an
-    embedding of another length.
-    """
-    cursor = db.execute(f"SELECT item, embedding FROM {source}", values)
-    while rows := cursor.fetchmany(BLOCK):
-        blobs = [blob for _, blob in rows]
-        _check_lengths(blobs, dim, path)
-        vectors = np.frombuffer(b"".join(blobs), "<f4").reshape(-1, dim)
-        yield np.array([item_id for item_id, _ in rows], np.int64), vectors.astype(np.float32, copy=False)
-
-
-def _check_lengths(blobs: Sequence[bytes], dim: int, path: Path) -> None:
+def vectors_of(blobs: Sequence[bytes], dim: int, path: Path) -> np.ndarray:
+    """As `vector_of`, of several embeddings, float32 [n, dim]."""
     if any(len(blob) != 4 * dim for blob in blobs):
         raise GalleryError(f"{path} holds an embedding that is not {dim} float32 numbers; it is damaged.")
+    return np.frombuffer(b"".join(blobs), "<f4").reshape(-1, dim).astype(np.float32, copy=False)
 
 
 def row_of(item: NewItem) -> tuple[Any, ...]:

@@ -25,15 +25,18 @@ from serving.gallery import schema
 from serving.gallery.adding import put
 from serving.gallery.database import Database
 from serving.gallery.filters import EVERYTHING, Filter, where
-from serving.gallery.items import AS_IT_IS, Added, Changes, Item, Kept, NewItem, Place, Reading, Stats
+from serving.gallery.items import AS_IT_IS, Added, Block, Changes, Item, Kept, NewItem, Place, Reading, Stats
 from serving.gallery.marks import Marks
 from serving.gallery.matching import Matching
 from serving.gallery.overview import Overview
-from serving.gallery.rows import ITEM, LARGEST, blob_of, blocks_of, item_of, json_of, row_of, vector_of
+from serving.gallery.rows import ITEM, LARGEST, blob_of, item_of, json_of, row_of, vector_of, vectors_of
 from serving.gallery.sampling import sample
 from serving.gallery.shadow import Shadow
 from serving.gallery.thumbnails import Thumbnail
 from zoo.errors import GalleryError, ItemNotFoundError, ModelChangedError
+
+BLOCK = 10_000
+"""How many embeddings are read at a time."""
 
 
 class Store:
@@ -188,7 +191,7 @@ class Store:
             source, values = (since, [number]) if number else ("embeddings ORDER BY item", [])
             removed = self._query("SELECT item FROM removals WHERE change > ?", number) if number else []
             gone = np.array([row[0] for row in removed], np.int64)
-            blocks = blocks_of(self._db, self.path, source, self.dim, *values)
+            blocks = _blocks_of(self._db, self.path, source, self.dim, *values)
             yield Reading(self.change(), self.count(), gone, blocks)
 
     def changed_since(self, number: int) -> int:
@@ -332,3 +335,14 @@ class Store:
     def _write_state(self, key: str, value: str) -> None:
         own = f"other {key}" if self.other else key
         self._db.execute("INSERT OR REPLACE INTO main.state VALUES (?, ?)", (own, value))
+
+
+def _blocks_of(db: sqlite3.Connection, path: Path, source: str, dim: int, *values: int) -> Iterator[Block]:
+    """Ids and embeddings, a block of them at a time in memory.
+
+    path: of the file; source: what follows FROM, with an order by which ids ascend. Raises `GalleryError` for an
+    embedding of another length.
+    """
+    cursor = db.execute(f"SELECT item, embedding FROM {source}", values)
+    while rows := cursor.fetchmany(BLOCK):
+        yield np.array([item_id for item_id, _ in rows], np.int64), vectors_of([blob for _, blob in rows], dim, path)

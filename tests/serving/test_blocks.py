@@ -9,7 +9,7 @@ import faiss
 import numpy as np
 import pytest
 
-from serving.gallery import Gallery, measuring, rows
+from serving.gallery import Gallery, measuring, store
 from serving.gallery.compaction import compact
 from serving.gallery.flat_file import FlatFile
 from serving.gallery.gallery import STORE
@@ -31,7 +31,7 @@ KEPT = [n for n in range(1, 101) if n % 7]
 @pytest.fixture(params=[1, 3, 30, 86, 1000])
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many vectors are read at a time: sizes that divide what there is, and such as do not."""
-    monkeypatch.setattr(rows, "BLOCK", request.param)
+    monkeypatch.setattr(store, "BLOCK", request.param)
     monkeypatch.setattr(measuring, "BLOCK_BYTES", 4 * DIM * request.param)
     return int(request.param)
 
