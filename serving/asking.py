@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from serving.configuration import Configuration
-from serving.finding import DEFAULT_K, Ask, Box
 from serving.gallery.filters import Filter
+from serving.gallery.search import DEFAULT_K, KINDS, NONE, Ask, Box
 from serving.refusals import RefusedError
-from serving.reranking import KINDS, NONE
 from serving.uploads import File, Upload, check_names, invalid, item_id, json_object, real_number, whole_number
 
 MAX_OFFSET = 10_000

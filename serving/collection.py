@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from serving.gallery import Gallery
+from serving.gallery.map import Atlas
+from serving.gallery.search import Searcher
 from serving.keys import Keys
 from serving.metrics import SCOPE
-from serving.projection import Atlas
 from serving.renewing import Renewing
-from serving.searcher import Searcher
 
 FOLDER = "/collections"
 

@@ -11,12 +11,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from serving.collection import FOLDER, Collection
 from serving.configuration import DEVICE, PRECISION, Configuration
 from serving.galleries import COLLECTIONS, GALLERY, Place, from_environment
+from serving.gallery.search import Models, Searcher
 from serving.keys import Keys, reading_key
 from serving.metrics import CURRENT, SCOPE
-from serving.models import Models
 from serving.refusals import RefusedError, respond
 from serving.renewing import Renewing
-from serving.searcher import Searcher
 from zoo.errors import UsageError
 
 NAMED = 10

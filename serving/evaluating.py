@@ -16,14 +16,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from serving import feedback
-from serving.calibrating import calibrate_by, calibration_of, held_out_bins, pairs_of, told
 from serving.collection import collection_of
 from serving.gallery import Gallery
-from serving.gallery.binding import MODEL
+from serving.gallery.evaluate import SERVED_K, gallery_steps, report, reproduced
+from serving.gallery.gallery import MODEL
+from serving.gallery.search import Searcher, calibrate_by, calibration_of, held_out_bins, pairs_of, told
 from serving.refusals import RefusedError
-from serving.reproducing import reproduced
-from serving.searcher import Searcher
-from serving.served import SERVED_K, gallery_steps, report
 from zoo.errors import EvaluationError, ItemNotFoundError
 from zoo.evaluation.calibration import Bin
 from zoo.files import LockHeldError, locked

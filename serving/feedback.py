@@ -23,9 +23,9 @@ from starlette.responses import JSONResponse, Response
 from serving.answers import thumbnail_path
 from serving.collection import Collection, collection_of
 from serving.gallery import Gallery
-from serving.gallery.marks import Chosen, Mark, SentQuery
+from serving.gallery.feedback import Chosen, Mark, SentQuery
+from serving.gallery.search import Searcher
 from serving.refusals import RefusedError
-from serving.searcher import Searcher
 from serving.uploads import check_names, invalid, item_id, text_of, whole_number
 
 VERDICTS = {"right": True, "wrong": False}

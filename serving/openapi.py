@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from serving import labels, projection
-from serving import openapi_writing as writes
+from serving import labels, openapi_writing
 from serving.asking import MAX_OFFSET
 from serving.collection import FOLDER
-from serving.finding import DEFAULT_K
+from serving.gallery.map import MOST
+from serving.gallery.search import DEFAULT_K, KINDS, NONE
 from serving.openapi_parts import (
     BUSY,
     CHANGED,
@@ -22,7 +22,6 @@ from serving.openapi_parts import (
     text,
 )
 from serving.openapi_schemas import Json, ref, schemas
-from serving.reranking import KINDS, NONE
 from serving.searching import FINGERPRINT, MODEL
 
 MAX_LIMIT = 200
@@ -62,11 +61,11 @@ def _of_collection(max_k: int) -> Json:
     return {
         "/search": {"post": _search(max_k)},
         "/embed": {"post": _embed()},
-        "/evaluate": {"get": _evaluation(), "post": writes.evaluate()},
-        "/feedback": {"get": writes.marks(), "post": writes.mark()},
-        "/feedback/{id}": {"delete": writes.take_back()},
-        "/items": {"get": _items(), "post": writes.add()},
-        "/items/{id}": {"get": _item(), "patch": writes.describe(), "delete": writes.remove()},
+        "/evaluate": {"get": _evaluation(), "post": openapi_writing.evaluate()},
+        "/feedback": {"get": openapi_writing.marks(), "post": openapi_writing.mark()},
+        "/feedback/{id}": {"delete": openapi_writing.take_back()},
+        "/items": {"get": _items(), "post": openapi_writing.add()},
+        "/items/{id}": {"get": _item(), "patch": openapi_writing.describe(), "delete": openapi_writing.remove()},
         "/items/{id}/thumbnail": {"get": _thumbnail()},
         "/model": {"get": _model()},
         "/stats": {"get": _stats()},
@@ -207,9 +206,9 @@ def _metadata() -> Json:
 
 def _map() -> Json:
     return {
-        "summary": f"Items as points of a plane, up to {projection.MOST:,} of them",
-        "description": "Near points have near embeddings (t-SNE); x and y are on one scale from -1 to 1. explained: the "
-        "shares of the variance in the first two principal components, from which the map starts.",
+        "summary": f"Items as points of a plane, up to {MOST:,} of them",
+        "description": "Near points have near embeddings (t-SNE); x and y are on one scale from -1 to 1. explained: "
+        "the shares of the variance in the first two principal components, from which the map starts.",
         "responses": {"200": answer("The map", ref("Map")), **CHANGED, **BUSY},
     }
 

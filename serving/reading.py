@@ -12,15 +12,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from serving.answers import item_json
-from serving.calibrating import calibration_of, told
 from serving.collection import collection_of
 from serving.configuration import Configuration
 from serving.gallery.filters import Filter
-from serving.gallery.hints import notes
+from serving.gallery.gallery import notes
+from serving.gallery.map import Atlas
+from serving.gallery.search import Searcher, calibration_of, told
 from serving.openapi import MAX_LIMIT
-from serving.projection import Atlas
 from serving.refusals import RefusedError
-from serving.searcher import Searcher
 from serving.uploads import check_given_once, check_names, invalid, item_id, json_object, whole_number
 from zoo.paths import thread_count
 

@@ -18,9 +18,8 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import TypeVar
 
-from serving.models import Models
+from serving.gallery.search import Models, Searcher
 from serving.refusals import RefusedError
-from serving.searcher import Searcher
 from zoo.errors import GalleryMovedError, ModelChangedError, ZooError
 from zoo.models.load import Embedder
 

@@ -16,15 +16,12 @@ from starlette.responses import JSONResponse, Response
 
 from serving.answers import hit_json
 from serving.asking import PARAMETERS, Search, checked_images, read_crop, read_search
-from serving.calibrating import calibration_of
 from serving.collection import Collection, collection_of
-from serving.finding import Box
-from serving.gallery.hints import notes
+from serving.gallery.gallery import notes
+from serving.gallery.search import EXPANSION, NONE, RECIPROCAL, Box, Searcher, calibration_of
 from serving.metrics import stage
 from serving.queries import read_query
 from serving.refusals import RefusedError, as_json
-from serving.reranking import EXPANSION, NONE, RECIPROCAL
-from serving.searcher import Searcher
 from serving.uploads import File, check_names, invalid, read_upload
 from zoo.errors import ImageError, NoTextTowerError, TextError
 from zoo.models.text_tower import no_text_tower

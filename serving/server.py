@@ -15,9 +15,9 @@ from serving import supervisor, worker
 from serving.configuration import DEVICE, HOSTS, PRECISION, READ_KEYS, Configuration
 from serving.galleries import COLLECTIONS, GALLERY, Place, to_environment
 from serving.gallery.backends import check_workers
+from serving.gallery.search import check_variant
 from serving.hosts import ANY
 from serving.keys import Keys
-from serving.models import check_variant
 from zoo.errors import UsageError
 
 

@@ -19,11 +19,10 @@ from serving.answers import item_json
 from serving.asking import checked_images
 from serving.collection import collection_of
 from serving.gallery import AS_IT_IS, Gallery, Item, NewItem
-from serving.gallery.decoding import decode
-from serving.gallery.rows import DEEPEST, json_of, now
+from serving.gallery.search import Searcher
+from serving.gallery.types import DEEPEST, decode, json_of, now
 from serving.metrics import stage
 from serving.refusals import as_json
-from serving.searcher import Searcher
 from serving.uploads import (
     MAX_TEXT,
     File,

@@ -322,7 +322,7 @@ def gallery(tmp_path_factory: pytest.TempPathFactory, sample: Path, home: Path) 
     tower = home / "models" / "towers"
     shutil.copytree(zoo.info("margin-conv4-glyphs").folder, tower)
     attach_text_tower(tower, *text_toys.write_tower(folder / "tower", read_card(tower).dim, padded=True))
-    from serving.gallery.builder import index_folder
+    from serving.gallery.indexing import index_folder
 
     index_folder(load(tower, runtime="onnx"), str(tower), sample / "pictures", folder / "gallery")
     return folder / "gallery"

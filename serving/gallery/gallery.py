@@ -1,13 +1,10 @@
-"""A gallery folder: the one way to add to it, read it and search it.
-
-gallery.sqlite    the truth (serving.gallery.store)
-index-*           derived from it (serving.gallery.generation); may be deleted at any time
-model.json        the card of the model that embeds this gallery, and where it was loaded from (serving.gallery.binding)
-"""
+"""A gallery folder: items, embeddings and an index, bound to one model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,25 +12,73 @@ from typing import Any, Self
 import numpy as np
 
 from serving.gallery import schema
-from serving.gallery.backends import open_index
-from serving.gallery.binding import MODEL, model_of, parsed_model
+from serving.gallery.backends import backend_of, open_index
+from serving.gallery.backends.milvus import MilvusIndex
+from serving.gallery.feedback import Marks
 from serving.gallery.filters import EVERYTHING, Filter
-from serving.gallery.generation import Facts
-from serving.gallery.hits import Hit, hits_of
-from serving.gallery.index import Index
-from serving.gallery.items import AS_IT_IS, Added, IndexStats, Item, Kept, NewItem, Place, Stats
-from serving.gallery.kinds import KINDS, kind_of
-from serving.gallery.marks import Marks
-from serving.gallery.measuring import Measured, recall_of, sample_in
-from serving.gallery.milvus import MilvusIndex
-from serving.gallery.overview import Overview
-from serving.gallery.store import Store
-from serving.gallery.thumbnails import Thumbnail
-from zoo.errors import GalleryError, GalleryExistsError, GalleryNotFoundError, ModelMismatchError, UsageError
+from serving.gallery.index import KINDS, Index, kind_of
+from serving.gallery.index_files import Facts
+from serving.gallery.store import Overview, Store
+from serving.gallery.tune import Measured, recall_of, sample_in
+from serving.gallery.types import (
+    AS_IT_IS,
+    Added,
+    Hit,
+    IndexStats,
+    Item,
+    Kept,
+    NewItem,
+    Place,
+    Stats,
+    Thumbnail,
+    hits_of,
+)
+from zoo.errors import (
+    CardError,
+    GalleryError,
+    GalleryExistsError,
+    GalleryNotFoundError,
+    ModelMismatchError,
+    UsageError,
+    nearest,
+)
 from zoo.files import atomic_folder, write_json
-from zoo.models.card import Card
+from zoo.models.card import Card, card_from_json
 
+MODEL = "model.json"
 STORE = "gallery.sqlite"
+NOTED, COMPARED, LONGEST = 3, 2000, 80
+"""So many unknown names are noted, each beside those of so many labels or items, and shown up to so many characters."""
+
+LARGE = 100_000
+"""With more items an approximate index is worth its making."""
+
+
+def model_of(folder: Path, store: Store) -> tuple[Card, str]:
+    """The card of the model of a gallery whose store is open, and how the model is loaded."""
+    return read_model(folder / MODEL) if store.model is None else parsed_model(store.model, store.path)
+
+
+def model_text(card: Card, model_ref: str) -> str:
+    """What `read_model` reads."""
+    return json.dumps({"ref": model_ref, "card": card.to_json()}, indent=2, ensure_ascii=False)
+
+
+def read_model(path: Path) -> tuple[Card, str]:
+    """The card in a model.json, and how the model is loaded. Raises `GalleryError` naming what is wrong."""
+    try:
+        return parsed_model(path.read_text(encoding="utf-8"), path)
+    except (OSError, ValueError) as error:
+        raise GalleryError(f"{path} does not name the gallery's model: {error}.") from None
+
+
+def parsed_model(text: str, path: Path) -> tuple[Card, str]:
+    """As `read_model`, of the text; `path`: where it comes from."""
+    try:
+        values = json.loads(text)
+        return card_from_json(values["card"]), str(values["ref"])
+    except (ValueError, KeyError, TypeError, CardError) as error:
+        raise GalleryError(f"{path} does not name the gallery's model: {error}.") from None
 
 
 class Gallery:
@@ -67,7 +112,7 @@ class Gallery:
 
         A gallery that is given another model while it is open raises `ModelChangedError` at all that has to do with
         embeddings; open it again then. other: as it would be with the other model that its store holds embeddings of
-        (serving.gallery.shadow): items that these lack are not there. It is for reading. device: what its index is
+        (serving.gallery.staging): items that these lack are not there. It is for reading. device: what its index is
         searched on: cpu, or a GPU (cuda, cuda:N) where the FAISS that is installed sees one.
         """
         path = Path(path)
@@ -335,3 +380,33 @@ def check_there(path: Path) -> None:
     if not is_gallery(path):
         what = "holds no gallery" if path.exists() else "is not there"
         raise GalleryNotFoundError(f"{path} {what}. Make a gallery with: zoo index MODEL DIR --out {path}")
+
+
+def untuned(gallery: Gallery) -> str | None:
+    """A sentence of a gallery that is searched exactly only because nobody has chosen otherwise; None of others."""
+    items = gallery.count()
+    if items <= LARGE or gallery.state("plan") is not None or backend_of(gallery.path) != "faiss":
+        return None
+    return (
+        f"never tuned: each search looks at all {items:,} items. A faster index that finds 99 % of the nearest: "
+        f"zoo gallery tune {gallery.path}"
+    )
+
+
+def notes(gallery: Gallery, chosen: Filter, found: bool) -> list[str]:
+    """Of each label that no item has a sentence, with the nearest that there are; where nothing was found, also of each
+    key that the metadata of the first items have not. Of the first few of both."""
+    absent = list(islice((label for label in chosen.labels if not gallery.items(0, 1, label)), NOTED))
+    known = [label for label, _ in gallery.overview.labels(COMPARED)[1]] if absent else []
+    said = [f"No item has the label {_named(label, known)}" for label in absent]
+    if found or not chosen.where:
+        return said
+    keys = gallery.overview.keys(COMPARED)
+    whose = "No item has" if gallery.count() <= COMPARED else f"None of the first {COMPARED:,} items has"
+    missing = islice((key for key in chosen.where if key not in keys), NOTED)
+    return [*said, *(f"{whose} metadata called {_named(key, keys)}" for key in missing)]
+
+
+def _named(name: str, known: Iterable[str]) -> str:
+    short = name[:LONGEST]
+    return f"{short!r}.{nearest(short, known)}"

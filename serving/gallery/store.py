@@ -1,20 +1,14 @@
-"""The truth of a gallery: one SQLite file (WAL) with the items, their embeddings and their thumbnails.
-
-Every transaction that changes something takes the next change number. An item carries the number of the
-transaction that wrote it, a removal leaves its number behind, and so whoever derives something from the store
-(an index, in this or another process) asks for what came after the number it has seen. An item keeps its number when
-it is moved, as nothing is derived from where it lies. Beside the number stands the name of the generation of the index
-that counts; names are random, so that no file derived from another history of this store is ever taken for it.
-
-A store may be given another model (serving.gallery.shadow). One that is open is of the model that it had when it was
-opened: once it has another, whatever has to do with embeddings raises `ModelChangedError`, so that vectors of two
-models never meet; items, labels and thumbnails go on being read and written.
-"""
+"""The SQLite store of a gallery: items, embeddings and thumbnails, each change with a number."""
 
 from __future__ import annotations
 
+import json
+import math
+import random
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -22,21 +16,154 @@ from typing import Any, Self
 import numpy as np
 
 from serving.gallery import schema
-from serving.gallery.adding import put
 from serving.gallery.database import Database
+from serving.gallery.feedback import Marks
 from serving.gallery.filters import EVERYTHING, Filter, where
-from serving.gallery.items import AS_IT_IS, Added, Block, Changes, Item, Kept, NewItem, Place, Reading, Stats
-from serving.gallery.marks import Marks
-from serving.gallery.matching import Matching
-from serving.gallery.overview import Overview
-from serving.gallery.rows import ITEM, LARGEST, blob_of, item_of, json_of, row_of, vector_of, vectors_of
-from serving.gallery.sampling import sample
-from serving.gallery.shadow import Shadow
-from serving.gallery.thumbnails import Thumbnail
-from zoo.errors import GalleryError, ItemNotFoundError, ModelChangedError
+from serving.gallery.staging import Shadow
+from serving.gallery.types import (
+    AS_IT_IS,
+    ITEM,
+    LARGEST,
+    Added,
+    Block,
+    Changes,
+    Item,
+    Kept,
+    NewItem,
+    Place,
+    Reading,
+    Stats,
+    Thumbnail,
+    blob_of,
+    item_of,
+    json_of,
+    row_of,
+    vector_of,
+    vectors_of,
+)
+from zoo.errors import GalleryError, ItemConflictError, ItemNotFoundError, ModelChangedError
+
+MOST_BYTES = 64 * 2**20
+"""Of all that is remembered; the filter that was longest not asked for is forgotten first."""
+
+MOST_FILTERS = 64
+_LABELS = """
+SELECT label, count(*) AS items, count(*) OVER () FROM items WHERE label IS NOT NULL
+GROUP BY label ORDER BY items DESC, label LIMIT ?
+"""
+
+_METADATA = """
+SELECT key, atom, type, count(*) AS items, count(*) OVER () FROM (
+  SELECT one.key, one.atom, one.type FROM items, json_each(items.metadata) AS one WHERE one.atom IS NOT NULL
+  UNION ALL
+  SELECT key, atom, type FROM (
+    SELECT DISTINCT items.id, list.key, one.atom, one.type
+    FROM items, json_each(items.metadata) AS list, json_each(list.value) AS one
+    WHERE list.type = 'array' AND one.atom IS NOT NULL
+  )
+)
+GROUP BY key, type, atom ORDER BY items DESC, key, atom LIMIT ?
+"""
+"""Objects and nulls have no atom; of a list each member counts, once an item, as a filter finds it."""
+
+_KEYS = """
+SELECT DISTINCT one.key FROM (SELECT metadata FROM items ORDER BY id LIMIT ?) AS first, json_each(first.metadata) AS one
+ORDER BY one.key
+"""
 
 BLOCK = 10_000
 """How many embeddings are read at a time."""
+
+
+def put(db: sqlite3.Connection, item: NewItem, row: tuple[Any, ...], embedding: bytes, change: int) -> tuple[int, bool]:
+    """The id of the item with this content, and whether it is new. row: as `row_of` makes it; embedding: as `blob_of`.
+
+    Raises `ItemConflictError` for a key that is another image's, or an image that is there under another key.
+    """
+    known = _known(db, item)
+    if known is not None:
+        return known, False
+    cursor = db.execute(
+        "INSERT INTO items (source, label, metadata, content_sha256, added_at, change) VALUES (?, ?, ?, ?, ?, ?)",
+        (*row, change),
+    )
+    new_id, thumbnail = int(cursor.lastrowid or 0), item.thumbnail
+    db.execute("INSERT INTO thumbnails VALUES (?, ?, ?)", (new_id, thumbnail.media_type, thumbnail.data))
+    db.execute("INSERT INTO embeddings (item, embedding) VALUES (?, ?)", (new_id, embedding))
+    _give_key(db, new_id, item.key)
+    return new_id, True
+
+
+class Matching:
+    """Of a store; `read` runs a query on it, as `Database.query`, and `position` says where it is. Of many threads."""
+
+    def __init__(self, read: Callable[..., list[tuple[Any, ...]]], position: Callable[[], tuple[int, str]]) -> None:
+        self._read, self._position, self._lock = read, position, threading.Lock()
+        self._at: tuple[int, str] | None = None
+        self._held: OrderedDict[str, np.ndarray] = OrderedDict()
+
+    def ids(self, chosen: Filter) -> np.ndarray:
+        """The ids, int64, ascending, of the items that a filter lets through. They are shared: not to be written to."""
+        condition, values = chosen.sql()
+        key, at = json.dumps([condition, values]), self._position()
+        with self._lock:
+            if at == self._at and key in self._held:
+                self._held.move_to_end(key)
+                return self._held[key]
+        rows = self._read(f"SELECT id FROM items WHERE {condition} ORDER BY id", *values)
+        found = np.array([row[0] for row in rows], np.int64)
+        found.flags.writeable = False
+        self._remember(key, at, found)
+        return found
+
+    def _remember(self, key: str, at: tuple[int, str], found: np.ndarray) -> None:
+        """at: where the store was before it was read, so that what is remembered is of then or newer."""
+        with self._lock:
+            if at != self._at:
+                self._held.clear()
+                self._at = at
+            self._held[key] = found
+            while len(self._held) > MOST_FILTERS or self._bytes() > MOST_BYTES:
+                self._held.popitem(last=False)
+
+    def _bytes(self) -> int:
+        return sum(len(key) + ids.nbytes for key, ids in self._held.items())
+
+
+class Overview:
+    """Of a store; `read` runs a query on it, as `Database.query`."""
+
+    def __init__(self, read: Callable[..., list[tuple[Any, ...]]]) -> None:
+        self._read = read
+
+    def labels(self, limit: int) -> tuple[int, list[tuple[str, int]]]:
+        """How many labels there are, and how many items have each; the most frequent first, up to `limit` of them."""
+        rows = self._read(_LABELS, limit)
+        return (rows[0][2] if rows else 0), [(label, items) for label, items, _ in rows]
+
+    def metadata(self, limit: int) -> tuple[int, list[tuple[str, str | int | float | bool, int]]]:
+        """How many values there are, and key, value and items of each; the most frequent first, up to `limit`."""
+        rows = self._read(_METADATA, limit)
+        found = [(key, kind == "true" if kind in ("true", "false") else atom, n) for key, atom, kind, n, _ in rows]
+        # Older stores may hold whole numbers that SQLite reads as infinity, which JSON has not.
+        return (rows[0][4] if rows else 0), [one for one in found if one[1] not in (math.inf, -math.inf)]
+
+    def keys(self, limit: int) -> list[str]:
+        """What the metadata of the first `limit` items have, whatever its value, in order."""
+        return [key for (key,) in self._read(_KEYS, limit)]
+
+
+def sample(read: Callable[..., list[tuple[Any, ...]]], n: int, seed: int | None) -> list[Item]:
+    """`n` different items in random order; all of them where there are fewer. `read` runs queries of one snapshot."""
+    first, last = read("SELECT min(id), max(id) FROM items")[0]
+    if first is None:
+        return []
+    starts = random.Random(seed).sample(range(first, last + 1), min(2 * n, last + 1 - first))
+    # The next item at or after a random id: quick at any size, and gaps left by removals do no harm.
+    rows = [read(f"SELECT {ITEM} FROM items WHERE id >= ? ORDER BY id LIMIT 1", start)[0] for start in starts]
+    # Gaps may have led to one item more than once; the first items make up the number.
+    rows += read(f"SELECT {ITEM} FROM items ORDER BY id LIMIT ?", n)
+    return [item_of(row) for row in {row[0]: row for row in rows}.values()][:n]
 
 
 class Store:
@@ -335,6 +462,32 @@ class Store:
     def _write_state(self, key: str, value: str) -> None:
         own = f"other {key}" if self.other else key
         self._db.execute("INSERT OR REPLACE INTO main.state VALUES (?, ?)", (own, value))
+
+
+def _known(db: sqlite3.Connection, item: NewItem) -> int | None:
+    """The id of the item with this content, which has the key then, if one is given."""
+    if item.key is not None:
+        taken = _one(db, "id = (SELECT item FROM keys WHERE key = ?)", item.key)
+        if taken and taken.content_sha256 != item.content_sha256:
+            raise ItemConflictError(f"the key {item.key!r} is that of item {taken.id}, which is another image.")
+    known = _one(db, "content_sha256 = ?", item.content_sha256)
+    if known is None:
+        return None
+    if known.key is None:
+        _give_key(db, known.id, item.key)
+    elif item.key not in (None, known.key):
+        raise ItemConflictError(f"the image is there already, as item {known.id} with the key {known.key!r}.")
+    return known.id
+
+
+def _one(db: sqlite3.Connection, condition: str, value: str) -> Item | None:
+    found = db.execute(f"SELECT {ITEM} FROM items WHERE {condition}", (value,)).fetchone()
+    return item_of(found) if found else None
+
+
+def _give_key(db: sqlite3.Connection, item_id: int, key: str | None) -> None:
+    if key is not None:
+        db.execute("INSERT INTO keys VALUES (?, ?)", (item_id, key))
 
 
 def _blocks_of(db: sqlite3.Connection, path: Path, source: str, dim: int, *values: int) -> Iterator[Block]:

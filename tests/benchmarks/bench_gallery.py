@@ -1,7 +1,7 @@
 """A gallery as it grows: catching up with changes, opening, and the kinds of index side by side.
 
     python tests/benchmarks/bench_gallery.py [--rows 10000 100000] [--dim 128] [--recall 0.99] [--open 100000]
-    python tests/benchmarks/bench_gallery.py --rows 10000 100000 1000000 --held 20000 1000000 --open 1000000 \\
+    python tests/benchmarks/bench_gallery.py --rows 10000 100000 1000000 --held 20000 1000000 --open 1000000 \
         --json gallery.json --picture gallery.png
 
 The first part times a reader that catches up with 10,000 changes of another process (5,000 items in, 5,000 out; asked
@@ -34,9 +34,8 @@ import faiss
 import numpy as np
 
 from serving.gallery import Gallery, NewItem, Thumbnail
-from serving.gallery.index import Frozen
-from serving.gallery.kinds import KINDS, build
-from serving.gallery.measuring import measure_kind, sample_of
+from serving.gallery.index import KINDS, Frozen, build
+from serving.gallery.tune import measure_kind, sample_of
 from tests.benchmarks.gallery_picture import draw
 from zoo.data.preprocessing import Preprocessing
 from zoo.files import write_json
@@ -134,7 +133,7 @@ COMPACTED = (
     + """
 import sys, threading, time
 from pathlib import Path
-from serving.gallery import compaction
+from serving.gallery import index_files as compaction
 from serving.gallery.store import Store
 
 before, most, done = memory("RssAnon"), [0], threading.Event()

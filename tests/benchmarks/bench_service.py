@@ -263,7 +263,7 @@ def latency(setting: Setting) -> dict[str, Any]:
 
 
 def adding(setting: Setting, repeats: int) -> dict[str, Any]:
-    from serving.gallery.builder import index_folder
+    from serving.gallery.indexing import index_folder
 
     model, paths = load(setting.model, runtime="onnx", precision=setting.precision), sorted(setting.images.iterdir())
     rates: dict[str, list[float]] = {"index": [], "embed": []}

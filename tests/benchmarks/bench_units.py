@@ -30,12 +30,10 @@ from typing import Any
 import faiss
 import numpy as np
 
-from serving.gallery.decoding import decode
-from serving.gallery.image_files import read_image
-from serving.gallery.index import Frozen, Index
-from serving.gallery.kinds import KINDS, build
-from serving.gallery.measuring import Sample, measure_kind, sample_of
-from serving.gallery.thumbnails import SIDE
+from serving.gallery.index import KINDS, Frozen, Index, build
+from serving.gallery.indexing import read_image
+from serving.gallery.tune import Sample, measure_kind, sample_of
+from serving.gallery.types import SIDE, decode
 from tests.benchmarks.bench_embed import SIDES, photographs
 from tests.benchmarks.bench_gallery import _bytes, filled, vectors
 from zoo.models.load import load

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from serving.gallery.builder import index_folder
+from serving.gallery.indexing import index_folder
 from tests.serving import toys
 from tests.serving.running import Running, serving
 from zoo.models.load import load

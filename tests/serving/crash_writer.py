@@ -22,11 +22,10 @@ from typing import Any
 import numpy as np
 
 from serving.gallery import Gallery, Item
-from serving.gallery.binding import model_text
-from serving.gallery.gallery import STORE
-from serving.gallery.marks import SentQuery
-from serving.gallery.rebuilding import Outcome, Rebuild
-from serving.gallery.shadow import Made
+from serving.gallery.feedback import SentQuery
+from serving.gallery.gallery import STORE, model_text
+from serving.gallery.rebuild import Outcome, Rebuild
+from serving.gallery.staging import Made
 from serving.gallery.store import Store
 from tests.serving.test_store import DIM, new_item
 from zoo.data.preprocessing import Preprocessing

@@ -25,8 +25,8 @@ from serving.app import create_app
 from serving.collection import Collection
 from serving.collections import Collections
 from serving.configuration import WRITE_KEYS, Configuration
+from serving.gallery.search import Searcher
 from serving.keys import Keys
-from serving.searcher import Searcher
 
 ROOT = Path(__file__).parent.parent.parent
 

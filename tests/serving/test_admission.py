@@ -16,8 +16,8 @@ from serving.collection import Collection
 from serving.collections import Collections
 from serving.configuration import READ_KEYS, WRITE_KEYS, Configuration
 from serving.cores import Cores
+from serving.gallery.search import Searcher
 from serving.keys import Keys
-from serving.searcher import Searcher
 from tests.serving.running import answering
 
 READER, WRITER = "r" * 20, "w" * 20

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from serving.gallery import Gallery
-from serving.reranking import expanded, k_reciprocal
+from serving.gallery.search import expanded, k_reciprocal
 from tests.serving import toys
 from zoo.models.load import Embedder
 

@@ -21,9 +21,9 @@ import pytest
 
 from serving.gallery import Gallery, NewItem, Thumbnail
 from serving.gallery.backends import FILE, backend_of, check_workers, choose
+from serving.gallery.backends.milvus import address_of
+from serving.gallery.backup import verify_gallery
 from serving.gallery.filters import Filter
-from serving.gallery.milvus_address import address_of
-from serving.gallery.verification import verify_gallery
 from tests.serving import toys
 from tests.serving.running import run
 from tests.serving.toys import content
@@ -92,7 +92,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
 
 def drop(address: str) -> None:
     """Remove the collection."""
-    from serving.gallery.collection import Collection
+    from serving.gallery.backends.milvus import Collection
 
     with closing(Collection(address_of(address))) as collection:
         collection.drop()
@@ -175,7 +175,7 @@ def milvus(tmp_path: Path) -> Path:
 
 
 def test_a_collection_that_does_not_add_up_is_filled_anew(milvus: Path, tmp_path: Path) -> None:
-    from serving.gallery.collection import Collection
+    from serving.gallery.backends.milvus import Collection
 
     known = dict(enumerate(unit_rows(20), 1))
     collection = Collection(address_of(f"milvus://{tmp_path}/vectors.db"))

@@ -14,11 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving.backup import MANIFEST, backup, restore
 from serving.gallery import Gallery
-from serving.gallery.binding import MODEL
-from serving.gallery.gallery import STORE
-from serving.gallery.verification import verify_gallery
+from serving.gallery.backup import MANIFEST, backup, restore, verify_gallery
+from serving.gallery.gallery import MODEL, STORE
 from tests.commandline import run_here
 from tests.serving.running import ROOT
 from tests.serving.test_gallery import CARD, new_items, unit_rows
@@ -77,7 +75,7 @@ def test_what_is_restored_is_what_was_there(path: Path, tmp_path: Path) -> None:
 def test_a_copy_is_of_one_moment_while_another_process_writes(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serving.backup.PAGES", 5)
+    monkeypatch.setattr("serving.gallery.backup.PAGES", 5)
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert writer.stdout
     try:

@@ -9,17 +9,15 @@ import faiss
 import numpy as np
 import pytest
 
-from serving.gallery import Gallery, measuring, store
-from serving.gallery.compaction import compact
-from serving.gallery.flat_file import FlatFile
+from serving.gallery import Gallery, tune
+from serving.gallery import store as gallery_store
+from serving.gallery.backup import verify_gallery
 from serving.gallery.gallery import STORE
-from serving.gallery.generation import EXACT, open_generation
-from serving.gallery.index import Index
-from serving.gallery.items import Block
-from serving.gallery.measuring import nearest_in, sample_in, sample_of
-from serving.gallery.segment import Segment, rows_of
+from serving.gallery.index import Index, Segment, rows_of
+from serving.gallery.index_files import EXACT, FlatFile, compact, open_generation
 from serving.gallery.store import Store
-from serving.gallery.verification import verify_gallery
+from serving.gallery.tune import nearest_in, sample_in, sample_of
+from serving.gallery.types import Block
 from tests.serving.test_gallery import CARD, DIM, new_items, unit_rows
 from tests.serving.test_kinds import clustered
 from tests.serving.toys import content
@@ -31,8 +29,8 @@ KEPT = [n for n in range(1, 101) if n % 7]
 @pytest.fixture(params=[1, 3, 30, 86, 1000])
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many vectors are read at a time: sizes that divide what there is, and such as do not."""
-    monkeypatch.setattr(store, "BLOCK", request.param)
-    monkeypatch.setattr(measuring, "BLOCK_BYTES", 4 * DIM * request.param)
+    monkeypatch.setattr(gallery_store, "BLOCK", request.param)
+    monkeypatch.setattr(tune, "BLOCK_BYTES", 4 * DIM * request.param)
     return int(request.param)
 
 

@@ -11,10 +11,9 @@ import pytest
 from PIL import Image
 
 from serving.gallery import Gallery
-from serving.gallery.builder import index_folder
-from serving.gallery.image_files import find_images, other_kinds
-from serving.gallery.thumbnails import make_thumbnail, side_needed
-from serving.searcher import Searcher
+from serving.gallery.indexing import find_images, index_folder, other_kinds
+from serving.gallery.search import Searcher
+from serving.gallery.types import make_thumbnail, side_needed
 from tests.serving import toys
 from zoo.errors import DatasetError, GalleryError, ModelFolderError, ModelMismatchError, UsageError
 from zoo.models.load import Embedder

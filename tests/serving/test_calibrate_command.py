@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serving.calibrating import ENOUGH_MARKS, NO_ERROR, calibrate_gallery, calibration_of, held_out_bins, pairs_of
 from serving.evaluating import evaluate
 from serving.gallery import Gallery, NewItem
+from serving.gallery.feedback import SentQuery
 from serving.gallery.gallery import STORE
-from serving.gallery.marks import SentQuery
-from serving.gallery.thumbnails import Thumbnail
+from serving.gallery.search import ENOUGH_MARKS, NO_ERROR, calibrate_gallery, calibration_of, held_out_bins, pairs_of
+from serving.gallery.types import Thumbnail
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving.test_gallery import CARD

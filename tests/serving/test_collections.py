@@ -17,12 +17,12 @@ from starlette.routing import Route
 
 from serving import AsyncClient, Client
 from serving.app import ROUTES, SERVICE
-from serving.backup import backup, restore
 from serving.collections import Collections
 from serving.configuration import READ_KEYS, WRITE_KEYS
 from serving.galleries import COLLECTIONS, from_words, to_environment
 from serving.gallery import Gallery
-from serving.gallery.builder import index_folder
+from serving.gallery.backup import backup, restore
+from serving.gallery.indexing import index_folder
 from tests.serving import toys
 from tests.serving.running import Running, run, serving
 from tests.serving.test_search_command import search

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from serving.gallery import Gallery
-from serving.gallery.builder import index_folder
+from serving.gallery.indexing import index_folder
 from serving.server import listen
 from tests.children import run_python
 from tests.commandline import run_here

@@ -18,13 +18,11 @@ import numpy as np
 import pytest
 
 from serving.gallery import Gallery
-from serving.gallery.compaction import DUE_AT_LEAST, BusyError, alone, compact, is_due
+from serving.gallery.backup import verify_gallery
 from serving.gallery.gallery import STORE
-from serving.gallery.generation import EXACT
-from serving.gallery.live import RETRY_SECONDS
+from serving.gallery.index_files import DUE_AT_LEAST, EXACT, RETRY_SECONDS, BusyError, alone, compact, is_due
 from serving.gallery.schema import SCHEMA
 from serving.gallery.store import Store
-from serving.gallery.verification import verify_gallery
 from tests.serving.older import as_schema_1, as_schema_7
 from tests.serving.test_connection import unwritable
 from tests.serving.test_gallery import CARD, assert_hits, by_id, generation, new_items, unit_rows
@@ -214,7 +212,9 @@ def test_a_full_disk_ends_a_compaction_in_the_background_quietly(
         assert "cannot be written" in caplog.text
         assert len(gallery.search(unit_rows(1), 4)[0]) == 4
         assert gallery.index_stats().frozen == 0, "it is not tried again at every search"
-        monkeypatch.setattr("serving.gallery.live.time", Mock(monotonic=lambda: time.monotonic() + RETRY_SECONDS))
+        monkeypatch.setattr(
+            "serving.gallery.index_files.time", Mock(monotonic=lambda: time.monotonic() + RETRY_SECONDS)
+        )
         deadline = time.monotonic() + 20
         while not gallery.index_stats().frozen:  # once there is room
             assert time.monotonic() < deadline
@@ -230,14 +230,14 @@ def test_what_nobody_thought_of_ends_a_compaction_in_the_background_once(
 
     with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
         gallery.compact_in_background()
-        monkeypatch.setattr("serving.gallery.compaction.compact", fails)
+        monkeypatch.setattr("serving.gallery.index_files.compact", fails)
         gallery.add(new_items(unit_rows(DUE_AT_LEAST + 1)))
         for _ in range(5):
             assert len(gallery.search(unit_rows(1), 4)[0]) == 4
             for thread in threading.enumerate():
                 if thread.name == "compaction":
                     thread.join()
-        (said,) = [record for record in caplog.records if record.name == "serving.gallery.live"]
+        (said,) = [record for record in caplog.records if record.name == "serving.gallery.index_files"]
         assert said.message == "too many open files"
         assert said.exc_info
 

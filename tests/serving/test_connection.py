@@ -14,7 +14,7 @@ import pytest
 
 from serving.gallery import Gallery, NewItem
 from serving.gallery.gallery import STORE
-from serving.gallery.thumbnails import Thumbnail
+from serving.gallery.types import Thumbnail
 from tests.serving import toys
 from zoo.errors import GalleryError
 from zoo.models.load import Embedder

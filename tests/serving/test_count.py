@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from serving.gallery import Gallery, schema
 from serving.gallery.gallery import STORE
 from serving.gallery.schema import SCHEMA
-from serving.gallery.shadow import Made
+from serving.gallery.staging import Made
 from serving.gallery.store import Store
 from tests.serving.crash_writer import CARDS, embedded_by
 from tests.serving.older import as_schema_4

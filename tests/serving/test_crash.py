@@ -24,10 +24,10 @@ import numpy as np
 import pytest
 
 from serving.gallery import Gallery
-from serving.gallery.compaction import Plan
+from serving.gallery.backup import verify_gallery
 from serving.gallery.gallery import STORE
+from serving.gallery.index_files import Plan
 from serving.gallery.store import Store
-from serving.gallery.verification import verify_gallery
 from tests.serving.crash_writer import CARDS, SAID, embedded_by
 from tests.serving.running import ROOT
 from tests.serving.test_store import new_item

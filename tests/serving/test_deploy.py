@@ -21,8 +21,8 @@ from typing import Any
 import httpx
 import pytest
 
-from serving.backup import restore
 from serving.configuration import Configuration
+from serving.gallery.backup import restore
 from tests.commandline import parsed
 from tests.serving import toys
 from tests.serving.running import ROOT

@@ -16,12 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from serving.gallery import Gallery, distributed
-from serving.gallery.builder import index_folder
-from serving.gallery.distributed import on_ray, tables, write
-from serving.gallery.embedding_worker import FILES, EmbeddingWorker, is_among, sorted_hashes
-from serving.gallery.image_files import ImageFile, find_images
-from serving.gallery.indexing import Report, Run
+from serving.gallery import Gallery
+from serving.gallery.backends import ray
+from serving.gallery.backends.ray import FILES, EmbeddingWorker, is_among, on_ray, sorted_hashes, tables, write
+from serving.gallery.indexing import ImageFile, Report, Run, find_images, index_folder
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving import toys
@@ -53,7 +51,7 @@ class Workers:
     def __call__(
         self, run: Run, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool
     ) -> None:
-        known = distributed.known(run)
+        known = ray.known(run)
         worker = EmbeddingWorker(str(self.model.folder), "fp32", embedder.card.fingerprint, str(self.folder), known)
         write(run, files, self._outcomes(worker, tables(files, batch_size)), progress)
 
@@ -129,9 +127,7 @@ def test_what_is_removed_while_workers_know_it_stays_removed(model: Embedder, pi
     index_folder(model, "toy", pictures, tmp_path / "g")
 
     def embed(run: Run, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool) -> None:
-        worker = EmbeddingWorker(
-            str(model.folder), "fp32", model.card.fingerprint, str(pictures), distributed.known(run)
-        )
+        worker = EmbeddingWorker(str(model.folder), "fp32", model.card.fingerprint, str(pictures), ray.known(run))
         run.gallery.remove([3])
         write(run, files, map(worker, tables(files, batch_size)), progress)
 
@@ -169,7 +165,7 @@ def test_hashes_are_looked_up_whole() -> None:
 
 
 def test_long_lists_are_handed_out_in_few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distributed, "_TABLES", 3)
+    monkeypatch.setattr(ray, "_TABLES", 3)
     files = [ImageFile(Path(f"{number}.png"), str(number), None) for number in range(50)]
     found = list(tables(files, 4))
     assert [len(table) for table in found] == [16, 16, 16, 2]
@@ -188,12 +184,12 @@ def test_workers_that_lack_something_say_so(model: Embedder, other_model: Embedd
 
 def test_what_a_worker_says_is_told_without_its_traceback() -> None:
     said = "ray::Worker()\n  File 'x.py', line 1\nzoo.errors.GalleryError: a host has no folder /x.\n\n"
-    assert distributed._reason(RuntimeError(said)) == "GalleryError: a host has no folder /x."
-    assert distributed._reason(RuntimeError()) == "RuntimeError."
+    assert ray._reason(RuntimeError(said)) == "GalleryError: a host has no folder /x."
+    assert ray._reason(RuntimeError()) == "RuntimeError."
 
 
 def test_a_worker_loads_no_torch() -> None:
-    code = "import sys, serving.gallery.embedding_worker; sys.exit('torch' in sys.modules)"
+    code = "import sys, serving.gallery.backends.ray; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 

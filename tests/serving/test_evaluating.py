@@ -13,14 +13,12 @@ import httpx
 import numpy as np
 import pytest
 
-from serving import served
 from serving.configuration import Configuration
-from serving.gallery import Gallery
-from serving.gallery.binding import MODEL
-from serving.gallery.builder import index_folder
-from serving.reproducing import reproduced
-from serving.searcher import Searcher
-from serving.served import gallery_steps
+from serving.gallery import Gallery, evaluate
+from serving.gallery.evaluate import gallery_steps, reproduced
+from serving.gallery.gallery import MODEL
+from serving.gallery.indexing import index_folder
+from serving.gallery.search import Searcher
 from tests.serving import toys
 from tests.serving.running import writing_to
 from tests.serving.test_gallery import CARD, new_items
@@ -71,7 +69,7 @@ def test_it_is_as_the_evaluation_says_and_takes_the_time_that_it_takes(
     assert service.get("/evaluate").json()["served_model"] == told["served_model"]
 
 
-def _slow(gallery: Gallery) -> list[served.Step]:
+def _slow(gallery: Gallery) -> list[evaluate.Step]:
     time.sleep(0.4)
     return gallery_steps(gallery)
 
@@ -99,7 +97,7 @@ def test_in_pieces_it_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             return neighbours(vectors, k, exact)
 
         monkeypatch.setattr(gallery, "neighbours", counted)
-        monkeypatch.setattr(served, "AT_ONCE", 7000)
+        monkeypatch.setattr(evaluate, "AT_ONCE", 7000)
         pieces = gallery_steps(gallery, 300)
     assert 3500 < max(asked) <= 7000
     assert len(asked) > 40

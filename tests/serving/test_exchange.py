@@ -14,8 +14,8 @@ import pytest
 from pyarrow import parquet
 
 from serving.gallery import Gallery
-from serving.gallery.exchange import INDEX, ITEMS, MARKS, export_gallery, import_gallery
-from serving.gallery.marks import SentQuery
+from serving.gallery.feedback import SentQuery
+from serving.gallery.parquet import INDEX, ITEMS, MARKS, export_gallery, import_gallery
 from tests.commandline import run_here
 from tests.serving.test_compaction import full_disk
 from tests.serving.test_gallery import CARD, new_items, unit_rows

@@ -16,7 +16,7 @@ import pytest
 
 from serving.configuration import READ_KEYS, WRITE_KEYS
 from serving.gallery import Gallery
-from serving.gallery.items import Place
+from serving.gallery.types import Place
 from tests.serving import toys
 from tests.serving.running import serving
 from zoo.models.load import Embedder

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.gallery import Gallery, NewItem, Thumbnail
-from serving.gallery.generation import EXACT, FACTS
 from serving.gallery.index import Index
-from serving.gallery.items import Changes
+from serving.gallery.index_files import EXACT, FACTS
+from serving.gallery.types import Changes
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import GalleryError, ItemNotFoundError, ModelMismatchError, UsageError
 from zoo.models.card import Card

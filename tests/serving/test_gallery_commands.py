@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from serving.gallery import Gallery, Item
+from serving.gallery.backup import verify_gallery
 from serving.gallery.gallery import STORE
-from serving.gallery.verification import verify_gallery
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving import toys

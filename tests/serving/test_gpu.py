@@ -20,13 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.gallery import Gallery
-from serving.gallery.gpu import MOST
-from serving.gallery.index import Index
-from serving.gallery.items import Changes
-from serving.gallery.kinds import FLAT
-from serving.gallery.segment import rows_of
-from serving.models import Models
-from serving.searcher import Searcher
+from serving.gallery.index import FLAT, MOST, Index, rows_of
+from serving.gallery.search import Models, Searcher
+from serving.gallery.types import Changes
 from tests.serving.test_gallery import CARD, DIM, expected, new_items, unit_rows
 from tests.serving.test_kinds import clustered, frozen_of, naive, thorough
 from zoo.models.load import load
@@ -235,7 +231,7 @@ def test_a_service_searches_on_what_its_models_run_on(
         asked.append(device)
         return load(ref, runtime, precision)
 
-    monkeypatch.setattr("serving.models.load", loaded)
+    monkeypatch.setattr("serving.gallery.search.load", loaded)
     for device, expected_there in ((None, "cpu"), ("cuda", "cuda:0")):
         searcher = Searcher.open(folder, str(model_folder), models=Models(device=device))
         assert searcher.gallery.index_stats().device == expected_there

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.gallery import Gallery, hints
+from serving.gallery import Gallery
+from serving.gallery import gallery as hints
 from serving.gallery.filters import Filter
 from tests.commandline import run_here
 

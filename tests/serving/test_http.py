@@ -22,9 +22,9 @@ from serving.collection import Collection
 from serving.collections import Collections
 from serving.configuration import READ_KEYS, Configuration
 from serving.gallery import Gallery
+from serving.gallery.search import Searcher
 from serving.hosts import ANY, hosts_in
 from serving.keys import Keys
-from serving.searcher import Searcher
 from tests.serving import toys
 from tests.serving.running import Running, serving
 from zoo.errors import GalleryError

@@ -18,10 +18,10 @@ from PIL import Image
 
 from serving.client import Client
 from serving.gallery import Gallery
-from serving.gallery.exchange import export_gallery, import_gallery
 from serving.gallery.gallery import STORE
+from serving.gallery.parquet import export_gallery, import_gallery
 from serving.gallery.schema import SCHEMA
-from serving.searcher import Searcher
+from serving.gallery.search import Searcher
 from tests.serving import toys
 from tests.serving.older import as_schema_5
 from tests.serving.running import writing_to

@@ -11,15 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.gallery import Gallery, compaction
-from serving.gallery.compaction import Plan, compact
+from serving.gallery import Gallery, index_files
 from serving.gallery.gallery import STORE
-from serving.gallery.generation import EXACT, IDS
-from serving.gallery.index import Frozen, Index
-from serving.gallery.items import Changes
-from serving.gallery.kinds import KINDS, Setting, build, kind_of
-from serving.gallery.measuring import Measured, measure_kind, recall_of, sample_of
+from serving.gallery.index import KINDS, Frozen, Index, Setting, build, kind_of
+from serving.gallery.index_files import EXACT, IDS, Plan, compact
 from serving.gallery.store import Store
+from serving.gallery.tune import Measured, measure_kind, recall_of, sample_of
+from serving.gallery.types import Changes
 from tests.serving.running import ROOT
 from tests.serving.test_gallery import CARD, DIM, new_items
 from tests.serving.toys import content
@@ -165,7 +163,7 @@ def test_of_nearly_equal_kinds_the_simplest_is_taken(
         assert found is not None
         return found[0], replace(found[1], milliseconds=milliseconds[name])
 
-    monkeypatch.setattr(compaction, "measure_kind", measured)
+    monkeypatch.setattr(index_files, "measure_kind", measured)
     with Gallery.open(path) as gallery:
         facts, rows = gallery.tune(0.5, 5, list(reversed(milliseconds)))
         assert [name for name, _ in rows] == list(milliseconds), "the simplest first"
@@ -216,8 +214,8 @@ def test_search_works_beside_whoever_changes_faiss() -> None:
     """In a process of its own: the change holds for all of it."""
     code = (
         "import faiss, faiss.contrib.torch_utils, numpy as np\n"
-        "from serving.gallery.kinds import KINDS\n"
-        "from serving.gallery.segment import Segment\n"
+        "from serving.gallery.index import KINDS\n"
+        "from serving.gallery.index import Segment\n"
         "rows = np.eye(4, dtype=np.float32)\n"
         "index = faiss.IndexFlatIP(4); index.add(rows)\n"
         "segment = Segment(index, np.arange(4)); segment.remove(np.array([2]))\n"

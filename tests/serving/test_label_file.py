@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from serving.gallery import Gallery
-from serving.gallery.builder import index_folder
 from serving.gallery.filters import Filter
+from serving.gallery.indexing import index_folder
 from zoo.data.table import read_label_file
 from zoo.errors import UsageError
 from zoo.models.load import Embedder

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from serving.gallery import schema
-from serving.gallery.marks import Chosen, MarkCounts, SentQuery
+from serving.gallery.feedback import Chosen, MarkCounts, SentQuery
 from serving.gallery.schema import SCHEMA
 from serving.gallery.store import Store
 from tests.serving.older import as_schema_2

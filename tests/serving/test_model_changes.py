@@ -15,11 +15,11 @@ from serving.app import create_app
 from serving.collection import Collection
 from serving.collections import Collections
 from serving.configuration import WRITE_KEYS
+from serving.gallery.rebuild import upgrading
+from serving.gallery.search import Searcher
 from serving.keys import Keys
 from serving.openapi import document
 from serving.renewing import Renewing
-from serving.searcher import Searcher
-from serving.upgrading import upgrading
 from tests.serving import toys
 from zoo.models.load import Embedder
 

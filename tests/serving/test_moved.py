@@ -17,9 +17,9 @@ from serving.collections import Collections
 from serving.configuration import WRITE_KEYS
 from serving.gallery import Gallery
 from serving.gallery.gallery import STORE
+from serving.gallery.search import Searcher
 from serving.keys import Keys
 from serving.renewing import Renewing
-from serving.searcher import Searcher
 from tests.serving import toys
 from zoo.errors import GalleryMovedError
 

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.gallery import matching, schema
+from serving.gallery import schema
+from serving.gallery import store as matching
 from serving.gallery.filters import Filter
 from serving.gallery.store import Store
 from tests.serving.test_store import DIM, new_item

@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page, Route, expect
 
-from serving.calibrating import calibrate_gallery
 from serving.configuration import READ_KEYS, WRITE_KEYS
 from serving.gallery import Gallery
+from serving.gallery.search import calibrate_gallery
 from tests.serving.browser import complaints, opened
 from tests.serving.running import Running, serving
 

@@ -14,8 +14,7 @@ import pytest
 from onnx import numpy_helper
 
 from serving.gallery import Gallery
-from serving.models import Models, check_variant
-from serving.searcher import Searcher
+from serving.gallery.search import Models, Searcher, check_variant
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving import toys

@@ -12,7 +12,7 @@ from sklearn.decomposition import PCA
 from sklearn.manifold import trustworthiness
 
 from serving.gallery import Gallery
-from serving.projection import Atlas, draw, neighbour_plane, principal_plane
+from serving.gallery.map import Atlas, draw, neighbour_plane, principal_plane
 from tests.serving import toys
 
 

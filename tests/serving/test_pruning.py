@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from serving.gallery import Gallery
-from serving.gallery.builder import index_folder
+from serving.gallery.indexing import index_folder
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving.here import Terminal

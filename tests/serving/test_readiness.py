@@ -28,7 +28,7 @@ def test_the_reason_is_json(gallery_folder: Path, monkeypatch: pytest.MonkeyPatc
         assert check_ready(collections)
         return Response("\n")
 
-    monkeypatch.setattr("serving.searcher.READY_SECONDS", 0)
+    monkeypatch.setattr("serving.gallery.search.READY_SECONDS", 0)
     with TestClient(Starlette(routes=[Route("/readyz", ready)])) as http:
         assert http.get("/readyz").status_code == 200
         searcher = collections.each[-1].searcher
@@ -56,10 +56,10 @@ def test_it_is_looked_at_once_a_second_at_most(gallery_folder: Path, monkeypatch
     monkeypatch.setattr(searcher, "_looked", (-math.inf, False))
     assert [searcher.is_ready() for _ in range(5)] == [True] * 5
     assert len(asked) == 1
-    monkeypatch.setattr("serving.searcher.READY_SECONDS", 0)
+    monkeypatch.setattr("serving.gallery.search.READY_SECONDS", 0)
     assert searcher.is_ready()
     assert len(asked) == 2
-    monkeypatch.setattr("serving.searcher.READY_SECONDS", 1)
+    monkeypatch.setattr("serving.gallery.search.READY_SECONDS", 1)
 
     def fails() -> bool:
         asked.append(1)

@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 
 from serving.gallery import Gallery, Item
-from serving.gallery.binding import MODEL, model_text
-from serving.gallery.gallery import STORE
-from serving.gallery.rebuilding import LAST, Missing, MissingError, Outcome, Rebuild
-from serving.gallery.shadow import REBUILT, REPLACED, Made
+from serving.gallery.backup import verify_gallery
+from serving.gallery.gallery import MODEL, STORE, model_text
+from serving.gallery.rebuild import LAST, Missing, MissingError, Outcome, Rebuild
+from serving.gallery.staging import REBUILT, REPLACED, Made
 from serving.gallery.store import Store
-from serving.gallery.verification import verify_gallery
 from tests.serving.test_compaction import full_disk
 from tests.serving.test_gallery import CARD, DIM, expected, new_items, unit_rows
 from tests.serving.toys import content
@@ -320,7 +319,7 @@ def test_compactions_of_both_models_keep_each_other(path: Path) -> None:
 
 
 def test_a_copy_holds_both_models(path: Path, tmp_path: Path) -> None:
-    from serving.backup import backup, restore
+    from serving.gallery.backup import backup, restore
 
     rebuild(path, Maker(OTHER))
     backup(path, tmp_path / "copy")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.reranking import expanded, k_reciprocal
+from serving.gallery.search import expanded, k_reciprocal
 
 
 def unit(rows: np.ndarray) -> np.ndarray:

@@ -14,8 +14,8 @@ from serving.collection import Collection
 from serving.collections import Collections
 from serving.configuration import READ_KEYS
 from serving.gallery import Gallery
+from serving.gallery.search import Searcher
 from serving.keys import Keys
-from serving.searcher import Searcher
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving import toys

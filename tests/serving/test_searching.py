@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from serving.asking import Search
-from serving.calibrating import calibrate_gallery
-from serving.finding import Ask
 from serving.gallery import Gallery
-from serving.searcher import Searcher
+from serving.gallery.search import Ask, Searcher, calibrate_gallery
 from serving.searching import _found
 from zoo.errors import UsageError
 from zoo.models.load import Embedder

@@ -14,13 +14,13 @@ import pytest
 from onnx import numpy_helper
 
 from serving.gallery import Gallery
-from serving.gallery.builder import index_folder
+from serving.gallery.evaluate import Labelled, gallery_steps, measure, model_change_steps, report, same_images
 from serving.gallery.gallery import STORE
 from serving.gallery.index import Found
-from serving.gallery.items import Block
-from serving.gallery.measuring import sample_in
+from serving.gallery.indexing import index_folder
 from serving.gallery.store import Store
-from serving.served import Labelled, gallery_steps, measure, model_change_steps, report, same_images
+from serving.gallery.tune import sample_in
+from serving.gallery.types import Block
 from tests.commandline import run_here
 from tests.serving import toys
 from tests.serving.test_gallery import CARD, new_items

@@ -20,8 +20,8 @@ from PIL import Image
 from serving.client import Client
 from serving.gallery.backends import choose
 from serving.gallery.gallery import STORE
+from serving.gallery.search import Searcher
 from serving.openapi import document
-from serving.searcher import Searcher
 from serving.storage import storage_refusal
 from tests.serving import toys
 from tests.serving.running import writing_to
@@ -124,7 +124,7 @@ def _impatient(connect: Callable[..., sqlite3.Connection], *args: Any, **options
 def test_without_the_database_of_its_vectors_a_gallery_says_so(
     path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from serving.gallery.milvus import MilvusIndex
+    from serving.gallery.backends.milvus import MilvusIndex
 
     choose(path, f"milvus://{tmp_path}/vectors.db")
     with serving(path) as service, pytest.MonkeyPatch.context() as patch:

@@ -17,10 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from serving.gallery import schema
-from serving.gallery.items import NewItem
 from serving.gallery.schema import SCHEMA
 from serving.gallery.store import Store
-from serving.gallery.thumbnails import Thumbnail
+from serving.gallery.types import NewItem, Thumbnail
 from zoo.errors import GalleryError, ItemNotFoundError
 
 DIM = 8

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from serving.gallery import Gallery
-from serving.gallery.builder import index_folder
 from serving.gallery.filters import Filter
-from serving.gallery.items import Item
-from serving.gallery.originals import Originals, folders_of
+from serving.gallery.indexing import Originals, folders_of, index_folder
+from serving.gallery.types import Item
 from tests.commandline import run_here
 from tests.serving import toys
 from tests.serving.test_distributed import Workers, content

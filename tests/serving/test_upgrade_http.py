@@ -18,12 +18,11 @@ from PIL import Image
 
 from serving import renewing
 from serving.gallery import Gallery
-from serving.gallery.verification import verify_gallery
-from serving.models import Models
+from serving.gallery.backup import verify_gallery
+from serving.gallery.rebuild import upgrading
+from serving.gallery.search import Models, Searcher
 from serving.refusals import RefusedError
 from serving.renewing import Renewing
-from serving.searcher import Searcher
-from serving.upgrading import upgrading
 from tests.serving import toys
 from tests.serving.running import Running, serving, stopped
 from tests.serving.test_upgrading import run
@@ -207,7 +206,7 @@ def test_a_model_that_is_announced_is_loaded_before_it_is_needed(
         loads.append(ref)
         return load(ref, runtime, precision, device)
 
-    monkeypatch.setattr("serving.models.load", counted)
+    monkeypatch.setattr("serving.gallery.search.load", counted)
     served = Models()
     searchers = Renewing(lambda: Searcher.open(path, models=served), models=served)
     searchers.look()

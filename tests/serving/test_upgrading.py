@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from serving.calibrating import calibrate_gallery, calibration_of
 from serving.gallery import Gallery
-from serving.gallery.builder import index_folder
+from serving.gallery.backup import verify_gallery
+from serving.gallery.evaluate import report
 from serving.gallery.gallery import STORE
-from serving.gallery.originals import Originals, folders_of
+from serving.gallery.indexing import Originals, folders_of, index_folder
+from serving.gallery.rebuild import Compared
+from serving.gallery.search import calibrate_gallery, calibration_of
 from serving.gallery.store import Store
-from serving.gallery.verification import verify_gallery
-from serving.served import report
-from serving.upgrading import Compared
 from tests.commandline import run_here as run
 from tests.serving import toys
 from tests.serving.toys import content
@@ -99,7 +98,7 @@ def test_both_models_are_measured_as_the_evaluation_measures(
 
 def compared(losses: list[float], classes: list[int]) -> Compared:
     """Of two models, the second of which loses so much of both scores, query by query."""
-    from serving.served import Step
+    from serving.gallery.evaluate import Step
 
     rows = np.arange(len(losses))
     before = {name: np.ones(len(losses)) for name in ("recall_at_1", "map_at_r")}

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from serving.gallery import Gallery, NewItem
-from serving.gallery.items import Thumbnail
+from serving.gallery.types import Thumbnail
 from serving.writing import _kept
 from tests.serving import toys
 from tests.serving.running import serving

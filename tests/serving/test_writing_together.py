@@ -16,9 +16,9 @@ import httpx
 import pytest
 
 from serving.gallery import Gallery
-from serving.gallery.builder import ImageFile, add_files
 from serving.gallery.gallery import STORE
-from serving.searcher import Searcher
+from serving.gallery.indexing import ImageFile, add_files
+from serving.gallery.search import Searcher
 from tests.serving import toys
 from tests.serving.running import writing_to
 from zoo.models.load import Embedder

@@ -12,9 +12,9 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from serving.gallery import Gallery
+from serving.gallery.backends.milvus import MilvusIndex
 from serving.gallery.index import Index
-from serving.gallery.items import Block
-from serving.gallery.milvus import MilvusIndex
+from serving.gallery.types import Block
 from zoo.data.preprocessing import Preprocessing
 from zoo.files import sha256_of
 from zoo.models.card import Card

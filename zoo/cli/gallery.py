@@ -34,9 +34,8 @@ from zoo.errors import ItemNotFoundError, UsageError, nearest
 
 if TYPE_CHECKING:
     from serving.gallery import Gallery
-    from serving.gallery.image_files import ImageFile
-    from serving.gallery.indexing import Report
-    from serving.gallery.items import IndexStats
+    from serving.gallery.indexing import ImageFile, Report
+    from serving.gallery.types import IndexStats
 
 
 app = typer.Typer()
@@ -66,7 +65,7 @@ def add(
 ) -> int:
     """add single images to a gallery"""
     from serving.gallery import Gallery
-    from serving.gallery.builder import add_files
+    from serving.gallery.indexing import add_files
     from zoo.models.load import load
 
     files = _image_files(images, label, metadata)
@@ -92,7 +91,7 @@ def _image_files(images: list[Path], label: str | None, metadata_text: str) -> l
     Raises:
         UsageError: If the metadata or file names are wrong; one error for all of them.
     """
-    from serving.gallery.image_files import named_images
+    from serving.gallery.indexing import named_images
 
     errors: list[UsageError] = []
     metadata: dict[str, Any] = {}
@@ -111,7 +110,7 @@ def _image_files(images: list[Path], label: str | None, metadata_text: str) -> l
 
 
 def _metadata(text: str) -> dict[str, Any]:
-    from serving.gallery.rows import json_of
+    from serving.gallery.types import json_of
 
     value = json_object(text, "--metadata", '{"year": 1908}')
     try:
@@ -211,7 +210,7 @@ def stats(gallery: GalleryFolder, as_json: Json = False) -> None:
     """show the size of a gallery and its index"""
     from serving.gallery import Gallery
     from serving.gallery.backends import backend_of
-    from serving.gallery.hints import untuned
+    from serving.gallery.gallery import untuned
 
     with Gallery.open(gallery) as opened:
         index, marks = opened.index_stats(), opened.marks.counts()
@@ -270,7 +269,7 @@ def verify(gallery: GalleryFolder, as_json: Json = False) -> int:
 
     The index is compared with the database, and searches with exact search.
     """
-    from serving.gallery.verification import verify_gallery
+    from serving.gallery.backup import verify_gallery
 
     checks = list(verify_gallery(gallery))
     lines = [f"{OUTCOMES[check.ok]:<12}{check.name:<14}{one_line(check.detail)}" for check in checks]
@@ -302,8 +301,8 @@ def export_gallery(
 
     Both open without zoo.
     """
-    from serving.gallery import exchange
-    from serving.gallery.pairs import check_file
+    from serving.gallery.backup import check_file
+    from serving.gallery.parquet import export_gallery
 
     if out is None and pairs is None:
         raise UsageError(
@@ -316,7 +315,7 @@ def export_gallery(
             "--replace is for the file of --pairs; a whole gallery is written into a new folder.",
             code="option-without-effect",
         )
-    items = None if out is None else exchange.export_gallery(gallery, out)
+    items = None if out is None else export_gallery(gallery, out)
     count = None if pairs is None else _export_pairs(gallery, pairs)
     facts: dict[str, Any] = {"out": out and str(out), "items": items}
     lines = [] if items is None else [f"{out}: {items:,} items"]
@@ -329,7 +328,7 @@ def export_gallery(
 def _export_pairs(path: Path, file: Path) -> int:
     """Write the marked results of a gallery to a file and return their number."""
     from serving.gallery import Gallery
-    from serving.gallery.pairs import export_pairs
+    from serving.gallery.backup import export_pairs
 
     folder_existed = file.parent.is_dir()
     with Gallery.open(path) as gallery:
@@ -351,8 +350,8 @@ def import_gallery(
     as_json: Json = False,
 ) -> None:
     """read an exported gallery"""
-    from serving.gallery import exchange
+    from serving.gallery.parquet import import_gallery
 
-    read, new = exchange.import_gallery(export, gallery)
+    read, new = import_gallery(export, gallery)
     facts = {"gallery": str(gallery), "read": read, "added": new}
     print_outcome(as_json, facts, f"{gallery}: {new:,} added, {read - new:,} were there already")

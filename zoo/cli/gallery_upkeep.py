@@ -28,10 +28,9 @@ from zoo.console import note, print_json, print_table
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
-    from serving.backup import Copied
-    from serving.gallery.measuring import Measured
-    from serving.gallery.rebuilding import Missing
-    from serving.upgrading import Compared, Upgrade
+    from serving.gallery.backup import Copied
+    from serving.gallery.rebuild import Compared, Missing, Upgrade
+    from serving.gallery.tune import Measured
     from zoo.evaluation.calibration import Calibration
     from zoo.models.load import Embedder
 
@@ -63,7 +62,7 @@ def tune(
 ) -> None:
     """choose a fast index of a given recall, measured on the gallery"""
     from serving.gallery import Gallery
-    from serving.gallery.kinds import KINDS
+    from serving.gallery.index import KINDS
 
     with Gallery.open(gallery) as opened:
         facts, rows = opened.tune(recall, k, kind or tuple(KINDS))
@@ -104,8 +103,8 @@ def calibrate(
 
     The labelled items and the marked results are fitted to.
     """
-    from serving.calibrating import NO_ERROR, calibrate_by, pairs_of, told
     from serving.gallery import Gallery
+    from serving.gallery.search import NO_ERROR, calibrate_by, pairs_of, told
     from zoo.evaluation.calibration import reliability_bins
 
     check_number("--queries", queries, 1)
@@ -127,7 +126,7 @@ def calibrate(
 
 
 def _fitted_pairs(fitted: Calibration, left_out: int) -> str:
-    from serving.calibrating import left_out_note
+    from serving.gallery.search import left_out_note
 
     omitted = f", and {left_out_note(left_out)}" if left_out else ""
     labelled = f"the {fitted.neighbours} nearest others of labelled items: {fitted.pairs - fitted.marked:,}"
@@ -175,7 +174,7 @@ def backup(
     """copy a gallery while it is in use"""
     from tqdm.auto import tqdm
 
-    from serving.backup import backup as copy
+    from serving.gallery.backup import backup as copy
 
     with tqdm(unit="page", desc="backup", disable=not sys.stderr.isatty()) as bar:
 
@@ -199,7 +198,7 @@ def restore(
     as_json: Json = False,
 ) -> None:
     """make a gallery from a backup, and verify it"""
-    from serving.backup import restore as copy
+    from serving.gallery.backup import restore as copy
 
     _print_copy(out, copy(backup, out), as_json)
 
@@ -243,7 +242,7 @@ class Embedding:
 
     def upgrade(self, embedder: Embedder, reference: str) -> AbstractContextManager[Upgrade]:
         """Open the upgrade of the gallery to a model, which the gallery remembers by its reference."""
-        from serving.upgrading import upgrading
+        from serving.gallery.rebuild import upgrading
 
         progress = sys.stderr.isatty()
         return upgrading(self.gallery, embedder, reference, self.images, self.missing, self.batch_size, progress)
@@ -415,14 +414,15 @@ def rollback(
     as_json: Json = False,
 ) -> int:
     """return a gallery to the model it had before a rebuild"""
-    from serving import upgrading
+    from serving.gallery.rebuild import discard as discard_replaced
+    from serving.gallery.rebuild import load_replaced
 
     embedding = Embedding(gallery, images or (), missing, batch_size)
     if discard:
-        upgrading.discard(gallery)
+        discard_replaced(gallery)
         print_outcome(as_json, {"discarded": True}, "the kept embeddings are deleted")
         return 0
-    embedder, reference = upgrading.load_replaced(gallery, model, runtime, precision)
+    embedder, reference = load_replaced(gallery, model, runtime, precision)
     with embedding.upgrade(embedder, reference) as upgrade:
         not_embedded = upgrade.embed()
         if not_embedded and missing == "refuse":

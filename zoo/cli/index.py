@@ -42,10 +42,9 @@ if TYPE_CHECKING:
 
     from serving.client import Match
     from serving.gallery import Gallery, Hit
-    from serving.gallery.builder import Fill
     from serving.gallery.filters import Filter
-    from serving.gallery.indexing import Report
-    from serving.searcher import Searcher
+    from serving.gallery.indexing import Fill, Report
+    from serving.gallery.search import Searcher
 
 
 app = typer.Typer()
@@ -125,7 +124,7 @@ def index(
 ) -> int:
     """index a folder or table of images into a gallery"""
     from serving.gallery import backends
-    from serving.gallery.builder import index_folder
+    from serving.gallery.indexing import index_folder
     from zoo.data import check_dataset_path
     from zoo.data.dataset import FOLDER
     from zoo.models.load import load
@@ -169,8 +168,8 @@ def _ray(
         return None
     if runtime != "onnx":
         raise UsageError("workers of a cluster run ONNX models only; leave --runtime out.", code="bad-runtime")
-    from serving.gallery.distributed import on_ray
-    from serving.gallery.image_files import root_of
+    from serving.gallery.backends.ray import on_ray
+    from serving.gallery.indexing import root_of
 
     return on_ray(reference, root_of(images), address, workers)
 
@@ -207,7 +206,7 @@ def _may_prune(gallery: Gallery, ids: list[int]) -> bool:
 
 
 def _report_lines(report: Report, pruning: bool) -> Iterator[str]:
-    from serving.gallery.image_files import other_kinds
+    from serving.gallery.indexing import other_kinds
 
     for source, reason in report.unreadable:
         yield f"left out {source}: {reason}"
@@ -239,7 +238,7 @@ def _report_lines(report: Report, pruning: bool) -> Iterator[str]:
 
 def _advise_tuning(path: Path, report: Report) -> None:
     from serving.gallery import Gallery
-    from serving.gallery.hints import LARGE, untuned
+    from serving.gallery.gallery import LARGE, untuned
 
     if report.items > LARGE:
         with Gallery.open(path) as gallery:
@@ -336,8 +335,7 @@ def _check_image(image: str | None) -> None:
 
 
 def _search_folder(query: Query, gallery: str, model: str | None, runtime: str, precision: str) -> list[Hit]:
-    from serving.models import Models
-    from serving.searcher import Searcher
+    from serving.gallery.search import Models, Searcher
 
     selection = item_filter(query.labels, query.where)
     searcher = Searcher.open(gallery, model, models=Models(runtime, precision))

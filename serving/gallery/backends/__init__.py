@@ -1,8 +1,4 @@
-"""Which index a gallery has: FAISS, which is each process's own, or Milvus, where its folder says so.
-
-backend.json lies beside the store and is no part of it: a copy of the gallery, which a backup makes, must not write
-into the collection of the original.
-"""
+"""The choice of a gallery's index: FAISS, or a collection in Milvus."""
 
 from __future__ import annotations
 
@@ -10,10 +6,8 @@ import json
 import secrets
 from pathlib import Path
 
-from serving.gallery.live import LiveIndex
-from serving.gallery.milvus import MilvusIndex
-from serving.gallery.milvus_address import address_of
-from serving.gallery.milvus_file import ELSEWHERE
+from serving.gallery.backends.milvus import ELSEWHERE, MilvusIndex, address_of
+from serving.gallery.index_files import LiveIndex
 from serving.gallery.store import Store
 from zoo.errors import GalleryError, UsageError
 from zoo.files import write_json
@@ -24,7 +18,7 @@ FILE, FAISS, STORE = "backend.json", "faiss", "gallery.sqlite"
 def open_index(folder: Path, store: Store, device: str) -> LiveIndex | MilvusIndex:
     """The index of the gallery in `folder`. A store read as its other model's has one of FAISS.
 
-    device: where one of FAISS is searched, cpu, or a GPU as `serving.gallery.gpu` takes it.
+    device: where one of FAISS is searched, cpu, or a GPU as `serving.gallery.index` takes it.
     """
     chosen = _chosen(folder)
     if chosen is None or chosen[0] == FAISS or store.other:

@@ -1,37 +1,27 @@
-"""Index images on the machines of a Ray cluster, to the same gallery as in one process.
-
-This process lists the files, hands out their paths and alone writes the gallery, table by table as they come back;
-so whenever it ends, what was written stays and the next run embeds the rest. Workers, each a process with a network of
-its own, read, decode and embed (serving.gallery.embedding_worker). They need dml-zoo installed, and the images and the
-model under the same paths as here. One that dies is replaced, and its files are tried again, as Ray does.
-
-Outcomes are taken in the order of the files: items get the ids, sources and labels that one process gives them.
-Embeddings may differ in the last bits, below 1e-6, as a network rounds by the size of the batch, and a batch is shorter
-here where files of it are left out.
-"""
+"""Embedding on the machines of a Ray cluster."""
 
 from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from serving.gallery.builder import Fill
-from serving.gallery.image_files import ImageFile
-from serving.gallery.indexing import Run
-from serving.gallery.items import NewItem
-from serving.gallery.thumbnails import Thumbnail
-from zoo.errors import GalleryError, UsageError, missing
-from zoo.models.load import Embedder
+from serving.gallery.indexing import Fill, ImageFile, Run, read_image
+from serving.gallery.types import NewItem, Thumbnail, decode
+from zoo.errors import GalleryError, ImageError, ModelMismatchError, UsageError, missing
+from zoo.models.load import Embedder, load
 
-if TYPE_CHECKING:
+try:
     import pyarrow as pa
+except ImportError:
+    raise missing("pyarrow", "ray") from None
 
 
 SPARE = 2
@@ -39,6 +29,21 @@ SPARE = 2
 
 _TABLES = 10_000
 """At most so many tables are handed out, however many files there are; each is a whole number of batches."""
+
+FILES = pa.schema({"number": pa.int64(), "path": pa.binary()})
+"""The files' numbers in the list of all, and their full paths as the file system's bytes, which may be no UTF-8."""
+
+OUTCOMES = pa.schema(
+    {
+        "number": pa.int64(),
+        "content_sha256": pa.string(),
+        "embedding": pa.binary(),
+        "media_type": pa.string(),
+        "thumbnail": pa.binary(),
+        "reason": pa.string(),
+    }
+)
+"""A row a file: `reason` where it cannot be read, else its hash in hex; no embedding where the gallery has it."""
 
 
 def on_ray(model_ref: str, folder: Path, address: str | None = None, workers: int | None = None) -> Fill:
@@ -67,26 +72,17 @@ def on_ray(model_ref: str, folder: Path, address: str | None = None, workers: in
 
 def known(run: Run) -> np.ndarray:
     """The hashes of what the gallery has already, as workers look them up."""
-    from serving.gallery.embedding_worker import sorted_hashes
 
     return sorted_hashes(list(run.gallery.ids_by_content()))
 
 
 def tables(files: Sequence[ImageFile], batch_size: int) -> Iterator[pa.Table]:
     """The files as workers are handed them."""
-    import pyarrow as pa
-
-    from serving.gallery.embedding_worker import FILES
 
     rows = batch_size * max(1, len(files) // (batch_size * _TABLES))
     for start in range(0, len(files), rows):
         paths = [os.fsencode(_absolute(file.path)) for file in files[start : start + rows]]
         yield pa.table([range(start, start + len(paths)), paths], schema=FILES)
-
-
-def _absolute(path: Path) -> str:
-    """As it is found from a worker's own folder; links stay, as they may lead elsewhere on another machine."""
-    return os.path.abspath(path.expanduser())  # noqa: PTH100
 
 
 def write(run: Run, files: Sequence[ImageFile], outcomes: Iterable[pa.Table], progress: bool) -> None:
@@ -96,6 +92,59 @@ def write(run: Run, files: Sequence[ImageFile], outcomes: Iterable[pa.Table], pr
             items = [_new_item(run, files[row["number"]], row) for row in table.to_pylist()]
             run.write([item for item in items if item])
             bar.update(len(items))
+
+
+class EmbeddingWorker:
+    """One network, made once and called with table after table."""
+
+    def __init__(self, model_ref: str, precision: str, fingerprint: str, folder: str, known: np.ndarray) -> None:
+        """known: as `sorted_hashes` makes it, of the files that need no embedding.
+
+        Raises `GalleryError` where this machine lacks the folder of images, `ModelMismatchError` where `model_ref` is
+        another model here than that of the fingerprint, and what `zoo.load` raises.
+        """
+        if not Path(folder).is_dir():
+            raise GalleryError(f"{socket.gethostname()} has no folder {folder}; workers read the images themselves.")
+        self.model, self.known = load(model_ref, runtime="onnx", precision=precision), known
+        if self.model.card.fingerprint != fingerprint:
+            raise ModelMismatchError(
+                f"{model_ref} on {socket.gethostname()} is another model ({self.model.card.fingerprint[:12]}) than "
+                f"where indexing was started ({fingerprint[:12]}). Put the same model on all machines."
+            )
+
+    def __call__(self, files: pa.Table) -> pa.Table:
+        """From a table of `FILES` to one of `OUTCOMES`, a row for each in the same order."""
+        rows = [self._read(row["number"], Path(os.fsdecode(row["path"]))) for row in files.to_pylist()]
+        _embed(self.model, [row for row in rows if "pixels" in row])
+        return pa.Table.from_pylist(rows, OUTCOMES)
+
+    def _read(self, number: int, path: Path) -> dict[str, Any]:
+        try:
+            data, content = read_image(path)
+            row = {"number": number, "content_sha256": content}
+            if is_among(self.known, content):
+                return row
+            pixels, thumbnail = decode(data, self.model.preprocessing)
+        except (ImageError, OSError) as error:
+            return {"number": number, "reason": str(error)}
+        return row | {"pixels": pixels, **_columns(thumbnail)}
+
+
+def sorted_hashes(contents: list[str]) -> np.ndarray:
+    """SHA-256 sums given in hex as 32 bytes each, ascending: what many workers of one machine can share in memory."""
+    return np.array(sorted(map(bytes.fromhex, contents)), "S32")
+
+
+def is_among(hashes: np.ndarray, content_sha256: str) -> bool:
+    # An array of one, as NumPy drops zeros at the end of a single value.
+    wanted = np.array([bytes.fromhex(content_sha256)], "S32")
+    place = int(np.searchsorted(hashes, wanted)[0])
+    return bool((hashes[place : place + 1] == wanted).any())
+
+
+def _absolute(path: Path) -> str:
+    """As it is found from a worker's own folder; links stay, as they may lead elsewhere on another machine."""
+    return os.path.abspath(path.expanduser())  # noqa: PTH100
 
 
 def _new_item(run: Run, file: ImageFile, row: dict[str, Any]) -> NewItem | None:
@@ -139,8 +188,6 @@ class _Actor:
 
     def __init__(self, model_ref: str, precision: str, fingerprint: str, folder: str, hashes: Any) -> None:
         import ray
-
-        from serving.gallery.embedding_worker import EmbeddingWorker
 
         self.worker = EmbeddingWorker(model_ref, precision, fingerprint, folder, ray.get(hashes))
 
@@ -200,3 +247,15 @@ def _reason(error: BaseException) -> str:
     """The last line of what Ray says, which ends with the worker's own traceback."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return (lines[-1].strip().removeprefix("zoo.errors.") if lines else type(error).__name__).rstrip(".") + "."
+
+
+def _embed(model: Embedder, rows: list[dict[str, Any]]) -> None:
+    """Give each row its embedding for its pixels."""
+    if rows:
+        vectors = model.embed_pixels(np.stack([row.pop("pixels") for row in rows]))
+        for row, vector in zip(rows, vectors, strict=True):
+            row["embedding"] = vector.astype("<f4").tobytes()
+
+
+def _columns(thumbnail: Thumbnail) -> dict[str, Any]:
+    return {"media_type": thumbnail.media_type, "thumbnail": thumbnail.data}

@@ -1,15 +1,11 @@
-"""What retrieval loses on its way into service: torch, each ONNX variant, the gallery's vectors, the gallery's index.
-
-The same measures of zoo.evaluation at every step. The models embed a data set; the gallery's steps search it with its
-own labelled items, once exactly and once through the index that it serves with. Where the data set's images are the
-gallery's items, by the SHA-256 of the files, all steps form one chain over the same images.
-"""
+"""Retrieval scores of a served gallery, step by step: torch, ONNX variants, vectors, index."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
 import os
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,28 +13,61 @@ from typing import Any
 
 import numpy as np
 
-from serving.gallery import Gallery
-from serving.gallery.items import Block
-from serving.gallery.measuring import codes_of, without_own
-from serving.gallery.segment import NOTHING
+from serving.gallery import Gallery, Item
+from serving.gallery.index import NOTHING
+from serving.gallery.indexing import Originals, folders_of
+from serving.gallery.search import Searcher
+from serving.gallery.tune import codes_of, without_own
+from serving.gallery.types import Block, decode
 from zoo.data.dataset import Dataset
 from zoo.data.images import ImageLike
-from zoo.errors import EvaluationError, UsageError
+from zoo.errors import EvaluationError, ImageError, UsageError
 from zoo.evaluation import PerQuery, bootstrap_intervals, per_query
 from zoo.evaluation.evaluate import search_arguments
 from zoo.evaluation.retrieval import measure_hits
 from zoo.models.load import Embedder, find_model, load
 from zoo.models.onnx_runtime import GRAPH_FILES
 
+SAMPLE, SECONDS = 256, 10.0
+"""So many images are embedded, and no more once that has taken so long."""
+
+LOOKED_FOR = 10 * SAMPLE
+"""Of so many items the image files are looked for."""
+
+Pair = tuple[Item, np.ndarray, np.ndarray]
 METRICS = ("recall_at_1", "map_at_r")
 """By which models are compared."""
+
 DEPTHS = (1, 5, 10)
 """The K of the R@K that are told."""
+
 _NAMES = (*(f"recall_at_{k}" for k in DEPTHS), "map_at_r")
 SERVED_K = 10
 """The k that a search has by default: R@K is that of its first results."""
+
 AT_ONCE = 2**20
 """So many neighbours are looked at in one go, each of some 100 bytes: a label of many items has as many to be found."""
+
+
+def reproduced(searcher: Searcher) -> dict[str, Any]:
+    """Of up to `SAMPLE` items whose image files have the content that they had: what the served model makes of them.
+
+    least_cosine: of their stored embeddings to those of their files, embedded now. recall_at_1: of those that have a
+    label, how many find another item of it nearest through the index, by the vectors stored and by those made now. None
+    where there are none, and not_measured says so of the images. Items that were embedded by thumbnails are left out.
+    """
+    model, pairs = searcher.embedder, list(_pairs(searcher))
+    cosines = [float(stored @ now) for _, stored, now in pairs]
+    labelled = [pair for pair in pairs if pair[0].label is not None]
+    return {
+        "runtime": model.runtime,
+        "precision": model.precision,
+        "device": model.device,
+        "images": len(cosines),
+        "least_cosine": min(cosines, default=None),
+        "recall_at_1": _recalls(searcher, labelled) if labelled else None,
+        "not_measured": None if cosines else "none of the items' image files lies where it was indexed",
+    }
 
 
 @dataclass(frozen=True)
@@ -217,6 +246,41 @@ def measure(
         "index_recall_at_10": gallery.recall(SERVED_K),
         "steps": report(steps, joined),
     }
+
+
+def _pairs(searcher: Searcher) -> Iterator[Pair]:
+    """Items with their unit embeddings, float32 [dim], as stored and as the served model makes them now."""
+    gallery, ends, found = searcher.gallery, time.monotonic() + SECONDS, 0
+    originals = Originals(folders_of(gallery))
+    items = {item.id: item for item in gallery.sample(LOOKED_FOR, seed=0)}
+    small = gallery.from_thumbnails(list(items))
+    for item, stored in zip(*gallery.embeddings([one for one in items if one not in small]), strict=True):
+        if (now := _embedded(searcher, originals.read(items[item]))) is not None:
+            found += 1
+            yield items[item], stored, now
+        if found == SAMPLE or time.monotonic() > ends:
+            return
+
+
+def _embedded(searcher: Searcher, data: bytes | None) -> np.ndarray | None:
+    try:
+        pixels = None if data is None else decode(data, searcher.embedder.preprocessing, searcher.limits)[0]
+    except ImageError:  # larger than this service takes
+        return None
+    return None if pixels is None else searcher.embedder.embed_pixels(pixels[None])[0]
+
+
+def _recalls(searcher: Searcher, labelled: Sequence[Pair]) -> dict[str, Any]:
+    def recall(rows: list[np.ndarray]) -> float:
+        several = zip(searcher.gallery.search(np.stack(rows), 2), labelled, strict=True)
+        nearest = [next((hit for hit in hits if hit.id != item.id), None) for hits, (item, _, _) in several]
+        right = [
+            hit is not None and hit.label == item.label for hit, (item, _, _) in zip(nearest, labelled, strict=True)
+        ]
+        return float(np.mean(right))
+
+    stored, served = [row for _, row, _ in labelled], [row for _, _, row in labelled]
+    return {"images": len(labelled), "stored": recall(stored), "served": recall(served)}
 
 
 def _variants(folder: Path, with_torch: bool) -> Iterator[Embedder]:

@@ -1,13 +1,4 @@
-"""The other slot of a store: embeddings of the same items by another model, made while the present ones are served.
-
-A store has two slots of embeddings, each with its model, its generation and its facts: the present one, and the other,
-which holds what a rebuild has made so far, or what was replaced and can be gone back to. They change places in one
-transaction that copies nothing, together with all that belongs to their models. Items, labels, thumbnails, marks and
-the change number belong to no slot.
-
-`other change` is the number up to which every item is settled: embedded in the other slot, or known to be impossible
-to embed. Embeddings go with their items, in both slots.
-"""
+"""The second slot of embeddings in a store, of another model, swapped with the first in one transaction."""
 
 from __future__ import annotations
 
@@ -22,7 +13,6 @@ from zoo.errors import ModelChangedError
 
 Read = Callable[..., list[tuple[Any, ...]]]
 Writing = Callable[[], AbstractContextManager[sqlite3.Connection]]
-
 SEEN_AS_THE_STORE = """
 CREATE TEMP VIEW items AS SELECT * FROM main.items WHERE id IN (SELECT item FROM main.embeddings_other)
     AND change <= (SELECT value FROM main.state WHERE key = 'other change');

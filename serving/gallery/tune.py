@@ -1,4 +1,4 @@
-"""Recall and speed of an index, measured on the gallery's own vectors against exact search."""
+"""Recall and speed of index kinds on a gallery's own vectors, and the choice of the fastest."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from serving.gallery.index import Found, Frozen, Index, best_of
-from serving.gallery.items import Block
-from serving.gallery.kinds import Kind, Setting, build, kind_of
+from serving.gallery.index import Found, Frozen, Index, Kind, Setting, best_of, build, kind_of
+from serving.gallery.types import Block
 from zoo.evaluation import nearest_neighbours
 from zoo.evaluation.inputs import class_codes
 
@@ -19,6 +18,7 @@ QUERIES = 500
 TIMED = 60
 BLOCK_BYTES = 64 * 2**20
 """How much of a gallery's vectors is looked at at a time."""
+
 _ROUNDING = 1e-5
 """Two ways of summing a product of unit vectors in single precision differ by less."""
 
@@ -58,7 +58,7 @@ class Measured:
 
 def sample_of(ids: np.ndarray, vectors: np.ndarray, k: int, queries: int = QUERIES) -> Sample | None:
     """Some of the vectors, float32 [n, dim], and how near their `k` nearest others are; None where there are none."""
-    # Of mapped rows a copy, block by block: NumPy would copy them all, time and again (serving.gallery.segment).
+    # Of mapped rows a copy, block by block: NumPy would copy them all, time and again (serving.gallery.index).
     return _sample(ids, lambda rows: (ids[rows], np.require(vectors[rows], requirements="A")), k, queries)
 
 
@@ -66,16 +66,6 @@ def sample_in(index: Searched, k: int, queries: int = QUERIES) -> Sample | None:
     """As `sample_of`, of what an index holds."""
     ids = index.ids()
     return _sample(ids, lambda rows: index.vectors_of(ids[rows]), k, queries)
-
-
-def _sample(ids: np.ndarray, block: Callable[[Any], Block], k: int, queries: int) -> Sample | None:
-    k = min(k, len(ids) - 1)
-    if k < 1:
-        return None
-    (own, vectors), (similarities, found) = among_themselves(len(ids), block, k, queries)
-    near = without_own(similarities, found, own)
-    # Items may have gone since their ids were read.
-    return Sample(own, vectors, near[:, -1], near.shape[1]) if near.size else None
 
 
 def among_themselves(n: int, block: Callable[[Any], Block], k: int, queries: int) -> tuple[Block, Found]:
@@ -86,12 +76,6 @@ def among_themselves(n: int, block: Callable[[Any], Block], k: int, queries: int
     own, vectors = block(np.sort(np.random.default_rng(0).choice(n, min(queries, n), replace=False)))
     blocks = (block(rows) for rows in _pieces(n, vectors.shape[1]))
     return (own, vectors), nearest_in(blocks, vectors, k + 1)
-
-
-def _pieces(n: int, dim: int) -> Iterator[slice]:
-    """The rows of float32 [n, dim] in slices of at most `BLOCK_BYTES`."""
-    size = max(1, BLOCK_BYTES // (4 * dim))
-    return (slice(start, start + size) for start in range(0, n, size))
 
 
 def nearest_in(blocks: Iterable[Block], queries: np.ndarray, k: int) -> Found:
@@ -166,6 +150,22 @@ def measure_kind(
         return None
     measured, frozen = min(tried, key=lambda pair: pair[0].milliseconds)
     return frozen, measured
+
+
+def _sample(ids: np.ndarray, block: Callable[[Any], Block], k: int, queries: int) -> Sample | None:
+    k = min(k, len(ids) - 1)
+    if k < 1:
+        return None
+    (own, vectors), (similarities, found) = among_themselves(len(ids), block, k, queries)
+    near = without_own(similarities, found, own)
+    # Items may have gone since their ids were read.
+    return Sample(own, vectors, near[:, -1], near.shape[1]) if near.size else None
+
+
+def _pieces(n: int, dim: int) -> Iterator[slice]:
+    """The rows of float32 [n, dim] in slices of at most `BLOCK_BYTES`."""
+    size = max(1, BLOCK_BYTES // (4 * dim))
+    return (slice(start, start + size) for start in range(0, n, size))
 
 
 def _settings(name: str, kind: Kind) -> list[Setting]:

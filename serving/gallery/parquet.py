@@ -1,10 +1,4 @@
-"""A gallery as files that open without this package: Parquet and a plain FAISS index; and back again.
-
-items.parquet    id, source, label, metadata (JSON), content_sha256, added_at, key, embedding, thumbnail, thumbnail_type
-index.faiss      a flat index over inner products whose ids are the items'
-marks.parquet    what users said of pairs of images, by the SHA-256 of these; the columns are those of `Mark`
-model.json       the model that embedded them: only its galleries take the items back
-"""
+"""Export of a gallery to Parquet and a plain FAISS index, and import."""
 
 from __future__ import annotations
 
@@ -17,13 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from serving.gallery.binding import MODEL, model_of, model_text, read_model
-from serving.gallery.flat_file import FlatFile
-from serving.gallery.gallery import STORE, Gallery, is_gallery
-from serving.gallery.items import Item, NewItem
-from serving.gallery.marks import Mark
+from serving.gallery.feedback import Mark
+from serving.gallery.gallery import MODEL, STORE, Gallery, is_gallery, model_of, model_text, read_model
+from serving.gallery.index_files import FlatFile
 from serving.gallery.store import Store
-from serving.gallery.thumbnails import Thumbnail
+from serving.gallery.types import Item, NewItem, Thumbnail
 from zoo.errors import GalleryError, GalleryNotFoundError, UsageError, missing
 from zoo.files import atomic_folder, write_bytes
 
@@ -33,9 +25,9 @@ try:
 except ImportError:
     raise missing("pyarrow", "parquet") from None
 
+
 ITEMS, INDEX, MARKS = "items.parquet", "index.faiss", "marks.parquet"
 BATCH = 1000
-
 Row = tuple[Item, np.ndarray, Thumbnail]
 
 
@@ -52,21 +44,6 @@ def export_gallery(path: Path, out: Path) -> int:
         if error.filename and path in Path(str(error.filename)).parents:
             raise GalleryError(f"{error.filename} cannot be read: {error.strerror}.") from None
         raise GalleryError(f"{out} cannot be written, nothing was left there: {error.strerror or error}.") from None
-
-
-def _write(path: Path, out: Path) -> int:
-    with Gallery.open(path), Store(path / STORE).closing() as store, atomic_folder(out) as made:
-        with (
-            parquet.ParquetWriter(made / ITEMS, _schema(store.dim), compression="zstd") as writer,
-            FlatFile(made / INDEX, store.dim, named=True) as index,
-        ):
-            for rows in _batches(store.rows()):
-                writer.write_table(_table(rows, store.dim))
-                index.add(np.array([row[0].id for row in rows]), np.stack([row[1] for row in rows]))
-        marks = [asdict(mark) for mark in store.marks.all()]
-        parquet.write_table(pa.Table.from_pylist(marks, _marks_schema()), made / MARKS, compression="zstd")
-        write_bytes(made / MODEL, model_text(*model_of(path, store)).encode())
-        return len(index.ids())
 
 
 def import_gallery(source: Path, out: Path) -> tuple[int, int]:
@@ -94,6 +71,21 @@ def import_gallery(source: Path, out: Path) -> tuple[int, int]:
         if marks:
             _take_over(gallery, marks, source / MARKS)
     return read, new
+
+
+def _write(path: Path, out: Path) -> int:
+    with Gallery.open(path), Store(path / STORE).closing() as store, atomic_folder(out) as made:
+        with (
+            parquet.ParquetWriter(made / ITEMS, _schema(store.dim), compression="zstd") as writer,
+            FlatFile(made / INDEX, store.dim, named=True) as index,
+        ):
+            for rows in _batches(store.rows()):
+                writer.write_table(_table(rows, store.dim))
+                index.add(np.array([row[0].id for row in rows]), np.stack([row[1] for row in rows]))
+        marks = [asdict(mark) for mark in store.marks.all()]
+        parquet.write_table(pa.Table.from_pylist(marks, _marks_schema()), made / MARKS, compression="zstd")
+        write_bytes(made / MODEL, model_text(*model_of(path, store)).encode())
+        return len(index.ids())
 
 
 def _take_over(gallery: Gallery, file: Any, path: Path) -> None:

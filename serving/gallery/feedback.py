@@ -1,11 +1,4 @@
-"""Marks: what users say of results, that an item is of the class of the image that was searched by, or is not.
-
-A mark belongs to a pair of images: the query by the SHA-256 of its file, so that it is the same whether it was sent or
-is an item, and the result, which is an item. Marking the pair again replaces the mark. Of a query that was sent nothing
-is kept but its hash and its name: the similarity is measured when the mark is made, and is of the model that is named
-with it. Marks go with their items: where either image of a pair is removed, nothing of it stays.
-They take no change number, as no index is derived from them.
-"""
+"""Relevance feedback: marks of results as right or wrong."""
 
 from __future__ import annotations
 
@@ -17,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from serving.gallery.rows import LARGEST, is_unit, now
+from serving.gallery.types import LARGEST, is_unit, now
 from zoo.errors import ItemNotFoundError, UsageError
 
 Read = Callable[..., list[tuple[Any, ...]]]
 Writing = Callable[[], AbstractContextManager[sqlite3.Connection]]
-
 _PIECE = 2000
 _AT_ONCE = 400
 """Ids in one statement, which takes only so many values."""
+
 _NOW = "(SELECT value FROM state WHERE key = 'fingerprint')"
 _FROM = "marks JOIN items ON items.id = marks.item LEFT JOIN items AS asked ON asked.content_sha256 = marks.query"
 _COLUMNS = (
@@ -34,6 +27,7 @@ _COLUMNS = (
 )
 _CONTRADICTS = "(asked.label = items.label) != marks.same"
 """NULL, and so not so, where one of the two has no label."""
+
 _PUT = """
 INSERT INTO marks (item, query, query_source, same, similarity, model, marked_at) VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (item, query) DO UPDATE SET query_source = excluded.query_source, same = excluded.same,
