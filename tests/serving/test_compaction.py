@@ -213,7 +213,7 @@ def test_a_full_disk_ends_a_compaction_in_the_background_quietly(
         assert len(gallery.search(unit_rows(1), 4)[0]) == 4
         assert gallery.index_stats().frozen == 0, "it is not tried again at every search"
         monkeypatch.setattr(
-            "serving.gallery.index_files.time", Mock(monotonic=lambda: time.monotonic() + RETRY_SECONDS)
+            "serving.gallery.index_files.time", Mock(wraps=time, monotonic=lambda: time.monotonic() + RETRY_SECONDS)
         )
         deadline = time.monotonic() + 20
         while not gallery.index_stats().frozen:  # once there is room
