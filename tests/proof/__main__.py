@@ -33,7 +33,7 @@ from tests.proof.service import Service, service, toy_gallery
 from tests.serving.running import ROOT
 from zoo.files import read_json, write_json
 
-CRASHES = tuple(f"tests/serving/test_{name}.py" for name in ("crash", "compaction", "connection"))
+CRASHES = tuple(f"tests/serving/gallery/test_{name}.py" for name in ("crash", "index_files", "database"))
 
 
 def crash(out: Path, short: bool) -> dict[str, Any]:

@@ -20,10 +20,10 @@ from serving.gallery.gallery import MODEL
 from serving.gallery.indexing import index_folder
 from serving.gallery.search import Searcher
 from tests.serving import toys
+from tests.serving.gallery.test_evaluate import write_int8
+from tests.serving.gallery.test_gallery import CARD, new_items
+from tests.serving.gallery.test_index import clustered
 from tests.serving.running import writing_to
-from tests.serving.test_gallery import CARD, new_items
-from tests.serving.test_kinds import clustered
-from tests.serving.test_served import write_int8
 from tests.serving.toys import content
 from zoo.evaluation import retrieval_metrics
 from zoo.models.load import load

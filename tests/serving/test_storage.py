@@ -24,8 +24,8 @@ from serving.gallery.search import Searcher
 from serving.openapi import document
 from serving.storage import storage_refusal
 from tests.serving import toys
+from tests.serving.gallery.test_database import unwritable
 from tests.serving.running import writing_to
-from tests.serving.test_connection import unwritable
 from zoo.errors import GalleryError, ServiceError
 
 KEY = "w" * 20

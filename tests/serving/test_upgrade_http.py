@@ -24,8 +24,8 @@ from serving.gallery.search import Models, Searcher
 from serving.refusals import RefusedError
 from serving.renewing import Renewing
 from tests.serving import toys
+from tests.serving.gallery.test_upgrade import run
 from tests.serving.running import Running, serving, stopped
-from tests.serving.test_upgrading import run
 from zoo.models.load import Embedder, load
 
 NUMBERS = itertools.count()

@@ -21,7 +21,7 @@ from serving.gallery.search import ENOUGH_MARKS, NO_ERROR, calibrate_gallery, ca
 from serving.gallery.types import Thumbnail
 from tests.commandline import run_here
 from tests.raising import raises
-from tests.serving.test_gallery import CARD
+from tests.serving.gallery.test_gallery import CARD
 from zoo.errors import EvaluationError, UsageError
 
 SIDE = 11

@@ -1,4 +1,4 @@
-"""Several processes' view of one gallery: writers, readers and compactions at once, full disks, older folders."""
+"""Index files shared by processes: writers, readers, compactions, full disks, older schemas."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from serving.gallery.gallery import STORE
 from serving.gallery.index_files import DUE_AT_LEAST, EXACT, RETRY_SECONDS, BusyError, alone, compact, is_due
 from serving.gallery.schema import SCHEMA
 from serving.gallery.store import Store
-from tests.serving.older import as_schema_1, as_schema_7
-from tests.serving.test_connection import unwritable
-from tests.serving.test_gallery import CARD, assert_hits, by_id, generation, new_items, unit_rows
+from tests.serving.gallery.older import as_schema_1, as_schema_7
+from tests.serving.gallery.test_database import unwritable
+from tests.serving.gallery.test_gallery import CARD, assert_hits, by_id, generation, new_items, unit_rows
 from tests.serving.toys import content
 from zoo.errors import GalleryError
 

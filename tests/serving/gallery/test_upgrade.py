@@ -1,4 +1,4 @@
-"""`zoo gallery rebuild` and `rollback`, with real models, images and labels."""
+"""`zoo gallery rebuild` and `rollback` with real models, images and labels."""
 
 from __future__ import annotations
 

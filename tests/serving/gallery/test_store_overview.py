@@ -18,7 +18,7 @@ from serving.gallery import schema
 from serving.gallery import store as matching
 from serving.gallery.filters import Filter
 from serving.gallery.store import Store
-from tests.serving.test_store import DIM, new_item
+from tests.serving.gallery.test_store import DIM, new_item
 from zoo.errors import UsageError
 
 MORE = {"colour": "red"}

@@ -225,7 +225,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from serving.gallery.store import Store
-from tests.serving.test_store import new_item
+from tests.serving.gallery.test_store import new_item
 
 store = Store(Path(sys.argv[1]))
 for batch in range(int(sys.argv[2]), 10**6):

@@ -1,6 +1,6 @@
 """A process that forks writers which work on a gallery until they are killed.
 
-    python -m tests.serving.crash_writer GALLERY NOTES
+    python -m tests.serving.gallery.crash_writer GALLERY NOTES
 
 For each line on stdin, numbers, it forks a writer of each of these seeds and prints their pids; once all have gone it
 prints the signals that ended them. What a writer begins and what was acknowledged to it stands in the file NOTES, a
@@ -27,7 +27,7 @@ from serving.gallery.gallery import STORE, model_text
 from serving.gallery.rebuild import Outcome, Rebuild
 from serving.gallery.staging import Made
 from serving.gallery.store import Store
-from tests.serving.test_store import DIM, new_item
+from tests.serving.gallery.test_store import DIM, new_item
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import GalleryError, ItemNotFoundError, ModelChangedError
 from zoo.models.card import Card

@@ -1,6 +1,6 @@
 """Two writers at a time, killed at any moment: nothing acknowledged is lost, and searches find what is there.
 
-Full disks and disks that cannot be written to are in test_compaction.py and test_connection.py.
+Full disks and disks that cannot be written to are in test_index_files.py and test_database.py.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from serving.gallery.backup import verify_gallery
 from serving.gallery.gallery import STORE
 from serving.gallery.index_files import Plan
 from serving.gallery.store import Store
-from tests.serving.crash_writer import CARDS, SAID, embedded_by
+from tests.serving.gallery.crash_writer import CARDS, SAID, embedded_by
+from tests.serving.gallery.test_store import new_item
 from tests.serving.running import ROOT
-from tests.serving.test_store import new_item
 from tests.serving.toys import content
 from zoo.errors import ModelChangedError
 
@@ -47,7 +47,7 @@ def path(tmp_path: Path) -> Path:
 
 @contextmanager
 def nursery(path: Path, notes: Path) -> Iterator[subprocess.Popen[str]]:
-    words = [sys.executable, "-m", "tests.serving.crash_writer", str(path), str(notes)]
+    words = [sys.executable, "-m", "tests.serving.gallery.crash_writer", str(path), str(notes)]
     process = subprocess.Popen(
         words,
         stdin=subprocess.PIPE,

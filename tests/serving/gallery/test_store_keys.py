@@ -1,4 +1,4 @@
-"""Clients' own keys of items: to send an image again under its key is to send it once."""
+"""Clients' own keys of items: an image that is sent again under its key is added once."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from serving.gallery.parquet import export_gallery, import_gallery
 from serving.gallery.schema import SCHEMA
 from serving.gallery.search import Searcher
 from tests.serving import toys
-from tests.serving.older import as_schema_5
+from tests.serving.gallery.older import as_schema_5
+from tests.serving.gallery.test_database import new_item, unwritable
 from tests.serving.running import writing_to
-from tests.serving.test_connection import new_item, unwritable
 from zoo.cli.main import main
 from zoo.errors import ServiceError
 from zoo.models.load import Embedder

@@ -1,4 +1,4 @@
-"""Galleries in folders that cannot be written to."""
+"""Databases in folders that cannot be written to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of growing galleries, in seconds: it measures what it says, and keeps and draws what it measured."""
+"""Benchmark of growing galleries, on a small one: its measurements, records and chart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kind of index: what it finds, what it passes over, how it is chosen."""
+"""Index kinds: neighbours, removals, tuning."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from serving.gallery.index_files import EXACT, IDS, Plan, compact
 from serving.gallery.store import Store
 from serving.gallery.tune import Measured, measure_kind, recall_of, sample_of
 from serving.gallery.types import Changes
+from tests.serving.gallery.test_gallery import CARD, DIM, new_items
 from tests.serving.running import ROOT
-from tests.serving.test_gallery import CARD, DIM, new_items
 from tests.serving.toys import content
 from zoo.errors import UsageError
 

@@ -23,8 +23,8 @@ from serving.gallery import Gallery
 from serving.gallery.index import FLAT, MOST, Index, rows_of
 from serving.gallery.search import Models, Searcher
 from serving.gallery.types import Changes
-from tests.serving.test_gallery import CARD, DIM, expected, new_items, unit_rows
-from tests.serving.test_kinds import clustered, frozen_of, naive, thorough
+from tests.serving.gallery.test_gallery import CARD, DIM, expected, new_items, unit_rows
+from tests.serving.gallery.test_index import clustered, frozen_of, naive, thorough
 from zoo.models.load import load
 
 

@@ -1,4 +1,4 @@
-"""Vectors in blocks: whatever the size of these, files, indexes and searches are those of all vectors at once."""
+"""Vectors in blocks of any size: files, indexes and searches equal those of all vectors at once."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from serving.gallery.index_files import EXACT, FlatFile, compact, open_generatio
 from serving.gallery.store import Store
 from serving.gallery.tune import nearest_in, sample_in, sample_of
 from serving.gallery.types import Block
-from tests.serving.test_gallery import CARD, DIM, new_items, unit_rows
-from tests.serving.test_kinds import clustered
+from tests.serving.gallery.test_gallery import CARD, DIM, new_items, unit_rows
+from tests.serving.gallery.test_index import clustered
 from tests.serving.toys import content
 from zoo.errors import GalleryError
 

@@ -1,4 +1,4 @@
-"""Galleries out to Parquet and FAISS, and back."""
+"""Export of galleries to Parquet and FAISS, and import."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from serving.gallery import Gallery
 from serving.gallery.feedback import SentQuery
 from serving.gallery.parquet import INDEX, ITEMS, MARKS, export_gallery, import_gallery
 from tests.commandline import run_here
-from tests.serving.test_compaction import full_disk
-from tests.serving.test_gallery import CARD, new_items, unit_rows
+from tests.serving.gallery.test_gallery import CARD, new_items, unit_rows
+from tests.serving.gallery.test_index_files import full_disk
 from zoo.errors import GalleryError, GalleryNotFoundError, ModelMismatchError, UsageError
 
 

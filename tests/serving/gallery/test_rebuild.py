@@ -1,4 +1,4 @@
-"""Another model for a gallery, in store and index: nothing is lost, and no vectors of two models meet."""
+"""Rebuilds at the level of store and index: nothing is lost, and vectors of two models never meet."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from serving.gallery.gallery import MODEL, STORE, model_text
 from serving.gallery.rebuild import LAST, Missing, MissingError, Outcome, Rebuild
 from serving.gallery.staging import REBUILT, REPLACED, Made
 from serving.gallery.store import Store
-from tests.serving.test_compaction import full_disk
-from tests.serving.test_gallery import CARD, DIM, expected, new_items, unit_rows
+from tests.serving.gallery.test_gallery import CARD, DIM, expected, new_items, unit_rows
+from tests.serving.gallery.test_index_files import full_disk
 from tests.serving.toys import content
 from zoo.errors import GalleryError, ModelChangedError, ModelMismatchError
 from zoo.models.card import Card

@@ -1,4 +1,4 @@
-"""Marks of pairs in a store, against a plain dictionary; their way through removals, new versions and other models."""
+"""Marks of pairs in a store, compared with a plain dictionary."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from serving.gallery import schema
 from serving.gallery.feedback import Chosen, MarkCounts, SentQuery
 from serving.gallery.schema import SCHEMA
 from serving.gallery.store import Store
-from tests.serving.older import as_schema_2
-from tests.serving.test_compaction import reachable_copy
-from tests.serving.test_connection import unwritable
-from tests.serving.test_store import DIM, new_item
+from tests.serving.gallery.older import as_schema_2
+from tests.serving.gallery.test_database import unwritable
+from tests.serving.gallery.test_index_files import reachable_copy
+from tests.serving.gallery.test_store import DIM, new_item
 from zoo.errors import GalleryError, ItemNotFoundError, UsageError
 
 ITEMS = 5

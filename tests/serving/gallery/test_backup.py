@@ -1,4 +1,4 @@
-"""Copies of a gallery that another process writes to, and what is restored of them."""
+"""Backups of a gallery that another process writes to, and galleries restored from them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from serving.gallery import Gallery
 from serving.gallery.backup import MANIFEST, backup, restore, verify_gallery
 from serving.gallery.gallery import MODEL, STORE
 from tests.commandline import run_here
+from tests.serving.gallery.test_gallery import CARD, new_items, unit_rows
 from tests.serving.running import ROOT
-from tests.serving.test_gallery import CARD, new_items, unit_rows
 from zoo.errors import GalleryError
 
 # Adds pairs: after each change the number of items is even.
 WRITER = """
 import sys
 from serving.gallery import Gallery
-from tests.serving.test_gallery import new_items, unit_rows
+from tests.serving.gallery.test_gallery import new_items, unit_rows
 
 with Gallery.open(sys.argv[1]) as gallery:
     rows = unit_rows(40_000, seed=5)

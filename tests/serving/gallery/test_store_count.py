@@ -1,4 +1,4 @@
-"""How many items there are is kept beside them, and is what counting gives, whatever happens to the gallery."""
+"""The kept number of items equals the counted one after every change."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from serving.gallery.gallery import STORE
 from serving.gallery.schema import SCHEMA
 from serving.gallery.staging import Made
 from serving.gallery.store import Store
-from tests.serving.crash_writer import CARDS, embedded_by
-from tests.serving.older import as_schema_4
-from tests.serving.test_store import DIM, new_item
+from tests.serving.gallery.crash_writer import CARDS, embedded_by
+from tests.serving.gallery.older import as_schema_4
+from tests.serving.gallery.test_store import DIM, new_item
 
 NUMBERS = st.lists(st.integers(1, 12), max_size=5)
 STEPS = st.tuples(st.sampled_from(["add", "fail", "remove", "replace", "exchange"]), NUMBERS)

@@ -1,4 +1,4 @@
-"""What retrieval loses on its way into service."""
+"""Retrieval scores of each serving step."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from serving.gallery.tune import sample_in
 from serving.gallery.types import Block
 from tests.commandline import run_here
 from tests.serving import toys
-from tests.serving.test_gallery import CARD, new_items
-from tests.serving.test_kinds import clustered
+from tests.serving.gallery.test_gallery import CARD, new_items
+from tests.serving.gallery.test_index import clustered
 from tests.serving.toys import content
 from zoo.data import load_dataset
 from zoo.errors import EvaluationError, ImageError
