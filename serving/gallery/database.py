@@ -1,4 +1,8 @@
-"""Connections, snapshots and transactions of a gallery's SQLite file."""
+"""Connections, snapshots and transactions of a gallery's SQLite file.
+
+One connection writes. Readers have their own connections, which never wait for a writer, because the file is in WAL
+mode. If the file is moved or replaced while it is open, it is neither read nor written any more.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Retrieval scores of a served gallery, step by step: torch, ONNX variants, vectors, index."""
+"""Retrieval scores of a served gallery, step by step: torch, ONNX variants, vectors, index.
+
+The models embed a data set. The gallery's steps search it with its own labelled items, exactly and through its index.
+If the images of the data set are the gallery's items (same SHA-256), all steps compare the same images.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from serving.gallery import Gallery, Item
+from serving.gallery.gallery import Gallery
 from serving.gallery.index import NOTHING
 from serving.gallery.indexing import Originals, folders_of
 from serving.gallery.search import Searcher
 from serving.gallery.tune import codes_of, without_own
-from serving.gallery.types import Block, decode
+from serving.gallery.types import Block, Item, decode
 from zoo.data.dataset import Dataset
 from zoo.data.images import ImageLike
 from zoo.errors import EvaluationError, ImageError, UsageError

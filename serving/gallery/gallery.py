@@ -1,4 +1,11 @@
-"""A gallery folder: items, embeddings and an index, bound to one model."""
+"""A gallery folder: items, embeddings and an index, bound to one model.
+
+gallery.sqlite    the items and their embeddings (serving.gallery.store)
+index-*           the index (serving.gallery.index_files), derived from the store; may be deleted at any time
+model.json        the card of the model, and the name or path that it was loaded from
+
+Once a rebuild has begun, the store names the model, because it changes within a transaction; model.json is then a copy.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The index in memory: FAISS indexes of frozen rows, changes since, and removals."""
+"""The index in memory: FAISS indexes of frozen rows, changes since, and removals.
+
+An approximate index proposes rows, and their exact vectors decide the order. New vectors wait in a flat index and
+removed ones are skipped by a bitmap until a compaction (serving.gallery.index_files).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,14 @@
-"""Generations of an index on disk, compaction, and the index of an open gallery."""
+"""Generations of an index on disk, compaction, and the index of an open gallery.
+
+A generation is a folder that is never changed once it is complete:
+
+exact.faiss    flat index of all vectors        ids.npy       int64, the item of each row, ascending
+index.faiss    the approximate one, if any      facts.json    the state of the store it was made of, and measurements
+
+Compaction reads one state of the store and writes a new generation beside the old one, block by block. It is in use
+from the moment the store names it; then the old one is removed. Processes that have mapped the old one can still read
+it. One process compacts at a time. One that is killed leaves a folder that nobody uses and the next compaction removes.
+"""
 
 from __future__ import annotations
 

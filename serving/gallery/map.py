@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.gallery import Gallery
+from serving.gallery.gallery import Gallery
 from zoo.evaluation.knn import nearest_neighbours
 
 MOST = 3000

@@ -1,4 +1,11 @@
-"""Change of a gallery's model: embed all items again, compare, swap and roll back."""
+"""Change of a gallery's model: embed all items again, compare, swap and roll back.
+
+The gallery is served and changed meanwhile. Each batch is stored when it is done, so that an interrupted run continues.
+The last changes are embedded within the transaction of the swap. The old embeddings stay for a rollback.
+
+A rule decides about items whose image file is missing: `refuse` the swap and name them, embed the `thumbnail` (at most
+256 pixels, lossy), or `drop` them from the gallery for good.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +21,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from serving.gallery import Gallery
 from serving.gallery.evaluate import METRICS, model_change_steps, report
-from serving.gallery.gallery import MODEL, STORE, model_text, parsed_model
+from serving.gallery.gallery import MODEL, STORE, Gallery, model_text, parsed_model
 from serving.gallery.index_files import alone
 from serving.gallery.indexing import Originals, folders_of
 from serving.gallery.search import calibrate_gallery, calibration_of

@@ -17,11 +17,11 @@ from weakref import WeakValueDictionary
 import numpy as np
 from PIL import Image
 
-from serving.gallery import Gallery, Hit
 from serving.gallery.feedback import MarkedPairs
 from serving.gallery.filters import EVERYTHING, Filter
-from serving.gallery.gallery import model_at
+from serving.gallery.gallery import Gallery, model_at
 from serving.gallery.tune import Searched, among_themselves, codes_of, without_own
+from serving.gallery.types import Hit
 from serving.metrics import stage
 from zoo.data.images import DEFAULT_LIMITS, ImageLike, Limits, open_image
 from zoo.data.preprocessing import to_pixels

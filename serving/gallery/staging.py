@@ -1,4 +1,10 @@
-"""The second slot of embeddings in a store, of another model, swapped with the first in one transaction."""
+"""The second slot of embeddings in a store, of another model, swapped with the first in one transaction.
+
+Each slot has its model, its index generation and its facts. The second one holds what a rebuild has made so far, or
+the embeddings that were replaced. Items, labels, thumbnails, marks and the change number belong to no slot.
+
+`other change` is the change number up to which every item is embedded in the second slot or cannot be embedded.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""The SQLite store of a gallery: items, embeddings and thumbnails, each change with a number."""
+"""The SQLite store of a gallery: items, embeddings and thumbnails, each change with a number.
+
+Every transaction that changes something takes the next change number. Items and removals carry it, so that an index in
+any process can ask for the changes since the number it has seen. The store also names the index generation in use.
+
+An open store belongs to the model it was opened with. After a swap of models (serving.gallery.staging), operations on
+embeddings raise `ModelChangedError`; items, labels and thumbnails can still be read and written.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Vectors of a gallery in a Milvus collection."""
+"""Vectors of a gallery in a Milvus collection.
+
+SQLite stays the truth. Before it searches, a process brings the collection up to the store's last change, under a lock
+that the processes of a machine share. The properties of the collection name the gallery and the change it has reached.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Embedding on the machines of a Ray cluster."""
+"""Embedding on the machines of a Ray cluster.
+
+This process lists the files, sends out their paths and alone writes the gallery. Workers read, decode and embed; they
+need dml-zoo, the images and the model under the same paths. Outcomes are taken in the order of the files, so that items
+get the same ids as from one process. Embeddings may differ by less than 1e-6, because batches have other sizes.
+"""
 
 from __future__ import annotations
 
