@@ -170,7 +170,7 @@ def place_of(page: Page, item: str | None) -> tuple[float, float]:
     page.locator("#map-canvas").scroll_into_view_if_needed()
     x, y = page.evaluate(
         """async (item) => {
-            const { View } = await import("/page/view.js");
+            const { View } = await import("/page/map.js");
             const { points } = await (await fetch("/map")).json();
             const area = document.getElementById("map-canvas").getBoundingClientRect();
             const view = new View();
@@ -187,7 +187,7 @@ def place_of(page: Page, item: str | None) -> tuple[float, float]:
 def test_zooming_leaves_the_place_under_the_pointer_where_it_is(page: Page) -> None:
     x, y, far = page.evaluate(
         """async () => {
-            const { View } = await import("/page/view.js");
+            const { View } = await import("/page/map.js");
             const view = new View();
             view.resize(300, 200);
             view.fit([{ x: 1, y: 0.5 }]);
