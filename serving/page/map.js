@@ -110,7 +110,7 @@ let here = -1; // the selected point
 let found = new Set(); // ids of the results
 let asked = null; // the id of the query
 let medoids = []; // {label, index, count, spread} of the point in the middle of each label, in alphabetical order
-let landmarks = []; // {index, box, lines} of the pictures on the map
+export let landmarks = []; // {index, box, lines} of the pictures on the map
 
 async function load() {
   $("map-status").textContent = "Drawing…";
