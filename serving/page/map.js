@@ -234,19 +234,17 @@ function overlap(a, b) {
   return a.left < b.right + GAP && b.left < a.right + GAP && a.top < b.bottom + GAP && b.top < a.bottom + GAP;
 }
 
-/** Break a name into at most two lines of whole words, and shorten what does not fit. */
+/** Break a name after blanks and hyphens into at most two lines, and shorten what does not fit. */
 function inLines(pen, name) {
-  const fits = (text) => pen.measureText(text).width <= NAME;
-  const lines = [""];
-  for (const word of name.split(" ")) {
-    const longer = `${lines.at(-1)} ${word}`.trim();
-    if (!lines.at(-1) || fits(longer)) lines[lines.length - 1] = longer;
+  const fits = (text) => pen.measureText(text.trim()).width <= NAME;
+  const lines = [];
+  for (const word of name.split(/(?<=[ -])/)) {
+    if (lines.length && fits(lines.at(-1) + word)) lines[lines.length - 1] += word;
     else lines.push(word);
   }
-  const kept = lines.slice(0, 2);
-  if (lines.length > 2) kept[1] += "…";
-  return kept.map((line) => {
-    let text = line;
+  if (lines.length > 2) lines[1] = `${lines[1].trim()}…`;
+  return lines.slice(0, 2).map((line) => {
+    let text = line.trim();
     while (text.length > 2 && !fits(text)) text = `${text.slice(0, -2)}…`;
     return text;
   });
