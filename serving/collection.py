@@ -62,7 +62,7 @@ class Collection:
         return {
             "name": self.name or None,
             "path": f"{self.path}/",
-            "items": self.gallery.count(),
+            "items": self.gallery.store.count(),
             "model": card.name,
             "dim": card.dim,
         }

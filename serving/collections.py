@@ -95,7 +95,7 @@ class Collections:
     def open(self) -> None:
         """Open all. Raises `GalleryError`, `ModelFolderError`, ... of the first that cannot be served."""
         for one in self.each:
-            one.gallery.compact_in_background()
+            one.gallery.index.compact_in_background()
             one.searcher.check_texts()
             one.watch()
 
@@ -141,7 +141,7 @@ def _nothing() -> Searcher:
 
 
 def _summary(one: Collection) -> str:
-    count = one.gallery.count()
+    count = one.gallery.store.count()
     model = one.searcher.embedder
     variant = "" if model.precision == "fp32" else f" in {model.precision}"
     return f"{count:,} {'image' if count == 1 else 'images'}, embedded by {model.card.name}{variant}"

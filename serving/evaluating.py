@@ -61,12 +61,12 @@ def _alone(gallery: Gallery) -> Iterator[None]:
 def _kept(path: str, searcher: Searcher) -> dict[str, Any]:
     """The last measurement, with the marks as they are now."""
     gallery = searcher.gallery
-    text = gallery.fact(FACT)
+    text = gallery.store.fact(FACT)
     if text is None:
         raise ItemNotFoundError("this gallery was not evaluated yet; POST /evaluate does it.")
     found = json.loads(text)
     marks = feedback.report(gallery, path)
-    return {**found, "marks": marks, "changed_since": gallery.change() != found["change"]}
+    return {**found, "marks": marks, "changed_since": gallery.store.change() != found["change"]}
 
 
 def evaluate(gallery: Gallery, served_model: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def evaluate(gallery: Gallery, served_model: dict[str, Any] | None = None) -> di
     """
     steps, not_measured = _steps(gallery)
     bins, not_calibrated, left_out = _calibrated(gallery)
-    calibration, stats = calibration_of(gallery), gallery.stats()
+    calibration, stats = calibration_of(gallery), gallery.store.stats()
     found = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "items": stats.items,
@@ -90,7 +90,7 @@ def evaluate(gallery: Gallery, served_model: dict[str, Any] | None = None) -> di
         "marks_left_out": left_out,
         "reliability": [asdict(one) for one in bins],
     }
-    gallery.set_fact(FACT, json.dumps(found))
+    gallery.store.set_fact(FACT, json.dumps(found))
     return found
 
 
@@ -99,7 +99,7 @@ def _steps(gallery: Gallery) -> tuple[list[dict[str, Any]], str | None]:
     try:
         return report(gallery_steps(gallery), joined=True), None
     except EvaluationError as error:
-        if not gallery.marks.counts().total:
+        if not gallery.store.marks.counts().total:
             raise
         return [], str(error)
 

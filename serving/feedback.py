@@ -60,7 +60,7 @@ async def mark(request: Request) -> Response:
 
     def put(searcher: Searcher) -> tuple[Mark, bool]:
         _check_model(said, searcher.gallery)
-        return searcher.gallery.marks.put(said.query, said.item, said.same)
+        return searcher.gallery.store.marks.put(said.query, said.item, said.same)
 
     made, new = await to_thread.run_sync(collection.steadily, put)
     return JSONResponse(mark_json(made, collection.path), HTTPStatus.CREATED if new else HTTPStatus.OK)
@@ -70,7 +70,7 @@ def _check_model(said: _Said, gallery: Gallery) -> None:
     """Refuse an embedding of another model; one that does not say whose it is may only be the model's own where the
     gallery never had another.
     """
-    if not isinstance(said.query, SentQuery) or (said.fingerprint is None and not gallery.was_rebuilt):
+    if not isinstance(said.query, SentQuery) or (said.fingerprint is None and not gallery.store.was_rebuilt):
         return
     if said.fingerprint != gallery.card.fingerprint:
         whose = "is of another model" if said.fingerprint else "may be of another model"
@@ -91,7 +91,7 @@ async def undo(request: Request) -> Response:
     wanted = item_id(request.path_params["id"], "mark")
 
     def remove(searcher: Searcher) -> bool:
-        return searcher.gallery.marks.remove(wanted)
+        return searcher.gallery.store.marks.remove(wanted)
 
     if not await to_thread.run_sync(collection_of(request).steadily, remove):
         raise RefusedError(HTTPStatus.NOT_FOUND, "no_such_mark", f"There is no mark {wanted}.")
@@ -121,8 +121,8 @@ def mark_json(mark: Mark, path: str) -> dict[str, Any]:
 
 def report(gallery: Gallery, path: str) -> dict[str, Any]:
     """What the marks say of the search: how many, the part that is right, and where they contradict the labels."""
-    counts = gallery.marks.counts()
-    total, contradicting = gallery.marks.contradictions(CONTRADICTIONS)
+    counts = gallery.store.marks.counts()
+    total, contradicting = gallery.store.marks.contradictions(CONTRADICTIONS)
     return {
         "right": counts.right,
         "wrong": counts.wrong,
@@ -136,7 +136,7 @@ def _page(collection: Collection, values: QueryParams) -> dict[str, Any]:
     gallery = collection.gallery
     offset, limit = whole_number(values, "offset", 0, 0, 10**15 - 1), whole_number(values, "limit", 50, 1, MOST)
     chosen = _chosen(gallery, values)
-    counts, marks = gallery.marks.counts(chosen), gallery.marks.page(offset, limit, chosen)
+    counts, marks = gallery.store.marks.counts(chosen), gallery.store.marks.page(offset, limit, chosen)
     page = {"total": counts.total, "right": counts.right, "wrong": counts.wrong, "offset": offset, "limit": limit}
     return {**page, "marks": [mark_json(one, collection.path) for one in marks]}
 
@@ -146,7 +146,7 @@ def _chosen(gallery: Gallery, values: QueryParams) -> Chosen:
     if verdict is not None and verdict not in VERDICTS:
         raise invalid("verdict", f"one of {', '.join(VERDICTS)}")
     if query is not None and not _SHA256.fullmatch(query):
-        query = gallery.item(item_id(query)).content_sha256
+        query = gallery.store.item(item_id(query)).content_sha256
     return Chosen(query, None if item is None else item_id(item), None if verdict is None else VERDICTS[verdict])
 
 

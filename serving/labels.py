@@ -27,12 +27,12 @@ async def show(request: Request) -> JSONResponse:
 
 async def metadata(request: Request) -> JSONResponse:
     limit = _limit(request)
-    total, found = await to_thread.run_sync(collection_of(request).gallery.overview.metadata, limit)
+    total, found = await to_thread.run_sync(collection_of(request).gallery.store.overview.metadata, limit)
     values = [{"key": key, "value": value, "items": items} for key, value, items in found]
     return JSONResponse({"total": total, "values": values})
 
 
 def counts(gallery: Gallery, limit: int = DEFAULT) -> dict[str, Any]:
     """{"total": how many labels there are, "labels": [{"label", "items"}]}, the most frequent first."""
-    total, found = gallery.overview.labels(limit)
+    total, found = gallery.store.overview.labels(limit)
     return {"total": total, "labels": [{"label": label, "items": items} for label, items in found]}

@@ -35,12 +35,12 @@ async def items(request: Request) -> Response:
         if len(values) > 1:
             raise invalid("sample", "given alone: it is of all items")
         size = whole_number(values, "sample", 24, 1, MAX_LIMIT)
-        sample = await to_thread.run_sync(gallery.sample, size)
-        total = await to_thread.run_sync(gallery.count)
+        sample = await to_thread.run_sync(gallery.store.sample, size)
+        total = await to_thread.run_sync(gallery.store.count)
         return JSONResponse({"total": total, "items": [item_json(one, path) for one in sample]})
     chosen = Filter(labels, json_object(values.get("where"), "where"))
-    page = await to_thread.run_sync(gallery.items, offset, limit, None, chosen)
-    total = await to_thread.run_sync(gallery.count, None, chosen)
+    page = await to_thread.run_sync(gallery.store.items, offset, limit, None, chosen)
+    total = await to_thread.run_sync(gallery.store.count, None, chosen)
     rows = [item_json(one, path) for one in page]
     said = await to_thread.run_sync(notes, gallery, chosen, total > 0) if chosen else []
     return JSONResponse({"total": total, "offset": offset, "limit": limit, "items": rows, "notes": said})
@@ -48,17 +48,17 @@ async def items(request: Request) -> Response:
 
 async def item(request: Request) -> Response:
     wanted, collection = item_id(request.path_params["id"]), collection_of(request)
-    return JSONResponse(item_json(await to_thread.run_sync(collection.gallery.item, wanted), collection.path))
+    return JSONResponse(item_json(await to_thread.run_sync(collection.gallery.store.item, wanted), collection.path))
 
 
 async def thumbnail(request: Request) -> Response:
     wanted, gallery = item_id(request.path_params["id"]), collection_of(request).gallery
-    found = await to_thread.run_sync(gallery.item, wanted)
+    found = await to_thread.run_sync(gallery.store.item, wanted)
     # Another gallery may be served at this address tomorrow, so the browser asks each time.
     headers = {"ETag": f'"{found.content_sha256}"', "Cache-Control": "private, no-cache"}
     if request.headers.get("if-none-match") == headers["ETag"]:
         return Response(status_code=304, headers=headers)
-    picture = await to_thread.run_sync(gallery.thumbnail, wanted)
+    picture = await to_thread.run_sync(gallery.store.thumbnail, wanted)
     return Response(picture.data, media_type=picture.media_type, headers=headers)
 
 
@@ -70,7 +70,7 @@ async def plane(request: Request) -> Response:
 async def model(request: Request) -> Response:
     searcher = await to_thread.run_sync(collection_of(request).present)
     embedder, card = searcher.embedder, searcher.embedder.card
-    stats = await to_thread.run_sync(searcher.gallery.stats)
+    stats = await to_thread.run_sync(searcher.gallery.store.stats)
     body = {
         **{key: getattr(card, key) for key in ("name", "method", "backbone", "dataset", "dim", "licence")},
         "fingerprint": card.fingerprint,
@@ -98,9 +98,9 @@ def _stats(searcher: Searcher) -> dict[str, Any]:
     gallery = searcher.gallery
     calibration = calibration_of(gallery)
     return {
-        **dataclasses.asdict(gallery.stats()),
-        "index": dataclasses.asdict(gallery.index_stats()),
-        "marks": dataclasses.asdict(gallery.marks.counts()),
+        **dataclasses.asdict(gallery.store.stats()),
+        "index": dataclasses.asdict(gallery.index.stats()),
+        "marks": dataclasses.asdict(gallery.store.marks.counts()),
         "calibration": told(calibration),
     }
 

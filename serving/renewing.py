@@ -129,12 +129,12 @@ class Renewing:
             logger.warning("%s was %s, and cannot be served now: %s", stale.gallery.path, what, str(error))
             self._not_before = time.monotonic() + PAUSE
             raise _cannot(why) from None
-        new.gallery.compact_in_background()
+        new.gallery.index.compact_in_background()
         return new
 
 
 def _checked(searcher: Searcher) -> Searcher:
-    searcher.gallery.check_current()
+    searcher.gallery.store.check_current()
     return searcher
 
 

@@ -100,7 +100,7 @@ def _embedded(searcher: Searcher, asked: Search) -> tuple[np.ndarray, dict[str, 
         embedding, truncated = searcher.embed_text(asked.texts[0])
         return embedding, {"id": None, "text": asked.texts[0], "truncated": truncated}
     if asked.item is not None:
-        return searcher.gallery.embedding(asked.item)[None], {"id": asked.item}
+        return searcher.gallery.store.embedding(asked.item)[None], {"id": asked.item}
     return searcher.embed(asked.images[0].data, asked.ask.crop), {"id": None}
 
 

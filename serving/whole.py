@@ -58,7 +58,7 @@ def _told(readable: Sequence[Collection]) -> list[dict[str, Any]]:
 
 def _measured(served: Collections) -> tuple[bytes, str]:
     for one in served.each:
-        ITEMS.labels(one.name).set(one.gallery.count())
-        index = one.steadily(lambda searcher: searcher.gallery.index_stats())
+        ITEMS.labels(one.name).set(one.gallery.store.count())
+        index = one.steadily(lambda searcher: searcher.gallery.index.stats())
         RECALL.labels(one.name).set(index.recall or math.nan)
     return exposition()

@@ -102,8 +102,8 @@ async def describe(request: Request) -> Response:
     values = _description(await request.body())
 
     def change() -> dict[str, Any]:
-        number = gallery.describe(wanted, **values)
-        return {**item_json(gallery.item(wanted), collection.path), "gallery_change": number}
+        number = gallery.store.describe(wanted, **values)
+        return {**item_json(gallery.store.item(wanted), collection.path), "gallery_change": number}
 
     return JSONResponse(await to_thread.run_sync(change))
 
@@ -141,7 +141,7 @@ def _store(
         if described.update and differing:
             for _, item in differing:
                 with suppress(ItemNotFoundError):  # somebody else has just removed it
-                    gallery.describe(item.id, described.label or AS_IT_IS, described.metadata or AS_IT_IS)
+                    gallery.store.describe(item.id, described.label or AS_IT_IS, described.metadata or AS_IT_IS)
             known = [(number, _kept(gallery, item.id, made[number])) for number, item in known]
     told = [_differing_json(*pair, described) for pair in differing]
     items = [item_json(item, path) for _, item in known]
@@ -154,10 +154,10 @@ def _store(
 def _kept(gallery: Gallery, item: int, given: NewItem) -> Item:
     """The item; as it was given, where somebody has removed it since."""
     try:
-        return gallery.item(item)
+        return gallery.store.item(item)
     except ItemNotFoundError:
         known = given.source, given.label, dict(given.metadata), given.content_sha256
-        return Item(item, *known, now(), gallery.change(), given.key)
+        return Item(item, *known, now(), gallery.store.change(), given.key)
 
 
 def _none_added(refused: list[dict[str, Any]]) -> dict[str, Any]:

@@ -15,14 +15,12 @@ from typing import Any
 import numpy as np
 
 from serving.gallery.backends import backend_of
-from serving.gallery.backends.milvus import MilvusIndex
 from serving.gallery.database import connect, explained
 from serving.gallery.feedback import Mark
 from serving.gallery.gallery import MODEL, STORE, Gallery
-from serving.gallery.index import Index
 from serving.gallery.index_files import NONE, check_hashes, read_facts, read_plan
 from serving.gallery.store import Store
-from serving.gallery.tune import nearest_in
+from serving.gallery.tune import Searched, nearest_in
 from serving.gallery.types import Block, Reading, equal_blocks, is_unit
 from zoo.errors import GalleryError, GalleryExistsError, GalleryNotFoundError, UsageError, missing
 from zoo.files import atomic_folder, atomic_path, sha256_of, write_json
@@ -72,13 +70,13 @@ def verify_gallery(path: Path) -> Iterator[Check]:
         yield Check(
             "embeddings", wrong is None, "unit rows" if wrong is None else f"of item {wrong} not of unit length"
         )
-        in_milvus = gallery.index_stats().kind == "milvus"
+        in_milvus = gallery.index.stats().kind == "milvus"
         yield _in_milvus(path, len(found.index.ids())) if in_milvus else _files(path, store)
         other = "holds other vectors than the store; run zoo gallery compact"
         yield Check("index", found.equal, f"holds change {found.number}" if found.equal else other)
         if len(found.queries):
             yield _exact(found)
-        if gallery.index_stats().recall is not None:
+        if gallery.index.stats().recall is not None:
             yield _recall(gallery, store)
 
 
@@ -141,7 +139,7 @@ def export_pairs(gallery: Gallery, file: Path) -> int:
     write = _writer(file)
     try:
         with atomic_path(file) as made:
-            return write(made, ([value(mark) for _, value in _COLUMNS.values()] for mark in gallery.marks.all()))
+            return write(made, ([value(mark) for _, value in _COLUMNS.values()] for mark in gallery.store.marks.all()))
     except OSError as error:
         raise UsageError(f"{file} cannot be written: {error.strerror or error}.") from None
 
@@ -155,7 +153,7 @@ class _Compared:
     """
 
     number: int
-    index: Index | MilvusIndex
+    index: Searched
     not_unit: int | None
     equal: bool
     queries: np.ndarray
@@ -164,7 +162,7 @@ class _Compared:
 
 def _compared(gallery: Gallery, store: Store) -> _Compared:
     for _ in range(100):
-        index = gallery.index()
+        index = gallery.index.current()
         with store.reading_since(0) as whole:
             if whole.number != index.change:
                 continue
@@ -175,7 +173,7 @@ def _compared(gallery: Gallery, store: Store) -> _Compared:
     raise GalleryError("the gallery is written to without a pause; verify it when it is quieter.")
 
 
-def _look_through(whole: Reading, index: Index | MilvusIndex, store: Store) -> _Compared:
+def _look_through(whole: Reading, index: Searched, store: Store) -> _Compared:
     """All of the store's vectors once, block by block."""
     wrong, equal, count = [], True, 0
     _, queries = store.embeddings([item.id for item in store.sample(QUERIES, seed=0)])

@@ -101,7 +101,7 @@ def gallery_steps(gallery: Gallery, queries: int = 2000) -> list[Step]:
     labelled = Labelled.of(gallery)
     asks = labelled.asking(labelled.ids[_some(labelled.can_ask(), queries)])
     exactly, indexed = (labelled.measured(asks, exact) for exact in (True, False))
-    kind = gallery.index_stats().kind
+    kind = gallery.index.stats().kind
     return [Step("gallery, exact", "gallery", exactly), Step(f"gallery, {kind} index", "gallery", indexed)]
 
 
@@ -140,8 +140,8 @@ class Labelled:
     @classmethod
     def of(cls, gallery: Gallery) -> Labelled:
         """Raises `EvaluationError` where no two items share a label."""
-        ids = gallery.index().ids()
-        codes = codes_of(gallery.labels(), ids)
+        ids = gallery.index.current().ids()
+        codes = codes_of(gallery.store.labels(), ids)
         labelled = codes >= 0
         if not labelled.any():
             raise EvaluationError(f"{gallery.path} has no labelled items to measure it by.")
@@ -158,7 +158,7 @@ class Labelled:
 
     def asking(self, ids: np.ndarray) -> Block:
         """Those of the ids that are still there, with their vectors."""
-        return self.gallery.index().vectors_of(ids)
+        return self.gallery.index.current().vectors_of(ids)
 
     def measured(self, asking: Block, exact: bool) -> PerQuery:
         """The metrics of items that have relatives, each left out of its own neighbours.
@@ -198,8 +198,8 @@ class Labelled:
 
 def same_images(dataset: Dataset, gallery: Gallery) -> bool:
     """Whether the data set's images are exactly the gallery's items, by the SHA-256 of their files, all labelled."""
-    contents = gallery.ids_by_content()
-    if len(dataset) != len(contents) or None in gallery.labels().values():
+    contents = gallery.store.ids_by_content()
+    if len(dataset) != len(contents) or None in gallery.store.labels().values():
         return False
     hashes = (_content(image) for image in dataset.images)
     return {content for content in hashes if content} == contents.keys()
@@ -239,14 +239,14 @@ def measure(
     if dataset is not None and joined:
         dataset = _as_in(gallery, dataset)
     steps = list(model_steps(model, dataset, torch_too)) if dataset else []
-    steps += gallery_steps(gallery, max(queries, gallery.count()) if joined else queries)
+    steps += gallery_steps(gallery, max(queries, gallery.store.count()) if joined else queries)
     return {
         "gallery": str(gallery.path),
-        "items": gallery.count(),
+        "items": gallery.store.count(),
         "model": gallery.card.name,
         "dataset": dataset.name if dataset else None,
         "same_images": joined,
-        "index": asdict(gallery.index_stats()),
+        "index": asdict(gallery.index.stats()),
         "index_recall_at_10": gallery.recall(SERVED_K),
         "steps": report(steps, joined),
     }
@@ -256,9 +256,9 @@ def _pairs(searcher: Searcher) -> Iterator[Pair]:
     """Items with their unit embeddings, float32 [dim], as stored and as the served model makes them now."""
     gallery, ends, found = searcher.gallery, time.monotonic() + SECONDS, 0
     originals = Originals(folders_of(gallery))
-    items = {item.id: item for item in gallery.sample(LOOKED_FOR, seed=0)}
-    small = gallery.from_thumbnails(list(items))
-    for item, stored in zip(*gallery.embeddings([one for one in items if one not in small]), strict=True):
+    items = {item.id: item for item in gallery.store.sample(LOOKED_FOR, seed=0)}
+    small = gallery.store.from_thumbnails(list(items))
+    for item, stored in zip(*gallery.store.embeddings([one for one in items if one not in small]), strict=True):
         if (now := _embedded(searcher, originals.read(items[item]))) is not None:
             found += 1
             yield items[item], stored, now
@@ -304,8 +304,8 @@ def _some(rows: np.ndarray, n: int) -> np.ndarray:
 def _as_in(gallery: Gallery, dataset: Dataset) -> Dataset:
     """The data set in the order of the gallery's items, with their labels."""
     by_content = {_content(image): number for number, image in enumerate(dataset.images)}
-    contents = {item_id: content for content, item_id in gallery.ids_by_content().items()}
-    labels = {item_id: label or "" for item_id, label in gallery.labels().items()}
+    contents = {item_id: content for content, item_id in gallery.store.ids_by_content().items()}
+    labels = {item_id: label or "" for item_id, label in gallery.store.labels().items()}
     images = [dataset.images[by_content[contents[item_id]]] for item_id in labels]
     classes = tuple(sorted(set(labels.values())))
     codes = np.searchsorted(classes, list(labels.values())).astype(np.int64)

@@ -10,23 +10,23 @@ Once a rebuild has begun, the store names the model, because it changes within a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
 from serving.gallery import schema
 from serving.gallery.backends import backend_of, open_index
-from serving.gallery.backends.milvus import MilvusIndex
 from serving.gallery.feedback import Marks
 from serving.gallery.filters import EVERYTHING, Filter
-from serving.gallery.index import KINDS, Index, kind_of
+from serving.gallery.index import KINDS, Found
 from serving.gallery.index_files import Facts
+from serving.gallery.staging import Slot
 from serving.gallery.store import Overview, Store
-from serving.gallery.tune import Measured, recall_of, sample_in
+from serving.gallery.tune import Measured, Searched, recall_of, sample_in
 from serving.gallery.types import (
     AS_IT_IS,
     Added,
@@ -88,13 +88,82 @@ def parsed_model(text: str, path: Path) -> tuple[Card, str]:
         raise GalleryError(f"{path} does not name the gallery's model: {error}.") from None
 
 
-class Gallery:
-    """An open gallery, safe to use from several threads. A search sees what other processes have added and removed."""
+class GalleryStore(Protocol):
+    """Items of a gallery, their embeddings, thumbnails and marks. `serving.gallery.store.Store` documents the methods.
 
-    def __init__(self, path: Path, store: Store, card: Card, model_ref: str, device: str = "cpu") -> None:
+    was_rebuilt: whether the gallery may have had another model before. slot: the embeddings by another model.
+    """
+
+    @property
+    def marks(self) -> Marks: ...
+    @property
+    def overview(self) -> Overview: ...
+    @property
+    def was_rebuilt(self) -> bool: ...
+
+    def close(self) -> None: ...
+    def check_current(self) -> None: ...
+    def slot(self) -> Slot | None: ...
+
+    def add(self, items: Sequence[NewItem]) -> Added: ...
+    def remove(self, ids: Sequence[int]) -> int: ...
+    def move(self, places: Sequence[Place]) -> None: ...
+    def describe(
+        self, item_id: int, label: str | Kept | None = AS_IT_IS, metadata: Mapping[str, Any] | Kept = AS_IT_IS
+    ) -> int: ...
+
+    def change(self) -> int: ...
+    def count(self, label: str | None = None, chosen: Filter = EVERYTHING) -> int: ...
+    def stats(self) -> Stats: ...
+    def item(self, item_id: int) -> Item: ...
+    def items(
+        self, offset: int = 0, limit: int = 50, label: str | None = None, chosen: Filter = EVERYTHING
+    ) -> list[Item]: ...
+    def items_by_id(self, ids: Sequence[int]) -> dict[int, Item]: ...
+    def item_of_content(self, content_sha256: str) -> Item | None: ...
+    def sample(self, n: int, seed: int | None = None) -> list[Item]: ...
+    def labels(self) -> dict[int, str | None]: ...
+    def ids_by_content(self) -> dict[str, int]: ...
+    def sources_by_content(self) -> dict[str, str]: ...
+    def thumbnail(self, item_id: int) -> Thumbnail: ...
+    def embedding(self, item_id: int) -> np.ndarray: ...
+    def embeddings(self, ids: Sequence[int]) -> tuple[list[int], np.ndarray]: ...
+    def from_thumbnails(self, ids: Sequence[int]) -> set[int]: ...
+    def rows(self) -> Iterator[tuple[Item, np.ndarray, Thumbnail]]: ...
+
+    def state(self, key: str) -> str | None: ...
+    def set_state(self, key: str, value: str) -> None: ...
+    def fact(self, key: str) -> str | None: ...
+    def set_fact(self, key: str, value: str) -> None: ...
+
+
+class GalleryIndex(Protocol):
+    """Search over the embeddings of a gallery. `serving.gallery.index_files.LiveIndex` documents each method."""
+
+    def close(self) -> None: ...
+    def search(self, vectors: np.ndarray, k: int, exact: bool = False, chosen: Filter = EVERYTHING) -> Found: ...
+    def current(self) -> Searched: ...
+    def stats(self) -> IndexStats: ...
+    def is_due(self) -> bool: ...
+    def compact(self) -> Facts | None: ...
+    def compact_in_background(self) -> None: ...
+    def finish(self) -> None: ...
+    def tune(
+        self, recall: float, k: int = 10, kinds: Sequence[str] = tuple(KINDS)
+    ) -> tuple[Facts | None, list[tuple[str, Measured | None]]]: ...
+
+
+class Gallery:
+    """An open gallery, safe to use from several threads. A search sees what other processes have added and removed.
+
+    store: the items, to be read and described. index: what searches them. card: the model's. model_ref: the name or
+    path by which `zoo.load` loads the model. Items are added and removed through the gallery, which then compacts.
+    """
+
+    def __init__(self, path: Path, store: GalleryStore, index: GalleryIndex, card: Card, model_ref: str) -> None:
         """Use `Gallery.open` or `Gallery.create`."""
-        self.path, self.card, self.model_ref = path, card, model_ref
-        self._store, self._live, self._wrote = store, open_index(path, store, device), False
+        self.path, self.store, self.index, self.card, self.model_ref = path, store, index, card, model_ref
+        self._wrote = False
 
     @classmethod
     def create(cls, path: str | Path, model_card: Card, model_ref: str) -> Gallery:
@@ -129,7 +198,7 @@ class Gallery:
             card, model_ref = model_of(path, store)
             if (store.fingerprint, store.dim) != (card.fingerprint, card.dim):
                 raise GalleryError(f"{path / MODEL} is not the card of the model that embedded this gallery.")
-            return cls(path, store, card, model_ref, device)
+            return cls(path, store, open_index(path, store, device), card, model_ref)
         except BaseException:
             store.close()
             raise
@@ -140,9 +209,9 @@ class Gallery:
         Not so with `compact_in_background`: a service ends at once, and what it leaves to do is done when it is back.
         """
         if self._wrote:
-            self._live.finish()
-        self._live.close()
-        self._store.close()
+            self.index.finish()
+        self.index.close()
+        self.store.close()
 
     def __enter__(self) -> Self:
         return self
@@ -162,21 +231,12 @@ class Gallery:
                 f"--model {ref}"
             )
 
-    def check_current(self) -> None:
-        """Raise `ModelChangedError` where the gallery was given another model since it was opened: cheap."""
-        self._store.position()
-
-    @property
-    def was_rebuilt(self) -> bool:
-        """Whether a rebuild was ever begun: embeddings that others have kept may be of another model since."""
-        return self._store.model is not None
-
     def closer(self) -> Callable[[], None]:
         """What lets go of store and index, without holding on to the gallery."""
-        live, store = self._live, self._store
+        index, store = self.index, self.store
 
         def close() -> None:
-            live.close()
+            index.close()
             store.close()
 
         return close
@@ -185,12 +245,12 @@ class Gallery:
         """The card of the model that the gallery holds other embeddings of, and what they are: "rebuilt", all or a part
         of what a rebuild makes, or "replaced", of the model before. None where there are none.
         """
-        slot = self._store.shadow.slot()
+        slot = self.store.slot()
         return (parsed_model(slot.model, self.path)[0], slot.role) if slot else None
 
     def coming(self) -> tuple[Card, str] | None:
         """The model that a rebuild is about to give the gallery, and how it is loaded; None where none is."""
-        slot = self._store.shadow.slot()
+        slot = self.store.slot()
         return parsed_model(slot.model, self.path) if slot and slot.coming else None
 
     def add(self, items: Sequence[NewItem]) -> Added:
@@ -199,25 +259,12 @@ class Gallery:
         Raises `ItemConflictError` for a key that is another image's, or an image that is there under another key.
         """
         self._wrote = True
-        return self._store.add(items)
+        return self.store.add(items)
 
     def remove(self, ids: Sequence[int]) -> int:
         """Remove items by id and return how many there were; ids that do not exist are passed over."""
         self._wrote = True
-        return self._store.remove(ids)
-
-    def move(self, places: Sequence[Place]) -> None:
-        """Give items another source and label, or metadata too; all of them, or none."""
-        self._store.move(places)
-
-    def describe(
-        self, item_id: int, label: str | Kept | None = AS_IT_IS, metadata: Mapping[str, Any] | Kept = AS_IT_IS
-    ) -> int:
-        """Give an item another label, other metadata, or both; the number of this change. Raises `ItemNotFoundError`.
-
-        What is not given stays as it is, whatever others write meanwhile.
-        """
-        return self._store.describe(item_id, label, metadata)
+        return self.store.remove(ids)
 
     def search(
         self,
@@ -234,12 +281,10 @@ class Gallery:
         """
         excluded = set(exclude_ids) if k > 0 else set()
         similarities, ids = self.neighbours(vectors, k + len(excluded), exact, chosen)
-        items = self._store.items_by_id(sorted(set(ids.ravel().tolist()) - excluded))
+        items = self.store.items_by_id(sorted(set(ids.ravel().tolist()) - excluded))
         return [hits_of(*row, items)[:k] for row in zip(similarities, ids, strict=True)]
 
-    def neighbours(
-        self, vectors: np.ndarray, k: int, exact: bool = False, chosen: Filter = EVERYTHING
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def neighbours(self, vectors: np.ndarray, k: int, exact: bool = False, chosen: Filter = EVERYTHING) -> Found:
         """What `search` finds, as arrays: similarities float32 [q, k] and ids int64 [q, k], best first.
 
         Of what `chosen` lets through; places that nothing took are -inf and -1.
@@ -248,128 +293,13 @@ class Gallery:
             raise UsageError(f"k must be at least 1, not {k}.")
         if vectors.ndim != 2 or vectors.shape[1] != self.card.dim or not np.isfinite(vectors).all():
             raise UsageError(f"a query is finite float32 [q, {self.card.dim}], not {list(vectors.shape)}.")
-        return self._live.current().search(vectors, k, exact, self._store.matching.ids(chosen) if chosen else None)
+        return self.index.search(vectors, k, exact, chosen)
 
     def recall(self, k: int = 10) -> float | None:
         """The part of the `k` nearest others of sampled items that a search finds now; None below two items."""
-        index = self._live.current()
+        index = self.index.current()
         sample = sample_in(index, k)
         return recall_of(index, sample) if sample else None
-
-    def labels(self) -> dict[int, str | None]:
-        """The label of every item by its id, in the order of the ids."""
-        return self._store.labels()
-
-    def ids_by_content(self) -> dict[str, int]:
-        """The id of every item by the SHA-256 (hex) of its file."""
-        return self._store.ids_by_content()
-
-    def item(self, item_id: int) -> Item:
-        """Raises `ItemNotFoundError`."""
-        return self._store.item(item_id)
-
-    def items(
-        self, offset: int = 0, limit: int = 50, label: str | None = None, chosen: Filter = EVERYTHING
-    ) -> list[Item]:
-        """Items in the order of their ids, of those that `chosen` lets through; with `label`, of that label alone."""
-        return self._store.items(offset, limit, label, chosen)
-
-    def sample(self, n: int, seed: int | None = None) -> list[Item]:
-        """`n` different items from all over the gallery, in random order; all of them where there are fewer."""
-        return self._store.sample(n, seed)
-
-    def thumbnail(self, item_id: int) -> Thumbnail:
-        """Raises `ItemNotFoundError`."""
-        return self._store.thumbnail(item_id)
-
-    def embedding(self, item_id: int) -> np.ndarray:
-        """The item's unit embedding, float32 [dim]. Raises `ItemNotFoundError`."""
-        return self._store.embedding(item_id)
-
-    def embeddings(self, ids: Sequence[int]) -> tuple[list[int], np.ndarray]:
-        """Those of the ids that there still are, in their order, and their unit embeddings, float32 [n, dim]."""
-        return self._store.embeddings(ids)
-
-    def from_thumbnails(self, ids: Sequence[int]) -> set[int]:
-        """Those of the ids whose embedding is of the item's thumbnail, as its image was not at hand."""
-        return self._store.from_thumbnails(ids)
-
-    def item_of_content(self, content_sha256: str) -> Item | None:
-        """The item of the image file with this SHA-256 (hex), if the gallery has it."""
-        return self._store.item_of_content(content_sha256)
-
-    def sources_by_content(self) -> dict[str, str]:
-        """The source of every item, by the SHA-256 (hex) of its file, in the order of the ids."""
-        return self._store.sources_by_content()
-
-    @property
-    def overview(self) -> Overview:
-        """Counts over all items."""
-        return self._store.overview
-
-    @property
-    def marks(self) -> Marks:
-        """What users have said of results."""
-        return self._store.marks
-
-    def state(self, key: str) -> str | None:
-        """What `set_state` kept of the gallery under this key, whichever model it has."""
-        return self._store.state(key)
-
-    def set_state(self, key: str, value: str) -> None:
-        self._store.set_state(key, value)
-
-    def fact(self, key: str) -> str | None:
-        """What `set_fact` kept under this key, which was found out with the gallery's model and goes with it."""
-        return self._store.fact(key)
-
-    def set_fact(self, key: str, value: str) -> None:
-        self._store.set_fact(key, value)
-
-    def count(self, label: str | None = None, chosen: Filter = EVERYTHING) -> int:
-        return self._store.count(label, chosen)
-
-    def change(self) -> int:
-        """The number of the last change: cheap, where `stats` counts items and labels."""
-        return self._store.change()
-
-    def stats(self) -> Stats:
-        return self._store.stats()
-
-    def index(self) -> Index | MilvusIndex:
-        """What is searched, as it is after the last change; it is kept up as long as the gallery is open."""
-        return self._live.current()
-
-    def index_stats(self) -> IndexStats:
-        return self._live.stats()
-
-    def compact(self) -> Facts | None:
-        """Write the next generation of the index now; None for an empty gallery.
-
-        Searches and writes go on meanwhile, here and in other processes. Raises `GalleryError` where it cannot be
-        written; the gallery is then as it was.
-        """
-        return self._live.compact()
-
-    def is_due(self) -> bool:
-        """Whether a compaction is worth its time now."""
-        return self._live.is_due()
-
-    def compact_in_background(self) -> None:
-        """From now on a search that finds a compaction due has it done in a thread, by one process of all."""
-        self._live.compact_in_background()
-
-    def tune(
-        self, recall: float, k: int = 10, kinds: Sequence[str] = tuple(KINDS)
-    ) -> tuple[Facts | None, list[tuple[str, Measured | None]]]:
-        """Search from now on with a fast kind of index that finds `recall` of the `k` nearest, exactly on a near tie.
-
-        Measured on the gallery's own vectors, each of which searches all others. Returns what was chosen, None for an
-        empty gallery, and what was measured of every kind, None for one that was out of the question.
-        """
-        if not 0 < recall <= 1 or k < 1:
-            raise UsageError(f"recall is a fraction up to 1 and k at least 1, not {recall} and {k}.")
-        return self._live.tune(recall, k, [kind for kind in kinds if kind_of(kind)])
 
 
 def is_gallery(path: Path) -> bool:
@@ -391,8 +321,8 @@ def check_there(path: Path) -> None:
 
 def untuned(gallery: Gallery) -> str | None:
     """A sentence of a gallery that is searched exactly only because nobody has chosen otherwise; None of others."""
-    items = gallery.count()
-    if items <= LARGE or gallery.state("plan") is not None or backend_of(gallery.path) != "faiss":
+    items = gallery.store.count()
+    if items <= LARGE or gallery.store.state("plan") is not None or backend_of(gallery.path) != "faiss":
         return None
     return (
         f"never tuned: each search looks at all {items:,} items. A faster index that finds 99 % of the nearest: "
@@ -403,13 +333,13 @@ def untuned(gallery: Gallery) -> str | None:
 def notes(gallery: Gallery, chosen: Filter, found: bool) -> list[str]:
     """Of each label that no item has a sentence, with the nearest that there are; where nothing was found, also of each
     key that the metadata of the first items have not. Of the first few of both."""
-    absent = list(islice((label for label in chosen.labels if not gallery.items(0, 1, label)), NOTED))
-    known = [label for label, _ in gallery.overview.labels(COMPARED)[1]] if absent else []
+    absent = list(islice((label for label in chosen.labels if not gallery.store.items(0, 1, label)), NOTED))
+    known = [label for label, _ in gallery.store.overview.labels(COMPARED)[1]] if absent else []
     said = [f"No item has the label {_named(label, known)}" for label in absent]
     if found or not chosen.where:
         return said
-    keys = gallery.overview.keys(COMPARED)
-    whose = "No item has" if gallery.count() <= COMPARED else f"None of the first {COMPARED:,} items has"
+    keys = gallery.store.overview.keys(COMPARED)
+    whose = "No item has" if gallery.store.count() <= COMPARED else f"None of the first {COMPARED:,} items has"
     missing = islice((key for key in chosen.where if key not in keys), NOTED)
     return [*said, *(f"{whose} metadata called {_named(key, keys)}" for key in missing)]
 

@@ -30,12 +30,13 @@ from typing import BinaryIO, Self
 import faiss
 import numpy as np
 
-from serving.gallery.index import FLAT, KINDS, Frozen, Index, Setting, rows_of
+from serving.gallery.filters import EVERYTHING, Filter
+from serving.gallery.index import FLAT, KINDS, Found, Frozen, Index, Setting, kind_of, rows_of
 from serving.gallery.schema import METRIC
 from serving.gallery.store import Store
 from serving.gallery.tune import Measured, Sample, measure_kind, sample_of
 from serving.gallery.types import Block, IndexStats
-from zoo.errors import GalleryError, ModelChangedError
+from zoo.errors import GalleryError, ModelChangedError, UsageError
 from zoo.files import LockHeldError, atomic_folder, locked, sha256_of, write_json
 
 _INDEX = struct.Struct("<4siqqqBi")
@@ -291,6 +292,10 @@ class LiveIndex:
             self._start_compaction()
         return index
 
+    def search(self, vectors: np.ndarray, k: int, exact: bool = False, chosen: Filter = EVERYTHING) -> Found:
+        """As `Index.search`, of the items that `chosen` lets through."""
+        return self.current().search(vectors, k, exact, self._store.matching.ids(chosen) if chosen else None)
+
     def _catch_up(self) -> Index:
         with self._catching_up:
             index, facts = self._index, self._facts
@@ -329,6 +334,11 @@ class LiveIndex:
         return is_due(self._store.changed_since(held), self._store.count())
 
     def compact(self) -> Facts | None:
+        """Write the next generation of the index now; None for an empty gallery.
+
+        Searches and writes go on meanwhile, here and in other processes. Raises `GalleryError` where it cannot be
+        written; the gallery is then as it was.
+        """
         with self._compacting, self._store.again().closing() as store:
             return compact(self.folder, store)
 
@@ -340,8 +350,16 @@ class LiveIndex:
                     self._try_to_compact()
 
     def tune(
-        self, recall: float, k: int, kinds: Sequence[str]
+        self, recall: float, k: int = 10, kinds: Sequence[str] = tuple(KINDS)
     ) -> tuple[Facts | None, list[tuple[str, Measured | None]]]:
+        """Search from now on with a fast kind of index that finds `recall` of the `k` nearest, exactly on a near tie.
+
+        Measured on the gallery's own vectors, each of which searches all others. Returns what was chosen, None for an
+        empty gallery, and what was measured of every kind, None for one that was out of the question.
+        """
+        if not 0 < recall <= 1 or k < 1:
+            raise UsageError(f"recall is a fraction up to 1 and k at least 1, not {recall} and {k}.")
+        kinds = [kind for kind in kinds if kind_of(kind)]
         with self._compacting, self._store.again().closing() as store:
             return tune(self.folder, store, recall, k, kinds)
 

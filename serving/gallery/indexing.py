@@ -232,12 +232,12 @@ class Run:
     def follow(self) -> None:
         """Give the items that lie elsewhere now their new place, and report those that the folder does not hold."""
         if self._places:
-            self.gallery.move(self._places)
+            self.gallery.store.move(self._places)
         self.report.moved = len(self._places)
         for file, content in self._contested:
-            if item := self.gallery.item_of_content(content):
+            if item := self.gallery.store.item_of_content(content):
                 self.report.differing.append((file.source, item.id, item.label))
-        contents = self.gallery.sources_by_content()
+        contents = self.gallery.store.sources_by_content()
         self._gone = {content: source for content, source in contents.items() if content not in self._seen}
         self.report.not_in_folder = list(self._gone.values())
 
@@ -249,7 +249,7 @@ class Run:
             return []
         unreadable = {source for source, _ in self.report.unreadable}
         gone = [content for content, source in self._gone.items() if source not in unreadable]
-        return [item.id for item in map(self.gallery.item_of_content, gone) if item]
+        return [item.id for item in map(self.gallery.store.item_of_content, gone) if item]
 
 
 Fill = Callable[[Run, Embedder, Sequence[ImageFile], int, bool], None]
@@ -260,12 +260,12 @@ def remember(gallery: Gallery, folder: Path) -> None:
     """Look for originals in this folder later."""
     known, folder = folders_of(gallery), folder.expanduser().resolve()
     if folder not in known:
-        gallery.set_state(FOLDERS, json.dumps([str(one) for one in (*known, folder)]))
+        gallery.store.set_state(FOLDERS, json.dumps([str(one) for one in (*known, folder)]))
 
 
 def folders_of(gallery: Gallery) -> list[Path]:
     """The folders that were indexed, the first one first."""
-    return [Path(one) for one in json.loads(gallery.state(FOLDERS) or "[]")]
+    return [Path(one) for one in json.loads(gallery.store.state(FOLDERS) or "[]")]
 
 
 class Originals:
@@ -329,7 +329,7 @@ def index_folder(
         remember(gallery, root_of(place))
         if prune is not None and (gone := run.to_prune()) and prune(gallery, gone):
             report.pruned = gallery.remove(gone)
-        report.items = gallery.count()
+        report.items = gallery.store.count()
     if report.items == 0:
         if made_here:
             shutil.rmtree(out)
@@ -356,9 +356,9 @@ def add_files(
     for file, item in run.differing:
         report.differing.append((file.source, item.id, item.label))
         if update:
-            gallery.describe(item.id, file.label or AS_IT_IS, file.metadata or AS_IT_IS)
+            gallery.store.describe(item.id, file.label or AS_IT_IS, file.metadata or AS_IT_IS)
             report.updated += 1
-    report.items = gallery.count()
+    report.items = gallery.store.count()
     return report
 
 
@@ -499,7 +499,7 @@ def _decode(gallery: Gallery, embedder: Embedder, file: ImageFile) -> _Decoded |
     """Return the image ready to be embedded, unless the gallery has its content. Raises `ImageError`."""
     try:
         data, content = read_image(file.path)
-        known = gallery.item_of_content(content)
+        known = gallery.store.item_of_content(content)
         if known is not None:
             return _Known(known)
         return _Decoded(file, content, *decode(data, embedder.preprocessing))

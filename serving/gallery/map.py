@@ -38,7 +38,7 @@ class Atlas:
 
     def map_of(self, gallery: Gallery) -> dict[str, Any]:
         """Return the map, as `draw` returns it."""
-        key = str(gallery.path), gallery.change()
+        key = str(gallery.path), gallery.store.change()
         with self._lock:  # requests that come in the meantime wait for this map instead of drawing their own
             if self._held is None or self._held[0] != key:
                 self._held = key, draw(gallery)
@@ -57,8 +57,8 @@ def draw(gallery: Gallery, most: int = MOST) -> dict[str, Any]:
         components, from which the map starts; "points": "id", "x", "y", "label" of each item. x and y are on one
         scale, and the largest absolute value is 1.
     """
-    sampled = {item.id: item for item in gallery.sample(most, seed=0)}
-    present, vectors = gallery.embeddings(sorted(sampled))
+    sampled = {item.id: item for item in gallery.store.sample(most, seed=0)}
+    present, vectors = gallery.store.embeddings(sorted(sampled))
     start, explained = principal_plane(vectors)
     places = neighbour_plane(vectors, start)
     places = np.round(places / max(float(np.abs(places).max(initial=0)), 1e-12), 4)
@@ -66,7 +66,7 @@ def draw(gallery: Gallery, most: int = MOST) -> dict[str, Any]:
         {"id": item_id, "x": x, "y": y, "label": sampled[item_id].label}
         for item_id, (x, y) in zip(present, places.tolist(), strict=True)
     ]
-    return {"total": gallery.count(), "explained": explained, "points": points}
+    return {"total": gallery.store.count(), "explained": explained, "points": points}
 
 
 def neighbour_plane(vectors: np.ndarray, start: np.ndarray) -> np.ndarray:

@@ -91,7 +91,7 @@ def _write(path: Path, out: Path) -> int:
 def _take_over(gallery: Gallery, file: Any, path: Path) -> None:
     try:
         for batch in file.iter_batches(BATCH):
-            gallery.marks.take_over([Mark(**row) for row in batch.to_pylist()])
+            gallery.store.marks.take_over([Mark(**row) for row in batch.to_pylist()])
     except (pa.ArrowException, OSError, ValueError, TypeError) as error:
         raise GalleryError(f"{path} is damaged; the items are imported, marks are not: {error}.") from None
 

@@ -268,15 +268,15 @@ class Upgrade:
     def compare(self, queries: int = 2000) -> Compared:
         """Write the new model's index, measure both models, and calibrate the new one where the present one is."""
         with Gallery.open(self.path) as before, Gallery.open(self.path, other=True) as after:
-            if after.is_due() or not after.index_stats().generation:
-                after.compact()
+            if after.index.is_due() or not after.index.stats().generation:
+                after.index.compact()
             try:
                 rows, reason = report(model_change_steps(before, after, queries), joined=True), None
                 if calibration_of(before) is not None:
                     calibrate_gallery(after)
             except EvaluationError as error:
                 rows, reason = [], str(error)
-            return Compared(rows, reason, after.index_stats())
+            return Compared(rows, reason, after.index.stats())
 
     @contextmanager
     def announced(self) -> Iterator[None]:

@@ -90,7 +90,7 @@ def calibrate_by(gallery: Gallery, pairs: Pairs) -> Calibration:
     """As `calibrate_gallery`, of pairs that are at hand."""
     fitted = calibrate(pairs.similarities, pairs.same, pairs.classes)
     fitted = replace(fitted, neighbours=pairs.neighbours, marked=pairs.marked)
-    gallery.set_fact(FACT, json.dumps(fitted.to_json()))
+    gallery.store.set_fact(FACT, json.dumps(fitted.to_json()))
     return fitted
 
 
@@ -105,11 +105,11 @@ def pairs_of(gallery: Gallery, queries: int = 2000) -> Pairs:
 
     Raises `EvaluationError` where fewer than two items are labelled and there are not enough marks either.
     """
-    index, labels = gallery.index(), gallery.labels()
+    index, labels = gallery.index.current(), gallery.store.labels()
     ids = index.ids()
     codes = codes_of(labels, ids)
     near, same, classes = _neighbours(index, ids[codes >= 0], codes[codes >= 0], queries)
-    marks = gallery.marks.pairs()
+    marks = gallery.store.marks.pairs()
     if not near.size and len(marks.same) < ENOUGH_MARKS:
         without = f" ({left_out_note(marks.left_out)})" if marks.left_out else ""
         raise EvaluationError(
@@ -137,7 +137,7 @@ def left_out_note(count: int) -> str:
 
 def calibration_of(gallery: Gallery) -> Calibration | None:
     """The one that was kept; None where the gallery was never calibrated."""
-    text = gallery.fact(FACT)
+    text = gallery.store.fact(FACT)
     return None if text is None else Calibration.from_json(json.loads(text))
 
 
@@ -359,7 +359,7 @@ class Searcher:
 
     def by_item(self, item_id: int, k: int, chosen: Filter = EVERYTHING) -> list[Hit]:
         """The `k` items nearest to an item, itself left out. Raises `ItemNotFoundError`."""
-        return self.search(self.gallery.embedding(item_id)[None], Ask(k, chosen=chosen), item_id)
+        return self.search(self.gallery.store.embedding(item_id)[None], Ask(k, chosen=chosen), item_id)
 
     def by_text(self, text: str, k: int, chosen: Filter = EVERYTHING) -> tuple[list[Hit], bool]:
         """The `k` items nearest to a text, and whether its end was left out. Raises `TextError`."""
@@ -458,9 +458,9 @@ def _reciprocal(order: np.ndarray, k: int) -> np.ndarray:
 def _by_expansion(gallery: Gallery, embedding: np.ndarray, ask: Ask, leave_out: Sequence[int], many: int) -> list[Hit]:
     """Nearest to the query and its neighbours together; `similarity` is to the query alone, as p_same is of that."""
     first = gallery.search(embedding, EXPANDED_BY, leave_out, chosen=ask.chosen)[0]
-    together = expanded(embedding[0], gallery.embeddings([hit.id for hit in first])[1])[None].astype(np.float32)
+    together = expanded(embedding[0], gallery.store.embeddings([hit.id for hit in first])[1])[None].astype(np.float32)
     hits = {hit.id: hit for hit in gallery.search(together, many, leave_out, chosen=ask.chosen)[0]}
-    present, vectors = gallery.embeddings(list(hits))
+    present, vectors = gallery.store.embeddings(list(hits))
     similarities = np.clip(vectors.astype(np.float64) @ embedding[0].astype(np.float64), -1, 1)
     return [
         Reranked(**{**vars(hits[found]), "similarity": float(similarity)}, rerank_score=hits[found].similarity)
@@ -473,7 +473,7 @@ def _by_shared_neighbours(
 ) -> list[Hit]:
     hits = gallery.search(embedding, many, leave_out, chosen=ask.chosen)[0]
     nearest = {hit.id: hit for hit in hits[:CANDIDATES]}
-    present, vectors = gallery.embeddings(list(nearest))
+    present, vectors = gallery.store.embeddings(list(nearest))
     if not present:
         return hits[CANDIDATES:]
     head, distances = [nearest[found] for found in present], k_reciprocal(embedding[0], vectors)

@@ -26,7 +26,7 @@ from serving.gallery import schema
 from serving.gallery.database import Database
 from serving.gallery.feedback import Marks
 from serving.gallery.filters import EVERYTHING, Filter, where
-from serving.gallery.staging import Shadow
+from serving.gallery.staging import Shadow, Slot
 from serving.gallery.types import (
     AS_IT_IS,
     ITEM,
@@ -279,6 +279,19 @@ class Store:
         state = dict(self._query(f"SELECT key, value FROM state WHERE key IN {keys}"))
         self._check_fingerprint(state.get("fingerprint"))
         return int(state["change"]), str(state.get("generation", ""))
+
+    def check_current(self) -> None:
+        """Raise `ModelChangedError` if the gallery was given another model since it was opened: cheap."""
+        self.position()
+
+    @property
+    def was_rebuilt(self) -> bool:
+        """Whether a rebuild was ever begun: embeddings that others have kept may be of another model since."""
+        return self.model is not None
+
+    def slot(self) -> Slot | None:
+        """What the slot of another model's embeddings holds; None where it is empty."""
+        return self.shadow.slot()
 
     def set_generation(self, name: str) -> None:
         """From now on this generation counts; it changes nothing of the content."""

@@ -24,9 +24,12 @@ _ROUNDING = 1e-5
 
 
 class Searched(Protocol):
-    """What is measured: `Index`, or an index like it."""
+    """Embeddings of a gallery up to one change of it, as measurements read and search them. `Index` is one."""
 
-    def search(self, vectors: np.ndarray, k: int) -> Found: ...
+    @property
+    def change(self) -> int: ...
+
+    def search(self, vectors: np.ndarray, k: int, exact: bool = False) -> Found: ...
 
     def ids(self) -> np.ndarray: ...
 

@@ -94,13 +94,13 @@ def catch_up(found: Found, held: int, dim: int, changes: int, repeats: int) -> N
     half = changes // 2
     rows, times, busy, searched = vectors(held + repeats * half, dim), [], [], []
     with tempfile.TemporaryDirectory() as folder, filled(Path(folder) / "g", rows[:held]) as writer:
-        writer.compact()
+        writer.index.compact()
         with Gallery.open(Path(folder) / "g") as reader:
             reader.search(rows[:1], 10)
             for turn in range(repeats):
                 change(writer, rows, held + turn * half, half)
                 start, before = time.perf_counter(), time.process_time()
-                waiting = reader.index_stats().waiting
+                waiting = reader.index.stats().waiting
                 caught_up = time.perf_counter()
                 times.append(1000 * (caught_up - start))
                 busy.append(1000 * (time.process_time() - before))
@@ -175,7 +175,7 @@ def open_large(found: Found, n: int, dim: int, repeats: int) -> None:
         path, start = Path(folder) / "g", time.perf_counter()
         with filled(path, vectors(n, dim)) as gallery:
             wrote = time.perf_counter()
-            gallery.compact_in_background()  # as it is closed it is left as it is
+            gallery.index.compact_in_background()  # as it is closed it is left as it is
         done = subprocess.run([sys.executable, "-c", COMPACTED, str(path)], check=True, capture_output=True, text=True)
         compacted, peak = map(float, done.stdout.split())
         size = 4 * n * dim / 2**20

@@ -82,7 +82,7 @@ def prepare(folder: Path, args: argparse.Namespace) -> Setting:
     with Gallery.create(folder / "gallery", card, str(found)) as gallery:
         for some in new_items(rows):
             gallery.add(some)
-        gallery.compact()
+        gallery.index.compact()
     for path in (folder / "images").iterdir():
         with path.open("ab") as file:  # what lies behind an image's end makes another file of it, as an index sees it
             file.write(path.name.encode())

@@ -135,7 +135,7 @@ def store_figures(rows: int, dim: int) -> Figures:
         with processor() as writing:
             gallery = filled(path, made)
         with gallery:
-            kept = len(gallery.thumbnail(1).data) + 4 * dim
+            kept = len(gallery.store.thumbnail(1).data) + 4 * dim
         size = (path / "gallery.sqlite").stat().st_size / rows
     of = f"{rows:,} items, {dim} numbers"
     return {

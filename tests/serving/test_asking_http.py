@@ -55,7 +55,7 @@ def test_reranked_results_are_the_same_items(http: httpx.Client, rerank: str) ->
 
 def test_the_score_of_reranked_results_is_that_of_the_method(http: httpx.Client, gallery_folder: Path) -> None:
     with Gallery.open(gallery_folder) as gallery:
-        query, others = gallery.embedding(1), {one: gallery.embedding(one) for one in range(2, 25)}
+        query, others = gallery.store.embedding(1), {one: gallery.store.embedding(one) for one in range(2, 25)}
         nearest = [hit["id"] for hit in results(http)]
         near = np.stack([others[one] for one in nearest])
     distances = dict(zip(nearest, k_reciprocal(query, near), strict=True))

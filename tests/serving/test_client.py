@@ -36,8 +36,8 @@ def test_reading(kind: Any, server: Running, gallery_folder: Path, model: Embedd
         (expected,) = gallery.search(model.embed(toys.query(3)), 3)
         assert [one.id for one in matches] == [hit.id for hit in expected]
         np.testing.assert_allclose([m.similarity for m in matches], [h.similarity for h in expected], atol=1e-6)
-        assert client.item(5).content_sha256 == gallery.item(5).content_sha256
-        assert client.thumbnail(5).data == gallery.thumbnail(5).data
+        assert client.item(5).content_sha256 == gallery.store.item(5).content_sha256
+        assert client.thumbnail(5).data == gallery.store.thumbnail(5).data
     assert {one.label for one in matches} == {toys.HTML_LABEL}
     assert client.search(toys.query(3), k=1, offset=1) == matches[1:2]
     assert 1 not in {one.id for one in client.search(item=1, k=24)}

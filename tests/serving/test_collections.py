@@ -94,8 +94,8 @@ def test_each_is_searched_by_its_own_model_in_its_own_gallery(
             [one["similarity"] for one in found], [one.similarity for one in expected], atol=1e-5
         )
         told = http.get("/model").json()
-        assert (told["fingerprint"], told["gallery"]["items"]) == (embedder.card.fingerprint, gallery.count())
-        assert http.get("/items").json()["total"] == http.get("/map").json()["total"] == gallery.count()
+        assert (told["fingerprint"], told["gallery"]["items"]) == (embedder.card.fingerprint, gallery.store.count())
+        assert http.get("/items").json()["total"] == http.get("/map").json()["total"] == gallery.store.count()
 
 
 def test_every_route_is_there_under_the_name(service: Running) -> None:

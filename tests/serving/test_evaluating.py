@@ -54,7 +54,7 @@ def test_it_is_as_the_evaluation_says_and_takes_the_time_that_it_takes(
     told = answer.json()
     with Gallery.open(path) as gallery:
         ids, rows = content(gallery)
-        expected = retrieval_metrics(rows, [gallery.labels()[item] for item in ids.tolist()], (1, 5, 10))
+        expected = retrieval_metrics(rows, [gallery.store.labels()[item] for item in ids.tolist()], (1, 5, 10))
     for step in told["steps"]:
         assert step["metrics"] == pytest.approx({name: expected[name] for name in NAMES})
     assert told["served_model"] == {
@@ -87,7 +87,7 @@ def test_in_pieces_it_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
         items = new_items(clustered(1000))
         gallery.add([replace(item, label="ab"[n % 2]) for n, item in enumerate(items)])
-        gallery.tune(0.5, kinds=[kind])
+        gallery.index.tune(0.5, kinds=[kind])
         whole = gallery_steps(gallery, 300)
         asked: list[int] = []
         neighbours = gallery.neighbours
@@ -116,9 +116,9 @@ def test_the_model_that_is_served_is_measured_on_the_images_that_are_still_there
     coarse = load(folder, runtime="onnx", precision="int8")
     with Gallery.open(tmp_path / "g") as gallery:
         searcher = Searcher(gallery, coarse)
-        files = [own / item.source for item in gallery.items(limit=100)]
-        ids, stored = gallery.embeddings([item.id for item in gallery.items(limit=100)])
-        now, labels = coarse.embed(files).astype(np.float64), [gallery.item(one).label for one in ids]
+        files = [own / item.source for item in gallery.store.items(limit=100)]
+        ids, stored = gallery.store.embeddings([item.id for item in gallery.store.items(limit=100)])
+        now, labels = coarse.embed(files).astype(np.float64), [gallery.store.item(one).label for one in ids]
         cosines = (now * stored).sum(axis=1)
         told = reproduced(searcher)
         for name, queries in (("stored", stored.astype(np.float64)), ("served", now)):

@@ -31,7 +31,9 @@ def folder(gallery_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     copy = tmp_path_factory.mktemp("marked") / "gallery"
     shutil.copytree(gallery_folder, copy)
     with Gallery.open(copy) as gallery:
-        gallery.move([Place(item.id, item.source, item.label if item.id < 3 else None) for item in gallery.items()])
+        gallery.store.move(
+            [Place(item.id, item.source, item.label if item.id < 3 else None) for item in gallery.store.items()]
+        )
     return copy
 
 
@@ -48,8 +50,8 @@ def service(folder: Path) -> Iterator[httpx.Client]:
 def unmarked(folder: Path) -> Iterator[None]:
     yield
     with Gallery.open(folder) as gallery:
-        for mark in gallery.marks.all():
-            gallery.marks.remove(mark.id)
+        for mark in gallery.store.marks.all():
+            gallery.store.marks.remove(mark.id)
 
 
 def put(service: httpx.Client, query: Any, item: int, verdict: str, status: int = 201) -> dict[str, Any]:
@@ -69,8 +71,8 @@ def test_a_pair_is_marked_once_and_the_mark_is_taken_back(service: httpx.Client,
     first = put(service, 1, 5, "wrong")
     assert (first["verdict"], first["query"]["id"], first["result"]["id"]) == ("wrong", 1, 5)
     with Gallery.open(folder) as gallery:
-        expected = gallery.embedding(1) @ gallery.embedding(5)
-        assert first["query"]["content_sha256"] == gallery.item(1).content_sha256
+        expected = gallery.store.embedding(1) @ gallery.store.embedding(5)
+        assert first["query"]["content_sha256"] == gallery.store.item(1).content_sha256
     assert first["similarity"] == pytest.approx(float(expected), abs=1e-6)
     again = put(service, 1, 5, "right", status=200)
     assert (again["id"], again["verdict"]) == (first["id"], "right")
@@ -93,7 +95,7 @@ def test_the_query_may_be_an_image_that_was_sent(
     mark = put(service, query, 7, "right")
     assert (mark["query"]["id"], mark["query"]["source"], mark["query"]["thumbnail"]) == (None, "my.png", None)
     with Gallery.open(folder) as gallery:
-        assert mark["similarity"] == pytest.approx(float(model.embed(image)[0] @ gallery.embedding(7)), abs=1e-5)
+        assert mark["similarity"] == pytest.approx(float(model.embed(image)[0] @ gallery.store.embedding(7)), abs=1e-5)
     part = sent(service, image, crop="0,0,0.5,1")
     assert part["content_sha256"] != query["content_sha256"], "a part of an image is another image"
     assert sent(service, image, crop="0,0,0.5,1") == part
@@ -224,7 +226,7 @@ def test_marks_calibrate_and_evaluate(service: httpx.Client, folder: Path) -> No
     assert service.get("/evaluate").json()["marks"]["contradict_labels"] == 0, "marks are as they are now"
     with Gallery.open(folder) as gallery:
         for item in (1, 2):
-            gallery.describe(item, None, {})
+            gallery.store.describe(item, None, {})
     told = service.post("/evaluate", timeout=60).json()
     assert (told["steps"], told["calibration"]["neighbours"], told["marks_left_out"]) == ([], 0, 0)
     assert "no labelled items" in told["not_measured"]

@@ -66,7 +66,12 @@ def exchange(path: Path, other: Path) -> Path:
 def test_what_is_not_in_its_place_is_neither_read_nor_written(path: Path) -> None:
     with Gallery.open(path) as gallery:
         away = path.rename(path.with_name("away"))
-        for work in (gallery.count, gallery.check_current, lambda: gallery.remove([1]), lambda: gallery.item(1)):
+        for work in (
+            gallery.store.count,
+            gallery.store.check_current,
+            lambda: gallery.remove([1]),
+            lambda: gallery.store.item(1),
+        ):
             with pytest.raises(GalleryMovedError, match="the gallery g was moved, removed or exchanged for another"):
                 work()
         assert rows_in(away) == 24
@@ -101,4 +106,4 @@ def test_a_gallery_in_the_place_of_another_is_taken_up(client: TestClient, path:
     assert (rows_in(before), rows_in(path)) == (24, 13)
     # What closes the old file leaves the new one's log alone.
     with Gallery.open(path) as gallery:
-        assert gallery.count() == 13
+        assert gallery.store.count() == 13

@@ -24,8 +24,8 @@ def test_a_search_cuts_and_tells_by_one_calibration_that_is_read_once(
         with pytest.raises(UsageError, match="mark results"):
             _found(searcher, Search(Ask(min_p=0.5), item=1), "")
         calibrate_gallery(gallery)
-        read, fact = [], gallery.fact
-        monkeypatch.setattr(gallery, "fact", lambda key: read.append(key) or fact(key))
+        read, fact = [], gallery.store.fact
+        monkeypatch.setattr(gallery.store, "fact", lambda key: read.append(key) or fact(key))
         for least in (None, 0.5):
             found = _found(searcher, Search(Ask(k=24, min_p=least), item=1), "")
             assert read == ["calibration"]

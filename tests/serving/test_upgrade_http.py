@@ -121,9 +121,9 @@ def test_nobody_notices(
         assert_served(service, present, pictures)
     assert [check for check in verify_gallery(path) if check.ok is False] == []
     with Gallery.open(path) as gallery:
-        added = [item.id for item in gallery.items(limit=-1) if item.id > 24]
-        expected = model.embed([gallery.thumbnail(item_id).data for item_id in added])
-        np.testing.assert_allclose(gallery.embeddings(added)[1], expected, atol=1e-5)
+        added = [item.id for item in gallery.store.items(limit=-1) if item.id > 24]
+        expected = model.embed([gallery.store.thumbnail(item_id).data for item_id in added])
+        np.testing.assert_allclose(gallery.store.embeddings(added)[1], expected, atol=1e-5)
 
 
 def assert_served(service: Running, model: Embedder, pictures: Path) -> None:
@@ -158,12 +158,12 @@ def test_a_model_that_cannot_be_loaded_is_said_and_tried_again(
             searchers.steadily(lambda searcher: searcher.by_image(picture, 3))
         assert (caught.value.status, caught.value.code) == (503, "model_changed")
         assert "Retry-After" in caught.value.headers
-        assert searchers.current.gallery.count() == 24, "what needs no model is still there"
+        assert searchers.current.gallery.store.count() == 24, "what needs no model is still there"
     (tmp_path / "away").rename(new)
     found = searchers.steadily(lambda searcher: (searcher.embedder.card.name, searcher.by_image(picture, 3)))
     assert (found[0], len(found[1])) == ("new", 3)
     assert searchers.current is not old
-    store = old.gallery._store
+    store = old.gallery.store
     del old, caught
     gc.collect()
     with pytest.raises(Exception, match="closed"):

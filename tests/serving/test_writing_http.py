@@ -63,7 +63,7 @@ def test_an_item_that_was_added_is_found_at_once_and_kept(service: httpx.Client,
     assert best["id"] == item["id"]
     assert best["similarity"] == pytest.approx(1, abs=1e-6)
     with Gallery.open(folder) as gallery:  # another process sees it
-        np.testing.assert_allclose(gallery.embedding(item["id"]), model.embed(noise(1))[0], atol=1e-6)
+        np.testing.assert_allclose(gallery.store.embedding(item["id"]), model.embed(noise(1))[0], atol=1e-6)
     assert service.get(item["thumbnail"]).headers["content-type"] == "image/png"
 
 

@@ -27,7 +27,7 @@ PER_CLASS = 6
 
 def content(of: Gallery | Index | MilvusIndex) -> Block:
     """All ids and their vectors, as the index has them now."""
-    index = of.index() if isinstance(of, Gallery) else of
+    index = of.index.current() if isinstance(of, Gallery) else of
     return index.vectors_of(index.ids())
 
 

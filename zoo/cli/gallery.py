@@ -142,8 +142,8 @@ def remove(
         raise UsageError("name the ids of items, or a label with --label; one of the two.", code="ids-or-label")
     with Gallery.open(gallery) as opened:
         numbers = ids or _ids_of_label(opened, str(label), yes)
-        marks = opened.marks.of_items(numbers)
-        removed, items = opened.remove(numbers), opened.count()
+        marks = opened.store.marks.of_items(numbers)
+        removed, items = opened.remove(numbers), opened.store.count()
     unknown = len(set(numbers)) - removed
     facts = {"removed": removed, "not_there": unknown, "items": items, "marks_removed": marks}
     lost = f"; {mark_count(marks)} went with them" if marks else ""
@@ -153,7 +153,7 @@ def remove(
 
 def _ids_of_label(gallery: Gallery, label: str, yes: bool) -> list[int]:
     """Return the ids of all items of a label, after the person at the terminal has confirmed their removal."""
-    labels = gallery.labels()
+    labels = gallery.store.labels()
     ids = [item for item, item_label in labels.items() if item_label == label]
     if not ids:
         known_labels = {item_label for item_label in labels.values() if item_label is not None}
@@ -161,7 +161,7 @@ def _ids_of_label(gallery: Gallery, label: str, yes: bool) -> list[int]:
     if yes:
         return ids
     items = "1 item" if len(ids) == 1 else f"{len(ids):,} items"
-    removal = f"{items} of the label {label!r}{with_marks(gallery.marks.of_items(ids))}"
+    removal = f"{items} of the label {label!r}{with_marks(gallery.store.marks.of_items(ids))}"
     if not sys.stdin.isatty():
         raise UsageError(
             f"{removal} would be removed, out of {len(labels):,}. Add --yes to remove them without a question.",
@@ -194,7 +194,7 @@ def list_items(
     check_number("--limit", limit)
     selection = item_filter(label, where)
     with Gallery.open(gallery) as opened:
-        items, total = opened.items(offset, limit or -1, None, selection), opened.count(None, selection)
+        items, total = opened.store.items(offset, limit or -1, None, selection), opened.store.count(None, selection)
         note_filter(opened, selection, total > 0)
     if as_json:
         print_json({"total": total, "items": [asdict(item) for item in items]})
@@ -213,10 +213,10 @@ def stats(gallery: GalleryFolder, as_json: Json = False) -> None:
     from serving.gallery.gallery import untuned
 
     with Gallery.open(gallery) as opened:
-        index, marks = opened.index_stats(), opened.marks.counts()
+        index, marks = opened.index.stats(), opened.store.marks.counts()
         backend, hint, card = backend_of(gallery), untuned(opened), opened.card
         other = opened.other_model()
-        facts = {**asdict(opened.stats()), "model": card.name, "fingerprint": card.fingerprint}
+        facts = {**asdict(opened.store.stats()), "model": card.name, "fingerprint": card.fingerprint}
     if as_json:
         facts["other_model"] = {"name": other[0].name, "role": other[1]} if other else None
         facts |= {"dim": card.dim, "metric": "cosine", "index": {**asdict(index), "hint": hint}}
@@ -253,7 +253,7 @@ def compact(gallery: GalleryFolder, as_json: Json = False) -> None:
     from serving.gallery import Gallery
 
     with Gallery.open(gallery) as opened:
-        facts, items = opened.compact(), opened.count()
+        facts, items = opened.index.compact(), opened.store.count()
     if facts:
         line = f"{facts.count:,} vectors in a new {facts.setting.kind} index, in {facts.seconds:.1f} s"
     else:

@@ -65,7 +65,7 @@ def tune(
     from serving.gallery.index import KINDS
 
     with Gallery.open(gallery) as opened:
-        facts, rows = opened.tune(recall, k, kind or tuple(KINDS))
+        facts, rows = opened.index.tune(recall, k, kind or tuple(KINDS))
     if facts and k >= facts.count:
         note(f"-k {k:,} is more than the {facts.count - 1:,} others that each item has; that many were taken.")
     if as_json:

@@ -189,7 +189,7 @@ def _pruning(prune: bool, yes: bool) -> Callable[[Gallery, list[int]], bool] | N
 
 
 def _may_prune_unasked(gallery: Gallery, ids: list[int]) -> bool:
-    if 2 * len(ids) > (items := gallery.count()):
+    if 2 * len(ids) > (items := gallery.store.count()):
         raise UsageError(
             f"{len(ids):,} of {items:,} items would be pruned, more than half; nothing was removed. Is a part of the "
             "folder missing, for example because it is not mounted? To remove them, run this at a terminal without "
@@ -200,9 +200,9 @@ def _may_prune_unasked(gallery: Gallery, ids: list[int]) -> bool:
 
 
 def _may_prune(gallery: Gallery, ids: list[int]) -> bool:
-    names = ", ".join(gallery.item(item).source for item in ids[:NAMED]) + (", ..." if len(ids) > NAMED else "")
+    names = ", ".join(gallery.store.item(item).source for item in ids[:NAMED]) + (", ..." if len(ids) > NAMED else "")
     items = f"{len(ids):,} item(s) whose image is not among those indexed now ({names})"
-    return confirm(f"Remove {items}{with_marks(gallery.marks.of_items(ids))}?")
+    return confirm(f"Remove {items}{with_marks(gallery.store.marks.of_items(ids))}?")
 
 
 def _report_lines(report: Report, pruning: bool) -> Iterator[str]:

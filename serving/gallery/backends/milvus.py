@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.index import NOTHING, Found, Index, best_of
 from serving.gallery.index_files import Facts
 from serving.gallery.store import Store
@@ -233,8 +234,10 @@ class MilvusIndex:
                 self._catch_up()
         return self
 
-    def search(self, vectors: np.ndarray, k: int, exact: bool = False, among: np.ndarray | None = None) -> Found:
-        """As `Index.search`. Exact searches, and those of more ids than Milvus is sent, are made here."""
+    def search(self, vectors: np.ndarray, k: int, exact: bool = False, chosen: Filter = EVERYTHING) -> Found:
+        """As `LiveIndex.search`. Exact searches, and those of more ids than Milvus is sent, are made here."""
+        self.current()
+        among = self._store.matching.ids(chosen) if chosen else None
         vectors = np.ascontiguousarray(vectors, np.float32)
         return self._nearest(vectors, min(k, self._count if among is None else len(among)), exact, among)
 
@@ -294,7 +297,7 @@ class MilvusIndex:
         """Milvus does."""
 
     def tune(
-        self, recall: float, k: int, kinds: Sequence[str]
+        self, recall: float, k: int = 10, kinds: Sequence[str] = ()
     ) -> tuple[Facts | None, list[tuple[str, Measured | None]]]:
         raise UsageError("a gallery whose vectors lie in Milvus is searched by the index that Milvus has chosen.")
 

@@ -78,7 +78,7 @@ def on_ray(model_ref: str, folder: Path, address: str | None = None, workers: in
 def known(run: Run) -> np.ndarray:
     """The hashes of what the gallery has already, as workers look them up."""
 
-    return sorted_hashes(list(run.gallery.ids_by_content()))
+    return sorted_hashes(list(run.gallery.store.ids_by_content()))
 
 
 def tables(files: Sequence[ImageFile], batch_size: int) -> Iterator[pa.Table]:
@@ -160,7 +160,7 @@ def _new_item(run: Run, file: ImageFile, row: dict[str, Any]) -> NewItem | None:
     if not run.is_first(file, content):
         return None
     if row["embedding"] is None:
-        run.recognise(file, run.gallery.item_of_content(content))
+        run.recognise(file, run.gallery.store.item_of_content(content))
         return None
     thumbnail = Thumbnail(row["thumbnail"], row["media_type"])
     vector = np.frombuffer(row["embedding"], "<f4").astype(np.float32)

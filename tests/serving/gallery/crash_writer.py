@@ -81,7 +81,7 @@ def rebuild(path: Path, notes: Notes, rng: np.random.Generator) -> None:
 def compact_other(path: Path) -> None:
     try:
         with Gallery.open(path, other=True) as shadow:
-            shadow.compact()
+            shadow.index.compact()
     except GalleryError as error:
         if "holds no embeddings of another model" not in str(error):
             raise
@@ -105,7 +105,7 @@ def take(gallery: Gallery, notes: Notes, rng: np.random.Generator, step: int) ->
     match rng.choice(words, p=[0.3, 0.2, 0.1, 0.2, 0.1, 0.1]):
         case "rebuild":
             rebuild(gallery.path, notes, rng)
-            gallery.check_current()
+            gallery.store.check_current()
         case "add":
             first, count, batch = 10**6 * notes.seed + 100 * step, int(rng.integers(1, 30)), f"{notes.seed}-{step}"
             items = [
@@ -115,15 +115,15 @@ def take(gallery: Gallery, notes: Notes, rng: np.random.Generator, step: int) ->
             notes.write("adding", batch=batch, count=count)
             notes.write("added", batch=batch, ids=gallery.add(items).ids)
         case "remove":
-            ids = [item.id for item in gallery.sample(int(rng.integers(1, 30)))]
+            ids = [item.id for item in gallery.store.sample(int(rng.integers(1, 30)))]
             notes.write("removing", ids=ids)
             notes.write("removed", ids=ids, count=gallery.remove(ids))
         case "compact":
             notes.write("compacting")
-            gallery.compact()
+            gallery.index.compact()
             notes.write("compacted")
         case "describe" | "mark" as way:
-            for item in gallery.sample(1):
+            for item in gallery.store.sample(1):
                 say(gallery, notes, way, item.id, f"{notes.seed}-{step}")
 
 
@@ -132,9 +132,9 @@ def say(gallery: Gallery, notes: Notes, way: str, item: int, text: str) -> None:
     notes.write("saying", way=way, item=item, text=text)
     try:
         if way == "describe":
-            gallery.describe(item, metadata={SAID: text})
+            gallery.store.describe(item, metadata={SAID: text})
         else:
-            gallery.marks.put(SentQuery(ASKED, embedded_by(gallery.card, 0), text), item, True)
+            gallery.store.marks.put(SentQuery(ASKED, embedded_by(gallery.card, 0), text), item, True)
     except ItemNotFoundError:
         notes.write("unsaid")
     else:

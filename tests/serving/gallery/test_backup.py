@@ -41,21 +41,21 @@ with Gallery.open(sys.argv[1]) as gallery:
 def path(tmp_path: Path) -> Path:
     with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
         gallery.add(new_items(unit_rows(200)))
-        gallery.compact()
-        gallery.set_fact("calibration", "kept")
+        gallery.index.compact()
+        gallery.store.set_fact("calibration", "kept")
     return tmp_path / "g"
 
 
 def content(path: Path) -> dict[int, tuple[str, str | None, bytes]]:
     with Gallery.open(path) as gallery:
-        items = gallery.items(limit=-1)
-        return {one.id: (one.source, one.label, gallery.embedding(one.id).tobytes()) for one in items}
+        items = gallery.store.items(limit=-1)
+        return {one.id: (one.source, one.label, gallery.store.embedding(one.id).tobytes()) for one in items}
 
 
 def test_what_is_restored_is_what_was_there(path: Path, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     with Gallery.open(path) as gallery:
-        mark, _ = gallery.marks.put(1, 2, True)
+        mark, _ = gallery.store.marks.put(1, 2, True)
     copied = backup(path, tmp_path / "copy", lambda done, total: seen.append((done, total)))
     assert sorted(file.name for file in (tmp_path / "copy").iterdir()) == sorted([MANIFEST, STORE, MODEL])
     assert seen[-1][0] == seen[-1][1] > 0
@@ -63,12 +63,12 @@ def test_what_is_restored_is_what_was_there(path: Path, tmp_path: Path) -> None:
     assert content(tmp_path / "again") == content(path)
     assert [check for check in verify_gallery(tmp_path / "again") if check.ok is False] == []
     with Gallery.open(tmp_path / "again") as gallery, Gallery.open(path) as original:
-        assert gallery.fact("calibration") == "kept"
-        assert list(gallery.marks.all()) == [mark]
+        assert gallery.store.fact("calibration") == "kept"
+        assert list(gallery.store.marks.all()) == [mark]
         query = unit_rows(1, seed=99)
         assert gallery.search(query, 5) == original.search(query, 5)
         gallery.add(new_items(unit_rows(3, seed=7), start=500))  # it lives on
-        assert gallery.count() == 203
+        assert gallery.store.count() == 203
     assert content(path).keys() == set(range(1, 201))
 
 
@@ -162,6 +162,6 @@ def test_the_store_and_the_card_alone_are_a_gallery(path: Path, tmp_path: Path) 
     with Gallery.open(tmp_path / "copy") as gallery:
         (hits,) = gallery.search(unit_rows(200)[6:7], 1)
         assert hits[0].id == 7
-        gallery.compact()
+        gallery.index.compact()
     assert content(tmp_path / "copy") == content(path)
     assert [check.name for check in verify_gallery(tmp_path / "copy") if check.ok is False] == []

@@ -26,8 +26,8 @@ def test_as_many_come_as_go(rows: np.ndarray, tmp_path: Path) -> None:
     with bench_gallery.filled(tmp_path / "g", rows[:40]) as gallery:
         for turn in range(2):
             bench_gallery.change(gallery, rows, 40 + 10 * turn, 10)
-            assert gallery.count() == 40
-        left = {item.source for item in gallery.items(limit=100)}
+            assert gallery.store.count() == 40
+        left = {item.source for item in gallery.store.items(limit=100)}
         assert left == {f"{number}.png" for number in (*range(30), *range(50, 60))}
 
 

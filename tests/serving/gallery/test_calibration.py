@@ -102,7 +102,7 @@ def test_marked_results_count_beside_labelled_ones(path: Path, capsys: pytest.Ca
     near, marked = BLOCKS[0][0], SIDE * (SIDE - 1)
     with Gallery.open(path) as gallery:
         for query, item in permutations(range(1, SIDE + 1), 2):  # all pairs of the first block
-            gallery.marks.put(query, item, False)
+            gallery.store.marks.put(query, item, False)
     run(path, "--json")
     told = json.loads(capsys.readouterr().out)
     assert (told["pairs"], told["marked"]) == (len(BLOCKS) * SIDE * 10 + marked, marked)
@@ -122,8 +122,8 @@ def test_marks_alone_are_enough(tmp_path: Path) -> None:
             with raises(EvaluationError) as caught:
                 calibrate_gallery(gallery)
             assert str(ENOUGH_MARKS) in str(caught.value)
-            gallery.marks.put(1, number, number > 3)  # near ones, of which eight are right
-            gallery.marks.put(SIDE + 1, SIDE + number, number <= 3)  # of far ones two are
+            gallery.store.marks.put(1, number, number > 3)  # near ones, of which eight are right
+            gallery.store.marks.put(SIDE + 1, SIDE + number, number <= 3)  # of far ones two are
         found = calibrate_gallery(gallery)
         assert (found.pairs, found.marked, found.neighbours) == (20, 20, 0)
         right, wrong = 11 / 12, 1 / 12  # Platt's targets of ten right and ten wrong ones
@@ -136,8 +136,8 @@ def test_marks_of_sent_images_that_another_model_measured_are_counted(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Gallery.open(path) as gallery:
-        gallery.marks.put(SentQuery("e" * 64, gallery.embedding(2)), 1, True)
-        gallery.marks.put(2, 3, True)
+        gallery.store.marks.put(SentQuery("e" * 64, gallery.store.embedding(2)), 1, True)
+        gallery.store.marks.put(2, 3, True)
     with closing(sqlite3.connect(path / STORE)) as db, db:
         db.execute("UPDATE marks SET model = 'the one before'")
     run(path, "--json")

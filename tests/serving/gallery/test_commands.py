@@ -96,7 +96,7 @@ def test_an_existing_item_with_another_label_is_reported(gallery: Path, images: 
 
 def _items(path: Path) -> list[Item]:
     with Gallery.open(path) as gallery:
-        return gallery.items(limit=1000)
+        return gallery.store.items(limit=1000)
 
 
 def test_compact_tune_and_stats(gallery: Path, capsys: Capture) -> None:
@@ -114,7 +114,7 @@ def test_compact_tune_and_stats(gallery: Path, capsys: Capture) -> None:
     assert stats["index"]["waiting"] == 0
     assert stats["marks"] == {"right": 0, "wrong": 0}
     with Gallery.open(gallery) as opened:
-        opened.marks.put(1, 2, True)
+        opened.store.marks.put(1, 2, True)
     run_here("gallery stats", gallery)
     assert "finds 1.0000 of the 10 nearest" in (said := capsys.readouterr().out)
     assert "marked results: 1 right, 0 wrong" in said
@@ -135,13 +135,13 @@ def test_a_large_k_and_a_misspelt_label_are_reported(gallery: Path, capsys: Capt
 
 def test_marks_removed_with_their_items_are_counted(gallery: Path, capsys: Capture) -> None:
     with Gallery.open(gallery) as opened:
-        label = opened.item(1).label
-        of_label = [item.id for item in opened.items(limit=100, label=label)]
-        (other, *_) = (item.id for item in opened.items(limit=100) if item.label != label)
-        opened.marks.put(1, other, False)  # as a query, as a result, as both, and not at all
-        opened.marks.put(other, of_label[1], False)
-        opened.marks.put(of_label[1], of_label[2], True)
-        opened.marks.put(other, other + 1, True)
+        label = opened.store.item(1).label
+        of_label = [item.id for item in opened.store.items(limit=100, label=label)]
+        (other, *_) = (item.id for item in opened.store.items(limit=100) if item.label != label)
+        opened.store.marks.put(1, other, False)  # as a query, as a result, as both, and not at all
+        opened.store.marks.put(other, of_label[1], False)
+        opened.store.marks.put(of_label[1], of_label[2], True)
+        opened.store.marks.put(other, other + 1, True)
     with raises(UsageError, "not-confirmed") as caught:
         run_here("gallery remove", gallery, "--label", label)
     assert "6 items" in str(caught.value)
@@ -151,7 +151,7 @@ def test_marks_removed_with_their_items_are_counted(gallery: Path, capsys: Captu
     assert run_here("gallery remove", gallery, other, "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"removed": 1, "not_there": 0, "items": 17, "marks_removed": 1}
     with Gallery.open(gallery) as opened:
-        assert opened.marks.counts().total == 0
+        assert opened.store.marks.counts().total == 0
 
 
 def test_export_and_import(gallery: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -192,7 +192,7 @@ def test_verify_finds_damage(gallery: Path, capsys: Capture) -> None:
 )
 def test_verify_reads_the_whole_store(gallery: Path, sql: str, names: set[str]) -> None:
     with Gallery.open(gallery) as opened:
-        opened.compact()
+        opened.index.compact()
     with closing(sqlite3.connect(gallery / STORE)) as db, db:
         db.execute(sql)
     assert failed(gallery) >= names
@@ -263,7 +263,7 @@ def test_a_damaged_database_is_named_with_the_next_step(gallery: Path, capsys: C
 
 def _labels(gallery: Path) -> list[str | None]:
     with Gallery.open(gallery) as opened:
-        return list(opened.labels().values())
+        return list(opened.store.labels().values())
 
 
 def test_all_items_of_a_label_are_removed_after_confirmation(
@@ -285,7 +285,7 @@ def test_all_items_of_a_label_are_removed_after_confirmation(
     assert _labels(gallery) == rest
     monkeypatch.setattr("sys.stdin", io.StringIO())
     with Gallery.open(gallery) as opened:
-        opened.describe(opened.items(0, 1)[0].id, label="alone")
+        opened.store.describe(opened.store.items(0, 1)[0].id, label="alone")
     assert main([*command[:-1], "alone"]) == 2
     assert "1 item of the label 'alone'" in capsys.readouterr().err
     assert main(["gallery", "remove", str(gallery), "--label", str(rest[0]), "--yes"]) == 0

@@ -186,9 +186,9 @@ def labels_in(path: Path) -> dict[int, str | None]:
 def said_in(path: Path) -> dict[tuple[str, int], str]:
     """What is said of items: (describe, id) and (mark, id) -> text."""
     with Gallery.open(path) as gallery:
-        items = gallery.items(limit=gallery.count())
+        items = gallery.store.items(limit=gallery.store.count())
         described = {("describe", one.id): str(one.metadata[SAID]) for one in items if SAID in one.metadata}
-        return described | {("mark", mark.item): mark.query_source for mark in gallery.marks.all()}
+        return described | {("mark", mark.item): mark.query_source for mark in gallery.store.marks.all()}
 
 
 def check_content(path: Path) -> None:
@@ -254,7 +254,7 @@ def kill_and_check(path: Path, tmp_path: Path, rounds: int, plan: Plan) -> tuple
     reader.close()
     check_content(path)
     with Gallery.open(path) as gallery:
-        gallery.compact()
+        gallery.index.compact()
     assert len(list(path.glob("*index-*"))) <= 2, "what killed writers leave does not pile up; each model may have one"
     return ledger, min(recalls)
 

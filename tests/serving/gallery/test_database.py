@@ -60,7 +60,7 @@ def test_a_gallery_is_searched_where_nothing_can_be_written(
         expected = gallery.search(query, 5)
     with unwritable(folder), Gallery.open(folder) as gallery:
         assert gallery.search(query, 5) == expected
-        assert gallery.thumbnail(expected[0][0].id).data
+        assert gallery.store.thumbnail(expected[0][0].id).data
         with pytest.raises(GalleryError, match="readonly"):
             gallery.add([item])
     assert caplog.messages == []
@@ -70,7 +70,7 @@ def test_what_another_user_writes_meanwhile_is_seen(gallery_folder: Path, model:
     shutil.copytree(gallery_folder, folder, ignore=shutil.ignore_patterns("*-wal", "*-shm"))
     item = new_item(model)
     with Gallery.open(folder) as owner:
-        assert owner.count() == 24
+        assert owner.store.count() == 24
         with unwritable(folder):
             reader = Gallery.open(folder)
         owner.add([item])
@@ -91,6 +91,6 @@ def test_a_log_that_was_left_behind_is_not_passed_over(gallery_folder: Path, mod
     ):
         Gallery.open(folder)
     with Gallery.open(folder) as gallery:
-        assert gallery.count() == 25
+        assert gallery.store.count() == 25
     with unwritable(folder), Gallery.open(folder) as gallery:
-        assert gallery.count() == 25
+        assert gallery.store.count() == 25

@@ -129,16 +129,16 @@ def test_an_approximate_index_loses_what_it_does_not_find(tmp_path: Path) -> Non
     path = labelled(tmp_path)
     with Gallery.open(path) as gallery, Store(path / STORE).closing() as store:
         store.set_state("plan", json.dumps({"kind": "ivf-pq", "recall": 0.2, "k": 10}))
-        gallery.compact()
+        gallery.index.compact()
         exact, index = report(gallery_steps(gallery, queries=200), joined=False)
         assert (exact["queries"], index["queries"]) == (200, 200)
-        recall, stated = gallery.recall(), gallery.index_stats().recall
+        recall, stated = gallery.recall(), gallery.index.stats().recall
         assert stated is not None
         assert recall == pytest.approx(stated, abs=1e-9)
         assert 0.2 <= stated < 1
         every = gallery_steps(gallery, queries=10**6)[0].measured
         ids, rows = content(gallery)
-        labels = [gallery.labels()[item] or "" for item in ids.tolist()]
+        labels = [gallery.store.labels()[item] or "" for item in ids.tolist()]
         expected = retrieval_metrics(rows, labels, (1,))
         for name in ("recall_at_1", "map_at_r"):
             assert every.means()[name] == pytest.approx(expected[name], abs=1e-6)
@@ -153,7 +153,7 @@ def test_unlabelled_items_are_found_but_do_not_search(tmp_path: Path) -> None:
         exact, index = gallery_steps(gallery)
         assert len(exact.measured.rows) == 30
         np.testing.assert_array_equal(exact.measured.values["map_at_r"], index.measured.values["map_at_r"])
-        gallery.remove([item.id for item in gallery.items(limit=100) if item.id not in (1, 2, 3)])
+        gallery.remove([item.id for item in gallery.store.items(limit=100) if item.id not in (1, 2, 3)])
         with pytest.raises(EvaluationError, match="share a label"):
             gallery_steps(gallery)
 
@@ -162,8 +162,8 @@ def test_items_that_go_while_the_gallery_is_measured_are_no_trouble(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Gallery.open(labelled(tmp_path, 60)) as gallery:
-        ids = [item.id for item in gallery.items(limit=100)]
-        labels, vectors = gallery.labels(), gallery.index().vectors_of(np.array(ids))
+        ids = [item.id for item in gallery.store.items(limit=100)]
+        labels, vectors = gallery.store.labels(), gallery.index.current().vectors_of(np.array(ids))
         shared = [one for one in ids if list(labels.values()).count(labels[one]) > 1]
         known = Labelled.of(gallery)
         assert len(shared) > 1
@@ -218,7 +218,7 @@ def test_two_models_are_compared_by_the_items_that_both_still_have(
         monkeypatch.setattr(Labelled, "asking", removing)
         old, new = model_change_steps(before, after)
         assert asked == [before.path, after.path]
-        labels = before.labels()
+        labels = before.store.labels()
     can_ask = {one for one in labels if list(labels.values()).count(labels[one]) > 1} - {1, 2}
     assert len(old.measured.rows) == len(new.measured.rows) == len(can_ask)
     np.testing.assert_array_equal(old.measured.rows, new.measured.rows)

@@ -44,7 +44,7 @@ def new_items(vectors: np.ndarray, start: int = 0) -> list[NewItem]:
 def path(tmp_path: Path) -> Path:
     with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
         gallery.add(new_items(unit_rows(200)))
-        gallery.compact()
+        gallery.index.compact()
     return tmp_path / "g"
 
 
@@ -163,9 +163,9 @@ def test_a_generation_that_is_not_right_is_not_used(path: Path, damage: object, 
     with caplog.at_level("INFO"), Gallery.open(path) as gallery:
         assert "the index is built from the store" in caplog.text
         assert_hits(gallery, by_id(unit_rows(200)))
-        assert gallery.index_stats().waiting == 200
-        gallery.compact()
-        assert gallery.index_stats().waiting == 0
+        assert gallery.index.stats().waiting == 200
+        gallery.index.compact()
+        assert gallery.index.stats().waiting == 0
         assert_hits(gallery, by_id(unit_rows(200)))
     caplog.clear()
     with caplog.at_level("INFO"), Gallery.open(path) as gallery:
@@ -178,10 +178,10 @@ def test_a_generation_of_another_history_is_not_used(path: Path, tmp_path: Path)
     shutil.copytree(path, tmp_path / "backup")
     with Gallery.open(path) as gallery:
         gallery.add(new_items(unit_rows(1, seed=5), 200))
-        gallery.compact()
+        gallery.index.compact()
     with Gallery.open(tmp_path / "backup") as restored:
         restored.add(new_items(unit_rows(1, seed=6), 200))
-        restored.compact()
+        restored.index.compact()
     shutil.rmtree(generation(tmp_path / "backup"))
     shutil.copytree(generation(path), tmp_path / "backup" / generation(path).name)
     with Gallery.open(tmp_path / "backup") as restored:
@@ -226,7 +226,7 @@ def test_searches_while_items_come_and_go(path: Path) -> None:
         for reader in readers:
             reader.join()
         assert failures == []
-        assert gallery.count() == 200 + 600 - 150
+        assert gallery.store.count() == 200 + 600 - 150
         assert len(gallery.search(unit_rows(1), 1000)[0]) == 650
 
 
@@ -273,7 +273,7 @@ def test_queries_that_make_no_sense_are_refused(path: Path, vectors: np.ndarray)
         with pytest.raises(UsageError):
             gallery.search(unit_rows(1), 0)
         with pytest.raises(ItemNotFoundError):
-            gallery.item(12345)
+            gallery.store.item(12345)
 
 
 def test_an_empty_gallery_finds_nothing(tmp_path: Path) -> None:
@@ -334,8 +334,8 @@ def test_keys_that_no_metadata_have_are_noted_where_nothing_was_found(
 ) -> None:
     misspelt = Filter(where={"yeer": 1908, "Rome": "x", "year": [1908], "none": None})
     with Gallery.open(gallery) as opened:
-        opened.describe(2, None, {"year": 1908, "none": None})
-        opened.describe(3, None, {"place": [], "Rome": {"x": 1}})
+        opened.store.describe(2, None, {"year": 1908, "none": None})
+        opened.store.describe(3, None, {"place": [], "Rome": {"x": 1}})
         assert hints.notes(opened, misspelt, found=False) == [
             "No item has metadata called 'yeer'. Did you mean 'year'?"
         ]

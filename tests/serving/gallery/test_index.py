@@ -123,7 +123,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_tuning_takes_a_fast_one_that_holds_the_recall(path: Path) -> None:
     with Gallery.open(path) as gallery:
-        facts, rows = gallery.tune(0.9, 5, ["hnsw", "ivf-pq"])
+        facts, rows = gallery.index.tune(0.9, 5, ["hnsw", "ivf-pq"])
         measured = dict(rows)
         assert list(measured) == ["flat", "hnsw", "ivf-pq"]
         assert measured["ivf-pq"] is None, "too few vectors"
@@ -133,16 +133,16 @@ def test_tuning_takes_a_fast_one_that_holds_the_recall(path: Path) -> None:
         hnsw = measured["hnsw"]
         assert hnsw is not None
         best = hnsw if hnsw.milliseconds < 0.9 * measured["flat"].milliseconds else measured["flat"]
-        stats = gallery.index_stats()
+        stats = gallery.index.stats()
         assert (stats.kind, stats.recall, stats.k) == (best.setting.kind, best.recall, 5)
         assert stats.frozen == 400
         assert stats.bytes > 400 * DIM * 4
     with Gallery.open(path) as again:
-        assert again.index_stats() == stats
+        assert again.index.stats() == stats
         with pytest.raises(UsageError, match="fraction"):
-            again.tune(1.2)
+            again.index.tune(1.2)
         with pytest.raises(UsageError, match="Did you mean 'hnsw'"):
-            again.tune(0.9, kinds=["hnws"])
+            again.index.tune(0.9, kinds=["hnws"])
 
 
 @pytest.mark.parametrize(
@@ -165,10 +165,10 @@ def test_of_nearly_equal_kinds_the_simplest_is_taken(
 
     monkeypatch.setattr(index_files, "measure_kind", measured)
     with Gallery.open(path) as gallery:
-        facts, rows = gallery.tune(0.5, 5, list(reversed(milliseconds)))
+        facts, rows = gallery.index.tune(0.5, 5, list(reversed(milliseconds)))
         assert [name for name, _ in rows] == list(milliseconds), "the simplest first"
         assert facts is not None
-        assert facts.setting.kind == gallery.index_stats().kind == chosen
+        assert facts.setting.kind == gallery.index.stats().kind == chosen
 
 
 def test_a_compaction_keeps_the_kind_and_its_recall(path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -180,14 +180,14 @@ def test_a_compaction_keeps_the_kind_and_its_recall(path: Path, caplog: pytest.L
         assert (facts.setting.kind, facts.count) == ("hnsw", 600)
         assert facts.recall is not None
         assert facts.recall >= 0.95
-        assert gallery.index_stats().kind == "hnsw"
+        assert gallery.index.stats().kind == "hnsw"
         gallery.remove(range(1, 550))
         assert len(gallery.search(clustered(1), 100)[0]) == 51
-        gallery.compact()
-        assert gallery.index_stats().kind == "flat"
+        gallery.index.compact()
+        assert gallery.index.stats().kind == "flat"
         assert "no hnsw index of these 51 vectors" in caplog.text
         gallery.remove(range(550, 601))
-        assert gallery.compact() is None
+        assert gallery.index.compact() is None
         assert not list(path.glob("index-*"))
         assert gallery.search(clustered(1), 3) == [[]]
 
@@ -196,8 +196,8 @@ def test_files_open_with_faiss_and_numpy_alone(path: Path) -> None:
     import faiss
 
     with Gallery.open(path) as gallery:
-        gallery.compact()
-        folder = path / gallery.index_stats().generation
+        gallery.index.compact()
+        folder = path / gallery.index.stats().generation
         expected = [hit.id for hit in gallery.search(clustered(1, seed=5), 9)[0]]
     _, rows = faiss.read_index(str(folder / EXACT)).search(clustered(1, seed=5), 9)
     assert np.load(folder / IDS)[rows[0]].tolist() == expected

@@ -122,30 +122,30 @@ def test_a_file_that_was_not_finished_holds_nothing(tmp_path: Path) -> None:
 def test_a_gallery_without_a_generation_is_opened_in_blocks(path: Path, block: int) -> None:
     with Gallery.open(path) as gallery:
         ids, vectors = content(gallery)
-        assert (ids.tolist(), gallery.index_stats().waiting) == (KEPT, len(KEPT))
+        assert (ids.tolist(), gallery.index.stats().waiting) == (KEPT, len(KEPT))
         np.testing.assert_array_equal(vectors, kept())
         gallery.add(new_items(unit_rows(5, seed=5), 100))
         gallery.remove(KEPT[::2])
         left = [*KEPT[1::2], *range(101, 106)]
         assert content(gallery)[0].tolist() == left
-        gallery.compact()
+        gallery.index.compact()
         gallery.remove(left[:3])
         assert content(gallery)[0].tolist() == left[3:]
     with Gallery.open(path) as again:
-        assert (again.index_stats().frozen, again.index_stats().waiting) == (len(left), 3)
+        assert (again.index.stats().frozen, again.index.stats().waiting) == (len(left), 3)
         assert content(again)[0].tolist() == left[3:]
     assert [check for check in verify_gallery(path) if check.ok is False] == []
 
 
 def test_vectors_of_some_ids(path: Path) -> None:
     with Gallery.open(path) as gallery:
-        gallery.compact()
+        gallery.index.compact()
         gallery.add(new_items(unit_rows(2, seed=5), 100))
         gallery.remove([1, 101])
-        ids, vectors = gallery.index().vectors_of(np.array([0, 1, 7, 8, 99, 101, 102, 999]))
+        ids, vectors = gallery.index.current().vectors_of(np.array([0, 1, 7, 8, 99, 101, 102, 999]))
         assert ids.tolist() == [8, 99, 102]
         np.testing.assert_array_equal(vectors, [*unit_rows(100)[[7, 98]], unit_rows(2, seed=5)[1]])
-        assert gallery.index().vectors_of(np.empty(0, np.int64))[1].shape == (0, DIM)
+        assert gallery.index.current().vectors_of(np.empty(0, np.int64))[1].shape == (0, DIM)
 
 
 @pytest.mark.parametrize("k", [1, 5, 40, 90])
@@ -180,7 +180,7 @@ def test_a_sample_is_the_same_in_blocks(block: int) -> None:
 
 def test_verifying_finds_what_is_wrong_in_any_block(path: Path, block: int) -> None:
     with Gallery.open(path) as gallery:
-        gallery.compact()
+        gallery.index.compact()
     with Store(path / STORE).closing() as store, store._database.transaction() as db:
         db.execute("UPDATE embeddings SET embedding = ? WHERE item = 50", (np.full(DIM, np.nan, np.float32).tobytes(),))
     checks = {check.name: check for check in verify_gallery(path)}

@@ -83,7 +83,7 @@ def test_writers_readers_and_compactions_at_once(path: Path) -> None:
     def squeeze() -> None:
         with Gallery.open(path) as gallery:
             while not done.is_set():
-                gallery.compact()
+                gallery.index.compact()
 
     def write_both() -> None:
         try:
@@ -93,25 +93,25 @@ def test_writers_readers_and_compactions_at_once(path: Path) -> None:
 
     together(write_both, read, read, squeeze, squeeze)
     with Gallery.open(path) as gallery:
-        assert gallery.count() == 200 + 2 * 12 * 4
+        assert gallery.store.count() == 200 + 2 * 12 * 4
     assert_whole(path)
     assert len(list(path.glob("*index-*"))) == 1
 
 
 def test_a_reader_goes_on_with_a_generation_that_was_removed(path: Path) -> None:
     with Gallery.open(path) as writer, Gallery.open(path) as reader:
-        writer.compact()
+        writer.index.compact()
         assert_hits(reader, by_id(unit_rows(200)))
-        index = reader._live.current()
+        index = reader.index.current()
         writer.add(new_items(unit_rows(1, seed=3), 200))
         first = generation(path)
-        writer.compact()
+        writer.index.compact()
         assert not first.exists()
         assert len(index) == 200
         similarities, _ = index.search(unit_rows(3, seed=99), 200)
         assert np.isfinite(similarities).all()
         assert_hits(reader, by_id(np.concatenate([unit_rows(200), unit_rows(1, seed=3)])))
-        assert reader.index_stats().waiting == 0
+        assert reader.index.stats().waiting == 0
 
 
 def test_one_compacts_at_a_time(path: Path) -> None:
@@ -127,15 +127,15 @@ def test_a_compaction_is_done_when_it_is_due(tmp_path: Path) -> None:
     with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
         gallery.add(new_items(vectors[: DUE_AT_LEAST + 1]))
     with Gallery.open(tmp_path / "g") as gallery:
-        assert gallery.index_stats().frozen == DUE_AT_LEAST + 1, "by the writer, as it ended"
-        gallery.compact_in_background()
+        assert gallery.index.stats().frozen == DUE_AT_LEAST + 1, "by the writer, as it ended"
+        gallery.index.compact_in_background()
         gallery.add(new_items(vectors[DUE_AT_LEAST + 1 :], DUE_AT_LEAST + 1))
         gallery.search(unit_rows(1), 3)
         for _ in range(1000):
-            if gallery.index_stats().frozen == len(vectors):
+            if gallery.index.stats().frozen == len(vectors):
                 break
             time.sleep(0.01)
-        assert gallery.index_stats().waiting == 0
+        assert gallery.index.stats().waiting == 0
         (hits,) = gallery.search(vectors[-1:], 1)
         assert hits[0].id == len(vectors)
 
@@ -145,7 +145,7 @@ def test_closing_waits_for_nobody(tmp_path: Path, in_background: bool) -> None:
     """What is due is left where another process compacts, and by a service."""
     gallery = Gallery.create(tmp_path / "g", CARD, "toy")
     if in_background:
-        gallery.compact_in_background()
+        gallery.index.compact_in_background()
     with alone(tmp_path / "g", wait=True):
         gallery.add(new_items(unit_rows(DUE_AT_LEAST + 1)))
         gallery.close()
@@ -175,34 +175,34 @@ def full_disk(largest: int) -> Iterator[None]:
 
 def test_on_a_full_disk_nothing_is_written_and_nothing_lost(path: Path) -> None:
     with Gallery.open(path) as gallery:
-        gallery.compact()
-        before, generations = gallery.items(limit=300), list(path.glob("index-*"))
+        gallery.index.compact()
+        before, generations = gallery.store.items(limit=300), list(path.glob("index-*"))
         largest = max(file.stat().st_size for file in path.iterdir() if file.is_file())
         with full_disk(largest + 4096):
             for _ in range(2):
                 with pytest.raises(GalleryError, match=r"full|I/O"):
                     gallery.add(new_items(unit_rows(300, seed=1), 200))
-            assert gallery.items(limit=300) == before
+            assert gallery.store.items(limit=300) == before
             assert_hits(gallery, by_id(unit_rows(200)))
-        assert gallery.items(limit=300) == before
+        assert gallery.store.items(limit=300) == before
         assert_whole(path)
         size = (generations[0] / EXACT).stat().st_size
         for limit in (size - 1, size // 2, 10):
             with full_disk(limit), pytest.raises(GalleryError, match="The gallery is as it was"):
-                gallery.compact()
+                gallery.index.compact()
             assert list(path.glob("*index-*")) == generations
         gallery.add(new_items(unit_rows(1, seed=1), 200))
-        gallery.compact()
+        gallery.index.compact()
     assert_whole(path)
     with Gallery.open(path) as gallery:
-        assert gallery.count() == 201
+        assert gallery.store.count() == 201
 
 
 def test_a_full_disk_ends_a_compaction_in_the_background_quietly(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
-        gallery.compact_in_background()
+        gallery.index.compact_in_background()
         gallery.add(new_items(unit_rows(DUE_AT_LEAST + 1)))
         with full_disk(10):
             assert len(gallery.search(unit_rows(1), 4)[0]) == 4
@@ -211,12 +211,12 @@ def test_a_full_disk_ends_a_compaction_in_the_background_quietly(
                     thread.join()
         assert "cannot be written" in caplog.text
         assert len(gallery.search(unit_rows(1), 4)[0]) == 4
-        assert gallery.index_stats().frozen == 0, "it is not tried again at every search"
+        assert gallery.index.stats().frozen == 0, "it is not tried again at every search"
         monkeypatch.setattr(
             "serving.gallery.index_files.time", Mock(wraps=time, monotonic=lambda: time.monotonic() + RETRY_SECONDS)
         )
         deadline = time.monotonic() + 20
-        while not gallery.index_stats().frozen:  # once there is room
+        while not gallery.index.stats().frozen:  # once there is room
             assert time.monotonic() < deadline
             assert len(gallery.search(unit_rows(1), 4)[0]) == 4
             time.sleep(0.05)
@@ -229,7 +229,7 @@ def test_what_nobody_thought_of_ends_a_compaction_in_the_background_once(
         raise OSError("too many open files")
 
     with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
-        gallery.compact_in_background()
+        gallery.index.compact_in_background()
         monkeypatch.setattr("serving.gallery.index_files.compact", fails)
         gallery.add(new_items(unit_rows(DUE_AT_LEAST + 1)))
         for _ in range(5):
@@ -254,7 +254,7 @@ def test_a_gallery_that_cannot_be_written_to_is_not_compacted(path: Path, caplog
     with reachable_copy(path) as folder:
         with unwritable(folder), Gallery.open(folder) as gallery:
             with pytest.raises(GalleryError, match=r"cannot be written|readonly"):
-                gallery.compact()
+                gallery.index.compact()
             with pytest.raises(GalleryError, match="readonly"):
                 gallery.remove([1])
             assert_hits(gallery, by_id(unit_rows(200)))
@@ -267,7 +267,7 @@ def test_galleries_of_schema_1_open(path: Path, caplog: pytest.LogCaptureFixture
     with caplog.at_level(logging.INFO), Gallery.open(path) as gallery:
         assert_hits(gallery, by_id(unit_rows(200)))
         gallery.add(new_items(unit_rows(1, seed=4), 200))
-        gallery.compact()
+        gallery.index.compact()
         assert_hits(gallery, by_id(np.concatenate([unit_rows(200), unit_rows(1, seed=4)])))
     assert caplog.messages == []
     assert not (path / "index.faiss").exists()
@@ -280,10 +280,10 @@ def test_galleries_of_schema_7_lose_their_journal(path: Path) -> None:
     as_schema_7(path / STORE)
     with Gallery.open(path) as gallery:
         gallery.add(new_items(unit_rows(1, seed=4), 200))
-        gallery.marks.put(1, 2, True)
-        gallery.describe(1, label="other")
+        gallery.store.marks.put(1, 2, True)
+        gallery.store.describe(1, label="other")
         gallery.remove([2])
-        assert gallery.count() == 200
+        assert gallery.store.count() == 200
     with closing(sqlite3.connect(path / STORE)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
         names = {name for (name,) in db.execute("SELECT name FROM sqlite_schema")}
@@ -309,7 +309,7 @@ def test_many_changes_are_taken_over_whole(tmp_path: Path) -> None:
     vectors = unit_rows(2000)
     with Gallery.create(tmp_path / "g", CARD, "toy") as writer, Gallery.open(tmp_path / "g") as reader:
         writer.add(new_items(vectors[:1000]))
-        writer.compact()
+        writer.index.compact()
         reader.search(vectors[:1], 1)
         writer.add(new_items(vectors[1000:], 1000))
         writer.remove(range(1, 2001, 2))

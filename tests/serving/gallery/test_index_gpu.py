@@ -202,10 +202,10 @@ def test_a_gallery_is_searched_there_after_each_compaction(tmp_path: Path) -> No
     vectors = unit_rows(200)
     with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
         gallery.add(new_items(vectors))
-        gallery.compact()
-        assert gallery.index_stats().device == "cpu"
+        gallery.index.compact()
+        assert gallery.index.stats().device == "cpu"
     with Gallery.open(tmp_path / "g", device="cuda:0") as gallery:
-        assert gallery.index_stats().device == "cuda:0"
+        assert gallery.index.stats().device == "cuda:0"
         gallery.remove([1, 2, 3])
         gallery.add(new_items(unit_rows(5, seed=3), 200))
         known = dict(enumerate(np.concatenate([vectors, unit_rows(5, seed=3)]), 1))
@@ -216,7 +216,7 @@ def test_a_gallery_is_searched_there_after_each_compaction(tmp_path: Path) -> No
             wanted = [[i for i, _ in row] for row in expected(queries, known, 6)]
             assert [[hit.id for hit in row] for row in hits] == wanted
             assert searched_there()
-            gallery.compact()
+            gallery.index.compact()
 
 
 def test_a_service_searches_on_what_its_models_run_on(
@@ -225,7 +225,7 @@ def test_a_service_searches_on_what_its_models_run_on(
     asked = []
     folder = Path(shutil.copytree(gallery_folder, tmp_path / "g"))
     with Gallery.open(folder) as gallery:
-        gallery.compact()
+        gallery.index.compact()
 
     def loaded(ref: str, runtime: str, precision: str, device: str | None) -> Any:
         asked.append(device)
@@ -234,6 +234,6 @@ def test_a_service_searches_on_what_its_models_run_on(
     monkeypatch.setattr("serving.gallery.search.load", loaded)
     for device, expected_there in ((None, "cpu"), ("cuda", "cuda:0")):
         searcher = Searcher.open(folder, str(model_folder), models=Models(device=device))
-        assert searcher.gallery.index_stats().device == expected_there
+        assert searcher.gallery.index.stats().device == expected_there
         searcher.close()
     assert asked == [None, "cuda"]

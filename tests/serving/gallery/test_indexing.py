@@ -28,18 +28,18 @@ def test_a_folder_becomes_a_gallery(model: Embedder, gallery_folder: Path, pictu
     files = sorted(path for path in pictures.rglob("*") if path.is_file())
     vectors = {path.relative_to(pictures).as_posix(): row for path, row in zip(files, model.embed(files), strict=True)}
     with Gallery.open(gallery_folder) as gallery:
-        items = gallery.items(limit=100)
+        items = gallery.store.items(limit=100)
         assert len(items) == len(files) == len(toys.CLASSES) * toys.PER_CLASS
         for item in items:
             assert item.label == Path(item.source).parent.as_posix()
             assert item.content_sha256 == hashlib.sha256((pictures / item.source).read_bytes()).hexdigest()
-            np.testing.assert_allclose(gallery.embedding(item.id), vectors[item.source], atol=1e-5)
+            np.testing.assert_allclose(gallery.store.embedding(item.id), vectors[item.source], atol=1e-5)
 
 
 def test_small_pictures_are_kept_pixel_by_pixel_and_large_ones_shrunk(gallery_folder: Path, pictures: Path) -> None:
     with Gallery.open(gallery_folder) as gallery:
-        for item in gallery.items(limit=100, label="green disc"):
-            thumbnail = gallery.thumbnail(item.id)
+        for item in gallery.store.items(limit=100, label="green disc"):
+            thumbnail = gallery.store.thumbnail(item.id)
             with Image.open(BytesIO(thumbnail.data)) as shown, Image.open(pictures / item.source) as original:
                 if item.source.endswith(".png"):
                     assert thumbnail.media_type == "image/png"
@@ -76,9 +76,9 @@ def test_jpegs_decoded_small_have_whole_thumbnails(
     (tmp_path / "in").mkdir()
     toys.picture(2, np.random.default_rng(0), side=64).resize(size).save(tmp_path / "in" / "a.jpg")
     index_folder(model, "toy", tmp_path / "in", tmp_path / "g")
-    with Gallery.open(tmp_path / "g") as gallery, Image.open(BytesIO(gallery.thumbnail(1).data)) as shown:
+    with Gallery.open(tmp_path / "g") as gallery, Image.open(BytesIO(gallery.store.thumbnail(1).data)) as shown:
         assert shown.size == shown_size
-        np.testing.assert_allclose(gallery.embedding(1), model.embed(tmp_path / "in" / "a.jpg")[0], atol=1e-6)
+        np.testing.assert_allclose(gallery.store.embedding(1), model.embed(tmp_path / "in" / "a.jpg")[0], atol=1e-6)
 
 
 def test_indexing_again_adds_only_what_is_new(model: Embedder, folder: Path, tmp_path: Path) -> None:
@@ -89,8 +89,8 @@ def test_indexing_again_adds_only_what_is_new(model: Embedder, folder: Path, tmp
     again = index_folder(model, "toy", folder, tmp_path / "g", batch_size=7)
     assert (again.found, again.added, again.already_there, again.items) == (26, 1, 25, 25)
     with Gallery.open(tmp_path / "g") as gallery:
-        assert gallery.item(25).label is None
-        assert gallery.item(25).source == "new.png"
+        assert gallery.store.item(25).label is None
+        assert gallery.store.item(25).source == "new.png"
 
 
 def test_indexing_again_follows_the_folder(model: Embedder, folder: Path, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_indexing_again_follows_the_folder(model: Embedder, folder: Path, tmp_pa
     with Gallery.open(tmp_path / "g") as gallery:
         (hit,) = gallery.search(model.embed(image), 1)[0]
         assert (hit.source, hit.label) == ("blue checks/moved.png", "blue checks")
-        assert [gallery.count(label) for label in ("red stripes", "green", "green disc")] == [5, 6, 0]
+        assert [gallery.store.count(label) for label in ("red stripes", "green", "green disc")] == [5, 6, 0]
         assert len(gallery.search(model.embed(image), 100)[0]) == 24, "each item is found once"
     shutil.copy(folder / "blue checks" / "moved.png", folder / "twin.png")
     for _ in range(2):
@@ -138,7 +138,7 @@ def test_linked_folders_are_indexed_and_loops_are_not(model: Embedder, pictures:
     report = index_folder(model, "toy", tmp_path / "top", tmp_path / "g")
     assert (report.found, report.added) == (toys.PER_CLASS, toys.PER_CLASS)
     with Gallery.open(tmp_path / "g") as gallery:
-        assert gallery.count("linked") == toys.PER_CLASS
+        assert gallery.store.count("linked") == toys.PER_CLASS
 
 
 def test_a_run_that_was_broken_off_is_taken_up(
@@ -178,7 +178,7 @@ def test_file_names_of_any_bytes_are_stored(model: Embedder, folder: Path, tmp_p
     report = index_folder(model, "toy", folder, tmp_path / "g")
     assert report.unreadable == []
     with Gallery.open(tmp_path / "g") as gallery:
-        assert "caf�.png" in {item.source for item in gallery.items()}
+        assert "caf�.png" in {item.source for item in gallery.store.items()}
 
 
 def test_folders_without_usable_images_are_refused(model: Embedder, tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_labels_come_from_a_file(model: Embedder, folder: Path, tmp_path: Path) 
     report = index_folder(model, "toy", folder, tmp_path / "g", labels=table)
     assert (report.added, report.unlabelled, report.labels_unused) == (24, 22, ["nowhere.png"])
     with Gallery.open(tmp_path / "g") as gallery:
-        assert {item.source: item.label for item in gallery.items() if item.label} == {"red stripes/0.png": "red"}
+        assert {item.source: item.label for item in gallery.store.items() if item.label} == {"red stripes/0.png": "red"}
     report = index_folder(model, "toy", folder, tmp_path / "g")
     assert (report.added, report.moved, report.kept) == (0, 0, 24), "who labels by a file does not mean the folders"
     report = index_folder(model, "toy", folder, tmp_path / "g", update=True)
@@ -214,12 +214,12 @@ def test_indexing_again_takes_no_label_away_that_somebody_gave(model: Embedder, 
     index_folder(model, "toy", folder, tmp_path / "g")
     source = "red stripes/0.png"
     with Gallery.open(tmp_path / "g") as gallery:
-        corrected = next(item.id for item in gallery.items() if item.source == source)
-        gallery.describe(corrected, label="by hand")
+        corrected = next(item.id for item in gallery.store.items() if item.source == source)
+        gallery.store.describe(corrected, label="by hand")
 
     def labels() -> dict[str, str | None]:
         with Gallery.open(tmp_path / "g") as gallery:
-            return {item.source: item.label for item in gallery.items()}
+            return {item.source: item.label for item in gallery.store.items()}
 
     report = index_folder(model, "toy", folder, tmp_path / "g")
     assert (report.moved, report.kept, labels()[source]) == (0, 1, "by hand")
@@ -304,7 +304,7 @@ def test_of_one_image_in_two_folders_the_other_label_is_named(model: Embedder, f
         ((source, known, label),) = report.differing
         assert (source, label) == ("zebra/copy.png", first.parent.relative_to(folder).as_posix())
         with Gallery.open(tmp_path / "g") as gallery:
-            assert gallery.item(known).label == label
+            assert gallery.store.item(known).label == label
 
 
 FIRST, SECOND = "red stripes/0.png", "red stripes/1.png"
@@ -316,12 +316,12 @@ def index(*words: object) -> int:
 
 def sources(gallery_folder: Path) -> set[str]:
     with Gallery.open(gallery_folder) as gallery:
-        return {item.source for item in gallery.items(limit=100)}
+        return {item.source for item in gallery.store.items(limit=100)}
 
 
 def count(gallery_folder: Path) -> int:
     with Gallery.open(gallery_folder) as gallery:
-        return gallery.count()
+        return gallery.store.count()
 
 
 def test_items_without_their_image_are_removed(

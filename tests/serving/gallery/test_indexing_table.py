@@ -33,7 +33,7 @@ def write(path: Path, *lines: str) -> Path:
 
 def metadata_of(gallery_folder: Path, source: str) -> dict[str, object]:
     with Gallery.open(gallery_folder) as gallery:
-        return next(item.metadata for item in gallery.items(limit=100) if item.source == source)
+        return next(item.metadata for item in gallery.store.items(limit=100) if item.source == source)
 
 
 def test_each_column_is_of_one_kind(tmp_path: Path) -> None:
@@ -99,8 +99,8 @@ def test_further_columns_are_metadata_to_filter_by(model: Embedder, folder: Path
     report = index_folder(model, "toy", folder, tmp_path / "g", labels=table)
     assert (report.added, report.metadata) == (24, ("year", "artist"))
     with Gallery.open(tmp_path / "g") as gallery:
-        assert gallery.count(chosen=Filter(where={"year": {"gte": 1900, "lt": 1950}})) == 1
-        assert gallery.count(chosen=Filter(where={"artist": "Klimt"})) == 1
+        assert gallery.store.count(chosen=Filter(where={"year": {"gte": 1900, "lt": 1950}})) == 1
+        assert gallery.store.count(chosen=Filter(where={"artist": "Klimt"})) == 1
     assert metadata_of(tmp_path / "g", SECOND) == {"year": 1950}
 
 
@@ -108,7 +108,7 @@ def test_a_file_without_labels_leaves_those_of_the_folders(model: Embedder, fold
     table = write(tmp_path / "t.csv", "path,year", f"{FIRST},1908")
     index_folder(model, "toy", folder, tmp_path / "g", labels=table)
     with Gallery.open(tmp_path / "g") as gallery:
-        labels = {item.source: item.label for item in gallery.items(limit=100)}
+        labels = {item.source: item.label for item in gallery.store.items(limit=100)}
     assert labels == {source: source.rpartition("/")[0] for source in labels}
     assert metadata_of(tmp_path / "g", FIRST) == {"year": 1908}
 
@@ -117,8 +117,8 @@ def test_the_file_replaces_the_keys_that_it_has_and_no_others(model: Embedder, f
     gallery_folder = tmp_path / "g"
     index_folder(model, "toy", folder, gallery_folder)
     with Gallery.open(gallery_folder) as gallery:
-        for item in gallery.items(limit=100):
-            gallery.describe(item.id, metadata={"by": "hand", "year": 1})
+        for item in gallery.store.items(limit=100):
+            gallery.store.describe(item.id, metadata={"by": "hand", "year": 1})
     table = write(tmp_path / "t.csv", "path,year,artist", f"{FIRST},1908,Klimt", f"{SECOND},,Schiele")
 
     report = index_folder(model, "toy", folder, gallery_folder, labels=table)
@@ -155,9 +155,9 @@ def test_a_value_of_another_kind_is_another_value(model: Embedder, folder: Path,
 def test_added_again_with_a_value_of_another_kind_it_differs(model: Embedder, folder: Path, tmp_path: Path) -> None:
     index_folder(model, "toy", folder, tmp_path / "g")
     with Gallery.open(tmp_path / "g") as gallery:
-        item = gallery.items(limit=1)[0]
-        gallery.describe(item.id, metadata={"sold": 1, "year": 1908})
-        item = gallery.item(item.id)
+        item = gallery.store.items(limit=1)[0]
+        gallery.store.describe(item.id, metadata={"sold": 1, "year": 1908})
+        item = gallery.store.item(item.id)
     assert item.differs(None, {"sold": True, "year": 1908})
     assert not item.differs(None, {"year": 1908, "sold": 1})
     assert not item.differs(None, {})
@@ -174,7 +174,7 @@ def write_table(path: Path, *rows: Iterable[str]) -> Path:
 
 def items_of(gallery_folder: Path) -> dict[str, Item]:
     with Gallery.open(gallery_folder) as gallery:
-        return {item.source: item for item in gallery.items(limit=100)}
+        return {item.source: item for item in gallery.store.items(limit=100)}
 
 
 def test_labels_and_metadata_are_the_tables(model: Embedder, folder: Path, tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_labels_and_metadata_are_the_tables(model: Embedder, folder: Path, tmp_p
     }
     assert [item.id for item in found.values()] == [1, 2, 3], "in the order of the rows"
     with Gallery.open(tmp_path / "g") as gallery:
-        assert gallery.count(chosen=Filter(where={"split": "test"})) == 2
+        assert gallery.store.count(chosen=Filter(where={"split": "test"})) == 2
 
 
 def test_a_source_is_the_path_below_the_tables_folder_or_the_full_path(

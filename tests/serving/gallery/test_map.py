@@ -91,7 +91,7 @@ def test_an_empty_gallery_has_an_empty_map(gallery: Gallery) -> None:
 
 def test_labels_are_counted(http: httpx.Client, gallery_folder: Path) -> None:
     with Gallery.open(gallery_folder) as gallery:
-        expected = Counter(gallery.labels().values())
+        expected = Counter(gallery.store.labels().values())
     answer = http.get("/labels").json()
     assert answer["total"] == len(expected) == len(toys.CLASSES)
     assert {row["label"]: row["items"] for row in answer["labels"]} == expected

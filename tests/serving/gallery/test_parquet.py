@@ -37,10 +37,10 @@ def test_an_export_opens_without_us(path: Path, tmp_path: Path) -> None:
     index = faiss.read_index(str(tmp_path / "out" / INDEX))
     with Gallery.open(path) as gallery:
         for row in rows[:: len(rows) // 20]:
-            item = gallery.item(row["id"])
+            item = gallery.store.item(row["id"])
             assert (row["source"], row["label"], row["added_at"]) == (item.source, item.label, item.added_at)
             assert json.loads(row["metadata"]) == item.metadata
-            np.testing.assert_array_equal(np.array(row["embedding"], np.float32), gallery.embedding(item.id))
+            np.testing.assert_array_equal(np.array(row["embedding"], np.float32), gallery.store.embedding(item.id))
             assert row["thumbnail_type"] == "image/png"
         queries = unit_rows(5, seed=9)
         similarities, ids = index.search(queries, 6)
@@ -56,10 +56,10 @@ def test_an_export_reads_back(path: Path, tmp_path: Path) -> None:
     assert import_gallery(tmp_path / "out", tmp_path / "new") == (1198, 1198)
     with Gallery.open(path) as old, Gallery.open(tmp_path / "new") as new:
         assert new.model_ref == old.model_ref
-        for before, after in zip(old.items(limit=2000), new.items(limit=2000), strict=True):
+        for before, after in zip(old.store.items(limit=2000), new.store.items(limit=2000), strict=True):
             assert replace(after, id=before.id, change=before.change) == before
-            np.testing.assert_array_equal(new.embedding(after.id), old.embedding(before.id))
-        assert new.thumbnail(1) == old.thumbnail(1)
+            np.testing.assert_array_equal(new.store.embedding(after.id), old.store.embedding(before.id))
+        assert new.store.thumbnail(1) == old.store.thumbnail(1)
     assert import_gallery(tmp_path / "out", path) == (1198, 0), "all of it is there"
 
 
@@ -104,9 +104,9 @@ def test_a_table_of_something_else_is_refused(path: Path, tmp_path: Path) -> Non
 
 def mark_some(path: Path) -> None:
     with Gallery.open(path) as gallery:
-        gallery.marks.put(2, 3, True)
-        gallery.marks.put(3, 2, False)
-        gallery.marks.put(SentQuery("f" * 64, unit_rows(1, seed=5)[0], 'käse, "eins".jpg'), 1, True)
+        gallery.store.marks.put(2, 3, True)
+        gallery.store.marks.put(3, 2, False)
+        gallery.store.marks.put(SentQuery("f" * 64, unit_rows(1, seed=5)[0], 'käse, "eins".jpg'), 1, True)
 
 
 def test_marks_go_along_with_their_items(path: Path, tmp_path: Path) -> None:
@@ -114,14 +114,14 @@ def test_marks_go_along_with_their_items(path: Path, tmp_path: Path) -> None:
     export_gallery(path, tmp_path / "out")
     import_gallery(tmp_path / "out", tmp_path / "new")
     with Gallery.open(path) as old, Gallery.open(tmp_path / "new") as new:
-        for before, after in zip(old.marks.all(), new.marks.all(), strict=True):
+        for before, after in zip(old.store.marks.all(), new.store.marks.all(), strict=True):
             assert replace(after, id=before.id, item=before.item, query_item=before.query_item) == before
-            assert new.item(after.item).content_sha256 == old.item(before.item).content_sha256
-        last = list(new.marks.all())[-1]
-        new.marks.remove(last.id)
+            assert new.store.item(after.item).content_sha256 == old.store.item(before.item).content_sha256
+        last = list(new.store.marks.all())[-1]
+        new.store.marks.remove(last.id)
     import_gallery(tmp_path / "out", tmp_path / "new")
     with Gallery.open(tmp_path / "new") as new:
-        assert new.marks.counts().total == 3
+        assert new.store.marks.counts().total == 3
     (tmp_path / "out" / MARKS).write_bytes(b"no parquet")
     with pytest.raises(GalleryError, match="marks"):
         import_gallery(tmp_path / "out", tmp_path / "none")

@@ -57,8 +57,8 @@ class Maker:
 def path(tmp_path: Path) -> Path:
     with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
         gallery.add(new_items(unit_rows(200)))
-        gallery.compact()
-        gallery.set_fact("calibration", "of the first model")
+        gallery.index.compact()
+        gallery.store.set_fact("calibration", "of the first model")
         gallery.remove([5])
     return tmp_path / "g"
 
@@ -76,7 +76,7 @@ def rebuild(path: Path, make: Maker, drop: bool = False, swap: bool = True) -> N
         if run.missing() and not drop:
             raise MissingError(run.missing())
         with Gallery.open(path, other=True) as shadow:
-            shadow.compact()
+            shadow.index.compact()
         if swap:
             run.swap(drop)
 
@@ -87,7 +87,7 @@ def assert_is(path: Path, card: Card) -> dict[int, str]:
     with Gallery.open(path) as gallery:
         assert gallery.card == card
         ids, vectors = content(gallery)
-        sources = {item.id: item.source for item in gallery.items(limit=-1)}
+        sources = {item.id: item.source for item in gallery.store.items(limit=-1)}
         assert ids.tolist() == sorted(sources)
         rows = {item: embedded_by(card, source) for item, source in sources.items()}
         for item, row in zip(ids.tolist(), vectors, strict=True):
@@ -100,23 +100,23 @@ def assert_is(path: Path, card: Card) -> dict[int, str]:
 
 def test_a_gallery_gets_another_model_and_the_first_one_back(path: Path) -> None:
     with Gallery.open(path) as gallery:
-        before = gallery.items(limit=-1)
-        first = {item.id: gallery.embedding(item.id) for item in before}
-        generation = gallery.index_stats().generation
+        before = gallery.store.items(limit=-1)
+        first = {item.id: gallery.store.embedding(item.id) for item in before}
+        generation = gallery.index.stats().generation
     make = Maker(OTHER)
     rebuild(path, make, swap=False)
     with Gallery.open(path) as gallery:
         assert gallery.card == CARD, "nothing has changed yet"
-        assert gallery.index_stats().generation == generation
+        assert gallery.index.stats().generation == generation
     rebuild(path, make)
     assert make.asked == 199, "what was made is not made again"
     sources = assert_is(path, OTHER)
     with Gallery.open(path) as gallery:
-        assert gallery.items(limit=-1) == before
+        assert gallery.store.items(limit=-1) == before
         assert len(sources) == 199
-        assert gallery.fact("calibration") is None
-        assert gallery.index_stats().frozen == 199
-        assert gallery.index_stats().waiting == 0
+        assert gallery.store.fact("calibration") is None
+        assert gallery.index.stats().frozen == 199
+        assert gallery.index.stats().waiting == 0
         assert (gallery.model_ref, json.loads((path / MODEL).read_text())["ref"]) == ("other", "other")
         gallery.add([_item(500, OTHER)])
         gallery.remove([7])
@@ -127,7 +127,7 @@ def test_a_gallery_gets_another_model_and_the_first_one_back(path: Path) -> None
     assert back.asked == 1
     with Gallery.open(path) as gallery:
         assert gallery.card == CARD
-        assert gallery.fact("calibration") == "of the first model"
+        assert gallery.store.fact("calibration") == "of the first model"
         ids, vectors = content(gallery)
         known = {**first, 201: embedded_by(CARD, "500.png")}
         assert ids.tolist() == [item for item in (*first, 201) if item != 7]
@@ -152,7 +152,7 @@ def test_what_is_written_meanwhile_is_in_the_new_embeddings(path: Path) -> None:
         meanwhile = [
             add(30),
             lambda: writer.remove([1, 2, 150, 199, 203]),
-            lambda: writer.describe(10, "new", {"year": 1908}),
+            lambda: writer.store.describe(10, "new", {"year": 1908}),
             *[add(3)] * 6,
             lambda: writer.remove([10, 231]),
             *[add(LAST + 5)] * 3,
@@ -162,7 +162,7 @@ def test_what_is_written_meanwhile_is_in_the_new_embeddings(path: Path) -> None:
         rebuild(path, make)
         assert make.meanwhile == []
         sources = assert_is(path, OTHER)
-        assert len(sources) == writer.count()
+        assert len(sources) == writer.store.count()
         assert {1, 2, 10, 150, 199, 203, 231} & sources.keys() == set()
         with pytest.raises(ModelChangedError):
             writer.add([_item(9999, CARD)])
@@ -171,9 +171,9 @@ def test_what_is_written_meanwhile_is_in_the_new_embeddings(path: Path) -> None:
 
 def test_a_description_meanwhile_is_kept(path: Path) -> None:
     with Gallery.open(path) as writer:
-        rebuild(path, Maker(OTHER, meanwhile=[lambda: writer.describe(10, "new", {"year": 1908})]))
+        rebuild(path, Maker(OTHER, meanwhile=[lambda: writer.store.describe(10, "new", {"year": 1908})]))
     with Gallery.open(path) as gallery:
-        assert (gallery.item(10).label, gallery.item(10).metadata) == ("new", {"year": 1908})
+        assert (gallery.store.item(10).label, gallery.store.item(10).metadata) == ("new", {"year": 1908})
 
 
 def stop() -> None:
@@ -188,7 +188,7 @@ def test_a_rebuild_that_was_broken_off_goes_on(path: Path) -> None:
         assert gallery.card == CARD
     assert [check for check in verify_gallery(path) if check.ok is False] == []
     with Gallery.open(path, other=True) as shadow:
-        assert shadow.count() == 0, "nothing is settled yet"
+        assert shadow.store.count() == 0, "nothing is settled yet"
     again = Maker(OTHER)
     rebuild(path, again)
     assert (make.asked, again.asked) == (40, 159)
@@ -201,7 +201,7 @@ def test_what_cannot_be_embedded_is_named_and_dropped_only_when_told(path: Path)
         rebuild(path, Maker(OTHER, lost))
     assert [one.source for one in caught.value.missing] == list(lost)
     with Gallery.open(path) as gallery:
-        assert (gallery.card, gallery.count()) == (CARD, 199)
+        assert (gallery.card, gallery.store.count()) == (CARD, 199)
         gallery.remove([4])  # 3.png: an item that is gone is not missed
     found = Maker(OTHER, ("42.png",))
     rebuild(path, found, drop=True)
@@ -211,15 +211,15 @@ def test_what_cannot_be_embedded_is_named_and_dropped_only_when_told(path: Path)
     assert not set(lost) & set(sources.values())
     rebuild(path, Maker(CARD))
     with Gallery.open(path) as gallery:
-        assert gallery.count() == 197, "dropped for good"
+        assert gallery.store.count() == 197, "dropped for good"
 
 
 def test_what_could_not_be_embedded_at_first_is_taken_up_later(path: Path) -> None:
     rebuild(path, Maker(OTHER, ("3.png",)), drop=True, swap=False)
     with Gallery.open(path, other=True) as shadow, Gallery.open(path) as gallery:
-        assert (shadow.count(), gallery.count()) == (198, 199)
+        assert (shadow.store.count(), gallery.store.count()) == (198, 199)
         assert shadow.card == OTHER
-        assert 4 not in shadow.labels()
+        assert 4 not in shadow.store.labels()
         with pytest.raises(MissingError), Store(path / STORE).closing() as store:
             run = begun(store, Maker(OTHER, ("3.png",)))
             run.fill()
@@ -234,28 +234,28 @@ def test_a_gallery_that_is_open_answers_as_before_or_not_at_all(path: Path) -> N
         for call in (
             lambda: old.search(unit_rows(1), 3),
             lambda: content(old),
-            lambda: old.embedding(1),
-            lambda: old.embeddings([1, 2]),
-            lambda: old.index_stats(),
-            lambda: old.fact("calibration"),
-            lambda: old.set_fact("calibration", "x"),
-            lambda: old.marks.put(1, 2, True),
+            lambda: old.store.embedding(1),
+            lambda: old.store.embeddings([1, 2]),
+            lambda: old.index.stats(),
+            lambda: old.store.fact("calibration"),
+            lambda: old.store.set_fact("calibration", "x"),
+            lambda: old.store.marks.put(1, 2, True),
             lambda: writer.add(new_items(unit_rows(1), 900)),
         ):
             with pytest.raises(ModelChangedError, match="another model"):
                 call()
         with pytest.raises(ModelMismatchError):
             old.check_model(THIRD)
-        assert old.item(1).source == "0.png"
-        assert len(old.items(limit=300)) == old.count() == 199
-        old.describe(1, "x", {})
-        assert old.thumbnail(1).media_type == "image/png"
+        assert old.store.item(1).source == "0.png"
+        assert len(old.store.items(limit=300)) == old.store.count() == 199
+        old.store.describe(1, "x", {})
+        assert old.store.thumbnail(1).media_type == "image/png"
     assert_is(path, THIRD)
 
 
 def test_a_search_under_way_ends_with_the_vectors_that_it_began_with(path: Path) -> None:
     with Gallery.open(path) as gallery:
-        index, wanted = gallery._live.current(), gallery.search(unit_rows(3, seed=9), 5)
+        index, wanted = gallery.index.current(), gallery.search(unit_rows(3, seed=9), 5)
         rebuild(path, Maker(THIRD))
         _, found = index.search(unit_rows(3, seed=9), 5)
         assert found.tolist() == [[hit.id for hit in hits] for hits in wanted]
@@ -305,17 +305,17 @@ def test_on_a_full_disk_the_gallery_stays_as_it_was(path: Path) -> None:
 def test_compactions_of_both_models_keep_each_other(path: Path) -> None:
     rebuild(path, Maker(OTHER), swap=False)
     with Gallery.open(path) as gallery, Gallery.open(path, other=True) as shadow:
-        gallery.compact()
-        assert shadow.index_stats().frozen == 199
-        shadow.compact()
-        assert gallery.index_stats().frozen == 199
+        gallery.index.compact()
+        assert shadow.index.stats().frozen == 199
+        shadow.index.compact()
+        assert gallery.index.stats().frozen == 199
         assert len(list(path.glob("index-*"))) == 2
-        gallery.tune(0.9, kinds=("flat",))
-        assert gallery.index_stats().recall == 1.0
+        gallery.index.tune(0.9, kinds=("flat",))
+        assert gallery.index.stats().recall == 1.0
     rebuild(path, Maker(OTHER))
     assert_is(path, OTHER)
     with Gallery.open(path) as gallery:
-        assert gallery.index_stats().recall is None, "what was measured was of the other model"
+        assert gallery.index.stats().recall is None, "what was measured was of the other model"
 
 
 def test_a_copy_holds_both_models(path: Path, tmp_path: Path) -> None:

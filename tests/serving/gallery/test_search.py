@@ -65,9 +65,9 @@ def by_hand(folder: Path, precision: str, image: bytes) -> np.ndarray:
 
 def test_index_embeds_with_the_variant(varied: Path, gallery: Path, pictures: Path) -> None:
     with Gallery.open(gallery) as opened:
-        for item in opened.items()[:5]:
+        for item in opened.store.items()[:5]:
             image = (pictures / item.source).read_bytes()
-            embedding = opened.embedding(item.id)
+            embedding = opened.store.embedding(item.id)
             np.testing.assert_allclose(embedding, by_hand(varied, "int8", image)[0], atol=1e-6)
             assert np.abs(embedding - by_hand(varied, "fp32", image)[0]).max() > 1e-4
 

@@ -66,7 +66,7 @@ def test_the_same_key_again_is_the_item_that_is_there(service: httpx.Client, pat
     assert again.json()["items"] == [item]
     assert service.get(f"/items/{item['id']}").json() == item
     with Gallery.open(path) as gallery:  # another process knows it
-        assert gallery.item(item["id"]).key == "cam-1/0001.jpg"
+        assert gallery.store.item(item["id"]).key == "cam-1/0001.jpg"
     for picture, key in ((noise(2), "cam-1/0001.jpg"), (noise(1), "another")):
         refused = add(service, picture, key=key)
         assert code(refused) == (409, "key_taken")
@@ -115,13 +115,13 @@ def test_the_client_and_the_command_line_know_keys(
     export_gallery(path, tmp_path / "out")
     import_gallery(tmp_path / "out", tmp_path / "copy")
     with Gallery.open(tmp_path / "copy") as copy:
-        assert [item.key for item in copy.items(limit=100)] == [None] * 24 + ["mine"]
+        assert [item.key for item in copy.store.items(limit=100)] == [None] * 24 + ["mine"]
 
 
 def test_a_gallery_of_before_there_were_keys(path: Path, model: Embedder) -> None:
     as_schema_5(path / STORE)
     with Gallery.open(path) as gallery:
-        assert gallery.item(1).key is None
+        assert gallery.store.item(1).key is None
         gallery.add([new_item(model)])
     with closing(sqlite3.connect(path / STORE)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
@@ -134,4 +134,4 @@ def test_one_that_cannot_be_written_to_is_read(gallery_folder: Path) -> None:
         shutil.copytree(gallery_folder, folder, ignore=shutil.ignore_patterns("*-wal", "*-shm"))
         as_schema_5(folder / STORE)
         with unwritable(folder), Gallery.open(folder) as gallery:
-            assert [item.key for item in gallery.items(limit=100)] == [None] * 24
+            assert [item.key for item in gallery.store.items(limit=100)] == [None] * 24

@@ -51,7 +51,7 @@ def test_the_gallery_is_as_if_the_new_model_had_indexed_it(
     gallery: Path, folder: Path, model: Embedder, other_model: Embedder, tmp_path: Path, capsys: Capture
 ) -> None:
     with Gallery.open(gallery) as opened:
-        sources = [item.source for item in opened.items(limit=100)]
+        sources = [item.source for item in opened.store.items(limit=100)]
         before = calibrate_gallery(opened)
     outcome = told(capsys, "gallery rebuild", gallery, "--model", other_model.folder)
     assert (outcome["embedded"], outcome["missing"], outcome["swapped"]) == (24, [], False)
@@ -156,8 +156,8 @@ def test_without_labels_only_the_user_decides(
     gallery: Path, other_model: Embedder, tmp_path: Path, capsys: Capture
 ) -> None:
     with Gallery.open(gallery) as opened:
-        for item in opened.items(limit=100):
-            opened.describe(item.id, None, {})
+        for item in opened.store.items(limit=100):
+            opened.store.describe(item.id, None, {})
     assert run("gallery rebuild", gallery, "--model", other_model.folder, "--swap-if-not-worse") == 1
     said = capsys.readouterr().out
     assert "not compared" in said
@@ -188,12 +188,12 @@ def test_images_that_are_not_found(gallery: Path, folder: Path, other_model: Emb
     outcome = told(capsys, "gallery rebuild", *words, "--missing", "thumbnail")
     assert (outcome["embedded"], outcome["from_thumbnails"], outcome["swapped"]) == (1, 1, True)
     with Gallery.open(gallery) as opened:
-        (item,) = (item for item in opened.items(limit=100) if item.source == large[1])
-        expected = other_model.embed(opened.thumbnail(item.id).data)[0]
-        np.testing.assert_allclose(opened.embedding(item.id), expected, atol=1e-5)
-        small = next(item for item in opened.items(limit=100) if item.source.endswith("0.png"))
+        (item,) = (item for item in opened.store.items(limit=100) if item.source == large[1])
+        expected = other_model.embed(opened.store.thumbnail(item.id).data)[0]
+        np.testing.assert_allclose(opened.store.embedding(item.id), expected, atol=1e-5)
+        small = next(item for item in opened.store.items(limit=100) if item.source.endswith("0.png"))
         np.testing.assert_allclose(
-            opened.embedding(small.id), other_model.embed(opened.thumbnail(small.id).data)[0], atol=1e-5
+            opened.store.embedding(small.id), other_model.embed(opened.store.thumbnail(small.id).data)[0], atol=1e-5
         )
 
 
@@ -203,13 +203,13 @@ def test_items_without_a_picture_can_be_dropped(gallery: Path, folder: Path, oth
     assert run("gallery rebuild", gallery, "--model", other_model.folder, "--swap", "--missing", "drop") == 0
     assert len(vectors(gallery)) == 23
     with Gallery.open(gallery) as opened:
-        assert lost.relative_to(folder).as_posix() not in opened.sources_by_content().values()
+        assert lost.relative_to(folder).as_posix() not in opened.store.sources_by_content().values()
 
 
 def test_only_the_item_s_own_file_is_taken_and_nothing_that_is_no_file(gallery: Path, folder: Path) -> None:
     with Gallery.open(gallery) as opened:
         assert folders_of(opened) == [folder]
-        item = opened.item(1)
+        item = opened.store.item(1)
     originals = Originals([folder])
     data = originals.read(item)
     assert data == (folder / item.source).read_bytes()

@@ -127,9 +127,9 @@ def test_it_finds_what_a_naive_loop_finds_while_items_come_and_go(make: Make) ->
         ids, vectors = content(gallery)
         assert ids.tolist() == sorted(known)
         np.testing.assert_array_equal(vectors, [known[i] for i in sorted(known)])
-        stats = gallery.index_stats()
+        stats = gallery.index.stats()
         assert stats.frozen + stats.waiting >= len(known)
-        gallery.compact()
+        gallery.index.compact()
         assert_finds(gallery, known)
     with Gallery.open(gallery.path) as again:
         assert_finds(again, known)
@@ -250,20 +250,20 @@ def test_back_to_faiss_and_what_is_said_of_it(milvus: Path, tmp_path: Path, caps
     assert main(["gallery", "backend", str(milvus), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["backend"] == f"milvus://{tmp_path}/vectors.db"
     with Gallery.open(milvus) as gallery:
-        assert gallery.index_stats().kind == "milvus"
+        assert gallery.index.stats().kind == "milvus"
         with pytest.raises(UsageError, match="Milvus has chosen"):
-            gallery.tune(0.99)
+            gallery.index.tune(0.99)
     details = {check.name: check.detail for check in verify_gallery(milvus)}
     assert details["generation"].endswith(f"milvus://{tmp_path}/vectors.db holds 20 vectors")
     assert main(["gallery", "stats", str(milvus)]) == 0
     assert f"20 vectors in milvus://{tmp_path}/vectors.db, which searches" in capsys.readouterr().out
     assert main(["gallery", "backend", str(milvus), "faiss"]) == 0
     with Gallery.open(milvus) as gallery:
-        assert gallery.index_stats().kind == "flat"
+        assert gallery.index.stats().kind == "flat"
     # The collection is still this gallery's.
     assert main(["gallery", "backend", str(milvus), f"milvus://{tmp_path}/vectors.db"]) == 0
     with Gallery.open(milvus) as gallery:
-        assert gallery.index_stats().kind == "milvus"
+        assert gallery.index.stats().kind == "milvus"
     (milvus / FILE).write_text("junk")
     with pytest.raises(GalleryError, match="does not name the gallery's index"):
         Gallery.open(milvus)
@@ -308,6 +308,6 @@ def test_images_are_indexed_into_milvus(model: Embedder, pictures: Path, tmp_pat
     for _ in range(2):
         assert main(["index", str(model.folder), str(pictures), "--out", str(out), "--backend", address]) == 0
     with Gallery.open(out) as gallery:
-        assert (gallery.count(), gallery.index_stats().kind) == (24, "milvus")
+        assert (gallery.store.count(), gallery.index.stats().kind) == (24, "milvus")
         (hits,) = gallery.search(model.embed(toys.query(1)), 3)
     assert {hit.label for hit in hits} == {toys.CLASSES[1]}

@@ -67,13 +67,13 @@ class Workers:
 def content(path: Path) -> Content:
     """All that a gallery holds, but the embeddings and the time."""
     with Gallery.open(path) as gallery:
-        items = gallery.items(limit=1000)
-        return [(i.id, i.source, i.label, i.metadata, i.content_sha256, gallery.thumbnail(i.id)) for i in items]
+        items = gallery.store.items(limit=1000)
+        return [(i.id, i.source, i.label, i.metadata, i.content_sha256, gallery.store.thumbnail(i.id)) for i in items]
 
 
 def embeddings(path: Path) -> np.ndarray:
     with Gallery.open(path) as gallery:
-        return gallery.embeddings([item.id for item in gallery.items(limit=1000)])[1]
+        return gallery.store.embeddings([item.id for item in gallery.store.items(limit=1000)])[1]
 
 
 def outcome_of(report: Report) -> dict[str, object]:
