@@ -17,10 +17,6 @@ def rows():
 '''
 
 
-def test_the_clean_paths_have_no_faults(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 0, capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("docstring", "comment", "faults"),
     [
