@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 from serving.answers import thumbnail_path
 from serving.collection import Collection, collection_of
 from serving.gallery import Gallery
-from serving.gallery.feedback import Chosen, Mark, SentQuery
+from serving.gallery.feedback import Mark, MarkFilter, QueryImage
 from serving.gallery.search import Searcher
 from serving.refusals import RefusedError
 from serving.uploads import check_names, invalid, item_id, text_of, whole_number
@@ -48,7 +48,7 @@ _QUERY = (
 class _Said:
     """`fingerprint`: of the model that embedded a query that was sent; None where that is not said."""
 
-    query: int | SentQuery
+    query: int | QueryImage
     item: int
     same: bool
     fingerprint: str | None = None
@@ -70,7 +70,7 @@ def _check_model(said: _Said, gallery: Gallery) -> None:
     """Refuse an embedding of another model; one that does not say whose it is may only be the model's own where the
     gallery never had another.
     """
-    if not isinstance(said.query, SentQuery) or (said.fingerprint is None and not gallery.store.was_rebuilt):
+    if not isinstance(said.query, QueryImage) or (said.fingerprint is None and not gallery.store.was_rebuilt):
         return
     if said.fingerprint != gallery.card.fingerprint:
         whose = "is of another model" if said.fingerprint else "may be of another model"
@@ -141,13 +141,13 @@ def _page(collection: Collection, values: QueryParams) -> dict[str, Any]:
     return {**page, "marks": [mark_json(one, collection.path) for one in marks]}
 
 
-def _chosen(gallery: Gallery, values: QueryParams) -> Chosen:
+def _chosen(gallery: Gallery, values: QueryParams) -> MarkFilter:
     verdict, query, item = values.get("verdict"), values.get("query"), values.get("item")
     if verdict is not None and verdict not in VERDICTS:
         raise invalid("verdict", f"one of {', '.join(VERDICTS)}")
     if query is not None and not _SHA256.fullmatch(query):
         query = gallery.store.item(item_id(query)).content_sha256
-    return Chosen(query, None if item is None else item_id(item), None if verdict is None else VERDICTS[verdict])
+    return MarkFilter(query, None if item is None else item_id(item), None if verdict is None else VERDICTS[verdict])
 
 
 def _said(body: bytes) -> _Said:
@@ -173,7 +173,7 @@ def _is_id(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _sent(value: Any) -> SentQuery:
+def _sent(value: Any) -> QueryImage:
     if not isinstance(value, dict) or not _NEEDED <= value.keys() <= _SENT:
         raise invalid("query", _QUERY)
     if not isinstance(value.get("fingerprint", ""), str):
@@ -181,7 +181,7 @@ def _sent(value: Any) -> SentQuery:
     digest, source, embedding = value["content_sha256"], value.get("source", ""), _embedding(value["embedding"])
     if not isinstance(digest, str) or not _SHA256.fullmatch(digest) or not isinstance(source, str):
         raise invalid("query", _QUERY)
-    return SentQuery(digest, embedding, text_of(source, "source") or "")
+    return QueryImage(digest, embedding, text_of(source, "source") or "")
 
 
 def _embedding(value: Any) -> np.ndarray:

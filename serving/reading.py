@@ -15,7 +15,7 @@ from serving.answers import item_json
 from serving.collection import collection_of
 from serving.configuration import Configuration
 from serving.gallery.filters import Filter
-from serving.gallery.gallery import notes
+from serving.gallery.gallery import filter_notes
 from serving.gallery.map import Atlas
 from serving.gallery.search import Searcher, calibration_of, told
 from serving.openapi import MAX_LIMIT
@@ -42,7 +42,7 @@ async def items(request: Request) -> Response:
     page = await to_thread.run_sync(gallery.store.items, offset, limit, None, chosen)
     total = await to_thread.run_sync(gallery.store.count, None, chosen)
     rows = [item_json(one, path) for one in page]
-    said = await to_thread.run_sync(notes, gallery, chosen, total > 0) if chosen else []
+    said = await to_thread.run_sync(filter_notes, gallery, chosen, total > 0) if chosen else []
     return JSONResponse({"total": total, "offset": offset, "limit": limit, "items": rows, "notes": said})
 
 

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from serving.answers import hit_json
 from serving.asking import PARAMETERS, Search, checked_images, read_crop, read_search
 from serving.collection import Collection, collection_of
-from serving.gallery.gallery import notes
+from serving.gallery.gallery import filter_notes
 from serving.gallery.search import EXPANSION, NONE, RECIPROCAL, Box, Searcher, calibration_of
 from serving.metrics import stage
 from serving.queries import read_query
@@ -57,7 +57,7 @@ async def search(request: Request) -> Response:
             run = cores.run_aside if number else cores.run
             body["searches"].append(await run(_tried, collection, one))
     chosen, found = asked.ask.chosen, any(one.get("results") for one in body.get("searches", [body]))
-    said = await to_thread.run_sync(notes, collection.gallery, chosen, found) if chosen else []
+    said = await to_thread.run_sync(filter_notes, collection.gallery, chosen, found) if chosen else []
     told = {"ordered_by": ORDERED_BY[asked.ask.rerank], "notes": said}
     return JSONResponse({**body, "k": asked.ask.k, **told, "milliseconds": round(1000 * (perf_counter() - start), 2)})
 

@@ -18,9 +18,9 @@ from starlette.responses import JSONResponse, Response
 from serving.answers import item_json
 from serving.asking import checked_images
 from serving.collection import collection_of
-from serving.gallery import AS_IT_IS, Gallery, Item, NewItem
+from serving.gallery import UNCHANGED, Gallery, Item, NewItem
 from serving.gallery.search import Searcher
-from serving.gallery.types import DEEPEST, decode, json_of, now
+from serving.gallery.types import MAX_DEPTH, decode_image, metadata_json, utc_now
 from serving.metrics import stage
 from serving.refusals import as_json
 from serving.uploads import (
@@ -117,7 +117,7 @@ async def remove(request: Request) -> Response:
 
 def _new_item(searcher: Searcher, file: File, described: _Described) -> NewItem:
     with stage("decode"):
-        pixels, thumbnail = decode(file.data, searcher.embedder.preprocessing, searcher.limits)
+        pixels, thumbnail = decode_image(file.data, searcher.embedder.preprocessing, searcher.limits)
     with stage("embed"):
         embedding = searcher.embedder.embed_pixels(pixels[None])[0]
     digest = hashlib.sha256(file.data).hexdigest()
@@ -141,7 +141,7 @@ def _store(
         if described.update and differing:
             for _, item in differing:
                 with suppress(ItemNotFoundError):  # somebody else has just removed it
-                    gallery.store.describe(item.id, described.label or AS_IT_IS, described.metadata or AS_IT_IS)
+                    gallery.store.describe(item.id, described.label or UNCHANGED, described.metadata or UNCHANGED)
             known = [(number, _kept(gallery, item.id, made[number])) for number, item in known]
     told = [_differing_json(*pair, described) for pair in differing]
     items = [item_json(item, path) for _, item in known]
@@ -157,7 +157,7 @@ def _kept(gallery: Gallery, item: int, given: NewItem) -> Item:
         return gallery.store.item(item)
     except ItemNotFoundError:
         known = given.source, given.label, dict(given.metadata), given.content_sha256
-        return Item(item, *known, now(), gallery.store.change(), given.key)
+        return Item(item, *known, utc_now(), gallery.store.change(), given.key)
 
 
 def _none_added(refused: list[dict[str, Any]]) -> dict[str, Any]:
@@ -205,9 +205,9 @@ def _key(upload: Upload) -> str | None:
 
 def _metadata(values: dict[str, Any]) -> dict[str, Any]:
     try:
-        text = json_of(values)
+        text = metadata_json(values)
     except ValueError:
-        expected = f"a JSON object without NaN, infinity, whole numbers beyond 64 bits and more than {DEEPEST} levels"
+        expected = f"a JSON object without NaN, infinity, whole numbers beyond 64 bits and more than {MAX_DEPTH} levels"
         raise invalid("metadata", expected) from None
     if len(json.dumps(values)) > MAX_METADATA or not is_unicode(text):
         raise invalid("metadata", f"a JSON object of at most {MAX_METADATA:,} characters of valid Unicode")

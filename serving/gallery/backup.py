@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from serving.gallery.backends import backend_of
-from serving.gallery.database import connect, explained
+from serving.gallery.database import connect, gallery_error
 from serving.gallery.feedback import Mark
 from serving.gallery.gallery import MODEL, STORE, Gallery
-from serving.gallery.index_files import NONE, check_hashes, read_facts, read_plan
+from serving.gallery.index_files import NO_GENERATION, check_hashes, read_facts, read_plan
 from serving.gallery.store import Store
-from serving.gallery.tune import Searched, nearest_in
-from serving.gallery.types import Block, Reading, equal_blocks, is_unit
+from serving.gallery.tune import SearchableIndex, nearest_in_blocks
+from serving.gallery.types import Block, ChangeStream, equal_blocks, is_unit
 from zoo.errors import GalleryError, GalleryExistsError, GalleryNotFoundError, UsageError, missing
 from zoo.files import atomic_folder, atomic_path, sha256_of, write_json
 from zoo.models.results import Check
@@ -153,7 +153,7 @@ class _Compared:
     """
 
     number: int
-    index: Searched
+    index: SearchableIndex
     not_unit: int | None
     equal: bool
     queries: np.ndarray
@@ -163,7 +163,7 @@ class _Compared:
 def _compared(gallery: Gallery, store: Store) -> _Compared:
     for _ in range(100):
         index = gallery.index.current()
-        with store.reading_since(0) as whole:
+        with store.stream_changes(0) as whole:
             if whole.number != index.change:
                 continue
             found = _look_through(whole, index, store)
@@ -173,7 +173,7 @@ def _compared(gallery: Gallery, store: Store) -> _Compared:
     raise GalleryError("the gallery is written to without a pause; verify it when it is quieter.")
 
 
-def _look_through(whole: Reading, index: Searched, store: Store) -> _Compared:
+def _look_through(whole: ChangeStream, index: SearchableIndex, store: Store) -> _Compared:
     """All of the store's vectors once, block by block."""
     wrong, equal, count = [], True, 0
     _, queries = store.embeddings([item.id for item in store.sample(QUERIES, seed=0)])
@@ -188,14 +188,14 @@ def _look_through(whole: Reading, index: Searched, store: Store) -> _Compared:
             wrong.extend(ids[~unit].tolist())
             yield ids[unit], vectors[unit]
 
-    nearest, _ = nearest_in(good(), queries, K)
+    nearest, _ = nearest_in_blocks(good(), queries, K)
     equal = equal and count == len(index.ids())
     return _Compared(whole.number, index, min(wrong, default=None), equal, queries, nearest)
 
 
 def _files(path: Path, store: Store) -> Check:
     name = store.position()[1]
-    if not name or name.startswith(NONE):
+    if not name or name.startswith(NO_GENERATION):
         return Check("generation", None, "none was written yet; searches use the store's vectors")
     try:
         facts = read_facts(path / name)
@@ -239,7 +239,7 @@ def _copy_store(source: Path, target: Path, progress: Progress) -> None:
             new.execute("UPDATE state SET value = '' WHERE key LIKE '%generation'")
             new.execute("PRAGMA journal_mode = WAL")
     except sqlite3.Error as error:
-        raise GalleryError(f"the gallery cannot be copied: {explained(error, source)}") from None
+        raise GalleryError(f"the gallery cannot be copied: {gallery_error(error, source)}") from None
 
 
 def _whole(folder: Path) -> Copied:

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from serving.gallery import schema
-from serving.gallery.staging import SEEN_AS_THE_STORE
+from serving.gallery.staging import STAGED_VIEWS
 from zoo.errors import GalleryError, GalleryMovedError, GalleryNotFoundError
 
-DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 """The primary codes of errors that come of changed bytes."""
 
 
@@ -45,9 +45,9 @@ def connect(path: Path) -> sqlite3.Connection:
     return _open(path, "mode=ro&immutable=1")
 
 
-def explained(error: sqlite3.Error, path: Path) -> GalleryError:
+def gallery_error(error: sqlite3.Error, path: Path) -> GalleryError:
     """The error of ours for one of SQLite's at a gallery's file."""
-    if (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF in DAMAGE:
+    if (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF in DAMAGE_CODES:
         return GalleryError(
             f"{path}, which holds all of the gallery, is damaged ({error}). zoo gallery verify {path.parent} says what "
             "can still be read. Make it whole from a backup, zoo gallery restore COPY NEW, or anew from its images, "
@@ -98,7 +98,7 @@ class Database:
         with self._explained(), self._reading() as db:
             return db.execute(sql, values).fetchall()
 
-    def by_ids(
+    def rows_by_id(
         self, columns: str, ids: Sequence[int], table: str = "items", key: str = "id"
     ) -> Iterator[tuple[Any, ...]]:
         """These columns of the rows of these ids that exist; a statement takes only so many values at once."""
@@ -137,7 +137,7 @@ class Database:
                 raise
 
     @contextmanager
-    def continued(self) -> Iterator[sqlite3.Connection]:
+    def nested_transaction(self) -> Iterator[sqlite3.Connection]:
         """The transaction that this thread is within, or one of its own."""
         if self._present() is self._writer:
             yield self._writer
@@ -189,7 +189,7 @@ class Database:
         try:
             schema.check_version(db, self.path)
             if self._other:
-                db.executescript(SEEN_AS_THE_STORE)
+                db.executescript(STAGED_VIEWS)
         except BaseException:
             db.close()
             raise
@@ -204,7 +204,7 @@ class Database:
         try:
             yield
         except sqlite3.Error as error:
-            raise explained(error, self.path) from error
+            raise gallery_error(error, self.path) from error
 
 
 def _open(path: Path, options: str) -> sqlite3.Connection:

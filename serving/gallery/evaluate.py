@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from serving.gallery.gallery import Gallery
-from serving.gallery.index import NOTHING
+from serving.gallery.index import NO_ROW
 from serving.gallery.indexing import Originals, folders_of
 from serving.gallery.search import Searcher
-from serving.gallery.tune import codes_of, without_own
-from serving.gallery.types import Block, Item, decode
+from serving.gallery.tune import drop_self, label_codes
+from serving.gallery.types import Block, Item, decode_image
 from zoo.data.dataset import Dataset
 from zoo.data.images import ImageLike
 from zoo.errors import EvaluationError, ImageError, UsageError
@@ -141,7 +141,7 @@ class Labelled:
     def of(cls, gallery: Gallery) -> Labelled:
         """Raises `EvaluationError` where no two items share a label."""
         ids = gallery.index.current().ids()
-        codes = codes_of(gallery.store.labels(), ids)
+        codes = label_codes(gallery.store.labels(), ids)
         labelled = codes >= 0
         if not labelled.any():
             raise EvaluationError(f"{gallery.path} has no labelled items to measure it by.")
@@ -188,8 +188,8 @@ class Labelled:
         wanted = min(depth, len(self.ids) - 1) + 1
         _, found = self.gallery.neighbours(vectors, wanted, exact)
         # There are fewer where items went since the labels were read.
-        found = np.pad(found, ((0, 0), (0, wanted - found.shape[1])), constant_values=NOTHING)
-        others = without_own(found, found, self.ids[asks])
+        found = np.pad(found, ((0, 0), (0, wanted - found.shape[1])), constant_values=NO_ROW)
+        others = drop_self(found, found, self.ids[asks])
         rows = np.minimum(np.searchsorted(self.ids, others), len(self.ids) - 1)
         known = self.ids[rows] == others  # not so for what was added since the labels were read
         hits: np.ndarray = known & (self.codes[rows] == self.codes[asks][:, None])
@@ -268,7 +268,7 @@ def _pairs(searcher: Searcher) -> Iterator[Pair]:
 
 def _embedded(searcher: Searcher, data: bytes | None) -> np.ndarray | None:
     try:
-        pixels = None if data is None else decode(data, searcher.embedder.preprocessing, searcher.limits)[0]
+        pixels = None if data is None else decode_image(data, searcher.embedder.preprocessing, searcher.limits)[0]
     except ImageError:  # larger than this service takes
         return None
     return None if pixels is None else searcher.embedder.embed_pixels(pixels[None])[0]

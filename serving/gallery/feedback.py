@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.gallery.types import LARGEST, is_unit, now
+from serving.gallery.types import MAX_ID, is_unit, utc_now
 from zoo.errors import ItemNotFoundError, UsageError
 
 Read = Callable[..., list[tuple[Any, ...]]]
@@ -36,7 +36,7 @@ similarity = excluded.similarity, model = excluded.model, marked_at = excluded.m
 
 
 @dataclass(frozen=True)
-class SentQuery:
+class QueryImage:
     """An image that was searched by without being an item: the SHA-256 (hex) of its file, its unit embedding, float32
     [dim], and a name for it.
     """
@@ -71,7 +71,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class MarkFilter:
     """Which marks are meant: of a query by its SHA-256, of a result by its id, of one verdict; all by default."""
 
     query: str | None = None
@@ -108,7 +108,7 @@ class MarkedPairs:
     left_out: int = 0
 
 
-ALL = Chosen()
+ALL_MARKS = MarkFilter()
 
 
 class Marks:
@@ -117,7 +117,7 @@ class Marks:
     def __init__(self, read: Read, writing: Writing) -> None:
         self._read, self._writing = read, writing
 
-    def put(self, query: int | SentQuery, item: int, same: bool) -> tuple[Mark, bool]:
+    def put(self, query: int | QueryImage, item: int, same: bool) -> tuple[Mark, bool]:
         """Mark the pair of a query (an item, or one that was sent) and an item; the mark, and whether it is new.
 
         Raises `ItemNotFoundError`, and `UsageError` where both are the same image or the query's embedding is none.
@@ -129,10 +129,10 @@ class Marks:
                 raise UsageError(f"item {item} is the image that was searched by; what is marked is another.")
             _check(vector, other)
             ((model,),) = self._read(f"SELECT {_NOW}")
-            known = self.counts(Chosen(digest, item)).total
+            known = self.counts(MarkFilter(digest, item)).total
             similarity = float(np.clip(vector @ other, -1, 1))
-            db.execute(_PUT, (item, digest, source, same, similarity, model, now()))
-            (mark,) = self.page(chosen=Chosen(digest, item))
+            db.execute(_PUT, (item, digest, source, same, similarity, model, utc_now()))
+            (mark,) = self.page(selection=MarkFilter(digest, item))
         return mark, not known
 
     def remove(self, mark: int) -> bool:
@@ -140,12 +140,12 @@ class Marks:
         with self._writing() as db:
             return db.execute("DELETE FROM marks WHERE id = ?", (_possible(mark),)).rowcount > 0
 
-    def page(self, offset: int = 0, limit: int = 50, chosen: Chosen = ALL) -> list[Mark]:
+    def page(self, offset: int = 0, limit: int = 50, selection: MarkFilter = ALL_MARKS) -> list[Mark]:
         """Marks in the order in which they were first made, from `offset` on."""
-        return self._marks(*chosen.sql(), offset, limit)
+        return self._marks(*selection.sql(), offset, limit)
 
-    def counts(self, chosen: Chosen = ALL) -> MarkCounts:
-        condition, values = chosen.sql()
+    def counts(self, selection: MarkFilter = ALL_MARKS) -> MarkCounts:
+        condition, values = selection.sql()
         sql = f"SELECT count(*), coalesce(sum(same), 0) FROM marks WHERE {condition}"
         ((total, right),) = self._read(sql, *values)
         return MarkCounts(right, total - right)
@@ -213,8 +213,8 @@ class Marks:
         rows = self._read(sql, *values, limit, offset)
         return [_mark(row) for row in rows]
 
-    def _asked(self, query: int | SentQuery) -> tuple[str, str, np.ndarray]:
-        if isinstance(query, SentQuery):
+    def _asked(self, query: int | QueryImage) -> tuple[str, str, np.ndarray]:
+        if isinstance(query, QueryImage):
             return query.content_sha256, query.source, np.asarray(query.embedding, np.float32)
         return self._item(query)
 
@@ -243,4 +243,4 @@ def _vector(blob: bytes) -> np.ndarray:
 
 def _possible(number: int) -> int:
     """An id that SQLite can look up; 0, which none has, for one that it cannot."""
-    return number if 0 < number <= LARGEST else 0
+    return number if 0 < number <= MAX_ID else 0

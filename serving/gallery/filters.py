@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from serving.gallery.types import is_whole
+from serving.gallery.types import is_int64
 from zoo.errors import UsageError
 
 Value = str | int | float | bool | None
@@ -78,11 +78,11 @@ class Filter:
 EVERYTHING = Filter()
 
 
-def where(label: str | None, chosen: Filter) -> tuple[str, list[Any]]:
-    """The clause for items of this label, of any where it is None, that `chosen` lets through, and its values."""
-    if label is None and not chosen:
+def where_clause(label: str | None, selection: Filter) -> tuple[str, list[Any]]:
+    """The clause for items of this label, of any where it is None, that `selection` lets through, and its values."""
+    if label is None and not selection:
         return "", []  # all are counted much quicker without a condition
-    condition, values = chosen.sql()
+    condition, values = selection.sql()
     return (f"WHERE {condition}", values) if label is None else (f"WHERE label = ? AND {condition}", [label, *values])
 
 
@@ -135,7 +135,7 @@ def _can_be_range(bounds: Mapping[Any, Any]) -> bool:
 def _can_be_value(value: object) -> bool:
     """SQLite's whole numbers have 64 bits; its texts end at a 0 and hold no half of a surrogate pair, as JSON may."""
     if isinstance(value, int):
-        return is_whole(value)
+        return is_int64(value)
     if isinstance(value, float):
         return math.isfinite(value)
     return "\0" not in value and _is_unicode(value) if isinstance(value, str) else isinstance(value, Value)

@@ -22,23 +22,23 @@ from serving.gallery import schema
 from serving.gallery.backends import backend_of, open_index
 from serving.gallery.feedback import Marks
 from serving.gallery.filters import EVERYTHING, Filter
-from serving.gallery.index import KINDS, Found
-from serving.gallery.index_files import Facts
+from serving.gallery.index import KINDS, Neighbours
+from serving.gallery.index_files import GenerationFacts
 from serving.gallery.staging import Slot
 from serving.gallery.store import Overview, Store
-from serving.gallery.tune import Measured, Searched, recall_of, sample_in
+from serving.gallery.tune import IndexMeasurement, SearchableIndex, measure_recall, sample_index
 from serving.gallery.types import (
-    AS_IT_IS,
+    UNCHANGED,
     Added,
     Hit,
     IndexStats,
     Item,
-    Kept,
+    ItemUpdate,
     NewItem,
-    Place,
     Stats,
     Thumbnail,
-    hits_of,
+    Unchanged,
+    rank_hits,
 )
 from zoo.errors import (
     CardError,
@@ -57,16 +57,16 @@ STORE = "gallery.sqlite"
 NOTED, COMPARED, LONGEST = 3, 2000, 80
 """So many unknown names are noted, each beside those of so many labels or items, and shown up to so many characters."""
 
-LARGE = 100_000
+TUNING_ITEMS = 100_000
 """With more items an approximate index is worth its making."""
 
 
-def model_of(folder: Path, store: Store) -> tuple[Card, str]:
+def store_model(folder: Path, store: Store) -> tuple[Card, str]:
     """The card of the model of a gallery whose store is open, and how the model is loaded."""
-    return read_model(folder / MODEL) if store.model is None else parsed_model(store.model, store.path)
+    return read_model(folder / MODEL) if store.model is None else parse_model(store.model, store.path)
 
 
-def model_text(card: Card, model_ref: str) -> str:
+def model_json(card: Card, model_ref: str) -> str:
     """What `read_model` reads."""
     return json.dumps({"ref": model_ref, "card": card.to_json()}, indent=2, ensure_ascii=False)
 
@@ -74,12 +74,12 @@ def model_text(card: Card, model_ref: str) -> str:
 def read_model(path: Path) -> tuple[Card, str]:
     """The card in a model.json, and how the model is loaded. Raises `GalleryError` naming what is wrong."""
     try:
-        return parsed_model(path.read_text(encoding="utf-8"), path)
+        return parse_model(path.read_text(encoding="utf-8"), path)
     except (OSError, ValueError) as error:
         raise GalleryError(f"{path} does not name the gallery's model: {error}.") from None
 
 
-def parsed_model(text: str, path: Path) -> tuple[Card, str]:
+def parse_model(text: str, path: Path) -> tuple[Card, str]:
     """As `read_model`, of the text; `path`: where it comes from."""
     try:
         values = json.loads(text)
@@ -107,17 +107,20 @@ class GalleryStore(Protocol):
 
     def add(self, items: Sequence[NewItem]) -> Added: ...
     def remove(self, ids: Sequence[int]) -> int: ...
-    def move(self, places: Sequence[Place]) -> None: ...
+    def update(self, places: Sequence[ItemUpdate]) -> None: ...
     def describe(
-        self, item_id: int, label: str | Kept | None = AS_IT_IS, metadata: Mapping[str, Any] | Kept = AS_IT_IS
+        self,
+        item_id: int,
+        label: str | Unchanged | None = UNCHANGED,
+        metadata: Mapping[str, Any] | Unchanged = UNCHANGED,
     ) -> int: ...
 
     def change(self) -> int: ...
-    def count(self, label: str | None = None, chosen: Filter = EVERYTHING) -> int: ...
+    def count(self, label: str | None = None, selection: Filter = EVERYTHING) -> int: ...
     def stats(self) -> Stats: ...
     def item(self, item_id: int) -> Item: ...
     def items(
-        self, offset: int = 0, limit: int = 50, label: str | None = None, chosen: Filter = EVERYTHING
+        self, offset: int = 0, limit: int = 50, label: str | None = None, selection: Filter = EVERYTHING
     ) -> list[Item]: ...
     def items_by_id(self, ids: Sequence[int]) -> dict[int, Item]: ...
     def item_of_content(self, content_sha256: str) -> Item | None: ...
@@ -141,16 +144,18 @@ class GalleryIndex(Protocol):
     """Search over the embeddings of a gallery. `serving.gallery.index_files.LiveIndex` documents each method."""
 
     def close(self) -> None: ...
-    def search(self, vectors: np.ndarray, k: int, exact: bool = False, chosen: Filter = EVERYTHING) -> Found: ...
-    def current(self) -> Searched: ...
+    def search(
+        self, vectors: np.ndarray, k: int, exact: bool = False, selection: Filter = EVERYTHING
+    ) -> Neighbours: ...
+    def current(self) -> SearchableIndex: ...
     def stats(self) -> IndexStats: ...
     def is_due(self) -> bool: ...
-    def compact(self) -> Facts | None: ...
+    def compact(self) -> GenerationFacts | None: ...
     def compact_in_background(self) -> None: ...
     def finish(self) -> None: ...
     def tune(
         self, recall: float, k: int = 10, kinds: Sequence[str] = tuple(KINDS)
-    ) -> tuple[Facts | None, list[tuple[str, Measured | None]]]: ...
+    ) -> tuple[GenerationFacts | None, list[tuple[str, IndexMeasurement | None]]]: ...
 
 
 class Gallery:
@@ -192,10 +197,10 @@ class Gallery:
         searched on: cpu, or a GPU (cuda, cuda:N) where the FAISS that is installed sees one.
         """
         path = Path(path)
-        check_there(path)
+        check_exists(path)
         store = Store(path / STORE, other)
         try:
-            card, model_ref = model_of(path, store)
+            card, model_ref = store_model(path, store)
             if (store.fingerprint, store.dim) != (card.fingerprint, card.dim):
                 raise GalleryError(f"{path / MODEL} is not the card of the model that embedded this gallery.")
             return cls(path, store, open_index(path, store, device), card, model_ref)
@@ -246,12 +251,12 @@ class Gallery:
         of what a rebuild makes, or "replaced", of the model before. None where there are none.
         """
         slot = self.store.slot()
-        return (parsed_model(slot.model, self.path)[0], slot.role) if slot else None
+        return (parse_model(slot.model, self.path)[0], slot.role) if slot else None
 
     def coming(self) -> tuple[Card, str] | None:
         """The model that a rebuild is about to give the gallery, and how it is loaded; None where none is."""
         slot = self.store.slot()
-        return parsed_model(slot.model, self.path) if slot and slot.coming else None
+        return parse_model(slot.model, self.path) if slot and slot.coming else None
 
     def add(self, items: Sequence[NewItem]) -> Added:
         """Add all of `items`, or none. Once this returns they are on disk and the next search finds them.
@@ -272,7 +277,7 @@ class Gallery:
         k: int,
         exclude_ids: Sequence[int] = (),
         exact: bool = False,
-        chosen: Filter = EVERYTHING,
+        selection: Filter = EVERYTHING,
     ) -> list[list[Hit]]:
         """The `k` nearest items to each unit row of `vectors`, float32 [q, dim], best first.
 
@@ -280,26 +285,28 @@ class Gallery:
         `exact` is not set. Equal similarities come in the order of the ids. Fewer than `k` where the gallery has fewer.
         """
         excluded = set(exclude_ids) if k > 0 else set()
-        similarities, ids = self.neighbours(vectors, k + len(excluded), exact, chosen)
+        similarities, ids = self.neighbours(vectors, k + len(excluded), exact, selection)
         items = self.store.items_by_id(sorted(set(ids.ravel().tolist()) - excluded))
-        return [hits_of(*row, items)[:k] for row in zip(similarities, ids, strict=True)]
+        return [rank_hits(*row, items)[:k] for row in zip(similarities, ids, strict=True)]
 
-    def neighbours(self, vectors: np.ndarray, k: int, exact: bool = False, chosen: Filter = EVERYTHING) -> Found:
+    def neighbours(
+        self, vectors: np.ndarray, k: int, exact: bool = False, selection: Filter = EVERYTHING
+    ) -> Neighbours:
         """What `search` finds, as arrays: similarities float32 [q, k] and ids int64 [q, k], best first.
 
-        Of what `chosen` lets through; places that nothing took are -inf and -1.
+        Of what `selection` lets through; places that nothing took are -inf and -1.
         """
         if k < 1:
             raise UsageError(f"k must be at least 1, not {k}.")
         if vectors.ndim != 2 or vectors.shape[1] != self.card.dim or not np.isfinite(vectors).all():
             raise UsageError(f"a query is finite float32 [q, {self.card.dim}], not {list(vectors.shape)}.")
-        return self.index.search(vectors, k, exact, chosen)
+        return self.index.search(vectors, k, exact, selection)
 
     def recall(self, k: int = 10) -> float | None:
         """The part of the `k` nearest others of sampled items that a search finds now; None below two items."""
         index = self.index.current()
-        sample = sample_in(index, k)
-        return recall_of(index, sample) if sample else None
+        sample = sample_index(index, k)
+        return measure_recall(index, sample) if sample else None
 
 
 def is_gallery(path: Path) -> bool:
@@ -309,20 +316,20 @@ def is_gallery(path: Path) -> bool:
 def model_at(path: Path) -> tuple[Card, str]:
     """The card of the model that a gallery has now, and how it is loaded; its index is not opened."""
     with Store(path / STORE).closing() as store:
-        return model_of(path, store)
+        return store_model(path, store)
 
 
-def check_there(path: Path) -> None:
+def check_exists(path: Path) -> None:
     """Raise `GalleryNotFoundError` for a folder that is no gallery."""
     if not is_gallery(path):
         what = "holds no gallery" if path.exists() else "is not there"
         raise GalleryNotFoundError(f"{path} {what}. Make a gallery with: zoo index MODEL DIR --out {path}")
 
 
-def untuned(gallery: Gallery) -> str | None:
-    """A sentence of a gallery that is searched exactly only because nobody has chosen otherwise; None of others."""
+def tuning_advice(gallery: Gallery) -> str | None:
+    """A sentence of a gallery that is searched exactly only because nobody has selection otherwise; None of others."""
     items = gallery.store.count()
-    if items <= LARGE or gallery.store.state("plan") is not None or backend_of(gallery.path) != "faiss":
+    if items <= TUNING_ITEMS or gallery.store.state("plan") is not None or backend_of(gallery.path) != "faiss":
         return None
     return (
         f"never tuned: each search looks at all {items:,} items. A faster index that finds 99 % of the nearest: "
@@ -330,17 +337,17 @@ def untuned(gallery: Gallery) -> str | None:
     )
 
 
-def notes(gallery: Gallery, chosen: Filter, found: bool) -> list[str]:
+def filter_notes(gallery: Gallery, selection: Filter, found: bool) -> list[str]:
     """Of each label that no item has a sentence, with the nearest that there are; where nothing was found, also of each
     key that the metadata of the first items have not. Of the first few of both."""
-    absent = list(islice((label for label in chosen.labels if not gallery.store.items(0, 1, label)), NOTED))
+    absent = list(islice((label for label in selection.labels if not gallery.store.items(0, 1, label)), NOTED))
     known = [label for label, _ in gallery.store.overview.labels(COMPARED)[1]] if absent else []
     said = [f"No item has the label {_named(label, known)}" for label in absent]
-    if found or not chosen.where:
+    if found or not selection.where:
         return said
     keys = gallery.store.overview.keys(COMPARED)
     whose = "No item has" if gallery.store.count() <= COMPARED else f"None of the first {COMPARED:,} items has"
-    missing = islice((key for key in chosen.where if key not in keys), NOTED)
+    missing = islice((key for key in selection.where if key not in keys), NOTED)
     return [*said, *(f"{whose} metadata called {_named(key, keys)}" for key in missing)]
 
 

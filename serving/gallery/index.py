@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from serving.gallery.types import Block, Changes, Reading
+from serving.gallery.types import Block, ChangeStream, StoreChanges
 from zoo.errors import UsageError, missing, nearest
 
 try:
@@ -26,14 +26,14 @@ except ImportError:
 
 
 _PROBES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-NOTHING = -1
+NO_ROW = -1
 """The id of a place that no vector took."""
 
 logger = logging.getLogger(__name__)
-MOST = 2048
+GPU_MAX_K = 2048
 """FAISS's limit of neighbours on a GPU."""
 
-SPARE = 8
+GPU_SPARE = 8
 """Rows proposed beyond those wanted: a GPU sums products in another order, by which nearly equal rows change places."""
 
 _SCRATCH_BYTES = 64 * 2**20
@@ -41,16 +41,16 @@ _SCRATCH_BYTES = 64 * 2**20
 
 _TRIED = 4
 _NAMED = re.compile(r"(?:cuda|tensorrt)(?::(\d+))?")
-BEYOND = 4
+MAX_K_FACTOR = 4
 """Up to how many times the k that an approximate index was measured at it is asked; beyond, the search is exact."""
 
 _PIECE = 32
-Found = tuple[np.ndarray, np.ndarray]
+Neighbours = tuple[np.ndarray, np.ndarray]
 """Similarities float32 [q, k] and ids int64 [q, k], best first; places that nothing took are -inf and -1."""
 
 
 @dataclass(frozen=True)
-class Kind:
+class IndexKind:
     """How one kind is built and searched.
 
     least: the fewest vectors that it is built for. make: an untrained index for n vectors of dim numbers. efforts: the
@@ -67,7 +67,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Setting:
+class IndexSetting:
     """A kind, and how thoroughly it is searched: `shortlist` times k rows are proposed, then scored exactly."""
 
     kind: str = "flat"
@@ -75,13 +75,13 @@ class Setting:
     shortlist: int = 1
 
 
-def kind_of(name: str) -> Kind:
+def find_kind(name: str) -> IndexKind:
     if name not in KINDS:
         raise UsageError(f"no kind of index {name!r}.{nearest(name, KINDS)} Known: {', '.join(KINDS)}.")
     return KINDS[name]
 
 
-def build(kind: Kind, vectors: np.ndarray) -> faiss.Index:
+def build_index(kind: IndexKind, vectors: np.ndarray) -> faiss.Index:
     """A trained index of `vectors`, float32 [n, dim], contiguous, in their order."""
     index = kind.make(*vectors.shape)
     index.train(_sample(index, vectors))
@@ -130,7 +130,7 @@ class Segment:
     def search(
         self,
         index: faiss.Index,
-        kind: Kind,
+        kind: IndexKind,
         effort: int,
         vectors: np.ndarray,
         k: int,
@@ -145,18 +145,18 @@ class Segment:
             return np.empty((len(vectors), 0), np.float32), np.empty((len(vectors), 0), np.int64)
         bits = self._bits_of_those_alive() if among is None else _packed(self.alive & np.isin(self.ids, among))
         selector = None if bits is None else faiss.IDSelectorBitmap(bits)
-        similarities, rows = search(index, vectors, k, kind.parameters(effort, selector))
-        return np.where(rows == NOTHING, np.float32(-np.inf), similarities), rows
+        similarities, rows = faiss_search(index, vectors, k, kind.parameters(effort, selector))
+        return np.where(rows == NO_ROW, np.float32(-np.inf), similarities), rows
 
     def ids_of(self, rows: np.ndarray) -> np.ndarray:
         """The ids, int64, of rows; -1 stays -1."""
         if not len(self.ids):
             return rows
-        return np.where(rows == NOTHING, NOTHING, self.ids[rows])
+        return np.where(rows == NO_ROW, NO_ROW, self.ids[rows])
 
     def vectors(self) -> np.ndarray:
         """All rows, float32 [n, dim], those that are gone as well: a view that lives as long as the index."""
-        return rows_of(self.exact)
+        return stored_vectors(self.exact)
 
     def vectors_of(self, ids: np.ndarray) -> Block:
         """Those of the ids, ascending, that are there, and their vectors, copied."""
@@ -171,7 +171,7 @@ class Segment:
         return self._bits if self.gone else None
 
 
-def rows_of(exact: faiss.Index) -> np.ndarray:
+def stored_vectors(exact: faiss.Index) -> np.ndarray:
     """A flat index's vectors, float32 [n, dim]: a view that lives as long as it. In a mapped one numbers do not lie at
     addresses that NumPy calls aligned: some of its functions copy all of such an array first.
     """
@@ -181,7 +181,7 @@ def rows_of(exact: faiss.Index) -> np.ndarray:
     return faiss.rev_swig_ptr(exact.get_xb(), n * dim).reshape(n, dim)
 
 
-def search(
+def faiss_search(
     index: faiss.Index, vectors: np.ndarray, k: int, parameters: faiss.SearchParameters
 ) -> tuple[np.ndarray, np.ndarray]:
     """`index.search` with parameters, of contiguous float32 [q, d], by FAISS's own function.
@@ -195,7 +195,7 @@ def search(
     return similarities, rows
 
 
-class Graphics:
+class GpuIndex:
     """The rows of one segment on one GPU. Safe to use from several threads, one of which is served at a time."""
 
     def __init__(self, segment: Segment, number: int) -> None:
@@ -214,25 +214,25 @@ class Graphics:
         Raises `RuntimeError` where the GPU fails.
         """
         segment = self._segment
-        rows = self._nearest(vectors, min(k + SPARE + segment.gone, MOST, len(segment.ids)))
-        gone = (rows == NOTHING) | ~segment.alive[rows]
-        first = np.argsort(gone, axis=1, kind="stable")[:, : k + SPARE]
-        return np.take_along_axis(np.where(gone, NOTHING, rows), first, axis=1)
+        rows = self._nearest(vectors, min(k + GPU_SPARE + segment.gone, GPU_MAX_K, len(segment.ids)))
+        gone = (rows == NO_ROW) | ~segment.alive[rows]
+        first = np.argsort(gone, axis=1, kind="stable")[:, : k + GPU_SPARE]
+        return np.take_along_axis(np.where(gone, NO_ROW, rows), first, axis=1)
 
     def _nearest(self, vectors: np.ndarray, k: int) -> np.ndarray:
         with self._lock:
-            return search(self._copy, vectors, k, None)[1]
+            return faiss_search(self._copy, vectors, k, None)[1]
 
     def _try(self) -> None:
         """Raise `RuntimeError` unless some of the rows find what the CPU finds for them."""
         known = self._segment.vectors()
         some = np.array(known[np.linspace(0, len(known) - 1, _TRIED).astype(np.int64)])
-        expected, rows = search(self._segment.exact, some, 1, None)[0][:, 0], self._nearest(some, 1)[:, 0]
-        if (rows == NOTHING).any() or not np.allclose(np.vecdot(known[rows], some), expected, atol=1e-5):
+        expected, rows = faiss_search(self._segment.exact, some, 1, None)[0][:, 0], self._nearest(some, 1)[:, 0]
+        if (rows == NO_ROW).any() or not np.allclose(np.vecdot(known[rows], some), expected, atol=1e-5):
             raise RuntimeError("it does not find what a CPU finds")
 
 
-def copied(segment: Segment, device: str) -> Graphics | None:
+def copy_to_gpu(segment: Segment, device: str) -> GpuIndex | None:
     """The segment's rows on the GPU that `device` names (cuda, cuda:N, tensorrt).
 
     None for cpu, for an empty segment, where the FAISS that is installed sees no such GPU, and where the GPU does not
@@ -245,7 +245,7 @@ def copied(segment: Segment, device: str) -> Graphics | None:
     if number >= faiss.get_num_gpus():
         return None
     try:
-        return Graphics(segment, number)
+        return GpuIndex(segment, number)
     except RuntimeError as error:
         logger.warning("vectors are searched on the CPU, as the GPU does not take them: %s.", error)
         return None
@@ -283,11 +283,11 @@ class SharedLock:
                 self._condition.notify_all()
 
 
-FLAT = Setting()
+FLAT = IndexSetting()
 
 
 @dataclass(frozen=True)
-class Frozen:
+class FrozenIndex:
     """The part of an index that never changes.
 
     exact: a flat index of all vectors; ids: int64 [n], ascending; approximate: an index of the same rows, None where
@@ -297,7 +297,7 @@ class Frozen:
     exact: faiss.Index
     ids: np.ndarray
     approximate: faiss.Index | None = None
-    setting: Setting = FLAT
+    setting: IndexSetting = FLAT
     k: int = 10
 
 
@@ -305,24 +305,24 @@ class Index:
     """Vectors by id. Searches run side by side; a change waits for them and they for it."""
 
     def __init__(
-        self, dim: int, frozen: Frozen | None = None, change: int = 0, generation: str = "", device: str = "cpu"
+        self, dim: int, frozen: FrozenIndex | None = None, change: int = 0, generation: str = "", device: str = "cpu"
     ) -> None:
         """`change`: the store's change that `frozen` holds; `generation`: its name, "" for none.
 
         device: where that part is searched: cpu, or a GPU as `serving.gallery.index` takes it.
         """
         self.dim, self.change, self.generation = dim, change, generation
-        self._frozen = frozen or Frozen(faiss.IndexFlatIP(dim), np.empty(0, np.int64))
+        self._frozen = frozen or FrozenIndex(faiss.IndexFlatIP(dim), np.empty(0, np.int64))
         self._main = Segment(self._frozen.exact, self._frozen.ids)
         self._side = Segment(faiss.IndexFlatIP(dim), np.empty(0, np.int64))
-        self._graphics = copied(self._main, device)
+        self._graphics = copy_to_gpu(self._main, device)
         self._lock = SharedLock()
 
     def __len__(self) -> int:
         return len(self._main) + len(self._side)
 
     @property
-    def setting(self) -> Setting:
+    def setting(self) -> IndexSetting:
         return self._frozen.setting
 
     @property
@@ -336,7 +336,7 @@ class Index:
         """How many vectors the next compaction would take in or out."""
         return len(self._side.ids) + self._main.gone
 
-    def apply(self, changes: Changes) -> None:
+    def apply(self, changes: StoreChanges) -> None:
         """Take over what happened in the store since `self.change`."""
         with self._lock.exclusive():
             if len(changes.ids):
@@ -344,14 +344,14 @@ class Index:
             self._pass_over(changes.removed)
             self.change = changes.number
 
-    def fill(self, new: Reading) -> None:
+    def fill(self, new: ChangeStream) -> None:
         """As `apply`, with one block of the vectors beside those held; searches wait while they are read."""
         with self._lock.exclusive():
             self._side.add(new.blocks, max(0, new.count - len(self)))
             self._pass_over(new.removed)
             self.change = new.number
 
-    def search(self, vectors: np.ndarray, k: int, exact: bool = False, among: np.ndarray | None = None) -> Found:
+    def search(self, vectors: np.ndarray, k: int, exact: bool = False, among: np.ndarray | None = None) -> Neighbours:
         """The `k` nearest to each of `vectors`, float32 [q, dim]; k is cut to what there is.
 
         Similarities are exact. `exact`: so is the choice of neighbours; else it is as good as the index's setting.
@@ -367,7 +367,7 @@ class Index:
                 new, new_rows = self._search_exactly(self._side, vectors, min(k, len(self._side)), among)
                 similarities = np.concatenate([similarities, new], axis=1)
                 ids = np.concatenate([ids, self._side.ids_of(new_rows)], axis=1)
-        return best_of(similarities, ids, k)
+        return top_k(similarities, ids, k)
 
     def ids(self) -> np.ndarray:
         """The ids of all that is there, int64 [n], ascending."""
@@ -385,14 +385,14 @@ class Index:
             self._main.remove(removed)
             self._side.remove(removed)
 
-    def _search_main(self, vectors: np.ndarray, k: int, exact: bool, among: np.ndarray | None) -> Found:
+    def _search_main(self, vectors: np.ndarray, k: int, exact: bool, among: np.ndarray | None) -> Neighbours:
         """At least k rows for each vector, with their exact similarities, in no order."""
         rows = None if exact or among is not None else self._proposed(vectors, k)
         if rows is None:
             return self._search_exactly(self._main, vectors, k, among)
         similarities = self._scores(vectors, rows)
         # Lists that were looked into may hold fewer than k: the search promises k where there are k.
-        short = (rows != NOTHING).sum(axis=1) < k
+        short = (rows != NO_ROW).sum(axis=1) < k
         if short.any():
             similarities[short], rows[short] = self._search_exactly(self._main, vectors[short], rows.shape[1])
         return similarities, rows
@@ -400,13 +400,13 @@ class Index:
     def _proposed(self, vectors: np.ndarray, k: int) -> np.ndarray | None:
         """Rows int64 [q, p] among which the k nearest are looked for; None where all rows are to be looked at."""
         graphics = self._graphics  # which another thread may give up meanwhile
-        if graphics and 0 < k <= MOST:
+        if graphics and 0 < k <= GPU_MAX_K:
             try:
                 return graphics.propose(vectors, k)
             except RuntimeError as error:
                 logger.warning("vectors are searched on the CPU from now on, as the GPU failed: %s.", error)
                 self._graphics = None
-        if self._frozen.approximate is None or k > BEYOND * self._frozen.k:
+        if self._frozen.approximate is None or k > MAX_K_FACTOR * self._frozen.k:
             return None
         setting, kind = self.setting, KINDS[self.setting.kind]
         proposed = min(setting.shortlist * k, len(self._main))
@@ -418,14 +418,16 @@ class Index:
         for start in range(0, len(vectors), _PIECE):  # what is gathered is far larger than the result
             piece = slice(start, start + _PIECE)
             scores[piece] = np.einsum("qd,qkd->qk", vectors[piece], known[rows[piece]])
-        scores[rows == NOTHING] = -np.inf
+        scores[rows == NO_ROW] = -np.inf
         return scores
 
-    def _search_exactly(self, part: Segment, vectors: np.ndarray, k: int, among: np.ndarray | None = None) -> Found:
+    def _search_exactly(
+        self, part: Segment, vectors: np.ndarray, k: int, among: np.ndarray | None = None
+    ) -> Neighbours:
         return part.search(part.exact, KINDS["flat"], 0, vectors, k, among)
 
 
-def best_of(similarities: np.ndarray, ids: np.ndarray, k: int) -> Found:
+def top_k(similarities: np.ndarray, ids: np.ndarray, k: int) -> Neighbours:
     """The k largest of each row; equal ones in the order of their ids."""
     order = np.lexsort((ids, -similarities), axis=1)[:, :k]
     return np.take_along_axis(similarities, order, axis=1), np.take_along_axis(ids, order, axis=1)
@@ -500,12 +502,12 @@ def _inverted(effort: int, selector: faiss.IDSelector | None) -> faiss.SearchPar
     return faiss.SearchParametersIVF(nprobe=effort, sel=selector)
 
 
-KINDS: dict[str, Kind] = {
-    "flat": Kind("exact, float32", 0, _flat, (0,), (1,), _plain),
-    "flat-fp16": Kind("all rows in half precision", 1, _half, (0,), (1, 2), _plain),
-    "hnsw": Kind("a graph of neighbours", 100, _hnsw, (16, 32, 64, 128, 256, 512), (1, 2), _graph),
-    "ivf-sq8": Kind("lists around centroids, 8 bits a number", 1000, _ivf_sq8, _PROBES, (1, 4), _inverted),
-    "ivf-pq": Kind("lists around centroids, product quantised", 1000, _ivf_pq, _PROBES, (1, 4, 16, 64), _inverted),
+KINDS: dict[str, IndexKind] = {
+    "flat": IndexKind("exact, float32", 0, _flat, (0,), (1,), _plain),
+    "flat-fp16": IndexKind("all rows in half precision", 1, _half, (0,), (1, 2), _plain),
+    "hnsw": IndexKind("a graph of neighbours", 100, _hnsw, (16, 32, 64, 128, 256, 512), (1, 2), _graph),
+    "ivf-sq8": IndexKind("lists around centroids, 8 bits a number", 1000, _ivf_sq8, _PROBES, (1, 4), _inverted),
+    "ivf-pq": IndexKind("lists around centroids, product quantised", 1000, _ivf_pq, _PROBES, (1, 4, 16, 64), _inverted),
 }
 """Every kind. `flat` is exact; each other one is built beside the exact rows. A new one is one entry here."""
 

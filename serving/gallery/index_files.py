@@ -31,10 +31,10 @@ import faiss
 import numpy as np
 
 from serving.gallery.filters import EVERYTHING, Filter
-from serving.gallery.index import FLAT, KINDS, Found, Frozen, Index, Setting, kind_of, rows_of
+from serving.gallery.index import FLAT, KINDS, FrozenIndex, Index, IndexSetting, Neighbours, find_kind, stored_vectors
 from serving.gallery.schema import METRIC
 from serving.gallery.store import Store
-from serving.gallery.tune import Measured, Sample, measure_kind, sample_of
+from serving.gallery.tune import IndexMeasurement, QuerySample, measure_kind, sample_vectors
 from serving.gallery.types import Block, IndexStats
 from zoo.errors import GalleryError, ModelChangedError, UsageError
 from zoo.files import LockHeldError, atomic_folder, locked, sha256_of, write_json
@@ -45,8 +45,8 @@ _UNUSED = 1 << 20
 """What stands in two places that FAISS has given up."""
 
 EXACT, APPROXIMATE, IDS, FACTS = "exact.faiss", "index.faiss", "ids.npy", "facts.json"
-PREFIX = "index-"
-NONE = "none-"
+GENERATION_PREFIX = "index-"
+NO_GENERATION = "none-"
 """What the name begins with that stands for no generation, and yet for another one than before."""
 
 CHECKED_BYTES = 256 * 2**20
@@ -57,7 +57,7 @@ LEGACY = ("index.faiss", "index.json")
 """What galleries of schema 1 had in place of generations."""
 
 DUE_AT_LEAST, DUE_PART = 1000, 0.1
-NEAR_TIE = 0.1
+SPEED_MARGIN = 0.1
 """The share of its time by which an index must beat a simpler one: less is noise, or not worth inexact answers."""
 
 RETRY_SECONDS, MOST_RETRY_SECONDS = 60.0, 3600.0
@@ -111,7 +111,7 @@ class FlatFile:
 
 
 @dataclass(frozen=True)
-class Facts:
+class GenerationFacts:
     """What a generation is, and what was measured of it.
 
     recall: of the k nearest others of sampled vectors, how many its setting finds, against exact search; milliseconds:
@@ -124,7 +124,7 @@ class Facts:
     metric: str
     change: int
     count: int
-    setting: Setting
+    setting: IndexSetting
     k: int
     recall: float | None
     milliseconds: float | None
@@ -132,36 +132,38 @@ class Facts:
     files: Mapping[str, str]
 
 
-def write_rows(folder: Path, dim: int, blocks: Iterable[Block]) -> Frozen:
+def write_vectors(folder: Path, dim: int, blocks: Iterable[Block]) -> FrozenIndex:
     """Begin a generation in a folder that is there: its exact rows, one block of them at a time in memory, mapped."""
     with FlatFile(folder / EXACT, dim) as file:
         for ids, vectors in blocks:
             file.add(ids, vectors)
     np.save(folder / IDS, file.ids())
-    return Frozen(_mapped(folder / EXACT), file.ids())
+    return FrozenIndex(_mapped(folder / EXACT), file.ids())
 
 
-def finish_generation(folder: Path, approximate: faiss.Index | None, facts: Facts) -> Facts:
+def finish_generation(folder: Path, approximate: faiss.Index | None, facts: GenerationFacts) -> GenerationFacts:
     """Write what a generation has beside its rows; `facts` as written, with the files' hashes."""
     if approximate is not None:
         faiss.write_index(approximate, str(folder / APPROXIMATE))
-    facts = Facts(**{**vars(facts), "files": {path.name: sha256_of(path) for path in sorted(folder.iterdir())}})
+    facts = GenerationFacts(
+        **{**vars(facts), "files": {path.name: sha256_of(path) for path in sorted(folder.iterdir())}}
+    )
     write_json(folder / FACTS, asdict(facts))
     # FAISS does not say when the last bytes of a file found no room.
     open_generation(folder, facts.fingerprint, facts.dim)
     return facts
 
 
-def read_facts(folder: Path) -> Facts:
+def read_facts(folder: Path) -> GenerationFacts:
     """Raises `OSError`, `ValueError` or `TypeError` for a folder that is missing or damaged."""
     values = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-    facts = Facts(**{**values, "setting": Setting(**values["setting"])})
+    facts = GenerationFacts(**{**values, "setting": IndexSetting(**values["setting"])})
     if facts.setting.kind not in KINDS:
         raise ValueError(f"it is of an unknown kind, {facts.setting.kind!r}")
     return facts
 
 
-def open_generation(folder: Path, fingerprint: str, dim: int) -> tuple[Frozen, Facts]:
+def open_generation(folder: Path, fingerprint: str, dim: int) -> tuple[FrozenIndex, GenerationFacts]:
     """Map a generation. Raises `OSError`, `ValueError`, `TypeError`, `RuntimeError` if it is not right."""
     try:
         facts = read_facts(folder)
@@ -177,17 +179,17 @@ def open_generation(folder: Path, fingerprint: str, dim: int) -> tuple[Frozen, F
     sizes = {(index.ntotal, index.d) for index in (exact, approximate) if index is not None}
     if sizes != {(facts.count, dim)} or ids.shape != (facts.count,):
         raise ValueError("its size differs")
-    return Frozen(exact, ids, approximate, facts.setting, facts.k), facts
+    return FrozenIndex(exact, ids, approximate, facts.setting, facts.k), facts
 
 
-def check_hashes(folder: Path, facts: Facts) -> None:
+def check_hashes(folder: Path, facts: GenerationFacts) -> None:
     for name, expected in facts.files.items():
         if sha256_of(folder / name) != expected:
             raise ValueError(f"the SHA-256 of {name} differs")
 
 
 @dataclass(frozen=True)
-class Plan:
+class TuningPlan:
     """What a gallery was tuned for: a kind of index, and the recall of the k nearest that it must hold."""
 
     kind: str = "flat"
@@ -195,25 +197,25 @@ class Plan:
     k: int = 10
 
 
-def is_due(waiting: int, count: int) -> bool:
+def needs_compaction(waiting: int, count: int) -> bool:
     """Whether a compaction is worth its time: `waiting` vectors of `count` have come or gone since the last one."""
     return waiting > max(DUE_AT_LEAST, DUE_PART * count)
 
 
-def read_plan(store: Store) -> Plan:
+def read_plan(store: Store) -> TuningPlan:
     text = store.state("plan")
-    return Plan(**json.loads(text)) if text else Plan()
+    return TuningPlan(**json.loads(text)) if text else TuningPlan()
 
 
-def compact(folder: Path, store: Store, wait: bool = True) -> Facts | None:
+def compact(folder: Path, store: Store, wait: bool = True) -> GenerationFacts | None:
     """Write the store's present state as the generation that counts; what was written, None for an empty gallery.
 
-    A tuned gallery keeps its kind; the setting is chosen anew, and where none holds the recall that the gallery was
+    A tuned gallery keeps its kind; the setting is selection anew, and where none holds the recall that the gallery was
     tuned for, the new generation is flat, which is exact.
     Raises `BusyError` where another process compacts and `wait` is not set, and `GalleryError` if nothing can be
     written: the old generation counts then as before.
     """
-    with alone(folder, wait), _explained(folder):
+    with compaction_lock(folder, wait), _explained(folder):
         plan, start, name, facts = read_plan(store), time.perf_counter(), "", None
         with _drafted(folder, store) as draft:
             if draft:
@@ -227,29 +229,29 @@ def compact(folder: Path, store: Store, wait: bool = True) -> Facts | None:
 
 def tune(
     folder: Path, store: Store, floor: float, k: int, kinds: Sequence[str]
-) -> tuple[Facts | None, list[tuple[str, Measured | None]]]:
+) -> tuple[GenerationFacts | None, list[tuple[str, IndexMeasurement | None]]]:
     """Measure the kinds, make a generation of one that is fast at that recall, and remember it as the plan.
 
-    The simplest kind is chosen, in the order of `KINDS`, unless a later one is faster by more than `NEAR_TIE`.
+    The simplest kind is selection, in the order of `KINDS`, unless a later one is faster by more than `NEAR_TIE`.
 
     The second value says what was measured of each kind: None for one that the gallery is too small for, or that
     does not hold the floor. Flat search is always among them. An empty gallery is left alone.
     """
-    with alone(folder, wait=True), _explained(folder):
+    with compaction_lock(folder, wait=True), _explained(folder):
         with _drafted(folder, store) as draft:
             if not draft:
                 return None, []
-            vectors = rows_of(draft.exact.exact)
-            sample = sample_of(draft.exact.ids, vectors, k)
-            rows, best = [], (draft.exact, Measured(FLAT, 1.0, float("inf"), 0.0))
+            vectors = stored_vectors(draft.exact.exact)
+            sample = sample_vectors(draft.exact.ids, vectors, k)
+            rows, best = [], (draft.exact, IndexMeasurement(FLAT, 1.0, float("inf"), 0.0))
             for kind in sorted({"flat", *kinds}, key=list(KINDS).index):
                 found = measure_kind(kind, draft.exact, vectors, sample, floor) if sample else None
                 rows.append((kind, found[1] if found else None))
-                if found and found[1].milliseconds < (1 - NEAR_TIE) * best[1].milliseconds:
+                if found and found[1].milliseconds < (1 - SPEED_MARGIN) * best[1].milliseconds:
                     best = found
             frozen, measured = best
             facts = _finish(draft, store, frozen, measured if sample else None, measured.seconds)
-        store.set_state("plan", json.dumps(asdict(Plan(measured.setting.kind, floor, k))))
+        store.set_state("plan", json.dumps(asdict(TuningPlan(measured.setting.kind, floor, k))))
         store.set_generation(draft.name)
         _sweep(folder, store.generations())
     return facts, rows
@@ -260,7 +262,7 @@ class BusyError(GalleryError):
 
 
 @contextmanager
-def alone(folder: Path, wait: bool) -> Iterator[None]:
+def compaction_lock(folder: Path, wait: bool) -> Iterator[None]:
     """Hold the right to write generations and to choose the current one. Raises `BusyError`."""
     try:
         with locked(folder, wait):
@@ -288,13 +290,13 @@ class LiveIndex:
         index = self._index
         if self._store.position() != (index.change, index.generation):
             index = self._catch_up()
-        if self._in_background and is_due(index.waiting, len(index)) and time.monotonic() > self._not_before:
+        if self._in_background and needs_compaction(index.waiting, len(index)) and time.monotonic() > self._not_before:
             self._start_compaction()
         return index
 
-    def search(self, vectors: np.ndarray, k: int, exact: bool = False, chosen: Filter = EVERYTHING) -> Found:
-        """As `Index.search`, of the items that `chosen` lets through."""
-        return self.current().search(vectors, k, exact, self._store.matching.ids(chosen) if chosen else None)
+    def search(self, vectors: np.ndarray, k: int, exact: bool = False, selection: Filter = EVERYTHING) -> Neighbours:
+        """As `Index.search`, of the items that `selection` lets through."""
+        return self.current().search(vectors, k, exact, self._store.matching_ids(selection) if selection else None)
 
     def _catch_up(self) -> Index:
         with self._catching_up:
@@ -331,15 +333,15 @@ class LiveIndex:
         if self._store.position()[1] != self._index.generation:
             self.current()
         held = self._facts.change if self._facts else 0
-        return is_due(self._store.changed_since(held), self._store.count())
+        return needs_compaction(self._store.changed_since(held), self._store.count())
 
-    def compact(self) -> Facts | None:
+    def compact(self) -> GenerationFacts | None:
         """Write the next generation of the index now; None for an empty gallery.
 
         Searches and writes go on meanwhile, here and in other processes. Raises `GalleryError` where it cannot be
         written; the gallery is then as it was.
         """
-        with self._compacting, self._store.again().closing() as store:
+        with self._compacting, self._store.reopen().closing() as store:
             return compact(self.folder, store)
 
     def finish(self) -> None:
@@ -351,7 +353,7 @@ class LiveIndex:
 
     def tune(
         self, recall: float, k: int = 10, kinds: Sequence[str] = tuple(KINDS)
-    ) -> tuple[Facts | None, list[tuple[str, Measured | None]]]:
+    ) -> tuple[GenerationFacts | None, list[tuple[str, IndexMeasurement | None]]]:
         """Search from now on with a fast kind of index that finds `recall` of the `k` nearest, exactly on a near tie.
 
         Measured on the gallery's own vectors, each of which searches all others. Returns what was chosen, None for an
@@ -359,17 +361,17 @@ class LiveIndex:
         """
         if not 0 < recall <= 1 or k < 1:
             raise UsageError(f"recall is a fraction up to 1 and k at least 1, not {recall} and {k}.")
-        kinds = [kind for kind in kinds if kind_of(kind)]
-        with self._compacting, self._store.again().closing() as store:
+        kinds = [kind for kind in kinds if find_kind(kind)]
+        with self._compacting, self._store.reopen().closing() as store:
             return tune(self.folder, store, recall, k, kinds)
 
     def compact_in_background(self) -> None:
         """From now on, where a compaction is due, a thread of this process does it unless another process does."""
         self._in_background = True
 
-    def _opened(self, generation: str) -> tuple[Index, Facts | None]:
+    def _opened(self, generation: str) -> tuple[Index, GenerationFacts | None]:
         """The generation of that name, or an empty index in its place where its files are not right."""
-        if not generation or generation.startswith(NONE):
+        if not generation or generation.startswith(NO_GENERATION):
             return Index(self._store.dim, generation=generation), None
         try:
             found = open_generation(self.folder / generation, self._store.fingerprint, self._store.dim)
@@ -379,26 +381,26 @@ class LiveIndex:
             return Index(self._store.dim, generation=generation), None
         return Index(self._store.dim, found[0], found[1].change, generation, self._device), found[1]
 
-    def _newest(self) -> tuple[Index, Facts | None]:
+    def _newest(self) -> tuple[Index, GenerationFacts | None]:
         """The generation that counts, with what came since; another may come, and this one go, before it is open."""
         while True:
             index, facts = self._opened(self._store.position()[1])
             if index.generation == self._store.position()[1]:
                 break
-        with self._store.reading_since(index.change) as new:
+        with self._store.stream_changes(index.change) as new:
             index.fill(new)
         return (index, facts) if len(index) == new.count else self._rebuilt(index.generation)
 
     def _rebuilt(self, generation: str) -> tuple[Index, None]:
         logger.warning("the index of %s does not add up; it is built anew from the store.", self.folder)
         index = Index(self._store.dim, generation=generation)
-        with self._store.reading_since(0) as whole:
+        with self._store.stream_changes(0) as whole:
             index.fill(whole)
         return index, None
 
     def _try_to_compact(self) -> None:
         try:
-            with self._store.again().closing() as store:
+            with self._store.reopen().closing() as store:
                 compact(self.folder, store, wait=False)
         except BusyError:
             self._not_before = time.monotonic() + BUSY_SECONDS
@@ -435,27 +437,27 @@ class _Draft:
     name: str
     folder: Path
     change: int
-    exact: Frozen
+    exact: FrozenIndex
 
 
 @contextmanager
 def _drafted(folder: Path, store: Store) -> Iterator[_Draft | None]:
     """It is there by its name once the block ends well, and not at all if it does not; None for an empty gallery."""
     with ExitStack() as until_finished:
-        with store.reading_since(0) as whole:
+        with store.stream_changes(0) as whole:
             if not whole.count:
                 yield None
                 return
-            name = f"{PREFIX}{whole.number}-{secrets.token_hex(4)}"
+            name = f"{GENERATION_PREFIX}{whole.number}-{secrets.token_hex(4)}"
             made = until_finished.enter_context(atomic_folder(folder / name))
-            exact = write_rows(made, store.dim, whole.blocks)
+            exact = write_vectors(made, store.dim, whole.blocks)
         # What takes long is done when the store's moment has been let go.
         yield _Draft(name, made, whole.number, exact)
 
 
-def _frozen(exact: Frozen, plan: Plan) -> tuple[Frozen, Measured | None]:
-    vectors = rows_of(exact.exact)
-    sample: Sample | None = sample_of(exact.ids, vectors, plan.k) if plan.kind != "flat" else None
+def _frozen(exact: FrozenIndex, plan: TuningPlan) -> tuple[FrozenIndex, IndexMeasurement | None]:
+    vectors = stored_vectors(exact.exact)
+    sample: QuerySample | None = sample_vectors(exact.ids, vectors, plan.k) if plan.kind != "flat" else None
     found = measure_kind(plan.kind, exact, vectors, sample, plan.recall) if sample else None
     if plan.kind != "flat" and found is None:
         logger.warning(
@@ -469,17 +471,23 @@ def _frozen(exact: Frozen, plan: Plan) -> tuple[Frozen, Measured | None]:
     return found or (exact, None)
 
 
-def _finish(draft: _Draft, store: Store, frozen: Frozen, measured: Measured | None, seconds: float) -> Facts:
+def _finish(
+    draft: _Draft, store: Store, frozen: FrozenIndex, measured: IndexMeasurement | None, seconds: float
+) -> GenerationFacts:
     recall, milliseconds = (measured.recall, measured.milliseconds) if measured else (None, None)
     model, held = (store.fingerprint, store.dim, METRIC), (draft.change, len(frozen.ids))
-    facts = Facts(*model, *held, frozen.setting, frozen.k, recall, milliseconds, seconds, {})
+    facts = GenerationFacts(*model, *held, frozen.setting, frozen.k, recall, milliseconds, seconds, {})
     return finish_generation(draft.folder, frozen.approximate, facts)
 
 
 def _sweep(folder: Path, keep: set[str]) -> None:
     """Remove what no longer counts: older generations, what killed writers left, the files of schema 1."""
     for path in folder.iterdir():
-        old = path.name.startswith((PREFIX, f".{PREFIX}")) and path.is_dir() and path.name not in keep
+        old = (
+            path.name.startswith((GENERATION_PREFIX, f".{GENERATION_PREFIX}"))
+            and path.is_dir()
+            and path.name not in keep
+        )
         if old:
             shutil.rmtree(path, ignore_errors=True)
         elif path.name in LEGACY:

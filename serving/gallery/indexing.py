@@ -18,7 +18,16 @@ import numpy as np
 from tqdm import tqdm
 
 from serving.gallery.gallery import Gallery, is_gallery
-from serving.gallery.types import AS_IT_IS, Item, Kept, NewItem, Place, Thumbnail, decode, same_metadata
+from serving.gallery.types import (
+    UNCHANGED,
+    Item,
+    ItemUpdate,
+    NewItem,
+    Thumbnail,
+    Unchanged,
+    decode_image,
+    equal_metadata,
+)
 from zoo.data.decode import decode_in_threads
 from zoo.data.folder import list_files
 from zoo.data.images import DEFAULT_LIMITS, SUFFIXES
@@ -176,7 +185,7 @@ class Run:
         these keys replace all that items have, also by none."""
         self.gallery, self.report, self._named, self._keys, self._update = gallery, report, named, keys, update
         self.differing: list[tuple[ImageFile, Item]] = []
-        self._places: list[Place] = []
+        self._places: list[ItemUpdate] = []
         self._seen: dict[str, ImageFile] = {}
         self._contested: list[tuple[ImageFile, str]] = []
         self._gone: dict[str, str] = {}
@@ -191,7 +200,7 @@ class Run:
         if first is file:
             return True
         self.report.already_there += 1
-        if file.label not in (None, first.label) or not same_metadata(file.metadata, first.metadata):
+        if file.label not in (None, first.label) or not equal_metadata(file.metadata, first.metadata):
             self._contested.append((file, content_sha256))
         return False
 
@@ -203,8 +212,8 @@ class Run:
         label = self._label(file, item)
         self.report.kept += label != file.label and file.label is not None
         metadata = self._metadata(file, item)
-        if (item.source, item.label) != (file.source, label) or metadata is not AS_IT_IS:
-            self._places.append(Place(item.id, file.source, label, metadata))
+        if (item.source, item.label) != (file.source, label) or metadata is not UNCHANGED:
+            self._places.append(ItemUpdate(item.id, file.source, label, metadata))
         if item.differs(file.label, file.metadata):
             self.differing.append((file, item))
 
@@ -215,13 +224,13 @@ class Run:
         of_folder = item.label in (None, folder_of(item.source)) and item.source != file.source
         return file.label if file.label is not None and (self._named or of_folder) else item.label
 
-    def _metadata(self, file: ImageFile, item: Item) -> dict[str, Any] | Kept:
+    def _metadata(self, file: ImageFile, item: Item) -> dict[str, Any] | Unchanged:
         """As it is, but for the keys of the file; what it leaves empty goes on an update alone."""
         if not self._keys:  # folders say nothing of them
-            return AS_IT_IS
+            return UNCHANGED
         kept = {key: value for key, value in item.metadata.items() if not (self._update and key in self._keys)}
         changed = {**kept, **file.metadata}
-        return AS_IT_IS if same_metadata(changed, item.metadata) else changed
+        return UNCHANGED if equal_metadata(changed, item.metadata) else changed
 
     def write(self, items: Sequence[NewItem]) -> None:
         """Add items in one transaction; where another process added one of them meanwhile, that one stays."""
@@ -232,7 +241,7 @@ class Run:
     def follow(self) -> None:
         """Give the items that lie elsewhere now their new place, and report those that the folder does not hold."""
         if self._places:
-            self.gallery.store.move(self._places)
+            self.gallery.store.update(self._places)
         self.report.moved = len(self._places)
         for file, content in self._contested:
             if item := self.gallery.store.item_of_content(content):
@@ -356,7 +365,7 @@ def add_files(
     for file, item in run.differing:
         report.differing.append((file.source, item.id, item.label))
         if update:
-            gallery.store.describe(item.id, file.label or AS_IT_IS, file.metadata or AS_IT_IS)
+            gallery.store.describe(item.id, file.label or UNCHANGED, file.metadata or UNCHANGED)
             report.updated += 1
     report.items = gallery.store.count()
     return report
@@ -502,6 +511,6 @@ def _decode(gallery: Gallery, embedder: Embedder, file: ImageFile) -> _Decoded |
         known = gallery.store.item_of_content(content)
         if known is not None:
             return _Known(known)
-        return _Decoded(file, content, *decode(data, embedder.preprocessing))
+        return _Decoded(file, content, *decode_image(data, embedder.preprocessing))
     except OSError as error:
         raise ImageError(f"the file cannot be read: {error.strerror or error}.") from None

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from serving.gallery.feedback import Mark
-from serving.gallery.gallery import MODEL, STORE, Gallery, is_gallery, model_of, model_text, read_model
+from serving.gallery.gallery import MODEL, STORE, Gallery, is_gallery, model_json, read_model, store_model
 from serving.gallery.index_files import FlatFile
 from serving.gallery.store import Store
 from serving.gallery.types import Item, NewItem, Thumbnail
@@ -84,7 +84,7 @@ def _write(path: Path, out: Path) -> int:
                 index.add(np.array([row[0].id for row in rows]), np.stack([row[1] for row in rows]))
         marks = [asdict(mark) for mark in store.marks.all()]
         parquet.write_table(pa.Table.from_pylist(marks, _marks_schema()), made / MARKS, compression="zstd")
-        write_bytes(made / MODEL, model_text(*model_of(path, store)).encode())
+        write_bytes(made / MODEL, model_json(*store_model(path, store)).encode())
         return len(index.ids())
 
 

@@ -22,13 +22,13 @@ import numpy as np
 from tqdm import tqdm
 
 from serving.gallery.evaluate import METRICS, model_change_steps, report
-from serving.gallery.gallery import MODEL, STORE, Gallery, model_text, parsed_model
-from serving.gallery.index_files import alone
+from serving.gallery.gallery import MODEL, STORE, Gallery, model_json, parse_model
+from serving.gallery.index_files import compaction_lock
 from serving.gallery.indexing import Originals, folders_of
 from serving.gallery.search import calibrate_gallery, calibration_of
-from serving.gallery.staging import REPLACED, Made
+from serving.gallery.staging import REPLACED, StagedEmbedding
 from serving.gallery.store import Store
-from serving.gallery.types import IndexStats, Item, blob_of
+from serving.gallery.types import IndexStats, Item, vector_to_blob
 from zoo.data.decode import map_in_threads
 from zoo.data.images import open_image
 from zoo.data.preprocessing import to_pixels
@@ -68,7 +68,7 @@ class Missing:
     reason: str
 
 
-Outcome = tuple[list[Made], list[Missing]]
+Outcome = tuple[list[StagedEmbedding], list[Missing]]
 Make = Callable[[Iterable[Sequence[Item]]], Iterator[Outcome]]
 """Embeds batch after batch: what was made of each, and what of it cannot be."""
 
@@ -101,16 +101,16 @@ class Rebuild:
 
     def fill(self) -> None:
         """Embed what lacks, until next to nothing does. Raises `GalleryError` where it cannot be kept."""
-        shadow = self.store.shadow
+        staging = self.store.staging
         with tqdm(unit="image", desc="embed", disable=not self.progress) as bar:
             while True:
-                number, ids = shadow.lacking(self.settled)
+                number, ids = staging.missing(self.settled)
                 bar.total = bar.n + len(ids)
                 for made, missing in self.make(self._batches(ids)):
-                    shadow.put(self.token, made)
+                    staging.put(self.token, made)
                     self._count(made, missing)
                     bar.update(len(made) + len(missing))
-                shadow.settle(self.token, number)
+                staging.mark_embedded(self.token, number)
                 self.settled = number
                 if len(ids) <= LAST:
                     return
@@ -126,15 +126,15 @@ class Rebuild:
         Raises `MissingError` where there is something and `drop` is not set, and `GalleryError`; nothing has changed
         then.
         """
-        with alone(self.path, wait=True):  # nobody names a generation of the old model meanwhile
+        with compaction_lock(self.path, wait=True):  # nobody names a generation of the old model meanwhile
             while not self._exchanged(drop):
                 self.fill()
         self._copy_model()
 
     def _exchanged(self, drop: bool) -> bool:
         try:
-            with self.store.shadow.exchanging(self.token) as exchange:
-                _, ids = self.store.shadow.lacking(self.settled)
+            with self.store.staging.exchange(self.token) as exchange:
+                _, ids = self.store.staging.missing(self.settled)
                 if len(ids) > LAST:
                     raise _TooManyError
                 for made, missing in self.make(self._batches(ids)):
@@ -157,7 +157,7 @@ class Rebuild:
         for start in range(0, len(ids), self.batch_size):
             yield list(self.store.items_by_id(ids[start : start + self.batch_size]).values())
 
-    def _count(self, made: Sequence[Made], missing: Sequence[Missing]) -> None:
+    def _count(self, made: Sequence[StagedEmbedding], missing: Sequence[Missing]) -> None:
         self.made += len(made)
         self._missing |= {one.item: one for one in missing}
 
@@ -186,12 +186,12 @@ class Pictures:
                     pictures.append((item, *picture))
             yield self._embedded(pictures), missing
 
-    def _embedded(self, found: Sequence[tuple[Item, np.ndarray, bool]]) -> list[Made]:
+    def _embedded(self, found: Sequence[tuple[Item, np.ndarray, bool]]) -> list[StagedEmbedding]:
         if not found:
             return []
         vectors = self.embedder.embed_pixels(np.stack([pixels for _, pixels, _ in found])).astype(np.float32)
         return [
-            Made(item.id, blob_of(vector, self.embedder.dim, item.source), small)
+            StagedEmbedding(item.id, vector_to_blob(vector, self.embedder.dim, item.source), small)
             for (item, _, small), vector in zip(found, vectors, strict=True)
         ]
 
@@ -263,7 +263,7 @@ class Upgrade:
 
     def from_thumbnails(self) -> int:
         """How many items the new model knows by smaller pictures only."""
-        return self._rebuild.store.shadow.from_thumbnails()
+        return self._rebuild.store.staging.from_thumbnails()
 
     def compare(self, queries: int = 2000) -> Compared:
         """Write the new model's index, measure both models, and calibrate the new one where the present one is."""
@@ -281,14 +281,14 @@ class Upgrade:
     @contextmanager
     def announced(self) -> Iterator[None]:
         """Services that run are told that a swap may come within the block, and load the model meanwhile."""
-        shadow, token = self._rebuild.store.shadow, self._rebuild.token
-        shadow.announce(token)
+        staging, token = self._rebuild.store.staging, self._rebuild.token
+        staging.announce(token)
         self._announced = time.monotonic()
         try:
             yield
         finally:
             with suppress(ModelChangedError):  # the swap has taken the announcement with it
-                shadow.announce(token, coming=False)
+                staging.announce(token, coming=False)
 
     def swap(self, notice: float = NOTICE) -> None:
         """From now on the gallery is the new model's; not earlier than `notice` seconds after it was announced.
@@ -323,7 +323,7 @@ def upgrading(
         raise UsageError(f"{path} is embedded by {card.name} ({card.fingerprint[:12]}) already.")
     with Store(path / STORE).closing() as store, Store(path / STORE).closing() as reader:
         new = embedder.card
-        token = store.shadow.begin(model_text(card, ref), model_text(new, model_ref), new.fingerprint, new.dim)
+        token = store.staging.begin(model_json(card, ref), model_json(new, model_ref), new.fingerprint, new.dim)
         pictures = Pictures(reader, embedder, Originals([*folders, *known]), rule == "thumbnail")
         yield Upgrade(path, embedder, Rebuild(path, store, token, pictures.make, batch_size, progress), rule)
 
@@ -331,10 +331,10 @@ def upgrading(
 def replaced(path: Path) -> tuple[Card, str]:
     """The model that can be gone back to, and how it is loaded. Raises `UsageError` where there is none."""
     with Store(path / STORE).closing() as store:
-        slot = store.shadow.slot()
+        slot = store.staging.slot()
     if slot is None or slot.role != REPLACED:
         raise UsageError(f"{path} keeps no embeddings of a model that it had before; there is nothing to go back to.")
-    return parsed_model(slot.model, path / STORE)
+    return parse_model(slot.model, path / STORE)
 
 
 def load_replaced(
@@ -355,7 +355,7 @@ def discard(path: Path) -> None:
     """Let go of the other model's embeddings, of a rebuild that was begun or of the model before."""
     Gallery.open(path).close()
     with Store(path / STORE).closing() as store:
-        store.shadow.discard()
+        store.staging.discard()
 
 
 class _TooManyError(Exception):

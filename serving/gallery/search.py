@@ -20,7 +20,7 @@ from PIL import Image
 from serving.gallery.feedback import MarkedPairs
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.gallery import Gallery, model_at
-from serving.gallery.tune import Searched, among_themselves, codes_of, without_own
+from serving.gallery.tune import SearchableIndex, drop_self, label_codes, nearest_of_sample
 from serving.gallery.types import Hit
 from serving.metrics import stage
 from zoo.data.images import DEFAULT_LIMITS, ImageLike, Limits, open_image
@@ -107,7 +107,7 @@ def pairs_of(gallery: Gallery, queries: int = 2000) -> Pairs:
     """
     index, labels = gallery.index.current(), gallery.store.labels()
     ids = index.ids()
-    codes = codes_of(labels, ids)
+    codes = label_codes(labels, ids)
     near, same, classes = _neighbours(index, ids[codes >= 0], codes[codes >= 0], queries)
     marks = gallery.store.marks.pairs()
     if not near.size and len(marks.same) < ENOUGH_MARKS:
@@ -221,7 +221,7 @@ def find(
     elif ask.rerank == EXPANSION:
         hits = _by_expansion(gallery, embedding, ask, leave_out, reranked)
     else:
-        hits = gallery.search(embedding, wanted, leave_out, chosen=ask.chosen)[0]
+        hits = gallery.search(embedding, wanted, leave_out, selection=ask.chosen)[0]
     return [hit for hit in hits if hit.similarity >= least][ask.offset : wanted]
 
 
@@ -417,14 +417,14 @@ class Searcher:
 
 
 def _neighbours(
-    index: Searched, ids: np.ndarray, codes: np.ndarray, queries: int
+    index: SearchableIndex, ids: np.ndarray, codes: np.ndarray, queries: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of some of the ids: similarities float32 [q, k], whether the neighbour shares the code [q, k], own codes [q]."""
     k = min(NEIGHBOURS, len(ids) - 1)
     if k < 1:
         return np.empty((0, 0), np.float32), np.empty((0, 0), bool), np.empty(0, np.int64)
-    (asks, _), (similarities, found) = among_themselves(len(ids), lambda rows: index.vectors_of(ids[rows]), k, queries)
-    near, others = without_own(similarities, found, asks), without_own(found, found, asks)
+    (asks, _), (similarities, found) = nearest_of_sample(len(ids), lambda rows: index.vectors_of(ids[rows]), k, queries)
+    near, others = drop_self(similarities, found, asks), drop_self(found, found, asks)
     own = codes[np.searchsorted(ids, asks)]
     return near, codes[np.searchsorted(ids, others)] == own[:, None], own
 
@@ -457,9 +457,9 @@ def _reciprocal(order: np.ndarray, k: int) -> np.ndarray:
 
 def _by_expansion(gallery: Gallery, embedding: np.ndarray, ask: Ask, leave_out: Sequence[int], many: int) -> list[Hit]:
     """Nearest to the query and its neighbours together; `similarity` is to the query alone, as p_same is of that."""
-    first = gallery.search(embedding, EXPANDED_BY, leave_out, chosen=ask.chosen)[0]
+    first = gallery.search(embedding, EXPANDED_BY, leave_out, selection=ask.chosen)[0]
     together = expanded(embedding[0], gallery.store.embeddings([hit.id for hit in first])[1])[None].astype(np.float32)
-    hits = {hit.id: hit for hit in gallery.search(together, many, leave_out, chosen=ask.chosen)[0]}
+    hits = {hit.id: hit for hit in gallery.search(together, many, leave_out, selection=ask.chosen)[0]}
     present, vectors = gallery.store.embeddings(list(hits))
     similarities = np.clip(vectors.astype(np.float64) @ embedding[0].astype(np.float64), -1, 1)
     return [
@@ -471,7 +471,7 @@ def _by_expansion(gallery: Gallery, embedding: np.ndarray, ask: Ask, leave_out: 
 def _by_shared_neighbours(
     gallery: Gallery, embedding: np.ndarray, ask: Ask, leave_out: Sequence[int], many: int
 ) -> list[Hit]:
-    hits = gallery.search(embedding, many, leave_out, chosen=ask.chosen)[0]
+    hits = gallery.search(embedding, many, leave_out, selection=ask.chosen)[0]
     nearest = {hit.id: hit for hit in hits[:CANDIDATES]}
     present, vectors = gallery.store.embeddings(list(nearest))
     if not present:

@@ -19,7 +19,7 @@ from zoo.errors import ModelChangedError
 
 Read = Callable[..., list[tuple[Any, ...]]]
 Writing = Callable[[], AbstractContextManager[sqlite3.Connection]]
-SEEN_AS_THE_STORE = """
+STAGED_VIEWS = """
 CREATE TEMP VIEW items AS SELECT * FROM main.items WHERE id IN (SELECT item FROM main.embeddings_other)
     AND change <= (SELECT value FROM main.state WHERE key = 'other change');
 CREATE TEMP VIEW embeddings AS SELECT other.* FROM main.embeddings_other AS other JOIN main.items ON id = item
@@ -62,7 +62,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Made:
+class StagedEmbedding:
     """An embedding for the other slot: unit row, float32 [dim], as bytes; from_thumbnail: of a smaller picture."""
 
     item: int
@@ -70,7 +70,7 @@ class Made:
     from_thumbnail: bool = False
 
 
-class Shadow:
+class Staging:
     """The other slot of a store. `read` runs a query; `writing` is a transaction."""
 
     def __init__(self, read: Read, writing: Writing) -> None:
@@ -121,7 +121,7 @@ class Shadow:
                 some = f"SELECT item FROM embeddings_other LIMIT {_PIECE}"
                 left = db.execute(f"DELETE FROM embeddings_other WHERE item IN ({some})").rowcount
 
-    def lacking(self, since: int = 0) -> tuple[int, list[int]]:
+    def missing(self, since: int = 0) -> tuple[int, list[int]]:
         """The number of the last change, and the ids of the items written after `since` that are not embedded."""
         absent = "id NOT IN (SELECT item FROM embeddings_other)"
         ((number,),) = self._read("SELECT value FROM state WHERE key = 'change'")
@@ -130,7 +130,7 @@ class Shadow:
         )
         return int(number), [row[0] for row in rows]
 
-    def put(self, token: str, made: Iterable[Made]) -> None:
+    def put(self, token: str, made: Iterable[StagedEmbedding]) -> None:
         """Keep embeddings; those of items that are gone meanwhile are passed over.
 
         Raises `ModelChangedError` where the slot has another token by now, as do the others that take one.
@@ -139,7 +139,7 @@ class Shadow:
             self._check(token)
             _put(db, made)
 
-    def settle(self, token: str, number: int) -> None:
+    def mark_embedded(self, token: str, number: int) -> None:
         """Nothing is left to be done of the items up to change `number`."""
         with self._writing() as db:
             self._check(token)
@@ -159,7 +159,7 @@ class Shadow:
         return int(count)
 
     @contextmanager
-    def exchanging(self, token: str) -> Iterator[Exchange]:
+    def exchange(self, token: str) -> Iterator[Exchange]:
         """A transaction at whose end the slots change places; not so where the block raises."""
         with self._writing() as db:
             self._check(token)
@@ -190,7 +190,7 @@ class Exchange:
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
 
-    def put(self, made: Iterable[Made]) -> None:
+    def put(self, made: Iterable[StagedEmbedding]) -> None:
         _put(self._db, made)
 
     def drop(self, ids: Sequence[int]) -> None:
@@ -211,7 +211,7 @@ class Exchange:
         return int(self._db.execute("SELECT value FROM state WHERE key = 'change'").fetchone()[0]) + 1
 
 
-def _put(db: sqlite3.Connection, made: Iterable[Made]) -> None:
+def _put(db: sqlite3.Connection, made: Iterable[StagedEmbedding]) -> None:
     db.executemany(
         "INSERT OR REPLACE INTO embeddings_other SELECT id, ?, ? FROM items WHERE id = ?",
         [(one.blob, one.from_thumbnail, one.item) for one in made],

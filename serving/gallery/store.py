@@ -25,35 +25,35 @@ import numpy as np
 from serving.gallery import schema
 from serving.gallery.database import Database
 from serving.gallery.feedback import Marks
-from serving.gallery.filters import EVERYTHING, Filter, where
-from serving.gallery.staging import Shadow, Slot
+from serving.gallery.filters import EVERYTHING, Filter, where_clause
+from serving.gallery.staging import Slot, Staging
 from serving.gallery.types import (
-    AS_IT_IS,
-    ITEM,
-    LARGEST,
+    ITEM_COLUMNS,
+    MAX_ID,
+    UNCHANGED,
     Added,
     Block,
-    Changes,
+    ChangeStream,
     Item,
-    Kept,
+    ItemUpdate,
     NewItem,
-    Place,
-    Reading,
     Stats,
+    StoreChanges,
     Thumbnail,
-    blob_of,
-    item_of,
-    json_of,
-    row_of,
-    vector_of,
-    vectors_of,
+    Unchanged,
+    blob_to_vector,
+    blobs_to_vectors,
+    item_from_row,
+    item_row,
+    metadata_json,
+    vector_to_blob,
 )
 from zoo.errors import GalleryError, ItemConflictError, ItemNotFoundError, ModelChangedError
 
-MOST_BYTES = 64 * 2**20
+CACHE_BYTES = 64 * 2**20
 """Of all that is remembered; the filter that was longest not asked for is forgotten first."""
 
-MOST_FILTERS = 64
+CACHE_FILTERS = 64
 _LABELS = """
 SELECT label, count(*) AS items, count(*) OVER () FROM items WHERE label IS NOT NULL
 GROUP BY label ORDER BY items DESC, label LIMIT ?
@@ -78,11 +78,13 @@ SELECT DISTINCT one.key FROM (SELECT metadata FROM items ORDER BY id LIMIT ?) AS
 ORDER BY one.key
 """
 
-BLOCK = 10_000
+BLOCK_ROWS = 10_000
 """How many embeddings are read at a time."""
 
 
-def put(db: sqlite3.Connection, item: NewItem, row: tuple[Any, ...], embedding: bytes, change: int) -> tuple[int, bool]:
+def insert_item(
+    db: sqlite3.Connection, item: NewItem, row: tuple[Any, ...], embedding: bytes, change: int
+) -> tuple[int, bool]:
     """The id of the item with this content, and whether it is new. row: as `row_of` makes it; embedding: as `blob_of`.
 
     Raises `ItemConflictError` for a key that is another image's, or an image that is there under another key.
@@ -101,7 +103,7 @@ def put(db: sqlite3.Connection, item: NewItem, row: tuple[Any, ...], embedding: 
     return new_id, True
 
 
-class Matching:
+class FilterCache:
     """Of a store; `read` runs a query on it, as `Database.query`, and `position` says where it is. Of many threads."""
 
     def __init__(self, read: Callable[..., list[tuple[Any, ...]]], position: Callable[[], tuple[int, str]]) -> None:
@@ -109,9 +111,9 @@ class Matching:
         self._at: tuple[int, str] | None = None
         self._held: OrderedDict[str, np.ndarray] = OrderedDict()
 
-    def ids(self, chosen: Filter) -> np.ndarray:
+    def ids(self, selection: Filter) -> np.ndarray:
         """The ids, int64, ascending, of the items that a filter lets through. They are shared: not to be written to."""
-        condition, values = chosen.sql()
+        condition, values = selection.sql()
         key, at = json.dumps([condition, values]), self._position()
         with self._lock:
             if at == self._at and key in self._held:
@@ -130,7 +132,7 @@ class Matching:
                 self._held.clear()
                 self._at = at
             self._held[key] = found
-            while len(self._held) > MOST_FILTERS or self._bytes() > MOST_BYTES:
+            while len(self._held) > CACHE_FILTERS or self._bytes() > CACHE_BYTES:
                 self._held.popitem(last=False)
 
     def _bytes(self) -> int:
@@ -160,17 +162,17 @@ class Overview:
         return [key for (key,) in self._read(_KEYS, limit)]
 
 
-def sample(read: Callable[..., list[tuple[Any, ...]]], n: int, seed: int | None) -> list[Item]:
+def sample_items(read: Callable[..., list[tuple[Any, ...]]], n: int, seed: int | None) -> list[Item]:
     """`n` different items in random order; all of them where there are fewer. `read` runs queries of one snapshot."""
     first, last = read("SELECT min(id), max(id) FROM items")[0]
     if first is None:
         return []
     starts = random.Random(seed).sample(range(first, last + 1), min(2 * n, last + 1 - first))
     # The next item at or after a random id: quick at any size, and gaps left by removals do no harm.
-    rows = [read(f"SELECT {ITEM} FROM items WHERE id >= ? ORDER BY id LIMIT 1", start)[0] for start in starts]
+    rows = [read(f"SELECT {ITEM_COLUMNS} FROM items WHERE id >= ? ORDER BY id LIMIT 1", start)[0] for start in starts]
     # Gaps may have led to one item more than once; the first items make up the number.
-    rows += read(f"SELECT {ITEM} FROM items ORDER BY id LIMIT ?", n)
-    return [item_of(row) for row in {row[0]: row for row in rows}.values()][:n]
+    rows += read(f"SELECT {ITEM_COLUMNS} FROM items ORDER BY id LIMIT ?", n)
+    return [item_from_row(row) for row in {row[0]: row for row in rows}.values()][:n]
 
 
 class Store:
@@ -186,8 +188,9 @@ class Store:
         self._query = self._database.query
         self._snapshot, self._transaction = self._database.snapshot, self._database.transaction
         self.marks = Marks(self._query, self._transaction_of_this_model)
-        self.overview, self.matching = Overview(self._query), Matching(self._query, self.position)
-        self.shadow = Shadow(self._query, self._transaction)
+        self.overview = Overview(self._query)
+        self.filter_cache = FilterCache(self._query, self.position)
+        self.staging = Staging(self._query, self._transaction)
         try:
             state = dict(self._query("SELECT key, value FROM state"))
             if "fingerprint" not in state:
@@ -205,7 +208,7 @@ class Store:
         """Of the snapshot or the transaction that this thread is within."""
         return self._database.db
 
-    def again(self) -> Store:
+    def reopen(self) -> Store:
         """The same store, opened anew, with the model that it has now."""
         return Store(self.path, self.other)
 
@@ -225,41 +228,46 @@ class Store:
         An item with a key is the one that has it. Raises `ItemConflictError` where that is of another content, or the
         content is there under another key.
         """
-        rows = [row_of(item) for item in items]
-        blobs = [blob_of(item.embedding, self.dim, item.source) for item in items]
+        rows = [item_row(item) for item in items]
+        blobs = [vector_to_blob(item.embedding, self.dim, item.source) for item in items]
         with self._writing() as change:
             self._check_model()
-            done = [put(self._db, *parts, change) for parts in zip(items, rows, blobs, strict=True)]
+            done = [insert_item(self._db, *parts, change) for parts in zip(items, rows, blobs, strict=True)]
         return Added([item_id for item_id, _ in done], sum(new for _, new in done))
 
     def remove(self, ids: Sequence[int]) -> int:
         """Remove items in one transaction; how many of the ids there were."""
-        possible = sorted({item_id for item_id in ids if 0 < item_id <= LARGEST})
+        possible = sorted({item_id for item_id in ids if 0 < item_id <= MAX_ID})
         with self._writing() as change:
             gone = [i for i in possible if self._db.execute("DELETE FROM items WHERE id = ?", (i,)).rowcount]
             self._db.executemany("INSERT INTO removals VALUES (?, ?)", [(i, change) for i in gone])
         return len(gone)
 
-    def move(self, places: Sequence[Place]) -> None:
+    def update(self, places: Sequence[ItemUpdate]) -> None:
         """Give items another source and label, or metadata too, all in one transaction."""
-        described = [(json_of(place.metadata), place.item) for place in places if not isinstance(place.metadata, Kept)]
+        described = [
+            (metadata_json(place.metadata), place.item) for place in places if not isinstance(place.metadata, Unchanged)
+        ]
         with self._writing():
             rows = [(place.source, place.label, place.item) for place in places]
             self._db.executemany("UPDATE items SET source = ?, label = ? WHERE id = ?", rows)
             self._db.executemany("UPDATE items SET metadata = ? WHERE id = ?", described)
 
     def describe(
-        self, item_id: int, label: str | Kept | None = AS_IT_IS, metadata: Mapping[str, Any] | Kept = AS_IT_IS
+        self,
+        item_id: int,
+        label: str | Unchanged | None = UNCHANGED,
+        metadata: Mapping[str, Any] | Unchanged = UNCHANGED,
     ) -> int:
         """Give an item another label, other metadata, or both; the number of this change. Raises `ItemNotFoundError`.
 
         What is not given is not written, so that two who each change one of them do not undo one another's.
         """
-        given = {"label": label, "metadata": metadata if isinstance(metadata, Kept) else json_of(metadata)}
-        changed = {column: value for column, value in given.items() if value is not AS_IT_IS}
+        given = {"label": label, "metadata": metadata if isinstance(metadata, Unchanged) else metadata_json(metadata)}
+        changed = {column: value for column, value in given.items() if value is not UNCHANGED}
         columns = ", ".join(f"{column} = ?" for column in changed) or "id = id"
         with self._writing() as change:
-            values = (*changed.values(), min(item_id, LARGEST))
+            values = (*changed.values(), min(item_id, MAX_ID))
             found = self._db.execute(f"UPDATE items SET {columns} WHERE id = ?", values)
             if not found.rowcount:
                 raise ItemNotFoundError(f"the gallery has no item {item_id}.")
@@ -268,6 +276,10 @@ class Store:
     def ids(self) -> np.ndarray:
         """The ids, int64, ascending, of all items."""
         return np.array([row[0] for row in self._query("SELECT id FROM items ORDER BY id")], np.int64)
+
+    def matching_ids(self, selection: Filter) -> np.ndarray:
+        """Return the ids, int64, ascending, of the items that a filter lets through. They are shared and read-only."""
+        return self.filter_cache.ids(selection)
 
     def change(self) -> int:
         """The number of the last change: cheap, asked before every search."""
@@ -291,7 +303,7 @@ class Store:
 
     def slot(self) -> Slot | None:
         """What the slot of another model's embeddings holds; None where it is empty."""
-        return self.shadow.slot()
+        return self.staging.slot()
 
     def set_generation(self, name: str) -> None:
         """From now on this generation counts; it changes nothing of the content."""
@@ -305,7 +317,7 @@ class Store:
         return str(rows[0][0]) if rows else None
 
     def set_state(self, key: str, value: str) -> None:
-        with self._database.continued():
+        with self._database.nested_transaction():
             self._write_state(key, value)
 
     def fact(self, key: str) -> str | None:
@@ -321,15 +333,15 @@ class Store:
         """The names of the generations of both models."""
         return {name for (name,) in self._query("SELECT value FROM main.state WHERE key LIKE '%generation'")}
 
-    def changes_since(self, number: int) -> Changes:
+    def changes_since(self, number: int) -> StoreChanges:
         """All that happened after change `number`; since 0 it is the whole gallery, in memory."""
-        with self.reading_since(number) as new:
+        with self.stream_changes(number) as new:
             blocks = [(np.empty(0, np.int64), np.empty((0, self.dim), np.float32)), *new.blocks]
         ids, vectors = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
-        return Changes(new.number, new.count, new.removed, ids, vectors)
+        return StoreChanges(new.number, new.count, new.removed, ids, vectors)
 
     @contextmanager
-    def reading_since(self, number: int) -> Iterator[Reading]:
+    def stream_changes(self, number: int) -> Iterator[ChangeStream]:
         """As `changes_since`, in blocks, of one moment. What is written within is not seen, and its log is kept."""
         with self._of_this_model():
             # From the start on, reading the table in order is quicker than going through the index by change. Either
@@ -339,7 +351,7 @@ class Store:
             removed = self._query("SELECT item FROM removals WHERE change > ?", number) if number else []
             gone = np.array([row[0] for row in removed], np.int64)
             blocks = _blocks_of(self._db, self.path, source, self.dim, *values)
-            yield Reading(self.change(), self.count(), gone, blocks)
+            yield ChangeStream(self.change(), self.count(), gone, blocks)
 
     def changed_since(self, number: int) -> int:
         """How many items came or went after change `number`, without reading them."""
@@ -347,7 +359,7 @@ class Store:
         return int(self._query(f"SELECT {' + '.join(parts)}", number, number)[0][0])
 
     def item(self, item_id: int) -> Item:
-        return item_of(self._one(f"SELECT {ITEM} FROM items WHERE id = ?", item_id))
+        return item_from_row(self._one(f"SELECT {ITEM_COLUMNS} FROM items WHERE id = ?", item_id))
 
     def thumbnail(self, item_id: int) -> Thumbnail:
         media_type, data = self._one("SELECT media_type, data FROM thumbnails WHERE item = ?", item_id)
@@ -357,7 +369,7 @@ class Store:
         """The item's embedding, float32 [dim]."""
         with self._of_this_model():
             (blob,) = self._one("SELECT embedding FROM embeddings WHERE item = ?", item_id)
-        return vector_of(blob, self.dim, self.path)
+        return blob_to_vector(blob, self.dim, self.path)
 
     def embeddings(self, ids: Sequence[int]) -> tuple[list[int], np.ndarray]:
         """Those of the ids that there are, in their order, and their embeddings, float32 [n, dim].
@@ -365,41 +377,43 @@ class Store:
         Who has found items, and then asks for their embeddings, may find that others have removed some meanwhile.
         """
         with self._of_this_model():
-            found = dict(self._database.by_ids("item, embedding", ids, "embeddings", "item"))
+            found = dict(self._database.rows_by_id("item, embedding", ids, "embeddings", "item"))
         present = [item_id for item_id in ids if item_id in found]
-        rows = [vector_of(found[item_id], self.dim, self.path) for item_id in present]
+        rows = [blob_to_vector(found[item_id], self.dim, self.path) for item_id in present]
         return present, np.stack(rows) if rows else np.empty((0, self.dim), np.float32)
 
     def from_thumbnails(self, ids: Sequence[int]) -> set[int]:
         """Those of the ids whose embedding is of the item's thumbnail, as its image was not at hand."""
         with self._of_this_model():
-            rows = list(self._database.by_ids("item, from_thumbnail", ids, "embeddings", "item"))
+            rows = list(self._database.rows_by_id("item, from_thumbnail", ids, "embeddings", "item"))
         return {item for item, small in rows if small}
 
     def items(
-        self, offset: int = 0, limit: int = 50, label: str | None = None, chosen: Filter = EVERYTHING
+        self, offset: int = 0, limit: int = 50, label: str | None = None, selection: Filter = EVERYTHING
     ) -> list[Item]:
-        """Items in the order of their ids, of those that `chosen` lets through; with `label`, of that label alone."""
-        clause, values = where(label, chosen)
-        rows = self._query(f"SELECT {ITEM} FROM items {clause} ORDER BY id LIMIT ? OFFSET ?", *values, limit, offset)
-        return [item_of(row) for row in rows]
+        """Items that `selection` lets through, in the order of their ids; with `label`, of that label alone."""
+        clause, values = where_clause(label, selection)
+        rows = self._query(
+            f"SELECT {ITEM_COLUMNS} FROM items {clause} ORDER BY id LIMIT ? OFFSET ?", *values, limit, offset
+        )
+        return [item_from_row(row) for row in rows]
 
     def items_by_id(self, ids: Sequence[int]) -> dict[int, Item]:
         """The items of these ids that exist."""
-        return {row[0]: item_of(row) for row in self._database.by_ids(ITEM, ids)}
+        return {row[0]: item_from_row(row) for row in self._database.rows_by_id(ITEM_COLUMNS, ids)}
 
     def present(self, ids: Sequence[int]) -> list[int]:
         """Those of the ids that are items."""
-        return [item for (item,) in self._database.by_ids("id", ids)]
+        return [item for (item,) in self._database.rows_by_id("id", ids)]
 
     def sample(self, n: int, seed: int | None = None) -> list[Item]:
         """`n` different items from all over the gallery, in random order; all of them where there are fewer."""
         with self._snapshot():
-            return sample(self._query, n, seed)
+            return sample_items(self._query, n, seed)
 
     def item_of_content(self, content_sha256: str) -> Item | None:
-        rows = self._query(f"SELECT {ITEM} FROM items WHERE content_sha256 = ?", content_sha256)
-        return item_of(rows[0]) if rows else None
+        rows = self._query(f"SELECT {ITEM_COLUMNS} FROM items WHERE content_sha256 = ?", content_sha256)
+        return item_from_row(rows[0]) if rows else None
 
     def sources_by_content(self) -> dict[str, str]:
         """The source of every item, by the SHA-256 (hex) of its file, in the order of the ids."""
@@ -413,8 +427,8 @@ class Store:
         """The id of every item by the SHA-256 (hex) of its file."""
         return dict(self._query("SELECT content_sha256, id FROM items"))
 
-    def count(self, label: str | None = None, chosen: Filter = EVERYTHING) -> int:
-        clause, values = where(label, chosen)
+    def count(self, label: str | None = None, selection: Filter = EVERYTHING) -> int:
+        clause, values = where_clause(label, selection)
         # Of what has no count of its own, the other slot and old files that cannot be written to, it is made.
         if not clause and (kept := self.state("count")) is not None:
             return int(kept)
@@ -434,15 +448,16 @@ class Store:
         """Every item with its embedding, float32 [dim], and thumbnail, of one moment, in the order of the ids."""
         with self._of_this_model():
             cursor = self._db.execute(
-                f"SELECT {ITEM}, embedding, media_type, data FROM items JOIN embeddings ON embeddings.item = items.id "
+                f"SELECT {ITEM_COLUMNS}, embedding, media_type, data FROM items "
+                "JOIN embeddings ON embeddings.item = items.id "
                 "JOIN thumbnails ON thumbnails.item = items.id ORDER BY items.id"
             )
             for *item, embedding, media_type, data in cursor:
-                vector = vector_of(embedding, self.dim, self.path)
-                yield item_of(tuple(item)), vector, Thumbnail(data, media_type)
+                vector = blob_to_vector(embedding, self.dim, self.path)
+                yield item_from_row(tuple(item)), vector, Thumbnail(data, media_type)
 
     def _one(self, sql: str, item_id: int) -> tuple[Any, ...]:
-        rows = self._query(sql, item_id) if 0 < item_id <= LARGEST else []
+        rows = self._query(sql, item_id) if 0 < item_id <= MAX_ID else []
         if not rows:
             raise ItemNotFoundError(f"the gallery has no item {item_id}.")
         return rows[0]
@@ -501,8 +516,8 @@ def _known(db: sqlite3.Connection, item: NewItem) -> int | None:
 
 
 def _one(db: sqlite3.Connection, condition: str, value: str) -> Item | None:
-    found = db.execute(f"SELECT {ITEM} FROM items WHERE {condition}", (value,)).fetchone()
-    return item_of(found) if found else None
+    found = db.execute(f"SELECT {ITEM_COLUMNS} FROM items WHERE {condition}", (value,)).fetchone()
+    return item_from_row(found) if found else None
 
 
 def _give_key(db: sqlite3.Connection, item_id: int, key: str | None) -> None:
@@ -517,5 +532,8 @@ def _blocks_of(db: sqlite3.Connection, path: Path, source: str, dim: int, *value
     embedding of another length.
     """
     cursor = db.execute(f"SELECT item, embedding FROM {source}", values)
-    while rows := cursor.fetchmany(BLOCK):
-        yield np.array([item_id for item_id, _ in rows], np.int64), vectors_of([blob for _, blob in rows], dim, path)
+    while rows := cursor.fetchmany(BLOCK_ROWS):
+        yield (
+            np.array([item_id for item_id, _ in rows], np.int64),
+            blobs_to_vectors([blob for _, blob in rows], dim, path),
+        )

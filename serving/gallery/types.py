@@ -19,7 +19,7 @@ from zoo.data.images import DEFAULT_LIMITS, FORMATS, Limits, open_image
 from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.errors import GalleryError
 
-SIDE = 256
+THUMBNAIL_SIDE = 256
 """The longest side of a thumbnail in pixels."""
 
 LOSSLESS_SIDE = 128
@@ -29,13 +29,13 @@ _JPEG = b"\xff\xd8"
 Block = tuple[np.ndarray, np.ndarray]
 """Ids, int64 [n], ascending, and their vectors, float32 [n, dim]."""
 
-DEEPEST = 32
+MAX_DEPTH = 32
 """How many objects and lists of metadata may lie in one another: Python reads and writes JSON by recursion."""
 
-LARGEST = 2**63 - 1
+MAX_ID = 2**63 - 1
 """SQLite's largest whole number, and so the largest id; a larger one would be another number to it, or none."""
 
-ITEM = (
+ITEM_COLUMNS = (
     "id, source, label, metadata, content_sha256, added_at, change, "
     "(SELECT key FROM keys WHERE keys.item = items.id) AS key"
 )
@@ -48,11 +48,11 @@ class Thumbnail:
     media_type: str
 
 
-def side_needed(size: tuple[int, int]) -> int:
+def thumbnail_decode_side(size: tuple[int, int]) -> int:
     """The shortest side that a decoded image of that full size needs for its thumbnail to lose nothing."""
-    if max(size) <= SIDE:
+    if max(size) <= THUMBNAIL_SIDE:
         return min(size)
-    return math.ceil(SIDE * min(size) / max(size))
+    return math.ceil(THUMBNAIL_SIDE * min(size) / max(size))
 
 
 def make_thumbnail(image: Image.Image) -> Thumbnail:
@@ -60,26 +60,26 @@ def make_thumbnail(image: Image.Image) -> Thumbnail:
     if max(image.size) <= LOSSLESS_SIDE:
         return _encode(image, "PNG", optimize=True)
     small = image.copy()
-    small.thumbnail((SIDE, SIDE), Image.Resampling.HAMMING)
+    small.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.HAMMING)
     return _encode(small, "JPEG", quality=85)
 
 
-def decode(data: bytes, how: Preprocessing, limits: Limits = DEFAULT_LIMITS) -> tuple[np.ndarray, Thumbnail]:
+def decode_image(data: bytes, how: Preprocessing, limits: Limits = DEFAULT_LIMITS) -> tuple[np.ndarray, Thumbnail]:
     """Pixels uint8 [crop, crop, channels] and the thumbnail. Raises `ImageError`."""
     image = open_image(data, limits, draft=how.resize)
     pixels = to_pixels(image, how, limits)
     if not data.startswith(_JPEG):  # no other kind is decoded smaller than it is
         return pixels, make_thumbnail(image)
     with Image.open(BytesIO(data), formats=FORMATS) as header:
-        needed = side_needed(header.size)
+        needed = thumbnail_decode_side(header.size)
     # Decoded again only where the image is too small as it was decoded for the model.
     return pixels, make_thumbnail(image if min(image.size) >= needed else open_image(data, limits, draft=needed))
 
 
-class Kept(Enum):
+class Unchanged(Enum):
     """What a field is given that stays as it is, where None would take away what it has."""
 
-    AS_IT_IS = "as it is"
+    UNCHANGED = "as it is"
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class NewItem:
     key: str | None = None
 
 
-def same_metadata(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def equal_metadata(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether they are the same to a filter, to which 1 is not true, as it is to Python."""
     return json.dumps(dict(one), sort_keys=True) == json.dumps(dict(other), sort_keys=True)
 
@@ -120,20 +120,20 @@ class Item:
 
     def differs(self, label: str | None, metadata: Mapping[str, Any]) -> bool:
         """Whether an image that is this item was given another label or other metadata; none at all asks for none."""
-        return label not in (None, self.label) or (bool(metadata) and not same_metadata(metadata, self.metadata))
+        return label not in (None, self.label) or (bool(metadata) and not equal_metadata(metadata, self.metadata))
 
 
-AS_IT_IS: Final = Kept.AS_IT_IS
+UNCHANGED: Final = Unchanged.UNCHANGED
 
 
 @dataclass(frozen=True)
-class Place:
+class ItemUpdate:
     """Where an item lies now, and what it is: its source, its label and, unless they stay, its metadata."""
 
     item: int
     source: str
     label: str | None
-    metadata: Mapping[str, Any] | Kept = AS_IT_IS
+    metadata: Mapping[str, Any] | Unchanged = UNCHANGED
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class IndexStats:
 
 
 @dataclass(frozen=True)
-class Changes:
+class StoreChanges:
     """What happened since an older change number: items gone, and items new with vectors float32 [n, dim].
 
     `number` is that of the last change, `count` how many items there are after it.
@@ -193,7 +193,7 @@ def equal_blocks(one: Block, other: Block) -> bool:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ChangeStream:
     """As `Changes`, with the new items in blocks that are read as they are asked for, once."""
 
     number: int
@@ -212,7 +212,7 @@ class Hit:
     source: str
 
 
-def hits_of(similarities: np.ndarray, ids: np.ndarray, items: Mapping[int, Item]) -> list[Hit]:
+def rank_hits(similarities: np.ndarray, ids: np.ndarray, items: Mapping[int, Item]) -> list[Hit]:
     """Nearest first. similarities: float32 [k]; ids: int64 [k]; an id that is not among `items` is no hit."""
     # Rounding may carry the product of two unit vectors a hair past 1.
     similarities = np.clip(similarities, -1, 1)
@@ -222,7 +222,7 @@ def hits_of(similarities: np.ndarray, ids: np.ndarray, items: Mapping[int, Item]
     return [Hit(item.id, similarity, item.label, item.source) for similarity, item in found]
 
 
-def blob_of(vector: np.ndarray, dim: int, source: str) -> bytes:
+def vector_to_blob(vector: np.ndarray, dim: int, source: str) -> bytes:
     """How an embedding, float32 [dim], is written. Raises `GalleryError` for one of another kind."""
     vector = np.asarray(vector)
     if vector.dtype != np.float32 or vector.shape != (dim,):
@@ -238,47 +238,47 @@ def is_unit(vectors: np.ndarray) -> np.ndarray:
     return close
 
 
-def vector_of(blob: bytes, dim: int, path: Path) -> np.ndarray:
+def blob_to_vector(blob: bytes, dim: int, path: Path) -> np.ndarray:
     """What `blob_of` wrote, float32 [dim]; path: of the file. Raises `GalleryError` for one of another length."""
-    return vectors_of([blob], dim, path)[0]
+    return blobs_to_vectors([blob], dim, path)[0]
 
 
-def vectors_of(blobs: Sequence[bytes], dim: int, path: Path) -> np.ndarray:
+def blobs_to_vectors(blobs: Sequence[bytes], dim: int, path: Path) -> np.ndarray:
     """As `vector_of`, of several embeddings, float32 [n, dim]."""
     if any(len(blob) != 4 * dim for blob in blobs):
         raise GalleryError(f"{path} holds an embedding that is not {dim} float32 numbers; it is damaged.")
     return np.frombuffer(b"".join(blobs), "<f4").reshape(-1, dim).astype(np.float32, copy=False)
 
 
-def row_of(item: NewItem) -> tuple[Any, ...]:
+def item_row(item: NewItem) -> tuple[Any, ...]:
     """What is written of an item itself but its id and its change. Raises `GalleryError` for what cannot be kept."""
     try:
-        metadata = json_of(item.metadata)
+        metadata = metadata_json(item.metadata)
         for text in (item.source, item.label or "", metadata):
             text.encode()
     except (TypeError, ValueError) as error:
         raise GalleryError(f"source, label or metadata of {item.source!r} cannot be stored: {error}.") from None
-    return item.source, item.label, metadata, item.content_sha256, item.added_at or now()
+    return item.source, item.label, metadata, item.content_sha256, item.added_at or utc_now()
 
 
-def item_of(row: tuple[Any, ...]) -> Item:
+def item_from_row(row: tuple[Any, ...]) -> Item:
     item_id, source, label, metadata, *rest = row
     return Item(item_id, source, label, json.loads(metadata), *rest)
 
 
-def now() -> str:
+def utc_now() -> str:
     """UTC, ISO 8601, as moments are written."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def is_whole(number: int) -> bool:
+def is_int64(number: int) -> bool:
     """Whether SQLite can hold it."""
-    return -LARGEST - 1 <= number <= LARGEST
+    return -MAX_ID - 1 <= number <= MAX_ID
 
 
-def json_of(metadata: Mapping[str, Any]) -> str:
+def metadata_json(metadata: Mapping[str, Any]) -> str:
     """Raises `ValueError` or `TypeError` for what is no JSON, and for what SQLite could not find again."""
-    _check_values(dict(metadata), DEEPEST)
+    _check_values(dict(metadata), MAX_DEPTH)
     return json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
 
 
@@ -292,11 +292,11 @@ def _encode(image: Image.Image, kind: str, **options: int) -> Thumbnail:
 
 
 def _check_values(value: object, levels: int) -> None:
-    if isinstance(value, int) and not is_whole(value):
+    if isinstance(value, int) and not is_int64(value):
         raise ValueError("a whole number is beyond 64 bits")
     if not isinstance(value, dict | list | tuple):
         return
     if not levels:
-        raise ValueError(f"more than {DEEPEST} objects or lists lie in one another")
+        raise ValueError(f"more than {MAX_DEPTH} objects or lists lie in one another")
     for inner in value.values() if isinstance(value, dict) else value:
         _check_values(inner, levels - 1)

@@ -34,8 +34,8 @@ import faiss
 import numpy as np
 
 from serving.gallery import Gallery, NewItem, Thumbnail
-from serving.gallery.index import KINDS, Frozen, build
-from serving.gallery.tune import measure_kind, sample_of
+from serving.gallery.index import KINDS, FrozenIndex, build_index
+from serving.gallery.tune import measure_kind, sample_vectors
 from tests.benchmarks.gallery_picture import draw
 from zoo.data.preprocessing import Preprocessing
 from zoo.files import write_json
@@ -205,7 +205,7 @@ def open_large(found: Found, n: int, dim: int, repeats: int) -> None:
 
 def kinds(found: Found, n: int, dim: int, recall: float, names: Sequence[str]) -> None:
     rows = vectors(n, dim)
-    exact, sample = Frozen(build(KINDS["flat"], rows), np.arange(n)), sample_of(np.arange(n), rows, 10)
+    exact, sample = FrozenIndex(build_index(KINDS["flat"], rows), np.arange(n)), sample_vectors(np.arange(n), rows, 10)
     assert sample
     print(f"{n:,} x {dim}, recall of the 10 nearest at least {recall}; exact vectors take {4 * dim} bytes each")
     print(f"{'kind':<11}{'effort':>7}{'shortlist':>10}{'build s':>9}{'bytes':>7}{'recall':>8}{'ms':>8}{'x flat':>8}")

@@ -30,10 +30,10 @@ from typing import Any
 import faiss
 import numpy as np
 
-from serving.gallery.index import KINDS, Frozen, Index, build
+from serving.gallery.index import KINDS, FrozenIndex, Index, build_index
 from serving.gallery.indexing import read_image
-from serving.gallery.tune import Sample, measure_kind, sample_of
-from serving.gallery.types import SIDE, decode
+from serving.gallery.tune import QuerySample, measure_kind, sample_vectors
+from serving.gallery.types import THUMBNAIL_SIDE, decode_image
 from tests.benchmarks.bench_embed import SIDES, photographs
 from tests.benchmarks.bench_gallery import _bytes, filled, vectors
 from zoo.models.load import load
@@ -64,7 +64,10 @@ def index_figures(rows: list[int], dim: int, recall: float) -> Figures:
     found: Figures = {}
     for n in sorted(rows):
         made = vectors(n, dim)
-        exact, sample = Frozen(build(KINDS["flat"], made), np.arange(n)), sample_of(np.arange(n), made, 10)
+        exact, sample = (
+            FrozenIndex(build_index(KINDS["flat"], made), np.arange(n)),
+            sample_vectors(np.arange(n), made, 10),
+        )
         assert sample
         for name in KINDS:
             found |= _kind(name, exact, made, sample, recall)
@@ -72,7 +75,7 @@ def index_figures(rows: list[int], dim: int, recall: float) -> Figures:
     return found
 
 
-def _kind(name: str, exact: Frozen, made: np.ndarray, sample: Sample, recall: float) -> Figures:
+def _kind(name: str, exact: FrozenIndex, made: np.ndarray, sample: QuerySample, recall: float) -> Figures:
     n, dim = made.shape
     measured = measure_kind(name, exact, made, sample, recall)
     if measured is None:
@@ -81,7 +84,7 @@ def _kind(name: str, exact: Frozen, made: np.ndarray, sample: Sample, recall: fl
     of = f"{name}, {n:,} x {dim}, effort {one.setting.effort}, shortlist {one.setting.shortlist} k, k 10"
     with processor() as building:
         if name != "flat":
-            build(KINDS[name], made)
+            build_index(KINDS[name], made)
     size = 4 * dim if frozen.approximate is None else _bytes(frozen.approximate) / n
     key = f"{name} at {n}"
     return {
@@ -92,7 +95,7 @@ def _kind(name: str, exact: Frozen, made: np.ndarray, sample: Sample, recall: fl
     }
 
 
-def _search(index: Index, sample: Sample, most: int = 100) -> float:
+def _search(index: Index, sample: QuerySample, most: int = 100) -> float:
     index.search(sample.vectors[:1], sample.k)
     queries = sample.vectors[:most]
     with processor() as clock:
@@ -108,7 +111,7 @@ def image_figures(model: str, images: int, batch: int) -> Figures:
     with tempfile.TemporaryDirectory() as folder:
         paths = photographs(Path(folder) / "in", images, different=min(images, 20))
         with processor() as decoding:
-            made = [decode(read_image(path)[0], embedder.preprocessing) for path in paths]
+            made = [decode_image(read_image(path)[0], embedder.preprocessing) for path in paths]
         size = float(np.mean([path.stat().st_size for path in paths]))
     pixels = np.stack([one[0] for one in made])
     network = f"{embedder.card.backbone}, {embedder.preprocessing.crop} pixels, fp32, batch {batch}"
@@ -116,7 +119,9 @@ def image_figures(model: str, images: int, batch: int) -> Figures:
         "decode": figure(decoding.seconds / images, "core-seconds per image", f"{of} read, hashed, decoded, thumbnail"),
         "network": figure(_network(embedder.embed_pixels, pixels, batch), "core-seconds per image", network),
         "image": figure(size, "bytes per image", of),
-        "thumbnail": figure(np.mean([len(one[1].data) for one in made]), "bytes per image", f"at most {SIDE} pixels"),
+        "thumbnail": figure(
+            np.mean([len(one[1].data) for one in made]), "bytes per image", f"at most {THUMBNAIL_SIDE} pixels"
+        ),
     }
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from serving.configuration import READ_KEYS, WRITE_KEYS
 from serving.gallery import Gallery
-from serving.gallery.types import Place
+from serving.gallery.types import ItemUpdate
 from tests.serving import toys
 from tests.serving.running import serving
 from zoo.models.load import Embedder
@@ -31,8 +31,8 @@ def folder(gallery_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     copy = tmp_path_factory.mktemp("marked") / "gallery"
     shutil.copytree(gallery_folder, copy)
     with Gallery.open(copy) as gallery:
-        gallery.store.move(
-            [Place(item.id, item.source, item.label if item.id < 3 else None) for item in gallery.store.items()]
+        gallery.store.update(
+            [ItemUpdate(item.id, item.source, item.label if item.id < 3 else None) for item in gallery.store.items()]
         )
     return copy
 

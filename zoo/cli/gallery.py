@@ -110,11 +110,11 @@ def _image_files(images: list[Path], label: str | None, metadata_text: str) -> l
 
 
 def _metadata(text: str) -> dict[str, Any]:
-    from serving.gallery.types import json_of
+    from serving.gallery.types import metadata_json
 
     value = json_object(text, "--metadata", '{"year": 1908}')
     try:
-        json_of(value)
+        metadata_json(value)
     except ValueError as error:
         raise UsageError(f"--metadata cannot be stored: {error}.", code="bad-metadata") from None
     return value
@@ -210,11 +210,11 @@ def stats(gallery: GalleryFolder, as_json: Json = False) -> None:
     """show the size of a gallery and its index"""
     from serving.gallery import Gallery
     from serving.gallery.backends import backend_of
-    from serving.gallery.gallery import untuned
+    from serving.gallery.gallery import tuning_advice
 
     with Gallery.open(gallery) as opened:
         index, marks = opened.index.stats(), opened.store.marks.counts()
-        backend, hint, card = backend_of(gallery), untuned(opened), opened.card
+        backend, hint, card = backend_of(gallery), tuning_advice(opened), opened.card
         other = opened.other_model()
         facts = {**asdict(opened.store.stats()), "model": card.name, "fingerprint": card.fingerprint}
     if as_json:

@@ -30,7 +30,7 @@ from zoo.errors import UsageError
 if TYPE_CHECKING:
     from serving.gallery.backup import Copied
     from serving.gallery.rebuild import Compared, Missing, Upgrade
-    from serving.gallery.tune import Measured
+    from serving.gallery.tune import IndexMeasurement
     from zoo.evaluation.calibration import Calibration
     from zoo.models.load import Embedder
 
@@ -78,7 +78,7 @@ def tune(
         print("the gallery is empty; there is nothing to tune")
 
 
-def _tune_row(name: str, measured: Measured | None, chosen: str) -> list[str]:
+def _tune_row(name: str, measured: IndexMeasurement | None, chosen: str) -> list[str]:
     if measured is None:
         return [name, "-", "-", "-", "-", "-", "too few vectors, or no setting holds the recall"]
     setting = measured.setting
@@ -153,9 +153,9 @@ def backend(
 ) -> None:
     """keep a gallery's vectors in Milvus or in FAISS"""
     from serving.gallery.backends import backend_of, choose
-    from serving.gallery.gallery import check_there
+    from serving.gallery.gallery import check_exists
 
-    check_there(gallery)
+    check_exists(gallery)
     if address is not None:
         choose(gallery, address)
     current = backend_of(gallery)

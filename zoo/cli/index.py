@@ -238,11 +238,11 @@ def _report_lines(report: Report, pruning: bool) -> Iterator[str]:
 
 def _advise_tuning(path: Path, report: Report) -> None:
     from serving.gallery import Gallery
-    from serving.gallery.gallery import LARGE, untuned
+    from serving.gallery.gallery import TUNING_ITEMS, tuning_advice
 
-    if report.items > LARGE:
+    if report.items > TUNING_ITEMS:
         with Gallery.open(path) as gallery:
-            if hint := untuned(gallery):
+            if hint := tuning_advice(gallery):
                 print(hint)
 
 

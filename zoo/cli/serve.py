@@ -83,12 +83,12 @@ def serve(
 ) -> None:
     """serve galleries over HTTP, with a page to search them"""
     from serving.galleries import doubled, from_words
-    from serving.gallery.gallery import check_there
+    from serving.gallery.gallery import check_exists
     from serving.keys_file import read_keys
 
     served_galleries = from_words(galleries, model or [])
     for served in served_galleries:
-        check_there(Path(served.gallery))
+        check_exists(Path(served.gallery))
     from serving.server import serve as run_server  # BentoML, after the arguments are checked
 
     os.environ |= read_keys(keys_file) if keys_file else {}

@@ -20,10 +20,10 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from serving.gallery.filters import EVERYTHING, Filter
-from serving.gallery.index import NOTHING, Found, Index, best_of
-from serving.gallery.index_files import Facts
+from serving.gallery.index import NO_ROW, Index, Neighbours, top_k
+from serving.gallery.index_files import GenerationFacts
 from serving.gallery.store import Store
-from serving.gallery.tune import Measured
+from serving.gallery.tune import IndexMeasurement
 from serving.gallery.types import Block, IndexStats, equal_blocks
 from zoo.errors import BackendError, GalleryError, UsageError, missing
 from zoo.files import locked
@@ -234,27 +234,27 @@ class MilvusIndex:
                 self._catch_up()
         return self
 
-    def search(self, vectors: np.ndarray, k: int, exact: bool = False, chosen: Filter = EVERYTHING) -> Found:
+    def search(self, vectors: np.ndarray, k: int, exact: bool = False, selection: Filter = EVERYTHING) -> Neighbours:
         """As `LiveIndex.search`. Exact searches, and those of more ids than Milvus is sent, are made here."""
         self.current()
-        among = self._store.matching.ids(chosen) if chosen else None
+        among = self._store.matching_ids(selection) if selection else None
         vectors = np.ascontiguousarray(vectors, np.float32)
         return self._nearest(vectors, min(k, self._count if among is None else len(among)), exact, among)
 
-    def _nearest(self, vectors: np.ndarray, k: int, exact: bool, among: np.ndarray | None = None) -> Found:
+    def _nearest(self, vectors: np.ndarray, k: int, exact: bool, among: np.ndarray | None = None) -> Neighbours:
         """Of all that the collection holds; where it gives fewer, places that nothing took."""
         if k < 1:
             return np.empty((len(vectors), 0), np.float32), np.empty((len(vectors), 0), np.int64)
         if k > MOST or (exact and not self.address.embedded) or (among is not None and len(among) > CHOSEN):
             return self._exactly(vectors, k, among)
         similarities = np.full((len(vectors), k), -np.inf, np.float32)
-        ids = np.full((len(vectors), k), NOTHING, np.int64)
+        ids = np.full((len(vectors), k), NO_ROW, np.int64)
         for start in range(0, len(vectors), _QUERIES):
             rows = self._collection.search(vectors[start : start + _QUERIES], k, among)
             for number, row in enumerate(rows, start):
                 for place, (similarity, one) in enumerate(row):
                     similarities[number, place], ids[number, place] = similarity, one
-        return best_of(similarities, ids, k)
+        return top_k(similarities, ids, k)
 
     @property
     def change(self) -> int:
@@ -277,14 +277,14 @@ class MilvusIndex:
         """Milvus compacts by itself."""
         return False
 
-    def compact(self) -> Facts | None:
+    def compact(self) -> GenerationFacts | None:
         """Compare the collection with the store, and fill it anew where they differ.
 
         Searches of other processes may find too little while it is filled.
         """
         with self._lock, locked(self.folder):
             self._catch_up()
-            with self._store.reading_since(0) as kept:
+            with self._store.stream_changes(0) as kept:
                 equal = all(equal_blocks(self.vectors_of(block[0]), block) for block in kept.blocks)
             if not equal:
                 self._fill()
@@ -298,7 +298,7 @@ class MilvusIndex:
 
     def tune(
         self, recall: float, k: int = 10, kinds: Sequence[str] = ()
-    ) -> tuple[Facts | None, list[tuple[str, Measured | None]]]:
+    ) -> tuple[GenerationFacts | None, list[tuple[str, IndexMeasurement | None]]]:
         raise UsageError("a gallery whose vectors lie in Milvus is searched by the index that Milvus has chosen.")
 
     def _catch_up(self) -> None:
@@ -323,7 +323,7 @@ class MilvusIndex:
         """Another collection in place of the one there is, which was another model's or does not add up."""
         # Until all is written it says that it holds nothing.
         self._collection.create(self._store.dim, self._held(0))
-        with self._store.reading_since(0) as whole:
+        with self._store.stream_changes(0) as whole:
             self._collection.write(whole.blocks, whole.removed, self._held(whole.number))
         self._change, self._count = whole.number, whole.count
         if self._collection.count() != whole.count:
@@ -332,11 +332,11 @@ class MilvusIndex:
     def _held(self, change: int) -> Held:
         return Held(self.name, self._store.fingerprint, change)
 
-    def _exactly(self, vectors: np.ndarray, k: int, among: np.ndarray | None) -> Found:
+    def _exactly(self, vectors: np.ndarray, k: int, among: np.ndarray | None) -> Neighbours:
         local = self._local
         if local is None or local[0] != self._change:
             index = Index(self._store.dim)
-            with self._store.reading_since(0) as whole:
+            with self._store.stream_changes(0) as whole:
                 index.fill(whole)
             local = self._local = (index.change, index)
         return local[1].search(vectors, k, True, among)

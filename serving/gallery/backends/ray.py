@@ -19,7 +19,7 @@ import numpy as np
 from tqdm import tqdm
 
 from serving.gallery.indexing import Fill, ImageFile, Run, read_image
-from serving.gallery.types import NewItem, Thumbnail, decode
+from serving.gallery.types import NewItem, Thumbnail, decode_image
 from zoo.errors import GalleryError, ImageError, ModelMismatchError, UsageError, missing
 from zoo.models.load import Embedder, load
 
@@ -129,7 +129,7 @@ class EmbeddingWorker:
             row = {"number": number, "content_sha256": content}
             if is_among(self.known, content):
                 return row
-            pixels, thumbnail = decode(data, self.model.preprocessing)
+            pixels, thumbnail = decode_image(data, self.model.preprocessing)
         except (ImageError, OSError) as error:
             return {"number": number, "reason": str(error)}
         return row | {"pixels": pixels, **_columns(thumbnail)}

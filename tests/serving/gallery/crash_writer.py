@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from serving.gallery import Gallery, Item
-from serving.gallery.feedback import SentQuery
-from serving.gallery.gallery import STORE, model_text
+from serving.gallery.feedback import QueryImage
+from serving.gallery.gallery import STORE, model_json
 from serving.gallery.rebuild import Outcome, Rebuild
-from serving.gallery.staging import Made
+from serving.gallery.staging import StagedEmbedding
 from serving.gallery.store import Store
 from tests.serving.gallery.test_store import DIM, new_item
 from zoo.data.preprocessing import Preprocessing
@@ -63,13 +63,13 @@ def rebuild(path: Path, notes: Notes, rng: np.random.Generator) -> None:
         for batch in batches:
             numbers = [int(one.source.removesuffix(".png")) for one in batch]
             rows = [embedded_by(other, number).tobytes() for number in numbers]
-            yield [Made(one.id, row) for one, row in zip(batch, rows, strict=True)], []
+            yield [StagedEmbedding(one.id, row) for one, row in zip(batch, rows, strict=True)], []
 
     notes.write("rebuilding", to=other.name)
     with Store(path / STORE).closing() as store:
         if rng.random() < 0.2:
-            store.shadow.discard()
-        token = store.shadow.begin(model_text(card, "toy"), model_text(other, "toy"), other.fingerprint, other.dim)
+            store.staging.discard()
+        token = store.staging.begin(model_json(card, "toy"), model_json(other, "toy"), other.fingerprint, other.dim)
         run = Rebuild(path, store, token, make, batch_size=60)
         run.fill()
         compact_other(path)
@@ -134,7 +134,7 @@ def say(gallery: Gallery, notes: Notes, way: str, item: int, text: str) -> None:
         if way == "describe":
             gallery.store.describe(item, metadata={SAID: text})
         else:
-            gallery.store.marks.put(SentQuery(ASKED, embedded_by(gallery.card, 0), text), item, True)
+            gallery.store.marks.put(QueryImage(ASKED, embedded_by(gallery.card, 0), text), item, True)
     except ItemNotFoundError:
         notes.write("unsaid")
     else:

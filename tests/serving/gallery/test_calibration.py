@@ -15,7 +15,7 @@ import pytest
 
 from serving.evaluating import evaluate
 from serving.gallery import Gallery, NewItem
-from serving.gallery.feedback import SentQuery
+from serving.gallery.feedback import QueryImage
 from serving.gallery.gallery import STORE
 from serving.gallery.search import ENOUGH_MARKS, NO_ERROR, calibrate_gallery, calibration_of, held_out_bins, pairs_of
 from serving.gallery.types import Thumbnail
@@ -136,7 +136,7 @@ def test_marks_of_sent_images_that_another_model_measured_are_counted(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Gallery.open(path) as gallery:
-        gallery.store.marks.put(SentQuery("e" * 64, gallery.store.embedding(2)), 1, True)
+        gallery.store.marks.put(QueryImage("e" * 64, gallery.store.embedding(2)), 1, True)
         gallery.store.marks.put(2, 3, True)
     with closing(sqlite3.connect(path / STORE)) as db, db:
         db.execute("UPDATE marks SET model = 'the one before'")

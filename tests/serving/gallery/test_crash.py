@@ -26,7 +26,7 @@ import pytest
 from serving.gallery import Gallery
 from serving.gallery.backup import verify_gallery
 from serving.gallery.gallery import STORE
-from serving.gallery.index_files import Plan
+from serving.gallery.index_files import TuningPlan
 from serving.gallery.store import Store
 from tests.serving.gallery.crash_writer import CARDS, SAID, embedded_by
 from tests.serving.gallery.test_store import new_item
@@ -213,7 +213,7 @@ def still_right(reader: Gallery, ledger: Ledger) -> Gallery:
     return reader
 
 
-def check_searches(gallery: Gallery, plan: Plan, rng: np.random.Generator) -> float:
+def check_searches(gallery: Gallery, plan: TuningPlan, rng: np.random.Generator) -> float:
     """Search as a service does: similarities are those of the store's vectors, and what is found holds the floor.
 
     Returns the recall of the k nearest, of up to 300 items that search for themselves and the others.
@@ -236,7 +236,7 @@ def check_searches(gallery: Gallery, plan: Plan, rng: np.random.Generator) -> fl
     return recall
 
 
-def kill_and_check(path: Path, tmp_path: Path, rounds: int, plan: Plan) -> tuple[Ledger, float]:
+def kill_and_check(path: Path, tmp_path: Path, rounds: int, plan: TuningPlan) -> tuple[Ledger, float]:
     """The lowest recall is the second value."""
     (tmp_path / "notes").touch()
     ledger, rng, recalls = Ledger(path, tmp_path / "notes"), random.Random(0), []
@@ -260,7 +260,7 @@ def kill_and_check(path: Path, tmp_path: Path, rounds: int, plan: Plan) -> tuple
 
 
 def test_nothing_acknowledged_is_lost_when_writers_are_killed(path: Path, tmp_path: Path) -> None:
-    ledger, _ = kill_and_check(path, tmp_path, 6, Plan("hnsw", 0.9, 5))
+    ledger, _ = kill_and_check(path, tmp_path, 6, TuningPlan("hnsw", 0.9, 5))
     assert min(ledger.words[word] for word in ("added", "removed", "rebuilding", "said")) >= 1
 
 
@@ -289,7 +289,7 @@ def test_what_a_ledger_accepts(there: dict, gone: set[int], unsettled: list, rig
 def test_nothing_acknowledged_is_lost_in_200_rounds(
     path: Path, tmp_path: Path, kind: str, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
-    ledger, recall = kill_and_check(path, tmp_path, 200, Plan(kind, 1.0 if kind == "flat" else 0.9, 5))
+    ledger, recall = kill_and_check(path, tmp_path, 200, TuningPlan(kind, 1.0 if kind == "flat" else 0.9, 5))
     words = ("added", "removed", "compacted", "rebuilding", "rebuilt", "said")
     assert min(ledger.words[word] for word in words) >= 10
     record_testsuite_property(f"{kind} kills", 2 * 200)

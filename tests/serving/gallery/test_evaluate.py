@@ -16,10 +16,10 @@ from onnx import numpy_helper
 from serving.gallery import Gallery
 from serving.gallery.evaluate import Labelled, gallery_steps, measure, model_change_steps, report, same_images
 from serving.gallery.gallery import STORE
-from serving.gallery.index import Found
+from serving.gallery.index import Neighbours
 from serving.gallery.indexing import index_folder
 from serving.gallery.store import Store
-from serving.gallery.tune import sample_in
+from serving.gallery.tune import sample_index
 from serving.gallery.types import Block
 from tests.commandline import run_here
 from tests.serving import toys
@@ -193,10 +193,10 @@ def gallery_is_sampled(ids: np.ndarray, vectors: Block) -> object:
         def vectors_of(self, wanted: np.ndarray) -> Block:
             return wanted[:0], vectors[1][:0]
 
-        def search(self, vectors: np.ndarray, k: int) -> Found:
+        def search(self, vectors: np.ndarray, k: int) -> Neighbours:
             raise AssertionError
 
-    return sample_in(Emptied(), 10)
+    return sample_index(Emptied(), 10)
 
 
 def test_two_models_are_compared_by_the_items_that_both_still_have(

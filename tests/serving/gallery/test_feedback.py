@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from serving.gallery import schema
-from serving.gallery.feedback import Chosen, MarkCounts, SentQuery
+from serving.gallery.feedback import MarkCounts, MarkFilter, QueryImage
 from serving.gallery.schema import SCHEMA
 from serving.gallery.store import Store
 from tests.serving.gallery.older import as_schema_2
@@ -27,10 +27,10 @@ ITEMS = 5
 SENT = [new_item(100 + i) for i in range(3)]
 
 
-def sent(number: int) -> SentQuery:
+def sent(number: int) -> QueryImage:
     """Of numbers from 100 on it is no item's content, of smaller ones that item's."""
     item = new_item(number)
-    return SentQuery(item.content_sha256, item.embedding, f"sent {number}")
+    return QueryImage(item.content_sha256, item.embedding, f"sent {number}")
 
 
 @pytest.fixture
@@ -113,9 +113,9 @@ def test_pages_and_choices(path: Path) -> None:
         store.marks.put(sent(100), 3, False)
         marks = store.marks.page()
         assert store.marks.page(1, 2) == marks[1:3]
-        assert store.marks.page(chosen=Chosen(query=store.item(1).content_sha256)) == marks[:2]
-        assert store.marks.page(chosen=Chosen(item=3, same=False)) == [marks[1], marks[4]]
-        assert store.marks.counts(Chosen(item=3)) == MarkCounts(1, 2)
+        assert store.marks.page(selection=MarkFilter(query=store.item(1).content_sha256)) == marks[:2]
+        assert store.marks.page(selection=MarkFilter(item=3, same=False)) == [marks[1], marks[4]]
+        assert store.marks.counts(MarkFilter(item=3)) == MarkCounts(1, 2)
         assert (marks[4].query_item, marks[4].query_label, marks[4].query_source) == (None, None, "sent 100")
         assert (marks[1].query_item, marks[1].query_label, marks[1].query_source) == (1, "label 1", "1.png")
         store.add([new_item(100)])  # what was sent before is an item now

@@ -18,7 +18,7 @@ from serving.gallery import gallery as hints
 from serving.gallery.filters import Filter
 from serving.gallery.index import Index
 from serving.gallery.index_files import EXACT, FACTS
-from serving.gallery.types import Changes
+from serving.gallery.types import StoreChanges
 from tests.commandline import run_here
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import GalleryError, ItemNotFoundError, ModelMismatchError, UsageError
@@ -98,7 +98,7 @@ def test_an_index_that_catches_up_equals_one_built_anew(steps: list[tuple[bool, 
         gone = np.array([] if add else sorted(alive)[:count], np.int64)
         alive = {i: v for i, v in alive.items() if i not in gone} | dict(zip(ids.tolist(), vectors, strict=True))
         next_id, change = next_id + len(vectors), change + 1
-        index.apply(Changes(change, len(alive), gone, ids, vectors))
+        index.apply(StoreChanges(change, len(alive), gone, ids, vectors))
     assert len(index) == len(alive)
     _, ids = index.search(unit_rows(3, seed=99), 4)
     wanted = expected(unit_rows(3, seed=99), alive, 4)
@@ -304,7 +304,7 @@ def test_a_large_gallery_is_to_be_tuned_and_a_tuned_one_is_not(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(hints, "LARGE", 23)
+    monkeypatch.setattr(hints, "TUNING_ITEMS", 23)
     run_here("index", model_folder, pictures, "--out", gallery)
     assert capsys.readouterr().out.splitlines()[-1].startswith(SAID)
     run_here("gallery stats", gallery)
@@ -322,7 +322,7 @@ def test_a_large_gallery_is_to_be_tuned_and_a_tuned_one_is_not(
 def test_a_small_gallery_is_left_in_peace(
     gallery: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(hints, "LARGE", 24)
+    monkeypatch.setattr(hints, "TUNING_ITEMS", 24)
     run_here("gallery stats", gallery)
     assert "tune" not in capsys.readouterr().out
     run_here("gallery stats", gallery, "--json")
@@ -336,12 +336,12 @@ def test_keys_that_no_metadata_have_are_noted_where_nothing_was_found(
     with Gallery.open(gallery) as opened:
         opened.store.describe(2, None, {"year": 1908, "none": None})
         opened.store.describe(3, None, {"place": [], "Rome": {"x": 1}})
-        assert hints.notes(opened, misspelt, found=False) == [
+        assert hints.filter_notes(opened, misspelt, found=False) == [
             "No item has metadata called 'yeer'. Did you mean 'year'?"
         ]
-        assert hints.notes(opened, misspelt, found=True) == []
-        assert len(hints.notes(opened, Filter(("zzz",), {str(n): n for n in range(9)}), found=False)) == 4
+        assert hints.filter_notes(opened, misspelt, found=True) == []
+        assert len(hints.filter_notes(opened, Filter(("zzz",), {str(n): n for n in range(9)}), found=False)) == 4
         monkeypatch.setattr(hints, "COMPARED", 2)
-        assert hints.notes(opened, Filter(where={"place": "Rome"}), found=False) == [
+        assert hints.filter_notes(opened, Filter(where={"place": "Rome"}), found=False) == [
             "None of the first 2 items has metadata called 'place'."
         ]

@@ -13,11 +13,11 @@ import pytest
 
 from serving.gallery import Gallery, index_files
 from serving.gallery.gallery import STORE
-from serving.gallery.index import KINDS, Frozen, Index, Setting, build, kind_of
-from serving.gallery.index_files import EXACT, IDS, Plan, compact
+from serving.gallery.index import KINDS, FrozenIndex, Index, IndexSetting, build_index, find_kind
+from serving.gallery.index_files import EXACT, IDS, TuningPlan, compact
 from serving.gallery.store import Store
-from serving.gallery.tune import Measured, measure_kind, recall_of, sample_of
-from serving.gallery.types import Changes
+from serving.gallery.tune import IndexMeasurement, measure_kind, measure_recall, sample_vectors
+from serving.gallery.types import StoreChanges
 from tests.serving.gallery.test_gallery import CARD, DIM, new_items
 from tests.serving.running import ROOT
 from tests.serving.toys import content
@@ -32,13 +32,16 @@ def clustered(n: int = N, dim: int = DIM, seed: int = 0) -> np.ndarray:
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
-def frozen_of(name: str, vectors: np.ndarray, setting: Setting) -> Frozen:
-    exact, approximate = build(KINDS["flat"], vectors), None if name == "flat" else build(KINDS[name], vectors)
-    return Frozen(exact, np.arange(10, 10 + 3 * len(vectors), 3), approximate, setting)
+def frozen_of(name: str, vectors: np.ndarray, setting: IndexSetting) -> FrozenIndex:
+    exact, approximate = (
+        build_index(KINDS["flat"], vectors),
+        None if name == "flat" else build_index(KINDS[name], vectors),
+    )
+    return FrozenIndex(exact, np.arange(10, 10 + 3 * len(vectors), 3), approximate, setting)
 
 
-def thorough(name: str) -> Setting:
-    return Setting(name, KINDS[name].efforts[-1], KINDS[name].shortlists[-1])
+def thorough(name: str) -> IndexSetting:
+    return IndexSetting(name, KINDS[name].efforts[-1], KINDS[name].shortlists[-1])
 
 
 def naive(vectors: dict[int, np.ndarray], query: np.ndarray, k: int) -> list[int]:
@@ -58,7 +61,7 @@ def test_every_kind_finds_adds_and_passes_over(name: str) -> None:
         gone = ids[:, :4].ravel()
         new = {20_000 + 100 * step + i: row for i, row in enumerate(clustered(30, seed=step + 1))}
         there = {i: v for i, v in there.items() if i not in gone} | new
-        changes = Changes(6 + step, len(there), np.unique(gone), np.array(list(new)), np.stack(list(new.values())))
+        changes = StoreChanges(6 + step, len(there), np.unique(gone), np.array(list(new)), np.stack(list(new.values())))
         index.apply(changes)
         assert len(index) == len(there) == changes.count
     ids, rows = content(index)
@@ -70,7 +73,7 @@ def test_every_kind_finds_adds_and_passes_over(name: str) -> None:
 def test_similarities_are_exact_and_every_place_is_filled(name: str) -> None:
     """The hastiest setting may find others, but what it finds has its true similarity, and there are k of them."""
     vectors, queries = clustered(), clustered(6, seed=7)
-    hasty = Setting(name, KINDS[name].efforts[0], 1)
+    hasty = IndexSetting(name, KINDS[name].efforts[0], 1)
     index = Index(DIM, frozen_of(name, vectors, hasty))
     for k in (1, 10, 40, 41, N, 2 * N):
         similarities, ids = index.search(queries, k)
@@ -86,8 +89,8 @@ def test_similarities_are_exact_and_every_place_is_filled(name: str) -> None:
 
 def test_recall_is_that_of_a_naive_count() -> None:
     vectors, k = clustered(), 5
-    index = Index(DIM, frozen_of("ivf-pq", vectors, Setting("ivf-pq", 1, 1)))
-    sample = sample_of(np.arange(10, 10 + 3 * N, 3), vectors, k, queries=40)
+    index = Index(DIM, frozen_of("ivf-pq", vectors, IndexSetting("ivf-pq", 1, 1)))
+    sample = sample_vectors(np.arange(10, 10 + 3 * N, 3), vectors, k, queries=40)
     assert sample
     there = dict(zip(range(10, 10 + 3 * N, 3), vectors, strict=True))
     found = 0
@@ -95,23 +98,23 @@ def test_recall_is_that_of_a_naive_count() -> None:
         others = [i for i in naive(there, query, k + 1) if i != own][:k]
         _, (got,) = index.search(query[None], k + 1)
         found += len(set(others) & set(got.tolist()))
-    assert recall_of(index, sample) == pytest.approx(found / (40 * k), abs=0.011)
-    assert recall_of(index, sample) < 1
-    assert recall_of(Index(DIM, frozen_of("flat", vectors, Setting())), sample) == 1
+    assert measure_recall(index, sample) == pytest.approx(found / (40 * k), abs=0.011)
+    assert measure_recall(index, sample) < 1
+    assert measure_recall(Index(DIM, frozen_of("flat", vectors, IndexSetting())), sample) == 1
 
 
 def test_duplicates_and_few_vectors_have_a_recall() -> None:
     twins = np.repeat(clustered(3), 100, axis=0)
-    sample = sample_of(np.arange(300), twins, 10, queries=50)
+    sample = sample_vectors(np.arange(300), twins, 10, queries=50)
     assert sample
     np.testing.assert_allclose(sample.kth, 1, atol=1e-6)
-    exact = build(KINDS["flat"], twins)
-    assert recall_of(Index(DIM, Frozen(exact, np.arange(300))), sample) == 1
-    assert sample_of(np.arange(1), clustered(1), 10) is None
-    two = sample_of(np.arange(2), clustered(2), 10)
+    exact = build_index(KINDS["flat"], twins)
+    assert measure_recall(Index(DIM, FrozenIndex(exact, np.arange(300))), sample) == 1
+    assert sample_vectors(np.arange(1), clustered(1), 10) is None
+    two = sample_vectors(np.arange(2), clustered(2), 10)
     assert two is not None
     assert two.k == 1
-    assert measure_kind("ivf-pq", Frozen(exact, np.arange(300)), twins, sample, 0.5) is None, "too small"
+    assert measure_kind("ivf-pq", FrozenIndex(exact, np.arange(300)), twins, sample, 0.5) is None, "too small"
 
 
 @pytest.fixture
@@ -158,7 +161,7 @@ def test_tuning_takes_a_fast_one_that_holds_the_recall(path: Path) -> None:
 def test_of_nearly_equal_kinds_the_simplest_is_taken(
     path: Path, monkeypatch: pytest.MonkeyPatch, milliseconds: dict[str, float], chosen: str
 ) -> None:
-    def measured(name: str, *args: Any) -> tuple[Frozen, Measured]:
+    def measured(name: str, *args: Any) -> tuple[FrozenIndex, IndexMeasurement]:
         found = measure_kind(name, *args)
         assert found is not None
         return found[0], replace(found[1], milliseconds=milliseconds[name])
@@ -204,10 +207,10 @@ def test_files_open_with_faiss_and_numpy_alone(path: Path) -> None:
 
 
 def test_unknown_kinds_are_named() -> None:
-    assert kind_of("hnsw") is KINDS["hnsw"]
+    assert find_kind("hnsw") is KINDS["hnsw"]
     with pytest.raises(UsageError, match="Known: flat"):
-        kind_of("lsh")
-    assert Plan().kind == "flat"
+        find_kind("lsh")
+    assert TuningPlan().kind == "flat"
 
 
 def test_search_works_beside_whoever_changes_faiss() -> None:

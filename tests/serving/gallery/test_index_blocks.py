@@ -13,10 +13,10 @@ from serving.gallery import Gallery, tune
 from serving.gallery import store as gallery_store
 from serving.gallery.backup import verify_gallery
 from serving.gallery.gallery import STORE
-from serving.gallery.index import Index, Segment, rows_of
+from serving.gallery.index import Index, Segment, stored_vectors
 from serving.gallery.index_files import EXACT, FlatFile, compact, open_generation
 from serving.gallery.store import Store
-from serving.gallery.tune import nearest_in, sample_in, sample_of
+from serving.gallery.tune import nearest_in_blocks, sample_index, sample_vectors
 from serving.gallery.types import Block
 from tests.serving.gallery.test_gallery import CARD, DIM, new_items, unit_rows
 from tests.serving.gallery.test_index import clustered
@@ -29,7 +29,7 @@ KEPT = [n for n in range(1, 101) if n % 7]
 @pytest.fixture(params=[1, 3, 30, 86, 1000])
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many vectors are read at a time: sizes that divide what there is, and such as do not."""
-    monkeypatch.setattr(gallery_store, "BLOCK", request.param)
+    monkeypatch.setattr(gallery_store, "BLOCK_ROWS", request.param)
     monkeypatch.setattr(tune, "BLOCK_BYTES", 4 * DIM * request.param)
     return int(request.param)
 
@@ -56,7 +56,7 @@ def blocks_of(vectors: np.ndarray, ids: np.ndarray, size: int) -> Iterator[Block
 
 def test_what_is_read_in_blocks_is_what_there_is(path: Path, block: int) -> None:
     with Store(path / STORE).closing() as store:
-        with store.reading_since(0) as whole:
+        with store.stream_changes(0) as whole:
             read = list(whole.blocks)
         assert max(len(ids) for ids, _ in read) == min(block, len(KEPT))
         assert np.concatenate([ids for ids, _ in read]).tolist() == KEPT
@@ -73,7 +73,7 @@ def test_what_is_read_in_blocks_is_what_there_is(path: Path, block: int) -> None
 
 def test_a_moment_is_read_whatever_is_written_meanwhile(path: Path, block: int) -> None:
     with Store(path / STORE).closing() as store, Store(path / STORE).closing() as writer:
-        with store.reading_since(0) as whole:
+        with store.stream_changes(0) as whole:
             read = [next(whole.blocks)]
             writer.remove(KEPT[-50:])
             writer.add(new_items(unit_rows(3, seed=9), 100))
@@ -93,7 +93,7 @@ def test_a_compaction_writes_the_file_that_faiss_writes(path: Path, block: int) 
     faiss.write_index(expected, str(path / "expected"))
     assert (folder / EXACT).read_bytes() == (path / "expected").read_bytes()
     assert frozen.ids.tolist() == KEPT
-    np.testing.assert_array_equal(rows_of(frozen.exact), kept())
+    np.testing.assert_array_equal(stored_vectors(frozen.exact), kept())
 
 
 @pytest.mark.parametrize("count", [0, 1, 7])
@@ -156,11 +156,11 @@ def test_the_nearest_of_blocks_are_the_nearest_of_all(k: int) -> None:
     products = [[float(q.astype(np.float64) @ v.astype(np.float64)) for v in vectors] for q in queries]
     expected = [ids[sorted(range(90), key=lambda i: (-np.float32(row[i]), i))[:k]].tolist() for row in products]
     for size in (1, 7, 30, 90, 100):
-        similarities, found = nearest_in(blocks_of(vectors, ids, size), queries, k)
+        similarities, found = nearest_in_blocks(blocks_of(vectors, ids, size), queries, k)
         assert found.tolist() == expected
         np.testing.assert_allclose(similarities, -np.sort(-np.array(products), axis=1)[:, :k], atol=1e-6)
-    assert nearest_in([], queries, k)[1].shape == (4, 0)
-    assert nearest_in(blocks_of(vectors, ids, 7), queries[:0], k)[1].shape == (0, 0)
+    assert nearest_in_blocks([], queries, k)[1].shape == (4, 0)
+    assert nearest_in_blocks(blocks_of(vectors, ids, 7), queries[:0], k)[1].shape == (0, 0)
 
 
 def test_a_sample_is_the_same_in_blocks(block: int) -> None:
@@ -171,7 +171,7 @@ def test_a_sample_is_the_same_in_blocks(block: int) -> None:
     index._side = Segment(exact, ids)
     products = vectors.astype(np.float64) @ vectors.T.astype(np.float64)
     np.fill_diagonal(products, -np.inf)
-    for sample in (sample_of(ids, vectors, 5, queries=50), sample_in(index, 5, queries=50)):
+    for sample in (sample_vectors(ids, vectors, 5, queries=50), sample_index(index, 5, queries=50)):
         assert sample is not None
         own = (sample.ids - 10) // 3
         np.testing.assert_array_equal(sample.vectors, vectors[own])

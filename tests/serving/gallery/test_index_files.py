@@ -20,7 +20,15 @@ import pytest
 from serving.gallery import Gallery
 from serving.gallery.backup import verify_gallery
 from serving.gallery.gallery import STORE
-from serving.gallery.index_files import DUE_AT_LEAST, EXACT, RETRY_SECONDS, BusyError, alone, compact, is_due
+from serving.gallery.index_files import (
+    DUE_AT_LEAST,
+    EXACT,
+    RETRY_SECONDS,
+    BusyError,
+    compact,
+    compaction_lock,
+    needs_compaction,
+)
 from serving.gallery.schema import SCHEMA
 from serving.gallery.store import Store
 from tests.serving.gallery.older import as_schema_1, as_schema_7
@@ -115,14 +123,18 @@ def test_a_reader_goes_on_with_a_generation_that_was_removed(path: Path) -> None
 
 
 def test_one_compacts_at_a_time(path: Path) -> None:
-    with Store(path / STORE).closing() as store, alone(path, wait=True), pytest.raises(BusyError, match="compacted"):
+    with (
+        Store(path / STORE).closing() as store,
+        compaction_lock(path, wait=True),
+        pytest.raises(BusyError, match="compacted"),
+    ):
         compact(path, store, wait=False)
 
 
 def test_a_compaction_is_done_when_it_is_due(tmp_path: Path) -> None:
-    assert not is_due(DUE_AT_LEAST, 0)
-    assert is_due(DUE_AT_LEAST + 1, 10 * DUE_AT_LEAST)
-    assert not is_due(DUE_AT_LEAST + 1, 10 * DUE_AT_LEAST + 10)
+    assert not needs_compaction(DUE_AT_LEAST, 0)
+    assert needs_compaction(DUE_AT_LEAST + 1, 10 * DUE_AT_LEAST)
+    assert not needs_compaction(DUE_AT_LEAST + 1, 10 * DUE_AT_LEAST + 10)
     vectors = unit_rows(2 * DUE_AT_LEAST + 2)
     with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
         gallery.add(new_items(vectors[: DUE_AT_LEAST + 1]))
@@ -146,7 +158,7 @@ def test_closing_waits_for_nobody(tmp_path: Path, in_background: bool) -> None:
     gallery = Gallery.create(tmp_path / "g", CARD, "toy")
     if in_background:
         gallery.index.compact_in_background()
-    with alone(tmp_path / "g", wait=True):
+    with compaction_lock(tmp_path / "g", wait=True):
         gallery.add(new_items(unit_rows(DUE_AT_LEAST + 1)))
         gallery.close()
     assert not list((tmp_path / "g").glob("index-*"))

@@ -20,9 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.gallery import Gallery
-from serving.gallery.index import FLAT, MOST, Index, rows_of
+from serving.gallery.index import FLAT, GPU_MAX_K, Index, stored_vectors
 from serving.gallery.search import Models, Searcher
-from serving.gallery.types import Changes
+from serving.gallery.types import StoreChanges
 from tests.serving.gallery.test_gallery import CARD, DIM, expected, new_items, unit_rows
 from tests.serving.gallery.test_index import clustered, frozen_of, naive, thorough
 from zoo.models.load import load
@@ -36,7 +36,7 @@ class Copy:
     busy = threading.Lock()
 
     def __init__(self, resources: Any, number: int, exact: faiss.Index) -> None:
-        rows = np.array(rows_of(exact))
+        rows = np.array(stored_vectors(exact))
         if resources.room < rows.nbytes:
             raise RuntimeError("Error in virtual void* faiss::gpu::StandardGpuResourcesImpl::allocMemory")
         assert 0 <= number < faiss.get_num_gpus()
@@ -83,9 +83,9 @@ def there(vectors: np.ndarray) -> dict[int, np.ndarray]:
     return dict(zip(range(10, 10 + 3 * len(vectors), 3), vectors, strict=True))
 
 
-def changes(new: dict[int, np.ndarray], removed: list[int]) -> Changes:
+def changes(new: dict[int, np.ndarray], removed: list[int]) -> StoreChanges:
     vectors = np.array(list(new.values()), np.float32).reshape(-1, DIM)
-    return Changes(1, 0, np.array(removed, np.int64), np.array(list(new), np.int64), vectors)
+    return StoreChanges(1, 0, np.array(removed, np.int64), np.array(list(new), np.int64), vectors)
 
 
 def searched_there() -> bool:
@@ -141,11 +141,11 @@ def test_what_a_gpu_cannot_do_the_cpu_does() -> None:
     index, known = on_gpu(vectors=vectors), there(vectors)
     searched_there()
     some = np.array(sorted(known)[::9])
-    for k, more in ((MOST + 1, {}), (5, {"exact": True}), (5, {"among": some})):
+    for k, more in ((GPU_MAX_K + 1, {}), (5, {"exact": True}), (5, {"among": some})):
         among = {i: known[i] for i in some.tolist()} if "among" in more else known
         assert index.search(queries, k, **more)[1].tolist() == [naive(among, query, k) for query in queries]
         assert not searched_there(), more
-    assert index.search(queries, MOST)[1].shape == (2, MOST)
+    assert index.search(queries, GPU_MAX_K)[1].shape == (2, GPU_MAX_K)
     assert searched_there()
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 from serving.gallery import Gallery
 from serving.gallery.indexing import find_images, index_folder, other_kinds
 from serving.gallery.search import Searcher
-from serving.gallery.types import make_thumbnail, side_needed
+from serving.gallery.types import make_thumbnail, thumbnail_decode_side
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving import toys
@@ -64,7 +64,7 @@ def test_thumbnails_carry_no_metadata() -> None:
     ("size", "side"), [((100, 60), 60), ((256, 200), 200), ((1024, 768), 192), ((768, 1024), 192), ((3000, 2), 1)]
 )
 def test_an_image_is_decoded_no_larger_than_its_thumbnail_needs(size: tuple[int, int], side: int) -> None:
-    assert side_needed(size) == side
+    assert thumbnail_decode_side(size) == side
 
 
 @pytest.mark.parametrize(

@@ -99,8 +99,8 @@ def test_further_columns_are_metadata_to_filter_by(model: Embedder, folder: Path
     report = index_folder(model, "toy", folder, tmp_path / "g", labels=table)
     assert (report.added, report.metadata) == (24, ("year", "artist"))
     with Gallery.open(tmp_path / "g") as gallery:
-        assert gallery.store.count(chosen=Filter(where={"year": {"gte": 1900, "lt": 1950}})) == 1
-        assert gallery.store.count(chosen=Filter(where={"artist": "Klimt"})) == 1
+        assert gallery.store.count(selection=Filter(where={"year": {"gte": 1900, "lt": 1950}})) == 1
+        assert gallery.store.count(selection=Filter(where={"artist": "Klimt"})) == 1
     assert metadata_of(tmp_path / "g", SECOND) == {"year": 1950}
 
 
@@ -196,7 +196,7 @@ def test_labels_and_metadata_are_the_tables(model: Embedder, folder: Path, tmp_p
     }
     assert [item.id for item in found.values()] == [1, 2, 3], "in the order of the rows"
     with Gallery.open(tmp_path / "g") as gallery:
-        assert gallery.store.count(chosen=Filter(where={"split": "test"})) == 2
+        assert gallery.store.count(selection=Filter(where={"split": "test"})) == 2
 
 
 def test_a_source_is_the_path_below_the_tables_folder_or_the_full_path(

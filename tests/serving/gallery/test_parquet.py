@@ -14,7 +14,7 @@ import pytest
 from pyarrow import parquet
 
 from serving.gallery import Gallery
-from serving.gallery.feedback import SentQuery
+from serving.gallery.feedback import QueryImage
 from serving.gallery.parquet import INDEX, ITEMS, MARKS, export_gallery, import_gallery
 from tests.commandline import run_here
 from tests.serving.gallery.test_gallery import CARD, new_items, unit_rows
@@ -106,7 +106,7 @@ def mark_some(path: Path) -> None:
     with Gallery.open(path) as gallery:
         gallery.store.marks.put(2, 3, True)
         gallery.store.marks.put(3, 2, False)
-        gallery.store.marks.put(SentQuery("f" * 64, unit_rows(1, seed=5)[0], 'käse, "eins".jpg'), 1, True)
+        gallery.store.marks.put(QueryImage("f" * 64, unit_rows(1, seed=5)[0], 'käse, "eins".jpg'), 1, True)
 
 
 def test_marks_go_along_with_their_items(path: Path, tmp_path: Path) -> None:

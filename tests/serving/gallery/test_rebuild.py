@@ -13,9 +13,9 @@ import pytest
 
 from serving.gallery import Gallery, Item
 from serving.gallery.backup import verify_gallery
-from serving.gallery.gallery import MODEL, STORE, model_text
+from serving.gallery.gallery import MODEL, STORE, model_json
 from serving.gallery.rebuild import LAST, Missing, MissingError, Outcome, Rebuild
-from serving.gallery.staging import REBUILT, REPLACED, Made
+from serving.gallery.staging import REBUILT, REPLACED, StagedEmbedding
 from serving.gallery.store import Store
 from tests.serving.gallery.test_gallery import CARD, DIM, expected, new_items, unit_rows
 from tests.serving.gallery.test_index_files import full_disk
@@ -44,7 +44,7 @@ class Maker:
         for batch in batches:
             self.asked += len(batch)
             made = [
-                Made(one.id, embedded_by(self.card, one.source).tobytes())
+                StagedEmbedding(one.id, embedded_by(self.card, one.source).tobytes())
                 for one in batch
                 if one.source not in self.lost
             ]
@@ -65,7 +65,7 @@ def path(tmp_path: Path) -> Path:
 
 def begun(store: Store, make: Maker) -> Rebuild:
     card = make.card
-    token = store.shadow.begin(model_text(CARD, "toy"), model_text(card, card.name), card.fingerprint, card.dim)
+    token = store.staging.begin(model_json(CARD, "toy"), model_json(card, card.name), card.fingerprint, card.dim)
     return Rebuild(store.path.parent, store, token, make, batch_size=20)
 
 
@@ -265,7 +265,7 @@ def test_the_last_rebuild_that_was_begun_counts(path: Path) -> None:
     with Store(path / STORE).closing() as store:
         run = begun(store, Maker(OTHER))
         run.fill()
-        store.shadow.discard()
+        store.staging.discard()
         again = begun(store, Maker(OTHER))  # of the same model, but what the first one had made is gone
         with pytest.raises(ModelChangedError, match="taken the place"):
             run.swap()
@@ -274,16 +274,16 @@ def test_the_last_rebuild_that_was_begun_counts(path: Path) -> None:
         for do in (run.fill, run.swap):
             with pytest.raises(ModelChangedError, match="taken the place"):
                 do()
-        slot = store.shadow.slot()
+        slot = store.staging.slot()
         assert slot
         assert (slot.fingerprint, slot.role) == (THIRD.fingerprint, REBUILT)
     rebuild(path, Maker(THIRD))
     with Store(path / STORE).closing() as store:
-        slot = store.shadow.slot()
+        slot = store.staging.slot()
         assert slot
         assert (slot.fingerprint, slot.role) == (CARD.fingerprint, REPLACED)
-        store.shadow.discard()
-        assert store.shadow.slot() is None
+        store.staging.discard()
+        assert store.staging.slot() is None
     assert_is(path, THIRD)
     with pytest.raises(GalleryError, match="no embeddings of another model"):
         Gallery.open(path, other=True)

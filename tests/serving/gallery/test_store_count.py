@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from serving.gallery import Gallery, schema
 from serving.gallery.gallery import STORE
 from serving.gallery.schema import SCHEMA
-from serving.gallery.staging import Made
+from serving.gallery.staging import StagedEmbedding
 from serving.gallery.store import Store
 from tests.serving.gallery.crash_writer import CARDS, embedded_by
 from tests.serving.gallery.older import as_schema_4
@@ -47,11 +47,11 @@ def fail(store: Store, numbers: list[int]) -> None:
 def exchange(store: Store, numbers: list[int]) -> None:
     """The slots of the embeddings change places; items that the new model has not embedded are dropped."""
     other = CARDS[1] if store.fingerprint == CARDS[0].fingerprint else CARDS[0]
-    token = store.shadow.begin("{}", "{}", other.fingerprint, DIM)
-    lacking = store.shadow.lacking()[1]
+    token = store.staging.begin("{}", "{}", other.fingerprint, DIM)
+    lacking = store.staging.missing()[1]
     dropped = [item_id for item_id in lacking if item_id % 13 in numbers]
-    rows = [Made(one, embedded_by(other, one).tobytes()) for one in lacking if one not in dropped]
-    with store.shadow.exchanging(token) as ready:
+    rows = [StagedEmbedding(one, embedded_by(other, one).tobytes()) for one in lacking if one not in dropped]
+    with store.staging.exchange(token) as ready:
         ready.put(rows)
         ready.drop(dropped)
 
@@ -88,10 +88,10 @@ def test_the_count_is_that_of_the_items(tmp_path_factory: pytest.TempPathFactory
 def test_the_other_slot_counts_what_it_sees(path: Path) -> None:
     with Store(path).closing() as store:
         store.add([new_item(number) for number in range(5)])
-        token = store.shadow.begin("{}", "{}", CARDS[1].fingerprint, DIM)
-        number, lacking = store.shadow.lacking()
-        store.shadow.put(token, [Made(one, embedded_by(CARDS[1], one).tobytes()) for one in lacking[:3]])
-        store.shadow.settle(token, number)
+        token = store.staging.begin("{}", "{}", CARDS[1].fingerprint, DIM)
+        number, lacking = store.staging.missing()
+        store.staging.put(token, [StagedEmbedding(one, embedded_by(CARDS[1], one).tobytes()) for one in lacking[:3]])
+        store.staging.mark_embedded(token, number)
         with Store(path, other=True).closing() as other:
             assert (store.count(), other.count()) == (5, 3)
 

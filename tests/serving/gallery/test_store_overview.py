@@ -136,7 +136,7 @@ def test_items_are_listed_by_label_and_metadata(path: Path) -> None:
                     and all(one.get(key) in (some if isinstance(some, list) else [some]) for key, some in where.items())
                 ]
                 chosen = Filter(where=where)
-                assert [item.id for item in store.items(label=label, chosen=chosen)] == wanted
+                assert [item.id for item in store.items(label=label, selection=chosen)] == wanted
                 assert [item.id for item in store.items(1, 2, label, chosen)] == wanted[1:3]
                 assert store.count(label, chosen) == len(wanted)
 
@@ -144,37 +144,37 @@ def test_items_are_listed_by_label_and_metadata(path: Path) -> None:
 def test_what_a_filter_lets_through_is_remembered_until_something_changes(path: Path) -> None:
     red, of_a = Filter((), {"colour": "red"}), Filter(("a",))
     with Store(path).closing() as store, Store(path).closing() as another:
-        first = store.matching.ids(red)
+        first = store.matching_ids(red)
         assert first.tolist() == [1, 2, 5]
-        assert store.matching.ids(Filter((), {"colour": "red"})) is first
-        assert store.matching.ids(of_a).tolist() == [1, 4, 6]
+        assert store.matching_ids(Filter((), {"colour": "red"})) is first
+        assert store.matching_ids(of_a).tolist() == [1, 4, 6]
         with pytest.raises(ValueError, match="read-only"):
             first[0] = 9
         another.describe(3, metadata={"colour": "red"})
-        assert store.matching.ids(red).tolist() == [1, 2, 3, 5]
+        assert store.matching_ids(red).tolist() == [1, 2, 3, 5]
         another.remove([1])
-        assert store.matching.ids(red).tolist() == [2, 3, 5]
-        assert store.matching.ids(of_a).tolist() == [4, 6]
+        assert store.matching_ids(red).tolist() == [2, 3, 5]
+        assert store.matching_ids(of_a).tolist() == [4, 6]
 
 
 def test_what_is_remembered_of_filters_has_a_limit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     red, of_a = Filter((), {"colour": "red"}), Filter(("a",))
     with Store(path).closing() as store:
-        monkeypatch.setattr(matching, "MOST_FILTERS", 1)
-        first = store.matching.ids(red)
-        second = store.matching.ids(of_a)
-        assert store.matching.ids(of_a) is second
-        assert store.matching.ids(red) is not first
-        monkeypatch.setattr(matching, "MOST_BYTES", 1)
-        store.matching.ids(of_a)
-        assert not store.matching._held
+        monkeypatch.setattr(matching, "CACHE_FILTERS", 1)
+        first = store.matching_ids(red)
+        second = store.matching_ids(of_a)
+        assert store.matching_ids(of_a) is second
+        assert store.matching_ids(red) is not first
+        monkeypatch.setattr(matching, "CACHE_BYTES", 1)
+        store.matching_ids(of_a)
+        assert not store.filter_cache._held
 
 
 def test_filters_that_find_nothing_are_forgotten_too(path: Path) -> None:
     with Store(path).closing() as store:
-        for number in range(3 * matching.MOST_FILTERS):
-            assert len(store.matching.ids(Filter((), {"year": -number - 1}))) == 0
-        assert len(store.matching._held) <= matching.MOST_FILTERS
+        for number in range(3 * matching.CACHE_FILTERS):
+            assert len(store.matching_ids(Filter((), {"year": -number - 1}))) == 0
+        assert len(store.filter_cache._held) <= matching.CACHE_FILTERS
 
 
 BAD_RANGES = (

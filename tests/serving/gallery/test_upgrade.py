@@ -243,5 +243,5 @@ def test_what_makes_no_sense_is_refused(
     with pytest.raises(UsageError, match="nothing to go back to"):
         run("gallery rollback", gallery)
     with Store(gallery / STORE).closing() as store:
-        assert store.shadow.slot() is None
+        assert store.staging.slot() is None
     assert len(vectors(gallery)) == 24

@@ -60,9 +60,9 @@ def nearest(queries: np.ndarray, vectors: dict[int, np.ndarray], k: int) -> list
     return found
 
 
-def assert_finds(gallery: Gallery, vectors: dict[int, np.ndarray], k: int = 7, chosen: Filter | None = None) -> None:
+def assert_finds(gallery: Gallery, vectors: dict[int, np.ndarray], k: int = 7, selection: Filter | None = None) -> None:
     queries = unit_rows(4, seed=99)
-    values = {} if chosen is None else {"chosen": chosen}
+    values = {} if selection is None else {"selection": selection}
     for exact in (False, True):
         got = gallery.search(queries, k, exact=exact, **values)
         wanted = nearest(queries, vectors, k)
@@ -120,8 +120,8 @@ def test_it_finds_what_a_naive_loop_finds_while_items_come_and_go(make: Make) ->
         known |= dict(enumerate(second, 41))
         assert_finds(gallery, known)
         some = {i: v for i, v in known.items() if (i - 1) % 5 in (1, 3)}
-        assert_finds(gallery, some, chosen=Filter(("label 1", "label 3")))
-        assert_finds(gallery, {}, chosen=Filter(("no such label",)))
+        assert_finds(gallery, some, selection=Filter(("label 1", "label 3")))
+        assert_finds(gallery, {}, selection=Filter(("no such label",)))
         assert_finds(gallery, known, k=100)
         assert gallery.recall(5) == 1
         ids, vectors = content(gallery)
