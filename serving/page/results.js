@@ -81,13 +81,10 @@ function body({ file, text }) {
 async function fetching(work) {
   running?.abort();
   const mine = (running = new AbortController());
+  complain("");
   $("found").setAttribute("aria-busy", "true");
   if (!$("grid").childElementCount) $("grid").replaceChildren(...Array.from({ length: SAMPLE / 2 }, skeleton));
-  const get = async (path, options) => {
-    const answer = await ask(path, { ...options, signal: mine.signal });
-    complain("");
-    return answer;
-  };
+  const get = (path, options) => ask(path, { ...options, signal: mine.signal });
   try {
     await work(get);
   } catch (error) {
