@@ -104,7 +104,7 @@ class Products:
         self.kept[shlex.join(words)] = copy(product, self.folder / str(len(self.kept)))
 
     def restore(self, words: list[str], product: Path) -> bool:
-        """Write the product as the same command did on an earlier page; return False if there was none."""
+        """Write the product as the same command did on an earlier page; return False without such a page."""
         kept = self.kept.get(shlex.join(words))
         if kept is not None:
             copy(kept, product)

@@ -1,14 +1,13 @@
-"""The unit figures that docs/one-billion.md is reckoned from, into docs/units.json.
+"""Unit figures from which docs/one-billion.md is computed; they are written into docs/units.json.
 
     python tests/benchmarks/bench_units.py --part index --rows 100000 1000000
-    python tests/benchmarks/bench_units.py --part images --model MODEL      any exported model, as a ResNet-50
-    python tools/one_billion.py --write                                      the page anew
+    python tests/benchmarks/bench_units.py --part images --model MODEL      any exported model, such as a ResNet-50
+    python tools/one_billion.py --write                                      write the page again
 
-Times are of the processor, of one thread, so that other work on the machine disturbs them less than it does a
-clock; the load average is kept beside them. Every figure names its run: command, date, hardware, versions. Of kinds of
-index the setting is the quickest that holds the recall, and searches are of the gallery's own index, exact re-scoring
-of the shortlist included, one query at a time. Vectors and photographs are made, as in bench_gallery.py and
-bench_embed.py.
+Times are processor times of one thread, which other work on the machine disturbs less than wall times; the load average
+is recorded with them. Every figure names its run: command, date, hardware, versions. For each kind of index the setting
+is the fastest that holds the recall; searches are the gallery's own, with exact re-scoring of the shortlist, one query
+at a time. Vectors and photographs are synthetic, as in bench_gallery.py and bench_embed.py.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Clock:
 
 @contextmanager
 def processor() -> Iterator[Clock]:
-    """Seconds that this process was on a processor."""
+    """Measure the processor time of this process in seconds."""
     clock, start = Clock(), time.process_time()
     yield clock
     clock.seconds = time.process_time() - start
@@ -60,7 +59,7 @@ def figure(value: float, unit: str, of: str) -> dict[str, Any]:
 
 
 def index_figures(rows: list[int], dim: int, recall: float) -> Figures:
-    """Of every kind, at every number of vectors: bytes a vector, processor time to build it and to search it."""
+    """Return, by kind and number of vectors, the bytes per vector and the processor time of building and searching."""
     found: Figures = {}
     for n in sorted(rows):
         made = vectors(n, dim)
@@ -105,7 +104,7 @@ def _search(index: Index, sample: QuerySample, most: int = 100) -> float:
 
 
 def image_figures(model: str, images: int, batch: int) -> Figures:
-    """Of one image: time to decode and to embed it, the size of its thumbnail; of one item: what the store holds."""
+    """Return an image's time of decoding and of embedding, its size and that of its thumbnail."""
     embedder = load(model, runtime="onnx")
     of = f"JPEG {SIDES[0]} x {SIDES[1]}"
     with tempfile.TemporaryDirectory() as folder:
@@ -134,7 +133,7 @@ def _network(embed: Callable[[np.ndarray], np.ndarray], pixels: np.ndarray, batc
 
 
 def store_figures(rows: int, dim: int) -> Figures:
-    """Of one item without its thumbnail and embedding: bytes of the SQLite file; and the time to write it."""
+    """Return an item's bytes in the SQLite file, without thumbnail and embedding, and its time of writing."""
     with tempfile.TemporaryDirectory() as folder:
         made, path = vectors(rows, dim), Path(folder) / "g"
         with processor() as writing:
