@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 from serving.configuration import Configuration
 from serving.gallery.filters import Filter
-from serving.gallery.search import DEFAULT_K, KINDS, NONE, Ask, Box
+from serving.gallery.search import DEFAULT_K, NONE, RERANKINGS, Box, SearchOptions
 from serving.refusals import RefusedError
 from serving.uploads import File, Upload, check_names, invalid, item_id, json_object, real_number, whole_number
 
@@ -21,7 +21,7 @@ PARAMETERS = frozenset({"id", "text", "k", "offset", "min_similarity", "min_p", 
 class Search:
     """Images to search by, or texts, or the id of an item."""
 
-    ask: Ask
+    ask: SearchOptions
     images: tuple[File, ...] = ()
     item: int | None = None
     texts: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ def read_search(upload: Upload, configuration: Configuration) -> Search:
     return Search(ask, checked_images(upload))
 
 
-def _check_texts(texts: tuple[str, ...], ask: Ask, most: int) -> None:
+def _check_texts(texts: tuple[str, ...], ask: SearchOptions, most: int) -> None:
     if len(texts) > most:
         raise RefusedError(HTTPStatus.BAD_REQUEST, "too_many_texts", f"At most {most} texts are searched by at once.")
     if max(map(len, texts)) > MAX_TEXT:
@@ -95,13 +95,13 @@ def read_crop(text: str | None) -> Box | None:
     return numbers[0], numbers[1], numbers[2], numbers[3]
 
 
-def _ask(upload: Upload, max_k: int) -> Ask:
+def _ask(upload: Upload, max_k: int) -> SearchOptions:
     several = ("label", "text")
     given = {name: upload.one(name) or "" for name in upload.values if name not in several}
     rerank = given.get("rerank", NONE)
-    if rerank not in KINDS:
-        raise invalid("rerank", f"one of {', '.join(KINDS)}")
-    return Ask(
+    if rerank not in RERANKINGS:
+        raise invalid("rerank", f"one of {', '.join(RERANKINGS)}")
+    return SearchOptions(
         whole_number(given, "k", min(DEFAULT_K, max_k), 1, max_k),
         whole_number(given, "offset", 0, 0, MAX_OFFSET),
         real_number(given.get("min_similarity"), "min_similarity", -1, 1),

@@ -13,7 +13,7 @@ from serving.configuration import DEVICE, PRECISION, Configuration
 from serving.galleries import COLLECTIONS, GALLERY, Place, from_environment
 from serving.gallery.search import Models, Searcher
 from serving.keys import Keys, reading_key
-from serving.metrics import CURRENT, SCOPE
+from serving.metrics import CURRENT, SCOPE, stage
 from serving.refusals import RefusedError, respond
 from serving.renewing import Renewing
 from zoo.errors import UsageError
@@ -44,7 +44,7 @@ class Collections:
             return cls([Collection("", Renewing(_nothing), Keys.of(environment))])
 
         def opened(place: Place, model: str | None = None) -> Searcher:
-            return Searcher.open(place.gallery, model, limits, models)
+            return Searcher.open(place.gallery, model, limits, models, stage)
 
         def collection(place: Place) -> Collection:
             # The gallery says itself how a model that it is given later is loaded.

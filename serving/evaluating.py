@@ -18,9 +18,16 @@ from starlette.responses import JSONResponse, Response
 from serving import feedback
 from serving.collection import collection_of
 from serving.gallery import Gallery
-from serving.gallery.evaluate import SERVED_K, gallery_steps, report, reproduced
+from serving.gallery.calibration import (
+    calibrate_pairs,
+    calibration_json,
+    held_out_bins,
+    known_pairs,
+    stored_calibration,
+)
+from serving.gallery.evaluate import SERVED_K, gallery_steps, report, served_model_report
 from serving.gallery.gallery import MODEL
-from serving.gallery.search import Searcher, calibrate_by, calibration_of, held_out_bins, pairs_of, told
+from serving.gallery.search import Searcher
 from serving.refusals import RefusedError
 from zoo.errors import EvaluationError, ItemNotFoundError
 from zoo.evaluation.calibration import Bin
@@ -44,7 +51,10 @@ async def last(request: Request) -> Response:
 
 def _measured(path: str, searcher: Searcher) -> dict[str, Any]:
     with _alone(searcher.gallery):
-        return {**evaluate(searcher.gallery, reproduced(searcher)), "marks": feedback.report(searcher.gallery, path)}
+        return {
+            **evaluate(searcher.gallery, served_model_report(searcher)),
+            "marks": feedback.report(searcher.gallery, path),
+        }
 
 
 @contextmanager
@@ -70,13 +80,13 @@ def _kept(path: str, searcher: Searcher) -> dict[str, Any]:
 
 
 def evaluate(gallery: Gallery, served_model: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The measurement, kept with the gallery; served_model: what `reproduced` says of it.
+    """The measurement, kept with the gallery; served_model: what `served_model_report` says of it.
 
     Raises `EvaluationError` where no two items share a label, and no result was marked either.
     """
     steps, not_measured = _steps(gallery)
     bins, not_calibrated, left_out = _calibrated(gallery)
-    calibration, stats = calibration_of(gallery), gallery.store.stats()
+    calibration, stats = stored_calibration(gallery), gallery.store.stats()
     found = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "items": stats.items,
@@ -85,7 +95,7 @@ def evaluate(gallery: Gallery, served_model: dict[str, Any] | None = None) -> di
         "served_model": served_model,
         "steps": steps,
         "not_measured": not_measured,
-        "calibration": told(calibration),
+        "calibration": calibration_json(calibration),
         "not_calibrated": not_calibrated,
         "marks_left_out": left_out,
         "reliability": [asdict(one) for one in bins],
@@ -108,9 +118,9 @@ def _calibrated(gallery: Gallery) -> tuple[list[Bin], str | None, int]:
     """The reliability of a new calibration on pairs that it was not fitted to; or why there is none; marks left out."""
     left_out = 0
     try:
-        pairs = pairs_of(gallery)
+        pairs = known_pairs(gallery)
         left_out = pairs.left_out
-        calibrate_by(gallery, pairs)
+        calibrate_pairs(gallery, pairs)
     except EvaluationError as error:
         return [], str(error), left_out
     return held_out_bins(pairs), None, left_out

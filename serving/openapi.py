@@ -6,7 +6,7 @@ from serving import labels, openapi_writing
 from serving.asking import MAX_OFFSET
 from serving.collection import FOLDER
 from serving.gallery.map import MOST
-from serving.gallery.search import DEFAULT_K, KINDS, NONE
+from serving.gallery.search import DEFAULT_K, NONE, RERANKINGS
 from serving.openapi_parts import (
     BUSY,
     CHANGED,
@@ -130,7 +130,7 @@ def _search(max_k: int) -> Json:
                 "name": "rerank",
                 "in": "query",
                 "description": "Search again with the first results (expansion), or order by shared neighbours",
-                "schema": {"type": "string", "enum": list(KINDS), "default": NONE},
+                "schema": {"type": "string", "enum": list(RERANKINGS), "default": NONE},
             },
         ],
         "requestBody": query(),

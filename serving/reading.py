@@ -14,10 +14,11 @@ from starlette.responses import JSONResponse, Response
 from serving.answers import item_json
 from serving.collection import collection_of
 from serving.configuration import Configuration
+from serving.gallery.calibration import calibration_json, stored_calibration
 from serving.gallery.filters import Filter
 from serving.gallery.gallery import filter_notes
 from serving.gallery.map import Atlas
-from serving.gallery.search import Searcher, calibration_of, told
+from serving.gallery.search import Searcher
 from serving.openapi import MAX_LIMIT
 from serving.refusals import RefusedError
 from serving.uploads import check_given_once, check_names, invalid, item_id, json_object, whole_number
@@ -96,12 +97,12 @@ async def stats(request: Request) -> Response:
 
 def _stats(searcher: Searcher) -> dict[str, Any]:
     gallery = searcher.gallery
-    calibration = calibration_of(gallery)
+    calibration = stored_calibration(gallery)
     return {
         **dataclasses.asdict(gallery.store.stats()),
         "index": dataclasses.asdict(gallery.index.stats()),
         "marks": dataclasses.asdict(gallery.store.marks.counts()),
-        "calibration": told(calibration),
+        "calibration": calibration_json(calibration),
     }
 
 

@@ -96,7 +96,7 @@ class Renewing:
         if coming is None:
             self._prepared = None
         elif self._models is not None and self._prepared is None:
-            self._prepared = self._models.get(coming[0].fingerprint, coming[1])
+            self._prepared = self._models.load(coming[0].fingerprint, coming[1])
 
     def close(self) -> None:
         self._ended.set()

@@ -17,8 +17,9 @@ from starlette.responses import JSONResponse, Response
 from serving.answers import hit_json
 from serving.asking import PARAMETERS, Search, checked_images, read_crop, read_search
 from serving.collection import Collection, collection_of
+from serving.gallery.calibration import stored_calibration
 from serving.gallery.gallery import filter_notes
-from serving.gallery.search import EXPANSION, NONE, RECIPROCAL, Box, Searcher, calibration_of
+from serving.gallery.search import EXPANSION, NONE, RECIPROCAL, Box, Searcher
 from serving.metrics import stage
 from serving.queries import read_query
 from serving.refusals import RefusedError, as_json
@@ -56,7 +57,7 @@ async def search(request: Request) -> Response:
         for number, one in enumerate(singly):
             run = cores.run_aside if number else cores.run
             body["searches"].append(await run(_tried, collection, one))
-    chosen, found = asked.ask.chosen, any(one.get("results") for one in body.get("searches", [body]))
+    chosen, found = asked.ask.selection, any(one.get("results") for one in body.get("searches", [body]))
     said = await to_thread.run_sync(filter_notes, collection.gallery, chosen, found) if chosen else []
     told = {"ordered_by": ORDERED_BY[asked.ask.rerank], "notes": said}
     return JSONResponse({**body, "k": asked.ask.k, **told, "milliseconds": round(1000 * (perf_counter() - start), 2)})
@@ -86,8 +87,8 @@ def _one(collection: Collection, asked: Search) -> dict[str, Any]:
 
 def _found(searcher: Searcher, asked: Search, path: str) -> dict[str, Any]:
     embedding, query = _embedded(searcher, asked)
-    calibration = None if asked.texts else calibration_of(searcher.gallery)  # fitted to pairs of images
-    hits = searcher.search(embedding, asked.ask, asked.item, calibration)
+    calibration = None if asked.texts else stored_calibration(searcher.gallery)  # fitted to pairs of images
+    hits = searcher.search(embedding, asked.ask, () if asked.item is None else (asked.item,), calibration)
     return {
         "query": query,
         "results": [hit_json(hit, calibration, path) for hit in hits],

@@ -19,7 +19,7 @@ import numpy as np
 
 from serving.gallery.gallery import Gallery
 from serving.gallery.index import NO_ROW
-from serving.gallery.indexing import Originals, folders_of
+from serving.gallery.indexing import Originals, indexed_folders
 from serving.gallery.search import Searcher
 from serving.gallery.tune import drop_self, label_codes
 from serving.gallery.types import Block, Item, decode_image
@@ -33,32 +33,34 @@ from zoo.models.load import Embedder, find_model, load
 from zoo.models.onnx_runtime import GRAPH_FILES
 
 SAMPLE, SECONDS = 256, 10.0
-"""So many images are embedded, and no more once that has taken so long."""
+"""Bounds of a check of the served model: number of images, and time."""
 
-LOOKED_FOR = 10 * SAMPLE
-"""Of so many items the image files are looked for."""
+CANDIDATES = 10 * SAMPLE
+"""Number of items whose image files are looked for."""
 
 Pair = tuple[Item, np.ndarray, np.ndarray]
 METRICS = ("recall_at_1", "map_at_r")
-"""By which models are compared."""
+"""Metrics that compare models."""
 
 DEPTHS = (1, 5, 10)
-"""The K of the R@K that are told."""
+"""The K of the reported R@K."""
 
 _NAMES = (*(f"recall_at_{k}" for k in DEPTHS), "map_at_r")
 SERVED_K = 10
-"""The k that a search has by default: R@K is that of its first results."""
+"""The default k of a search: R@K is measured on its results."""
 
-AT_ONCE = 2**20
-"""So many neighbours are looked at in one go, each of some 100 bytes: a label of many items has as many to be found."""
+NEIGHBOURS_AT_ONCE = 2**20
+"""Number of neighbours held at a time, some 100 bytes each: MAP@R needs as many as a label has items."""
 
 
-def reproduced(searcher: Searcher) -> dict[str, Any]:
-    """Of up to `SAMPLE` items whose image files have the content that they had: what the served model makes of them.
+def served_model_report(searcher: Searcher) -> dict[str, Any]:
+    """Compare stored embeddings with those that the served model computes today.
 
-    least_cosine: of their stored embeddings to those of their files, embedded now. recall_at_1: of those that have a
-    label, how many find another item of it nearest through the index, by the vectors stored and by those made now. None
-    where there are none, and not_measured says so of the images. Items that were embedded by thumbnails are left out.
+    Takes up to `SAMPLE` items whose image files still have their content, without items embedded by thumbnails.
+
+    Returns:
+        `least_cosine` between the two embeddings of an item, and `recall_at_1` of labelled items through the index by
+        either; None where there are no such items. `not_measured` gives the reason.
     """
     model, pairs = searcher.embedder, list(_pairs(searcher))
     cosines = [float(stored @ now) for _, stored, now in pairs]
@@ -70,13 +72,19 @@ def reproduced(searcher: Searcher) -> dict[str, Any]:
         "images": len(cosines),
         "least_cosine": min(cosines, default=None),
         "recall_at_1": _recalls(searcher, labelled) if labelled else None,
-        "not_measured": None if cosines else "none of the items' image files lies where it was indexed",
+        "not_measured": None if cosines else "no image file of an item is where it was indexed",
     }
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the way. of: what is measured, "data set" or "gallery"; measured: the metrics of each query."""
+    """One measured step.
+
+    Attributes:
+        name: Runtime and precision, or index.
+        of: What is measured: "data set" or "gallery".
+        measured: The metrics of each query.
+    """
 
     name: str
     of: str
@@ -84,52 +92,64 @@ class Step:
 
 
 def model_steps(model: str, dataset: Dataset, with_torch: bool, batch_size: int = 64) -> Iterator[Step]:
-    """The data set as each runtime and precision of the model folder embeds it: torch, then the ONNX variants."""
+    """Measure a data set as each runtime and precision of a model embeds it: torch, then the ONNX variants."""
     for embedder in _variants(find_model(model), with_torch):
         rows = embedder.embed(dataset.images, batch_size)
-        asked = search_arguments(rows, dataset.labels, dataset)
-        others = len(asked["embeddings"]) - ("queries" not in asked)
-        measured = per_query(**asked, k=_depths(others))
+        arguments = search_arguments(rows, dataset.labels, dataset)
+        others = len(arguments["embeddings"]) - ("queries" not in arguments)
+        measured = per_query(**arguments, k=_depths(others))
         yield Step(f"{embedder.runtime} {embedder.precision}", "data set", measured)
 
 
 def gallery_steps(gallery: Gallery, queries: int = 2000) -> list[Step]:
-    """The gallery searched by its labelled items, at most so many of them: exactly, then through its index.
+    """Measure a gallery with at most `queries` of its labelled items: by exact search, then through its index.
 
-    Items without a label are found but do not search. Raises `EvaluationError` where no two items share a label.
+    Items without a label can be found, but are not queries.
+
+    Raises:
+        EvaluationError: No two items share a label.
     """
-    labelled = Labelled.of(gallery)
-    asks = labelled.asking(labelled.ids[_some(labelled.can_ask(), queries)])
-    exactly, indexed = (labelled.measured(asks, exact) for exact in (True, False))
+    items = LabelledItems.of(gallery)
+    block = items.vectors(items.ids[_sample(items.query_rows(), queries)])
+    exact, indexed = (items.measure(block, exact) for exact in (True, False))
     kind = gallery.index.stats().kind
-    return [Step("gallery, exact", "gallery", exactly), Step(f"gallery, {kind} index", "gallery", indexed)]
+    return [Step("gallery, exact", "gallery", exact), Step(f"gallery, {kind} index", "gallery", indexed)]
 
 
 def model_change_steps(before: Gallery, after: Gallery, queries: int = 2000) -> list[Step]:
-    """The same items searched for by the same ones of them, at most so many, exactly, with each of two models.
+    """Measure two models of a gallery by exact search with the same at most `queries` items.
 
-    `after`: the gallery with its other model, which may lack items. Raises `EvaluationError` as `gallery_steps`.
+    Args:
+        before: The gallery with one model.
+        after: The gallery with the other model; it may lack items.
+        queries: Greatest number of queries.
+
+    Raises:
+        EvaluationError: No two items of both share a label.
     """
-    old, new = Labelled.of(before), Labelled.of(after)
-    shared = np.intersect1d(old.ids[old.can_ask()], new.ids[new.can_ask()])
+    old, new = LabelledItems.of(before), LabelledItems.of(after)
+    shared = np.intersect1d(old.ids[old.query_rows()], new.ids[new.query_rows()])
     if not len(shared):
-        raise EvaluationError(f"no two items of {before.path} that both models embed share a label.")
-    asks = _some(shared, queries)
-    asking = [one.asking(asks) for one in (old, new)]
-    both = np.intersect1d(asking[0][0], asking[1][0])
+        raise EvaluationError(f"no two items of {before.path} that both models embed share a label.", code="no-pairs")
+    ids = _sample(shared, queries)
+    blocks = [items.vectors(ids) for items in (old, new)]
+    both = np.intersect1d(blocks[0][0], blocks[1][0])
     steps = []
-    for one, (ids, vectors) in zip((old, new), asking, strict=True):
-        measured = one.measured((both, vectors[np.isin(ids, both)]), exact=True)
-        steps.append(Step(one.gallery.card.name, "gallery", measured))
+    for items, (present, vectors) in zip((old, new), blocks, strict=True):
+        measured = items.measure((both, vectors[np.isin(present, both)]), exact=True)
+        steps.append(Step(items.gallery.card.name, "gallery", measured))
     return steps
 
 
 @dataclass(frozen=True)
-class Labelled:
-    """A gallery's items, as they search one another.
+class LabelledItems:
+    """The items of a gallery as queries for one another.
 
-    ids: int64 [n], ascending; codes: int64 [n], the class, -1 for an item without a label; relatives: int64 [n], how
-    many others share the label.
+    Attributes:
+        gallery: The gallery.
+        ids: Ids of all items, int64 [n], ascending.
+        codes: Class of each item, int64 [n]; -1 without a label.
+        relatives: Number of other items with the same label, int64 [n].
     """
 
     gallery: Gallery
@@ -138,66 +158,69 @@ class Labelled:
     relatives: np.ndarray
 
     @classmethod
-    def of(cls, gallery: Gallery) -> Labelled:
-        """Raises `EvaluationError` where no two items share a label."""
+    def of(cls, gallery: Gallery) -> LabelledItems:
+        """Read the labels of a gallery. Raises `EvaluationError` where no two items share a label."""
         ids = gallery.index.current().ids()
         codes = label_codes(gallery.store.labels(), ids)
         labelled = codes >= 0
         if not labelled.any():
-            raise EvaluationError(f"{gallery.path} has no labelled items to measure it by.")
+            raise EvaluationError(f"{gallery.path} has no labelled items to measure it by.", code="no-labels")
         relatives = np.bincount(codes[labelled])[codes] - 1
         if not relatives[labelled].any():
             raise EvaluationError(
-                f"no two items of {gallery.path} share a label, so nothing can be found right or wrong."
+                f"no two items of {gallery.path} share a label, so no result is right or wrong.", code="no-pairs"
             )
         return cls(gallery, ids, codes, relatives)
 
-    def can_ask(self) -> np.ndarray:
-        """The rows that have a relative, int64, ascending."""
+    def query_rows(self) -> np.ndarray:
+        """Return the rows of items with relatives, int64, ascending."""
         return np.flatnonzero((self.codes >= 0) & (self.relatives > 0))
 
-    def asking(self, ids: np.ndarray) -> Block:
-        """Those of the ids that are still there, with their vectors."""
+    def vectors(self, ids: np.ndarray) -> Block:
+        """Return those of the ids that are still in the gallery, and their vectors."""
         return self.gallery.index.current().vectors_of(ids)
 
-    def measured(self, asking: Block, exact: bool) -> PerQuery:
-        """The metrics of items that have relatives, each left out of its own neighbours.
+    def measure(self, queries: Block, exact: bool) -> PerQuery:
+        """Return the metrics of queries that have relatives, each without itself among its neighbours.
 
-        Raises `EvaluationError` where none of them is left.
+        Raises:
+            EvaluationError: There are no queries.
         """
-        if not len(asking[0]):
-            raise EvaluationError(f"{self.gallery.path} was emptied while it was measured. Measure it again.")
-        asks, vectors = np.searchsorted(self.ids, asking[0]), asking[1]
-        depth = int(self.relatives[asks].max())
-        size = max(1, AT_ONCE // (depth + 1))
-        parts = [slice(start, start + size) for start in range(0, len(asks), size)]
-        pieces = [self._values(asks[part], vectors[part], depth, exact) for part in parts]
+        if not len(queries[0]):
+            raise EvaluationError(
+                f"{self.gallery.path} was emptied while it was measured. Measure it again.", code="gallery-emptied"
+            )
+        rows, vectors = np.searchsorted(self.ids, queries[0]), queries[1]
+        depth = int(self.relatives[rows].max())
+        size = max(1, NEIGHBOURS_AT_ONCE // (depth + 1))
+        parts = [slice(start, start + size) for start in range(0, len(rows), size)]
+        pieces = [self._values(rows[part], vectors[part], depth, exact) for part in parts]
         values = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-        return PerQuery(values, asks, self.codes[asks], 0)
+        return PerQuery(values, rows, self.codes[rows], 0)
 
-    def _values(self, asks: np.ndarray, vectors: np.ndarray, depth: int, exact: bool) -> dict[str, np.ndarray]:
-        """Each metric of some of the rows, float64 [q]: R@K of what a search gives, the others `depth` deep."""
-        relatives = self.relatives[asks]
-        nearest, deep = (self._hits(asks, vectors, k, exact) for k in (SERVED_K, depth))
+    def _values(self, rows: np.ndarray, vectors: np.ndarray, depth: int, exact: bool) -> dict[str, np.ndarray]:
+        """Return metrics of some rows, float64 [q]: R@K of a search's results, the others at `depth`."""
+        relatives = self.relatives[rows]
+        nearest, deep = (self._hits(rows, vectors, k, exact) for k in (SERVED_K, depth))
         first = measure_hits(nearest, relatives, _depths(len(self.ids) - 1))
         recalls = {name: values for name, values in first.items() if name.startswith("recall_at_")}
         return {**measure_hits(deep, relatives, (1,)), **recalls}
 
-    def _hits(self, asks: np.ndarray, vectors: np.ndarray, depth: int, exact: bool) -> np.ndarray:
-        """Whether each of the `depth` nearest others shares the query's label, bool [q, depth]."""
-        wanted = min(depth, len(self.ids) - 1) + 1
-        _, found = self.gallery.neighbours(vectors, wanted, exact)
-        # There are fewer where items went since the labels were read.
-        found = np.pad(found, ((0, 0), (0, wanted - found.shape[1])), constant_values=NO_ROW)
-        others = drop_self(found, found, self.ids[asks])
-        rows = np.minimum(np.searchsorted(self.ids, others), len(self.ids) - 1)
-        known = self.ids[rows] == others  # not so for what was added since the labels were read
-        hits: np.ndarray = known & (self.codes[rows] == self.codes[asks][:, None])
+    def _hits(self, rows: np.ndarray, vectors: np.ndarray, depth: int, exact: bool) -> np.ndarray:
+        """Return whether each of the `depth` nearest others shares the query's label, bool [q, depth]."""
+        k = min(depth, len(self.ids) - 1) + 1
+        _, ids = self.gallery.neighbours(vectors, k, exact)
+        # There are fewer where items were removed after the labels were read.
+        ids = np.pad(ids, ((0, 0), (0, k - ids.shape[1])), constant_values=NO_ROW)
+        neighbours = drop_self(ids, ids, self.ids[rows])
+        places = np.minimum(np.searchsorted(self.ids, neighbours), len(self.ids) - 1)
+        labelled = self.ids[places] == neighbours  # False for items added after the labels were read
+        hits: np.ndarray = labelled & (self.codes[places] == self.codes[rows][:, None])
         return hits
 
 
 def same_images(dataset: Dataset, gallery: Gallery) -> bool:
-    """Whether the data set's images are exactly the gallery's items, by the SHA-256 of their files, all labelled."""
+    """Return whether the data set's images are the gallery's items, by SHA-256, and all items are labelled."""
     contents = gallery.store.ids_by_content()
     if len(dataset) != len(contents) or None in gallery.store.labels().values():
         return False
@@ -206,16 +229,20 @@ def same_images(dataset: Dataset, gallery: Gallery) -> bool:
 
 
 def report(steps: Sequence[Step], joined: bool) -> list[dict[str, Any]]:
-    """Each step's metrics with intervals over classes, what it loses since the step before, and since the first.
+    """Return each step's metrics with intervals, and its loss since the previous and since the first step.
 
-    A step loses only against steps over the same images. The interval of a loss is of paired differences: the same
-    queries, classes resampled as in `zoo.evaluation.bootstrap_intervals`.
+    The interval of a loss is of paired differences: the same queries, with classes resampled as in
+    `zoo.evaluation.bootstrap_intervals`.
+
+    Args:
+        steps: The steps in order.
+        joined: Whether data set and gallery hold the same images; otherwise each is compared with itself only.
     """
     rows: list[dict[str, Any]] = []
-    told = [name for name in _NAMES if all(name in step.measured.values for step in steps)]
+    names = [name for name in _NAMES if all(name in step.measured.values for step in steps)]
     for number, step in enumerate(steps):
-        before = [one for one in steps[:number] if joined or one.of == step.of]
-        values = {name: step.measured.values[name] for name in told}
+        before = [earlier for earlier in steps[:number] if joined or earlier.of == step.of]
+        values = {name: step.measured.values[name] for name in names}
         rows.append(
             {
                 "step": step.name,
@@ -223,8 +250,8 @@ def report(steps: Sequence[Step], joined: bool) -> list[dict[str, Any]]:
                 "queries": len(step.measured.rows),
                 "metrics": {name: float(value.mean()) for name, value in values.items()},
                 "intervals": _intervals(values, step.measured.classes),
-                "loss": _loss(before[-1], step, told) if before else None,
-                "loss_in_all": _loss(before[0], step, told) if before else None,
+                "loss": _loss(before[-1], step, names) if before else None,
+                "loss_in_all": _loss(before[0], step, names) if before else None,
             }
         )
     return rows
@@ -233,7 +260,15 @@ def report(steps: Sequence[Step], joined: bool) -> list[dict[str, Any]]:
 def measure(
     gallery: Gallery, model: str, dataset: Dataset | None, with_torch: bool | None = None, queries: int = 2000
 ) -> dict[str, Any]:
-    """The whole report of `zoo benchmark served`, as JSON. with_torch: None takes torch where it is installed."""
+    """Return the report of `zoo benchmark served` as JSON.
+
+    Args:
+        gallery: The gallery.
+        model: Name or folder of its model.
+        dataset: A data set to measure the model on, if any.
+        with_torch: Whether to measure with torch; None: where it is installed.
+        queries: Greatest number of queries in the gallery.
+    """
     torch_too = importlib.util.find_spec("torch") is not None if with_torch is None else with_torch
     joined = dataset is not None and same_images(dataset, gallery)
     if dataset is not None and joined:
@@ -253,34 +288,34 @@ def measure(
 
 
 def _pairs(searcher: Searcher) -> Iterator[Pair]:
-    """Items with their unit embeddings, float32 [dim], as stored and as the served model makes them now."""
-    gallery, ends, found = searcher.gallery, time.monotonic() + SECONDS, 0
-    originals = Originals(folders_of(gallery))
-    items = {item.id: item for item in gallery.store.sample(LOOKED_FOR, seed=0)}
-    small = gallery.store.from_thumbnails(list(items))
-    for item, stored in zip(*gallery.store.embeddings([one for one in items if one not in small]), strict=True):
-        if (now := _embedded(searcher, originals.read(items[item]))) is not None:
-            found += 1
-            yield items[item], stored, now
-        if found == SAMPLE or time.monotonic() > ends:
+    """Yield items with their unit embeddings, float32 [dim]: the stored one, and today's by the served model."""
+    store, deadline, count = searcher.gallery.store, time.monotonic() + SECONDS, 0
+    originals = Originals(indexed_folders(searcher.gallery))
+    items = {item.id: item for item in store.sample(CANDIDATES, seed=0)}
+    small = store.from_thumbnails(list(items))
+    for item_id, stored in zip(*store.embeddings([item for item in items if item not in small]), strict=True):
+        if (now := _embedded(searcher, originals.read(items[item_id]))) is not None:
+            count += 1
+            yield items[item_id], stored, now
+        if count == SAMPLE or time.monotonic() > deadline:
             return
 
 
 def _embedded(searcher: Searcher, data: bytes | None) -> np.ndarray | None:
     try:
         pixels = None if data is None else decode_image(data, searcher.embedder.preprocessing, searcher.limits)[0]
-    except ImageError:  # larger than this service takes
+    except ImageError:  # larger than this service accepts
         return None
     return None if pixels is None else searcher.embedder.embed_pixels(pixels[None])[0]
 
 
 def _recalls(searcher: Searcher, labelled: Sequence[Pair]) -> dict[str, Any]:
     def recall(rows: list[np.ndarray]) -> float:
-        several = zip(searcher.gallery.search(np.stack(rows), 2), labelled, strict=True)
-        nearest = [next((hit for hit in hits if hit.id != item.id), None) for hits, (item, _, _) in several]
-        right = [
-            hit is not None and hit.label == item.label for hit, (item, _, _) in zip(nearest, labelled, strict=True)
-        ]
+        results = zip(searcher.gallery.search(np.stack(rows), 2), labelled, strict=True)
+        right = []
+        for hits, (item, _, _) in results:
+            nearest = next((hit for hit in hits if hit.id != item.id), None)
+            right.append(nearest is not None and nearest.label == item.label)
         return float(np.mean(right))
 
     stored, served = [row for _, row, _ in labelled], [row for _, _, row in labelled]
@@ -295,14 +330,14 @@ def _variants(folder: Path, with_torch: bool) -> Iterator[Embedder]:
             yield load(folder, runtime="onnx", precision=precision)
 
 
-def _some(rows: np.ndarray, n: int) -> np.ndarray:
+def _sample(rows: np.ndarray, n: int) -> np.ndarray:
     if n < 1:
-        raise UsageError(f"queries must be at least 1, not {n}.")
+        raise UsageError(f"queries must be at least 1, not {n}.", code="bad-number")
     return rows if len(rows) <= n else np.sort(np.random.default_rng(0).choice(rows, n, replace=False))
 
 
 def _as_in(gallery: Gallery, dataset: Dataset) -> Dataset:
-    """The data set in the order of the gallery's items, with their labels."""
+    """Return the data set in the order of the gallery's items, with their labels."""
     by_content = {_content(image): number for number, image in enumerate(dataset.images)}
     contents = {item_id: content for content, item_id in gallery.store.ids_by_content().items()}
     labels = {item_id: label or "" for item_id, label in gallery.store.labels().items()}
@@ -313,14 +348,14 @@ def _as_in(gallery: Gallery, dataset: Dataset) -> Dataset:
 
 
 def _content(image: ImageLike) -> str | None:
-    """The SHA-256 (hex) of an image file; None for an image that is no file."""
+    """Return the SHA-256 (hex) of an image file; None for an image in memory."""
     if isinstance(image, str | os.PathLike):
         return hashlib.sha256(Path(image).read_bytes()).hexdigest()
     return hashlib.sha256(image).hexdigest() if isinstance(image, bytes) else None
 
 
 def _depths(others: int) -> tuple[int, ...]:
-    """Those of `DEPTHS` that so many neighbours can fill."""
+    """Return those of `DEPTHS` that this many neighbours can fill."""
     return tuple(k for k in DEPTHS if k <= others)
 
 

@@ -32,29 +32,41 @@ Row = tuple[Item, np.ndarray, Thumbnail]
 
 
 def export_gallery(path: Path, out: Path) -> int:
-    """Write the gallery's items, of one moment, and its marks to a new folder; how many items there are.
+    """Write a snapshot of a gallery's items and marks to a new folder; return the number of items.
 
-    Raises `UsageError` where `out` is not a new or empty folder, and `GalleryError` where it cannot be written.
+    Raises:
+        UsageError: `out` is not a new or empty folder.
+        GalleryError: The gallery cannot be read or the folder not written.
     """
     try:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise UsageError(f"{out} exists and is not empty; an export needs a folder of its own.")
+            raise UsageError(
+                f"{out} exists and is not empty; an export needs a folder of its own.", code="folder-exists"
+            )
         return _write(path, out)
-    except OSError as error:  # Arrow raises it without the file
+    except OSError as error:  # Arrow's has no file name
         if error.filename and path in Path(str(error.filename)).parents:
-            raise GalleryError(f"{error.filename} cannot be read: {error.strerror}.") from None
-        raise GalleryError(f"{out} cannot be written, nothing was left there: {error.strerror or error}.") from None
+            raise GalleryError(f"{error.filename} cannot be read: {error.strerror}.", code="not-readable") from None
+        raise GalleryError(
+            f"{out} cannot be written, and nothing is left there: {error.strerror or error}.", code="not-writable"
+        ) from None
 
 
 def import_gallery(source: Path, out: Path) -> tuple[int, int]:
-    """Add an export's items to the gallery `out`, which is made if it is not there; how many were read, and new.
+    """Add an export's items to a gallery, which is created if it does not exist.
 
-    Items get new ids, in the old order; content that is there already is passed over. Of a pair of images that is
-    marked here and there the later mark counts. Raises `GalleryError` for an
-    export that is incomplete or damaged and `ModelMismatchError` for another model's.
+    Items get new ids, in the old order; content that the gallery has is skipped. If a pair of images is marked in both,
+    the later mark counts.
+
+    Returns:
+        The numbers of items read and of new items.
+
+    Raises:
+        GalleryError: The export is incomplete or damaged.
+        ModelMismatchError: Another model embedded the gallery.
     """
     if not (source / ITEMS).is_file():
-        raise GalleryNotFoundError(_no_export(source))
+        raise GalleryNotFoundError(_not_export(source), code="no-export")
     card, model_ref = read_model(source / MODEL)
     file = _open(source / ITEMS)
     marks = _open(source / MARKS) if (source / MARKS).exists() else None
@@ -67,44 +79,48 @@ def import_gallery(source: Path, out: Path) -> tuple[int, int]:
                 new += gallery.add(items).new
                 read += len(items)
         except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
-            raise GalleryError(f"{source / ITEMS} is damaged; {read} items were read before: {error}.") from None
+            raise GalleryError(
+                f"{source / ITEMS} is damaged; {read} items were imported before it: {error}.", code="damaged-record"
+            ) from None
         if marks:
-            _take_over(gallery, marks, source / MARKS)
+            _import_marks(gallery, marks, source / MARKS)
     return read, new
 
 
 def _write(path: Path, out: Path) -> int:
-    with Gallery.open(path), Store(path / STORE).closing() as store, atomic_folder(out) as made:
+    with Gallery.open(path), Store(path / STORE).closing() as store, atomic_folder(out) as folder:
         with (
-            parquet.ParquetWriter(made / ITEMS, _schema(store.dim), compression="zstd") as writer,
-            FlatFile(made / INDEX, store.dim, named=True) as index,
+            parquet.ParquetWriter(folder / ITEMS, _schema(store.dim), compression="zstd") as writer,
+            FlatFile(folder / INDEX, store.dim, named=True) as index,
         ):
             for rows in _batches(store.rows()):
                 writer.write_table(_table(rows, store.dim))
                 index.add(np.array([row[0].id for row in rows]), np.stack([row[1] for row in rows]))
         marks = [asdict(mark) for mark in store.marks.all()]
-        parquet.write_table(pa.Table.from_pylist(marks, _marks_schema()), made / MARKS, compression="zstd")
-        write_bytes(made / MODEL, model_json(*store_model(path, store)).encode())
+        parquet.write_table(pa.Table.from_pylist(marks, _marks_schema()), folder / MARKS, compression="zstd")
+        write_bytes(folder / MODEL, model_json(*store_model(path, store)).encode())
         return len(index.ids())
 
 
-def _take_over(gallery: Gallery, file: Any, path: Path) -> None:
+def _import_marks(gallery: Gallery, file: Any, path: Path) -> None:
     try:
         for batch in file.iter_batches(BATCH):
             gallery.store.marks.take_over([Mark(**row) for row in batch.to_pylist()])
     except (pa.ArrowException, OSError, ValueError, TypeError) as error:
-        raise GalleryError(f"{path} is damaged; the items are imported, marks are not: {error}.") from None
+        raise GalleryError(
+            f"{path} is damaged; the items were imported, some marks were not: {error}.", code="damaged-record"
+        ) from None
 
 
 def _marks_schema() -> Any:
     kinds = {"int": pa.int64(), "int | None": pa.int64(), "bool": pa.bool_(), "float": pa.float64()}
-    return pa.schema([pa.field(one.name, kinds.get(str(one.type), pa.string())) for one in fields(Mark)])
+    return pa.schema([pa.field(column.name, kinds.get(str(column.type), pa.string())) for column in fields(Mark)])
 
 
-def _no_export(source: Path) -> str:
-    what = "holds no exported gallery" if source.exists() else "is not there"
-    own = " It holds a gallery itself, or a backup: see zoo gallery backup and restore." if is_gallery(source) else ""
-    return f"{source} {what}. zoo gallery export writes one, with {ITEMS} and {MODEL}.{own}"
+def _not_export(source: Path) -> str:
+    state = "is not an exported gallery" if source.exists() else "does not exist"
+    hint = " It is a gallery or a backup: see zoo gallery backup and restore." if is_gallery(source) else ""
+    return f"{source} {state}. Write one with zoo gallery export; it holds {ITEMS} and {MODEL}.{hint}"
 
 
 def _schema(dim: int) -> Any:
@@ -148,7 +164,7 @@ def _new_item(row: dict[str, Any]) -> NewItem:
         label=row["label"],
         metadata=json.loads(row["metadata"]),
         added_at=row["added_at"],
-        key=row.get("key"),  # exports of older versions have none
+        key=row.get("key"),  # exports of older versions have no keys
     )
 
 
@@ -156,9 +172,9 @@ def _open(path: Path) -> Any:
     try:
         return parquet.ParquetFile(path)
     except (OSError, pa.ArrowException) as error:
-        raise GalleryError(f"{path} cannot be read as an exported gallery: {error}.") from None
+        raise GalleryError(f"{path} cannot be read as an exported gallery: {error}.", code="not-readable") from None
 
 
 def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    while some := list(islice(rows, BATCH)):
-        yield some
+    while batch := list(islice(rows, BATCH)):
+        yield batch

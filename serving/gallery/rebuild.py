@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from serving.gallery.calibration import calibrate_gallery, stored_calibration
 from serving.gallery.evaluate import METRICS, model_change_steps, report
 from serving.gallery.gallery import MODEL, STORE, Gallery, model_json, parse_model
 from serving.gallery.index_files import compaction_lock
-from serving.gallery.indexing import Originals, folders_of
-from serving.gallery.search import calibrate_gallery, calibration_of
+from serving.gallery.indexing import Originals, indexed_folders
 from serving.gallery.staging import REPLACED, StagedEmbedding
 from serving.gallery.store import Store
 from serving.gallery.types import IndexStats, Item, vector_to_blob
@@ -45,22 +45,22 @@ from zoo.files import write_bytes
 from zoo.models.card import Card
 from zoo.models.load import Embedder, load
 
-AHEAD = 256
-"""At most this many images are decoded ahead of the network."""
+DECODED_AHEAD = 256
+"""Greatest number of images decoded ahead of the network."""
 
 LAST = 16
-"""So many items that came last may be embedded while writers wait."""
+"""Greatest number of new items that are embedded while writers wait."""
 
 RULES = ("refuse", "thumbnail", "drop")
 MARGIN = 0.01
-"""By how much a score may be lower for the model still to be called not worse."""
+"""Greatest loss of a score of a model that counts as not worse."""
 
 NOTICE = 3.0
-"""Seconds between the announcement of a swap and the swap; services look every second (serving.renewing)."""
+"""Seconds between the announcement of a swap and the swap; services check every second (serving.model_swap)."""
 
 
 @dataclass(frozen=True)
-class Missing:
+class MissingItem:
     """An item that cannot be embedded, and why."""
 
     item: int
@@ -68,45 +68,54 @@ class Missing:
     reason: str
 
 
-Outcome = tuple[list[StagedEmbedding], list[Missing]]
-Make = Callable[[Iterable[Sequence[Item]]], Iterator[Outcome]]
-"""Embeds batch after batch: what was made of each, and what of it cannot be."""
+Outcome = tuple[list[StagedEmbedding], list[MissingItem]]
+EmbedItems = Callable[[Iterable[Sequence[Item]]], Iterator[Outcome]]
+"""Embeds batches of items: yields, per batch, the embeddings and the items that have none."""
 
 
-class MissingError(GalleryError):
-    """Some items cannot be embedded by the new model."""
+class MissingItemsError(GalleryError):
+    """Items that the new model cannot embed."""
 
-    def __init__(self, missing: Sequence[Missing]) -> None:
+    code = "missing-items"
+
+    def __init__(self, missing: Sequence[MissingItem]) -> None:
         self.missing = tuple(missing)
-        one = missing[0]
+        first = missing[0]
         super().__init__(
-            f"{len(missing):,} items cannot be embedded, as {one.source!r} (id {one.item}): {one.reason}. Name the "
-            "folders where their images lie, or say what becomes of them (--missing)."
+            f"{len(missing):,} items cannot be embedded, for example {first.source!r} (id {first.item}): "
+            f"{first.reason}. Name the folders of their images, or choose what happens to them with --missing."
         )
 
 
 class Rebuild:
-    """Fills the other slot of the gallery `path`, and exchanges the two.
-
-    token: the slot's, as it was begun (serving.gallery.staging). `make` embeds.
-    """
+    """Embedding of all items into the second slot of a gallery, and the swap of the slots (serving.gallery.staging)."""
 
     def __init__(
-        self, path: Path, store: Store, token: str, make: Make, batch_size: int = 64, progress: bool = False
+        self, path: Path, store: Store, token: str, embed: EmbedItems, batch_size: int = 64, progress: bool = False
     ) -> None:
-        self.path, self.store, self.token, self.make = path, store, token, make
+        """Prepare a rebuild.
+
+        Args:
+            path: The gallery folder.
+            store: Its store.
+            token: The token of the second slot.
+            embed: Embeds items.
+            batch_size: Items per batch.
+            progress: Whether to show a progress bar.
+        """
+        self.path, self.store, self.token, self.embed = path, store, token, embed
         self.batch_size, self.progress = batch_size, progress
-        self.settled, self.made = 0, 0
-        self._missing: dict[int, Missing] = {}
+        self.settled, self.embedded = 0, 0
+        self._missing: dict[int, MissingItem] = {}
 
     def fill(self) -> None:
-        """Embed what lacks, until next to nothing does. Raises `GalleryError` where it cannot be kept."""
+        """Embed missing items until at most `LAST` are new. Raises `GalleryError`."""
         staging = self.store.staging
         with tqdm(unit="image", desc="embed", disable=not self.progress) as bar:
             while True:
                 number, ids = staging.missing(self.settled)
                 bar.total = bar.n + len(ids)
-                for made, missing in self.make(self._batches(ids)):
+                for made, missing in self.embed(self._batches(ids)):
                     staging.put(self.token, made)
                     self._count(made, missing)
                     bar.update(len(made) + len(missing))
@@ -115,35 +124,36 @@ class Rebuild:
                 if len(ids) <= LAST:
                     return
 
-    def missing(self) -> list[Missing]:
-        """The items that cannot be embedded, of those that are still there."""
-        there = self.store.items_by_id(list(self._missing))
-        return [one for item_id, one in self._missing.items() if item_id in there]
+    def missing(self) -> list[MissingItem]:
+        """Return the items that cannot be embedded and are still in the gallery."""
+        present = self.store.items_by_id(list(self._missing))
+        return [item for item_id, item in self._missing.items() if item_id in present]
 
     def swap(self, drop: bool = False) -> None:
-        """Let the two models change places; drop: remove what the new one cannot embed.
+        """Swap the slots; `drop`: remove items that the new model cannot embed.
 
-        Raises `MissingError` where there is something and `drop` is not set, and `GalleryError`; nothing has changed
-        then.
+        Raises:
+            MissingItemsError: There are such items and `drop` is not set. Nothing has changed then.
+            GalleryError: The swap failed. Nothing has changed then.
         """
-        with compaction_lock(self.path, wait=True):  # nobody names a generation of the old model meanwhile
-            while not self._exchanged(drop):
+        with compaction_lock(self.path, wait=True):  # no index of the old model is published meanwhile
+            while not self._try_swap(drop):
                 self.fill()
         self._copy_model()
 
-    def _exchanged(self, drop: bool) -> bool:
+    def _try_swap(self, drop: bool) -> bool:
         try:
             with self.store.staging.exchange(self.token) as exchange:
                 _, ids = self.store.staging.missing(self.settled)
                 if len(ids) > LAST:
                     raise _TooManyError
-                for made, missing in self.make(self._batches(ids)):
+                for made, missing in self.embed(self._batches(ids)):
                     exchange.put(made)
                     self._count(made, missing)
                 left = self.missing()
                 if left and not drop:
-                    raise MissingError(left)
-                exchange.drop([one.item for one in left])
+                    raise MissingItemsError(left)
+                exchange.drop([item.item for item in left])
         except _TooManyError:
             return False
         return True
@@ -157,69 +167,71 @@ class Rebuild:
         for start in range(0, len(ids), self.batch_size):
             yield list(self.store.items_by_id(ids[start : start + self.batch_size]).values())
 
-    def _count(self, made: Sequence[StagedEmbedding], missing: Sequence[Missing]) -> None:
-        self.made += len(made)
-        self._missing |= {one.item: one for one in missing}
+    def _count(self, made: Sequence[StagedEmbedding], missing: Sequence[MissingItem]) -> None:
+        self.embedded += len(made)
+        self._missing |= {item.item: item for item in missing}
 
 
-class Pictures:
-    """Embeds items by their image files; where these are not found, by thumbnails that are as good or are allowed.
+class ItemEmbedder:
+    """Embedding of items by their image files, or by their thumbnails where the files are missing.
 
-    A thumbnail that is a PNG is the image pixel by pixel (serving.gallery.types). `thumbnails`: a smaller one
-    will do as well.
+    A PNG thumbnail is the image pixel by pixel (serving.gallery.types) and always serves; a smaller one if allowed.
     """
 
     def __init__(self, store: Store, embedder: Embedder, originals: Originals, thumbnails: bool = False) -> None:
-        """`store`: an open one of its own, as the pictures are read in threads."""
+        """Prepare; `store` is not shared, as threads read it; `thumbnails`: whether smaller ones serve."""
         self.store, self.embedder, self.originals, self.thumbnails = store, embedder, originals, thumbnails
 
-    def make(self, batches: Iterable[Sequence[Item]]) -> Iterator[Outcome]:
-        """A `Make`. The next batch is decoded in threads while one is embedded."""
+    def embed(self, batches: Iterable[Sequence[Item]]) -> Iterator[Outcome]:
+        """Embed batches of items; threads decode the next batch meanwhile. An `EmbedItems`."""
         numbered = ((number, item) for number, items in enumerate(batches) for item in items)
-        for _, group in groupby(map_in_threads(self._numbered_picture, numbered, AHEAD), key=itemgetter(0)):
+        pictured = map_in_threads(self._numbered_picture, numbered, DECODED_AHEAD)
+        for _, group in groupby(pictured, key=itemgetter(0)):
             pictures: list[tuple[Item, np.ndarray, bool]] = []
             missing = []
             for _, item, picture in group:
                 if isinstance(picture, ZooError):
-                    missing.append(Missing(item.id, item.source, str(picture)))
+                    missing.append(MissingItem(item.id, item.source, str(picture)))
                 else:
                     pictures.append((item, *picture))
             yield self._embedded(pictures), missing
 
-    def _embedded(self, found: Sequence[tuple[Item, np.ndarray, bool]]) -> list[StagedEmbedding]:
-        if not found:
+    def _embedded(self, pictures: Sequence[tuple[Item, np.ndarray, bool]]) -> list[StagedEmbedding]:
+        if not pictures:
             return []
-        vectors = self.embedder.embed_pixels(np.stack([pixels for _, pixels, _ in found])).astype(np.float32)
+        vectors = self.embedder.embed_pixels(np.stack([pixels for _, pixels, _ in pictures])).astype(np.float32)
         return [
             StagedEmbedding(item.id, vector_to_blob(vector, self.embedder.dim, item.source), small)
-            for (item, _, small), vector in zip(found, vectors, strict=True)
+            for (item, _, small), vector in zip(pictures, vectors, strict=True)
         ]
 
     def _numbered_picture(self, numbered: tuple[int, Item]) -> tuple[int, Item, tuple[np.ndarray, bool] | ZooError]:
-        """Return the number of the item's batch, the item, and its picture or why it has none."""
+        """Return the number of the batch, the item, and its picture or the error."""
         try:
             return *numbered, self._picture(numbered[1])
         except ZooError as error:
             return *numbered, error
 
     def _picture(self, item: Item) -> tuple[np.ndarray, bool]:
-        """Pixels, and whether they are of a smaller picture. Raises `GalleryError` or `ImageError`."""
+        """Return pixels, and whether they are of a thumbnail. Raises `GalleryError` or `ImageError`."""
         data, small = self.originals.read(item), False
         if data is None:
             thumbnail = self.store.thumbnail(item.id)
             data, small = thumbnail.data, thumbnail.media_type != "image/png"
             if small and not self.thumbnails:
-                raise ImageError("no file of its content was found, and its thumbnail is smaller than the image")
-        how = self.embedder.preprocessing
-        return to_pixels(open_image(data, draft=how.resize), how), small
+                raise ImageError("its image file is missing, and its thumbnail is smaller than the image")
+        preprocessing = self.embedder.preprocessing
+        return to_pixels(open_image(data, draft=preprocessing.resize), preprocessing), small
 
 
 @dataclass(frozen=True)
-class Compared:
-    """Both models on the labelled items.
+class ModelComparison:
+    """Two models of a gallery, measured on its labelled items.
 
-    rows: as `serving.gallery.evaluate.report` gives them, the present model first; empty, with the `reason`,
-    where nothing could be measured. index: how the new one is searched.
+    Attributes:
+        rows: Rows of `serving.gallery.evaluate.report`, the present model first; empty if nothing can be measured.
+        reason: Why nothing can be measured.
+        index: Index of the new model.
     """
 
     rows: list[dict[str, Any]]
@@ -227,8 +239,9 @@ class Compared:
     index: IndexStats
 
     def not_worse(self, margin: float = MARGIN) -> bool:
-        """Whether it is shown that no score falls by more than `margin`: the 95 % intervals of all differences, over
-        classes, lie above -margin. Not so where there are no labels, or too few to say.
+        """Return whether no score falls by more than `margin`, by the 95 % intervals of the differences over classes.
+
+        Without labels, or with too few, the answer is no.
         """
         if not self.rows:
             return False
@@ -236,64 +249,66 @@ class Compared:
         return all(name in losses and losses[name][1] <= margin for name in METRICS)
 
     def undecided(self) -> str | None:
-        """Why nothing can be said of which model is better; None where something can."""
+        """Return why the models cannot be compared; None where they can."""
         if not self.rows:
             return "nothing could be compared"
         if not all(name in self.rows[1]["loss"]["intervals"] for name in METRICS):
-            return "items of one label alone say nothing of others"
+            return "items of a single label do not tell about others"
         return None
 
 
 class Upgrade:
-    """`embed`, `compare` if wanted, `swap`. What was done of it before is not done again."""
+    """Change of a gallery's model: `embed`, `compare` if wanted, `swap`. Steps that were done are not repeated."""
 
     def __init__(self, path: Path, embedder: Embedder, rebuild: Rebuild, rule: str) -> None:
-        """Use `upgrading`."""
+        """Use `begin_upgrade`."""
         self.path, self.embedder, self._rebuild, self.rule = path, embedder, rebuild, rule
         self._announced: float | None = None
 
-    def embed(self) -> list[Missing]:
-        """Embed all that the new model has not embedded; what it cannot."""
+    def embed(self) -> list[MissingItem]:
+        """Embed all items that the new model has not embedded; return those that it cannot."""
         self._rebuild.fill()
         return self._rebuild.missing()
 
     @property
-    def made(self) -> int:
-        return self._rebuild.made
+    def embedded(self) -> int:
+        """Number of items embedded in this run."""
+        return self._rebuild.embedded
 
     def from_thumbnails(self) -> int:
-        """How many items the new model knows by smaller pictures only."""
+        """Return the number of items that the new model embedded by smaller thumbnails."""
         return self._rebuild.store.staging.from_thumbnails()
 
-    def compare(self, queries: int = 2000) -> Compared:
-        """Write the new model's index, measure both models, and calibrate the new one where the present one is."""
+    def compare(self, queries: int = 2000) -> ModelComparison:
+        """Write the new model's index, measure both models, and calibrate the new one if the present one is."""
         with Gallery.open(self.path) as before, Gallery.open(self.path, other=True) as after:
             if after.index.is_due() or not after.index.stats().generation:
                 after.index.compact()
             try:
                 rows, reason = report(model_change_steps(before, after, queries), joined=True), None
-                if calibration_of(before) is not None:
+                if stored_calibration(before) is not None:
                     calibrate_gallery(after)
             except EvaluationError as error:
                 rows, reason = [], str(error)
-            return Compared(rows, reason, after.index.stats())
+            return ModelComparison(rows, reason, after.index.stats())
 
     @contextmanager
     def announced(self) -> Iterator[None]:
-        """Services that run are told that a swap may come within the block, and load the model meanwhile."""
+        """Announce a swap within the block, so that running services load the model."""
         staging, token = self._rebuild.store.staging, self._rebuild.token
         staging.announce(token)
         self._announced = time.monotonic()
         try:
             yield
         finally:
-            with suppress(ModelChangedError):  # the swap has taken the announcement with it
+            with suppress(ModelChangedError):  # the swap removes the announcement
                 staging.announce(token, coming=False)
 
     def swap(self, notice: float = NOTICE) -> None:
-        """From now on the gallery is the new model's; not earlier than `notice` seconds after it was announced.
+        """Swap the models, at least `notice` seconds after the announcement.
 
-        Raises `MissingError` by the rule "refuse".
+        Raises:
+            MissingItemsError: Items cannot be embedded, and the rule is "refuse".
         """
         if self._announced is not None:
             time.sleep(max(0.0, self._announced + notice - time.monotonic()))
@@ -301,7 +316,7 @@ class Upgrade:
 
 
 @contextmanager
-def upgrading(
+def begin_upgrade(
     path: Path,
     embedder: Embedder,
     model_ref: str,
@@ -310,49 +325,78 @@ def upgrading(
     batch_size: int = 64,
     progress: bool = False,
 ) -> Iterator[Upgrade]:
-    """Begin, or go on, to give the gallery `path` another model, which is loaded by `model_ref`.
+    """Begin or continue to give a gallery another model. Embeddings of a third model are discarded.
 
-    folders: where image files lie, besides the folders that were indexed. Embeddings of a third model, begun or kept
-    to be gone back to, are let go. Raises `UsageError` for the model that the gallery has, and `GalleryError`.
+    Args:
+        path: The gallery folder.
+        embedder: The new model.
+        model_ref: Name or folder that loads it again.
+        folders: Folders of image files, besides those that were indexed.
+        rule: Treatment of missing images, one of `RULES`.
+        batch_size: Items per batch.
+        progress: Whether to show a progress bar.
+
+    Raises:
+        UsageError: The gallery has this model already.
+        GalleryError: The gallery is damaged.
     """
     if rule not in RULES or batch_size < 1:
-        raise UsageError(f"missing images: one of {', '.join(RULES)}; batches of at least 1.")
+        raise UsageError(
+            f"the rule for missing images is one of {', '.join(RULES)}, and a batch has at least 1 image.",
+            code="unknown-rule",
+        )
     with Gallery.open(path) as gallery:
-        known, card, ref = folders_of(gallery), gallery.card, gallery.model_ref
+        indexed, card, ref = indexed_folders(gallery), gallery.card, gallery.model_ref
     if card.fingerprint == embedder.card.fingerprint:
-        raise UsageError(f"{path} is embedded by {card.name} ({card.fingerprint[:12]}) already.")
+        raise UsageError(f"{path} has this model already: {card.name} ({card.fingerprint[:12]}).", code="same-model")
     with Store(path / STORE).closing() as store, Store(path / STORE).closing() as reader:
         new = embedder.card
         token = store.staging.begin(model_json(card, ref), model_json(new, model_ref), new.fingerprint, new.dim)
-        pictures = Pictures(reader, embedder, Originals([*folders, *known]), rule == "thumbnail")
-        yield Upgrade(path, embedder, Rebuild(path, store, token, pictures.make, batch_size, progress), rule)
+        items = ItemEmbedder(reader, embedder, Originals([*folders, *indexed]), rule == "thumbnail")
+        yield Upgrade(path, embedder, Rebuild(path, store, token, items.embed, batch_size, progress), rule)
 
 
-def replaced(path: Path) -> tuple[Card, str]:
-    """The model that can be gone back to, and how it is loaded. Raises `UsageError` where there is none."""
+def previous_model(path: Path) -> tuple[Card, str]:
+    """Return the card of the model for a rollback, and how it is loaded. Raises `UsageError` where there is none."""
     with Store(path / STORE).closing() as store:
         slot = store.staging.slot()
     if slot is None or slot.role != REPLACED:
-        raise UsageError(f"{path} keeps no embeddings of a model that it had before; there is nothing to go back to.")
+        raise UsageError(
+            f"{path} keeps no embeddings of a previous model, so it cannot be rolled back.", code="no-previous-model"
+        )
     return parse_model(slot.model, path / STORE)
 
 
-def load_replaced(
+def load_previous_model(
     path: Path, model: str | None, runtime: str = "onnx", precision: str = "fp32"
 ) -> tuple[Embedder, str]:
-    """The model that can be gone back to, as `zoo.load` loads it; `model`: where it lies now, if it has moved."""
-    card, ref = replaced(path)
+    """Load the model for a rollback.
+
+    Args:
+        path: The gallery folder.
+        model: Name or folder of the model, if it has moved.
+        runtime: As for `zoo.load`.
+        precision: As for `zoo.load`.
+
+    Returns:
+        The model, and the name or folder that loads it.
+
+    Raises:
+        ModelMismatchError: `model` is another model.
+    """
+    card, ref = previous_model(path)
     embedder = load(model or ref, runtime=runtime, precision=precision)
     if embedder.card.fingerprint != card.fingerprint:
         raise ModelMismatchError(
-            f"{model or ref} is {embedder.card.name} ({embedder.card.fingerprint[:12]}), but {path} had {card.name} "
-            f"({card.fingerprint[:12]}) before. Name that one with --model."
+            f"{model or ref} is {embedder.card.name} ({embedder.card.fingerprint[:12]}), but the previous model of "
+            f"{path} is {card.name} ({card.fingerprint[:12]}). Name that one with --model.",
+            code="other-model",
         )
     return embedder, ref
 
 
-def discard(path: Path) -> None:
-    """Let go of the other model's embeddings, of a rebuild that was begun or of the model before."""
+def discard_other(path: Path) -> None:
+    """Discard the embeddings of the other model: of a rebuild, or of the previous model."""
     Gallery.open(path).close()
     with Store(path / STORE).closing() as store:
         store.staging.discard()

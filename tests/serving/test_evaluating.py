@@ -15,7 +15,7 @@ import pytest
 
 from serving.configuration import Configuration
 from serving.gallery import Gallery, evaluate
-from serving.gallery.evaluate import gallery_steps, reproduced
+from serving.gallery.evaluate import gallery_steps, served_model_report
 from serving.gallery.gallery import MODEL
 from serving.gallery.indexing import index_folder
 from serving.gallery.search import Searcher
@@ -97,7 +97,7 @@ def test_in_pieces_it_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             return neighbours(vectors, k, exact)
 
         monkeypatch.setattr(gallery, "neighbours", counted)
-        monkeypatch.setattr(evaluate, "AT_ONCE", 7000)
+        monkeypatch.setattr(evaluate, "NEIGHBOURS_AT_ONCE", 7000)
         pieces = gallery_steps(gallery, 300)
     assert 3500 < max(asked) <= 7000
     assert len(asked) > 40
@@ -120,7 +120,7 @@ def test_the_model_that_is_served_is_measured_on_the_images_that_are_still_there
         ids, stored = gallery.store.embeddings([item.id for item in gallery.store.items(limit=100)])
         now, labels = coarse.embed(files).astype(np.float64), [gallery.store.item(one).label for one in ids]
         cosines = (now * stored).sum(axis=1)
-        told = reproduced(searcher)
+        told = served_model_report(searcher)
         for name, queries in (("stored", stored.astype(np.float64)), ("served", now)):
             nearest = (queries @ stored.T - 2 * np.eye(24)).argmax(axis=1)
             right = [labels[one] == label for one, label in zip(nearest, labels, strict=True)]
@@ -130,9 +130,9 @@ def test_the_model_that_is_served_is_measured_on_the_images_that_are_still_there
         assert cosines.min() < 0.99
         worst = int(cosines.argmin())
         files[worst].write_bytes(toys.query(0))
-        assert reproduced(searcher)["images"] == 23, "another file lies there now"
-        assert reproduced(searcher)["least_cosine"] == pytest.approx(np.delete(cosines, worst).min(), abs=1e-6)
+        assert served_model_report(searcher)["images"] == 23, "another file lies there now"
+        assert served_model_report(searcher)["least_cosine"] == pytest.approx(np.delete(cosines, worst).min(), abs=1e-6)
         shutil.rmtree(own)
-        told = reproduced(searcher)
+        told = served_model_report(searcher)
     assert (told["images"], told["least_cosine"], told["recall_at_1"]) == (0, None, None)
-    assert "none of the items' image files" in told["not_measured"]
+    assert "no image file" in told["not_measured"]

@@ -15,7 +15,7 @@ from serving.app import create_app
 from serving.collection import Collection
 from serving.collections import Collections
 from serving.configuration import WRITE_KEYS
-from serving.gallery.rebuild import upgrading
+from serving.gallery.rebuild import begin_upgrade
 from serving.gallery.search import Searcher
 from serving.keys import Keys
 from serving.openapi import document
@@ -57,7 +57,7 @@ def test_an_embedding_of_the_model_before_is_refused(
     assert marked(unsigned).status_code == 200, "the gallery never had another model"
     assert marked({**before, "fingerprint": 3}).status_code == 422
     assert marked({**before, "fingerprint": "another"}).status_code == 409
-    with upgrading(path, other_model, str(other_model.folder)) as upgrade, caplog.at_level(logging.INFO, "serving"):
+    with begin_upgrade(path, other_model, str(other_model.folder)) as upgrade, caplog.at_level(logging.INFO, "serving"):
         upgrade.embed()
         upgrade.swap()
         for stale in (before, unsigned):

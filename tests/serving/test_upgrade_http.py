@@ -19,7 +19,7 @@ from PIL import Image
 from serving import renewing
 from serving.gallery import Gallery
 from serving.gallery.backup import verify_gallery
-from serving.gallery.rebuild import upgrading
+from serving.gallery.rebuild import begin_upgrade
 from serving.gallery.search import Models, Searcher
 from serving.refusals import RefusedError
 from serving.renewing import Renewing
@@ -148,7 +148,7 @@ def test_a_model_that_cannot_be_loaded_is_said_and_tried_again(
     old = searchers.current
     assert searchers.present() is old
     monkeypatch.setattr(renewing, "PAUSE", 0.0)
-    with upgrading(path, load(new, runtime="onnx"), str(new)) as upgrade:
+    with begin_upgrade(path, load(new, runtime="onnx"), str(new)) as upgrade:
         assert upgrade.embed() == []
         upgrade.swap()
     new.rename(tmp_path / "away")
@@ -181,7 +181,7 @@ def test_many_threads_open_the_new_model_once(gallery_folder: Path, tmp_path: Pa
 
     searchers = Renewing(open_searcher)
     searchers.present()
-    with upgrading(path, other_model, str(other_model.folder)) as upgrade:
+    with begin_upgrade(path, other_model, str(other_model.folder)) as upgrade:
         upgrade.embed()
         upgrade.swap()
     found: list[Searcher] = []
@@ -211,7 +211,7 @@ def test_a_model_that_is_announced_is_loaded_before_it_is_needed(
     searchers = Renewing(lambda: Searcher.open(path, models=served), models=served)
     searchers.look()
     ref = str(other_model.folder)
-    with upgrading(path, other_model, ref) as upgrade:
+    with begin_upgrade(path, other_model, ref) as upgrade:
         upgrade.embed()
         with upgrade.announced():
             searchers.look()
@@ -236,7 +236,7 @@ def test_a_watcher_takes_the_new_model_over_by_itself(
     searchers = Renewing(lambda: Searcher.open(path))
     old = searchers.current.embedder.card
     searchers.watch()
-    with upgrading(path, other_model, str(other_model.folder)) as upgrade:
+    with begin_upgrade(path, other_model, str(other_model.folder)) as upgrade:
         upgrade.embed()
         upgrade.swap()
     ends = time.monotonic() + 30

@@ -301,7 +301,7 @@ def export_gallery(
 
     Both open without zoo.
     """
-    from serving.gallery.backup import check_file
+    from serving.gallery.backup import check_pairs_file
     from serving.gallery.parquet import export_gallery
 
     if out is None and pairs is None:
@@ -309,7 +309,7 @@ def export_gallery(
             "name a new folder for the whole gallery, or --pairs FILE for the marked results.", code="no-output"
         )
     if pairs is not None:
-        check_file(pairs, replace)
+        check_pairs_file(pairs, replace)
     elif replace:
         raise UsageError(
             "--replace is for the file of --pairs; a whole gallery is written into a new folder.",

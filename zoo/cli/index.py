@@ -169,9 +169,9 @@ def _ray(
     if runtime != "onnx":
         raise UsageError("workers of a cluster run ONNX models only; leave --runtime out.", code="bad-runtime")
     from serving.gallery.backends.ray import on_ray
-    from serving.gallery.indexing import root_of
+    from serving.gallery.indexing import source_root
 
-    return on_ray(reference, root_of(images), address, workers)
+    return on_ray(reference, source_root(images), address, workers)
 
 
 def _check_pruning(prune: bool, yes: bool) -> None:

@@ -15,9 +15,16 @@ import pytest
 
 from serving.evaluating import evaluate
 from serving.gallery import Gallery, NewItem
+from serving.gallery.calibration import (
+    ENOUGH_MARKS,
+    NO_ERROR,
+    calibrate_gallery,
+    held_out_bins,
+    known_pairs,
+    stored_calibration,
+)
 from serving.gallery.feedback import QueryImage
 from serving.gallery.gallery import STORE
-from serving.gallery.search import ENOUGH_MARKS, NO_ERROR, calibrate_gallery, calibration_of, held_out_bins, pairs_of
 from serving.gallery.types import Thumbnail
 from tests.commandline import run_here
 from tests.raising import raises
@@ -81,7 +88,7 @@ def test_the_curve_goes_through_the_known_shares(path: Path, capsys: pytest.Capt
     assert (low["probability"], high["probability"]) == pytest.approx((shares[0.5], shares[0.9]), abs=0.01)
     assert low["count"] == high["count"] == 2 * SIDE * 10
     with Gallery.open(path) as gallery:
-        kept = calibration_of(gallery)
+        kept = stored_calibration(gallery)
         assert kept
         assert kept.probability(0.9) == pytest.approx(shares[0.9], abs=0.01)
 
@@ -119,7 +126,7 @@ def test_marks_alone_are_enough(tmp_path: Path) -> None:
         picture = Thumbnail(b"picture", "image/png")
         gallery.add([NewItem(str(n), row, picture, f"{n:064x}") for n, row in enumerate(vectors)])
         for number in range(2, 2 + ENOUGH_MARKS // 2):
-            with raises(EvaluationError) as caught:
+            with raises(EvaluationError, "too-few-pairs") as caught:
                 calibrate_gallery(gallery)
             assert str(ENOUGH_MARKS) in str(caught.value)
             gallery.store.marks.put(1, number, number > 3)  # near ones, of which eight are right
@@ -129,7 +136,7 @@ def test_marks_alone_are_enough(tmp_path: Path) -> None:
         right, wrong = 11 / 12, 1 / 12  # Platt's targets of ten right and ten wrong ones
         assert found.probability(0.9) == pytest.approx(0.8 * right + 0.2 * wrong, abs=1e-4)
         assert found.probability(0.5) == pytest.approx(0.2 * right + 0.8 * wrong, abs=1e-4)
-        assert held_out_bins(pairs_of(gallery)) == [], "only two queries were asked"
+        assert held_out_bins(known_pairs(gallery)) == [], "only two queries were asked"
 
 
 def test_marks_of_sent_images_that_another_model_measured_are_counted(
@@ -144,7 +151,7 @@ def test_marks_of_sent_images_that_another_model_measured_are_counted(
     told = json.loads(capsys.readouterr().out)
     assert (told["marked"], told["marks_left_out"]) == (1, 1), "of two items the similarity is known"
     run(path)
-    assert "marked results: 1, and 1 more left out: the model before measured" in capsys.readouterr().out
+    assert "marked results: 1, and 1 more left out" in capsys.readouterr().out
 
 
 def test_the_reason_for_a_missing_error_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,5 +175,5 @@ def test_a_gallery_without_labels_is_refused(path: Path, tmp_path: Path) -> None
         run(path, "--queries", 0)
     with Gallery.create(tmp_path / "empty", CARD, "toy"):
         pass
-    with raises(EvaluationError):
+    with raises(EvaluationError, "too-few-pairs"):
         run(tmp_path / "empty")

@@ -185,7 +185,7 @@ def test_verifying_finds_what_is_wrong_in_any_block(path: Path, block: int) -> N
         db.execute("UPDATE embeddings SET embedding = ? WHERE item = 50", (np.full(DIM, np.nan, np.float32).tobytes(),))
     checks = {check.name: check for check in verify_gallery(path)}
     assert (checks["embeddings"].ok, checks["index"].ok) == (False, False)
-    assert checks["embeddings"].detail == "of item 50 not of unit length"
+    assert checks["embeddings"].detail == "that of item 50 has not unit length"
     with Store(path / STORE).closing() as store:
         with store._database.transaction() as db:
             db.execute("UPDATE embeddings SET embedding = x'00' WHERE item = 51")

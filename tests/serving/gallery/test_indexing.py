@@ -127,7 +127,7 @@ def test_files_of_other_kinds_are_counted(model: Embedder, folder: Path, tmp_pat
     assert other_kinds({f".{letter}": 1 for letter in "abcdefg"}).endswith("1 .e, 2 others")
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "one.heic").write_bytes(b"")
-    with pytest.raises(UsageError, match=r"holds no images \(.*\); there are 1 \.heic\."):
+    with raises(UsageError, "no-images", "1 .heic"):
         index_folder(model, "toy", tmp_path / "none", tmp_path / "other")
 
 
@@ -183,14 +183,14 @@ def test_file_names_of_any_bytes_are_stored(model: Embedder, folder: Path, tmp_p
 
 def test_folders_without_usable_images_are_refused(model: Embedder, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match="holds no images"):
+    with raises(UsageError, "no-images"):
         index_folder(model, "toy", tmp_path / "empty", tmp_path / "g")
-    with pytest.raises(DatasetError, match="there is no folder"):
+    with raises(DatasetError, "no-such-data"):
         find_images(tmp_path / "nowhere")
     (tmp_path / "empty" / "bad.png").write_text("no image")
-    with pytest.raises(GalleryError, match="none of the 1 images"):
+    with raises(GalleryError, "none-readable"):
         index_folder(model, "toy", tmp_path / "empty", tmp_path / "g")
-    with pytest.raises(UsageError, match="batch_size"):
+    with raises(UsageError, "bad-batch-size"):
         index_folder(model, "toy", tmp_path / "empty", tmp_path / "g", batch_size=0)
     assert not (tmp_path / "g").exists()
 
@@ -261,7 +261,7 @@ def test_another_model_can_neither_add_nor_search(
     model: Embedder, other_model: Embedder, folder: Path, tmp_path: Path
 ) -> None:
     index_folder(model, "toy", folder, tmp_path / "g")
-    with pytest.raises(ModelMismatchError, match="vectors cannot be compared") as raised:
+    with raises(ModelMismatchError) as raised:
         index_folder(other_model, "models/other", folder, tmp_path / "g")
     assert f"zoo gallery rebuild {tmp_path / 'g'} --model models/other" in str(raised.value)
     with Gallery.open(tmp_path / "g") as gallery, pytest.raises(ModelMismatchError):
@@ -290,7 +290,7 @@ def test_a_model_that_does_not_give_its_golden_embedding_is_refused(gallery_fold
     with Gallery.open(gallery_folder) as gallery:
         assert Searcher(gallery, model).is_ready()
         write_golden(model.folder, model.card, [image], lambda pixels: -model.run(pixels))
-        with pytest.raises(ModelFolderError, match="golden"):
+        with raises(ModelFolderError, "golden-mismatch"):
             Searcher(gallery, model)
 
 
@@ -388,7 +388,7 @@ def test_items_of_another_folder_are_not_pruned(
     for source in (folder, other, folder / "red stripes"):
         index_folder(model, "toy", source, gallery_folder)
     words = (model_folder, folder, "--out", gallery_folder, "--prune", "--yes")
-    with raises(UsageError) as caught:
+    with raises(UsageError, "other-folder") as caught:
         index(*words)
     assert str(other) in str(caught.value)
     assert count(gallery_folder) == 24

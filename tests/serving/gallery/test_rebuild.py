@@ -14,9 +14,10 @@ import pytest
 from serving.gallery import Gallery, Item
 from serving.gallery.backup import verify_gallery
 from serving.gallery.gallery import MODEL, STORE, model_json
-from serving.gallery.rebuild import LAST, Missing, MissingError, Outcome, Rebuild
+from serving.gallery.rebuild import LAST, MissingItem, MissingItemsError, Outcome, Rebuild
 from serving.gallery.staging import REBUILT, REPLACED, StagedEmbedding
 from serving.gallery.store import Store
+from tests.raising import raises
 from tests.serving.gallery.test_gallery import CARD, DIM, expected, new_items, unit_rows
 from tests.serving.gallery.test_index_files import full_disk
 from tests.serving.toys import content
@@ -48,7 +49,7 @@ class Maker:
                 for one in batch
                 if one.source not in self.lost
             ]
-            yield made, [Missing(one.id, one.source, "gone") for one in batch if one.source in self.lost]
+            yield made, [MissingItem(one.id, one.source, "gone") for one in batch if one.source in self.lost]
             if self.meanwhile:
                 self.meanwhile.pop(0)()  # type: ignore[operator]
 
@@ -74,7 +75,7 @@ def rebuild(path: Path, make: Maker, drop: bool = False, swap: bool = True) -> N
         run = begun(store, make)
         run.fill()
         if run.missing() and not drop:
-            raise MissingError(run.missing())
+            raise MissingItemsError(run.missing())
         with Gallery.open(path, other=True) as shadow:
             shadow.index.compact()
         if swap:
@@ -197,7 +198,7 @@ def test_a_rebuild_that_was_broken_off_goes_on(path: Path) -> None:
 
 def test_what_cannot_be_embedded_is_named_and_dropped_only_when_told(path: Path) -> None:
     lost = ("3.png", "42.png")
-    with pytest.raises(MissingError, match="2 items") as caught:
+    with raises(MissingItemsError, "missing-items", 2) as caught:
         rebuild(path, Maker(OTHER, lost))
     assert [one.source for one in caught.value.missing] == list(lost)
     with Gallery.open(path) as gallery:
@@ -220,7 +221,7 @@ def test_what_could_not_be_embedded_at_first_is_taken_up_later(path: Path) -> No
         assert (shadow.store.count(), gallery.store.count()) == (198, 199)
         assert shadow.card == OTHER
         assert 4 not in shadow.store.labels()
-        with pytest.raises(MissingError), Store(path / STORE).closing() as store:
+        with pytest.raises(MissingItemsError), Store(path / STORE).closing() as store:
             run = begun(store, Maker(OTHER, ("3.png",)))
             run.fill()
             run.swap()

@@ -12,13 +12,14 @@ from PIL import Image
 
 from serving.gallery import Gallery
 from serving.gallery.backup import verify_gallery
+from serving.gallery.calibration import calibrate_gallery, stored_calibration
 from serving.gallery.evaluate import report
 from serving.gallery.gallery import STORE
-from serving.gallery.indexing import Originals, folders_of, index_folder
-from serving.gallery.rebuild import Compared
-from serving.gallery.search import calibrate_gallery, calibration_of
+from serving.gallery.indexing import Originals, index_folder, indexed_folders
+from serving.gallery.rebuild import ModelComparison
 from serving.gallery.store import Store
 from tests.commandline import run_here as run
+from tests.raising import raises
 from tests.serving import toys
 from tests.serving.toys import content
 from zoo.errors import GalleryError, ModelMismatchError, UsageError
@@ -64,14 +65,14 @@ def test_the_gallery_is_as_if_the_new_model_had_indexed_it(
     np.testing.assert_allclose(vectors(gallery), other_model.embed([folder / one for one in sources]), atol=1e-5)
     with Gallery.open(gallery) as opened:
         assert (opened.card, opened.model_ref) == (other_model.card, str(other_model.folder))
-        after = calibration_of(opened)
+        after = stored_calibration(opened)
         assert after
         assert after == calibrate_gallery(opened) != before, "fitted to the new model's similarities"
     assert run("gallery rollback", gallery) == 0
     assert "has toy-pool again" in capsys.readouterr().out
     np.testing.assert_allclose(vectors(gallery), model.embed([folder / one for one in sources]), atol=1e-5)
     with Gallery.open(gallery) as opened:
-        assert calibration_of(opened) == before
+        assert stored_calibration(opened) == before
 
 
 def test_both_models_are_measured_as_the_evaluation_measures(
@@ -96,7 +97,7 @@ def test_both_models_are_measured_as_the_evaluation_measures(
     assert f"{-second['loss']['map_at_r']:+.4f} [" in table
 
 
-def compared(losses: list[float], classes: list[int]) -> Compared:
+def compared(losses: list[float], classes: list[int]) -> ModelComparison:
     """Of two models, the second of which loses so much of both scores, query by query."""
     from serving.gallery.evaluate import Step
 
@@ -107,7 +108,7 @@ def compared(losses: list[float], classes: list[int]) -> Compared:
         Step(name, "gallery", PerQuery(values, rows, np.array(classes), 0))
         for name, values in (("a", before), ("b", after))
     ]
-    return Compared(report(steps, joined=True), None, None)  # type: ignore[arg-type]
+    return ModelComparison(report(steps, joined=True), None, None)  # type: ignore[arg-type]
 
 
 def test_what_not_worse_means() -> None:
@@ -119,9 +120,9 @@ def test_what_not_worse_means() -> None:
     # As good on average, but so uneven that it may well be worse on other classes.
     assert not compared([0.5, -0.5] * 20, classes).not_worse(0.01)
     assert not compared([0.0] * 40, [0] * 40).not_worse(0.01), "one class says nothing of others"
-    assert not Compared([], "no labels", None).not_worse()  # type: ignore[arg-type]
+    assert not ModelComparison([], "no labels", None).not_worse()  # type: ignore[arg-type]
     assert compared([0.02] * 40, classes).undecided() is None
-    assert compared([0.0] * 40, [0] * 40).undecided() == "items of one label alone say nothing of others"
+    assert compared([0.0] * 40, [0] * 40).undecided() is not None
 
 
 def test_a_worse_model_is_not_taken(gallery: Path, model: Embedder, tmp_path: Path, capsys: Capture) -> None:
@@ -179,7 +180,7 @@ def test_images_that_are_not_found(gallery: Path, folder: Path, other_model: Emb
     assert run("gallery rebuild", *words) == 1
     said = capsys.readouterr().out
     assert "22 items embedded" in said
-    assert all(f"{one}: no file of its content was found" in said for one in large[:2])
+    assert all(one in said for one in large[:2])
     assert "The gallery keeps its model." in said
     (folder.parent / "more" / Path(large[0]).parent).mkdir(parents=True)
     shutil.copy(folder.parent / "elsewhere.jpg", folder.parent / "more" / large[0])
@@ -208,7 +209,7 @@ def test_items_without_a_picture_can_be_dropped(gallery: Path, folder: Path, oth
 
 def test_only_the_item_s_own_file_is_taken_and_nothing_that_is_no_file(gallery: Path, folder: Path) -> None:
     with Gallery.open(gallery) as opened:
-        assert folders_of(opened) == [folder]
+        assert indexed_folders(opened) == [folder]
         item = opened.store.item(1)
     originals = Originals([folder])
     data = originals.read(item)
@@ -223,9 +224,9 @@ def test_only_the_item_s_own_file_is_taken_and_nothing_that_is_no_file(gallery: 
 def test_what_makes_no_sense_is_refused(
     gallery: Path, model: Embedder, other_model: Embedder, tmp_path: Path, capsys: Capture
 ) -> None:
-    with pytest.raises(UsageError, match="already"):
+    with raises(UsageError, "same-model"):
         run("gallery rebuild", gallery, "--model", model.folder)
-    with pytest.raises(UsageError, match="nothing to go back to"):
+    with raises(UsageError, "no-previous-model"):
         run("gallery rollback", gallery)
     with pytest.raises(UsageError, match="--margin"):
         run("gallery rebuild", gallery, "--model", other_model.folder, "--margin", -1)
@@ -234,13 +235,13 @@ def test_what_makes_no_sense_is_refused(
     with pytest.raises(UsageError, match="there is no such folder"):
         run("gallery rebuild", gallery, "--model", other_model.folder, "--images", tmp_path / "none")
     run("gallery rebuild", gallery, "--model", other_model.folder)
-    with pytest.raises(UsageError, match="nothing to go back to"):
+    with raises(UsageError, "no-previous-model"):
         run("gallery rollback", gallery)  # what was begun is no model that it had
     run("gallery rebuild", gallery, "--model", other_model.folder, "--swap")
-    with pytest.raises(ModelMismatchError, match="had toy-pool"):
+    with raises(ModelMismatchError, "other-model", "toy-pool"):
         run("gallery rollback", gallery, "--model", other_model.folder)
     run("gallery rollback", gallery, "--discard")
-    with pytest.raises(UsageError, match="nothing to go back to"):
+    with raises(UsageError, "no-previous-model"):
         run("gallery rollback", gallery)
     with Store(gallery / STORE).closing() as store:
         assert store.staging.slot() is None
