@@ -47,6 +47,7 @@ function outline(schema, depth = 0) {
   const several = value.anyOf || value.oneOf || value.allOf;
   if (several) return [...new Set(several.map((one) => outline(one, depth)))].join(" or ");
   if (value.enum || "const" in value) return (value.enum || [value.const]).map((one) => JSON.stringify(one)).join(" or ");
+  if (value.contentMediaType === "application/json") return "JSON";
   if (value.format === "binary" || value.contentMediaType) return "file";
   const types = [value.type ?? "anything"].flat().join(" or ");
   if (depth >= DEEPEST) return types;
@@ -66,12 +67,18 @@ function table(title, name, rows) {
   return [element("h3", "", title), wide];
 }
 
-/** Return the rows of a request's body: the fields of a form or of JSON, or the content type of anything else. */
-function bodyRows([kind, { schema }]) {
-  const fields = alternatives(schema).flatMap((one) => Object.entries(one.properties || {}));
-  if (!fields.length) return [[kind, outline(schema), ""]];
-  const form = kind.startsWith("multipart") ? "form field" : kind;
-  return fields.map(([key, one]) => [key, described(one), [form, resolved(one).description].filter(Boolean).join(": ")]);
+/** Return the fields of a body by name, each with the content types that may carry it. */
+function bodyFields(body) {
+  const fields = new Map();
+  for (const [kind, { schema }] of Object.entries(resolved(body).content || {})) {
+    const properties = alternatives(schema).flatMap((one) => Object.entries(one.properties || {}));
+    for (const [name, one] of properties.length ? properties : [[kind, schema]]) {
+      const field = fields.get(name) || { type: described(one), text: resolved(one).description || "", kinds: new Set() };
+      if (properties.length) field.kinds.add(kind === "application/json" ? "JSON" : "form");
+      fields.set(name, field);
+    }
+  }
+  return fields;
 }
 
 /** Describe an answer, with the shape of its JSON unless it is an error. */
@@ -89,9 +96,12 @@ function operation(path, method, what, shared = []) {
     element("p", "", what.summary || ""));
   made.id = `${method}${path}`;
   if (what.description) made.append(...what.description.split(/\n\s*\n/).map((text) => element("p", "more", text)));
-  const asked = [...shared, ...(what.parameters || [])].map(resolved).map((p) => [p.name, described(p.schema), p.description || ""]);
+  const fields = bodyFields(what.requestBody);
+  const asked = [...shared, ...(what.parameters || [])].map(resolved)
+    .map((one) => [one.name, described(one.schema), one.description || fields.get(one.name)?.text || ""]);
+  for (const [parameter] of asked) fields.delete(parameter); // a body may repeat the parameters
   if (asked.length) made.append(...table("Parameters", name, asked));
-  const body = Object.entries(resolved(what.requestBody).content || {}).flatMap(bodyRows);
+  const body = [...fields].map(([field, { type, text, kinds }]) => [field, type, [[...kinds].join(" or "), text].filter(Boolean).join(": ")]);
   if (body.length) made.append(...table("Body", name, body));
   made.append(...table("Answers", name, Object.entries(what.responses).map(([status, given]) => answer(status, given))));
   return made;

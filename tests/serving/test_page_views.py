@@ -266,8 +266,8 @@ def test_the_description_of_any_fastapi_service_is_shown(browser: Browser, serve
         assert [row.split("\t") for row in rows] == [
             ["k", "integer, 1 to 3, default 3", "Number of results"],
             ["min_p", "number, 0 to 1", ""],
-            ["image", "file", "form field"],
-            ["label", "[string]", "form field: Labels to keep"],
+            ["image", "file", "form"],
+            ["label", "[string]", "form: Labels to keep"],
             ["200", "Successful Response: [{id: integer, label: string or null}]"],
             ["422", "Validation Error"],
         ]
