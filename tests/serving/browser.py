@@ -11,7 +11,9 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
@@ -102,6 +104,15 @@ def found(page: Page) -> list[int]:
     expect(page.get_by_role("heading", name="Nearest")).to_be_visible()
     expect(page.locator("#found")).to_have_attribute("aria-busy", "false")
     return [int(one) for one in page.locator(".card").evaluate_all("cards => cards.map((card) => card.dataset.id)")]
+
+
+def refusal(method: str, url: str, **request: Any) -> str:
+    """Return the message of the error that the service answers to a request."""
+    return str(httpx.request(method, url, **request).json()["error"]["message"])
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
 
 
 def labels(page: Page) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.serving import toys
-from tests.serving.browser import DESKTOP, LOOKS, PHONE, card, complaints, drop, found, labels, opened
+from tests.serving.browser import DESKTOP, LOOKS, PHONE, card, complaints, drop, found, labels, opened, refusal
 from tests.serving.running import Running
 
 pytestmark = pytest.mark.browser
@@ -94,15 +94,19 @@ def test_an_image_can_be_chosen_pasted_or_taken(browser: Browser, server: Runnin
         assert page.evaluate("() => document.documentElement.scrollWidth") <= PHONE[0]
 
 
-def test_refusals_are_clear_and_the_next_search_works(page: Page) -> None:
+def test_refusals_are_clear_and_the_next_search_works(page: Page, server: Running) -> None:
     alert = page.get_by_role("alert")
-    drop(page, b"this is no image", "notes.png")
-    expect(alert).to_contain_text("in none of the formats that are read")
+
+    def reason(data: bytes) -> str:
+        return refusal("POST", f"{server.url}/search", files={"image": ("image", data, "image/png")})
+
+    drop(page, b"this is not an image", "notes.png")
+    expect(alert).to_have_text(f"Not valid: {reason(b'this is not an image')}")
     expect(page.locator(".query .unshown")).to_have_count(1)
     expect(page.get_by_role("heading", name="Nothing found")).to_be_visible()
     expect(page.locator(".card")).to_have_count(0)
     drop(page, toys.query(0)[:150], "cut.png")
-    expect(alert).to_contain_text("cannot be decoded")
+    expect(alert).to_have_text(f"Not valid: {reason(toys.query(0)[:150])}")
     drop(page, b"", "nothing.png")
     expect(alert).to_contain_text("nothing.png is empty")
     drop(page, toys.query(0))
@@ -316,6 +320,7 @@ def test_a_search_by_text_is_accessible(
 def test_a_model_without_texts_has_no_field_for_them(browser: Browser, server: Running) -> None:
     with opened(browser, server.url) as page:
         page.goto(f"{server.url}/?text=a+red+chair")
-        expect(page.get_by_role("alert")).to_contain_text("no text tower")
+        said = refusal("POST", f"{server.url}/search", json={"text": "a red chair"})
+        expect(page.get_by_role("alert")).to_contain_text(said)
         expect(page.locator("#facts")).to_contain_text("toy-pool")
         expect(page.locator("#text-form")).to_be_hidden()

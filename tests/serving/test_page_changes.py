@@ -16,7 +16,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Locator, Page, Response, Route, expect
 
 from tests.serving import toys
-from tests.serving.browser import DESKTOP, LOOKS, card, complaints, found, give, open_panel, opened
+from tests.serving.browser import DESKTOP, LOOKS, bearer, card, complaints, found, give, open_panel, opened, refusal
 from tests.serving.running import Running, serving
 
 pytestmark = pytest.mark.browser
@@ -101,7 +101,8 @@ def test_the_read_key_is_asked_for_and_kept_in_the_tab(browser: Browser, service
         expect(page.locator(".card")).to_have_count(0)
         page.reload()
         give(page, "not the key of this service")
-        expect(page.locator("#key-reason")).to_contain_text("This is no read key of this service")
+        said = refusal("GET", f"{service.url}/items", headers=bearer("not the key of this service"))
+        expect(page.locator("#key-reason")).to_have_text(f"A key is needed: {said}")
         give(page, READER)
         expect(page.locator(".card")).to_have_count(24)
         loaded = "images => images.every((image) => image.complete && image.naturalWidth > 0)"
@@ -149,7 +150,8 @@ def test_images_are_added_and_deleted(
         )
         page.locator("#add-label").fill(label)
         page.locator("#add-submit").click()
-        expect(page.locator("#key-reason")).to_contain_text("This is no write key")
+        said = refusal("DELETE", f"{service.url}/items/1", headers=bearer("no write key of this service"))
+        expect(page.locator("#key-reason")).to_have_text(f"A key is needed: {said}")
         give(page, WRITER)
         expect(page.locator("#add-note")).to_have_text("2 images added, 1 refused")
         expect(page.locator("#add-refused li")).to_contain_text(["broken.png"])
@@ -195,7 +197,7 @@ def test_images_are_grouped_by_bytes_and_a_large_one_stops_no_other(
     assert MAX_BODY / 2 < files[0].stat().st_size < MAX_BODY
     statuses = send(page, [*files[:2], noise(OVER, "over.png"), *files[2:]])
     expect(page.locator("#add-note")).to_have_text("4 images added, 1 refused")
-    expect(page.locator("#add-refused li")).to_have_text([re.compile(r"^over\.png: Too large: The request has more")])
+    expect(page.locator("#add-refused li")).to_have_text([re.compile(r"^over\.png: Too large: ")])
     expect(page.get_by_role("alert")).to_be_hidden()
     expect(page.locator(".card")).to_have_count(4)
     assert statuses == [201, 201, 413, 201, 201]
@@ -208,7 +210,7 @@ def test_an_image_of_too_many_pixels_that_is_alone_in_its_request_is_named(
     files = [noise(SMALL, f"{number}.png") for number in range(4)]
     assert send(page, [*files, tmp_path / "wide.png"]) == [201, 413]
     expect(page.locator("#add-note")).to_have_text("4 images added, 1 refused")
-    expect(page.locator("#add-refused li")).to_have_text([re.compile(r"^wide\.png: Too large: .*1000 x 600 pixels")])
+    expect(page.locator("#add-refused li")).to_have_text([re.compile(r"^wide\.png: Too large: .*1000 x 600")])
 
 
 @pytest.mark.parametrize("says_why", [True, False], ids=["with an error of all", "without one"])
@@ -228,7 +230,7 @@ def test_where_all_images_are_bad_each_one_has_its_reason(page: Page, tmp_path: 
     Image.new("RGB", (1000, 600)).save(tmp_path / "wide.png")
     assert send(page, [tmp_path / "notes.png", tmp_path / "wide.png"]) == [422]
     expect(page.locator("#add-note")).to_have_text("0 images added, 2 refused")
-    reasons = [re.compile(r"^notes\.png: .*none of the formats"), re.compile(r"^wide\.png: .*1000 x 600 pixels")]
+    reasons = [re.compile(r"^notes\.png: .+"), re.compile(r"^wide\.png: .*1000 x 600")]
     expect(page.locator("#add-refused li")).to_have_text(reasons)
 
 
@@ -283,7 +285,8 @@ def test_a_service_without_write_keys_says_so(
         give(page, WRITER)
         page.locator("#add-files").set_input_files(noise(SMALL, "1.png"))
         page.locator("#add-submit").click()
-        expect(page.get_by_role("alert")).to_contain_text("Not allowed: This service does not take changes")
+        said = refusal("DELETE", f"{server.url}/items/1", headers=bearer(WRITER))
+        expect(page.get_by_role("alert")).to_have_text(f"Not allowed: {said}")
 
 
 def test_an_existing_image_with_another_label_is_reported(page: Page, http: httpx.Client, tmp_path: Path) -> None:

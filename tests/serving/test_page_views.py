@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from serving.gallery import Gallery
 from tests.serving import toys
-from tests.serving.browser import DESKTOP, LOOKS, complaints, found, give, open_panel, opened
+from tests.serving.browser import DESKTOP, LOOKS, bearer, complaints, found, give, open_panel, opened, refusal
 from tests.serving.running import Running, serving
 
 pytestmark = pytest.mark.browser
@@ -317,7 +317,8 @@ def test_from_one_collection_to_the_others(
         expect(page.locator("#example")).to_contain_text("/collections/art/search?k=5")
         page.goto(f"{collections.url}/collections/cars/")
         give(page, BIRDS)
-        expect(page.locator("#key-reason")).to_contain_text("This is no read key")
+        said = refusal("GET", f"{collections.url}/collections/cars/items", headers=bearer(BIRDS))
+        expect(page.locator("#key-reason")).to_have_text(f"A key is needed: {said}")
         give(page, CARS)
         expect(page.locator(".card")).to_have_count(24)
         page.goto(f"{collections.url}/collections/birds/")
