@@ -21,7 +21,7 @@ from serving.gallery.gallery import MODEL, STORE, Gallery
 from serving.gallery.index_files import NO_GENERATION, check_hashes, read_facts, read_plan
 from serving.gallery.store import Store
 from serving.gallery.tune import SearchableIndex, nearest_in_blocks
-from serving.gallery.types import Block, ChangeStream, equal_blocks, is_unit
+from serving.gallery.types import Block, StoreChanges, equal_blocks, is_unit
 from zoo.errors import GalleryError, GalleryExistsError, GalleryNotFoundError, UsageError, missing
 from zoo.files import atomic_folder, atomic_path, sha256_of, write_json
 from zoo.models.results import Check
@@ -192,7 +192,7 @@ def _compare(gallery: Gallery, store: Store) -> _Comparison:
     raise GalleryError("the gallery is written to without a pause; verify it when it is quieter.", code="gallery-busy")
 
 
-def _compare_reading(reading: ChangeStream, index: SearchableIndex, store: Store) -> _Comparison:
+def _compare_reading(reading: StoreChanges, index: SearchableIndex, store: Store) -> _Comparison:
     """Read all vectors of the store once, block by block."""
     wrong, equal, count = [], True, 0
     _, queries = store.embeddings([item.id for item in store.sample(QUERIES, seed=0)])

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
+from serving.gallery.database import IDS_PER_STATEMENT, Database, Row
 from serving.gallery.types import MAX_ID, is_unit, utc_now
 from zoo.errors import ItemNotFoundError, UsageError
 
-Read = Callable[..., list[tuple[Any, ...]]]
-Writing = Callable[[], AbstractContextManager[sqlite3.Connection]]
-_PIECE = 2000
-_AT_ONCE = 400
-"""Ids in one statement, which takes only so many values."""
+MARKS_AT_ONCE = 2000
 
-_NOW = "(SELECT value FROM state WHERE key = 'fingerprint')"
+_FINGERPRINT = "(SELECT value FROM state WHERE key = 'fingerprint')"
 _FROM = "marks JOIN items ON items.id = marks.item LEFT JOIN items AS asked ON asked.content_sha256 = marks.query"
 _COLUMNS = (
     "marks.id, marks.query, asked.id, coalesce(asked.source, marks.query_source), asked.label, items.id, "
     "items.content_sha256, items.source, items.label, marks.same, marks.similarity, marks.model, marks.marked_at"
 )
 _CONTRADICTS = "(asked.label = items.label) != marks.same"
-"""NULL, and so not so, where one of the two has no label."""
+"""NULL, and so false, if one of the two items has no label."""
 
 _PUT = """
 INSERT INTO marks (item, query, query_source, same, similarity, model, marked_at) VALUES (?, ?, ?, ?, ?, ?, ?)
@@ -37,8 +31,12 @@ similarity = excluded.similarity, model = excluded.model, marked_at = excluded.m
 
 @dataclass(frozen=True)
 class QueryImage:
-    """An image that was searched by without being an item: the SHA-256 (hex) of its file, its unit embedding, float32
-    [dim], and a name for it.
+    """An image that was searched by and need not be an item.
+
+    Attributes:
+        content_sha256: Hash of its file, in hex.
+        embedding: Unit vector, float32 [dim].
+        source: A name for it.
     """
 
     content_sha256: str
@@ -48,11 +46,15 @@ class QueryImage:
 
 @dataclass(frozen=True)
 class Mark:
-    """What was said of a pair.
+    """A pair of images that a user marked.
 
-    query: the SHA-256 (hex) of the image searched by; query_item: the item that it is, if it is one; item: the result,
-    with its own content_sha256, source and label. similarity: the cosine of the two, by the model of that fingerprint.
-    marked_at: UTC, ISO 8601.
+    Attributes:
+        query: SHA-256 (hex) of the image that was searched by.
+        query_item: The item that this image is, if it is one.
+        item: The result, with its content_sha256, source and label.
+        same: Whether the result is right.
+        similarity: Cosine of the pair by the model with the fingerprint `model`.
+        marked_at: UTC, ISO 8601.
     """
 
     id: int
@@ -72,16 +74,20 @@ class Mark:
 
 @dataclass(frozen=True)
 class MarkFilter:
-    """Which marks are meant: of a query by its SHA-256, of a result by its id, of one verdict; all by default."""
+    """Marks of a query (SHA-256), of a result (id), or of one verdict; all marks by default."""
 
     query: str | None = None
     item: int | None = None
     same: bool | None = None
 
     def sql(self) -> tuple[str, list[object]]:
-        given = {"marks.query": self.query, "marks.item": self.item, "marks.same": self.same}
-        known = {column: value for column, value in given.items() if value is not None}
-        return " AND ".join(f"{column} = ?" for column in known) or "1", list(known.values())
+        """Return the condition on `marks`, and its values."""
+        columns = {"marks.query": self.query, "marks.item": self.item, "marks.same": self.same}
+        values = {column: value for column, value in columns.items() if value is not None}
+        return " AND ".join(f"{column} = ?" for column in values) or "1", list(values.values())
+
+
+ALL_MARKS = MarkFilter()
 
 
 @dataclass(frozen=True)
@@ -96,9 +102,14 @@ class MarkCounts:
 
 @dataclass(frozen=True)
 class MarkedPairs:
-    """What can be learnt from: similarities by the gallery's own model, float32 [n]; whether the two are of one class,
-    bool [n]; the SHA-256 of each pair's query; and its label, where it is an item that has one. left_out: how many
-    marks are not among them.
+    """Marked pairs with similarities by the gallery's present model.
+
+    Attributes:
+        similarities: float32 [n].
+        same: Whether the two are of one class, bool [n].
+        queries: SHA-256 of each pair's query.
+        labels: Label of each pair's query, None if it is not an item or has no label.
+        left_out: Marks that another model measured and that cannot be measured again.
     """
 
     similarities: np.ndarray
@@ -108,82 +119,87 @@ class MarkedPairs:
     left_out: int = 0
 
 
-ALL_MARKS = MarkFilter()
-
-
 class Marks:
-    """The marks of a store. `read` runs a query; `writing` is a transaction."""
+    """The marks of a gallery."""
 
-    def __init__(self, read: Read, writing: Writing) -> None:
-        self._read, self._writing = read, writing
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._query = database.query
 
     def put(self, query: int | QueryImage, item: int, same: bool) -> tuple[Mark, bool]:
-        """Mark the pair of a query (an item, or one that was sent) and an item; the mark, and whether it is new.
+        """Mark the pair of a query (an item, or an image) and an item; return the mark, and whether it is new.
 
-        Raises `ItemNotFoundError`, and `UsageError` where both are the same image or the query's embedding is none.
+        Raises:
+            ItemNotFoundError: If there is no such item.
+            UsageError: If both are one image (code "same-image"), or the query's embedding is not a unit vector of the
+                model's length (code "invalid-embedding").
         """
-        with self._writing() as db:
-            digest, source, vector = self._asked(query)
-            content, _, other = self._item(item)
-            if digest == content:
-                raise UsageError(f"item {item} is the image that was searched by; what is marked is another.")
-            _check(vector, other)
-            ((model,),) = self._read(f"SELECT {_NOW}")
-            known = self.counts(MarkFilter(digest, item)).total
-            similarity = float(np.clip(vector @ other, -1, 1))
-            db.execute(_PUT, (item, digest, source, same, similarity, model, utc_now()))
-            (mark,) = self.page(selection=MarkFilter(digest, item))
+        with self._database.transaction(check_model=True) as db:
+            image = query if isinstance(query, QueryImage) else self._image(query)
+            result = self._image(item)
+            if image.content_sha256 == result.content_sha256:
+                message = f"item {item} is the image that was searched by; mark another image."
+                raise UsageError(message, code="same-image")
+            vector = np.asarray(image.embedding, np.float32)
+            if vector.shape != result.embedding.shape or not is_unit(vector):
+                message = f"the query's embedding must have {len(result.embedding)} float32 numbers and unit length."
+                raise UsageError(message, code="invalid-embedding")
+            pair = MarkFilter(image.content_sha256, item)
+            known = self.counts(pair).total
+            similarity = float(np.clip(vector @ result.embedding, -1, 1))
+            model = self._database.fingerprint
+            db.execute(_PUT, (item, image.content_sha256, image.source, same, similarity, model, utc_now()))
+            (mark,) = self.page(selection=pair)
         return mark, not known
 
     def remove(self, mark: int) -> bool:
-        """Take a mark back; whether there was one of this id."""
-        with self._writing() as db:
-            return db.execute("DELETE FROM marks WHERE id = ?", (_possible(mark),)).rowcount > 0
+        """Take a mark back; return whether it existed."""
+        with self._database.transaction(check_model=True) as db:
+            return db.execute("DELETE FROM marks WHERE id = ?", (_valid_id(mark),)).rowcount > 0
 
     def page(self, offset: int = 0, limit: int = 50, selection: MarkFilter = ALL_MARKS) -> list[Mark]:
-        """Marks in the order in which they were first made, from `offset` on."""
+        """Return a page of the marks, in the order in which they were first made."""
         return self._marks(*selection.sql(), offset, limit)
 
     def counts(self, selection: MarkFilter = ALL_MARKS) -> MarkCounts:
         condition, values = selection.sql()
         sql = f"SELECT count(*), coalesce(sum(same), 0) FROM marks WHERE {condition}"
-        ((total, right),) = self._read(sql, *values)
+        ((total, right),) = self._query(sql, *values)
         return MarkCounts(right, total - right)
 
     def of_items(self, ids: Sequence[int]) -> int:
-        """How many marks go when these items are removed: those of which one is the query or the result."""
-        found: set[int] = set()
-        for start in range(0, len(ids), _AT_ONCE):
-            some = [_possible(one) for one in ids[start : start + _AT_ONCE]]
-            places = ", ".join("?" * len(some))
-            asked = f"SELECT content_sha256 FROM items WHERE id IN ({places})"
-            sql = f"SELECT id FROM marks WHERE item IN ({places}) UNION SELECT id FROM marks WHERE query IN ({asked})"
-            found |= {row[0] for row in self._read(sql, *some, *some)}
-        return len(found)
+        """Return how many marks are removed with these items, as a query or as a result."""
+        marks: set[int] = set()
+        for start in range(0, len(ids), IDS_PER_STATEMENT // 2):
+            piece = [_valid_id(item) for item in ids[start : start + IDS_PER_STATEMENT // 2]]
+            places = ", ".join("?" * len(piece))
+            queries = f"SELECT content_sha256 FROM items WHERE id IN ({places})"
+            sql = f"SELECT id FROM marks WHERE item IN ({places}) UNION SELECT id FROM marks WHERE query IN ({queries})"
+            marks |= {row[0] for row in self._query(sql, *piece, *piece)}
+        return len(marks)
 
     def all(self) -> Iterator[Mark]:
-        """Every mark, in the order in which they were first made."""
+        """Yield every mark, in the order in which they were first made."""
         last = 0
-        while some := self._marks("marks.id > ?", [last], 0, _PIECE):
-            yield from some
-            last = some[-1].id
+        while marks := self._marks("marks.id > ?", [last], 0, MARKS_AT_ONCE):
+            yield from marks
+            last = marks[-1].id
 
     def contradictions(self, limit: int = 50) -> tuple[int, list[Mark]]:
-        """How many marks say otherwise than the labels of their two items, and up to `limit` of them."""
-        ((total,),) = self._read(f"SELECT count(*) FROM {_FROM} WHERE {_CONTRADICTS}")
+        """Return the number of marks that contradict the labels of their two items, and up to `limit` of them."""
+        ((total,),) = self._query(f"SELECT count(*) FROM {_FROM} WHERE {_CONTRADICTS}")
         return total, self._marks(_CONTRADICTS, [], 0, limit)
 
     def pairs(self) -> MarkedPairs:
-        """Of marks that another model measured, pairs of items are measured anew, and the others are left out."""
+        """Return the marked pairs. Pairs of items that another model measured are measured again."""
         columns = "marks.similarity, marks.same, marks.query, asked.label"
-        rows = self._read(f"SELECT {columns} FROM {_FROM} WHERE marks.model = {_NOW}")
+        rows = self._query(f"SELECT {columns} FROM {_FROM} WHERE marks.model = {_FINGERPRINT}")
         vectors = "JOIN embeddings AS one ON one.item = asked.id JOIN embeddings AS two ON two.item = items.id"
-        other = f"marks.model != {_NOW} AND asked.id IS NOT NULL"
-        for one, two, *rest in self._read(
+        for one, two, *rest in self._query(
             f"SELECT one.embedding, two.embedding, marks.same, marks.query, asked.label FROM {_FROM} {vectors} "
-            f"WHERE {other}"
+            f"WHERE marks.model != {_FINGERPRINT} AND asked.id IS NOT NULL"
         ):
-            rows.append((float(_vector(one) @ _vector(two)), *rest))
+            rows.append((float(np.frombuffer(one, "<f4") @ np.frombuffer(two, "<f4")), *rest))
         return MarkedPairs(
             np.array([row[0] for row in rows], np.float32),
             np.array([row[1] for row in rows], bool),
@@ -193,14 +209,14 @@ class Marks:
         )
 
     def take_over(self, marks: Sequence[Mark]) -> int:
-        """Add the marks of another gallery whose results are items here, by their content; how many that were.
+        """Add the marks of another gallery whose results are items here, by their content; return their number.
 
-        Of a pair that is marked in both the later mark counts.
+        Of a pair that is marked in both galleries, the later mark wins.
         """
         taken = 0
-        with self._writing() as db:
+        with self._database.transaction(check_model=True) as db:
             for mark in marks:
-                items = self._read("SELECT id FROM items WHERE content_sha256 = ?", mark.content_sha256)
+                items = self._query("SELECT id FROM items WHERE content_sha256 = ?", mark.content_sha256)
                 if not items or mark.query == mark.content_sha256:
                     continue
                 row = (items[0][0], mark.query, mark.query_source, mark.same, mark.similarity, mark.model)
@@ -210,37 +226,23 @@ class Marks:
 
     def _marks(self, condition: str, values: Sequence[object], offset: int, limit: int) -> list[Mark]:
         sql = f"SELECT {_COLUMNS} FROM {_FROM} WHERE {condition} ORDER BY marks.id LIMIT ? OFFSET ?"
-        rows = self._read(sql, *values, limit, offset)
-        return [_mark(row) for row in rows]
+        return [_mark(row) for row in self._query(sql, *values, limit, offset)]
 
-    def _asked(self, query: int | QueryImage) -> tuple[str, str, np.ndarray]:
-        if isinstance(query, QueryImage):
-            return query.content_sha256, query.source, np.asarray(query.embedding, np.float32)
-        return self._item(query)
-
-    def _item(self, item: int) -> tuple[str, str, np.ndarray]:
-        columns = "content_sha256, source, embedding"
-        rows = self._read(f"SELECT {columns} FROM items JOIN embeddings ON item = id WHERE id = ?", _possible(item))
+    def _image(self, item: int) -> QueryImage:
+        """Return the image of an item."""
+        columns = "content_sha256, embedding, source"
+        rows = self._query(f"SELECT {columns} FROM items JOIN embeddings ON item = id WHERE id = ?", _valid_id(item))
         if not rows:
             raise ItemNotFoundError(f"the gallery has no item {item}.")
-        content, source, blob = rows[0]
-        return content, source, _vector(blob)
+        content, blob, source = rows[0]
+        return QueryImage(content, np.frombuffer(blob, "<f4"), source)
 
 
-def _mark(row: tuple[Any, ...]) -> Mark:
+def _mark(row: Row) -> Mark:
     mark = Mark(*row)
-    return replace(mark, same=bool(mark.same))  # SQLite has no truth values
+    return replace(mark, same=bool(mark.same))  # SQLite has no booleans
 
 
-def _check(query: np.ndarray, item: np.ndarray) -> None:
-    if query.shape != item.shape or not is_unit(query):
-        raise UsageError(f"the query's embedding is {len(item)} float32 numbers of unit length, as this model's are.")
-
-
-def _vector(blob: bytes) -> np.ndarray:
-    return np.frombuffer(blob, "<f4")
-
-
-def _possible(number: int) -> int:
-    """An id that SQLite can look up; 0, which none has, for one that it cannot."""
+def _valid_id(number: int) -> int:
+    """Return an id that SQLite can look up; 0, which no row has, for one that it cannot."""
     return number if 0 < number <= MAX_ID else 0

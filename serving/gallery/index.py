@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from serving.gallery.types import Block, ChangeStream, StoreChanges
+from serving.gallery.types import Block, StoreChanges
 from zoo.errors import UsageError, missing, nearest
 
 try:
@@ -337,19 +337,13 @@ class Index:
         return len(self._side.ids) + self._main.gone
 
     def apply(self, changes: StoreChanges) -> None:
-        """Take over what happened in the store since `self.change`."""
+        """Apply the changes of the store since `self.change`. Searches wait, also while the blocks are read."""
         with self._lock.exclusive():
-            if len(changes.ids):
-                self._side.add([(changes.ids, changes.vectors)])
-            self._pass_over(changes.removed)
+            self._side.add(changes.blocks, max(0, changes.count - len(self)))
+            if len(changes.removed):
+                self._main.remove(changes.removed)
+                self._side.remove(changes.removed)
             self.change = changes.number
-
-    def fill(self, new: ChangeStream) -> None:
-        """As `apply`, with one block of the vectors beside those held; searches wait while they are read."""
-        with self._lock.exclusive():
-            self._side.add(new.blocks, max(0, new.count - len(self)))
-            self._pass_over(new.removed)
-            self.change = new.number
 
     def search(self, vectors: np.ndarray, k: int, exact: bool = False, among: np.ndarray | None = None) -> Neighbours:
         """The `k` nearest to each of `vectors`, float32 [q, dim]; k is cut to what there is.
@@ -379,11 +373,6 @@ class Index:
         with self._lock.shared():
             parts = [part.vectors_of(ids) for part in (self._main, self._side)]
         return np.concatenate([found for found, _ in parts]), np.concatenate([vectors for _, vectors in parts])
-
-    def _pass_over(self, removed: np.ndarray) -> None:
-        if len(removed):
-            self._main.remove(removed)
-            self._side.remove(removed)
 
     def _search_main(self, vectors: np.ndarray, k: int, exact: bool, among: np.ndarray | None) -> Neighbours:
         """At least k rows for each vector, with their exact similarities, in no order."""

@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -304,7 +304,8 @@ class LiveIndex:
             if self._store.position()[1] != index.generation:
                 index, facts = self._newest()
             # What is searched already takes changes over at once, and not block by block.
-            changes = self._store.changes_since(index.change)
+            with self._store.stream_changes(index.change) as changes:
+                changes = replace(changes, blocks=list(changes.blocks))
             index.apply(changes)
             if len(index) != changes.count:
                 index, facts = self._rebuilt(index.generation)
@@ -333,7 +334,7 @@ class LiveIndex:
         if self._store.position()[1] != self._index.generation:
             self.current()
         held = self._facts.change if self._facts else 0
-        return needs_compaction(self._store.changed_since(held), self._store.count())
+        return needs_compaction(self._store.count_changes(held), self._store.count())
 
     def compact(self) -> GenerationFacts | None:
         """Write the next generation of the index now; None for an empty gallery.
@@ -388,14 +389,14 @@ class LiveIndex:
             if index.generation == self._store.position()[1]:
                 break
         with self._store.stream_changes(index.change) as new:
-            index.fill(new)
+            index.apply(new)
         return (index, facts) if len(index) == new.count else self._rebuilt(index.generation)
 
     def _rebuilt(self, generation: str) -> tuple[Index, None]:
         logger.warning("the index of %s does not add up; it is built anew from the store.", self.folder)
         index = Index(self._store.dim, generation=generation)
         with self._store.stream_changes(0) as whole:
-            index.fill(whole)
+            index.apply(whole)
         return index, None
 
     def _try_to_compact(self) -> None:

@@ -1,8 +1,7 @@
-"""The second slot of embeddings in a store, of another model, swapped with the first in one transaction.
+"""A second slot for embeddings by another model, swapped with the first in one transaction.
 
-Each slot has its model, its index generation and its facts. The second one holds what a rebuild has made so far, or
-the embeddings that were replaced. Items, labels, thumbnails, marks and the change number belong to no slot.
-
+Each slot has its model, index generation and facts. The second one holds what a rebuild has made so far, or the
+embeddings that were replaced. Items, labels, thumbnails, marks and the change number belong to no slot. The state
 `other change` is the change number up to which every item is embedded in the second slot or cannot be embedded.
 """
 
@@ -10,15 +9,14 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from serving.gallery.database import Database, delete_items
 from zoo.errors import ModelChangedError
 
-Read = Callable[..., list[tuple[Any, ...]]]
-Writing = Callable[[], AbstractContextManager[sqlite3.Connection]]
 STAGED_VIEWS = """
 CREATE TEMP VIEW items AS SELECT * FROM main.items WHERE id IN (SELECT item FROM main.embeddings_other)
     AND change <= (SELECT value FROM main.state WHERE key = 'other change');
@@ -27,9 +25,9 @@ CREATE TEMP VIEW embeddings AS SELECT other.* FROM main.embeddings_other AS othe
 CREATE TEMP VIEW state AS SELECT substr(key, 7) AS key, value FROM main.state WHERE key LIKE 'other %'
     UNION ALL SELECT key, value FROM main.state WHERE key IN ('metric', 'plan');
 """
-"""For a connection that is to read the other slot as if it were the present one."""
+"""Views by which a connection reads the second slot as if it were the first."""
 
-_EXCHANGE = (
+_SWAP = (
     "DELETE FROM state WHERE key IN ('other change', 'other role', 'other coming', 'other token')",
     "ALTER TABLE embeddings RENAME TO embeddings_before",
     "ALTER TABLE embeddings_other RENAME TO embeddings",
@@ -39,18 +37,20 @@ _EXCHANGE = (
     "UPDATE state SET key = substr(key, 7) WHERE key LIKE 'other %'",
     "UPDATE state SET key = 'other ' || substr(key, 8) WHERE key LIKE 'before %'",
 )
-_CHANGE, _ROLE = "other change", "other role"
+_NOT_EMBEDDED = "id NOT IN (SELECT item FROM embeddings_other)"
 REBUILT, REPLACED = "rebuilt", "replaced"
-_PIECE = 10_000
+DELETED_AT_ONCE = 10_000
 
 
 @dataclass(frozen=True)
 class Slot:
-    """What the other slot holds.
+    """The second slot.
 
-    role: "rebuilt", made by a rebuild, all of it or a part; or "replaced", of the model that the store had before.
-    model: its card and how it is loaded, as in model.json; change: up to where its items are settled; coming: whether
-    it was announced that the slots are about to change places.
+    Attributes:
+        model: Text of a model.json.
+        role: "rebuilt" (all or a part of a rebuild), or "replaced" (of the previous model).
+        change: The change number up to which all items are embedded, apart from those that cannot be.
+        coming: Whether a swap was announced.
     """
 
     fingerprint: str
@@ -63,7 +63,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class StagedEmbedding:
-    """An embedding for the other slot: unit row, float32 [dim], as bytes; from_thumbnail: of a smaller picture."""
+    """An embedding for the second slot. blob: from `vector_to_blob`. from_thumbnail: made of the smaller thumbnail."""
 
     item: int
     blob: bytes
@@ -71,148 +71,145 @@ class StagedEmbedding:
 
 
 class Staging:
-    """The other slot of a store. `read` runs a query; `writing` is a transaction."""
+    """The second slot of a gallery's file.
 
-    def __init__(self, read: Read, writing: Writing) -> None:
-        self._read, self._writing = read, writing
+    `begin` returns a token. The methods that take it raise `ModelChangedError` if another process has emptied or
+    swapped the slot meanwhile.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     def slot(self) -> Slot | None:
-        """What the slot holds; None where it is empty."""
-        state: dict[str, Any] = dict(self._read("SELECT substr(key, 7), value FROM state WHERE key LIKE 'other %'"))
+        """Return what the slot holds, None if it is empty."""
+        rows = self._database.query("SELECT substr(key, 7), value FROM state WHERE key LIKE 'other %'")
+        state: dict[str, Any] = dict(rows)
         if "fingerprint" not in state:
             return None
-        model, role = str(state["model"]), str(state["role"])
-        fingerprint, change, coming = str(state["fingerprint"]), int(state["change"]), "coming" in state
-        return Slot(fingerprint, int(state["dim"]), model, role, change, coming)
+        fingerprint, model, role = (str(state[key]) for key in ("fingerprint", "model", "role"))
+        return Slot(fingerprint, int(state["dim"]), model, role, int(state["change"]), "coming" in state)
 
     def begin(self, present_model: str, model: str, fingerprint: str, dim: int) -> str:
-        """Make room for the embeddings of a model; what is there of the same one stays, of another one goes.
+        """Start or continue the embeddings of a model, in place of those of any other one. Return the token.
 
-        present_model, model: the store's own and the new one, as in model.json. Returns the slot's token: who wrote
-        into it and finds another one later knows that it was emptied or exchanged meanwhile.
+        Args:
+            present_model: Text of the model.json of the gallery's present model.
+            model: Text of the model.json of the new model.
+            fingerprint: Fingerprint of the new model.
+            dim: Length of its embeddings.
         """
         slot = self.slot()
         if slot is None or slot.fingerprint != fingerprint:
             self.discard()
             values = {"fingerprint": fingerprint, "dim": dim, "model": model, "change": 0, "generation": ""}
-            values["token"] = secrets.token_hex(8)
-            with self._writing() as db:
-                # Another one may have begun at the same time: the last one counts.
+            values |= {"token": secrets.token_hex(8), "role": REBUILT}
+            with self._database.transaction() as db:
+                # Two processes may begin at the same time; the last one wins.
                 db.execute("DELETE FROM state WHERE key LIKE 'other %'")
                 db.execute("DELETE FROM embeddings_other")
-                rows = [(f"other {key}", value) for key, value in values.items()]
-                db.executemany("INSERT INTO state VALUES (?, ?)", [*rows, (_ROLE, REBUILT)])
-                # From now on the store itself says which model is its own, as that may change within a transaction.
+                db.executemany("INSERT INTO state VALUES ('other ' || ?, ?)", values.items())
+                # From now on the store names its own model, which a transaction can change.
                 db.execute("INSERT OR IGNORE INTO state VALUES ('model', ?)", (present_model,))
-        ((token,),) = self._read("SELECT value FROM state WHERE key = 'other token'")
-        self.announce(token, coming=False)  # by one that was killed
-        self._look_again()
+        ((token,),) = self._database.query("SELECT value FROM state WHERE key = 'other token'")
+        self.announce(token, coming=False)  # a killed process may have left its announcement
+        self._retry_failed()
         return str(token)
 
     def discard(self) -> None:
-        """Empty the slot, in pieces, so that writers do not wait long."""
-        with self._writing() as db:
+        """Empty the slot in several transactions, so that writers do not wait long."""
+        with self._database.transaction() as db:
             db.execute("DELETE FROM state WHERE key LIKE 'other %'")
-        left = 1
-        while left:
-            with self._writing() as db:
-                if self.slot() is not None:  # begun anew by another process
+        deleted = 1
+        while deleted:
+            with self._database.transaction() as db:
+                if self.slot() is not None:  # another process has begun
                     return
-                some = f"SELECT item FROM embeddings_other LIMIT {_PIECE}"
-                left = db.execute(f"DELETE FROM embeddings_other WHERE item IN ({some})").rowcount
+                piece = f"SELECT item FROM embeddings_other LIMIT {DELETED_AT_ONCE}"
+                deleted = db.execute(f"DELETE FROM embeddings_other WHERE item IN ({piece})").rowcount
 
     def missing(self, since: int = 0) -> tuple[int, list[int]]:
-        """The number of the last change, and the ids of the items written after `since` that are not embedded."""
-        absent = "id NOT IN (SELECT item FROM embeddings_other)"
-        ((number,),) = self._read("SELECT value FROM state WHERE key = 'change'")
-        rows = self._read(
-            f"SELECT id FROM items WHERE change > ? AND change <= ? AND {absent} ORDER BY id", since, number
-        )
-        return int(number), [row[0] for row in rows]
+        """Return the last change number, and the ids of items written after change `since` that are not embedded."""
+        ((number,),) = self._database.query("SELECT value FROM state WHERE key = 'change'")
+        sql = f"SELECT id FROM items WHERE change > ? AND change <= ? AND {_NOT_EMBEDDED} ORDER BY id"
+        return int(number), [item for (item,) in self._database.query(sql, since, number)]
 
-    def put(self, token: str, made: Iterable[StagedEmbedding]) -> None:
-        """Keep embeddings; those of items that are gone meanwhile are passed over.
-
-        Raises `ModelChangedError` where the slot has another token by now, as do the others that take one.
-        """
-        with self._writing() as db:
-            self._check(token)
-            _put(db, made)
+    def put(self, token: str, embeddings: Iterable[StagedEmbedding]) -> None:
+        """Write embeddings of those items that still exist."""
+        with self._transaction(token) as db:
+            _put(db, embeddings)
 
     def mark_embedded(self, token: str, number: int) -> None:
-        """Nothing is left to be done of the items up to change `number`."""
-        with self._writing() as db:
-            self._check(token)
-            db.execute(f"UPDATE state SET value = max(value, ?) WHERE key = '{_CHANGE}'", (number,))
+        """Record that all items up to change `number` are embedded or cannot be."""
+        with self._transaction(token) as db:
+            db.execute("UPDATE state SET value = max(value, ?) WHERE key = 'other change'", (number,))
 
     def announce(self, token: str, coming: bool = True) -> None:
-        """Say that the slots are about to change places, or not after all: services then load the model beforehand."""
-        with self._writing() as db:
-            self._check(token)
+        """Announce a swap, or take it back; services load the announced model beforehand."""
+        with self._transaction(token) as db:
             db.execute("DELETE FROM state WHERE key = 'other coming'")
             if coming:
                 db.execute("INSERT INTO state VALUES ('other coming', 1)")
 
     def from_thumbnails(self) -> int:
-        """How many embeddings of the slot are of thumbnails."""
-        ((count,),) = self._read("SELECT count(*) FROM embeddings_other WHERE from_thumbnail")
+        """Return the number of embeddings in the slot that were made of thumbnails."""
+        ((count,),) = self._database.query("SELECT count(*) FROM embeddings_other WHERE from_thumbnail")
         return int(count)
 
     @contextmanager
     def exchange(self, token: str) -> Iterator[Exchange]:
-        """A transaction at whose end the slots change places; not so where the block raises."""
-        with self._writing() as db:
-            self._check(token)
+        """Swap the slots at the end of the block, in one transaction with it, unless it raises."""
+        with self._transaction(token) as db:
             exchange = Exchange(db)
             yield exchange
             exchange.finish()
 
-    def _look_again(self) -> None:
-        """What could not be embedded the last time may be possible now, and came then before what is settled."""
-        with self._writing() as db:
-            absent = "SELECT min(change) FROM items WHERE id NOT IN (SELECT item FROM embeddings_other)"
-            ((first,),) = db.execute(absent).fetchall()
+    @contextmanager
+    def _transaction(self, token: str) -> Iterator[sqlite3.Connection]:
+        with self._database.transaction() as db:
+            row = db.execute("SELECT value FROM state WHERE key = 'other token'").fetchone()
+            if row is None or row[0] != token:
+                message = "another rebuild or rollback of this gallery has taken the place of this one."
+                raise ModelChangedError(message, code="rebuild-superseded")
+            yield db
+
+    def _retry_failed(self) -> None:
+        """Lower `other change` to before the first item without embedding, which may be possible to embed now."""
+        with self._database.transaction() as db:
+            (first,) = db.execute(f"SELECT min(change) FROM items WHERE {_NOT_EMBEDDED}").fetchone()
             if first is None:
                 return
-            lower = f"UPDATE state SET value = ? WHERE key = '{_CHANGE}' AND value >= ?"
+            lower = "UPDATE state SET value = ? WHERE key = 'other change' AND value >= ?"
             if db.execute(lower, (first - 1, first)).rowcount:
                 db.execute("UPDATE state SET value = '' WHERE key = 'other generation'")
 
-    def _check(self, token: str) -> None:
-        rows = self._read("SELECT value FROM state WHERE key = 'other token'")
-        if not rows or rows[0][0] != token:
-            raise ModelChangedError("another rebuild or rollback of this gallery has taken the place of this one.")
-
 
 class Exchange:
-    """The last things that are done before the slots change places."""
+    """Last changes before the slots are swapped, in the same transaction."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
 
-    def put(self, made: Iterable[StagedEmbedding]) -> None:
-        _put(self._db, made)
+    def put(self, embeddings: Iterable[StagedEmbedding]) -> None:
+        _put(self._db, embeddings)
 
     def drop(self, ids: Sequence[int]) -> None:
-        """Remove items that the new model has not embedded; those that are gone already are passed over."""
-        change = self._next()
-        gone = [i for i in ids if self._db.execute("DELETE FROM items WHERE id = ?", (i,)).rowcount]
-        self._db.executemany("INSERT INTO removals VALUES (?, ?)", [(i, change) for i in gone])
+        """Remove those items that still exist."""
+        delete_items(self._db, ids, self._next_change())
 
     def finish(self) -> None:
-        change = self._next()
-        for statement in _EXCHANGE:
+        change = self._next_change()
+        for statement in _SWAP:
             self._db.execute(statement)
         self._db.execute("UPDATE state SET value = ? WHERE key = 'change'", (change,))
-        values = {_CHANGE: change, _ROLE: REPLACED, "other token": secrets.token_hex(8)}
-        self._db.executemany("INSERT INTO state VALUES (?, ?)", values.items())
+        values = {"change": change, "role": REPLACED, "token": secrets.token_hex(8)}
+        self._db.executemany("INSERT INTO state VALUES ('other ' || ?, ?)", values.items())
 
-    def _next(self) -> int:
+    def _next_change(self) -> int:
         return int(self._db.execute("SELECT value FROM state WHERE key = 'change'").fetchone()[0]) + 1
 
 
-def _put(db: sqlite3.Connection, made: Iterable[StagedEmbedding]) -> None:
+def _put(db: sqlite3.Connection, embeddings: Iterable[StagedEmbedding]) -> None:
     db.executemany(
         "INSERT OR REPLACE INTO embeddings_other SELECT id, ?, ? FROM items WHERE id = ?",
-        [(one.blob, one.from_thumbnail, one.item) for one in made],
+        [(embedding.blob, embedding.from_thumbnail, embedding.item) for embedding in embeddings],
     )

@@ -1,10 +1,10 @@
-"""Items, hits and statistics of a gallery, thumbnails, and the codecs of an item's row."""
+"""Values of a gallery: items, hits, statistics and thumbnails, and how SQLite stores them."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
@@ -20,26 +20,35 @@ from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.errors import GalleryError
 
 THUMBNAIL_SIDE = 256
-"""The longest side of a thumbnail in pixels."""
+"""Longest side of a thumbnail in pixels."""
 
 LOSSLESS_SIDE = 128
-"""Up to this side a picture is kept pixel by pixel: JPEG would smear it and save nothing."""
-
-_JPEG = b"\xff\xd8"
-Block = tuple[np.ndarray, np.ndarray]
-"""Ids, int64 [n], ascending, and their vectors, float32 [n, dim]."""
+"""Up to this side a thumbnail is a PNG of the image itself; JPEG would blur it and save nothing."""
 
 MAX_DEPTH = 32
-"""How many objects and lists of metadata may lie in one another: Python reads and writes JSON by recursion."""
+"""Nesting of objects and lists in metadata; Python reads and writes JSON by recursion."""
 
 MAX_ID = 2**63 - 1
-"""SQLite's largest whole number, and so the largest id; a larger one would be another number to it, or none."""
+"""SQLite's largest integer, and so the largest id."""
 
 ITEM_COLUMNS = (
     "id, source, label, metadata, content_sha256, added_at, change, "
     "(SELECT key FROM keys WHERE keys.item = items.id) AS key"
 )
-"""The columns of which `item_of` makes an item."""
+"""Columns from which `item_from_row` makes an item."""
+
+Block = tuple[np.ndarray, np.ndarray]
+"""Ids, int64 [n], ascending, and their vectors, float32 [n, dim]."""
+
+
+class Unchanged(Enum):
+    """Type of `UNCHANGED`."""
+
+    UNCHANGED = "unchanged"
+
+
+UNCHANGED: Final = Unchanged.UNCHANGED
+"""Value for a field that keeps its value, where None would clear it."""
 
 
 @dataclass(frozen=True)
@@ -48,46 +57,16 @@ class Thumbnail:
     media_type: str
 
 
-def thumbnail_decode_side(size: tuple[int, int]) -> int:
-    """The shortest side that a decoded image of that full size needs for its thumbnail to lose nothing."""
-    if max(size) <= THUMBNAIL_SIDE:
-        return min(size)
-    return math.ceil(THUMBNAIL_SIDE * min(size) / max(size))
-
-
-def make_thumbnail(image: Image.Image) -> Thumbnail:
-    """The thumbnail of an upright 8-bit image of mode L or RGB, as `zoo.data.images.open_image` gives it."""
-    if max(image.size) <= LOSSLESS_SIDE:
-        return _encode(image, "PNG", optimize=True)
-    small = image.copy()
-    small.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.HAMMING)
-    return _encode(small, "JPEG", quality=85)
-
-
-def decode_image(data: bytes, how: Preprocessing, limits: Limits = DEFAULT_LIMITS) -> tuple[np.ndarray, Thumbnail]:
-    """Pixels uint8 [crop, crop, channels] and the thumbnail. Raises `ImageError`."""
-    image = open_image(data, limits, draft=how.resize)
-    pixels = to_pixels(image, how, limits)
-    if not data.startswith(_JPEG):  # no other kind is decoded smaller than it is
-        return pixels, make_thumbnail(image)
-    with Image.open(BytesIO(data), formats=FORMATS) as header:
-        needed = thumbnail_decode_side(header.size)
-    # Decoded again only where the image is too small as it was decoded for the model.
-    return pixels, make_thumbnail(image if min(image.size) >= needed else open_image(data, limits, draft=needed))
-
-
-class Unchanged(Enum):
-    """What a field is given that stays as it is, where None would take away what it has."""
-
-    UNCHANGED = "as it is"
-
-
 @dataclass(frozen=True)
 class NewItem:
-    """What is added. `embedding`: unit row, float32 [dim]; `content_sha256`: of the image file's bytes, in hex.
+    """An item to add.
 
-    `added_at`: UTC, ISO 8601, of an item that was in a gallery before; by default the present. `key`: what a client
-    calls it, of which no other item of the gallery has the same.
+    Attributes:
+        source: Path of the image file, or another name of its origin.
+        embedding: Unit vector, float32 [dim].
+        content_sha256: Hash of the image file, in hex.
+        added_at: UTC, ISO 8601; the present by default, else the time of an item that is restored.
+        key: The client's own name of the item, unique in the gallery.
     """
 
     source: str
@@ -100,14 +79,9 @@ class NewItem:
     key: str | None = None
 
 
-def equal_metadata(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether they are the same to a filter, to which 1 is not true, as it is to Python."""
-    return json.dumps(dict(one), sort_keys=True) == json.dumps(dict(other), sort_keys=True)
-
-
 @dataclass(frozen=True)
 class Item:
-    """What is known of an item, without its embedding and picture. `added_at` is UTC, ISO 8601; `key`: the client's."""
+    """An item without its embedding and thumbnail; fields as of `NewItem`. change: the number of its last addition."""
 
     id: int
     source: str
@@ -119,16 +93,13 @@ class Item:
     key: str | None = None
 
     def differs(self, label: str | None, metadata: Mapping[str, Any]) -> bool:
-        """Whether an image that is this item was given another label or other metadata; none at all asks for none."""
+        """Return whether a label or metadata other than the item's are given; None and {} count as not given."""
         return label not in (None, self.label) or (bool(metadata) and not equal_metadata(metadata, self.metadata))
-
-
-UNCHANGED: Final = Unchanged.UNCHANGED
 
 
 @dataclass(frozen=True)
 class ItemUpdate:
-    """Where an item lies now, and what it is: its source, its label and, unless they stay, its metadata."""
+    """A new source and label of an item, and new metadata unless they are `UNCHANGED`."""
 
     item: int
     source: str
@@ -138,10 +109,20 @@ class ItemUpdate:
 
 @dataclass(frozen=True)
 class Added:
-    """The ids of the items given, in order (the older item's where the content was there); how many were new."""
+    """Ids of items in the given order (of a known image, the older item's id), and the number of new ones."""
 
     ids: list[int]
     new: int
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A neighbour of a query. similarity: the cosine, from -1 to 1."""
+
+    id: int
+    similarity: float
+    label: str | None
+    source: str
 
 
 @dataclass(frozen=True)
@@ -153,12 +134,17 @@ class Stats:
 
 @dataclass(frozen=True)
 class IndexStats:
-    """How a gallery is searched.
+    """Index of a gallery.
 
-    kind, effort, shortlist: the setting (serving.gallery.index). recall: the part of the k nearest that it finds, as
-    measured when the generation was written, and the median milliseconds of a search then; None for exact search that
-    was never tuned. frozen: vectors of the generation; waiting: how many came or went since; bytes: of its folder;
-    device: where the generation is searched, cpu or cuda:N, whose search is exact whatever the setting.
+    Attributes:
+        kind, effort, shortlist: Setting (serving.gallery.index.IndexSetting).
+        recall: Share of the k nearest that it finds, measured when its files were written; None for exact search.
+        milliseconds: Median time of one search, measured at the same time.
+        generation: Name of the folder of its files.
+        frozen: Vectors in these files.
+        waiting: Vectors added or removed since.
+        bytes: Size of the files.
+        device: cpu or cuda:N. Search on a GPU is exact.
     """
 
     kind: str
@@ -176,127 +162,170 @@ class IndexStats:
 
 @dataclass(frozen=True)
 class StoreChanges:
-    """What happened since an older change number: items gone, and items new with vectors float32 [n, dim].
+    """Changes of a store since an older change number.
 
-    `number` is that of the last change, `count` how many items there are after it.
+    Attributes:
+        number: The last change.
+        count: Items after it.
+        removed: Ids that were removed, int64 [n].
+        blocks: Ids and vectors that were added; an iterator reads them from the store once.
     """
 
     number: int
     count: int
     removed: np.ndarray
-    ids: np.ndarray
-    vectors: np.ndarray
-
-
-def equal_blocks(one: Block, other: Block) -> bool:
-    return all(np.array_equal(*parts) for parts in zip(one, other, strict=True))
-
-
-@dataclass(frozen=True)
-class ChangeStream:
-    """As `Changes`, with the new items in blocks that are read as they are asked for, once."""
-
-    number: int
-    count: int
-    removed: np.ndarray
-    blocks: Iterator[Block]
-
-
-@dataclass(frozen=True)
-class Hit:
-    """A neighbour: `similarity` is the cosine, -1 to 1."""
-
-    id: int
-    similarity: float
-    label: str | None
-    source: str
+    blocks: Iterable[Block]
 
 
 def rank_hits(similarities: np.ndarray, ids: np.ndarray, items: Mapping[int, Item]) -> list[Hit]:
-    """Nearest first. similarities: float32 [k]; ids: int64 [k]; an id that is not among `items` is no hit."""
-    # Rounding may carry the product of two unit vectors a hair past 1.
-    similarities = np.clip(similarities, -1, 1)
+    """Return the hits of one query, nearest first, equal ones in the order of their ids.
+
+    Args:
+        similarities: float32 [k].
+        ids: int64 [k].
+        items: Items by id; an id that is missing is not a hit.
+    """
+    similarities = np.clip(similarities, -1, 1)  # rounding carries products of unit vectors past 1
     pairs = zip(similarities.tolist(), ids.tolist(), strict=True)
-    found = [(similarity, items[item_id]) for similarity, item_id in pairs if item_id in items]
-    found.sort(key=lambda pair: (-pair[0], pair[1].id))
-    return [Hit(item.id, similarity, item.label, item.source) for similarity, item in found]
+    hits = [(similarity, items[item_id]) for similarity, item_id in pairs if item_id in items]
+    hits.sort(key=lambda pair: (-pair[0], pair[1].id))
+    return [Hit(item.id, similarity, item.label, item.source) for similarity, item in hits]
 
 
-def vector_to_blob(vector: np.ndarray, dim: int, source: str) -> bytes:
-    """How an embedding, float32 [dim], is written. Raises `GalleryError` for one of another kind."""
-    vector = np.asarray(vector)
-    if vector.dtype != np.float32 or vector.shape != (dim,):
-        raise GalleryError(f"the embedding of {source!r} is {vector.dtype} {list(vector.shape)}, not float32 [{dim}].")
-    if not is_unit(vector):
-        raise GalleryError(f"the embedding of {source!r} is not of unit length.")
-    return vector.astype("<f4").tobytes()
+def decode_image(data: bytes, how: Preprocessing, limits: Limits = DEFAULT_LIMITS) -> tuple[np.ndarray, Thumbnail]:
+    """Return the pixels that a model takes, uint8 [crop, crop, channels], and the thumbnail.
+
+    Raises:
+        ImageError: If the bytes are not an image within the limits.
+    """
+    image = open_image(data, limits, draft=how.resize)
+    pixels = to_pixels(image, how, limits)
+    if not data.startswith(b"\xff\xd8"):  # only JPEG is decoded at a smaller size
+        return pixels, make_thumbnail(image)
+    with Image.open(BytesIO(data), formats=FORMATS) as header:
+        needed = thumbnail_decode_side(header.size)
+    return pixels, make_thumbnail(image if min(image.size) >= needed else open_image(data, limits, draft=needed))
+
+
+def thumbnail_decode_side(size: tuple[int, int]) -> int:
+    """Return the shortest side at which an image of this full size must be decoded for a sharp thumbnail."""
+    if max(size) <= THUMBNAIL_SIDE:
+        return min(size)
+    return math.ceil(THUMBNAIL_SIDE * min(size) / max(size))
+
+
+def make_thumbnail(image: Image.Image) -> Thumbnail:
+    """Return the thumbnail of an upright 8-bit image of mode L or RGB, as `open_image` returns it."""
+    if max(image.size) <= LOSSLESS_SIDE:
+        return _encode(image, "PNG", optimize=True)
+    small = image.copy()
+    small.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.HAMMING)
+    return _encode(small, "JPEG", quality=85)
+
+
+def _encode(image: Image.Image, image_format: str, **options: int) -> Thumbnail:
+    out = BytesIO()
+    # A new image carries no EXIF data, GPS position or comment of the original.
+    clean = Image.new(image.mode, image.size)
+    clean.paste(image)
+    clean.save(out, image_format, **options)
+    return Thumbnail(out.getvalue(), Image.MIME[image_format])
 
 
 def is_unit(vectors: np.ndarray) -> np.ndarray:
-    """Whether each of float [..., dim] is of unit length, bool [...]; not so where it holds NaN."""
+    """Return whether each of float [..., dim] has unit length, bool [...]; False for NaN."""
     close: np.ndarray = np.abs(np.linalg.norm(vectors.astype(np.float64), axis=-1) - 1) < 1e-3
     return close
 
 
+def equal_blocks(first: Block, second: Block) -> bool:
+    return all(np.array_equal(*parts) for parts in zip(first, second, strict=True))
+
+
+def equal_metadata(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Return whether metadata are equal to a filter, which, unlike Python, tells 1 from true."""
+    return json.dumps(dict(first), sort_keys=True) == json.dumps(dict(second), sort_keys=True)
+
+
+def vector_to_blob(vector: np.ndarray, dim: int, source: str) -> bytes:
+    """Return a unit vector, float32 [dim], as bytes.
+
+    Raises:
+        GalleryError: If it is not one (code "invalid-embedding").
+    """
+    vector = np.asarray(vector)
+    if vector.dtype != np.float32 or vector.shape != (dim,):
+        kind = f"{vector.dtype} {list(vector.shape)}, not float32 [{dim}]"
+    elif not is_unit(vector):
+        kind = "not of unit length"
+    else:
+        return vector.astype("<f4").tobytes()
+    raise GalleryError(f"the embedding of {source!r} is {kind}.", code="invalid-embedding")
+
+
 def blob_to_vector(blob: bytes, dim: int, path: Path) -> np.ndarray:
-    """What `blob_of` wrote, float32 [dim]; path: of the file. Raises `GalleryError` for one of another length."""
+    """Return one vector, float32 [dim]; errors as of `blobs_to_vectors`."""
     return blobs_to_vectors([blob], dim, path)[0]
 
 
 def blobs_to_vectors(blobs: Sequence[bytes], dim: int, path: Path) -> np.ndarray:
-    """As `vector_of`, of several embeddings, float32 [n, dim]."""
+    """Return vectors, float32 [n, dim], that `vector_to_blob` wrote to the file `path`.
+
+    Raises:
+        GalleryError: If one has another length (code "damaged-gallery").
+    """
     if any(len(blob) != 4 * dim for blob in blobs):
-        raise GalleryError(f"{path} holds an embedding that is not {dim} float32 numbers; it is damaged.")
+        message = f"{path} is damaged: it has an embedding that is not {dim} float32 numbers."
+        raise GalleryError(message, code="damaged-gallery")
     return np.frombuffer(b"".join(blobs), "<f4").reshape(-1, dim).astype(np.float32, copy=False)
 
 
 def item_row(item: NewItem) -> tuple[Any, ...]:
-    """What is written of an item itself but its id and its change. Raises `GalleryError` for what cannot be kept."""
+    """Return the columns of `items` for a new item, from source to added_at.
+
+    Raises:
+        GalleryError: If SQLite cannot store a value (code "invalid-item").
+    """
     try:
         metadata = metadata_json(item.metadata)
         for text in (item.source, item.label or "", metadata):
             text.encode()
     except (TypeError, ValueError) as error:
-        raise GalleryError(f"source, label or metadata of {item.source!r} cannot be stored: {error}.") from None
+        message = f"source, label or metadata of {item.source!r} cannot be stored: {error}."
+        raise GalleryError(message, code="invalid-item") from None
     return item.source, item.label, metadata, item.content_sha256, item.added_at or utc_now()
 
 
-def item_from_row(row: tuple[Any, ...]) -> Item:
+def item_from_row(row: Sequence[Any]) -> Item:
     item_id, source, label, metadata, *rest = row
     return Item(item_id, source, label, json.loads(metadata), *rest)
 
 
-def utc_now() -> str:
-    """UTC, ISO 8601, as moments are written."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def is_int64(number: int) -> bool:
-    """Whether SQLite can hold it."""
-    return -MAX_ID - 1 <= number <= MAX_ID
-
-
 def metadata_json(metadata: Mapping[str, Any]) -> str:
-    """Raises `ValueError` or `TypeError` for what is no JSON, and for what SQLite could not find again."""
+    """Return metadata as JSON.
+
+    Raises:
+        ValueError, TypeError: For values that JSON does not have, or that SQLite could not read.
+    """
     _check_values(dict(metadata), MAX_DEPTH)
     return json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
 
 
-def _encode(image: Image.Image, kind: str, **options: int) -> Thumbnail:
-    out = BytesIO()
-    # A fresh image carries no EXIF, GPS position or comment of the original.
-    clean = Image.new(image.mode, image.size)
-    clean.paste(image)
-    clean.save(out, kind, **options)
-    return Thumbnail(out.getvalue(), Image.MIME[kind])
-
-
-def _check_values(value: object, levels: int) -> None:
+def _check_values(value: object, depth: int) -> None:
     if isinstance(value, int) and not is_int64(value):
-        raise ValueError("a whole number is beyond 64 bits")
+        raise ValueError("an integer has more than 64 bits")
     if not isinstance(value, dict | list | tuple):
         return
-    if not levels:
-        raise ValueError(f"more than {MAX_DEPTH} objects or lists lie in one another")
+    if not depth:
+        raise ValueError(f"objects and lists are nested more than {MAX_DEPTH} deep")
     for inner in value.values() if isinstance(value, dict) else value:
-        _check_values(inner, levels - 1)
+        _check_values(inner, depth - 1)
+
+
+def is_int64(number: int) -> bool:
+    return -MAX_ID - 1 <= number <= MAX_ID
+
+
+def utc_now() -> str:
+    """Return the present, UTC, ISO 8601, in milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -308,13 +308,12 @@ class MilvusIndex:
         if held is None or held.fingerprint != self._store.fingerprint:
             self._fill()
             return
-        changes = self._store.changes_since(held.change)
+        with self._store.stream_changes(held.change) as changes:
+            if held.change < changes.number:
+                self._collection.write(changes.blocks, changes.removed, self._held(changes.number))
         if held.change > changes.number:
             self._fill()
             return
-        if held.change < changes.number:
-            new = [(changes.ids, changes.vectors)]
-            self._collection.write(new, changes.removed, self._held(changes.number))
         self._change, self._count = changes.number, changes.count
         if self._collection.count() != changes.count:
             self._fill()
@@ -337,7 +336,7 @@ class MilvusIndex:
         if local is None or local[0] != self._change:
             index = Index(self._store.dim)
             with self._store.stream_changes(0) as whole:
-                index.fill(whole)
+                index.apply(whole)
             local = self._local = (index.change, index)
         return local[1].search(vectors, k, True, among)
 

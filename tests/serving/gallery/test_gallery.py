@@ -98,7 +98,7 @@ def test_an_index_that_catches_up_equals_one_built_anew(steps: list[tuple[bool, 
         gone = np.array([] if add else sorted(alive)[:count], np.int64)
         alive = {i: v for i, v in alive.items() if i not in gone} | dict(zip(ids.tolist(), vectors, strict=True))
         next_id, change = next_id + len(vectors), change + 1
-        index.apply(StoreChanges(change, len(alive), gone, ids, vectors))
+        index.apply(StoreChanges(change, len(alive), gone, [(ids, vectors)]))
     assert len(index) == len(alive)
     _, ids = index.search(unit_rows(3, seed=99), 4)
     wanted = expected(unit_rows(3, seed=99), alive, 4)

@@ -61,7 +61,9 @@ def test_every_kind_finds_adds_and_passes_over(name: str) -> None:
         gone = ids[:, :4].ravel()
         new = {20_000 + 100 * step + i: row for i, row in enumerate(clustered(30, seed=step + 1))}
         there = {i: v for i, v in there.items() if i not in gone} | new
-        changes = StoreChanges(6 + step, len(there), np.unique(gone), np.array(list(new)), np.stack(list(new.values())))
+        changes = StoreChanges(
+            6 + step, len(there), np.unique(gone), [(np.array(list(new)), np.stack(list(new.values())))]
+        )
         index.apply(changes)
         assert len(index) == len(there) == changes.count
     ids, rows = content(index)

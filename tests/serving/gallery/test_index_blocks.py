@@ -62,19 +62,17 @@ def test_what_is_read_in_blocks_is_what_there_is(path: Path, block: int) -> None
         assert np.concatenate([ids for ids, _ in read]).tolist() == KEPT
         np.testing.assert_array_equal(np.concatenate([vectors for _, vectors in read]), kept())
         assert (whole.number, whole.count, whole.removed.tolist()) == (store.change(), len(KEPT), [])
-        at_once = store.changes_since(0)
-        assert at_once.ids.tolist() == KEPT
-        np.testing.assert_array_equal(at_once.vectors, kept())
-        later = store.changes_since(9)
-        assert later.ids.tolist() == [n for n in KEPT if n > 50]
+        with store.stream_changes(9) as later:
+            assert [n for ids, _ in later.blocks for n in ids.tolist()] == [n for n in KEPT if n > 50]
         assert sorted(later.removed.tolist()) == [n for n in range(1, 101) if n % 7 == 0 and n > 40]
-        assert store.changes_since(store.change()).vectors.shape == (0, DIM)
+        with store.stream_changes(store.change()) as nothing:
+            assert list(nothing.blocks) == []
 
 
 def test_a_moment_is_read_whatever_is_written_meanwhile(path: Path, block: int) -> None:
     with Store(path / STORE).closing() as store, Store(path / STORE).closing() as writer:
         with store.stream_changes(0) as whole:
-            read = [next(whole.blocks)]
+            read = [next(iter(whole.blocks))]
             writer.remove(KEPT[-50:])
             writer.add(new_items(unit_rows(3, seed=9), 100))
             read += whole.blocks
@@ -181,13 +179,13 @@ def test_a_sample_is_the_same_in_blocks(block: int) -> None:
 def test_verifying_finds_what_is_wrong_in_any_block(path: Path, block: int) -> None:
     with Gallery.open(path) as gallery:
         gallery.index.compact()
-    with Store(path / STORE).closing() as store, store._database.transaction() as db:
+    with Store(path / STORE).closing() as store, store.database.transaction() as db:
         db.execute("UPDATE embeddings SET embedding = ? WHERE item = 50", (np.full(DIM, np.nan, np.float32).tobytes(),))
     checks = {check.name: check for check in verify_gallery(path)}
     assert (checks["embeddings"].ok, checks["index"].ok) == (False, False)
     assert checks["embeddings"].detail == "that of item 50 has not unit length"
     with Store(path / STORE).closing() as store:
-        with store._database.transaction() as db:
+        with store.database.transaction() as db:
             db.execute("UPDATE embeddings SET embedding = x'00' WHERE item = 51")
         with pytest.raises(GalleryError, match="damaged"):
             compact(path, store)

@@ -85,7 +85,7 @@ def there(vectors: np.ndarray) -> dict[int, np.ndarray]:
 
 def changes(new: dict[int, np.ndarray], removed: list[int]) -> StoreChanges:
     vectors = np.array(list(new.values()), np.float32).reshape(-1, DIM)
-    return StoreChanges(1, 0, np.array(removed, np.int64), np.array(list(new), np.int64), vectors)
+    return StoreChanges(1, 0, np.array(removed, np.int64), [(np.array(list(new), np.int64), vectors)])
 
 
 def searched_there() -> bool:

@@ -98,11 +98,13 @@ def test_every_change_has_a_number_and_can_be_asked_for(store: Store) -> None:
     store.add([new_item(3)])
     assert store.remove([1, 1, 99]) == 1
     assert store.change() == 3
-    since = store.changes_since(1)
-    assert (since.number, since.count, since.removed.tolist(), since.ids.tolist()) == (3, 2, [1], [3])
-    np.testing.assert_array_equal(since.vectors, [new_item(3).embedding])
-    whole = store.changes_since(0)
-    assert (whole.ids.tolist(), whole.removed.tolist()) == ([2, 3], [])
+    with store.stream_changes(1) as changes:
+        ((ids, vectors),) = changes.blocks
+    assert (changes.number, changes.count, changes.removed.tolist(), ids.tolist()) == (3, 2, [1], [3])
+    np.testing.assert_array_equal(vectors, [new_item(3).embedding])
+    with store.stream_changes(0) as changes:
+        ((ids, _),) = changes.blocks
+    assert (ids.tolist(), changes.removed.tolist()) == ([2, 3], [])
     assert store.add([new_item(1)]).ids == [4], "an id is never used twice"
 
 
@@ -181,7 +183,8 @@ def test_threads_share_a_store(store: Store) -> None:
             for n in range(start, start + 30):
                 (item_id,) = store.add([new_item(n)]).ids
                 assert store.item(item_id).source == f"{n}.png"
-                assert store.changes_since(0).count >= 1
+                with store.stream_changes(0) as changes:
+                    assert changes.count == sum(len(ids) for ids, _ in changes.blocks) >= 1
         except Exception as error:
             failures.append(error)
 
@@ -203,7 +206,8 @@ def test_reading_waits_for_no_writer(store: Store, path: Path) -> None:
         waiting.start()
         time.sleep(0.2)  # by now it has asked for its turn
         assert store.count() == 1
-        assert store.changes_since(0).count == 1
+        with store.stream_changes(0) as changes:
+            assert changes.count == 1
         assert waiting.is_alive()
         another.execute("ROLLBACK")
     waiting.join()
@@ -212,7 +216,7 @@ def test_reading_waits_for_no_writer(store: Store, path: Path) -> None:
 
 def test_a_snapshot_does_not_see_what_is_written_meanwhile_by_the_same_store(store: Store) -> None:
     store.add([new_item(1)])
-    with store._snapshot():
+    with store.database.snapshot():
         assert store.count() == 1
         writer = threading.Thread(target=store.add, args=([new_item(2)],))
         writer.start()
@@ -269,8 +273,8 @@ def test_no_acknowledged_write_is_lost_when_the_writer_is_killed(path: Path) -> 
         assert not removed & {item.id for item in items}
         assert added <= {int(label) for label in per_batch}
         assert set(per_batch.values()) == {5}, "half a batch"
-        changes = reopened.changes_since(0)
-        assert changes.count == len(items) == len(changes.ids)
+        with reopened.stream_changes(0) as changes:
+            assert changes.count == len(items) == sum(len(ids) for ids, _ in changes.blocks)
         assert reopened.change() == changes.number == store.change()
         for item in items:
             reopened.thumbnail(item.id)

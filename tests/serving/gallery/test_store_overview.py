@@ -121,7 +121,7 @@ def test_counts_see_what_others_write_and_wait_for_nobody(path: Path) -> None:
         for number in range(3):
             another.add([new_item(100 + number, label="new")])
             assert store.overview.labels(9)[0] == 3
-        with another._transaction():
+        with another.database.transaction():
             assert ("new", 3) in store.overview.labels(9)[1]
 
 
@@ -167,14 +167,14 @@ def test_what_is_remembered_of_filters_has_a_limit(path: Path, monkeypatch: pyte
         assert store.matching_ids(red) is not first
         monkeypatch.setattr(matching, "CACHE_BYTES", 1)
         store.matching_ids(of_a)
-        assert not store.filter_cache._held
+        assert not store._filter_cache._ids
 
 
 def test_filters_that_find_nothing_are_forgotten_too(path: Path) -> None:
     with Store(path).closing() as store:
         for number in range(3 * matching.CACHE_FILTERS):
             assert len(store.matching_ids(Filter((), {"year": -number - 1}))) == 0
-        assert len(store.filter_cache._held) <= matching.CACHE_FILTERS
+        assert len(store._filter_cache._ids) <= matching.CACHE_FILTERS
 
 
 BAD_RANGES = (
