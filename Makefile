@@ -39,7 +39,10 @@ check: $(READY) ## check style, format, layers, types and prose
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/mypy
 
-test: check ## run check, then all tests
+test: $(READY) ## run check and all tests at the same time
+	$(MAKE) --no-print-directory --jobs 2 check tests
+
+tests: $(READY)
 	$(BIN)/python -m pytest --numprocesses logical --dist loadfile
 
 slow: $(READY)-slow ## run the tests that `make test` leaves out: Ray, a Bento, onnxruntime-web (npm), 400 killed writers
@@ -58,4 +61,4 @@ lock: $(READY) ## update constraints.txt from pyproject.toml
 clean: ## remove everything that these targets made
 	rm -rf $(VENV) .demo .proof .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help setup demo check test slow bench proof lock clean
+.PHONY: help setup demo check test tests slow bench proof lock clean

@@ -250,8 +250,10 @@ class Exporter:
     def _compared_pixels(self, precision: str) -> np.ndarray:
         """Return the pixels on which a graph is compared with torch."""
         # int8's ranges are those of training images; noise exceeds them and says nothing about int8 in use.
-        others = self._calibration_images.held_out if precision == "int8" else noise_images(self.card.preprocessing)
-        return np.concatenate([golden_pixels(self.folder, self.card), others])
+        other_pixels = (
+            self._calibration_images.held_out if precision == "int8" else noise_images(self.card.preprocessing)
+        )
+        return np.concatenate([golden_pixels(self.folder, self.card), other_pixels])
 
     def _cost(self, graph: Path, base: Path | None, precision: str) -> dict[str, Any] | None:
         """Return the precision's cost, or the reason why it was not measured: {"not_measured": ...}."""

@@ -78,19 +78,19 @@ def write_fp16(base: Path, pixels: np.ndarray, path: Path) -> dict[str, Any]:
     model = _fold_constants(onnx.load(base))
     layers, expected = find_layers(model.graph), run_graph(base, pixels)
 
-    def cosine(kept: Sequence[str]) -> float:
-        _convert(model, kept, path)
+    def cosine(names: Sequence[str]) -> float:
+        _convert(model, names, path)
         return least_cosine(run_graph(path, pixels), expected)
 
-    kept = [*layers.front, *layers.tail]
-    if cosine(kept) < SUFFICIENT_COSINE:
+    float_nodes = [*layers.front, *layers.tail]
+    if cosine(float_nodes) < SUFFICIENT_COSINE:
         weighted, nodes = weighted_layers(model.graph), [node.name for node in model.graph.node]
-        chosen = insensitive_layers(
+        insensitive = insensitive_layers(
             weighted, lambda names: 1 - cosine(names_without(nodes, names)), 1 - SUFFICIENT_COSINE
         )
-        _convert(model, names_without(nodes, chosen) if chosen else kept, path)
-        if chosen:
-            return {"kept_in_float": ["all but layers", *names_without(weighted, chosen)]}
+        _convert(model, names_without(nodes, insensitive) if insensitive else float_nodes, path)
+        if insensitive:
+            return {"kept_in_float": ["all but layers", *names_without(weighted, insensitive)]}
     sensitive = sorted({node.op_type for node in model.graph.node} & set(SENSITIVE_OPERATORS))
     return {"kept_in_float": ["pixel normalisation", "pooling after the last layer and unit length", *sensitive]}
 
@@ -114,9 +114,9 @@ def insensitive_layers(layers: Sequence[str], change: Callable[[Sequence[str]], 
     changes = np.array([change(part) for part in parts])
     order = np.argsort(changes, kind="stable")
     for count in range(int((np.cumsum(changes[order]) <= allowed).sum()), 0, -1):
-        chosen = [name for part in sorted(order[:count]) for name in parts[part]]
-        if change(chosen) <= allowed:
-            return chosen
+        selection = [name for part in sorted(order[:count]) for name in parts[part]]
+        if change(selection) <= allowed:
+            return selection
     return []
 
 
@@ -126,12 +126,12 @@ def find_layers(graph: onnx.GraphProto) -> Layers:
     after_layer = _reached(nodes, [node.input for node in nodes], [node.output for node in nodes])
     before_layer = _reached(nodes[::-1], [node.output for node in nodes[::-1]], [node.input for node in nodes[::-1]])
     layers = [node.name for node in nodes if node.op_type in LAYER_OPERATORS]
-    others = [node.name for node in nodes if node.op_type not in LAYER_OPERATORS]
+    other_nodes = [node.name for node in nodes if node.op_type not in LAYER_OPERATORS]
     return Layers(
-        front=tuple(name for name in others if name not in after_layer and name in before_layer),
+        front=tuple(name for name in other_nodes if name not in after_layer and name in before_layer),
         first=tuple(name for name in layers if name not in after_layer),
         last=tuple(name for name in layers if name not in before_layer),
-        tail=tuple(name for name in others if name not in before_layer),
+        tail=tuple(name for name in other_nodes if name not in before_layer),
     )
 
 
@@ -204,8 +204,8 @@ def _fold_constants(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def _convert(model: onnx.ModelProto, kept: Sequence[str], path: Path) -> None:
-    """Write the graph in float16, except the nodes `kept` and `SENSITIVE_OPERATORS`."""
+def _convert(model: onnx.ModelProto, float_nodes: Sequence[str], path: Path) -> None:
+    """Write the graph in float16, except `float_nodes` and `SENSITIVE_OPERATORS`."""
     from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
     from onnxruntime.transformers.onnx_model import OnnxModel
 
@@ -214,7 +214,7 @@ def _convert(model: onnx.ModelProto, kept: Sequence[str], path: Path) -> None:
     half = convert_float_to_float16(
         copy,
         keep_io_types=True,
-        node_block_list=list(kept),
+        node_block_list=list(float_nodes),
         op_block_list=[*DEFAULT_OP_BLOCK_LIST, *SENSITIVE_OPERATORS],
     )
     _remove_repeated_casts(half.graph)
@@ -228,6 +228,6 @@ def _convert(model: onnx.ModelProto, kept: Sequence[str], path: Path) -> None:
 def _remove_repeated_casts(graph: onnx.GraphProto) -> None:
     """Keep one of the casts that the converter adds for every reader of a value, all under one name."""
     by_name = {node.name: node for node in reversed(graph.node)}
-    kept = [node for node in graph.node if by_name[node.name] is node]
+    remaining = [node for node in graph.node if by_name[node.name] is node]
     del graph.node[:]
-    graph.node.extend(kept)
+    graph.node.extend(remaining)

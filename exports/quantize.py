@@ -123,8 +123,8 @@ class _ScopeSearch:
         failures: The reasons why the other scopes failed.
     """
 
-    def __init__(self, base: Path, calibration: np.ndarray, unseen: np.ndarray, scratch: Path, kept: Path) -> None:
-        self.model, self.calibration, self.scratch, self.kept = _prepare(base, scratch), calibration, scratch, kept
+    def __init__(self, base: Path, calibration: np.ndarray, unseen: np.ndarray, scratch: Path, out: Path) -> None:
+        self.model, self.calibration, self.scratch, self.out = _prepare(base, scratch), calibration, scratch, out
         self.unseen, self.expected = unseen, run_graph(base, unseen)
         self.candidate = scratch / "candidate.onnx"
         self.cosines: dict[str, float] = {}
@@ -140,7 +140,7 @@ class _ScopeSearch:
         with self._note_failure(scope):
             cosine = self._cosine(scope, excluded)
             if cosine > self.best:
-                self.kept.write_bytes(self.candidate.read_bytes())
+                self.out.write_bytes(self.candidate.read_bytes())
             self.cosines[scope.name] = cosine
 
     def try_selected_layers(self) -> None:
@@ -151,8 +151,8 @@ class _ScopeSearch:
             return 1 - self._cosine(SELECTED_LAYERS, names_without(layers, names))
 
         with self._note_failure(SELECTED_LAYERS):
-            if chosen := insensitive_layers(layers, change, 1 - SUFFICIENT_COSINE):
-                self.try_scope(SELECTED_LAYERS, names_without(layers, chosen))
+            if insensitive := insensitive_layers(layers, change, 1 - SUFFICIENT_COSINE):
+                self.try_scope(SELECTED_LAYERS, names_without(layers, insensitive))
 
     @contextmanager
     def _note_failure(self, scope: Scope) -> Iterator[None]:

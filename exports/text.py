@@ -226,10 +226,10 @@ def _text_settings(path: Path, length: int | None, padding: str | None, lowercas
 
 
 def _token_id(tokenizer: Any, padding: str) -> int | None:
-    known: int | None = tokenizer.token_to_id(padding)
-    if known is None and padding.isdecimal() and int(padding) < tokenizer.get_vocab_size():
+    token_id: int | None = tokenizer.token_to_id(padding)
+    if token_id is None and padding.isdecimal() and int(padding) < tokenizer.get_vocab_size():
         return int(padding)
-    return known
+    return token_id
 
 
 def _golden_rows(scratch: Path, card: Card) -> np.ndarray:

@@ -27,7 +27,7 @@ from PIL import Image as Pillow
 from pydantic import TypeAdapter
 
 from serving import schemas
-from serving.gallery.thumbnails import Thumbnail
+from serving.gallery.types import Thumbnail
 from zoo.data.images import open_image
 from zoo.errors import GalleryError, ItemNotFoundError, ServiceError, UsageError
 

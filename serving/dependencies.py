@@ -18,12 +18,12 @@ from starlette.datastructures import FormData, UploadFile
 from serving.auth import Keys
 from serving.errors import RefusedError, invalid, too_large
 from serving.gallery import Gallery
+from serving.gallery.map import Atlas
+from serving.gallery.search import Models, Searcher
 from serving.limits import CpuQueue
+from serving.metrics import stage
 from serving.model_swap import CurrentSearcher
-from serving.models import Models
-from serving.projection import Atlas
 from serving.schemas import CollectionInfo, ItemId
-from serving.searcher import Searcher
 from serving.settings import COLLECTIONS, GALLERY, GalleryAddress, Settings
 from zoo.errors import UsageError
 
@@ -75,7 +75,7 @@ class Collection:
         """Return a row of GET /collections. It may load the model."""
         searcher = self.current.latest()
         card = searcher.embedder.card
-        items = searcher.gallery.count()
+        items = searcher.gallery.store.count()
         return CollectionInfo(name=self.name or None, path=f"{self.path}/", items=items, model=card.name, dim=card.dim)
 
 
@@ -95,7 +95,7 @@ class Collections:
         models = Models(precision=settings.precision or "fp32", device=settings.device or None, or_fp32=True)
 
         def open_gallery(address: GalleryAddress, model: str | None = None) -> Searcher:
-            return Searcher.open(address.gallery, model, settings.limits, models)
+            return Searcher.open(address.gallery, model, settings.limits, models, stage)
 
         def collection(address: GalleryAddress) -> Collection:
             # The gallery itself knows how to load a model that it is given later.
@@ -151,7 +151,7 @@ class Collections:
     def open(self) -> None:
         """Open all galleries, load their models and watch for new ones. Raises the error of the first that fails."""
         for collection in self.all:
-            collection.gallery.compact_in_background()
+            collection.gallery.index.compact_in_background()
             collection.current.searcher.check_texts()
             collection.current.watch()
 
@@ -169,7 +169,7 @@ class Collections:
 
 
 def _summary(collection: Collection) -> str:
-    count, model = collection.gallery.count(), collection.current.searcher.embedder
+    count, model = collection.gallery.store.count(), collection.current.searcher.embedder
     variant = "" if model.precision == "fp32" else f" in {model.precision}"
     images = f"{count:,} {'image' if count == 1 else 'images'}, embedded by {model.card.name}{variant}"
     return f"{collection.name}: {images}" if collection.name else images

@@ -18,8 +18,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from serving.errors import RefusedError
-from serving.models import Models
-from serving.searcher import Searcher
+from serving.gallery.search import Models, Searcher
 from zoo.errors import GalleryMovedError, ModelChangedError, ZooError
 from zoo.models.load import Embedder
 
@@ -92,7 +91,7 @@ class CurrentSearcher:
         if coming is None:
             self._prepared = None
         elif self._models is not None and self._prepared is None:
-            self._prepared = self._models.get(coming[0].fingerprint, coming[1])
+            self._prepared = self._models.load(coming[0].fingerprint, coming[1])
 
     def close(self) -> None:
         """Stop watching, and close the searcher."""
@@ -133,12 +132,12 @@ class CurrentSearcher:
             logger.warning("%s was %s, and cannot be served now: %s", old.gallery.path, event, str(error))
             self._retry_time = time.monotonic() + RETRY_SECONDS
             raise _refusal(reason) from None
-        new.gallery.compact_in_background()
+        new.gallery.index.compact_in_background()
         return new
 
 
 def _checked(searcher: Searcher) -> Searcher:
-    searcher.gallery.check_current()
+    searcher.gallery.store.check_current()
     return searcher
 
 

@@ -25,8 +25,8 @@ from uvicorn.supervisors import Multiprocess
 from serving.app import create_app
 from serving.auth import ANY_HOST, Keys
 from serving.gallery.backends import check_workers
+from serving.gallery.search import check_variant
 from serving.metrics import FOLDER, configure_logging
-from serving.models import check_variant
 from serving.settings import (
     COLLECTIONS,
     DEVICE,

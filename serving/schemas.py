@@ -23,11 +23,10 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-from serving.gallery.hits import Hit as GalleryHit
-from serving.gallery.items import IndexStats
-from serving.gallery.items import Item as GalleryItem
-from serving.gallery.items import Stats as GalleryStats
-from serving.gallery.rows import DEEPEST, json_of
+from serving.gallery.types import MAX_DEPTH, IndexStats, metadata_json
+from serving.gallery.types import Hit as GalleryHit
+from serving.gallery.types import Item as GalleryItem
+from serving.gallery.types import Stats as GalleryStats
 from zoo.errors import ItemNotFoundError
 from zoo.evaluation.calibration import Bin, Calibration
 
@@ -82,11 +81,11 @@ def _json_object(value: Any) -> Any:
 
 def _metadata(value: dict[str, Any]) -> dict[str, Any]:
     try:
-        json_of(value).encode()
+        metadata_json(value).encode()
     except ValueError:
         raise ValueError(
             "expected a JSON object of valid Unicode without NaN, infinity, whole numbers beyond 64 bits and more than "
-            f"{DEEPEST} levels"
+            f"{MAX_DEPTH} levels"
         ) from None
     if len(json.dumps(value)) > MAX_METADATA:
         raise ValueError(f"expected at most {MAX_METADATA:,} characters of JSON")

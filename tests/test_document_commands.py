@@ -104,7 +104,7 @@ class Products:
         self.kept[shlex.join(words)] = copy(product, self.folder / str(len(self.kept)))
 
     def restore(self, words: list[str], product: Path) -> bool:
-        """Write the product as the same command did on an earlier page; return False if there was none."""
+        """Write the product as the same command did on an earlier page; return False without such a page."""
         kept = self.kept.get(shlex.join(words))
         if kept is not None:
             copy(kept, product)
@@ -322,7 +322,7 @@ def gallery(tmp_path_factory: pytest.TempPathFactory, sample: Path, home: Path) 
     tower = home / "models" / "towers"
     shutil.copytree(zoo.info("margin-conv4-glyphs").folder, tower)
     attach_text_tower(tower, *text_toys.write_tower(folder / "tower", read_card(tower).dim, padded=True))
-    from serving.gallery.builder import index_folder
+    from serving.gallery.indexing import index_folder
 
     index_folder(load(tower, runtime="onnx"), str(tower), sample / "pictures", folder / "gallery")
     return folder / "gallery"

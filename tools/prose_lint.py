@@ -1,4 +1,4 @@
-"""Prose lint: finds stilted English in Markdown, docstrings, comments and the web page.
+"""Prose lint: finds stilted English in Markdown, docstrings, comments, error messages, help texts and the web page.
 
 Usage: python tools/prose_lint.py [PATH ...]      default: the paths in CLEAN; prints FILE:LINE: message
 """
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-# The paths that `make check` checks. Add a package here as soon as its prose is clean.
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs")
+# `make check` checks these paths, except those whose prose is not clean yet.
 CLEAN = (
     *PAGES,
     "Makefile",
@@ -25,44 +25,12 @@ CLEAN = (
     "examples",
     "exports",
     "serving/page",
-    "tests/children.py",
-    "tests/commandline.py",
-    "tests/conftest.py",
-    "tests/examples",
-    "tests/exports",
-    "tests/models.py",
-    "tests/other_device.py",
-    "tests/raising.py",
-    "tests/text_toys.py",
-    "tests/tools",
-    "tests/training",
-    "tests/zoo/cli",
-    "tests/zoo/conftest.py",
-    "tests/zoo/data",
-    "tests/zoo/evaluation",
-    "tests/zoo/exact_layer.py",
-    "tests/zoo/hub",
-    "tests/zoo/hub_client.py",
-    "tests/zoo/hub_server.py",
-    "tests/zoo/hub_state.py",
-    "tests/zoo/models",
-    "tests/zoo/report",
-    "tests/zoo/timm_hub.py",
+    "tests",
     "tools",
     "training",
-    "zoo/__init__.py",
-    "zoo/cli",
-    "zoo/console.py",
-    "zoo/data",
-    "zoo/errors.py",
-    "zoo/evaluation",
-    "zoo/files.py",
-    "zoo/hub",
-    "zoo/models",
-    "zoo/paths.py",
-    "zoo/render.py",
-    "zoo/report",
+    "zoo",
 )
+NOT_YET = ("tests/serving/",)
 SUFFIXES = {".py", ".md", ".js", ".css", ".html", ".yaml", ".service", ".toml"}
 NAMES = {"Makefile", "Containerfile"}
 
@@ -109,15 +77,38 @@ class Text(NamedTuple):
 
 
 def python_texts(source: str) -> Iterator[Text]:
-    """Yield the docstrings and comments of a Python module."""
+    """Yield the docstrings, comments, error messages and help texts of a Python module."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(
-            node
-        ):
-            yield Text(node.body[0].lineno, ast.get_docstring(node, clean=False) or "", docstring=True)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if docstring := ast.get_docstring(node, clean=False):
+                yield Text(node.body[0].lineno, docstring, docstring=True)
+        elif isinstance(node, ast.Call):
+            yield from call_texts(node)
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield Text(token.start[0], token.string.lstrip("# "))
+
+
+def call_texts(call: ast.Call) -> Iterator[Text]:
+    """Yield the message of `SomeError(message)`, and the texts of the arguments `help` and `epilog` of any call."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    messages = call.args if name.endswith("Error") else []
+    helps = [keyword.value for keyword in call.keywords if keyword.arg in ("help", "epilog")]
+    for expression in (*messages, *helps):
+        yield from strings(expression)
+
+
+def strings(expression: ast.expr) -> Iterator[Text]:
+    """Yield the string literals of an expression; a value inside an f-string counts as one neutral word."""
+    if isinstance(expression, ast.Constant) and isinstance(expression.value, str):
+        yield Text(expression.lineno, expression.value)
+    elif isinstance(expression, ast.JoinedStr):
+        parts = (part.value if isinstance(part, ast.Constant) else "X" for part in expression.values)
+        yield Text(expression.lineno, "".join(map(str, parts)))
+    elif isinstance(expression, ast.BinOp):
+        yield from (*strings(expression.left), *strings(expression.right))
+    elif isinstance(expression, ast.IfExp):
+        yield from (*strings(expression.body), *strings(expression.orelse))
 
 
 def markdown_texts(source: str) -> Iterator[Text]:
@@ -173,8 +164,8 @@ def files(paths: Iterable[Path]) -> Iterator[Path]:
     """Yield the files to check, and those inside folders except the generated reports of studies."""
     for path in paths:
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            known = file.suffix in SUFFIXES or file.name in NAMES or file == path
-            if file.is_file() and known and file.stem != "report":
+            is_prose = file.suffix in SUFFIXES or file.name in NAMES or file == path
+            if file.is_file() and is_prose and file.stem != "report":
                 yield file
 
 
@@ -182,7 +173,9 @@ def main(arguments: list[str]) -> int:
     """Print every fault in the paths; return 1 if there are any."""
     count = 0
     for file in files([Path(name) for name in arguments] or [ROOT / name for name in CLEAN]):
-        name = file.relative_to(ROOT) if file.is_relative_to(ROOT) else file
+        name = str(file.relative_to(ROOT) if file.is_relative_to(ROOT) else file)
+        if name.startswith(NOT_YET) and not arguments:
+            continue
         for piece in texts(file):
             for line, message in faults(piece):
                 print(f"{name}:{line}: {message}")

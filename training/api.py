@@ -332,10 +332,12 @@ class Outcome:
     def summary(self) -> str:
         """Return the run as a text: epochs, folder, and the scores or the reason why they are missing."""
         scores = ", ".join(f"{name} {value:.4f}" for name, value in self.validation.items())
-        kept = f"epoch {self.best_epoch}, best on held-out training classes ({scores})" if scores else "the last epoch"
+        kept_epoch = (
+            f"epoch {self.best_epoch}, best on held-out training classes ({scores})" if scores else "the last epoch"
+        )
         left_out = f"{self.skipped} images could not be read and were left out.\n" if self.skipped else ""
         return (
-            f"{left_out}{self.name}: {self.epochs} epochs in {self.seconds:.0f} s; kept {kept}.\n"
+            f"{left_out}{self.name}: {self.epochs} epochs in {self.seconds:.0f} s; kept {kept_epoch}.\n"
             f"Written to {self.folder}.\n{self._scores()}"
         )
 
@@ -386,10 +388,10 @@ def train(
     """
     track = tuple(track)
     check_trackers(track)
-    processes, chosen = connect(choose_device(device))
+    processes, torch_device = connect(choose_device(device))
     keep_freed_memory()
     torch.set_num_threads(_threads(processes))
-    setup = TrainingSetup(Execution(chosen, processes, compiled), root, dataset, progress)
+    setup = TrainingSetup(Execution(torch_device, processes, compiled), root, dataset, progress)
     if isinstance(recipe, EnsembleRecipe):
         outcome = _train_ensemble(recipe, setup, restart, track, origin)
     else:
@@ -397,7 +399,7 @@ def train(
     if not evaluate or dataset is not None or not processes.first:
         return outcome
     try:
-        evaluation = measure_test_split(outcome.folder, root, str(chosen), progress and sys.stderr.isatty())
+        evaluation = measure_test_split(outcome.folder, root, str(torch_device), progress and sys.stderr.isatty())
         add_result(outcome.folder, evaluation)
     except (ZooError, OSError) as error:
         return dataclasses.replace(outcome, not_evaluated=" ".join(str(error).split()))

@@ -54,8 +54,8 @@ def _resized(aspects: Tensor, augmentation: Augmentation) -> Tensor:
 
 def _largest(aspects: Tensor, ratio: float) -> Tensor:
     """Return width and height [n, 2] of the largest part whose proportions are allowed."""
-    kept = aspects.clamp(1 / ratio, ratio) / aspects
-    return torch.stack([kept.clamp(max=1), (1 / kept).clamp(max=1)], 1)
+    shares = aspects.clamp(1 / ratio, ratio) / aspects
+    return torch.stack([shares.clamp(max=1), (1 / shares).clamp(max=1)], 1)
 
 
 def _at(sizes: Tensor, positions: Tensor) -> Tensor:

@@ -42,10 +42,12 @@ def keep_bad_batch(run: Trainer, batch: Minibatch, terms: dict[str, Tensor], fol
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     values = ", ".join(f"{name} {term.item():.4g}" for name, term in terms.items())
     loss = sum(term.item() for term in terms.values())
-    kept = f"the last checkpoint holds epoch {run.epoch}" if run.epoch else "no epoch ended, so there is no checkpoint"
+    last_checkpoint = (
+        f"the last checkpoint holds epoch {run.epoch}" if run.epoch else "no epoch ended, so there is no checkpoint"
+    )
     return DivergedError(
         f"the loss became {loss} in epoch {run.epoch + 1}, step {step} ({values}). "
-        f"{location}; its images: {', '.join(names[:_SHOWN])}{more}. Lower optimizer.lr; {kept}.",
+        f"{location}; its images: {', '.join(names[:_SHOWN])}{more}. Lower optimizer.lr; {last_checkpoint}.",
         code="infinite-loss",
     )
 

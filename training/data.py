@@ -157,8 +157,8 @@ def golden_images(dataset: Dataset, rows: np.ndarray, count: int = 4) -> list[np
     """Return `count` of these images as uint8 [H, W, 3], before preprocessing, for the golden check."""
     from zoo.data.images import open_image
 
-    chosen = rows[np.linspace(0, len(rows) - 1, count).astype(int)]
-    return [np.asarray(open_image(dataset.images[row]).convert("RGB")) for row in chosen]
+    golden_rows = rows[np.linspace(0, len(rows) - 1, count).astype(int)]
+    return [np.asarray(open_image(dataset.images[row]).convert("RGB")) for row in golden_rows]
 
 
 Draw = TypeVar("Draw")

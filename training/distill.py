@@ -242,10 +242,10 @@ def cross_search(teacher: np.ndarray, student: np.ndarray, test: Dataset) -> Per
     queries, depth = unit_rows(student, "the student's embeddings"), int(search.relatives.max())
     parts = []
     for rows, _, neighbours in neighbour_chunks(queries, search.gallery, depth + 1, exact=False):
-        others = neighbours != np.arange(rows.start, rows.start + len(neighbours))[:, None]
-        others[others.all(1), -1] = False  # its own image is further away than all wanted neighbours
-        kept = neighbours[others].reshape(len(neighbours), depth)
-        hits = search.codes[kept] == search.codes[rows, None]
+        is_other = neighbours != np.arange(rows.start, rows.start + len(neighbours))[:, None]
+        is_other[is_other.all(1), -1] = False  # its own image is further away than all wanted neighbours
+        without_self = neighbours[is_other].reshape(len(neighbours), depth)
+        hits = search.codes[without_self] == search.codes[rows, None]
         parts.append(measure_hits(hits, search.relatives[rows], (1,)))
     return build_per_query({name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, search)
 

@@ -89,9 +89,9 @@ class Processes:
         """Return the first process's choice of samples, int64 [b]."""
         if self.count == 1:
             return samples
-        chosen = torch.from_numpy(samples.copy()).to(device)
-        dist.broadcast(chosen, 0)
-        return chosen.cpu().numpy()
+        shared = torch.from_numpy(samples.copy()).to(device)
+        dist.broadcast(shared, 0)
+        return shared.cpu().numpy()
 
     def wait(self) -> None:
         """Wait for all processes."""

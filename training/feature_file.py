@@ -360,8 +360,8 @@ def augmentation_of(values: dict[str, Any]) -> Augmentation:
         ValueError: If another version wrote it.
         RecipeError: If a value is out of range.
     """
-    known = {field.name for field in fields(Augmentation)}
-    if not values.keys() <= known:
+    field_names = {field.name for field in fields(Augmentation)}
+    if not values.keys() <= field_names:
         raise ValueError("an augmentation of another version")
     arguments: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
     return Augmentation(**arguments)

@@ -131,8 +131,8 @@ def _batches(dataset: Dataset, preprocessing: Preprocessing, views: Views, size:
             if isinstance(image, ImageError):
                 raise unreadable_error(source, dataset.name, image, hint="")
             decoded.append(image)
-        pixels, kept, aspects = zip(*decoded, strict=True)
-        yield _Batch(np.stack(pixels), np.stack(kept), np.array(aspects, np.float32))
+        pixels, decoded_squares, aspects = zip(*decoded, strict=True)
+        yield _Batch(np.stack(pixels), np.stack(decoded_squares), np.array(aspects, np.float32))
 
 
 def _view(batch: _Batch, views: Views, preprocessing: Preprocessing, execution: Execution) -> Tensor:

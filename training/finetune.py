@@ -203,10 +203,11 @@ def small_twin(method: str) -> Recipe:
     Raises:
         UsageError: If the method is unknown or an ensemble.
     """
-    known = method_names()
-    if method not in known:
+    methods = method_names()
+    if method not in methods:
         raise UsageError(
-            f"there is no method {method!r}.{nearest(method, known)} Known: {', '.join(known)}.", code="unknown-method"
+            f"there is no method {method!r}.{nearest(method, methods)} Known: {', '.join(methods)}.",
+            code="unknown-method",
         )
     twin = RECIPES[method + TWIN_SUFFIX]()
     if not isinstance(twin, Recipe):

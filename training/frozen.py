@@ -159,7 +159,7 @@ def draw_views(cached: Tensor, size: int, part: slice, gather: Callable[[Tensor]
         features that have only one.
     """
     n, count, _ = cached.shape
-    chosen = torch.randint(count, (size,))[part]
+    view_numbers = torch.randint(count, (size,))[part]
     drawn: list[Tensor] = []
 
     def pick(views: Tensor) -> Tensor:
@@ -174,7 +174,7 @@ def draw_views(cached: Tensor, size: int, part: slice, gather: Callable[[Tensor]
                 "zoo features ... --views 8",
                 code="too-few-views",
             )
-        return pick((chosen + 1 + torch.randint(count - 1, (size,))[part]) % count)
+        return pick((view_numbers + 1 + torch.randint(count - 1, (size,))[part]) % count)
 
     def forward(images: Tensor, trunk: nn.Module | None) -> Tensor:
         if not any(images is view for view in drawn) or not isinstance(trunk, CachedTrunk | None):
@@ -183,4 +183,4 @@ def draw_views(cached: Tensor, size: int, part: slice, gather: Callable[[Tensor]
             )
         return gather(images.flatten(1))
 
-    return CachedViews(pick(chosen), another, forward)
+    return CachedViews(pick(view_numbers), another, forward)

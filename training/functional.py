@@ -195,9 +195,9 @@ class _PairDistances(torch.autograd.Function):
         embeddings, result, i, j = ctx.saved_tensors
         pull = _pull(grad, result)
         # A product with the sparse matrix of the pairs' weights is twice as fast as adding row by row.
-        rows, others, pulls = torch.cat([i, j]), torch.cat([j, i]), torch.cat([pull, pull])
+        rows, columns, pulls = torch.cat([i, j]), torch.cat([j, i]), torch.cat([pull, pull])
         shape = len(embeddings), len(embeddings)
-        matrix = torch.sparse_coo_tensor(torch.stack([rows, others]), pulls, shape, check_invariants=False)
+        matrix = torch.sparse_coo_tensor(torch.stack([rows, columns]), pulls, shape, check_invariants=False)
         own = pulls.new_zeros(len(embeddings)).index_add_(0, rows, pulls)
         return embeddings * own[:, None] - matrix @ embeddings, None, None
 
@@ -295,10 +295,10 @@ def positive_pairs(labels: Tensor) -> tuple[Tensor, Tensor]:
     """
     ordered, order = labels.sort(stable=True)
     start = torch.searchsorted(ordered, ordered)
-    others = torch.searchsorted(ordered, ordered, right=True) - start - 1
-    ranks = torch.arange(len(labels), device=labels.device).repeat_interleave(others)
+    partners = torch.searchsorted(ordered, ordered, right=True) - start - 1
+    ranks = torch.arange(len(labels), device=labels.device).repeat_interleave(partners)
     # The pairs of a rank begin after those of the ranks before it; its positives are its class without itself.
-    first = others.cumsum(0) - others
+    first = partners.cumsum(0) - partners
     other = torch.arange(len(ranks), device=labels.device) + (start - first)[ranks]
     return order[ranks], order[other + (other >= ranks)]
 
@@ -326,8 +326,8 @@ def hinges(values: Tensor, mask: Tensor | None = None) -> Hinges:
     if mask is None:
         return Hinges(terms.sum(), terms.detach().sign().sum(), terms.new_full((), terms.numel()))
     # Floats are several times as fast to multiply and to count as bools.
-    kept = mask.to(values.dtype)
-    return Hinges((terms * kept).sum(), (terms.detach().sign() * kept).sum(), kept.sum())
+    weights = mask.to(values.dtype)
+    return Hinges((terms * weights).sum(), (terms.detach().sign() * weights).sum(), weights.sum())
 
 
 def pair_contrast(values: Tensor, labels: Tensor, near: float, far: float, active_only: bool) -> Tensor:

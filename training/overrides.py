@@ -307,8 +307,8 @@ def check_names(recipe: Recipe) -> None:
     if objective.loss is not None:
         check_arguments(LOSSES, "loss", objective.loss, objective.loss_args)
     if objective.miner is not None:
-        known = {key: value for key, value in objective.miner_args.items() if key != "miner_args"}
-        check_arguments(MINERS, "miner", objective.miner, known)
+        miner_args = {key: value for key, value in objective.miner_args.items() if key != "miner_args"}
+        check_arguments(MINERS, "miner", objective.miner, miner_args)
     check_heads(recipe.heads)
     _check_intra(recipe)
 

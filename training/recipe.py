@@ -340,14 +340,14 @@ def same_recipe(a: Any, b: Any, name: str = "") -> bool:
     return bool(a == b)
 
 
-def check_same_dim(transfer: str, dim: int, teacher: Card, others: Iterable[str]) -> None:
+def check_same_dim(transfer: str, dim: int, teacher: Card, alternatives: Iterable[str]) -> None:
     """Check the dimension of a student whose loss compares its embedding with the teacher's, number by number.
 
     Args:
         transfer: The name of the loss.
         dim: The student's dimension.
         teacher: The teacher's card.
-        others: The losses that allow other dimensions, for the message.
+        alternatives: The losses that allow other dimensions, for the message.
 
     Raises:
         RecipeError: If the dimensions differ.
@@ -355,6 +355,6 @@ def check_same_dim(transfer: str, dim: int, teacher: Card, others: Iterable[str]
     if dim != teacher.dim:
         raise RecipeError(
             f"the transfer {transfer!r} needs the teacher's dimension: the student has {dim}, the teacher "
-            f"{teacher.name} {teacher.dim}. Change the student's, or take {' or '.join(others)}.",
+            f"{teacher.name} {teacher.dim}. Change the student's, or take {' or '.join(alternatives)}.",
             code="transfer-dim",
         )

@@ -208,9 +208,9 @@ class ServiceError(GalleryError):
             self.exit_code = UsageError.exit_code
 
 
-def nearest(name: str, known: Iterable[str], n: int = 3) -> str:
+def nearest(name: str, names: Iterable[str], n: int = 3) -> str:
     """Return the hint " Did you mean 'a' or 'b'?" with the known names most like `name`, or "" if none is like it."""
-    close = get_close_matches(name, list(known), n=n, cutoff=0.5)
+    close = get_close_matches(name, list(names), n=n, cutoff=0.5)
     return f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
 
 

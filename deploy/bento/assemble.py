@@ -7,8 +7,8 @@ import sys
 from argparse import ArgumentParser
 from pathlib import Path
 
-from serving.backup import backup
 from serving.gallery import Gallery
+from serving.gallery.backup import backup
 from zoo.errors import GalleryError, ZooError
 from zoo.files import atomic_folder
 from zoo.models.load import find_model

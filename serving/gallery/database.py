@@ -1,55 +1,114 @@
-"""A gallery's SQLite file as threads share it: queries, snapshots and transactions, with errors that say what to do.
+"""Connections, snapshots and transactions of a gallery's SQLite file.
 
-One connection writes, and whoever writes waits for whoever does. Reading takes connections of its own, which in WAL
-mode wait for nobody: a search goes on while something is written, here or in another process, however long that takes.
-
-A folder may be moved, removed or exchanged while its file is open. The file would be read and written all the same, by
-those alone who had it open; so nothing of it is once another file, or none, is in its place.
+One connection writes. Readers have connections of their own and never wait for the writer, because the file is in WAL
+mode. Once the file was moved or replaced, it is neither read nor written any more.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from serving.gallery import schema
-from serving.gallery.connection import connect, explained
-from serving.gallery.shadow import SEEN_AS_THE_STORE
-from zoo.errors import GalleryMovedError, GalleryNotFoundError
+from zoo.errors import GalleryError, GalleryMovedError, GalleryNotFoundError, ModelChangedError
+
+DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+"""Primary codes of SQLite's errors for changed bytes."""
+
+IDS_PER_STATEMENT = 500
+
+Row = tuple[Any, ...]
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open an existing file for reading and writing, or for reading only if its folder cannot be written to.
+
+    SQLite needs two files beside one in WAL mode. On a read-only file system where they do not exist, the file is read
+    as one that nobody changes: later changes by another process are not seen.
+
+    Raises:
+        GalleryError: If the folder cannot be written to and a log holds changes (code "unwritable-log").
+    """
+    path = path.resolve()
+    try:
+        return _connect(path, "mode=rw")
+    except sqlite3.OperationalError:
+        if os.access(path.parent, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+            raise
+    log = path.with_name(f"{path.name}-wal")
+    if log.is_file() and log.stat().st_size:
+        raise GalleryError(
+            f"{path.parent} cannot be written to, and {log.name} holds changes that {path.name} lacks. Open the "
+            "gallery once where its folder can be written to, or copy the whole folder to such a place.",
+            code="unwritable-log",
+        )
+    return _connect(path, "mode=ro&immutable=1")
+
+
+def _connect(path: Path, options: str) -> sqlite3.Connection:
+    uri = f"{path.as_uri()}?{options}"
+    db = sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None, check_same_thread=False)
+    try:
+        db.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # only now does SQLite open the files
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def gallery_error(error: sqlite3.Error, path: Path) -> GalleryError:
+    """Return our error (code "damaged-gallery" or "database") for one of SQLite's about the file `path`."""
+    if (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF in DAMAGE_CODES:
+        return GalleryError(
+            f"{path}, which holds the whole gallery, is damaged ({error}). Find out what can still be read with: zoo "
+            f"gallery verify {path.parent}. Restore a backup with zoo gallery restore COPY NEW, or index the images "
+            "again with zoo index.",
+            code="damaged-gallery",
+        )
+    return GalleryError(f"{path}: {error}.", code="database")
 
 
 class Database:
-    """A gallery's file, open."""
+    """An open gallery file. Safe to use from several threads.
 
-    def __init__(self, path: Path, other: bool = False) -> None:
-        """other: with the tables of its other model in place of the present ones, to be read.
+    fingerprint: the model of the embeddings when it was opened; None if there are none.
+    """
 
-        Raises `GalleryError` for a file that is missing, damaged or of a newer version. Later whatever reads or writes
-        raises `GalleryMovedError` once the file is not there any more.
+    def __init__(self, path: Path, views: str = "") -> None:
+        """Open an existing file.
+
+        Args:
+            path: The file.
+            views: Statements that each connection runs first.
+
+        Raises:
+            GalleryError: If the file is missing, damaged or of a newer version.
         """
-        self.path, self._other = path.absolute(), other
-        self._lock, self._held, self._closed = threading.RLock(), threading.local(), False
+        self.path, self._views = path.absolute(), views
+        self._lock, self._thread, self._closed = threading.RLock(), threading.local(), False
         self._idle = deque[sqlite3.Connection]()
         if not path.is_file():
             raise GalleryNotFoundError(f"{path} does not exist.")
-        self._file = _identity(path)
-        with self._explained():
+        self._file = _file_id(path)
+        with self._translated():
             self._writer = self._open()
         try:
-            with self._explained():
+            with self._translated():
                 # FULL: an acknowledged write survives a power cut as well as a killed process.
                 self._writer.executescript("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")
+            self.fingerprint = self._present_fingerprint()
         except BaseException:
             self._writer.close()
             raise
 
     def close(self) -> None:
-        """Those who are reading still finish."""
+        """Close all connections; threads that are reading finish first."""
         with self._lock:
             self._closed = True
             self._writer.close()
@@ -57,82 +116,104 @@ class Database:
 
     @property
     def db(self) -> sqlite3.Connection:
-        """The connection of the snapshot or the transaction that this thread is within."""
-        held: sqlite3.Connection = self._held.db
-        return held
+        """The connection of the snapshot or transaction that this thread is in."""
+        connection: sqlite3.Connection = self._thread.db
+        return connection
 
-    def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        with self._explained(), self._reading() as db:
+    def query(self, sql: str, *values: Any) -> list[Row]:
+        with self._translated(), self._reading() as db:
             return db.execute(sql, values).fetchall()
 
-    def by_ids(
-        self, columns: str, ids: Sequence[int], table: str = "items", key: str = "id"
-    ) -> Iterator[tuple[Any, ...]]:
-        """These columns of the rows of these ids that exist; a statement takes only so many values at once."""
-        for start in range(0, len(ids), 500):
-            some = ids[start : start + 500]
-            found = f"{key} IN ({', '.join('?' * len(some))})"
-            yield from self.query(f"SELECT {columns} FROM {table} WHERE {found}", *some)
+    def rows_by_id(self, columns: str, ids: Sequence[int], table: str = "items", key: str = "id") -> Iterator[Row]:
+        """Yield columns of the rows with these ids that exist, in no order."""
+        for start in range(0, len(ids), IDS_PER_STATEMENT):
+            piece = ids[start : start + IDS_PER_STATEMENT]
+            places = ", ".join("?" * len(piece))
+            yield from self.query(f"SELECT {columns} FROM {table} WHERE {key} IN ({places})", *piece)
 
     @contextmanager
-    def snapshot(self) -> Iterator[None]:
-        """Reads inside see one state of the file."""
-        if self._present() is not None:
+    def snapshot(self, check_model: bool = False) -> Iterator[None]:
+        """Make all reads inside see one state of the file.
+
+        Args:
+            check_model: Whether to call `check_model` first.
+        """
+        with nullcontext() if self._connection() else self._new_snapshot():
+            if check_model:
+                self.check_model()
             yield
-            return
-        with self._explained(), self._reading() as db:
+
+    @contextmanager
+    def _new_snapshot(self) -> Iterator[None]:
+        with self._translated(), self._reading() as db:
             db.execute("BEGIN")
             try:
-                with self._holding(db):
+                with self._using(db):
                     yield
             finally:
                 db.execute("ROLLBACK")
 
     @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """What is written inside is there at its end, all of it; nothing is where it raises."""
-        with self._lock, self._explained():
-            self._check_there()
+    def transaction(self, check_model: bool = False) -> Iterator[sqlite3.Connection]:
+        """Write all that is written inside, or nothing if the block raises. A transaction may contain others.
+
+        Args:
+            check_model: Whether to call `check_model` first.
+        """
+        with nullcontext() if self._connection() is self._writer else self._new_transaction():
+            if check_model:
+                self.check_model()
+            yield self._writer
+
+    @contextmanager
+    def _new_transaction(self) -> Iterator[None]:
+        with self._lock, self._translated():
+            self._check_file()
             self._writer.execute("BEGIN IMMEDIATE")
             try:
-                with self._holding(self._writer):
-                    yield self._writer
+                with self._using(self._writer):
+                    yield
                 self._writer.execute("COMMIT")
             except BaseException:
                 if self._writer.in_transaction:
                     self._writer.execute("ROLLBACK")
                 raise
 
-    @contextmanager
-    def continued(self) -> Iterator[sqlite3.Connection]:
-        """The transaction that this thread is within, or one of its own."""
-        if self._present() is self._writer:
-            yield self._writer
-            return
-        with self.transaction() as db:
-            yield db
+    def check_model(self) -> None:
+        """Raise `ModelChangedError` if the embeddings are of another model than when the file was opened."""
+        self.check_fingerprint(self._present_fingerprint())
 
-    def _present(self) -> sqlite3.Connection | None:
-        return getattr(self._held, "db", None)
+    def check_fingerprint(self, present: object) -> None:
+        if present != self.fingerprint:
+            raise ModelChangedError(
+                f"{self.path.parent} was given another model since it was opened. Open it again with that model."
+            )
+
+    def _present_fingerprint(self) -> str | None:
+        rows = self.query("SELECT value FROM state WHERE key = 'fingerprint'")
+        return rows[0][0] if rows else None
+
+    def _connection(self) -> sqlite3.Connection | None:
+        return getattr(self._thread, "db", None)
 
     @contextmanager
-    def _holding(self, db: sqlite3.Connection) -> Iterator[None]:
-        before, self._held.db = self._present(), db
+    def _using(self, db: sqlite3.Connection) -> Iterator[None]:
+        before, self._thread.db = self._connection(), db
         try:
             yield
         finally:
-            self._held.db = before
+            self._thread.db = before
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        """The connection that this thread holds, or one that nobody reads with now."""
-        present = self._present()
-        if present is not None:
-            yield present
+        """Yield the connection that this thread uses, or one that is idle."""
+        used = self._connection()
+        if used is not None:
+            yield used
             return
         if self._closed:
             raise sqlite3.ProgrammingError("Cannot operate on a closed database.")
-        self._check_there()
+        self._check_file()
         try:
             db = self._idle.pop()
         except IndexError:
@@ -145,18 +226,17 @@ class Database:
             if self._closed:
                 self._close_idle()
 
-    def _check_there(self) -> None:
-        if _identity(self.path) != self._file:
+    def _check_file(self) -> None:
+        if _file_id(self.path) != self._file:
             raise GalleryMovedError(
-                f"the gallery {self.path.parent.name} was moved, removed or exchanged for another while it was open."
+                f"the gallery {self.path.parent.name} was moved, removed or replaced by another while it was open."
             )
 
     def _open(self) -> sqlite3.Connection:
         db = connect(self.path)
         try:
             schema.check_version(db, self.path)
-            if self._other:
-                db.executescript(SEEN_AS_THE_STORE)
+            db.executescript(self._views)
         except BaseException:
             db.close()
             raise
@@ -167,17 +247,24 @@ class Database:
             self._idle.pop().close()
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _translated(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
-            raise explained(error, self.path) from error
+            raise gallery_error(error, self.path) from error
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Of the file that is there: device and inode; None of none."""
+def delete_items(db: sqlite3.Connection, ids: Iterable[int], change: int) -> int:
+    """Delete those of the items that exist, record their removal, and return their number."""
+    gone = [(item,) for item in ids if db.execute("DELETE FROM items WHERE id = ?", (item,)).rowcount]
+    db.executemany(f"INSERT INTO removals VALUES (?, {change})", gone)
+    return len(gone)
+
+
+def _file_id(path: Path) -> tuple[int, int] | None:
+    """Return device and inode of a file, None if it does not exist."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino

@@ -8,14 +8,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from serving.gallery.rows import is_whole
+from serving.gallery.types import is_int64
 from zoo.errors import UsageError
 
 Value = str | int | float | bool | None
 Range = Mapping[str, str | int | float]
 """Bounds by their names in `BOUNDS`: two of them at most, one a side."""
+
 BOUNDS = {"gte": ">=", "gt": ">", "lte": "<=", "lt": "<"}
 MAX_KEYS, MAX_VALUES, MAX_LABELS = 50, 1000, 10_000
+_LISTED = "(SELECT value FROM json_each(?))"
+"""A statement takes so many values only, of which a list is one."""
+
+_KINDS = {True: "true", False: "false", None: "null"}
+"""As json_type calls them."""
+
+_OF_METADATA = """
+CASE json_type(metadata, ?) WHEN 'array' THEN EXISTS (SELECT 1 FROM json_each(metadata, ?) WHERE {test})
+ELSE (SELECT {test} FROM (SELECT coalesce(json_type(metadata, ?), 'null') AS type, json_extract(metadata, ?) AS value))
+END
+"""
+"""A test of `type` and `value` on what the metadata have at a path, or on each member of the list that lies there."""
 
 
 @dataclass(frozen=True)
@@ -64,16 +77,13 @@ class Filter:
 
 EVERYTHING = Filter()
 
-_LISTED = "(SELECT value FROM json_each(?))"
-"""A statement takes so many values only, of which a list is one."""
-_KINDS = {True: "true", False: "false", None: "null"}
-"""As json_type calls them."""
-_OF_METADATA = """
-CASE json_type(metadata, ?) WHEN 'array' THEN EXISTS (SELECT 1 FROM json_each(metadata, ?) WHERE {test})
-ELSE (SELECT {test} FROM (SELECT coalesce(json_type(metadata, ?), 'null') AS type, json_extract(metadata, ?) AS value))
-END
-"""
-"""A test of `type` and `value` on what the metadata have at a path, or on each member of the list that lies there."""
+
+def where_clause(label: str | None, selection: Filter) -> tuple[str, list[Any]]:
+    """The clause for items of this label, of any where it is None, that `selection` lets through, and its values."""
+    if label is None and not selection:
+        return "", []  # all are counted much quicker without a condition
+    condition, values = selection.sql()
+    return (f"WHERE {condition}", values) if label is None else (f"WHERE label = ? AND {condition}", [label, *values])
 
 
 def _one_of(wanted: Value | list[Value]) -> tuple[str, list[Any]]:
@@ -125,7 +135,7 @@ def _can_be_range(bounds: Mapping[Any, Any]) -> bool:
 def _can_be_value(value: object) -> bool:
     """SQLite's whole numbers have 64 bits; its texts end at a 0 and hold no half of a surrogate pair, as JSON may."""
     if isinstance(value, int):
-        return is_whole(value)
+        return is_int64(value)
     if isinstance(value, float):
         return math.isfinite(value)
     return "\0" not in value and _is_unicode(value) if isinstance(value, str) else isinstance(value, Value)
@@ -133,11 +143,3 @@ def _can_be_value(value: object) -> bool:
 
 def _is_unicode(text: str) -> bool:
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
-
-
-def where(label: str | None, chosen: Filter) -> tuple[str, list[Any]]:
-    """The clause for items of this label, of any where it is None, that `chosen` lets through, and its values."""
-    if label is None and not chosen:
-        return "", []  # all are counted much quicker without a condition
-    condition, values = chosen.sql()
-    return (f"WHERE {condition}", values) if label is None else (f"WHERE label = ? AND {condition}", [label, *values])

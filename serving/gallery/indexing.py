@@ -1,28 +1,172 @@
-"""What indexing files does to a gallery, wherever they are embedded: new items in, old ones followed, all reported."""
+"""Indexing of image files into a gallery, from a folder or a table."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+import hashlib
+import json
+import os
+import shutil
+import stat
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from serving.gallery.gallery import Gallery
-from serving.gallery.image_files import ImageFile, folder_of
-from serving.gallery.items import AS_IT_IS, Item, Kept, NewItem, Place, same_metadata
+import numpy as np
+from tqdm import tqdm
+
+from serving.gallery.gallery import Gallery, is_gallery
+from serving.gallery.types import (
+    UNCHANGED,
+    Item,
+    ItemUpdate,
+    NewItem,
+    Thumbnail,
+    Unchanged,
+    decode_image,
+    equal_metadata,
+)
+from zoo.data.decode import decode_in_threads
+from zoo.data.folder import list_files
+from zoo.data.images import DEFAULT_LIMITS, SUFFIXES
+from zoo.data.table import LabelFile, image_path, is_table, read_label_file, read_table
+from zoo.errors import GalleryError, ImageError, ImageTooLargeError, UsageError, none_readable_message
+from zoo.models.load import Embedder
+from zoo.paths import expand
+
+_SHOWN_NAMES = 20
+_SHOWN_KINDS = 5
+
+FOLDERS = "folders"
+"""Key of the gallery's state with the folders that were indexed."""
+
+ConfirmPrune = Callable[[Gallery, list[int]], bool]
+"""Decides whether the items with these ids are removed."""
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """An image file to index; `source`: its name in the gallery, such as the path below the indexed folder."""
+
+    path: Path
+    source: str
+    label: str | None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+def find_images(folder: Path, exclude: Sequence[Path] = ()) -> tuple[list[ImageFile], dict[str, int]]:
+    """List the image files below a folder, as `zoo.data.folder` does.
+
+    The label is the folder part of the path below `folder`; files at the top have none.
+
+    Args:
+        folder: The folder.
+        exclude: Files and folders that do not count as other files.
+
+    Returns:
+        The images, and the number of other files by suffix ("" for none), the most frequent first.
+
+    Raises:
+        UsageError: There are no images.
+    """
+    folder = folder.expanduser()
+    images, others = list_files(folder)
+    excluded = {path.expanduser().absolute() for path in exclude}
+    others = [path for path in others if excluded.isdisjoint((path.absolute(), *path.absolute().parents))]
+    kinds = dict(Counter(_text(path.suffix.lower()) for path in others).most_common())
+    if not images:
+        present = f"; it holds {other_kinds(kinds)}" if kinds else ""
+        raise UsageError(f"{folder} holds no images ({', '.join(sorted(SUFFIXES))}){present}.", code="no-images")
+    return [_image_file(folder, path) for path in images], kinds
+
+
+def listed_images(table: Path, rows: LabelFile) -> list[ImageFile]:
+    """Return the images of a table in its order, with their labels and metadata.
+
+    An image's source is its path below the table's folder, or its full path if it is elsewhere.
+    """
+    table = expand(table)
+    root = _absolute(table.parent)
+    if not rows.metadata:
+        raise UsageError(f"{table} lists no images.", code="no-images")
+    files = []
+    for name, metadata in rows.metadata.items():
+        path = _absolute(image_path(table, name))
+        source = path.relative_to(root) if path.is_relative_to(root) else path
+        files.append(ImageFile(path, _text(source.as_posix()), (rows.labels or {}).get(name), metadata))
+    return files
+
+
+def source_root(images: Path) -> Path:
+    """Return the folder that sources are relative to: the indexed folder, or the folder of a table."""
+    return images.parent if is_table(images) else images
+
+
+def other_kinds(kinds: Mapping[str, int]) -> str:
+    """Return a text such as "3 .avif, 2 without a suffix", the most frequent first."""
+    shown = [f"{count:,} {kind or 'without a suffix'}" for kind, count in list(kinds.items())[:_SHOWN_KINDS]]
+    rest = sum(list(kinds.values())[_SHOWN_KINDS:])
+    return ", ".join(shown + ([f"{rest:,} others"] if rest else []))
+
+
+def folder_label(source: str) -> str | None:
+    """Return the folder part of a source, which is its label; None for a file at the top."""
+    return source.rpartition("/")[0] or None
+
+
+def named_images(paths: Sequence[Path], label: str | None, metadata: Mapping[str, Any]) -> list[ImageFile]:
+    """Return files given by name, all with one label. Raises `UsageError` that names those which are not files."""
+    wrong = [path for path in paths if not path.is_file()]
+    if wrong:
+        names = ", ".join(f"{path} ({_why_not_file(path)})" for path in wrong[:_SHOWN_NAMES])
+        more = f", and {len(wrong) - _SHOWN_NAMES:,} more" if len(wrong) > _SHOWN_NAMES else ""
+        raise UsageError(
+            f"{len(wrong):,} of {len(paths):,} names are not image files: {names}{more}.", code="no-such-file"
+        )
+    return [ImageFile(path, _text(path.as_posix()), label, metadata) for path in paths]
+
+
+def read_image(path: Path) -> tuple[bytes, str]:
+    """Return the bytes of a file and their SHA-256 (hex).
+
+    Raises:
+        ImageTooLargeError: The file is larger than `DEFAULT_LIMITS`; it is not read.
+        ImageError: The name cannot be a file's.
+        OSError: The file cannot be read.
+    """
+    try:
+        size = path.stat().st_size
+    except ValueError as error:
+        raise ImageError(f"the name cannot be a file's: {error}.") from None
+    if size > DEFAULT_LIMITS.max_bytes:
+        raise ImageTooLargeError(f"the file has {size:,} bytes; at most {DEFAULT_LIMITS.max_bytes:,} are accepted.")
+    data = path.read_bytes()
+    return data, hashlib.sha256(data).hexdigest()
 
 
 @dataclass
 class Report:
-    """What indexing a folder or a table did.
+    """Result of indexing a folder or a table.
 
-    `already_there`: files whose content the gallery had, the `moved` among them; `moved`: items that got another
-    source, label or metadata; `kept`: items that keep a label which is not their folder's; `differing`: of files that
-    were there already, source, id and label of the item, where another label or other metadata was asked for, also of
-    one image in two folders; and `updated`, how many got it; `unreadable`: source and reason of every image that was
-    left out; `not_in_folder`: sources of the gallery's items whose content is not among the images indexed, and
-    `pruned`, how many of them were removed; `other_files`: how many files of other kinds a folder holds, by suffix. Of
-    a file of labels: `unlabelled`: images that it does not name; `labels_unused`: the paths that it names and the
-    folder does not hold; `metadata`: its columns, or a table's, that are kept as metadata.
+    Attributes:
+        gallery: The gallery.
+        found: Number of image files.
+        added: Number of new items.
+        already_there: Number of files whose content the gallery had.
+        moved: Number of items that got another source, label or metadata.
+        kept: Number of items that keep a label other than their folder's.
+        differing: Source, id and label of items whose file asks for another label or other metadata.
+        updated: How many of these got it.
+        unreadable: Source and reason of every image that was left out.
+        not_in_folder: Sources of items whose content is not among the images.
+        pruned: How many of these were removed.
+        other_files: Number of files of other kinds, by suffix.
+        unlabelled: Number of images that the file of labels does not name.
+        labels_unused: Paths in the file of labels that the folder does not hold.
+        metadata: Columns that are kept as metadata.
+        items: Number of items in the gallery.
     """
 
     gallery: str
@@ -47,91 +191,378 @@ class Report:
 
 
 class Run:
-    """One run over files: it is told of each in their order, and writes to the gallery what is new."""
+    """One run over image files, in their order: it writes new items, and moves and relabels known ones."""
 
     def __init__(
         self,
         gallery: Gallery,
         report: Report,
-        named: bool = False,
+        labelled: bool = False,
         keys: Sequence[str] = (),
         update: bool = False,
     ) -> None:
-        """named: labels are of a file, not of folders; keys: of metadata that the files are given; update: labels and
-        these keys replace all that items have, also by none."""
-        self.gallery, self.report, self._named, self._keys, self._update = gallery, report, named, keys, update
+        """Begin a run.
+
+        Args:
+            gallery: The gallery.
+            report: Counts what is done.
+            labelled: Labels come from a file, not from folders.
+            keys: Metadata keys of the files.
+            update: Labels and these keys replace those of items, also by none.
+        """
+        self.gallery, self.report, self._labelled, self._keys, self._update = gallery, report, labelled, keys, update
         self.differing: list[tuple[ImageFile, Item]] = []
-        self._places: list[Place] = []
-        self._seen: dict[str, ImageFile] = {}
-        self._contested: list[tuple[ImageFile, str]] = []
-        self._gone: dict[str, str] = {}
+        self._moves: list[ItemUpdate] = []
+        self._first: dict[str, ImageFile] = {}
+        self._duplicates: list[tuple[ImageFile, str]] = []
+        self._absent: dict[str, str] = {}
 
     def leave_out(self, file: ImageFile, reason: str) -> None:
-        """The file cannot be read."""
+        """Report a file that cannot be read."""
         self.report.unreadable.append((file.source, reason))
 
     def is_first(self, file: ImageFile, content_sha256: str) -> bool:
-        """Whether no earlier file had this content; one that had counts, and this one does not."""
-        first = self._seen.setdefault(content_sha256, file)
+        """Return whether no earlier file of the run has this content; a later one does not become an item."""
+        first = self._first.setdefault(content_sha256, file)
         if first is file:
             return True
         self.report.already_there += 1
-        if file.label not in (None, first.label) or not same_metadata(file.metadata, first.metadata):
-            self._contested.append((file, content_sha256))
+        if file.label not in (None, first.label) or not equal_metadata(file.metadata, first.metadata):
+            self._duplicates.append((file, content_sha256))
         return False
 
     def recognise(self, file: ImageFile, item: Item | None) -> None:
-        """The file is the first with the content of this item of the gallery; None: it was, and is removed by now."""
+        """Take over the source, label and metadata of a file whose content the gallery has; None: it was removed."""
         self.report.already_there += 1
         if item is None:
             return
         label = self._label(file, item)
         self.report.kept += label != file.label and file.label is not None
         metadata = self._metadata(file, item)
-        if (item.source, item.label) != (file.source, label) or metadata is not AS_IT_IS:
-            self._places.append(Place(item.id, file.source, label, metadata))
+        if (item.source, item.label) != (file.source, label) or metadata is not UNCHANGED:
+            self._moves.append(ItemUpdate(item.id, file.source, label, metadata))
         if item.differs(file.label, file.metadata):
             self.differing.append((file, item))
 
     def _label(self, file: ImageFile, item: Item) -> str | None:
-        """What the item is to be labelled: as it is, unless the file says otherwise and nobody else has said it."""
+        """Return the item's label: the file's, unless somebody labelled the item by hand."""
         if self._update:
             return file.label
-        of_folder = item.label in (None, folder_of(item.source)) and item.source != file.source
-        return file.label if file.label is not None and (self._named or of_folder) else item.label
+        of_folder = item.label in (None, folder_label(item.source)) and item.source != file.source
+        return file.label if file.label is not None and (self._labelled or of_folder) else item.label
 
-    def _metadata(self, file: ImageFile, item: Item) -> dict[str, Any] | Kept:
-        """As it is, but for the keys of the file; what it leaves empty goes on an update alone."""
-        if not self._keys:  # folders say nothing of them
-            return AS_IT_IS
-        kept = {key: value for key, value in item.metadata.items() if not (self._update and key in self._keys)}
-        changed = {**kept, **file.metadata}
-        return AS_IT_IS if same_metadata(changed, item.metadata) else changed
+    def _metadata(self, file: ImageFile, item: Item) -> dict[str, Any] | Unchanged:
+        """Return the item's metadata with the file's keys; empty values are removed by an update only."""
+        if not self._keys:  # folders hold no metadata
+            return UNCHANGED
+        unchanged = {key: value for key, value in item.metadata.items() if not (self._update and key in self._keys)}
+        metadata = {**unchanged, **file.metadata}
+        return UNCHANGED if equal_metadata(metadata, item.metadata) else metadata
 
     def write(self, items: Sequence[NewItem]) -> None:
-        """Add items in one transaction; where another process added one of them meanwhile, that one stays."""
+        """Add items in one transaction. An item that another process added meanwhile stays."""
         added = self.gallery.add(items)
         self.report.added += added.new
         self.report.already_there += len(items) - added.new
 
-    def follow(self) -> None:
-        """Give the items that lie elsewhere now their new place, and report those that the folder does not hold."""
-        if self._places:
-            self.gallery.move(self._places)
-        self.report.moved = len(self._places)
-        for file, content in self._contested:
-            if item := self.gallery.item_of_content(content):
+    def finish(self) -> None:
+        """Write moves, and report duplicates and the items that are not among the files."""
+        store = self.gallery.store
+        if self._moves:
+            store.update(self._moves)
+        self.report.moved = len(self._moves)
+        for file, content in self._duplicates:
+            if item := store.item_of_content(content):
                 self.report.differing.append((file.source, item.id, item.label))
-        contents = self.gallery.sources_by_content()
-        self._gone = {content: source for content, source in contents.items() if content not in self._seen}
-        self.report.not_in_folder = list(self._gone.values())
+        contents = store.sources_by_content()
+        self._absent = {content: source for content, source in contents.items() if content not in self._first}
+        self.report.not_in_folder = list(self._absent.values())
 
     def to_prune(self) -> list[int]:
-        """The items, after `follow`, whose content the folder does not hold; not those whose file cannot be read now,
-        and none where no file can be.
+        """Return, after `finish`, the ids of items that are not among the files.
+
+        Items whose file cannot be read now are not among them; if no file can be read, none is.
         """
-        if not self._seen:
+        if not self._first:
             return []
         unreadable = {source for source, _ in self.report.unreadable}
-        gone = [content for content, source in self._gone.items() if source not in unreadable]
-        return [item.id for item in map(self.gallery.item_of_content, gone) if item]
+        absent = [content for content, source in self._absent.items() if source not in unreadable]
+        return [item.id for item in map(self.gallery.store.item_of_content, absent) if item]
+
+
+Fill = Callable[[Run, Embedder, Sequence[ImageFile], int, bool], None]
+"""Passes every file to the run, in order, and writes new items: run, model, files, batch size, progress."""
+
+
+def remember_folder(gallery: Gallery, folder: Path) -> None:
+    """Note a folder, so that original images are found there later."""
+    folders, folder = indexed_folders(gallery), folder.expanduser().resolve()
+    if folder not in folders:
+        gallery.store.set_state(FOLDERS, json.dumps([str(path) for path in (*folders, folder)]))
+
+
+def indexed_folders(gallery: Gallery) -> list[Path]:
+    """Return the folders that were indexed, in order."""
+    return [Path(path) for path in json.loads(gallery.store.state(FOLDERS) or "[]")]
+
+
+class Originals:
+    """Image files of items. Safe to use from several threads."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.folders = tuple(folders)
+
+    def read(self, item: Item) -> bytes | None:
+        """Return the item's image file; None where no file has its content."""
+        for path in self._paths(Path(item.source)):
+            data = _content(path)
+            if data is not None and hashlib.sha256(data).hexdigest() == item.content_sha256:
+                return data
+        return None
+
+    def _paths(self, source: Path) -> Iterator[Path]:
+        # Clients of a service choose sources too; these must not lead out of the folders.
+        if source.is_absolute():
+            yield source
+        elif ".." not in source.parts:
+            yield from (folder / source for folder in self.folders)
+
+
+def index_folder(
+    embedder: Embedder,
+    model_ref: str,
+    images: Path,
+    out: Path,
+    batch_size: int = 64,
+    progress: bool = False,
+    labels: Path | None = None,
+    embed: Fill | None = None,
+    update: bool = False,
+    prune: ConfirmPrune | None = None,
+) -> Report:
+    """Add all images of a folder or table to a gallery, which is created if it does not exist.
+
+    Each batch is one transaction. Unreadable images are left out and reported. An item that is already there keeps a
+    label that was given to it by hand. A folder's name replaces the label of an image that moved and had its former
+    folder's name; a label from a file always does, unless it is empty.
+
+    Args:
+        embedder: The model.
+        model_ref: Name or folder that loads the model again.
+        images: A folder, or a CSV table with paths, labels and metadata (`zoo.data.table`).
+        out: The gallery.
+        batch_size: Images per batch.
+        progress: Whether to show a progress bar.
+        labels: CSV file with the column path (below the folder), label and others, which are metadata; it replaces
+            the folders' names. Not for a table.
+        embed: Embeds the files; by default in this process (`serving.gallery.backends.ray` has another).
+        update: Labels and metadata become those of `images` and `labels`, also where these are empty.
+        prune: Decides whether items that are not among the images are removed.
+
+    Raises:
+        DatasetError: The folder cannot be read.
+        UsageError: There are no images, or the CSV file is wrong.
+        ModelMismatchError: Another model embedded the gallery.
+        GalleryError: No image can be read.
+    """
+    files, rows, report = _list_images(images, out, labels)
+    _check_batch_size(batch_size)
+    is_new = not is_gallery(out)
+    gallery = Gallery.create(out, embedder.card, model_ref) if is_new else Gallery.open(out)
+    with gallery:
+        gallery.check_model(embedder.card, model_ref)
+        if prune is not None:
+            _check_only_folder(gallery, source_root(images))
+        run = Run(gallery, report, rows.labels is not None, rows.columns, update)
+        (embed or fill)(run, embedder, files, batch_size, progress)
+        run.finish()
+        remember_folder(gallery, source_root(images))
+        if prune is not None and (absent := run.to_prune()) and prune(gallery, absent):
+            report.pruned = gallery.remove(absent)
+        report.items = gallery.store.count()
+    if report.items == 0:
+        if is_new:
+            shutil.rmtree(out)
+        raise GalleryError(none_readable_message(len(files), ": ".join(report.unreadable[0])), code="none-readable")
+    return report
+
+
+def add_files(
+    gallery: Gallery,
+    embedder: Embedder,
+    files: Sequence[ImageFile],
+    batch_size: int = 64,
+    progress: bool = False,
+    update: bool = False,
+) -> Report:
+    """Add single files to a gallery.
+
+    An item that is already there stays, and the report names it if its file asks for another label or other metadata;
+    with `update` it gets them.
+    """
+    gallery.check_model(embedder.card)
+    _check_batch_size(batch_size)
+    report = Report(str(gallery.path), len(files))
+    run = Run(gallery, report)
+    fill(run, embedder, files, batch_size, progress)
+    for file, item in run.differing:
+        report.differing.append((file.source, item.id, item.label))
+        if update:
+            gallery.store.describe(item.id, file.label or UNCHANGED, file.metadata or UNCHANGED)
+            report.updated += 1
+    report.items = gallery.store.count()
+    return report
+
+
+def fill(run: Run, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool) -> None:
+    """Embed the files and add them to the gallery; threads decode up to two batches ahead."""
+    batch: list[_Decoded] = []
+    chunk = max(1, min(8, batch_size // 4))
+    decoded = decode_in_threads(partial(_decode, run.gallery, embedder), files, 2 * batch_size, chunk)
+    with tqdm(total=len(files), unit="image", desc="index", disable=not progress) as bar:
+        for file, image in zip(files, decoded, strict=True):
+            if isinstance(image, ImageError):
+                run.leave_out(file, str(image))
+            else:
+                _take(run, file, image, batch)
+            if len(batch) == batch_size:
+                run.write(_embedded(embedder, batch))
+                batch.clear()
+            bar.update()
+    if batch:
+        run.write(_embedded(embedder, batch))
+
+
+def _why_not_file(path: Path) -> str:
+    return "a folder; index it with zoo index" if path.is_dir() else "no such file"
+
+
+def _image_file(folder: Path, path: Path) -> ImageFile:
+    below = path.relative_to(folder)
+    source = _text(below.as_posix())
+    return ImageFile(path, source, folder_label(source))
+
+
+def _absolute(path: Path) -> Path:
+    """Return a path without dots; symbolic links stay, because the user knows those names."""
+    return Path(os.path.abspath(path))  # noqa: PTH100
+
+
+def _text(name: str) -> str:
+    """Return a file name as text that can be stored, also if its bytes are not UTF-8."""
+    return os.fsencode(name).decode("utf-8", "replace")
+
+
+def _content(path: Path) -> bytes | None:
+    """Return the bytes of a regular file of an image's size; pipes and devices are not opened."""
+    try:
+        status = path.stat()
+        if stat.S_ISREG(status.st_mode) and 0 < status.st_size <= DEFAULT_LIMITS.max_bytes:
+            return path.read_bytes()
+    except (OSError, ValueError):  # ValueError: the name cannot be a file's
+        pass
+    return None
+
+
+@dataclass(frozen=True)
+class _Decoded:
+    file: ImageFile
+    content_sha256: str
+    pixels: np.ndarray
+    thumbnail: Thumbnail
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A file whose content is the gallery's `item`."""
+
+    item: Item
+
+    @property
+    def content_sha256(self) -> str:
+        return self.item.content_sha256
+
+
+def _list_images(images: Path, out: Path, labels: Path | None) -> tuple[list[ImageFile], LabelFile, Report]:
+    """Return the image files of a folder or table, the rows of a CSV file about them, and a report so far."""
+    if is_table(images):
+        if labels is not None:
+            raise UsageError(
+                f"{images} is a table and holds labels itself; --labels goes with a folder of images.",
+                code="option-without-effect",
+            )
+        rows = read_table(expand(images))
+        files = listed_images(images, rows)
+        return files, rows, Report(str(out), len(files), metadata=rows.columns)
+    files, others = find_images(images, [out, *([labels] if labels else [])])
+    report = Report(str(out), len(files), other_files=others)
+    if labels is None:
+        return files, LabelFile(), report
+    rows = read_label_file(labels)
+    return _described(files, rows, labels, report), rows, report
+
+
+def _described(files: Sequence[ImageFile], rows: LabelFile, path: Path, report: Report) -> list[ImageFile]:
+    """Return the files with labels and metadata from a file of labels."""
+    sources, names = {file.source for file in files}, rows.metadata.keys()
+    report.unlabelled, report.labels_unused = len(sources - names), sorted(names - sources)
+    report.metadata = rows.columns
+    if report.unlabelled == len(files):
+        example = files[0].source
+        raise UsageError(
+            f"{path} names none of the {len(files)} images; paths are below the folder, as {example}.", code="no-images"
+        )
+    return [
+        replace(
+            file,
+            label=file.label if rows.labels is None else rows.labels.get(file.source),
+            metadata=rows.metadata.get(file.source, {}),
+        )
+        for file in files
+    ]
+
+
+def _check_only_folder(gallery: Gallery, folder: Path) -> None:
+    """Raise `UsageError` if another existing folder was indexed into the gallery: pruning would remove its items."""
+    folder = folder.expanduser().resolve()
+    others = [path for path in indexed_folders(gallery) if path.is_dir() and not path.is_relative_to(folder)]
+    if others:
+        raise UsageError(
+            f"the gallery was indexed from {others[0]} too, whose images would all be pruned. Remove items by id or "
+            "label with zoo gallery remove.",
+            code="other-folder",
+        )
+
+
+def _check_batch_size(batch_size: int) -> None:
+    if batch_size < 1:
+        raise UsageError(f"batch_size must be at least 1, not {batch_size}.", code="bad-batch-size")
+
+
+def _take(run: Run, file: ImageFile, image: _Decoded | _Known, batch: list[_Decoded]) -> None:
+    if not run.is_first(file, image.content_sha256):
+        return
+    if isinstance(image, _Known):
+        run.recognise(file, image.item)
+    else:
+        batch.append(image)
+
+
+def _embedded(embedder: Embedder, batch: Sequence[_Decoded]) -> list[NewItem]:
+    vectors = embedder.embed_pixels(np.stack([image.pixels for image in batch]))
+    return [
+        NewItem(image.file.source, vector, image.thumbnail, image.content_sha256, image.file.label, image.file.metadata)
+        for image, vector in zip(batch, vectors, strict=True)
+    ]
+
+
+def _decode(gallery: Gallery, embedder: Embedder, file: ImageFile) -> _Decoded | _Known:
+    """Return a decoded image, or the item that has its content. Raises `ImageError`."""
+    try:
+        data, content = read_image(file.path)
+        item = gallery.store.item_of_content(content)
+        if item is not None:
+            return _Known(item)
+        return _Decoded(file, content, *decode_image(data, embedder.preprocessing))
+    except OSError as error:
+        raise ImageError(f"the file cannot be read: {error.strerror or error}.") from None

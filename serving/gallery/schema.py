@@ -2,8 +2,8 @@
 
 8: without a journal. 7: with one, for services that followed the gallery. 6: with clients' own keys of items. 5:
 without; `state` holds how many items there are. 4: it does not; embeddings in a table of their own, and a second one
-for those of another model (serving.gallery.shadow). 3: in `items`; with marks (serving.gallery.marks). 2: without;
-`state` names the generation of the index that counts (serving.gallery.generation). 1: without it. Older files are
+for those of another model (serving.gallery.staging). 3: in `items`; with marks (serving.gallery.feedback). 2: without;
+`state` names the generation of the index that counts (serving.gallery.index_files). 1: without it. Older files are
 brought up to date when they are opened, and read without a change if they cannot be written to.
 """
 

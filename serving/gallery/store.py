@@ -1,19 +1,20 @@
-"""The truth of a gallery: one SQLite file (WAL) with the items, their embeddings and their thumbnails.
+"""The SQLite store of a gallery: items, embeddings, thumbnails and marks.
 
-Every transaction that changes something takes the next change number. An item carries the number of the
-transaction that wrote it, a removal leaves its number behind, and so whoever derives something from the store
-(an index, in this or another process) asks for what came after the number it has seen. An item keeps its number when
-it is moved, as nothing is derived from where it lies. Beside the number stands the name of the generation of the index
-that counts; names are random, so that no file derived from another history of this store is ever taken for it.
+Each transaction that changes something takes the next change number. Items and removals carry it, so that an index in
+any process can ask for the changes since the number it has seen. The store also names the index generation in use.
 
-A store may be given another model (serving.gallery.shadow). One that is open is of the model that it had when it was
-opened: once it has another, whatever has to do with embeddings raises `ModelChangedError`, so that vectors of two
-models never meet; items, labels and thumbnails go on being read and written.
+An open store belongs to the model it was opened with. After a swap of models (serving.gallery.staging), operations on
+embeddings raise `ModelChangedError`; items, labels and thumbnails can still be read and written.
 """
 
 from __future__ import annotations
 
+import json
+import math
+import random
 import sqlite3
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,58 +23,107 @@ from typing import Any, Self
 import numpy as np
 
 from serving.gallery import schema
-from serving.gallery.adding import put
-from serving.gallery.database import Database
-from serving.gallery.filters import EVERYTHING, Filter, where
-from serving.gallery.items import AS_IT_IS, Added, Changes, Item, Kept, NewItem, Place, Reading, Stats
-from serving.gallery.marks import Marks
-from serving.gallery.matching import Matching
-from serving.gallery.overview import Overview
-from serving.gallery.rows import ITEM, LARGEST, blob_of, blocks_of, item_of, json_of, row_of, vector_of
-from serving.gallery.sampling import sample
-from serving.gallery.shadow import Shadow
-from serving.gallery.thumbnails import Thumbnail
-from zoo.errors import GalleryError, ItemNotFoundError, ModelChangedError
+from serving.gallery.database import Database, delete_items
+from serving.gallery.feedback import Marks
+from serving.gallery.filters import EVERYTHING, Filter, where_clause
+from serving.gallery.staging import STAGED_VIEWS, Slot, Staging
+from serving.gallery.types import (
+    ITEM_COLUMNS,
+    MAX_ID,
+    UNCHANGED,
+    Added,
+    Block,
+    Item,
+    ItemUpdate,
+    NewItem,
+    Stats,
+    StoreChanges,
+    Thumbnail,
+    Unchanged,
+    blob_to_vector,
+    blobs_to_vectors,
+    item_from_row,
+    item_row,
+    metadata_json,
+    vector_to_blob,
+)
+from zoo.errors import GalleryError, ItemConflictError, ItemNotFoundError
+
+CACHE_BYTES = 64 * 2**20
+CACHE_FILTERS = 64
+BLOCK_ROWS = 10_000
+"""Embeddings that are read at a time."""
+
+_LABELS = """
+SELECT label, count(*) AS items, count(*) OVER () FROM items WHERE label IS NOT NULL
+GROUP BY label ORDER BY items DESC, label LIMIT ?
+"""
+
+_METADATA = """
+SELECT key, atom, type, count(*) AS items, count(*) OVER () FROM (
+  SELECT one.key, one.atom, one.type FROM items, json_each(items.metadata) AS one WHERE one.atom IS NOT NULL
+  UNION ALL
+  SELECT key, atom, type FROM (
+    SELECT DISTINCT items.id, list.key, one.atom, one.type
+    FROM items, json_each(items.metadata) AS list, json_each(list.value) AS one
+    WHERE list.type = 'array' AND one.atom IS NOT NULL
+  )
+)
+GROUP BY key, type, atom ORDER BY items DESC, key, atom LIMIT ?
+"""
+"""Objects and nulls have no atom. Each member of a list counts once per item, as for a filter."""
+
+_KEYS = """
+SELECT DISTINCT one.key FROM (SELECT metadata FROM items ORDER BY id LIMIT ?) AS first, json_each(first.metadata) AS one
+ORDER BY one.key
+"""
 
 
 class Store:
-    """One open SQLite file. Safe to use from several threads; several processes may have it open at once."""
+    """One open SQLite file. Safe to use from several threads; several processes may have it open at once.
+
+    Attributes:
+        dim: Length of the embeddings.
+        fingerprint: Their model.
+        model: Text of its model.json; None if no rebuild was ever begun, and model.json itself counts.
+        marks, overview, staging: Parts of the store.
+    """
 
     def __init__(self, path: Path, other: bool = False) -> None:
-        """Open an existing store. Raises `GalleryError` if it is missing, damaged or of a newer version.
+        """Open an existing store.
 
-        other: for its other model, to be read as if it had that one: what that model has not embedded is not seen.
+        Args:
+            path: Its file.
+            other: Whether to read the second slot of embeddings as if it were the first; items that its model has not
+                embedded do not exist then.
+
+        Raises:
+            GalleryError: If the file is missing, damaged or of a newer version.
         """
         self.path, self.other = path, other
-        self._database = Database(path, other)
-        self._query = self._database.query
-        self._snapshot, self._transaction = self._database.snapshot, self._database.transaction
-        self.marks = Marks(self._query, self._transaction_of_this_model)
-        self.overview, self.matching = Overview(self._query), Matching(self._query, self.position)
-        self.shadow = Shadow(self._query, self._transaction)
+        self.database = Database(path, STAGED_VIEWS if other else "")
+        self._query = self.database.query
+        self.marks, self.overview = Marks(self.database), Overview(self.database)
+        self.staging, self._filter_cache = Staging(self.database), FilterCache()
         try:
-            state = dict(self._query("SELECT key, value FROM state"))
-            if "fingerprint" not in state:
-                raise GalleryError(f"{path} holds no embeddings of another model.")
-            self.dim, self.fingerprint = int(state["dim"]), str(state["fingerprint"])
-            self.model = str(state["model"]) if "model" in state else None
+            state: dict[str, Any] = dict(self._query("SELECT key, value FROM state"))
+            if self.database.fingerprint is None:
+                raise GalleryError(f"{path} holds no embeddings of another model.", code="no-other-model")
             if (metric := state.get("metric", schema.METRIC)) != schema.METRIC:
-                raise GalleryError(f"{path} is for {metric} similarity; this version of dml-zoo has {schema.METRIC}.")
+                message = f"{path} is for {metric} similarity; this version of dml-zoo has {schema.METRIC}."
+                raise GalleryError(message, code="unknown-metric")
         except BaseException:
-            self._database.close()
+            self.database.close()
             raise
+        self.dim, self.fingerprint = int(state["dim"]), self.database.fingerprint
+        self.model = str(state["model"]) if "model" in state else None
 
-    @property
-    def _db(self) -> sqlite3.Connection:
-        """Of the snapshot or the transaction that this thread is within."""
-        return self._database.db
-
-    def again(self) -> Store:
-        """The same store, opened anew, with the model that it has now."""
+    def reopen(self) -> Store:
+        """Open the same store again, with the model that it has now."""
         return Store(self.path, self.other)
 
     def close(self) -> None:
-        self._database.close()
+        self.database.close()
 
     @contextmanager
     def closing(self) -> Iterator[Self]:
@@ -82,253 +132,386 @@ class Store:
         finally:
             self.close()
 
-    def add(self, items: Sequence[NewItem]) -> Added:
-        """Add all of `items` in one transaction, or none; content that is there already is left alone.
+    # Changes
 
-        An item with a key is the one that has it. Raises `ItemConflictError` where that is of another content, or the
-        content is there under another key.
+    def add(self, items: Sequence[NewItem]) -> Added:
+        """Add all items in one transaction, or none. Items whose image is in the store already keep their values.
+
+        Raises:
+            ItemConflictError: If a key is another image's, or an image has another key.
         """
-        rows = [row_of(item) for item in items]
-        blobs = [blob_of(item.embedding, self.dim, item.source) for item in items]
-        with self._writing() as change:
-            self._check_model()
-            done = [put(self._db, *parts, change) for parts in zip(items, rows, blobs, strict=True)]
-        return Added([item_id for item_id, _ in done], sum(new for _, new in done))
+        rows = [item_row(item) for item in items]
+        blobs = [vector_to_blob(item.embedding, self.dim, item.source) for item in items]
+        with self._numbered_change(check_model=True) as change:
+            results = [insert_item(self.database.db, *parts, change) for parts in zip(items, rows, blobs, strict=True)]
+        return Added([item_id for item_id, _ in results], sum(new for _, new in results))
 
     def remove(self, ids: Sequence[int]) -> int:
-        """Remove items in one transaction; how many of the ids there were."""
-        possible = sorted({item_id for item_id in ids if 0 < item_id <= LARGEST})
-        with self._writing() as change:
-            gone = [i for i in possible if self._db.execute("DELETE FROM items WHERE id = ?", (i,)).rowcount]
-            self._db.executemany("INSERT INTO removals VALUES (?, ?)", [(i, change) for i in gone])
-        return len(gone)
+        """Remove items in one transaction; return how many of the ids existed."""
+        possible = sorted({item_id for item_id in ids if 0 < item_id <= MAX_ID})
+        with self._numbered_change() as change:
+            return delete_items(self.database.db, possible, change)
 
-    def move(self, places: Sequence[Place]) -> None:
-        """Give items another source and label, or metadata too, all in one transaction."""
-        described = [(json_of(place.metadata), place.item) for place in places if not isinstance(place.metadata, Kept)]
-        with self._writing():
-            rows = [(place.source, place.label, place.item) for place in places]
-            self._db.executemany("UPDATE items SET source = ?, label = ? WHERE id = ?", rows)
-            self._db.executemany("UPDATE items SET metadata = ? WHERE id = ?", described)
+    def update(self, updates: Sequence[ItemUpdate]) -> None:
+        """Give items new sources, labels and metadata in one transaction."""
+        metadata = [
+            (metadata_json(row.metadata), row.item) for row in updates if not isinstance(row.metadata, Unchanged)
+        ]
+        with self._numbered_change():
+            rows = [(row.source, row.label, row.item) for row in updates]
+            self.database.db.executemany("UPDATE items SET source = ?, label = ? WHERE id = ?", rows)
+            self.database.db.executemany("UPDATE items SET metadata = ? WHERE id = ?", metadata)
 
     def describe(
-        self, item_id: int, label: str | Kept | None = AS_IT_IS, metadata: Mapping[str, Any] | Kept = AS_IT_IS
+        self,
+        item_id: int,
+        label: str | Unchanged | None = UNCHANGED,
+        metadata: Mapping[str, Any] | Unchanged = UNCHANGED,
     ) -> int:
-        """Give an item another label, other metadata, or both; the number of this change. Raises `ItemNotFoundError`.
+        """Give an item another label, other metadata, or both; return the number of this change.
 
-        What is not given is not written, so that two who each change one of them do not undo one another's.
+        Only the given values are written, so that concurrent changes of the other one are kept.
+
+        Raises:
+            ItemNotFoundError: If there is no such item.
         """
-        given = {"label": label, "metadata": metadata if isinstance(metadata, Kept) else json_of(metadata)}
-        changed = {column: value for column, value in given.items() if value is not AS_IT_IS}
-        columns = ", ".join(f"{column} = ?" for column in changed) or "id = id"
-        with self._writing() as change:
-            values = (*changed.values(), min(item_id, LARGEST))
-            found = self._db.execute(f"UPDATE items SET {columns} WHERE id = ?", values)
-            if not found.rowcount:
+        values = {"label": label, "metadata": metadata if isinstance(metadata, Unchanged) else metadata_json(metadata)}
+        values = {column: value for column, value in values.items() if value is not UNCHANGED}
+        columns = ", ".join(f"{column} = ?" for column in values) or "id = id"
+        with self._numbered_change() as change:
+            sql = f"UPDATE items SET {columns} WHERE id = ?"
+            if not self.database.db.execute(sql, (*values.values(), min(item_id, MAX_ID))).rowcount:
                 raise ItemNotFoundError(f"the gallery has no item {item_id}.")
         return change
 
-    def ids(self) -> np.ndarray:
-        """The ids, int64, ascending, of all items."""
-        return np.array([row[0] for row in self._query("SELECT id FROM items ORDER BY id")], np.int64)
-
-    def change(self) -> int:
-        """The number of the last change: cheap, asked before every search."""
-        return int(self._query("SELECT value FROM state WHERE key = 'change'")[0][0])
-
-    def position(self) -> tuple[int, str]:
-        """The number of the last change and the name of the index's generation: cheap, asked before every search."""
-        keys = "('change', 'generation', 'fingerprint')"
-        state = dict(self._query(f"SELECT key, value FROM state WHERE key IN {keys}"))
-        self._check_fingerprint(state.get("fingerprint"))
-        return int(state["change"]), str(state.get("generation", ""))
-
-    def set_generation(self, name: str) -> None:
-        """From now on this generation counts; it changes nothing of the content."""
-        with self._transaction():
-            self._check_model()
-            self._write_state("generation", name)
-
-    def state(self, key: str) -> str | None:
-        """What `set_state` wrote under this key."""
-        rows = self._query("SELECT value FROM state WHERE key = ?", key)
-        return str(rows[0][0]) if rows else None
-
-    def set_state(self, key: str, value: str) -> None:
-        with self._database.continued():
-            self._write_state(key, value)
-
-    def fact(self, key: str) -> str | None:
-        """What `set_fact` kept under this key. It is of the store's model, and goes when that does."""
-        with self._of_this_model():
-            return self.state(f"fact {key}")
-
-    def set_fact(self, key: str, value: str) -> None:
-        with self._transaction_of_this_model():
-            self.set_state(f"fact {key}", value)
-
-    def generations(self) -> set[str]:
-        """The names of the generations of both models."""
-        return {name for (name,) in self._query("SELECT value FROM main.state WHERE key LIKE '%generation'")}
-
-    def changes_since(self, number: int) -> Changes:
-        """All that happened after change `number`; since 0 it is the whole gallery, in memory."""
-        with self.reading_since(number) as new:
-            blocks = [(np.empty(0, np.int64), np.empty((0, self.dim), np.float32)), *new.blocks]
-        ids, vectors = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
-        return Changes(new.number, new.count, new.removed, ids, vectors)
-
     @contextmanager
-    def reading_since(self, number: int) -> Iterator[Reading]:
-        """As `changes_since`, in blocks, of one moment. What is written within is not seen, and its log is kept."""
-        with self._of_this_model():
-            # From the start on, reading the table in order is quicker than going through the index by change. Either
-            # way ids ascend: a later change has never a smaller id.
-            since = "items JOIN embeddings ON item = id WHERE change > ? ORDER BY change, id"
-            source, values = (since, [number]) if number else ("embeddings ORDER BY item", [])
-            removed = self._query("SELECT item FROM removals WHERE change > ?", number) if number else []
-            gone = np.array([row[0] for row in removed], np.int64)
-            blocks = blocks_of(self._db, self.path, source, self.dim, *values)
-            yield Reading(self.change(), self.count(), gone, blocks)
-
-    def changed_since(self, number: int) -> int:
-        """How many items came or went after change `number`, without reading them."""
-        parts = (f"(SELECT count(*) FROM {table} WHERE change > ?)" for table in ("items", "removals"))
-        return int(self._query(f"SELECT {' + '.join(parts)}", number, number)[0][0])
-
-    def item(self, item_id: int) -> Item:
-        return item_of(self._one(f"SELECT {ITEM} FROM items WHERE id = ?", item_id))
-
-    def thumbnail(self, item_id: int) -> Thumbnail:
-        media_type, data = self._one("SELECT media_type, data FROM thumbnails WHERE item = ?", item_id)
-        return Thumbnail(data, media_type)
-
-    def embedding(self, item_id: int) -> np.ndarray:
-        """The item's embedding, float32 [dim]."""
-        with self._of_this_model():
-            (blob,) = self._one("SELECT embedding FROM embeddings WHERE item = ?", item_id)
-        return vector_of(blob, self.dim, self.path)
-
-    def embeddings(self, ids: Sequence[int]) -> tuple[list[int], np.ndarray]:
-        """Those of the ids that there are, in their order, and their embeddings, float32 [n, dim].
-
-        Who has found items, and then asks for their embeddings, may find that others have removed some meanwhile.
-        """
-        with self._of_this_model():
-            found = dict(self._database.by_ids("item, embedding", ids, "embeddings", "item"))
-        present = [item_id for item_id in ids if item_id in found]
-        rows = [vector_of(found[item_id], self.dim, self.path) for item_id in present]
-        return present, np.stack(rows) if rows else np.empty((0, self.dim), np.float32)
-
-    def from_thumbnails(self, ids: Sequence[int]) -> set[int]:
-        """Those of the ids whose embedding is of the item's thumbnail, as its image was not at hand."""
-        with self._of_this_model():
-            rows = list(self._database.by_ids("item, from_thumbnail", ids, "embeddings", "item"))
-        return {item for item, small in rows if small}
-
-    def items(
-        self, offset: int = 0, limit: int = 50, label: str | None = None, chosen: Filter = EVERYTHING
-    ) -> list[Item]:
-        """Items in the order of their ids, of those that `chosen` lets through; with `label`, of that label alone."""
-        clause, values = where(label, chosen)
-        rows = self._query(f"SELECT {ITEM} FROM items {clause} ORDER BY id LIMIT ? OFFSET ?", *values, limit, offset)
-        return [item_of(row) for row in rows]
-
-    def items_by_id(self, ids: Sequence[int]) -> dict[int, Item]:
-        """The items of these ids that exist."""
-        return {row[0]: item_of(row) for row in self._database.by_ids(ITEM, ids)}
-
-    def present(self, ids: Sequence[int]) -> list[int]:
-        """Those of the ids that are items."""
-        return [item for (item,) in self._database.by_ids("id", ids)]
-
-    def sample(self, n: int, seed: int | None = None) -> list[Item]:
-        """`n` different items from all over the gallery, in random order; all of them where there are fewer."""
-        with self._snapshot():
-            return sample(self._query, n, seed)
-
-    def item_of_content(self, content_sha256: str) -> Item | None:
-        rows = self._query(f"SELECT {ITEM} FROM items WHERE content_sha256 = ?", content_sha256)
-        return item_of(rows[0]) if rows else None
-
-    def sources_by_content(self) -> dict[str, str]:
-        """The source of every item, by the SHA-256 (hex) of its file, in the order of the ids."""
-        return dict(self._query("SELECT content_sha256, source FROM items ORDER BY id"))
-
-    def labels(self) -> dict[int, str | None]:
-        """The label of every item by its id, in the order of the ids."""
-        return dict(self._query("SELECT id, label FROM items ORDER BY id"))
-
-    def ids_by_content(self) -> dict[str, int]:
-        """The id of every item by the SHA-256 (hex) of its file."""
-        return dict(self._query("SELECT content_sha256, id FROM items"))
-
-    def count(self, label: str | None = None, chosen: Filter = EVERYTHING) -> int:
-        clause, values = where(label, chosen)
-        # Of what has no count of its own, the other slot and old files that cannot be written to, it is made.
-        if not clause and (kept := self.state("count")) is not None:
-            return int(kept)
-        return int(self._query(f"SELECT count(*) FROM items {clause}", *values)[0][0])
-
-    def stats(self) -> Stats:
-        with self._snapshot():
-            items, labels = self._query("SELECT count(*), count(DISTINCT label) FROM items")[0]
-            return Stats(items, labels, self.change())
-
-    def problems(self) -> list[str]:
-        """What is wrong with the file, in words; nothing where all is well."""
-        with self._snapshot():
-            return schema.problems(self._db)
-
-    def rows(self) -> Iterator[tuple[Item, np.ndarray, Thumbnail]]:
-        """Every item with its embedding, float32 [dim], and thumbnail, of one moment, in the order of the ids."""
-        with self._of_this_model():
-            cursor = self._db.execute(
-                f"SELECT {ITEM}, embedding, media_type, data FROM items JOIN embeddings ON embeddings.item = items.id "
-                "JOIN thumbnails ON thumbnails.item = items.id ORDER BY items.id"
-            )
-            for *item, embedding, media_type, data in cursor:
-                vector = vector_of(embedding, self.dim, self.path)
-                yield item_of(tuple(item)), vector, Thumbnail(data, media_type)
-
-    def _one(self, sql: str, item_id: int) -> tuple[Any, ...]:
-        rows = self._query(sql, item_id) if 0 < item_id <= LARGEST else []
-        if not rows:
-            raise ItemNotFoundError(f"the gallery has no item {item_id}.")
-        return rows[0]
-
-    @contextmanager
-    def _of_this_model(self) -> Iterator[None]:
-        """As `_snapshot`. Raises `ModelChangedError` where the embeddings are of another model now."""
-        with self._snapshot():
-            self._check_model()
-            yield
-
-    def _check_model(self) -> None:
-        rows = self._query("SELECT value FROM state WHERE key = 'fingerprint'")
-        self._check_fingerprint(rows[0][0] if rows else None)
-
-    def _check_fingerprint(self, present: object) -> None:
-        if present != self.fingerprint:
-            raise ModelChangedError(
-                f"{self.path.parent} was given another model since it was opened. Open it again, with that model."
-            )
-
-    @contextmanager
-    def _writing(self) -> Iterator[int]:
-        """A transaction with the next change number; the number is used up only if something changed."""
-        with self._transaction() as db:
+    def _numbered_change(self, check_model: bool = False) -> Iterator[int]:
+        """Yield the next change number in a transaction; it is used up only if something changes."""
+        with self.database.transaction(check_model) as db:
             before, change = db.total_changes, self.change() + 1
             yield change
             if db.total_changes > before:
                 db.execute("UPDATE state SET value = ? WHERE key = 'change'", (change,))
 
-    @contextmanager
-    def _transaction_of_this_model(self) -> Iterator[sqlite3.Connection]:
-        with self._transaction() as db:
-            self._check_model()
-            yield db
+    # State
 
-    def _write_state(self, key: str, value: str) -> None:
-        own = f"other {key}" if self.other else key
-        self._db.execute("INSERT OR REPLACE INTO main.state VALUES (?, ?)", (own, value))
+    def change(self) -> int:
+        """Return the number of the last change. This is cheap."""
+        return int(self._query("SELECT value FROM state WHERE key = 'change'")[0][0])
+
+    def position(self) -> tuple[int, str]:
+        """Return the number of the last change and the name of the index generation. This is cheap.
+
+        Raises:
+            ModelChangedError: If the embeddings are of another model now.
+        """
+        keys = "('change', 'generation', 'fingerprint')"
+        state: dict[str, Any] = dict(self._query(f"SELECT key, value FROM state WHERE key IN {keys}"))
+        self.database.check_fingerprint(state.get("fingerprint"))
+        return int(state["change"]), str(state.get("generation", ""))
+
+    def check_current(self) -> None:
+        """Raise `ModelChangedError` if the gallery was given another model since it was opened. This is cheap."""
+        self.database.check_model()
+
+    @property
+    def was_rebuilt(self) -> bool:
+        """Whether a rebuild was ever begun, so that embeddings that clients keep may be of another model."""
+        return self.model is not None
+
+    def slot(self) -> Slot | None:
+        """Return what is known of the embeddings by another model, None if there are none."""
+        return self.staging.slot()
+
+    def generations(self) -> set[str]:
+        """Return the names of the index generations of both models."""
+        return {name for (name,) in self._query("SELECT value FROM main.state WHERE key LIKE '%generation'")}
+
+    def set_generation(self, name: str) -> None:
+        """Put an index generation into use. The content of the store stays the same."""
+        with self.database.transaction(check_model=True):
+            self.set_state("generation", name)
+
+    def state(self, key: str) -> str | None:
+        """Return a value that `set_state` wrote."""
+        rows = self._query("SELECT value FROM state WHERE key = ?", key)
+        return str(rows[0][0]) if rows else None
+
+    def set_state(self, key: str, value: str) -> None:
+        with self.database.transaction() as db:
+            own_key = f"other {key}" if self.other else key
+            db.execute("INSERT OR REPLACE INTO main.state VALUES (?, ?)", (own_key, value))
+
+    def fact(self, key: str) -> str | None:
+        """Return a value that `set_fact` wrote. It belongs to the model of the store, and is swapped with it."""
+        with self.database.snapshot(check_model=True):
+            return self.state(f"fact {key}")
+
+    def set_fact(self, key: str, value: str) -> None:
+        with self.database.transaction(check_model=True):
+            self.set_state(f"fact {key}", value)
+
+    # Items
+
+    def item(self, item_id: int) -> Item:
+        """Return one item.
+
+        Raises:
+            ItemNotFoundError: If there is no such item; also by `thumbnail` and `embedding`.
+        """
+        return item_from_row(self._row(f"SELECT {ITEM_COLUMNS} FROM items WHERE id = ?", item_id))
+
+    def items(
+        self, offset: int = 0, limit: int = 50, label: str | None = None, selection: Filter = EVERYTHING
+    ) -> list[Item]:
+        """Return a page of the items that a filter lets through (and that have a label), in the order of their ids."""
+        clause, values = where_clause(label, selection)
+        sql = f"SELECT {ITEM_COLUMNS} FROM items {clause} ORDER BY id LIMIT ? OFFSET ?"
+        return [item_from_row(row) for row in self._query(sql, *values, limit, offset)]
+
+    def items_by_id(self, ids: Sequence[int]) -> dict[int, Item]:
+        """Return those of the items that exist."""
+        return {row[0]: item_from_row(row) for row in self.database.rows_by_id(ITEM_COLUMNS, ids)}
+
+    def present(self, ids: Sequence[int]) -> list[int]:
+        """Return those of the ids that exist."""
+        return [item for (item,) in self.database.rows_by_id("id", ids)]
+
+    def item_of_content(self, content_sha256: str) -> Item | None:
+        rows = self._query(f"SELECT {ITEM_COLUMNS} FROM items WHERE content_sha256 = ?", content_sha256)
+        return item_from_row(rows[0]) if rows else None
+
+    def sample(self, n: int, seed: int | None = None) -> list[Item]:
+        """Return `n` different items from all over the gallery in random order; all of them if there are fewer."""
+        with self.database.snapshot():
+            first, last = self._query("SELECT min(id), max(id) FROM items")[0]
+            if first is None:
+                return []
+            starts = random.Random(seed).sample(range(first, last + 1), min(2 * n, last + 1 - first))
+            # The next item at or after a random id: fast at any size, in spite of gaps that removals leave.
+            sql = f"SELECT {ITEM_COLUMNS} FROM items WHERE id >= ? ORDER BY id LIMIT 1"
+            rows = [self._query(sql, start)[0] for start in starts]
+            # Several starts may lead to one item; the first items make up the number.
+            rows += self._query(f"SELECT {ITEM_COLUMNS} FROM items ORDER BY id LIMIT ?", n)
+        return [item_from_row(row) for row in {row[0]: row for row in rows}.values()][:n]
+
+    def ids(self) -> np.ndarray:
+        """Return the ids of all items, int64, ascending."""
+        return np.array([row[0] for row in self._query("SELECT id FROM items ORDER BY id")], np.int64)
+
+    def labels(self) -> dict[int, str | None]:
+        """Return the label of each item by id, in the order of the ids."""
+        return dict(self._query("SELECT id, label FROM items ORDER BY id"))
+
+    def ids_by_content(self) -> dict[str, int]:
+        """Return the id of each item by the SHA-256 (hex) of its file."""
+        return dict(self._query("SELECT content_sha256, id FROM items"))
+
+    def sources_by_content(self) -> dict[str, str]:
+        """Return the source of each item by the SHA-256 (hex) of its file, in the order of the ids."""
+        return dict(self._query("SELECT content_sha256, source FROM items ORDER BY id"))
+
+    def matching_ids(self, selection: Filter) -> np.ndarray:
+        """Return the ids, int64, ascending, of the items that a filter lets through. They are shared and read-only."""
+        condition, values = selection.sql()
+        key, position = json.dumps([condition, values]), self.position()
+        ids = self._filter_cache.get(key, position)
+        if ids is None:
+            rows = self._query(f"SELECT id FROM items WHERE {condition} ORDER BY id", *values)
+            ids = np.array([row[0] for row in rows], np.int64)
+            ids.flags.writeable = False
+            # The position is older than the ids, or the same: they are never used for longer than they are right.
+            self._filter_cache.put(key, position, ids)
+        return ids
+
+    def count(self, label: str | None = None, selection: Filter = EVERYTHING) -> int:
+        """Return the number of items that a filter lets through (and that have a label)."""
+        clause, values = where_clause(label, selection)
+        # The second slot and old files that cannot be written to have no stored count.
+        if not clause and (stored := self.state("count")) is not None:
+            return int(stored)
+        return int(self._query(f"SELECT count(*) FROM items {clause}", *values)[0][0])
+
+    def stats(self) -> Stats:
+        with self.database.snapshot():
+            items, labels = self._query("SELECT count(*), count(DISTINCT label) FROM items")[0]
+            return Stats(items, labels, self.change())
+
+    def thumbnail(self, item_id: int) -> Thumbnail:
+        media_type, data = self._row("SELECT media_type, data FROM thumbnails WHERE item = ?", item_id)
+        return Thumbnail(data, media_type)
+
+    # Embeddings
+
+    def embedding(self, item_id: int) -> np.ndarray:
+        """Return the item's embedding, float32 [dim]."""
+        with self.database.snapshot(check_model=True):
+            (blob,) = self._row("SELECT embedding FROM embeddings WHERE item = ?", item_id)
+        return blob_to_vector(blob, self.dim, self.path)
+
+    def embeddings(self, ids: Sequence[int]) -> tuple[list[int], np.ndarray]:
+        """Return those of the ids that exist, in the given order, and their embeddings, float32 [n, dim]."""
+        with self.database.snapshot(check_model=True):
+            blobs: dict[int, bytes] = dict(self.database.rows_by_id("item, embedding", ids, "embeddings", "item"))
+        present = [item_id for item_id in ids if item_id in blobs]
+        return present, blobs_to_vectors([blobs[item_id] for item_id in present], self.dim, self.path)
+
+    def from_thumbnails(self, ids: Sequence[int]) -> set[int]:
+        """Return those of the ids whose embedding was made of the thumbnail, because the image was not available."""
+        with self.database.snapshot(check_model=True):
+            rows = list(self.database.rows_by_id("item, from_thumbnail", ids, "embeddings", "item"))
+        return {item for item, from_thumbnail in rows if from_thumbnail}
+
+    def rows(self) -> Iterator[tuple[Item, np.ndarray, Thumbnail]]:
+        """Yield each item with its embedding, float32 [dim], and thumbnail, of one moment, in the order of the ids."""
+        with self.database.snapshot(check_model=True):
+            cursor = self.database.db.execute(
+                f"SELECT embedding, media_type, data, {ITEM_COLUMNS} FROM items "
+                "JOIN embeddings ON embeddings.item = items.id JOIN thumbnails ON thumbnails.item = items.id "
+                "ORDER BY items.id"
+            )
+            for blob, media_type, data, *item in cursor:
+                yield item_from_row(item), blob_to_vector(blob, self.dim, self.path), Thumbnail(data, media_type)
+
+    @contextmanager
+    def stream_changes(self, number: int) -> Iterator[StoreChanges]:
+        """Read all changes after change `number` as of one moment, embeddings in blocks; from 0 on, all items.
+
+        Later writes are not seen inside, and SQLite keeps its log until the end.
+        """
+        with self.database.snapshot(check_model=True):
+            # From 0 on, reading the table in order is faster than through the index by change. Either way ids ascend,
+            # because a later change never has a smaller id.
+            since = "items JOIN embeddings ON item = id WHERE change > ? ORDER BY change, id"
+            source, values = (since, [number]) if number else ("embeddings ORDER BY item", [])
+            removed = self._query("SELECT item FROM removals WHERE change > ?", number) if number else []
+            gone = np.array([row[0] for row in removed], np.int64)
+            yield StoreChanges(self.change(), self.count(), gone, self._blocks(source, values))
+
+    def _blocks(self, source: str, values: Sequence[int]) -> Iterator[Block]:
+        cursor = self.database.db.execute(f"SELECT item, embedding FROM {source}", values)
+        while rows := cursor.fetchmany(BLOCK_ROWS):
+            ids, blobs = zip(*rows, strict=True)
+            yield np.array(ids, np.int64), blobs_to_vectors(blobs, self.dim, self.path)
+
+    def count_changes(self, number: int) -> int:
+        """Return how many items were added or removed after change `number`, without reading them."""
+        parts = (f"(SELECT count(*) FROM {table} WHERE change > ?)" for table in ("items", "removals"))
+        return int(self._query(f"SELECT {' + '.join(parts)}", number, number)[0][0])
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with the file, in words."""
+        with self.database.snapshot():
+            return schema.problems(self.database.db)
+
+    def _row(self, sql: str, item_id: int) -> tuple[Any, ...]:
+        rows = self._query(sql, item_id) if 0 < item_id <= MAX_ID else []
+        if not rows:
+            raise ItemNotFoundError(f"the gallery has no item {item_id}.")
+        return rows[0]
+
+
+class Overview:
+    """Counts over all items of a gallery."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def labels(self, limit: int) -> tuple[int, list[tuple[str, int]]]:
+        """Return the number of labels, and the `limit` most frequent ones with their numbers of items."""
+        rows = self._database.query(_LABELS, limit)
+        return (rows[0][2] if rows else 0), [(label, items) for label, items, _ in rows]
+
+    def metadata(self, limit: int) -> tuple[int, list[tuple[str, str | int | float | bool, int]]]:
+        """Return the number of values, and key, value and number of items of the `limit` most frequent ones."""
+        rows = self._database.query(_METADATA, limit)
+        values = [(key, kind == "true" if kind in ("true", "false") else atom, n) for key, atom, kind, n, _ in rows]
+        # Older stores may hold integers that SQLite reads as infinity, which JSON lacks.
+        return (rows[0][4] if rows else 0), [row for row in values if row[1] not in (math.inf, -math.inf)]
+
+    def keys(self, limit: int) -> list[str]:
+        """Return the keys of the metadata of the first `limit` items, in order."""
+        return [key for (key,) in self._database.query(_KEYS, limit)]
+
+
+class FilterCache:
+    """Ids that filters let through at one position of the store. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._position: tuple[int, str] | None = None
+        self._ids: OrderedDict[str, np.ndarray] = OrderedDict()
+
+    def get(self, key: str, position: tuple[int, str]) -> np.ndarray | None:
+        with self._lock:
+            if position != self._position or key not in self._ids:
+                return None
+            self._ids.move_to_end(key)
+            return self._ids[key]
+
+    def put(self, key: str, position: tuple[int, str], ids: np.ndarray) -> None:
+        with self._lock:
+            if position != self._position:
+                self._ids.clear()
+                self._position = position
+            self._ids[key] = ids
+            while len(self._ids) > CACHE_FILTERS or self._bytes() > CACHE_BYTES:
+                self._ids.popitem(last=False)
+
+    def _bytes(self) -> int:
+        return sum(len(key) + ids.nbytes for key, ids in self._ids.items())
+
+
+def insert_item(
+    db: sqlite3.Connection, item: NewItem, row: tuple[Any, ...], embedding: bytes, change: int
+) -> tuple[int, bool]:
+    """Return the id of the item with this image, and whether it is new.
+
+    Args:
+        db: The connection, in a transaction.
+        item: The item.
+        row: Its `item_row`.
+        embedding: Its embedding by `vector_to_blob`.
+        change: The number of this change.
+
+    Raises:
+        ItemConflictError: If the key is another image's, or the image has another key.
+    """
+    known = _known_item(db, item)
+    if known is not None:
+        return known, False
+    cursor = db.execute(
+        "INSERT INTO items (source, label, metadata, content_sha256, added_at, change) VALUES (?, ?, ?, ?, ?, ?)",
+        (*row, change),
+    )
+    new_id, thumbnail = int(cursor.lastrowid or 0), item.thumbnail
+    db.execute("INSERT INTO thumbnails VALUES (?, ?, ?)", (new_id, thumbnail.media_type, thumbnail.data))
+    db.execute("INSERT INTO embeddings (item, embedding) VALUES (?, ?)", (new_id, embedding))
+    _set_key(db, new_id, item.key)
+    return new_id, True
+
+
+def _known_item(db: sqlite3.Connection, item: NewItem) -> int | None:
+    """Return the id of the item with this image, after giving it the key."""
+    if item.key is not None:
+        owner = _find_item(db, "id = (SELECT item FROM keys WHERE key = ?)", item.key)
+        if owner and owner.content_sha256 != item.content_sha256:
+            raise ItemConflictError(f"the key {item.key!r} belongs to item {owner.id}, which is another image.")
+    known = _find_item(db, "content_sha256 = ?", item.content_sha256)
+    if known is None:
+        return None
+    if known.key is None:
+        _set_key(db, known.id, item.key)
+    elif item.key not in (None, known.key):
+        raise ItemConflictError(f"the image is item {known.id} already, with the key {known.key!r}.")
+    return known.id
+
+
+def _find_item(db: sqlite3.Connection, condition: str, value: str) -> Item | None:
+    row = db.execute(f"SELECT {ITEM_COLUMNS} FROM items WHERE {condition}", (value,)).fetchone()
+    return item_from_row(row) if row else None
+
+
+def _set_key(db: sqlite3.Connection, item_id: int, key: str | None) -> None:
+    if key is not None:
+        db.execute("INSERT INTO keys VALUES (?, ?)", (item_id, key))

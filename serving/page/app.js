@@ -1,27 +1,14 @@
-// The search page. This module connects the events of the others.
+// The search page: its header, its panels, and the events that connect the other modules.
 
-import "./add.js";
-import { ask } from "./api.js";
-import { loadCollections } from "./collections.js";
-import { offer } from "./crop.js";
-import { $, counted, listen } from "./dom.js";
-import "./edit.js";
-import { loadLabels, setCalibrated } from "./filters.js";
-import "./input.js";
-import { askModel } from "./limits.js";
+import { ask, askModel } from "./api.js";
+import { $, complain, counted, curve, element, listen, percent, reliability, tell, words } from "./dom.js";
 import "./map.js";
-import "./marks.js";
-import "./model.js";
-import "./panels.js";
-import { current, go, remembered } from "./query.js";
+import { current, go, loadLabels, offerText, remembered, setCalibrated } from "./query.js";
 import { present } from "./results.js";
-import { offerText } from "./text.js";
+import "./write.js";
 
 listen("ask", (query) => go(query));
-listen("query", (query) => {
-  offer(query);
-  present(query);
-});
+listen("query", (query) => present(query));
 listen("filtered", () => present(current()));
 listen("changed", loadFacts);
 addEventListener("popstate", () => go(remembered(), false));
@@ -48,6 +35,154 @@ async function loadFacts() {
     $("facts").textContent = ""; // the grid shows the error
   }
 }
+
+// Links between the pages of a service's collections.
+
+const NAMED = /\/collections\/([^/]+)\/$/.exec(location.pathname);
+
+/** Show the collections that the key may read; show nothing if the service has one gallery. */
+async function loadCollections() {
+  if (!NAMED) return;
+  document.title = `${NAMED[1]}: image search`;
+  const { collections } = await ask("/../../collections");
+  $("collection-list").replaceChildren(...collections.map(link));
+  $("collections").hidden = false;
+}
+
+function link({ name, items }) {
+  const made = element("a", "quiet", name, " ", element("span", "many", items.toLocaleString()));
+  made.href = `../${name}/`;
+  if (name === NAMED[1]) made.setAttribute("aria-current", "page");
+  return element("li", "", made);
+}
+
+// The panels above the search. Only one is open at a time.
+
+const buttons = [...document.querySelectorAll("[data-panel]")];
+
+function open(name) {
+  for (const one of buttons) {
+    const shown = one.dataset.panel === name;
+    $(one.dataset.panel).hidden = !shown;
+    one.setAttribute("aria-expanded", shown);
+  }
+  if (name) tell("panel", name);
+}
+
+for (const one of buttons) {
+  const name = one.dataset.panel;
+  const close = () => {
+    open(null);
+    one.focus();
+  };
+  one.addEventListener("click", () => {
+    if (one.getAttribute("aria-expanded") === "true") return close();
+    open(name);
+    $(`${name}-title`).focus({ preventScroll: true });
+  });
+  $(name).querySelector(".close").addEventListener("click", close);
+  $(name).addEventListener("keydown", (event) => event.key === "Escape" && close());
+}
+
+// The panel "Model and evaluation".
+
+const SHOWN = 5; // number of marks that contradict labels
+const KEPT = "Predicted and observed share of the same class, in tenths of p_same, on classes outside the fit.";
+const METRICS = ["recall_at_1", "map_at_r"];
+
+async function loadModel() {
+  $("model-note").textContent = "Reading…";
+  try {
+    const [model, stats] = await Promise.all([ask("/model"), ask("/stats")]);
+    const evaluation = await ask("/evaluate").catch((error) => (error.status === 404 ? null : Promise.reject(error)));
+    $("model-facts").replaceChildren(...facts(model, stats));
+    evaluate(evaluation, stats.calibration);
+    countMarks(stats.marks, evaluation?.marks);
+  } catch (error) {
+    $("model-note").textContent = "";
+    complain(error.message, loadModel);
+  }
+}
+
+function facts(model, { items, labels, index }) {
+  const unmeasured = index.kind === "milvus" ? "searched by Milvus" : "exact";
+  const place = index.device === "cpu" ? "" : ` on disk, exact on ${index.device}`;
+  const recall = index.recall === null ? unmeasured : `finds ${percent(index.recall)} of the ${index.k} nearest`;
+  const rows = {
+    Model: model.name,
+    Trained: [model.method, model.backbone, model.dataset].filter(Boolean).join(" · "),
+    Embedding: `${model.dim} numbers, by ${model.runtime} (${model.precision}, ${model.device})`,
+    Gallery: `${counted(items, "image")}, ${counted(labels, "label")}`,
+    Index: `${index.kind}${place}: ${recall}${index.waiting ? `; ${counted(index.waiting, "change")} to be compacted` : ""}`,
+    Licence: model.licence || "not stated",
+    Fingerprint: model.fingerprint.slice(0, 12),
+  };
+  return Object.entries(rows).flatMap(([name, value]) => [element("dt", "", name), element("dd", "", value)]);
+}
+
+function evaluate(evaluation, calibration) {
+  $("steps").hidden = !evaluation?.steps.length;
+  $("steps-body").replaceChildren(...(evaluation?.steps || []).map(step));
+  $("model-note").textContent = evaluation ? measured(evaluation) : "The labelled items have not been measured yet.";
+  const fitted = calibration ? [curve(calibration), element("figcaption", "", explained(calibration))] : [];
+  const reason = evaluation?.not_calibrated || "Similarities are not calibrated yet. Measuring calibrates them too.";
+  const bins = evaluation?.reliability || [];
+  const kept = bins.length ? [reliability(bins), element("figcaption", "", KEPT)] : [];
+  $("calibration").replaceChildren(...(fitted.length ? fitted : [element("figcaption", "", reason)]), ...kept);
+}
+
+/** Show the current counts of marks, and the marks that contradict labels. */
+function countMarks({ right, wrong }, judged) {
+  const total = right + wrong;
+  const against = judged?.contradict_labels || 0;
+  const said = total ? `${counted(total, "result")} marked, ${percent(right / total)} of them right.` : "";
+  $("marks-note").textContent = said + (against ? ` ${counted(against, "mark contradicts", "marks contradict")} the labels:` : "");
+  const first = (judged?.contradictions || []).slice(0, SHOWN).map(({ query, result, verdict }) =>
+    element("li", "", `item ${query.id} (${words(query.label)}) and item ${result.id} (${words(result.label)}): ${verdict}`));
+  $("contradictions").replaceChildren(...first);
+}
+
+function measured({ date, items, index_recall_at_10: recall, changed_since: changed, not_measured: unmeasured }) {
+  const when = new Date(date).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
+  const found = typeof recall === "number" ? `; the index finds ${percent(recall)} of the 10 nearest` : "";
+  const without = unmeasured ? ` ${unmeasured[0].toUpperCase()}${unmeasured.slice(1)}` : "";
+  return `Measured ${when} over ${counted(items, "item")}${found}.${without}${changed ? " The gallery has changed since." : ""}`;
+}
+
+function step({ step: name, queries, metrics, intervals }) {
+  const cells = METRICS.map((key) => {
+    const cell = element("td", "", metrics[key].toFixed(3));
+    const bounds = intervals[key];
+    if (bounds) cell.append(element("small", "", ` ${bounds[0].toFixed(3)} to ${bounds[1].toFixed(3)}`));
+    return cell;
+  });
+  const head = element("th", "", name);
+  head.scope = "row";
+  return element("tr", "", head, ...cells, element("td", "", queries.toLocaleString()));
+}
+
+function explained({ pairs, neighbours, error, error_not_measured: unmeasured, marked = 0 }) {
+  const without = unmeasured ? ` Its error on other classes was ${unmeasured}.` : "";
+  const off = typeof error === "number" ? ` On classes outside the fit its average error is ${percent(error)}.` : without;
+  const labelled = neighbours ? [`${counted(pairs - marked, "neighbour")} (the first ${neighbours} of each labelled item)`] : [];
+  const sources = [...labelled, ...(marked ? [counted(marked, "marked result")] : [])].join(" and ");
+  return `The probability that a result has the query's class, fitted to ${sources}.${off}`;
+}
+
+$("measure").addEventListener("click", async () => {
+  $("measure").disabled = true;
+  $("model-note").textContent = "Measuring…";
+  complain("");
+  try {
+    await ask("/evaluate", { method: "POST", write: true });
+    tell("changed");
+  } catch (error) {
+    complain(error.message);
+  }
+  $("measure").disabled = false;
+  await loadModel();
+});
+listen("panel", (name) => name === "model" && loadModel());
 
 go(remembered(), false);
 loadFacts();

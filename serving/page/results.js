@@ -1,16 +1,14 @@
-// The grid of results: neighbours of the query, or items of the gallery.
+// The results: neighbours of the query or items of the gallery, as cards, and the enlarged view of one of them.
 
-import { ask } from "./api.js";
-import { card } from "./cards.js";
-import { $, complain, counted, tell } from "./dom.js";
-import { chosenLabels, fill, isFiltering } from "./filters.js";
-import { learned } from "./limits.js";
-import { where } from "./metadata.js";
+import { ask, learned } from "./api.js";
+import { $, button, complain, counted, drawn, element, listen, nameOf, parts, percent, show, tell, words } from "./dom.js";
+import { chosenLabels, clearFilters, fill, isFiltering, where } from "./query.js";
 
 const SAMPLE = 24;
 let running = null; // the AbortController of the current request
 let more = null; // fetches the next page
 let uncalibrated = false; // whether the shown results lack p_same
+let shown = []; // the items of the cards
 
 /** Search with the query ({file, crop}, {id} or {text}); null shows the gallery. */
 export function present(query) {
@@ -31,7 +29,8 @@ export function presentItems(title, note, items) {
 async function browse(get) {
   const { items, total } = await get(`/items?sample=${SAMPLE}`);
   put(items, 0, null);
-  heading("From the gallery", total ? "Click one to search from it" : "The gallery is empty");
+  heading("From the gallery", total ? "Choose one to search with it" : "The gallery is empty");
+  if (!total) explainNothing("Add images with “Add” above, or on the server: zoo index MODEL FOLDER --out GALLERY");
 }
 
 async function browseChosen(get, offset) {
@@ -44,6 +43,7 @@ async function browseChosen(get, offset) {
   const total = pages.reduce((sum, one) => sum + one.total, 0);
   const of = labels.length ? ` of ${counted(pages.length, "label")}` : "";
   heading("From the gallery", `${counted(total, "image")}${of}${where() ? " with this metadata" : ""}`);
+  if (!total) explainNothing("No image has all of these values.", true);
 }
 
 async function search(query, get, offset) {
@@ -54,7 +54,7 @@ async function search(query, get, offset) {
   if (query.id) parameters.set("id", query.id);
   if (query.crop) parameters.set("crop", query.crop.join(","));
   const unsure = fill(parameters, Boolean(query.text));
-  const { results, milliseconds, query: said, ordered_by: order } = await get(`/search?${parameters}`, { method: "POST", ...sent(query) });
+  const { results, milliseconds, query: said, ordered_by: order } = await get(`/search?${parameters}`, { method: "POST", ...body(query) });
   put(results, offset, results.length === k && ((next) => search(query, next, offset + k)));
   const many = offset + results.length;
   uncalibrated = many > 0 && !query.text && (offset ? uncalibrated : results[0].p_same === null);
@@ -66,31 +66,30 @@ async function search(query, get, offset) {
     said.truncated && "The text is too long for the model; its end was left out",
   ].filter(Boolean);
   heading("Nearest", `${found}, in ${milliseconds.toFixed(0)} ms${notes.map((one) => `. ${one}`).join("")}`);
+  if (!many) explainNothing(isFiltering() ? "Remove a filter, or lower the least similarity." : "The gallery has no other image.", isFiltering());
 }
 
 /** Return the body of the request. */
-function sent({ file, text }) {
+function body({ file, text }) {
   if (text) return { body: JSON.stringify({ text }), headers: { "Content-Type": "application/json" } };
-  const body = file && new FormData();
-  body?.append("image", file, "image");
-  return { body };
+  const form = file && new FormData();
+  form?.append("image", file, "image");
+  return { body: form };
 }
 
 /** Run `work` with a `get` that is cancelled by the next request. */
 async function fetching(work) {
   running?.abort();
   const mine = (running = new AbortController());
+  complain("");
   $("found").setAttribute("aria-busy", "true");
-  const get = async (path, options) => {
-    const answer = await ask(path, { ...options, signal: mine.signal });
-    complain("");
-    return answer;
-  };
+  if (!$("grid").childElementCount) $("grid").replaceChildren(...Array.from({ length: SAMPLE / 2 }, skeleton));
+  const get = (path, options) => ask(path, { ...options, signal: mine.signal });
   try {
     await work(get);
   } catch (error) {
     if (mine.signal.aborted) return; // a newer request replaced this one
-    complain(error.message);
+    complain(error.message, error.passes && (() => fetching(work)));
     heading("Nothing found", "");
     put([], 0, null);
   }
@@ -99,12 +98,14 @@ async function fetching(work) {
 
 function put(items, offset, next) {
   const cards = items.map(card);
+  $("nothing").hidden = true;
   if (offset) $("grid").append(...cards);
   else $("grid").replaceChildren(...cards);
+  shown = offset ? [...shown, ...items] : items;
   more = next || null;
   if (offset) cards[0]?.firstChild.focus();
   $("more").hidden = !more;
-  tell("found", [...$("grid").querySelectorAll(".card")].map((one) => Number(one.dataset.id)));
+  tell("found", shown.map(({ id }) => id));
 }
 
 function heading(title, note) {
@@ -112,4 +113,179 @@ function heading(title, note) {
   $("note").textContent = note;
 }
 
+/** Explain in place of the cards what to do if the search found no items. */
+function explainNothing(text, filtered = false) {
+  $("nothing").replaceChildren(element("p", "", text), ...(filtered ? [button("small", "Clear the filters", clearFilters)] : []));
+  $("nothing").hidden = false;
+}
+
 $("more").addEventListener("click", () => more && fetching(more));
+listen("limits", ({ max_k: most }) => {
+  const counts = [...$("k").options].map(({ value }) => Number(value));
+  if (Math.max(...counts) <= most) return;
+  const chosen = Math.min(Number($("k").value), most);
+  const allowed = new Set(counts.map((count) => Math.min(count, most)));
+  $("k").replaceChildren(...[...allowed].map((count) => element("option", "", count)));
+  $("k").value = chosen;
+});
+
+// Cards: picture, label and similarity of an item.
+
+function skeleton() {
+  const place = element("li", "skeleton", element("div", "frame"), element("div", "line"));
+  place.setAttribute("aria-hidden", "true");
+  return place;
+}
+
+function card(item) {
+  let spoken = nameOf(item);
+  const text = element("div", "words", named(item.label));
+  if (item.similarity !== undefined) {
+    text.append(likeness(item));
+    spoken += `, similarity ${item.similarity.toFixed(3)}`;
+  }
+  if (typeof item.p_same === "number") spoken += `, ${percent(item.p_same)} likely the same class`;
+  const made = button("card", "", () => tell("ask", { id: item.id }));
+  made.dataset.id = item.id;
+  made.title = `${item.label ? `${item.label}\n` : ""}${item.source}`;
+  made.setAttribute("aria-label", `${spoken}. Search from this image`);
+  made.replaceChildren(picture(item.thumbnail), text);
+  const tools = [
+    tool("enlarge", "Enlarge", item, () => enlarge(item.id)),
+    tool("edit", "Edit", item, () => tell("edit", item)),
+    tool("remove", "Delete", item, () => tell("delete", item)),
+  ];
+  tools[0].replaceChildren(icon("M14 4h6v6M10 20H4v-6M20 4l-7 7M4 20l7-7"));
+  const place = element("li", "", made, ...tools);
+  if (item.similarity !== undefined) place.append(marking(item));
+  return place;
+}
+
+const placeOf = (id) => $("grid").querySelector(`.card[data-id="${id}"]`)?.parentElement;
+
+/** Replace the card of an item after a change; return its new place, if it is shown. */
+export function redraw(item) {
+  const old = placeOf(item.id);
+  if (!old) return null;
+  const changed = card(item);
+  old.replaceWith(changed);
+  shown = shown.map((one) => (one.id === item.id ? item : one));
+  return changed;
+}
+
+/** Remove the card of a deleted item; return the card after it, or the one before it. */
+export function takeAway(id) {
+  const place = placeOf(id);
+  const next = place?.nextElementSibling || place?.previousElementSibling;
+  place?.remove();
+  shown = shown.filter((item) => item.id !== id);
+  return next?.firstChild;
+}
+
+function icon(path) {
+  return drawn("svg", { viewBox: "0 0 24 24", width: 16, height: 16, "aria-hidden": "true", class: "icon" }, drawn("path", { d: path }));
+}
+
+function tool(name, text, item, act) {
+  const made = button(`tool ${name}`, text, act);
+  made.setAttribute("aria-label", `${text} ${nameOf(item)}, item ${item.id}`);
+  if (name === "enlarge") made.title = text;
+  return made;
+}
+
+function marking(item) {
+  const choices = Object.entries({ right: "Right", wrong: "Wrong" }).map(([verdict, text]) => {
+    const made = button("mark", text, () => tell("mark", { item, verdict }));
+    Object.assign(made.dataset, { item: item.id, verdict });
+    made.setAttribute("aria-pressed", false);
+    made.setAttribute("aria-label", `${text}: ${nameOf(item)}, item ${item.id}`);
+    return made;
+  });
+  const made = element("div", "marking", ...choices);
+  made.setAttribute("role", "group");
+  made.setAttribute("aria-label", "Does it have the query's class?");
+  return made;
+}
+
+/** Show a label; for one with folders, such as Greek/alpha, emphasise the last part. */
+function named(label) {
+  if (!label) return element("span", "label none", "no label");
+  const folders = parts(label);
+  const name = element("span", "label", folders.pop());
+  return folders.length ? element("div", "nested", element("span", "folder", folders.join(" / ")), name) : name;
+}
+
+function picture(source) {
+  const image = element("img");
+  image.alt = "";
+  image.loading = "lazy";
+  const frame = element("div", "frame", image);
+  show(image, source);
+  return frame;
+}
+
+function likeness({ similarity, p_same: chance }) {
+  const part = element("span", "fill");
+  part.style.width = `${Math.max(0, similarity) * 100}%`;
+  const row = element("div", "likeness", element("span", "track", part), element("span", "", similarity.toFixed(3)));
+  if (typeof chance !== "number") return row;
+  const said = element("div", "chance", `${percent(chance)} same class`);
+  said.title = "The probability that it has the query's class (p_same)";
+  return element("div", "both", row, said);
+}
+
+// The enlarged view: one of the shown items, with the previous and the next one.
+
+let here = -1; // position in `shown`
+
+function enlarge(id) {
+  view(shown.findIndex((item) => item.id === id));
+  $("viewer").showModal();
+}
+
+function view(next) {
+  if (!shown[next]) return;
+  here = next;
+  const item = shown[here];
+  $("viewer-place").textContent = `${here + 1} of ${shown.length}`;
+  $("viewer-title").textContent = nameOf(item);
+  $("viewer-image").alt = nameOf(item);
+  show($("viewer-image"), item.thumbnail);
+  $("viewer-previous").disabled = here === 0;
+  $("viewer-next").disabled = here === shown.length - 1;
+  describe(item);
+  if (!item.metadata) {
+    // A result of a search comes without its metadata.
+    ask(`/items/${item.id}`).then(({ metadata }) => shown[here] === item && describe({ ...item, metadata }), () => null);
+  }
+}
+
+function describe({ id, label, source, similarity, p_same: chance, metadata }) {
+  const rows = {
+    Similarity: similarity?.toFixed(3),
+    "Same class": typeof chance === "number" ? percent(chance) : undefined,
+    ...metadata,
+    Label: label ?? "none",
+    File: source,
+    Item: id,
+  };
+  const known = Object.entries(rows).filter(([, value]) => value !== undefined && value !== null);
+  $("viewer-facts").replaceChildren(...known.flatMap(([name, value]) => [element("dt", "", words(name)), element("dd", "", `${value}`)]));
+}
+
+const MOVES = { ArrowLeft: () => here - 1, ArrowRight: () => here + 1, Home: () => 0, End: () => shown.length - 1 };
+
+$("viewer").addEventListener("keydown", (event) => {
+  if (!MOVES[event.key]) return;
+  event.preventDefault();
+  view(MOVES[event.key]());
+});
+$("viewer").addEventListener("click", (event) => event.target === $("viewer") && $("viewer").close()); // outside the dialog
+$("viewer").addEventListener("close", () => placeOf(shown[here]?.id)?.querySelector(".enlarge").focus());
+$("viewer-previous").addEventListener("click", () => view(here - 1));
+$("viewer-next").addEventListener("click", () => view(here + 1));
+$("viewer-close").addEventListener("click", () => $("viewer").close());
+$("viewer-search").addEventListener("click", () => {
+  $("viewer").close();
+  tell("ask", { id: shown[here].id });
+});

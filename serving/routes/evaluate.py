@@ -11,17 +11,22 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from serving.calibrating import calibrate_by, calibration_of, held_out_bins, pairs_of, told
 from serving.dependencies import CollectionDep
 from serving.errors import RefusedError
 from serving.gallery import Gallery
-from serving.gallery.binding import MODEL
+from serving.gallery.calibration import (
+    calibrate_pairs,
+    calibration_json,
+    held_out_bins,
+    known_pairs,
+    stored_calibration,
+)
+from serving.gallery.evaluate import SERVED_K, gallery_steps, report, served_model_report
+from serving.gallery.gallery import MODEL
+from serving.gallery.search import Searcher
 from serving.openapi import READING, WRITING, refusals
-from serving.reproducing import reproduced
 from serving.routes.feedback import marks_report
 from serving.schemas import Evaluation, GalleryMap
-from serving.searcher import Searcher
-from serving.served import SERVED_K, gallery_steps, report
 from zoo.errors import EvaluationError, ItemNotFoundError
 from zoo.evaluation.calibration import Bin
 from zoo.files import LockHeldError, locked
@@ -47,7 +52,7 @@ async def evaluate(collection: CollectionDep) -> Evaluation:
 
     def measure(searcher: Searcher) -> Evaluation:
         with _locked(searcher.gallery):
-            values = evaluate_gallery(searcher.gallery, reproduced(searcher))
+            values = evaluate_gallery(searcher.gallery, served_model_report(searcher))
         return Evaluation(**values, marks=marks_report(searcher.gallery, collection))
 
     return await collection.call(measure)
@@ -59,11 +64,11 @@ async def last_evaluation(collection: CollectionDep) -> Evaluation:
 
     def read(searcher: Searcher) -> Evaluation:
         gallery = searcher.gallery
-        text = gallery.fact(FACT)
+        text = gallery.store.fact(FACT)
         if text is None:
             raise ItemNotFoundError("this gallery was not evaluated yet; POST /evaluate does it.")
         values = json.loads(text)
-        changed = gallery.change() != values["change"]
+        changed = gallery.store.change() != values["change"]
         return Evaluation(**values, marks=marks_report(gallery, collection), changed_since=changed)
 
     return await collection.call(read)
@@ -101,7 +106,7 @@ def evaluate_gallery(gallery: Gallery, served_model: dict[str, Any] | None = Non
     """
     steps, not_measured = _steps(gallery)
     bins, not_calibrated, left_out = _calibrate(gallery)
-    stats = gallery.stats()
+    stats = gallery.store.stats()
     values = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "items": stats.items,
@@ -110,12 +115,12 @@ def evaluate_gallery(gallery: Gallery, served_model: dict[str, Any] | None = Non
         "served_model": served_model,
         "steps": steps,
         "not_measured": not_measured,
-        "calibration": told(calibration_of(gallery)),
+        "calibration": calibration_json(stored_calibration(gallery)),
         "not_calibrated": not_calibrated,
         "marks_left_out": left_out,
         "reliability": [asdict(one) for one in bins],
     }
-    gallery.set_fact(FACT, json.dumps(values))
+    gallery.store.set_fact(FACT, json.dumps(values))
     return values
 
 
@@ -124,7 +129,7 @@ def _steps(gallery: Gallery) -> tuple[list[dict[str, Any]], str | None]:
     try:
         return report(gallery_steps(gallery), joined=True), None
     except EvaluationError as error:
-        if not gallery.marks.counts().total:
+        if not gallery.store.marks.counts().total:
             raise
         return [], str(error)
 
@@ -133,9 +138,9 @@ def _calibrate(gallery: Gallery) -> tuple[list[Bin], str | None, int]:
     """Return the reliability of a new calibration or the reason why there is none, and the number of unused marks."""
     left_out = 0
     try:
-        pairs = pairs_of(gallery)
+        pairs = known_pairs(gallery)
         left_out = pairs.left_out
-        calibrate_by(gallery, pairs)
+        calibrate_pairs(gallery, pairs)
     except EvaluationError as error:
         return [], str(error), left_out
     return held_out_bins(pairs), None, left_out

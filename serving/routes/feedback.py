@@ -17,8 +17,9 @@ from pydantic import BeforeValidator, WithJsonSchema
 from serving.dependencies import SINGLE_VALUES, Collection, CollectionDep
 from serving.errors import RefusedError, invalid
 from serving.gallery import Gallery
-from serving.gallery.marks import Chosen, SentQuery
-from serving.gallery.marks import Mark as GalleryMark
+from serving.gallery.feedback import Mark as GalleryMark
+from serving.gallery.feedback import MarkFilter, QueryImage
+from serving.gallery.search import Searcher
 from serving.openapi import READING, WRITING, refusals
 from serving.schemas import (
     SHA256,
@@ -32,7 +33,6 @@ from serving.schemas import (
     parse_item_id,
 )
 from serving.schemas import SentQuery as QueryBody
-from serving.searcher import Searcher
 
 router = APIRouter(strict_content_type=False)
 MAX_CONTRADICTIONS = 50
@@ -67,28 +67,28 @@ async def mark(collection: CollectionDep, body: NewMark, response: Response) -> 
     def put(searcher: Searcher) -> tuple[GalleryMark, bool]:
         if not isinstance(body.query, int):
             _check_model(body.query.fingerprint, searcher.gallery)
-        return searcher.gallery.marks.put(query, body.item, body.verdict == "right")
+        return searcher.gallery.store.marks.put(query, body.item, body.verdict == "right")
 
     made, is_new = await collection.call(put)
     response.status_code = 201 if is_new else 200
     return mark_of(made, collection)
 
 
-def _sent_query(query: QueryBody) -> SentQuery:
+def _sent_query(query: QueryBody) -> QueryImage:
     embedding = query.embedding
     if not isinstance(embedding, str):
         with np.errstate(over="ignore"):
-            return SentQuery(query.content_sha256, np.array(embedding).astype(np.float32), query.source or "")
+            return QueryImage(query.content_sha256, np.array(embedding).astype(np.float32), query.source or "")
     try:
         vector = np.frombuffer(base64.b64decode(embedding, validate=True), "<f4")
     except ValueError:
         raise invalid("query", "an image with an embedding in base64 of float32, or as numbers") from None
-    return SentQuery(query.content_sha256, vector, query.source or "")
+    return QueryImage(query.content_sha256, vector, query.source or "")
 
 
 def _check_model(fingerprint: str | None, gallery: Gallery) -> None:
     """Raise `RefusedError` (409) for an embedding that another model may have made."""
-    if fingerprint == gallery.card.fingerprint or (fingerprint is None and not gallery.was_rebuilt):
+    if fingerprint == gallery.card.fingerprint or (fingerprint is None and not gallery.store.was_rebuilt):
         return
     origin = "is of another model" if fingerprint else "may be of another model"
     message = (
@@ -106,9 +106,9 @@ def _check_model(fingerprint: str | None, gallery: Gallery) -> None:
 )
 async def marks(collection: CollectionDep, parameters: Annotated[MarkParameters, Query()]) -> MarkPage:
     def page(searcher: Searcher) -> MarkPage:
-        chosen = _chosen(searcher.gallery, parameters)
-        counts = searcher.gallery.marks.counts(chosen)
-        rows = searcher.gallery.marks.page(parameters.offset, parameters.limit, chosen)
+        selection = _selection(searcher.gallery, parameters)
+        counts = searcher.gallery.store.marks.counts(selection)
+        rows = searcher.gallery.store.marks.page(parameters.offset, parameters.limit, selection)
         return MarkPage(
             total=counts.total,
             right=counts.right,
@@ -121,17 +121,17 @@ async def marks(collection: CollectionDep, parameters: Annotated[MarkParameters,
     return await collection.call(page)
 
 
-def _chosen(gallery: Gallery, parameters: MarkParameters) -> Chosen:
+def _selection(gallery: Gallery, parameters: MarkParameters) -> MarkFilter:
     query = parameters.query
     if query is not None and not re.fullmatch(SHA256, query):
-        query = gallery.item(parse_item_id(query)).content_sha256
-    return Chosen(query, parameters.item, None if parameters.verdict is None else parameters.verdict == "right")
+        query = gallery.store.item(parse_item_id(query)).content_sha256
+    return MarkFilter(query, parameters.item, None if parameters.verdict is None else parameters.verdict == "right")
 
 
 @router.delete("/feedback/{id}", summary="Remove a mark", responses=WRITING | refusals(404))
 async def unmark(collection: CollectionDep, mark_id: MarkId) -> Removed:
     """Remove a mark; needs a write key."""
-    if not await collection.call(lambda searcher: searcher.gallery.marks.remove(mark_id)):
+    if not await collection.call(lambda searcher: searcher.gallery.store.marks.remove(mark_id)):
         raise RefusedError(404, "no_such_mark", f"There is no mark {mark_id}.")
     return Removed(removed=mark_id)
 
@@ -165,8 +165,8 @@ def mark_of(mark: GalleryMark, collection: Collection) -> Mark:
 
 def marks_report(gallery: Gallery, collection: Collection) -> MarksReport:
     """Return the numbers of marks, the share of right ones, and those that contradict the labels."""
-    counts = gallery.marks.counts()
-    total, contradicting = gallery.marks.contradictions(MAX_CONTRADICTIONS)
+    counts = gallery.store.marks.counts()
+    total, contradicting = gallery.store.marks.contradictions(MAX_CONTRADICTIONS)
     return MarksReport(
         right=counts.right,
         wrong=counts.wrong,

@@ -22,12 +22,12 @@ from serving.dependencies import (
     read_images,
 )
 from serving.errors import error_json, invalid
-from serving.gallery import AS_IT_IS, Gallery, NewItem
+from serving.gallery import UNCHANGED, Gallery, NewItem
 from serving.gallery import Item as GalleryItem
-from serving.gallery.decoding import decode
 from serving.gallery.filters import Filter
-from serving.gallery.hints import notes
-from serving.gallery.rows import now
+from serving.gallery.gallery import filter_notes
+from serving.gallery.search import Searcher
+from serving.gallery.types import decode_image, utc_now
 from serving.metrics import stage
 from serving.openapi import IMAGES, READING, WRITING, form_operation, refusals
 from serving.schemas import (
@@ -51,7 +51,6 @@ from serving.schemas import (
     RefusedImage,
     Removed,
 )
-from serving.searcher import Searcher
 from zoo.errors import ImageError, ItemNotFoundError
 
 router = APIRouter(strict_content_type=False)
@@ -76,11 +75,11 @@ async def items(
     def page(searcher: Searcher) -> ItemPage:
         gallery = searcher.gallery
         if sample is not None:
-            rows = [_item(item, collection) for item in gallery.sample(sample)]
-            return ItemPage(total=gallery.count(), items=rows)
-        rows = [_item(item, collection) for item in gallery.items(offset, limit, None, chosen)]
-        total = gallery.count(None, chosen)
-        hints = notes(gallery, chosen, total > 0) if chosen else []
+            rows = [_item(item, collection) for item in gallery.store.sample(sample)]
+            return ItemPage(total=gallery.store.count(), items=rows)
+        rows = [_item(item, collection) for item in gallery.store.items(offset, limit, None, chosen)]
+        total = gallery.store.count(None, chosen)
+        hints = filter_notes(gallery, chosen, total > 0) if chosen else []
         return ItemPage(total=total, offset=offset, limit=limit, items=rows, notes=hints)
 
     return await collection.call(page)
@@ -88,7 +87,7 @@ async def items(
 
 @router.get("/items/{id}", summary="One item", responses=READING | refusals(404))
 async def item(collection: CollectionDep, item_id: ItemIdDep) -> Item:
-    return await collection.call(lambda searcher: _item(searcher.gallery.item(item_id), collection))
+    return await collection.call(lambda searcher: _item(searcher.gallery.store.item(item_id), collection))
 
 
 @router.get(
@@ -103,12 +102,12 @@ async def item(collection: CollectionDep, item_id: ItemIdDep) -> Item:
     },
 )
 async def thumbnail(request: Request, collection: CollectionDep, item_id: ItemIdDep) -> Response:
-    found = await collection.call(lambda searcher: searcher.gallery.item(item_id))
+    found = await collection.call(lambda searcher: searcher.gallery.store.item(item_id))
     # A browser asks each time, because another gallery may be served at this address later.
     headers = {"ETag": f'"{found.content_sha256}"', "Cache-Control": "private, no-cache"}
     if request.headers.get("if-none-match") == headers["ETag"]:
         return Response(status_code=304, headers=headers)
-    picture = await collection.call(lambda searcher: searcher.gallery.thumbnail(item_id))
+    picture = await collection.call(lambda searcher: searcher.gallery.store.thumbnail(item_id))
     return Response(picture.data, media_type=picture.media_type, headers=headers)
 
 
@@ -119,7 +118,7 @@ async def thumbnail(request: Request, collection: CollectionDep, item_id: ItemId
     dependencies=[SINGLE_VALUES],
 )
 async def labels(collection: CollectionDep, parameters: Annotated[CountParameters, Query()]) -> LabelCounts:
-    total, rows = await collection.call(lambda searcher: searcher.gallery.overview.labels(parameters.limit))
+    total, rows = await collection.call(lambda searcher: searcher.gallery.store.overview.labels(parameters.limit))
     return LabelCounts(total=total, labels=[LabelCount(label=label, items=count) for label, count in rows])
 
 
@@ -130,7 +129,7 @@ async def labels(collection: CollectionDep, parameters: Annotated[CountParameter
     dependencies=[SINGLE_VALUES],
 )
 async def metadata(collection: CollectionDep, parameters: Annotated[CountParameters, Query()]) -> MetadataCounts:
-    total, rows = await collection.call(lambda searcher: searcher.gallery.overview.metadata(parameters.limit))
+    total, rows = await collection.call(lambda searcher: searcher.gallery.store.overview.metadata(parameters.limit))
     values = [MetadataCount(key=key, value=value, items=count) for key, value, count in rows]
     return MetadataCounts(total=total, values=values)
 
@@ -194,8 +193,8 @@ async def change(collection: CollectionDep, item_id: ItemIdDep, values: ItemChan
     fields = {name: getattr(values, name) for name in values.model_fields_set}
 
     def describe(searcher: Searcher) -> ChangedItem:
-        number = searcher.gallery.describe(item_id, **fields)
-        return ChangedItem(**vars(_item(searcher.gallery.item(item_id), collection)), gallery_change=number)
+        number = searcher.gallery.store.describe(item_id, **fields)
+        return ChangedItem(**vars(_item(searcher.gallery.store.item(item_id), collection)), gallery_change=number)
 
     return await collection.call(describe)
 
@@ -214,7 +213,7 @@ def _item(item: GalleryItem, collection: Collection) -> Item:
 
 def _new_item(searcher: Searcher, image: ImageFile, described: NewItemParameters) -> NewItem:
     with stage("decode"):
-        pixels, thumbnail = decode(image.data, searcher.embedder.preprocessing, searcher.limits)
+        pixels, thumbnail = decode_image(image.data, searcher.embedder.preprocessing, searcher.limits)
     with stage("embed"):
         embedding = searcher.embedder.embed_pixels(pixels[None])[0].astype(np.float32)
     digest = hashlib.sha256(image.data).hexdigest()
@@ -237,7 +236,7 @@ def _store(
         if described.update and differing:
             for item in differing.values():
                 with suppress(ItemNotFoundError):  # removed by another client
-                    gallery.describe(item.id, described.label or AS_IT_IS, described.metadata or AS_IT_IS)
+                    gallery.store.describe(item.id, described.label or UNCHANGED, described.metadata or UNCHANGED)
             known = {number: _stored(gallery, item.id, new[number]) for number, item in known.items()}
     answer = Added(
         new=added.new,
@@ -259,11 +258,11 @@ def _differs(item: GalleryItem, described: NewItemParameters) -> bool:
 def _stored(gallery: Gallery, item_id: int, new: NewItem) -> GalleryItem:
     """Return the item; as it was sent, if another client has removed it meanwhile."""
     try:
-        return gallery.item(item_id)
+        return gallery.store.item(item_id)
     except ItemNotFoundError:
         metadata = dict(new.metadata)
         return GalleryItem(
-            item_id, new.source, new.label, metadata, new.content_sha256, now(), gallery.change(), new.key
+            item_id, new.source, new.label, metadata, new.content_sha256, utc_now(), gallery.store.change(), new.key
         )
 
 

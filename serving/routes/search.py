@@ -12,7 +12,6 @@ import numpy as np
 from anyio import to_thread
 from fastapi import APIRouter, Depends, Request, Response
 
-from serving.calibrating import calibration_of
 from serving.dependencies import (
     Collection,
     CollectionDep,
@@ -24,9 +23,10 @@ from serving.dependencies import (
     read_query,
 )
 from serving.errors import RefusedError, error_json, invalid
-from serving.finding import Ask
+from serving.gallery.calibration import stored_calibration
 from serving.gallery.filters import Filter
-from serving.gallery.hints import notes
+from serving.gallery.gallery import filter_notes
+from serving.gallery.search import Searcher, SearchOptions
 from serving.metrics import stage
 from serving.openapi import IMAGES, form_operation, refusals
 from serving.schemas import (
@@ -44,7 +44,6 @@ from serving.schemas import (
     SearchParameters,
     SearchPart,
 )
-from serving.searcher import Searcher
 from serving.settings import Settings
 from zoo.errors import ImageError, NoTextTowerError, TextError
 from zoo.models.text_tower import no_text_tower
@@ -66,14 +65,14 @@ Query = ImageFile | int | str
 class Search(NamedTuple):
     """What a request searches for, and by which queries."""
 
-    ask: Ask
+    options: SearchOptions
     queries: list[Query]
 
 
 async def _search(request: Request, settings: SettingsDep) -> Search:
     with stage("read"):
         parameters, images = await read_query(request, SearchParameters)
-        ask = Ask(
+        options = SearchOptions(
             _k(parameters, settings.max_k),
             parameters.offset,
             parameters.min_similarity,
@@ -82,7 +81,7 @@ async def _search(request: Request, settings: SettingsDep) -> Search:
             parameters.crop,
             parameters.rerank,
         )
-        return Search(ask, _queries(parameters, images, settings))
+        return Search(options, _queries(parameters, images, settings))
 
 
 def _k(parameters: SearchParameters, max_k: int) -> int:
@@ -146,13 +145,13 @@ async def search(
     for number, query in enumerate(search.queries):
         # Query by query, so that other requests are served in between.
         run = cpu_queue.run_aside if number else cpu_queue.run
-        parts.append(await run(_isolated_part if several else _part, collection, search.ask, query))
-    chosen = search.ask.chosen
+        parts.append(await run(_isolated_part if several else _part, collection, search.options, query))
+    chosen = search.options.selection
     any_results = any(part.results for part in parts)
-    hints = await to_thread.run_sync(notes, collection.gallery, chosen, any_results) if chosen else []
+    hints = await to_thread.run_sync(filter_notes, collection.gallery, chosen, any_results) if chosen else []
     summary: dict[str, Any] = {
-        "k": search.ask.k,
-        "ordered_by": ORDER[search.ask.rerank],
+        "k": search.options.k,
+        "ordered_by": ORDER[search.options.rerank],
         "notes": hints,
         "milliseconds": round(1000 * (perf_counter() - start), 2),
     }
@@ -167,33 +166,33 @@ def _check_text_tower(searcher: Searcher) -> None:
         raise NoTextTowerError(no_text_tower(card.name))
 
 
-def _isolated_part(collection: Collection, ask: Ask, query: Query) -> SearchPart:
+def _isolated_part(collection: Collection, options: SearchOptions, query: Query) -> SearchPart:
     """Return the answer to one of several queries, or the error of its image or text."""
     info = QueryInfo(name=query.name) if isinstance(query, ImageFile) else QueryInfo(text=str(query))
     try:
-        part = _part(collection, ask, query)
+        part = _part(collection, options, query)
     except (ImageError, TextError) as error:
         return SearchPart(query=info, error=ErrorDetail(**error_json(error)["error"]))
     return SearchPart(query=info if isinstance(query, ImageFile) else part.query, results=part.results)
 
 
-def _part(collection: Collection, ask: Ask, query: Query) -> SearchPart:
+def _part(collection: Collection, options: SearchOptions, query: Query) -> SearchPart:
     """Return the answer to a query."""
-    return collection.current.run(lambda searcher: _answer(searcher, collection, ask, query))
+    return collection.current.run(lambda searcher: _answer(searcher, collection, options, query))
 
 
-def _answer(searcher: Searcher, collection: Collection, ask: Ask, query: Query) -> SearchPart:
+def _answer(searcher: Searcher, collection: Collection, options: SearchOptions, query: Query) -> SearchPart:
     if isinstance(query, ImageFile):
-        embedding, info = searcher.embed(query.data, ask.crop), QueryInfo(id=None)
+        embedding, info = searcher.embed(query.data, options.crop), QueryInfo(id=None)
     elif isinstance(query, int):
-        embedding, info = searcher.gallery.embedding(query)[None], QueryInfo(id=query)
+        embedding, info = searcher.gallery.store.embedding(query)[None], QueryInfo(id=query)
     else:
         embedding, truncated = searcher.embed_text(query)
         info = QueryInfo(id=None, text=query, truncated=truncated)
     # The calibration is fitted to pairs of images.
-    calibration = None if isinstance(query, str) else calibration_of(searcher.gallery)
-    own_id = query if isinstance(query, int) else None
-    hits = searcher.search(embedding, ask, own_id, calibration)
+    calibration = None if isinstance(query, str) else stored_calibration(searcher.gallery)
+    exclude = [query] if isinstance(query, int) else []
+    hits = searcher.search(embedding, options, exclude, calibration)
     chances: list[float | None] = [None] * len(hits)
     if calibration is not None:
         chances = calibration.probability([hit.similarity for hit in hits]).round(4).tolist()

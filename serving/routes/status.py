@@ -9,10 +9,11 @@ from anyio import to_thread
 from fastapi import APIRouter, Request, Response
 
 from serving.auth import request_key, unauthorised
-from serving.calibrating import calibration_of, told
 from serving.dependencies import Collection, CollectionDep, Collections, CollectionsDep, SettingsDep
 from serving.errors import RefusedError
-from serving.gallery.items import IndexStats
+from serving.gallery.calibration import calibration_json, stored_calibration
+from serving.gallery.search import Searcher
+from serving.gallery.types import IndexStats
 from serving.metrics import exposition, set_gallery
 from serving.openapi import READING, refusals
 from serving.schemas import (
@@ -25,7 +26,6 @@ from serving.schemas import (
     ServiceInfo,
     Stats,
 )
-from serving.searcher import Searcher
 from serving.settings import Settings
 from zoo.errors import ZooError
 from zoo.paths import thread_count
@@ -44,7 +44,7 @@ async def model(collection: CollectionDep, settings: SettingsDep) -> ModelInfo:
             fingerprint=card.fingerprint,
             preprocessing=asdict(card.preprocessing),
             text=None if card.text is None else {"length": card.text.length},
-            gallery=searcher.gallery.stats(),
+            gallery=searcher.gallery.store.stats(),
             limits=ModelLimits(
                 max_bytes=limits.max_bytes,
                 max_pixels=limits.max_pixels,
@@ -62,11 +62,11 @@ async def model(collection: CollectionDep, settings: SettingsDep) -> ModelInfo:
 async def stats(collection: CollectionDep, settings: SettingsDep) -> Stats:
     def read(searcher: Searcher) -> Stats:
         gallery = searcher.gallery
-        calibration = told(calibration_of(gallery))
+        calibration = calibration_json(stored_calibration(gallery))
         return Stats(
-            **asdict(gallery.stats()),
-            index=gallery.index_stats(),
-            marks=MarkCounts(**asdict(gallery.marks.counts())),
+            **asdict(gallery.store.stats()),
+            index=gallery.index.stats(),
+            marks=MarkCounts(**asdict(gallery.store.marks.counts())),
             calibration=CalibrationInfo(**calibration) if calibration else None,
             service=_service_info(settings),
         )
@@ -115,7 +115,7 @@ def _measure(collection: Collection) -> None:
     """Set the gauges of a collection."""
 
     def read(searcher: Searcher) -> tuple[int, IndexStats]:
-        return searcher.gallery.count(), searcher.gallery.index_stats()
+        return searcher.gallery.store.count(), searcher.gallery.index.stats()
 
     try:
         ready = collection.is_ready()

@@ -1,16 +1,16 @@
-"""A folder of JPEGs to embeddings, end to end, beside the network alone and a plain loop; and a cold start.
+"""Embedding of a folder of JPEGs from end to end, compared with the network alone and a plain loop; and a cold start.
 
     python tests/benchmarks/bench_embed.py                     ResNet-50 in ONNX, 2,000 photographs of 1024 x 768
     python tests/benchmarks/bench_embed.py --images 300 --batch 16
     python tests/benchmarks/bench_embed.py --cold              only the time to a cold process's first embedding
-    python tests/benchmarks/bench_embed.py --json FILE         the figures and the conditions they were found under
+    python tests/benchmarks/bench_embed.py --json FILE         write the figures and their conditions to a file
 
-Where torch sees a GPU (--device), torch in fp32, fp16 and bf16 there, plain and compiled, is measured as well.
+If torch sees a GPU (--device), torch is also measured there in fp32, fp16 and bf16, plain and compiled.
 
-"model alone" is the same session on pixels that lie ready, at the same batch size: what embed() would reach if
-decoding and resizing cost nothing. The plain loop is what one writes by hand: PIL's full decoding, timm's transform,
-torch eager, one batch after another. Weights are random; they do not change the time. Repetitions of all take turns,
-after one batch of each that is not counted.
+"model alone" is the same session on decoded pixels at the same batch size: the speed of embed() if decoding and
+resizing cost nothing. The plain loop is the one that people write by hand: PIL's full decoding, timm's transform, torch
+eager, one batch after another. Weights are random, which does not change the time. Repetitions of all forms alternate;
+the first batch of each is not counted.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 SIDES = 1024, 768
 
 SHARES = {"fp32": 0.9, "int8": 0.8}
-"""What embed() is to reach of the model alone."""
+"""Target of embed(): its share of the speed of the model alone, by precision."""
 
 PLAIN, COLD, COLD_SHARE = 2.0, 0.7, 0.1
-"""How many times a plain loop embed() is to be; a cold start's seconds by ONNX, and its share of torch's."""
+"""Targets: speed of embed() over the plain loop, seconds of a cold start with ONNX, and its share of torch's."""
 
 PLAIN_LOOP = "plain loop"
 
 
 def photographs(folder: Path, count: int, different: int = 40) -> list[Path]:
-    """JPEGs of about 150 kB: clouds of three scales with some grain. `different` of them, each under several names."""
+    """Write JPEGs of about 150 kB, clouds of three scales with grain: `different` ones, each under several names."""
     folder.mkdir()
     draw = np.random.default_rng(0)
     files = []
@@ -84,7 +84,7 @@ def resnet50(folder: Path) -> None:
 
 
 def export_command(folder: Path, precisions: Sequence[str], calibration: Path | None = None) -> list[str]:
-    """The arguments of `zoo` that export the model; its weights are random, so that no cost is asked for."""
+    """Return the arguments of `zoo` that export the model; its weights are random, so scores are not measured."""
     images = [] if calibration is None else ["--calibration", str(calibration)]
     chosen = [word for precision in precisions for word in ("--precision", precision)]
     return ["export", str(folder), *chosen, "--force", "--no-cost", *images]
@@ -96,7 +96,7 @@ def export_all(folder: Path, precisions: Sequence[str], calibration: Path | None
 
 
 def plain_loop(folder: Path, paths: list[Path], batch: int) -> Callable[[], None]:
-    """Full decoding, timm's evaluation transform, torch in float32."""
+    """Return a run of full decoding, timm's evaluation transform and torch in float32."""
     import torch
     from timm.data import create_transform
 
@@ -118,7 +118,7 @@ def plain_loop(folder: Path, paths: list[Path], batch: int) -> Callable[[], None
 
 
 def throughput(model: Embedder, paths: list[Path], batch: int, repeats: int, plain: bool) -> dict[str, float]:
-    """Images a second: the network alone and the plain loop on a fifth of the images, embed() on all."""
+    """Return images per second: the network alone and the plain loop on a fifth of the images, embed() on all."""
     from zoo.data.decode import decode_batches
 
     few = paths[: max(batch, len(paths) // 5)]
@@ -146,7 +146,7 @@ def throughput(model: Embedder, paths: list[Path], batch: int, repeats: int, pla
 
 
 def speed(name: str, rates: dict[str, float], share: float | None) -> list[Figure]:
-    """share: what embed() is to reach of the model alone."""
+    """Measure a model; `share` is the target of embed() as a part of the model alone."""
     figures = [Figure(f"{name}: {form}", rate, "images/s") for form, rate in rates.items()]
     ours = rates["embed()"]
     figures.append(Figure(f"{name}: embed() of model alone", ours / rates["model alone"], "share", share))
@@ -159,9 +159,9 @@ FIRST = "import time, zoo; zoo.load({folder!r}, runtime={runtime!r}).embed({imag
 
 
 def cold(folder: Path, image: Path, runtime: str, repeats: int = 5) -> float:
-    """Seconds from the start of a process to its first embedding, its imports compiled and in the page cache."""
+    """Return the seconds from the start of a process to its first embedding; its imports are compiled and cached."""
     command = [sys.executable, "-c", FIRST.format(folder=str(folder), runtime=runtime, image=str(image))]
-    # Where this is set, as in many containers, every process would compile all that it imports.
+    # With this variable, which many containers set, every process would compile all its imports.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     times = []
     for _ in range(repeats + 1):
@@ -181,7 +181,7 @@ def cold_start(folder: Path, image: Path) -> list[Figure]:
 
 
 def embedding(folder: Path, paths: list[Path], args: argparse.Namespace) -> list[Figure]:
-    """Every precision by ONNX, and torch's forms where the device is there."""
+    """Measure every precision with ONNX, and torch's forms if the device exists."""
     from tests.benchmarks.torch_forms import torch_forms, unavailable
     from zoo.models.load import load
 
@@ -206,9 +206,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--precisions", default="fp32,int8")
-    parser.add_argument("--cold", action="store_true", help="measure the cold start alone")
-    parser.add_argument("--device", default="cuda", help="of torch's further rows, left out where it is not there")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file, too")
+    parser.add_argument("--cold", action="store_true", help="measure only the cold start")
+    parser.add_argument("--device", default="cuda", help="device of torch's other rows; without it they are left out")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as temporary:
         folder, images = Path(temporary) / "model", Path(temporary) / "images"

@@ -1,12 +1,12 @@
-"""ResNet-50 at 224 x 224 with 2 threads: exported graphs beside torch, as ratios of one process.
+"""ResNet-50 at 224 x 224 with 2 threads: exported graphs compared with torch, as ratios of one process.
 
     python tests/benchmarks/bench_exports.py [--batches 1 8] [--repeats 7] [--threads 2] [--size 224] [--json FILE]
 
-Random weights. Runs are interleaved, and of each the best of the repeats counts, so that what else the machine does
-touches all alike. "eager" is torch as `zoo.load` runs it, "ONNX" the session that `zoo.load` opens, whose threads sleep
-while they wait; "spinning" is the same with ONNX Runtime's own habit. fp16 is for GPUs and for size: a CPU computes it
-in float32. Where torch sees a GPU (--device), torch in fp32, fp16 and bf16 there, plain and compiled, and ONNX
-Runtime's CUDA provider, where it has one, are measured as well, as times torch fp32 there.
+Weights are random. Runs alternate, and the best repeat of each counts, so that other work on the machine affects all
+alike. "eager" is torch as `zoo.load` runs it, "ONNX" the session that `zoo.load` opens, whose threads sleep while they
+wait; "spinning" is the same with ONNX Runtime's default. fp16 is for GPUs and for size: a CPU computes it in float32.
+If torch sees a GPU (--device), torch in fp32, fp16 and bf16, plain and compiled, and ONNX Runtime's CUDA provider are
+also measured there, relative to torch fp32 on it.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from zoo.models.onnx_runtime import INPUT, OUTPUT, open_session
 Run = Callable[[np.ndarray], np.ndarray]
 
 TARGETS = {(1, "ONNX fp32"): 2.8, (8, "ONNX fp32"): 2.6, (8, "ONNX int8"): 5.0}
-"""Times eager, by batch and form. fp32's were measured once, on a machine like the one these are for."""
+"""Targets as multiples of eager, by batch and form; those of fp32 were measured once, on a similar machine."""
 
 EAGER, PRECISIONS = "eager", ("fp32", "fp16", "int8")
 
 
 def pictures(count: int, size: int) -> np.ndarray:
-    """Coarse random patterns with grain, uint8 [count, size, size, 3]."""
+    """Draw coarse random patterns with grain, uint8 [count, size, size, 3]."""
     draw = np.random.default_rng(0)
     coarse = draw.uniform(0, 255, (count, 8, 8, 3)).repeat(size // 8 + 1, 1).repeat(size // 8 + 1, 2)[:, :size, :size]
     return np.clip(coarse + draw.normal(0, 10, coarse.shape), 0, 255).astype(np.uint8)
@@ -104,7 +104,7 @@ def on_cpu(model: Path, card: Card, graphs: dict[str, Path], threads: int) -> di
 
 
 def on_device(model: Path, graphs: dict[str, Path], device: str) -> dict[str, Run]:
-    """torch's forms first, fp32 at their head."""
+    """Return the runs on a device: torch's forms first, fp32 at their head."""
     found: dict[str, Run] = {name: form.run for name, form in torch_forms(model, device).items()}
     if "CUDAExecutionProvider" in ort.get_available_providers():
         found |= {f"ONNX {name} cuda": graph(graphs[name], "cuda") for name in ("fp32", "fp16")}
@@ -112,7 +112,7 @@ def on_device(model: Path, graphs: dict[str, Path], device: str) -> dict[str, Ru
 
 
 def best(candidates: dict[str, Run], pixels: np.ndarray, repeats: int) -> dict[str, float]:
-    """Seconds a call: the least of the repeats, after one call that is not counted."""
+    """Return the seconds per call: the least of the repeats, after one call that is not counted."""
     seconds = dict.fromkeys(candidates, np.inf)
     for repeat in range(repeats + 1):
         for name, run in candidates.items():
@@ -124,7 +124,7 @@ def best(candidates: dict[str, Run], pixels: np.ndarray, repeats: int) -> dict[s
 
 
 def compared(candidates: dict[str, Run], batch: int, size: int, repeats: int) -> list[Figure]:
-    """Each run beside the first of them."""
+    """Return each run's speed relative to the first."""
     seconds = best(candidates, pictures(batch, size), repeats)
     first = next(iter(seconds))
     return [
@@ -140,12 +140,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--size", type=int, default=224)
-    parser.add_argument("--device", default="cuda", help="of torch's further rows, left out where it is not there")
+    parser.add_argument("--device", default="cuda", help="device of torch's other rows; without it they are left out")
     parser.add_argument("--device-batches", type=int, nargs="+", default=[1, 8, 64, 256])
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
-    os.environ["OMP_NUM_THREADS"] = str(args.threads)  # as many in ONNX Runtime's sessions
+    os.environ["OMP_NUM_THREADS"] = str(args.threads)  # ONNX Runtime's sessions take the same number
     with tempfile.TemporaryDirectory() as name:
         model = Path(name) / "model"
         card = resnet50(model, args.size)

@@ -1,19 +1,19 @@
-"""A gallery as it grows: catching up with changes, opening, and the kinds of index side by side.
+"""A gallery as it grows: catching up with changes, opening, and a comparison of the kinds of index.
 
     python tests/benchmarks/bench_gallery.py [--rows 10000 100000] [--dim 128] [--recall 0.99] [--open 100000]
-    python tests/benchmarks/bench_gallery.py --rows 10000 100000 1000000 --held 20000 1000000 --open 1000000 \\
+    python tests/benchmarks/bench_gallery.py --rows 10000 100000 1000000 --held 20000 1000000 --open 1000000 \
         --json gallery.json --picture gallery.png
 
-The first part times a reader that catches up with 10,000 changes of another process (5,000 items in, 5,000 out; asked
-is less than 100 ms), in galleries of --held items. The second builds every kind over the same vectors, finds its
-fastest setting that holds the recall, and prints build time, bytes a vector in files (the exact vectors, which every
-kind has beside it, apart), recall and latency; --picture draws them against the rows. The third opens a gallery in a
-fresh process and searches once (asked of a million vectors: less than 2 s); before, another one compacts it, and the
-most private memory that it takes is told beside the size of the vectors. --json is written after every line, so that
-a run which is stopped leaves what it has found.
+The first part times a reader that catches up with 10,000 changes of another process (5,000 items added, 5,000 removed),
+in galleries of --held items; the target is 100 ms. The second builds every kind over the same vectors, finds its
+fastest setting that holds the recall, and prints build time, bytes per vector in files (without the exact vectors,
+which every kind keeps), recall and latency; --picture draws them against the number of rows. The third opens a gallery
+in a fresh process and searches once; the target is 2 s for a million vectors. Before that, another process compacts the
+gallery, and its peak of private memory is printed with the size of the vectors. --json is written after every line, so
+that an interrupted run keeps its figures.
 
-Vectors are made: classes around centres, with a spectrum that falls as that of trained embeddings does. Vectors without
-any structure are harder than anything that a model gives.
+Vectors are synthetic: classes around centres, with a spectrum that falls like that of trained embeddings. Vectors
+without structure are harder than those of any model.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ import faiss
 import numpy as np
 
 from serving.gallery import Gallery, NewItem, Thumbnail
-from serving.gallery.index import Frozen
-from serving.gallery.kinds import KINDS, build
-from serving.gallery.measuring import measure_kind, sample_of
+from serving.gallery.index import KINDS, FrozenIndex, build_index
+from serving.gallery.tune import measure_kind, sample_vectors
 from tests.benchmarks.gallery_picture import draw
 from zoo.data.preprocessing import Preprocessing
 from zoo.files import write_json
@@ -47,7 +46,7 @@ PICTURE = Thumbnail(bytes(2000), "image/png")
 
 
 def vectors(n: int, dim: int, per_class: int = 50) -> np.ndarray:
-    """Unit rows float32 [n, dim]."""
+    """Draw unit rows, float32 [n, dim]."""
     rng = np.random.default_rng(0)
     scale = (1 + np.arange(dim, dtype=np.float32)) ** -0.5
     centres = rng.standard_normal((max(1, n // per_class), dim), np.float32) * scale
@@ -79,7 +78,7 @@ def filled(path: Path, rows: np.ndarray) -> Gallery:
 
 
 class Found:
-    """What was measured, kept in a file as it comes. path: None keeps it in memory alone."""
+    """Measurements, written to a file after each one, or only kept in memory (`path` None)."""
 
     def __init__(self, path: Path | None, **setting: object) -> None:
         self.path = path
@@ -95,13 +94,13 @@ def catch_up(found: Found, held: int, dim: int, changes: int, repeats: int) -> N
     half = changes // 2
     rows, times, busy, searched = vectors(held + repeats * half, dim), [], [], []
     with tempfile.TemporaryDirectory() as folder, filled(Path(folder) / "g", rows[:held]) as writer:
-        writer.compact()
+        writer.index.compact()
         with Gallery.open(Path(folder) / "g") as reader:
             reader.search(rows[:1], 10)
             for turn in range(repeats):
                 change(writer, rows, held + turn * half, half)
                 start, before = time.perf_counter(), time.process_time()
-                waiting = reader.index_stats().waiting
+                waiting = reader.index.stats().waiting
                 caught_up = time.perf_counter()
                 times.append(1000 * (caught_up - start))
                 busy.append(1000 * (time.process_time() - before))
@@ -116,7 +115,7 @@ def catch_up(found: Found, held: int, dim: int, changes: int, repeats: int) -> N
 
 
 def change(writer: Gallery, rows: np.ndarray, first: int, count: int) -> None:
-    """`count` of the rows in, from `first` on, and as many of those that came before them out."""
+    """Add `count` rows, from `first` on, and remove the same number of those that came before them."""
     for items in new_items(rows[first : first + count], first):
         ids = writer.add(items).ids
     last = ids[-1] - count
@@ -134,7 +133,7 @@ COMPACTED = (
     + """
 import sys, threading, time
 from pathlib import Path
-from serving.gallery import compaction
+from serving.gallery import index_files as compaction
 from serving.gallery.store import Store
 
 before, most, done = memory("RssAnon"), [0], threading.Event()
@@ -176,7 +175,7 @@ def open_large(found: Found, n: int, dim: int, repeats: int) -> None:
         path, start = Path(folder) / "g", time.perf_counter()
         with filled(path, vectors(n, dim)) as gallery:
             wrote = time.perf_counter()
-            gallery.compact_in_background()  # as it is closed it is left as it is
+            gallery.index.compact_in_background()  # closing the gallery stops it
         done = subprocess.run([sys.executable, "-c", COMPACTED, str(path)], check=True, capture_output=True, text=True)
         compacted, peak = map(float, done.stdout.split())
         size = 4 * n * dim / 2**20
@@ -206,7 +205,7 @@ def open_large(found: Found, n: int, dim: int, repeats: int) -> None:
 
 def kinds(found: Found, n: int, dim: int, recall: float, names: Sequence[str]) -> None:
     rows = vectors(n, dim)
-    exact, sample = Frozen(build(KINDS["flat"], rows), np.arange(n)), sample_of(np.arange(n), rows, 10)
+    exact, sample = FrozenIndex(build_index(KINDS["flat"], rows), np.arange(n)), sample_vectors(np.arange(n), rows, 10)
     assert sample
     print(f"{n:,} x {dim}, recall of the 10 nearest at least {recall}; exact vectors take {4 * dim} bytes each")
     print(f"{'kind':<11}{'effort':>7}{'shortlist':>10}{'build s':>9}{'bytes':>7}{'recall':>8}{'ms':>8}{'x flat':>8}")
@@ -257,10 +256,10 @@ def main() -> None:
     parser.add_argument("--changes", type=int, default=10_000, help="0 leaves this part out")
     parser.add_argument("--held", type=int, nargs="*", default=[20_000], help="items of the galleries that catch up")
     parser.add_argument("--open", type=int, default=100_000, help="vectors; 0 leaves this part out")
-    parser.add_argument("--repeats", type=int, default=9, help="of catching up and of opening")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="the figures")
+    parser.add_argument("--repeats", type=int, default=9, help="repetitions of catching up and of opening")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     parser.add_argument(
-        "--picture", type=Path, metavar="FILE", help="build time, bytes, recall and latency as they grow"
+        "--picture", type=Path, metavar="FILE", help="draw build time, bytes, recall and latency by the number of rows"
     )
     args = parser.parse_args()
     threads = faiss.omp_get_max_threads()

@@ -4,8 +4,8 @@
     python tests/benchmarks/bench_losses.py --only histogram   one row
     python tests/benchmarks/bench_losses.py --memory 8192      peak memory of each loss at that batch instead
 
-Batches have 4 samples a class; losses with class vectors have 100 classes, "11k" 11,318 (SOP). Ours and theirs take
-turns, so that what else the machine does falls on both.
+Batches have 4 samples per class; losses with class vectors have 100 classes, "11k" 11,318 (SOP). Ours and theirs
+alternate, so that other work on the machine affects both.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ RAW = {"normalize_embeddings": False}
 
 
 class Contest(NamedTuple):
-    """Makers of our loss and of theirs for a dimension, and the miners, ours and theirs."""
+    """Functions that make our loss and theirs for a dimension, and the two miners."""
 
     ours: Callable[[int], nn.Module]
     theirs: Callable[[int], nn.Module]
@@ -123,7 +123,7 @@ def contests() -> dict[str, Contest]:
 
 
 def step(loss: nn.Module, miner: Miner | None, embeddings: Tensor, labels: Tensor) -> None:
-    """Mining, forward and backward; waits for the device."""
+    """Mine, run forward and backward, and wait for the device."""
     embeddings.grad = None
     loss.zero_grad()
     tuples = miner(embeddings.detach(), labels) if miner else None
@@ -133,7 +133,7 @@ def step(loss: nn.Module, miner: Miner | None, embeddings: Tensor, labels: Tenso
 
 
 def milliseconds(contest: Contest, batch: int, dim: int, device: str, seconds: float) -> tuple[float, float]:
-    """Median times of our step and of theirs."""
+    """Return the median times of our step and of theirs."""
     torch.manual_seed(0)
     # Classes around centres, as in training: half of the variance is the class's.
     labels = torch.arange(batch, device=device) // 4
@@ -143,7 +143,7 @@ def milliseconds(contest: Contest, batch: int, dim: int, device: str, seconds: f
     mine, theirs = contest.miners or (None, None)
     sides = [(contest.ours(dim).to(device), mine), (contest.theirs(dim).to(device), theirs)]
     times: list[list[float]] = [[], []]
-    # On one core its own time, which others on the machine do not lengthen.
+    # On one core the process's own time counts, which other processes do not lengthen.
     clock = time.process_time if device == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
     start = time.perf_counter()
     while not times[0] or time.perf_counter() - start < seconds or 1 < len(times[0]) < 4:
@@ -151,7 +151,7 @@ def milliseconds(contest: Contest, batch: int, dim: int, device: str, seconds: f
             began = clock()
             step(loss, miner, embeddings, labels)
             taken.append(1e3 * (clock() - began))
-    # The first round warms up, unless it alone took longer than all may.
+    # The first round warms up, unless it alone exceeded the time for all rounds.
     return statistics.median(times[0][1:] or times[0]), statistics.median(times[1][1:] or times[1])
 
 
@@ -169,7 +169,7 @@ def compare(only: str, device: str, seconds: float) -> None:
 
 
 def step_beyond_baseline(name: str, batch: int, dim: int) -> float:
-    """MiB that a step at this batch needs at its peak beyond a step of 64 samples, in the process that calls it."""
+    """Return the peak memory in MiB of a step at this batch beyond a step of 64 samples, in this process."""
     used = []
     for size in (64, batch):
         labels = torch.arange(size) // 4
@@ -181,7 +181,7 @@ def step_beyond_baseline(name: str, batch: int, dim: int) -> float:
 
 
 def memory(only: str, batch: int, dim: int = 128) -> None:
-    """Peak memory of each loss, alone in a process, also in matrices of batch x batch and batch x classes."""
+    """Print the peak memory of each loss, alone in a process, also as matrices of batch x batch and batch x classes."""
     unit = 4 * batch / 2**20
     print(f"{'':28}{'MiB':>10}{'batch^2':>10}{'batch x 11k':>14}")
     for name in LOSSES:
@@ -193,7 +193,7 @@ def memory(only: str, batch: int, dim: int = 128) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="names that contain this")
+    parser.add_argument("--only", default="", help="rows whose name contains this")
     parser.add_argument("--memory", type=int, metavar="BATCH", help="measure peak memory at this batch instead")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)

@@ -1,4 +1,4 @@
-"""Retrieval metrics and exact search beside their peers, on the same rows: time, memory, and how both grow.
+"""Retrieval metrics and exact search compared with other libraries on the same rows: time, memory, and their growth.
 
     python tests/benchmarks/bench_metrics.py [--rows 5924] [--dim 128] [--per-class 59] [--repeats 3]
     python tests/benchmarks/bench_metrics.py --neighbours 50 --rows 60502 --dim 512 --per-class 5 --repeats 1
@@ -9,12 +9,11 @@
 
 The first compares `retrieval_metrics` with pytorch-metric-learning's AccuracyCalculator (its FAISS search, only the
 shared metrics, the smallest k that they allow), the second `nearest_neighbours` with FAISS's flat index, the third with
-torch's matmul and topk, both on the GPU that torch sees, or on the CPU where it sees none, the fourth NMI with the
-calculator's (FAISS's k-means: one start, 20 iterations; ours is asked for the same), the fifth searches memory-mapped
-rows of growing number: each row beside all others, or only the first `--queries` rows, themselves included. Each side
-runs in a process of its own: best wall and processor time of the repeats, and peak memory above what was there before
-the first (pages of a mapped file count as memory).
-"numpy" is ours as it runs where torch is not loaded, "torch" where it is.
+torch's matmul and topk, both on the GPU that torch sees or else on the CPU, the fourth NMI with the calculator's
+(FAISS's k-means: one start, 20 iterations; ours runs the same). The fifth searches memory-mapped rows of growing
+number: every row among all, or only the first `--queries` rows. Each side runs in a process of its own: best wall and
+processor time of the repeats, and peak memory above that before the first (pages of a mapped file count as memory).
+"numpy" is our code without torch, "torch" our code with torch loaded.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Run = Callable[[], dict[str, float]]
 
 
 def rows(n: int, dim: int, per_class: int) -> Rows:
-    """Unit rows float32 [n, dim] around one centre a class, at about the R@1 of a trained model."""
+    """Draw unit rows, float32 [n, dim], around one centre per class, with about the R@1 of a trained model."""
     labels = np.arange(n) // per_class
     values = np.empty((n, dim), np.float32)
     _fill(values, labels)
@@ -46,7 +45,7 @@ def rows(n: int, dim: int, per_class: int) -> Rows:
 
 
 def _fill(values: np.ndarray, labels: np.ndarray) -> None:
-    """Unit rows, block by block: the peak of memory is to be the search's, not theirs."""
+    """Draw unit rows block by block, so that the peak of memory is the search's."""
     for start in range(0, len(labels), 4096):
         block, classes = values[start : start + 4096], labels[start : start + 4096]
         block[:] = np.random.default_rng([0, start]).standard_normal(block.shape, np.float32)
@@ -58,13 +57,13 @@ def _fill(values: np.ndarray, labels: np.ndarray) -> None:
 
 
 def mapped(n: int, dim: int) -> np.ndarray:
-    """Unit rows in a file, memory-mapped: float32 [n, dim], five to a class."""
+    """Return unit rows in a memory-mapped file, float32 [n, dim], five per class."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.npy"
         file = np.lib.format.open_memmap(path, "w+", np.float32, (n, dim))
         _fill(file, np.arange(n) // 5)
         file.flush()
-        return np.load(path, mmap_mode="r")  # the file lives as long as it is mapped
+        return np.load(path, mmap_mode="r")  # a mapped file survives its removal
 
 
 def metrics(embeddings: np.ndarray, labels: np.ndarray, k: int) -> Run:
@@ -160,7 +159,7 @@ def measure(side: str, args: argparse.Namespace) -> None:
     if library == "torch":
         import faiss  # noqa: F401
         import torch  # noqa: F401
-    if name == "stream":  # labels say which rows search; none: all
+    if name == "stream":  # labels mark the rows that search; without labels all do
         asking = np.arange(args.rows) < args.queries if args.queries else np.empty(0)
         data: Rows = mapped(args.rows, args.dim), asking
     else:
@@ -181,7 +180,7 @@ def peak_mb() -> float:
 
 
 def alone(side: str, options: list[str]) -> dict[str, Any]:
-    """One side's figures from a process of its own, printed as a line, too."""
+    """Return one side's figures from a process of its own, and print them as a line."""
     command = [sys.executable, __file__, *options, "--side", side]
     found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     print(
@@ -234,8 +233,8 @@ def main() -> None:
         parser.add_argument(flag, type=int, default=default)
     parser.add_argument("--growth", type=int, nargs="+", metavar="ROWS", help="search memory-mapped rows instead")
     parser.add_argument("--queries", type=int, default=0, help="with --growth: how many rows search (default: all)")
-    parser.add_argument("--picture", help="with --growth: draw it to this file, too")
-    parser.add_argument("--matmul", action="store_true", help="compare with torch's matmul and topk, on its GPU")
+    parser.add_argument("--picture", help="with --growth: also draw it to this file")
+    parser.add_argument("--matmul", action="store_true", help="compare with torch on its best device")
     parser.add_argument("--nmi", action="store_true", help="compare k-means and NMI instead")
     parser.add_argument("--side", help=argparse.SUPPRESS)
     args = parser.parse_args()

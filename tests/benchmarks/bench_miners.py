@@ -1,10 +1,10 @@
-"""Miners against pytorch-metric-learning on the same tensors, and what a batch costs the samplers; medians.
+"""Miners against pytorch-metric-learning on the same tensors, and the time of a sampler's batch; medians.
 
-    python tests/benchmarks/bench_miners.py                 miners, then samplers beside a conv4 step
+    python tests/benchmarks/bench_miners.py                 miners, then samplers compared with a conv4 step
     python tests/benchmarks/bench_miners.py --only hard     rows whose name contains this
 
-Batches have 4 samples a class. Ours and theirs take turns. Theirs gives every semihard triplet, ours (as the papers)
-one an anchor. Losses with their miners are in bench_losses.py.
+Batches have 4 samples per class. Ours and theirs alternate. Theirs gives every semihard triplet, ours one per anchor,
+like the papers. Losses with their miners are in bench_losses.py.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ THEIRS: dict[str, Callable[[], Any] | None] = {
 
 
 def medians(sides: Sequence[Callable[[], object]], seconds: float) -> list[float]:
-    """Milliseconds of each side, which take turns; the first turn warms up."""
-    # On one core its own time, which others on the machine do not lengthen.
+    """Return the milliseconds of each side; they alternate, and the first round warms up."""
+    # On one core the process's own time counts, which other processes do not lengthen.
     clock = time.process_time if torch.get_num_threads() == 1 and not torch.cuda.is_available() else time.perf_counter
     times: list[list[float]] = [[] for _ in sides]
     start = time.perf_counter()
@@ -100,7 +100,7 @@ def compare_samplers(only: str, device: str, seconds: float, size: int = 128) ->
 
 
 def conv4_step(name: str, device: str, size: int, seconds: float) -> tuple[int, float]:
-    """Dimension of a recipe and milliseconds of its step: augmentation, forward, mining, backward, update."""
+    """Return a recipe's dimension and the milliseconds of its step: augmentation, forward, mining, backward, update."""
     recipe = RECIPES[name]()
     assert isinstance(recipe, Recipe)
     recipe = dataclasses.replace(recipe, precision="fp32")
@@ -122,7 +122,7 @@ def conv4_step(name: str, device: str, size: int, seconds: float) -> tuple[int, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="names that contain this")
+    parser.add_argument("--only", default="", help="rows whose name contains this")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1.0, help="for each row and size")

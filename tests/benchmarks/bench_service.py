@@ -1,19 +1,19 @@
-"""The service beside what it could reach and beside one written in an afternoon, as ratios of one run.
+"""The service compared with its upper bound and with a plain service, as ratios of one run.
 
     python tests/benchmarks/bench_service.py                       ResNet-50 with random weights, JPEGs of 1024 x 768
     python tests/benchmarks/bench_service.py --model margin-conv4-glyphs --items 1000 --seconds 3 --repeats 1
     python tests/benchmarks/bench_service.py --precision int8      ours embeds with the int8 variant
     python tests/benchmarks/bench_service.py --only throughput --json
 
-throughput: searches a second of 8 clients that each wait for their answer. "in process" is decoding, ONNX Runtime and
-FAISS in as many threads as there are cores, without any HTTP, the better of ONNX Runtime's threads shared and one to
-each, in the precision of ours. "plain" is tests/benchmarks/plain_service.py, the better of its two ways, always in
-float32. Model, images, vectors and k are the same, the forms take turns, and the clients share the machine with all of
-them; ours has --workers processes. Asked: 0.75 of in process, 1.5 x plain.
+throughput: searches per second of 8 clients, each of which waits for its answer. "in process" is decoding, ONNX Runtime
+and FAISS in one thread per core without HTTP, in the precision of ours; ONNX Runtime's threads are shared or separate,
+and the better counts. "plain" is tests/benchmarks/plain_service.py, the better of its two ways, always in float32.
+Model, images, vectors and k are the same, the forms alternate, and the clients share the machine with all of them; ours
+has --workers processes. Targets: 0.75 of in process, 1.5 x plain.
 
-latency: p99 against p50 at half of the service's own peak, requests due at random. Asked: below 3.
+latency: p99 over p50 at half of the service's own peak, with requests at random times. Target: below 3.
 
-adding: `zoo index` of a folder against embed() of the same files. Asked: 0.9.
+adding: `zoo index` of a folder over embed() of the same files. Target: 0.9.
 
 A full run takes about 8 minutes on two cores: 1 to export, 5 for throughput, 1 for latency, 1 for adding.
 """
@@ -56,7 +56,7 @@ PARTS = ("throughput", "latency", "adding")
 
 @dataclass(frozen=True)
 class Setting:
-    """What all forms have in common. vectors: float32 [n, dim] as a file; images: JPEGs."""
+    """Setting that all forms share: model, gallery, vectors (float32 [n, dim] as a file), images (JPEGs), duration."""
 
     model: Path
     card: Card
@@ -82,9 +82,9 @@ def prepare(folder: Path, args: argparse.Namespace) -> Setting:
     with Gallery.create(folder / "gallery", card, str(found)) as gallery:
         for some in new_items(rows):
             gallery.add(some)
-        gallery.compact()
+        gallery.index.compact()
     for path in (folder / "images").iterdir():
-        with path.open("ab") as file:  # what lies behind an image's end makes another file of it, as an index sees it
+        with path.open("ab") as file:  # bytes after an image's end make it another file for an index
             file.write(path.name.encode())
     places = folder / "gallery", folder / "vectors.npy", folder / "images"
     return Setting(found, card, *places, args.seconds, args.workers, args.precision)
@@ -123,7 +123,7 @@ print(done / (time.perf_counter() - begun))
 
 
 def in_process(setting: Setting, shared: bool) -> float:
-    """shared: ONNX Runtime has as many threads as there are cores, whichever thread asks; else each has its own."""
+    """Measure the search in this process; `shared`: all threads share ONNX Runtime's threads, one per core."""
     cores = len(os.sched_getaffinity(0))
     files = str(setting.model), str(setting.vectors), str(setting.images)
     words = [sys.executable, "-c", INSIDE, *files, str(IMAGES), str(setting.seconds), str(cores)]
@@ -180,7 +180,7 @@ def _without_thread_limit() -> Iterator[None]:
 
 
 async def rate(url: str, requests: list[bytes], seconds: float) -> float:
-    """Good answers a second to `CLIENTS` clients that each wait for theirs; a quarter as long to warm up."""
+    """Return good answers per second to `CLIENTS` clients that wait for theirs, after a warm-up."""
     done = 0
 
     async def one(first: int, ends: float) -> None:
@@ -232,7 +232,7 @@ def throughput(setting: Setting, repeats: int) -> dict[str, Any]:
 
 
 class Reads:
-    """Searches in turn, as `at_rate` asks for them."""
+    """Searches in turn, in the form that `at_rate` takes."""
 
     def __init__(self, requests: list[bytes]) -> None:
         self.requests, self.number = requests, 0
@@ -263,7 +263,7 @@ def latency(setting: Setting) -> dict[str, Any]:
 
 
 def adding(setting: Setting, repeats: int) -> dict[str, Any]:
-    from serving.gallery.builder import index_folder
+    from serving.gallery.indexing import index_folder
 
     model, paths = load(setting.model, runtime="onnx", precision=setting.precision), sorted(setting.images.iterdir())
     rates: dict[str, list[float]] = {"index": [], "embed": []}
@@ -309,11 +309,13 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=10_000, help="vectors of the gallery (default 10,000)")
     parser.add_argument("--images", type=int, default=300, help="photographs, for adding (default 300)")
     cores = len(os.sched_getaffinity(0))
-    parser.add_argument("--workers", type=int, default=cores, help="processes of our service (default: one a core)")
+    parser.add_argument("--workers", type=int, default=cores, help="processes of our service (default: one per core)")
     parser.add_argument("--precision", default="fp32", help="the ONNX variant that ours embeds with (default fp32)")
-    parser.add_argument("--seconds", type=float, default=15.0, help="of each measurement (default 15)")
-    parser.add_argument("--repeats", type=int, default=3, help="of throughput and adding; medians count (default 3)")
-    parser.add_argument("--only", choices=PARTS, help="one part alone")
+    parser.add_argument("--seconds", type=float, default=15.0, help="duration of each measurement (default 15)")
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="runs of throughput and adding; medians count (default 3)"
+    )
+    parser.add_argument("--only", choices=PARTS, help="only this part")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

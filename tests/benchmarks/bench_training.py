@@ -1,12 +1,12 @@
-"""Where a training step's time goes, and its speed beside a bare timm step with cross entropy.
+"""Parts of a training step's time, and its speed compared with a bare timm step with cross entropy.
 
     python tests/benchmarks/bench_training.py                             conv4 on noise, this machine's CPU
     python tests/benchmarks/bench_training.py --recipe margin-r50-cub --device cuda --precision bf16 --compile
     python tests/benchmarks/bench_training.py --recipe diva-r50-cub --device cuda --batch 112
 
-The recipe is trained as it is, on noise of its size and without its pretrained weights. The bare step is the same
-network with a linear classifier, cross entropy and the same optimiser on images that lie ready on the device. The two
-take turns.
+The recipe is trained unchanged, on noise of its size and without its pretrained weights. The bare step is the same
+network with a linear classifier, cross entropy and the same optimiser on images in the device's memory. The two
+alternate.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PARTS = ("wait for data", "augment", "forward", "objective", "backward", "update
 
 
 def noise(recipe: Recipe, classes: int = 100, samples: int = 8) -> TrainingData:
-    """As many images of noise as a few epochs' batches need, kept as the recipe keeps them."""
+    """Draw images of noise in the form in which the recipe keeps its images."""
     side, channels, n = recipe.data.side, recipe.preprocessing.channels, classes * samples
     draw = np.random.default_rng(0)
     squares = torch.from_numpy(draw.integers(0, 256, (n, side, side, channels), np.uint8))
@@ -41,7 +41,7 @@ def noise(recipe: Recipe, classes: int = 100, samples: int = 8) -> TrainingData:
 
 
 def ours(recipe: Recipe, place: Execution, steps: int) -> list[list[float]]:
-    """Seconds of each part of every step."""
+    """Return the seconds of each part of every step."""
     data = noise(recipe)
     run = Trainer(recipe, data, steps, place)
     run.network.train()
@@ -74,7 +74,7 @@ def ours(recipe: Recipe, place: Execution, steps: int) -> list[list[float]]:
 
 
 def bare(recipe: Recipe, place: Execution, classes: int = 100) -> Callable[[], None]:
-    """A step of the same network with cross entropy."""
+    """Return a step of the same network with cross entropy."""
     how, size = recipe.preprocessing, recipe.batch.size
     trunk = create_trunk(recipe.backbone.architecture, how.channels, recipe.backbone.args)
     net = nn.Sequential(trunk, nn.Linear(int(trunk.num_features), classes))  # type: ignore[arg-type]
@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--batch", type=int, default=0, help="images a step (default: the recipe's)")
+    parser.add_argument("--batch", type=int, default=0, help="images per step (default: the recipe's)")
     parser.add_argument("--steps", type=int, default=20)
     args = parser.parse_args()
     recipe = RECIPES[args.recipe]()
@@ -115,7 +115,7 @@ def main() -> None:
     step = bare(recipe, place)
     rounds: list[list[float]] = []
     theirs: list[float] = []
-    for _ in range(3):  # in turns
+    for _ in range(3):  # alternating
         rounds += ours(recipe, place, args.steps)[3:]
         for i in range(args.steps):
             began = time.perf_counter()

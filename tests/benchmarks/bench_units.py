@@ -1,14 +1,13 @@
-"""The unit figures that docs/one-billion.md is reckoned from, into docs/units.json.
+"""Unit figures from which docs/one-billion.md is computed; they are written into docs/units.json.
 
     python tests/benchmarks/bench_units.py --part index --rows 100000 1000000
-    python tests/benchmarks/bench_units.py --part images --model MODEL      any exported model, as a ResNet-50
-    python tools/one_billion.py --write                                      the page anew
+    python tests/benchmarks/bench_units.py --part images --model MODEL      any exported model, such as a ResNet-50
+    python tools/one_billion.py --write                                      write the page again
 
-Times are of the processor, of one thread, so that other work on the machine disturbs them less than it does a
-clock; the load average is kept beside them. Every figure names its run: command, date, hardware, versions. Of kinds of
-index the setting is the quickest that holds the recall, and searches are of the gallery's own index, exact re-scoring
-of the shortlist included, one query at a time. Vectors and photographs are made, as in bench_gallery.py and
-bench_embed.py.
+Times are processor times of one thread, which other work on the machine disturbs less than wall times; the load average
+is recorded with them. Every figure names its run: command, date, hardware, versions. For each kind of index the setting
+is the fastest that holds the recall; searches are the gallery's own, with exact re-scoring of the shortlist, one query
+at a time. Vectors and photographs are synthetic, as in bench_gallery.py and bench_embed.py.
 """
 
 from __future__ import annotations
@@ -30,12 +29,10 @@ from typing import Any
 import faiss
 import numpy as np
 
-from serving.gallery.decoding import decode
-from serving.gallery.image_files import read_image
-from serving.gallery.index import Frozen, Index
-from serving.gallery.kinds import KINDS, build
-from serving.gallery.measuring import Sample, measure_kind, sample_of
-from serving.gallery.thumbnails import SIDE
+from serving.gallery.index import KINDS, FrozenIndex, Index, build_index
+from serving.gallery.indexing import read_image
+from serving.gallery.tune import QuerySample, measure_kind, sample_vectors
+from serving.gallery.types import THUMBNAIL_SIDE, decode_image
 from tests.benchmarks.bench_embed import SIDES, photographs
 from tests.benchmarks.bench_gallery import _bytes, filled, vectors
 from zoo.models.load import load
@@ -51,7 +48,7 @@ class Clock:
 
 @contextmanager
 def processor() -> Iterator[Clock]:
-    """Seconds that this process was on a processor."""
+    """Measure the processor time of this process in seconds."""
     clock, start = Clock(), time.process_time()
     yield clock
     clock.seconds = time.process_time() - start
@@ -62,11 +59,14 @@ def figure(value: float, unit: str, of: str) -> dict[str, Any]:
 
 
 def index_figures(rows: list[int], dim: int, recall: float) -> Figures:
-    """Of every kind, at every number of vectors: bytes a vector, processor time to build it and to search it."""
+    """Return, by kind and number of vectors, the bytes per vector and the processor time of building and searching."""
     found: Figures = {}
     for n in sorted(rows):
         made = vectors(n, dim)
-        exact, sample = Frozen(build(KINDS["flat"], made), np.arange(n)), sample_of(np.arange(n), made, 10)
+        exact, sample = (
+            FrozenIndex(build_index(KINDS["flat"], made), np.arange(n)),
+            sample_vectors(np.arange(n), made, 10),
+        )
         assert sample
         for name in KINDS:
             found |= _kind(name, exact, made, sample, recall)
@@ -74,7 +74,7 @@ def index_figures(rows: list[int], dim: int, recall: float) -> Figures:
     return found
 
 
-def _kind(name: str, exact: Frozen, made: np.ndarray, sample: Sample, recall: float) -> Figures:
+def _kind(name: str, exact: FrozenIndex, made: np.ndarray, sample: QuerySample, recall: float) -> Figures:
     n, dim = made.shape
     measured = measure_kind(name, exact, made, sample, recall)
     if measured is None:
@@ -83,7 +83,7 @@ def _kind(name: str, exact: Frozen, made: np.ndarray, sample: Sample, recall: fl
     of = f"{name}, {n:,} x {dim}, effort {one.setting.effort}, shortlist {one.setting.shortlist} k, k 10"
     with processor() as building:
         if name != "flat":
-            build(KINDS[name], made)
+            build_index(KINDS[name], made)
     size = 4 * dim if frozen.approximate is None else _bytes(frozen.approximate) / n
     key = f"{name} at {n}"
     return {
@@ -94,7 +94,7 @@ def _kind(name: str, exact: Frozen, made: np.ndarray, sample: Sample, recall: fl
     }
 
 
-def _search(index: Index, sample: Sample, most: int = 100) -> float:
+def _search(index: Index, sample: QuerySample, most: int = 100) -> float:
     index.search(sample.vectors[:1], sample.k)
     queries = sample.vectors[:most]
     with processor() as clock:
@@ -104,13 +104,13 @@ def _search(index: Index, sample: Sample, most: int = 100) -> float:
 
 
 def image_figures(model: str, images: int, batch: int) -> Figures:
-    """Of one image: time to decode and to embed it, the size of its thumbnail; of one item: what the store holds."""
+    """Return an image's time of decoding and of embedding, its size and that of its thumbnail."""
     embedder = load(model, runtime="onnx")
     of = f"JPEG {SIDES[0]} x {SIDES[1]}"
     with tempfile.TemporaryDirectory() as folder:
         paths = photographs(Path(folder) / "in", images, different=min(images, 20))
         with processor() as decoding:
-            made = [decode(read_image(path)[0], embedder.preprocessing) for path in paths]
+            made = [decode_image(read_image(path)[0], embedder.preprocessing) for path in paths]
         size = float(np.mean([path.stat().st_size for path in paths]))
     pixels = np.stack([one[0] for one in made])
     network = f"{embedder.card.backbone}, {embedder.preprocessing.crop} pixels, fp32, batch {batch}"
@@ -118,7 +118,9 @@ def image_figures(model: str, images: int, batch: int) -> Figures:
         "decode": figure(decoding.seconds / images, "core-seconds per image", f"{of} read, hashed, decoded, thumbnail"),
         "network": figure(_network(embedder.embed_pixels, pixels, batch), "core-seconds per image", network),
         "image": figure(size, "bytes per image", of),
-        "thumbnail": figure(np.mean([len(one[1].data) for one in made]), "bytes per image", f"at most {SIDE} pixels"),
+        "thumbnail": figure(
+            np.mean([len(one[1].data) for one in made]), "bytes per image", f"at most {THUMBNAIL_SIDE} pixels"
+        ),
     }
 
 
@@ -131,13 +133,13 @@ def _network(embed: Callable[[np.ndarray], np.ndarray], pixels: np.ndarray, batc
 
 
 def store_figures(rows: int, dim: int) -> Figures:
-    """Of one item without its thumbnail and embedding: bytes of the SQLite file; and the time to write it."""
+    """Return an item's bytes in the SQLite file, without thumbnail and embedding, and its time of writing."""
     with tempfile.TemporaryDirectory() as folder:
         made, path = vectors(rows, dim), Path(folder) / "g"
         with processor() as writing:
             gallery = filled(path, made)
         with gallery:
-            kept = len(gallery.thumbnail(1).data) + 4 * dim
+            kept = len(gallery.store.thumbnail(1).data) + 4 * dim
         size = (path / "gallery.sqlite").stat().st_size / rows
     of = f"{rows:,} items, {dim} numbers"
     return {

@@ -1,4 +1,4 @@
-"""What a benchmark found beside what was to be reached: a table for people, JSON for programs."""
+"""Figures of a benchmark and their targets: a table for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MARKS = {None: "", True: "reached", False: "NOT reached"}
 
 @dataclass(frozen=True)
 class Figure:
-    """One result. target: the least that was to be reached, with `at_most` the most; None where nothing was asked."""
+    """Result with its target: a lower bound, or with `at_most` an upper bound; None without a target."""
 
     what: str
     value: float
@@ -51,7 +51,7 @@ def print_figures(figures: Sequence[Figure]) -> None:
 
 
 def write_figures(path: Path | None, figures: Sequence[Figure]) -> None:
-    """The figures and under which conditions they were found; nothing where no file is asked for."""
+    """Write the figures and their conditions to a file; nothing without a path."""
     if path is not None:
         write_json(path, {**conditions(), "figures": [figure.to_json() for figure in figures]})
 

@@ -1,4 +1,4 @@
-"""Kinds of index as a gallery grows: what they take to build and to keep, what they find, how long a search takes."""
+"""Picture of the kinds of index as a gallery grows: build time, size, recall and latency."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PANELS = {
 
 
 def draw(path: Path, found: dict[str, Any]) -> None:
-    """found: as `bench_gallery.py --json` writes it. A kind that holds the recall at no setting has no point there."""
+    """Draw the figures of `bench_gallery.py --json`; a kind that cannot hold the recall has no point there."""
     figure = Figure(figsize=(13, 3.2), layout="constrained")
     for axes, (key, (title, unit)) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):
         for kind, rows in by_kind(found).items():
@@ -35,9 +35,9 @@ def draw(path: Path, found: dict[str, Any]) -> None:
 
 
 def by_kind(found: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The rows of `kinds` of each kind, in the order of their sizes, with all `bytes` that a vector takes.
+    """Return the rows of each kind in the order of their sizes, with all `bytes` of a vector.
 
-    Building that took no time to speak of is drawn as a millisecond, as the axis has no zero.
+    A build that took almost no time is drawn at one millisecond, since the axis is logarithmic.
     """
     exact, out = 4 * found["setting"]["dim"], dict[str, list[dict[str, Any]]]()
     for row in sorted(found["kinds"], key=lambda one: one["rows"]):

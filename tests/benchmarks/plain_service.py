@@ -1,9 +1,9 @@
-"""An image search as one writes it in an afternoon, to compare with: Starlette, Pillow, ONNX Runtime and FAISS.
+"""Plain image search, to compare with: Starlette, Pillow, ONNX Runtime and FAISS, as written in an afternoon.
 
     python tests/benchmarks/plain_service.py MODEL.onnx VECTORS.npy PORT --resize 256 --crop 224 [--threads]
 
-Every image is decoded whole, resized and cropped with Pillow; ONNX Runtime and FAISS run with their defaults.
-`--threads`: work in Starlette's thread pool instead of in the handler itself. VECTORS: float32 [n, dim].
+Every image is decoded in full, resized and cropped with Pillow; ONNX Runtime and FAISS run with their defaults.
+`--threads` works in Starlette's thread pool instead of the handler. VECTORS: float32 [n, dim].
 """
 
 from __future__ import annotations

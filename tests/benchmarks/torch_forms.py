@@ -1,4 +1,4 @@
-"""A model in torch's half precisions and compiled: the rows that a benchmark has where there is a GPU."""
+"""Forms of a model in torch: half precisions and compiled, which benchmarks measure on a GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PRECISIONS = ("fp32", "fp16", "bf16")
 
 
 def unavailable(device: str) -> str | None:
-    """Why the rows of a device are left out, None where they are not."""
+    """Return the reason for leaving out a device's rows, or None."""
     import torch
 
     gpu = torch.device(device).type == "cuda"
@@ -21,14 +21,14 @@ def unavailable(device: str) -> str | None:
 
 
 def torch_forms(folder: Path, device: str) -> dict[str, Embedder]:
-    """The model as `zoo.load` gives it in each precision, and each compiled."""
+    """Return the model that `zoo.load` gives in each precision, plain and compiled."""
     plain = {precision: load(folder, "torch", precision, device) for precision in PRECISIONS}
     named = {f"torch {precision} {device}": model for precision, model in plain.items()}
     return {**named, **{f"{name}, compiled": compiled(model) for name, model in named.items()}}
 
 
 def compiled(model: Embedder) -> Embedder:
-    """The same model by `torch.compile`."""
+    """Return the model compiled by `torch.compile`."""
     import torch
 
     from zoo.models.network import PixelNetwork, load_network

@@ -14,6 +14,7 @@ from tests.models import CARD
 from zoo.cli.main import main
 
 
+@pytest.mark.slow  # `make bench` runs the whole script
 def test_int8_is_calibrated_on_the_photographs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -41,6 +42,7 @@ def test_int8_is_calibrated_on_the_photographs(
     assert "NOT reached" in printed
 
 
+@pytest.mark.slow  # `make bench` runs the whole script
 def test_graphs_run_in_the_session_that_zoo_load_opens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,12 +1,12 @@
-"""The long proofs of the service: crash, load and fuzz, each at its full count, one after the other.
+"""Long proofs of the service: crash, load and fuzz, each with its full counts, one after the other.
 
-    make proof                         all of them, some 25 minutes; what passed already is not run again
-    make proof PART=fuzz               one of them, also if it has passed
-    make proof PROOF_OUT=docs          the figures into docs/proof.json, docs/load.json and docs/load.png as well
-    python -m tests.proof --short      every part in seconds, to see that they run
+    make proof                         all of them, about 25 minutes; parts that passed before are not run again
+    make proof PART=fuzz               one of them, also if it passed before
+    make proof PROOF_OUT=docs          also write the figures to docs/proof.json, docs/load.json and docs/load.png
+    python -m tests.proof --short      every part in seconds, to check that it runs
 
-What passed is kept in a folder (--kept, .proof), so that a run that was stopped goes on with the part that it was in.
-Each part has a short form in `make test`.
+Results are kept in a folder (--kept, .proof), so that an interrupted run continues with its last part. Each part has a
+short form in `make test`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from tests.proof.service import Service, service, toy_gallery
 from tests.serving.running import ROOT
 from zoo.files import read_json, write_json
 
-CRASHES = tuple(f"tests/serving/test_{name}.py" for name in ("crash", "compaction", "connection"))
+CRASHES = tuple(f"tests/serving/gallery/test_{name}.py" for name in ("crash", "index_files", "database"))
 
 
 def crash(out: Path, short: bool) -> dict[str, Any]:
-    """Writers killed, two at a time, in 200 rounds for each kind of index; full and read-only disks; all at once."""
+    """Kill writers, two at a time, in 200 rounds per kind of index; fill disks and make them read-only; all at once."""
     chosen = "not slow" if short else "slow or not slow"
     with tempfile.NamedTemporaryFile(suffix=".xml") as told:
         words = ["-q", "--timeout", "3600", "-m", chosen, f"--junitxml={told.name}", *CRASHES]
@@ -51,7 +51,7 @@ def crash(out: Path, short: bool) -> dict[str, Any]:
 
 
 def loaded(out: Path, short: bool) -> dict[str, Any]:
-    """15 minutes at 80 % of the peak, then three times the peak."""
+    """Send 80 % of the peak for 15 minutes, then three times the peak."""
     if short:
         return load.run(out / "load", 5, 2, 2)
     report = load.run(out / "load", 15 * 60)
@@ -60,7 +60,7 @@ def loaded(out: Path, short: bool) -> dict[str, Any]:
 
 
 def fuzzed(out: Path, short: bool) -> dict[str, Any]:
-    """5,000 damaged images, bombs, hostile requests, and schemathesis over the specification."""
+    """Send 5,000 damaged images, bombs and hostile requests, and run schemathesis over the specification."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         with service(toy_gallery(folder), folder) as served:
@@ -89,7 +89,7 @@ PARTS: dict[str, Callable[[Path, bool], dict[str, Any]]] = {"crash": crash, "loa
 
 
 def prove(name: str, kept: Path, short: bool) -> dict[str, Any]:
-    """Run a part and keep what came of it."""
+    """Run a part and keep its result."""
     begun = time.perf_counter()
     try:
         result = {"passed": True, "found": PARTS[name](kept, short)}
@@ -108,7 +108,7 @@ def prove(name: str, kept: Path, short: bool) -> dict[str, Any]:
 
 
 def kept_of(name: str, kept: Path, short: bool) -> dict[str, Any] | None:
-    """What a part came to before, where it passed in the same form."""
+    """Return a part's earlier result if it passed in the same form."""
     path = kept / f"{name}.json"
     if not path.is_file():
         return None
@@ -158,11 +158,11 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         "python -m tests.proof", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all without one")
-    parser.add_argument("--kept", type=Path, default=Path(".proof"), help="folder of what passed (default .proof)")
-    parser.add_argument("--out", type=Path, help="folder for proof.json, load.json and load.png, beside --kept")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; without PART all of them")
+    parser.add_argument("--kept", type=Path, default=Path(".proof"), help="folder of the results (default .proof)")
+    parser.add_argument("--out", type=Path, help="another folder for proof.json, load.json and load.png")
     parser.add_argument("--short", action="store_true", help="seconds instead of minutes")
-    parser.add_argument("--json", action="store_true", help="the results as JSON instead of a table")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON instead of a table")
     args = parser.parse_args(words)
     if unknown := set(args.parts) - set(PARTS):
         parser.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}.")
@@ -180,7 +180,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def publish(out: Path, kept: Path, results: list[dict[str, Any]]) -> None:
-    """Write the results, and what the load test drew, to a folder; parts that were not run this time stay there."""
+    """Write the results and the picture of the load test to a folder; results of other parts stay there."""
     out.mkdir(parents=True, exist_ok=True)
     file = out / "proof.json"
     before = read_json(file) if file.is_file() else {}

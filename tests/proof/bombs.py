@@ -1,4 +1,4 @@
-"""Small files, or files within the limits, that want to be enormous: of pixels, of scans, of pieces, of frames."""
+"""Bombs: small files, or files within the limits, with a huge number of pixels, scans, pieces or frames."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ MEGAPIXELS = 4800
 
 
 def filling(size: int) -> dict[str, bytes]:
-    """Bombs of about so many bytes, by what they are made of; each claims no more pixels than the limits allow."""
+    """Return bombs of about `size` bytes by name; none claims more pixels than the limits allow."""
     return {name: make(size) for name, make in _FILLING.items()}
 
 
 def of_pixels() -> dict[str, bytes]:
-    """Files that claim more pixels than any limit, or more of something than there is."""
+    """Return files by name that claim more pixels than any limit, or more content than they have."""
     return {
         "PNG of 400 megapixels": png(20_000, 20_000),
         "PNG as long as can be": png(2**31 - 1, 1, rows=2000),
@@ -34,14 +34,14 @@ def of_pixels() -> dict[str, bytes]:
 
 
 def png(width: int, height: int, rows: int | None = None) -> bytes:
-    """A black 1-bit PNG, small as a file."""
+    """Return a black 1-bit PNG, a small file."""
     pixels = zlib.compress(bytes((rows or height) * (1 + min(width, 20_000) // 8)), 1)
     header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
 
 
 def many_scans(size: int, side: int = MEGAPIXELS) -> bytes:
-    """A grey progressive JPEG whose scans are a few bytes each and say of every block that it is empty."""
+    """Return a grey progressive JPEG whose scans are a few bytes each and mark every block as empty."""
     return _jpeg(b"", max(1, (size - (side // 8) ** 2 // 8) // 39), side)
 
 
@@ -59,7 +59,7 @@ def _jpeg(before: bytes, scans: int, side: int, blocks: int | None = None) -> by
 
 
 def _after(kind: str, head: int | bytes, piece: bytes, size: int) -> bytes:
-    """A small image with a piece as often as `size` allows, behind so many bytes or before this mark."""
+    """Return a small image with a piece repeated up to `size` bytes, after `head` bytes or before the mark `head`."""
     out = BytesIO()
     Image.new("L", (64, 64)).save(out, kind)
     data = out.getvalue()
@@ -81,7 +81,7 @@ def _tiff(tags: list[tuple[int, int]], data: bytes = b"") -> bytes:
 
 
 def _tiff_tags(size: int) -> bytes:
-    """As many tags as there can be, which all want the same bytes."""
+    """Return a TIFF with the largest number of tags, all of which point to the same bytes."""
     count = min(60_000, size // 24)
     rest = size - 12 * count
     entries = b"".join(struct.pack("<HHII", tag, 7, rest, 8) for tag in range(1000, 1000 + count))

@@ -1,4 +1,4 @@
-"""Damaged images, bombs and hostile requests at a real service: only answers and refusals with a reason come back."""
+"""Fuzz test: damaged images, bombs and hostile requests get only answers and refusals with a reason."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.proof.service import Service
 from tests.serving import toys
 
 GROWTH = 600.0
-"""MiB that the process may grow by at its peak: two images of 24 megapixels at 9 bytes a pixel, and the allocator."""
+"""Limit of the growth at its peak, MiB: two images of 24 megapixels with 9 bytes per pixel, and the allocator."""
 
 
 def check_refused(answer: httpx.Response, asked: str = "") -> str:
-    """The code of a refusal."""
+    """Return the code of a refusal."""
     assert 400 <= answer.status_code < 500, (asked, answer.status_code, answer.text[:300])
     assert answer.headers.get("content-type") == "application/json", (asked, answer.status_code, answer.text[:300])
     return check_reason(answer.json())
@@ -36,7 +36,7 @@ def check_reason(body: dict[str, Any]) -> str:
 
 
 class Attack:
-    """Sends damaged images of one format in every way that the service takes images; counts what becomes of them."""
+    """Client that sends damaged images in every way that the service takes images, and counts the outcomes."""
 
     def __init__(self, client: httpx.Client) -> None:
         self.client = client
@@ -45,7 +45,7 @@ class Attack:
         self.wanted = self._search([self.good])["results"]
 
     def images(self, images: tuple[bytes, ...]) -> None:
-        """Search by all of them at once, a good one among them; and use them in one other way."""
+        """Search by all images at once, with a good one among them; then use them in one other way."""
         at = self.counts["requests"] % (len(images) + 1)
         found = self._search([*images[:at], self.good, *images[at:]])["searches"]
         assert found.pop(at)["results"] == self.wanted, "a good image is found as it is alone"
@@ -86,7 +86,7 @@ class Attack:
 
 
 def damaged_images(service: Service, count: int, number: int = 0) -> dict[str, Any]:
-    """At least `count` damaged images, as many of every kind of damage to every format; `number` seeds the draw."""
+    """Send at least `count` damaged images, equally many per format and kind of damage; `number` is the seed."""
     before, begun = service.memory(), time.perf_counter()
     service.forget_peak()
     examples = max(2, -(-count // (len(FORMATS) * len(MUTATIONS))))
@@ -115,7 +115,7 @@ def damaged_images(service: Service, count: int, number: int = 0) -> dict[str, A
 
 
 def bombs_sent(service: Service, size: int) -> dict[str, Any]:
-    """Each bomb as a query and as a new item; `size`: bytes of those that are made of many pieces."""
+    """Send each bomb as a query and as a new item; `size` is the bytes of those that consist of many pieces."""
     before, slowest = service.memory(), {"seconds": 0.0, "bomb": ""}
     service.forget_peak()
     made = {**bombs.filling(size), **bombs.of_pixels()}
@@ -129,7 +129,7 @@ def bombs_sent(service: Service, size: int) -> dict[str, Any]:
             took = time.perf_counter() - begun
             slowest = max(slowest, {"seconds": round(took, 2), "bomb": name}, key=lambda one: float(one["seconds"]))
     service.check_alive()
-    # Python keeps the text of every warning that it shows: files that make it warn would fill the memory.
+    # Python keeps the text of every warning that it shows, so files that cause warnings would fill the memory.
     assert "UserWarning" not in service.said()
     peak = service.memory("VmHWM")
     assert peak - before < GROWTH, f"{before:.0f} MiB became {peak:.0f}"

@@ -1,4 +1,4 @@
-"""Requests that no honest client sends: wrong paths, names, numbers and texts, and bytes that are hardly HTTP."""
+"""Hostile requests: wrong paths, names, numbers and texts, and bytes that are hardly HTTP."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.proof.service import KEY, Service
 from tests.serving import toys
 
 HALF = "\\ud800"
-"""Half of a surrogate pair, as JSON writes it."""
+"""Half of a surrogate pair, in JSON."""
 NAMES = (
     "../../etc/passwd", "..\\..\\boot.ini", "/etc/passwd", "a\0b.png", "x" * 5000, "a\nb.png", 'a";b.png', "\u202eg",
     "<img src=x onerror=alert(1)>.png", "\U0001f600.png", "CON", "", ".", "%00", "${jndi:ldap://x}", "' OR 1=1--",
@@ -54,7 +54,7 @@ NUMBERS = ("", " ", "-", ".", "1e", "nan", "inf", "-inf", "1e999", "0x10", "1_0"
 
 
 def refused(service: Service) -> int:
-    """How many requests were refused, each with its reason."""
+    """Send hostile requests; check that each is refused with its reason, and return their number."""
     image = toys.query(0)
     with service.client() as client:
         answers = [
@@ -88,7 +88,7 @@ def _check(answer: httpx.Response) -> None:
 
 
 def kept_as_they_are(service: Service) -> int:
-    """Names and labels that are harmless as texts come back as they were sent; nothing else comes of them."""
+    """Check that names and labels that are harmless as texts come back unchanged; return their number."""
     names = [name for name in NAMES if name.isprintable() and 0 < len(name) <= 1000]
     with service.client() as client:
         for number, name in enumerate(names):
@@ -108,7 +108,7 @@ FORM = "Content-Type: multipart/form-data; boundary="
 
 
 def _wire() -> list[bytes]:
-    """Requests as bytes; what does not end in a whole request is left hanging when the sender goes."""
+    """Return requests as bytes; those that are incomplete end when the sender closes the connection."""
     post, image = f"POST /search HTTP/1.1\r\n{HEAD}", toys.query(0)
     part = b'--b\r\nContent-Disposition: form-data; name="image"; filename="%s"\r\n\r\n'
     texts: list[bytes] = [
@@ -158,10 +158,7 @@ def _wire() -> list[bytes]:
 
 
 def on_the_wire(service: Service) -> dict[str, int]:
-    """What comes back to bytes that are hardly HTTP, by status; "closed": nothing but the end of the connection.
-
-    What is no HTTP at all never reaches the application: serving.wire answers it.
-    """
+    """Count the answers to bytes that are hardly HTTP by status; "closed" is the end of the connection alone."""
     statuses: dict[str, int] = {}
     for text in _wire():
         said = _say(service.url, text)
@@ -179,5 +176,5 @@ def _say(url: str, text: bytes) -> bytes:
             line.sendall(text)
             line.shutdown(socket.SHUT_WR)
             return line.recv(4096)
-        except OSError:  # closed before all was sent
+        except OSError:  # closed before everything was sent
             return b""

@@ -1,4 +1,4 @@
-"""A connection that costs next to nothing: what is measured is then the service, not its client."""
+"""Connection of almost no cost, so that a load test measures the service and not its client."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 IDLE_SECONDS = 30.0
-"""After which a connection is not used again: the service may be closing it at that moment."""
+"""Seconds after which a connection is not used again: the service may be closing it."""
 
 
 def request(path: str, body: bytes = b"", method: str = "POST", key: str = "") -> bytes:
-    """A whole request as bytes; the body is an image file."""
+    """Return a whole request as bytes; the body is an image file."""
     head = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", "Content-Type: image/jpeg"]
     if key:
         head.append(f"Authorization: Bearer {key}")
@@ -22,7 +22,7 @@ def request(path: str, body: bytes = b"", method: str = "POST", key: str = "") -
 
 
 class Line:
-    """One keep-alive connection to a service, opened at first use and again after it was closed."""
+    """Keep-alive connection to a service, opened at first use and again after it was closed."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -37,7 +37,7 @@ class Line:
         await self._close()
 
     async def ask(self, text: bytes) -> tuple[int, bytes]:
-        """Status and body of the answer. Raises `OSError` where the connection breaks."""
+        """Send a request and return status and body of the answer; raise `OSError` if the connection breaks."""
         try:
             if self.streams is not None and (self.streams[0].at_eof() or time.monotonic() > self.used + IDLE_SECONDS):
                 await self._close()

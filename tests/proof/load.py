@@ -1,17 +1,16 @@
-"""A service under load: at 80 % of its peak for long, then at three times its peak, then left alone.
+"""Load test of a service: first 80 % of its peak for long, then three times its peak, then no load.
 
     python -m tests.proof.load --out load/                    15 minutes at 80 % of the peak that is measured first
     python -m tests.proof.load --minutes 0.5 --out load/      a try
 
-Nine requests of ten search by an image of 1024 x 768, the tenth adds one or removes one that was added. Requests are
-sent when they are due, whether or not the earlier ones are answered, and a latency counts from when it was due: a slow
+Nine of ten requests search by an image of 1024 x 768; the tenth adds one or removes one that was added. Requests are
+sent at their due times, even if earlier ones are not answered yet, and a latency counts from the due time: a slow
 answer cannot hide those that wait behind it.
 
-The clients share the machine with the service, and both may share it with others: so that a machine that has become
-slower is not taken for a service that cannot keep up, the peak is measured anew before every 20 seconds and after them.
-Where it has fallen meanwhile, others had more than a tenth of a second of it, or its cores were for a second slower by
-so much that the load was all that it could take, the load was not 80 % of it: what is refused then is told, but is no
-failure.
+The clients share the machine with the service, and both may share it with other programs. The peak is therefore
+measured before every round of 20 seconds and after the last one. A round does not count as 80 % of the peak if the peak
+fell meanwhile, if other programs had more than a tenth of the machine in one second, or if the cores were so slow for a
+second that the load was their peak. Refusals in such a round are reported, and are not failures.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ SHARE, CLIENTS = 0.8, 8
 ROUND = 20.0
 """Seconds from one measurement of the peak to the next."""
 KEPT = 0.9
-"""Of the peak before a round, how much must be left of it after the round for the load to have been what it should."""
+"""Part of the peak before a round that must remain after it, else the round does not count."""
 MOST_TAKEN = 0.1
-"""Of the machine's time in a second, how much others may have had for the load to have been what it should."""
+"""Largest part of the machine's time that other programs may have in a second, else the round does not count."""
 MOST_GROWTH = 64
-"""MiB that the service may take more at the end of the steady load than at its begin: caches that fill."""
+"""Limit of the growth during the steady load, MiB: caches fill."""
 MOST_LINES = 256
-"""Connections that are open at most; a request that is due meanwhile waits for one, which counts."""
+"""Largest number of open connections; a request that waits for one has the wait in its latency."""
 
 
 async def _once(line: Line, mix: Mix, answers: Answers, due: float, begun: float) -> None:
@@ -61,7 +60,7 @@ async def _once(line: Line, mix: Mix, answers: Answers, due: float, begun: float
 
 
 async def peak(url: str, mix: Mix, seconds: float, clients: int = CLIENTS) -> Answers:
-    """As fast as `clients` go, each with the next request once it has the answer to its last."""
+    """Send requests with `clients` that each wait for their last answer."""
     answers, begun = Answers(), time.perf_counter()
 
     async def one() -> None:
@@ -76,9 +75,9 @@ async def peak(url: str, mix: Mix, seconds: float, clients: int = CLIENTS) -> An
 async def at_rate(
     served: Service, mix: Mix, seconds: float, rate: float, before: Answers | None = None, since: float = 0.0
 ) -> Answers:
-    """`rate` requests a second, come what may; the memory of the service every second.
+    """Send `rate` requests per second at their due times, and note the service's memory every second.
 
-    before: the first `since` seconds of the phase, which this goes on with.
+    `before` holds the first `since` seconds of the phase, which this call continues.
     """
     answers, begun = before or Answers(), time.perf_counter() - since
     idle, lines = asyncio.LifoQueue[Line](), [Line(served.url) for _ in range(MOST_LINES)]
@@ -106,7 +105,7 @@ async def at_rate(
 
 
 def _schedule(begun: float, seconds: float, rate: float) -> Iterator[float]:
-    """When requests are due: at random, as those of many people who know nothing of one another."""
+    """Yield the due times of requests: random, like those of many independent people."""
     rng, due = np.random.default_rng(int(1e6 * begun)), begun
     while due < begun + seconds:
         yield due
@@ -114,7 +113,7 @@ def _schedule(begun: float, seconds: float, rate: float) -> Iterator[float]:
 
 
 async def recovery(url: str, quick: float, patience: float = 30.0) -> float:
-    """Seconds until a search takes no more than `quick` seconds again."""
+    """Return the seconds until a search takes at most `quick` seconds again."""
     begun, text = time.perf_counter(), request("/search?k=10", photographs(1)[0])
     async with Line(url) as line:
         while time.perf_counter() < begun + patience:
@@ -127,9 +126,9 @@ async def recovery(url: str, quick: float, patience: float = 30.0) -> float:
 
 
 def slope(samples: list[tuple[float, float]]) -> tuple[float, float] | None:
-    """MiB a minute by least squares, and its standard error; the first fifth, in which caches fill, left out.
+    """Return the slope in MiB per minute by least squares, and its standard error; None for fewer than four samples.
 
-    None of fewer than four samples.
+    The first fifth, in which caches fill, is left out.
     """
     late = np.array(samples[len(samples) // 5 :])
     if len(late) < 4:
@@ -143,13 +142,13 @@ def slope(samples: list[tuple[float, float]]) -> tuple[float, float] | None:
 
 
 def _rounds_of(moments: list[float], rounds: int, seconds: float) -> np.ndarray:
-    """The round, int [n], in which each of the moments of a phase of `seconds` lies."""
+    """Return the round of each moment of a phase of `seconds`, int [n]."""
     return np.minimum(np.array(moments) * rounds // seconds, rounds - 1).astype(int)
 
 
 @dataclass
 class Measured:
-    """The phases as they were, and what is told of them."""
+    """Answers of the phases, and their report."""
 
     steady: Answers
     overload: Answers
@@ -159,7 +158,7 @@ class Measured:
 async def measure(
     served: Service, seconds: float, peak_seconds: float, overload_seconds: float, share: float
 ) -> Measured:
-    """All three phases."""
+    """Run all three phases."""
     mix, steady, peaks, speeds = Mix(), Answers(), [], []
 
     async def highest() -> float:
@@ -180,7 +179,7 @@ async def measure(
             await one_round(number, rounds, pace)
     overloading = asyncio.create_task(at_rate(served, mix, overload_seconds, OVERLOAD * await highest()))
     await asyncio.sleep(overload_seconds)
-    # From when the last request was due: what is still waited for then is part of the recovery.
+    # The recovery begins when the last request is due, and so includes the answers that are still to come.
     back = await recovery(served.url, (steady.percentile(99) or 0.0) / 1000)
     over = await overloading
     await asyncio.to_thread(served.check_alive)
@@ -217,9 +216,9 @@ def run(
     share: float = SHARE,
     gallery: Path | None = None,
 ) -> dict[str, Any]:
-    """Serve a gallery (one of toy pictures is made without it), measure, write load.json and load.png to the folder.
+    """Serve a gallery (by default one of toy pictures), measure, and write load.json and load.png to the folder.
 
-    Raises `AssertionError`, once they are written, where an answer is neither good nor a refusal for too much work.
+    Then raise `AssertionError` if an answer was neither good nor a refusal for too much work.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
@@ -241,7 +240,7 @@ def _served(url: str) -> dict[str, Any]:
 
 
 def check(report: dict[str, Any]) -> None:
-    """What is asked of the full length. Raises `AssertionError`."""
+    """Check the targets of the full length; raise `AssertionError`."""
     assert report["rounds_at_that_share"] >= report["rounds"] / 3, "the machine was too unsteady to tell"
     at_share = report["statuses_at_that_share"]
     assert set(at_share) <= {"200", "201"}, f"refusals or errors under steady load: {at_share}"
@@ -256,8 +255,8 @@ def check(report: dict[str, Any]) -> None:
 
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=15.0, help="at 80 %% of the peak (default 15)")
-    parser.add_argument("--gallery", type=Path, help="the gallery to serve; one of toy pictures is made without it")
+    parser.add_argument("--minutes", type=float, default=15.0, help="duration at 80 %% of the peak (default 15)")
+    parser.add_argument("--gallery", type=Path, help="the gallery to serve (default: one of toy pictures)")
     parser.add_argument("--out", type=Path, required=True, help="folder for load.json and load.png")
     args = parser.parse_args(words)
     report = run(args.out, 60 * args.minutes, gallery=args.gallery)

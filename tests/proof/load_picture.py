@@ -1,4 +1,4 @@
-"""A load test as a picture: latencies, memory, and what becomes of too much."""
+"""Picture of a load test: latencies, memory, and the answers under overload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kind of damage to an image file, as Hypothesis strategies over real files of six formats."""
+"""Kinds of damage to an image file, as Hypothesis strategies over real files of six formats."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.serving import toys
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP")
 EXTREMES = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x10000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF)
 HEADER = 64
-"""Where a format keeps its magic number, its sizes and its first lengths."""
+"""Size of the header: magic number, sizes and first lengths."""
 
 
 @cache
 def seeds() -> dict[str, tuple[bytes, ...]]:
-    """Valid files of each format in its different ways: grey, palette, alpha, 16 bits, progressive, animated, EXIF."""
+    """Return valid files of each format: grey, palette, alpha, 16 bits, progressive, animated, EXIF."""
     rng = np.random.default_rng(0)
     rgb = toys.picture(1, rng, 48)
     grey, palette, bits, alpha = rgb.convert("L"), rgb.convert("P"), rgb.convert("1"), rgb.convert("RGBA")
@@ -60,7 +60,7 @@ def _saved(image: Image.Image, kind: str, options: dict[str, object]) -> bytes:
 
 
 Draw = Callable[[st.SearchStrategy], int]
-"""What `@st.composite` gives a strategy to draw from others with."""
+"""Function that `@st.composite` passes to a strategy, to draw from other strategies."""
 
 
 def _place(draw: Draw, data: bytes, within: int | None = None) -> int:
@@ -81,7 +81,7 @@ def beheaded(draw: Draw, data: bytes) -> bytes:
 
 
 def flipped(draw: Draw, data: bytes) -> bytes:
-    """One to eight bits turned over."""
+    """Flip one to eight bits."""
     out = bytearray(data)
     for _ in range(draw(st.integers(1, 8))):
         out[_place(draw, data)] ^= 1 << draw(st.integers(0, 7))
@@ -89,7 +89,7 @@ def flipped(draw: Draw, data: bytes) -> bytes:
 
 
 def overwritten(draw: Draw, data: bytes) -> bytes:
-    """A stretch of other bytes."""
+    """Replace a stretch by other bytes."""
     start, end = _span(draw, data)
     return data[:start] + bytes(draw(st.binary(min_size=1, max_size=64))) + data[end:]
 
@@ -105,7 +105,7 @@ def deleted(draw: Draw, data: bytes) -> bytes:
 
 
 def swapped(draw: Draw, data: bytes) -> bytes:
-    """Two neighbouring stretches in the other order."""
+    """Swap two neighbouring stretches."""
     start, end = _span(draw, data)
     middle = draw(st.integers(start, end))
     return data[:start] + data[middle:end] + data[start:middle] + data[end:]
@@ -117,18 +117,18 @@ def repeated(draw: Draw, data: bytes) -> bytes:
 
 
 def filled(draw: Draw, data: bytes) -> bytes:
-    """A stretch of zeros, or of ones."""
+    """Fill a stretch with zeros or ones."""
     start, end = _span(draw, data)
     return data[:start] + bytes([draw(st.sampled_from((0, 0xFF)))]) * (end - start) + data[end:]
 
 
 def wrong_length(draw: Draw, data: bytes) -> bytes:
-    """A number of two or four bytes, anywhere, that is nought, enormous or just past a border."""
+    """Replace a number of two or four bytes anywhere by zero, a huge number or one just past a limit."""
     return _number(draw, data, _place(draw, data))
 
 
 def lying_header(draw: Draw, data: bytes) -> bytes:
-    """Numbers of the header that are not so: sizes, depths, offsets, lengths."""
+    """Falsify numbers of the header: sizes, depths, offsets, lengths."""
     for _ in range(draw(st.integers(1, 3))):
         data = _number(draw, data, _place(draw, data, HEADER))
     return data
@@ -141,13 +141,13 @@ def _number(draw: Draw, data: bytes, at: int) -> bytes:
 
 
 def joined(draw: Draw, data: bytes) -> bytes:
-    """With another file, of any format, behind it or before it."""
+    """Put another file, of any format, after it or before it."""
     other = draw(st.sampled_from(seeds()[draw(st.sampled_from(FORMATS))]))
     return data + other if draw(st.booleans()) else other[: _place(draw, other)] + data
 
 
 def crossed(draw: Draw, data: bytes) -> bytes:
-    """The head of one file and the body of another."""
+    """Join the head of one file and the body of another."""
     other = draw(st.sampled_from(seeds()[draw(st.sampled_from(FORMATS))]))
     return data[: _place(draw, data)] + other[_place(draw, other) :]
 
@@ -163,5 +163,5 @@ MUTATIONS: dict[str, Callable[[Draw, bytes], bytes]] = {
 
 @st.composite
 def mutants(draw: Draw, mutation: str, kind: str) -> bytes:
-    """A file of the format `kind`, damaged in the way `mutation`; never empty, which is a case of its own."""
+    """Draw a file of the format `kind` with the damage `mutation`; it is never empty."""
     return MUTATIONS[mutation](draw, draw(st.sampled_from(seeds()[kind]))) or b"\0"

@@ -1,4 +1,4 @@
-"""Good images while poisoned ones are sent beside them: all are found, and not much later."""
+"""Good queries while another client sends bombs: all are answered, and not much later."""
 
 from __future__ import annotations
 
@@ -16,23 +16,26 @@ from tests.proof.service import Service
 from tests.serving import toys
 
 SLOWDOWN, SLOWEST_MS = 3.0, 2000.0
-"""What poison may do to good queries: one that a bomb shares the cores with takes twice as long, and a bomb that has a
-core to itself is let another in beside after a quarter of a second (serving.cores).
+"""Limits for good queries during bombs: ratio of the medians, and the longest time.
+
+A query that shares the cores with a bomb takes twice as long; a query that waits for a bomb's core gets one after a
+quarter of a second.
 """
 TURNS = 4
-"""A machine that others use, too, may be slower for some seconds, whichever of the two is measured then."""
+"""Rounds that alternate: a shared machine may be slower for some seconds, in either measurement."""
 
 
 def check(found: dict[str, Any]) -> None:
-    """`found`: what `poisoned` returns, of enough seconds for its medians to mean something."""
+    """Check the result of `poisoned`, of enough seconds for meaningful medians."""
     alone, beside = found["alone_ms"], found["beside_ms"]
     assert beside["p50"] <= SLOWDOWN * alone["p50"], f"good queries beside poison: {beside} ms; alone: {alone} ms"
     assert beside["max"] <= SLOWEST_MS, f"a good query beside poison took {beside['max']} ms"
 
 
 def poisoned(service: Service, seconds: float, size: int = 2_000_000) -> dict[str, Any]:
-    """Latencies in ms of good queries, one after the other: alone, and while a second client sends one bomb after the
-    other; so many seconds each, in turns. Every good query must be answered as ever.
+    """Measure good queries for `seconds` each, alone and while a second client sends bombs; the two alternate.
+
+    Every good query must get its usual answer. Latencies are in ms.
     """
     alone, beside, poison = list[float](), list[float](), 0
     for _ in range(TURNS):

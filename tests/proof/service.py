@@ -1,4 +1,4 @@
-"""A real service over a gallery of toy pictures, and what its process is and takes."""
+"""Real service over a gallery of toy pictures, and the memory and log of its process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from serving.gallery.builder import index_folder
+from serving.gallery.indexing import index_folder
 from tests.serving import toys
 from tests.serving.running import Running, serving
 from zoo.models.load import load
@@ -38,11 +38,11 @@ class Service:
         assert httpx.get(f"{self.url}/readyz", timeout=60).status_code == 200
 
     def said(self) -> str:
-        """What the process has written to its log."""
+        """Return the text that the process has written to its log."""
         return self.log.read_text(encoding="utf-8", errors="replace") if self.log else ""
 
     def memory(self, what: str = "VmRSS") -> float:
-        """MiB that the process holds; "VmHWM": the most that it held since `forget_peak`."""
+        """Return the memory of the process in MiB; "VmHWM" is the peak since `forget_peak`."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith(what)) / 1024
 
@@ -51,7 +51,7 @@ class Service:
 
 
 def toy_gallery(folder: Path) -> Path:
-    """A gallery of the toy pictures, and their model beside it."""
+    """Write a gallery of the toy pictures, and their model next to it."""
     model = load(toys.write_model(folder / "model"), runtime="onnx")
     index_folder(model, str(model.folder), toys.write_pictures(folder / "pictures"), folder / "gallery")
     return folder / "gallery"

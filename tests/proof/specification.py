@@ -1,4 +1,4 @@
-"""What the service says of itself at /openapi.json, held against what it does, by schemathesis."""
+"""Specification at /openapi.json, compared with the behaviour of the service by schemathesis."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from typing import Any
 from tests.proof.service import KEY, Service
 
 UNSAID = "positive_data_acceptance"
-"""Left out: a schema cannot say which bytes are an image, or that a text is JSON."""
+"""Check that is left out: a schema cannot say which bytes are an image, or that a text is JSON."""
 
 
 def holds(service: Service, folder: Path, examples: int, phases: str = "coverage,fuzzing") -> dict[str, Any]:
-    """No 5xx, and every answer of a status, type and shape that the specification names, to right and wrong requests.
+    """Check that no answer is 5xx, and that each has a status, type and shape that the specification names.
 
-    examples: so many requests of each operation. folder: where schemathesis keeps its files.
+    Args:
+        service: The service; it gets valid and invalid requests.
+        folder: The folder for schemathesis's files.
+        examples: The number of requests per operation.
+        phases: The phases of schemathesis.
     """
     report = folder / "schemathesis.json"
     words = [

@@ -1,4 +1,4 @@
-"""What is asked of a service under load, and what came of it."""
+"""Requests of a load test, and their answers."""
 
 from __future__ import annotations
 
@@ -23,9 +23,14 @@ SIDES = 1024, 768
 
 @dataclass
 class Answers:
-    """What came of the requests of one phase: when each was due, how long it took, its status (0: a broken line).
+    """Answers to the requests of one phase.
 
-    memory, taken: by the second, MiB of the service and what others had of the machine.
+    Attributes:
+        due: When each request was due.
+        seconds: How long each took.
+        status: The status of each; 0 for a broken connection.
+        memory: The memory of the service in MiB, by the second.
+        taken: The part of the machine that others had, by the second.
     """
 
     due: list[float] = field(default_factory=list)
@@ -40,20 +45,20 @@ class Answers:
         self.status.append(status)
 
     def good(self) -> np.ndarray:
-        """Seconds of the answers that were no refusals."""
+        """Return the seconds of the answers except refusals."""
         return np.array([took for took, status in zip(self.seconds, self.status, strict=True) if 200 <= status < 300])
 
     def lasted(self) -> float:
-        """Seconds until the last answer."""
+        """Return the seconds until the last answer."""
         return max(due + took for due, took in zip(self.due, self.seconds, strict=True))
 
     def percentile(self, q: float) -> float | None:
-        """In ms, of the answers that were no refusals; None where there was none."""
+        """Return a percentile in ms of the answers except refusals, or None without such answers."""
         good = self.good()
         return round(1000 * float(np.percentile(good, q)), 2) if len(good) else None
 
     def statuses(self, chosen: np.ndarray | None = None) -> dict[str, int]:
-        """How often each status came, of all answers or of those chosen, bool [n]."""
+        """Count the statuses of all answers, or of those in the mask `chosen`, bool [n]."""
         status = np.array(self.status) if chosen is None else np.array(self.status)[chosen]
         return {str(one): count for one, count in sorted(Counter(status.tolist()).items())}
 
@@ -70,20 +75,20 @@ class Answers:
 
 
 class Mix:
-    """Reads and writes in turn, nine to one; what is added is removed again, so that the gallery keeps its size."""
+    """Reads and writes, nine to one; added items are removed again, so that the gallery keeps its size."""
 
     def __init__(self) -> None:
         self.images, self.added, self.number = photographs(), deque[int](), itertools.count()
         self.reads = [request("/search?k=10", image) for image in self.images]
 
     def next(self) -> tuple[bytes, bool]:
-        """A request, and whether it adds an image."""
+        """Return the next request, and whether it adds an image."""
         number = next(self.number)
         if number % 10:
             return self.reads[number % len(self.reads)], False
         if number % 20 and self.added:
             return request(f"/items/{self.added.popleft()}", method="DELETE", key=KEY), False
-        # Bytes behind an image's end make another file of the same picture.
+        # Bytes after an image's end make another file of the same picture.
         image = self.images[number % len(self.images)] + f"{time.time_ns()} {number}".encode()
         return request("/items?label=load", image, key=KEY), True
 
@@ -92,7 +97,7 @@ class Mix:
 
 
 def photographs(count: int = 8) -> list[bytes]:
-    """JPEGs of about 150 kB with some detail."""
+    """Draw JPEGs of about 150 kB with some detail."""
     rng = np.random.default_rng(0)
     images = []
     for kind in range(count):

@@ -11,8 +11,8 @@ import pytest
 
 from exports.text import attach_text_tower
 from serving import Client, client
-from serving.gallery.builder import index_folder
-from serving.upgrading import Upgrade
+from serving.gallery.indexing import index_folder
+from serving.gallery.rebuild import Upgrade
 from tests import text_toys
 from tests.serving import toys
 from tests.serving.clients import KEY, Awaited

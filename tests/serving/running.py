@@ -26,8 +26,8 @@ from starlette.types import ASGIApp
 from serving.app import create_app
 from serving.auth import Keys
 from serving.dependencies import Collection, Collections
+from serving.gallery.search import Searcher
 from serving.model_swap import CurrentSearcher
-from serving.searcher import Searcher
 from serving.settings import Settings, gallery_variables, parse_galleries
 
 ROOT = Path(__file__).parent.parent.parent

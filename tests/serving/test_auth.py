@@ -14,8 +14,8 @@ from starlette.types import Receive, Scope, Send
 from serving.app import create_app
 from serving.auth import COOKIE, Authentication, Keys, TrustedHosts, client_of, host_name, is_loopback
 from serving.dependencies import Collection, Collections
+from serving.gallery.search import Searcher
 from serving.model_swap import CurrentSearcher
-from serving.searcher import Searcher
 from serving.settings import READ_KEYS
 from tests.raising import raises
 from tests.serving.running import settings

@@ -60,8 +60,8 @@ def test_search_and_read(kind: Any, server: Running, gallery_folder: Path, model
         (expected,) = gallery.search(model.embed(toys.query(3)), 3)
         assert [hit.id for hit in hits] == [hit.id for hit in expected]
         np.testing.assert_allclose([h.similarity for h in hits], [h.similarity for h in expected], atol=1e-6)
-        assert service.item(5).content_sha256 == gallery.item(5).content_sha256
-        assert service.thumbnail(5).data == gallery.thumbnail(5).data
+        assert service.item(5).content_sha256 == gallery.store.item(5).content_sha256
+        assert service.thumbnail(5).data == gallery.store.thumbnail(5).data
     assert {hit.label for hit in hits} == {toys.HTML_LABEL}
     assert service.search(toys.query(3), k=1, offset=1) == hits[1:2]
     assert 1 not in {hit.id for hit in service.search(item=1, k=24)}

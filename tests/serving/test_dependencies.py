@@ -13,10 +13,10 @@ from PIL import Image
 from pydantic import SecretStr
 from starlette.testclient import TestClient
 
-from serving.backup import backup, restore
 from serving.dependencies import Collections
 from serving.gallery import Gallery
-from serving.gallery.builder import index_folder
+from serving.gallery.backup import backup, restore
+from serving.gallery.indexing import index_folder
 from serving.settings import Settings, gallery_variables, parse_galleries
 from tests.raising import raises
 from tests.serving import toys
@@ -78,7 +78,7 @@ def test_each_is_searched_by_its_own_model_in_its_own_gallery(
     embedder, key = other_model if name == "art" else model, READERS[name]
     with Gallery.open(folders[name]) as gallery:
         (expected,) = gallery.search(embedder.embed(toys.query(1)), 5)
-        count = gallery.count()
+        count = gallery.store.count()
     answer = request(service, "POST", name, "/search?k=5", key, files={"image": toys.query(1)})
     found = answer.json()["results"]
     assert [hit["id"] for hit in found] == [hit.id for hit in expected]

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from serving.backup import restore
+from serving.gallery.backup import restore
 from serving.settings import Settings
 from tests.commandline import parsed
 from tests.serving.running import ROOT

@@ -22,10 +22,10 @@ from starlette.testclient import TestClient
 from serving.errors import METHODS, RefusedError, error_json, refusal_of
 from serving.gallery.backends import choose
 from serving.gallery.gallery import STORE
-from serving.searcher import Searcher
+from serving.gallery.search import Searcher
 from tests.serving import toys
+from tests.serving.gallery.test_database import unwritable
 from tests.serving.running import local_client
-from tests.serving.test_connection import unwritable
 from zoo.errors import GalleryError, ImageTooLargeError, ItemNotFoundError, UsageError
 
 KEY = "w" * 20
@@ -106,7 +106,7 @@ def _impatient(connect: Callable[..., sqlite3.Connection], *args: Any, **options
 def test_without_the_database_of_its_vectors_a_search_is_refused(
     path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from serving.gallery.milvus import MilvusIndex
+    from serving.gallery.backends.milvus import MilvusIndex
 
     choose(path, f"milvus://{tmp_path}/vectors.db")
     with serving(path) as service, pytest.MonkeyPatch.context() as patch:

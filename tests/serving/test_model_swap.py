@@ -23,16 +23,15 @@ from starlette.testclient import TestClient
 from serving import model_swap
 from serving.errors import RefusedError
 from serving.gallery import Gallery
+from serving.gallery.backup import verify_gallery
 from serving.gallery.gallery import STORE
-from serving.gallery.verification import verify_gallery
+from serving.gallery.rebuild import begin_upgrade
+from serving.gallery.search import Models, Searcher
 from serving.model_swap import CurrentSearcher
-from serving.models import Models
-from serving.searcher import Searcher
-from serving.upgrading import upgrading
+from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving import toys
 from tests.serving.running import Running, local_client, serving, stopped
-from tests.serving.test_upgrading import run
 from zoo.errors import GalleryMovedError
 from zoo.models.load import Embedder, load
 
@@ -123,16 +122,16 @@ def test_nobody_notices_a_swap(
         ):
             with Users(service.url, pictures) as users:
                 users.until_more()
-                assert run(command, path, *words) == 0
+                assert run_here(command, path, *words) == 0
                 users.until_more()
             assert users.failures == []
             assert_served(service, present, pictures)
     assert [check for check in verify_gallery(path) if check.ok is False] == []
     with Gallery.open(path) as gallery:
-        added = [item.id for item in gallery.items(limit=-1) if item.id > 24]
+        added = [item.id for item in gallery.store.items(limit=-1) if item.id > 24]
         # Pictures that are added here are small, and so their thumbnails are the pictures.
-        expected = model.embed([gallery.thumbnail(item_id).data for item_id in added])
-        np.testing.assert_allclose(gallery.embeddings(added)[1], expected, atol=1e-5)
+        expected = model.embed([gallery.store.thumbnail(item_id).data for item_id in added])
+        np.testing.assert_allclose(gallery.store.embeddings(added)[1], expected, atol=1e-5)
 
 
 def assert_served(service: Running, model: Embedder, pictures: Path) -> None:
@@ -156,7 +155,7 @@ def test_a_model_that_cannot_be_loaded_is_refused_and_tried_again(
     old = current.searcher
     assert current.latest() is old
     monkeypatch.setattr(model_swap, "RETRY_SECONDS", 0.0)
-    with upgrading(path, load(new, runtime="onnx"), str(new)) as upgrade:
+    with begin_upgrade(path, load(new, runtime="onnx"), str(new)) as upgrade:
         assert upgrade.embed() == []
         upgrade.swap()
     new.rename(tmp_path / "away")
@@ -166,7 +165,7 @@ def test_a_model_that_cannot_be_loaded_is_refused_and_tried_again(
             current.run(lambda searcher: searcher.by_image(picture, 3))
         assert (caught.value.status_code, caught.value.code) == (503, "model_changed")
         assert "Retry-After" in caught.value.headers
-        assert current.searcher.gallery.count() == 24
+        assert current.searcher.gallery.store.count() == 24
     (tmp_path / "away").rename(new)
     found = current.run(lambda searcher: (searcher.embedder.card.name, searcher.by_image(picture, 3)))
     assert (found[0], len(found[1])) == ("new", 3)
@@ -188,7 +187,7 @@ def test_many_threads_open_the_new_model_once(path: Path, other_model: Embedder)
 
     current = CurrentSearcher(open_searcher)
     current.latest()
-    with upgrading(path, other_model, str(other_model.folder)) as upgrade:
+    with begin_upgrade(path, other_model, str(other_model.folder)) as upgrade:
         upgrade.embed()
         upgrade.swap()
     found: list[Searcher] = []
@@ -217,7 +216,7 @@ def test_a_model_that_is_announced_is_loaded_before_it_is_needed(
     current = CurrentSearcher(lambda: Searcher.open(path, models=served), models=served)
     current.look()
     ref = str(other_model.folder)
-    with upgrading(path, other_model, ref) as upgrade:
+    with begin_upgrade(path, other_model, ref) as upgrade:
         upgrade.embed()
         with upgrade.announced():
             current.look()
@@ -241,7 +240,7 @@ def test_a_watcher_takes_the_new_model_over_by_itself(
     current = CurrentSearcher(lambda: Searcher.open(path))
     old = current.searcher.embedder.card
     current.watch()
-    with upgrading(path, other_model, str(other_model.folder)) as upgrade:
+    with begin_upgrade(path, other_model, str(other_model.folder)) as upgrade:
         upgrade.embed()
         upgrade.swap()
     ends = time.monotonic() + 30
@@ -276,7 +275,12 @@ def replace(path: Path, other: Path) -> Path:
 def test_a_gallery_that_was_moved_is_neither_read_nor_written(path: Path) -> None:
     with Gallery.open(path) as gallery:
         away = path.rename(path.with_name("away"))
-        for work in (gallery.count, gallery.check_current, lambda: gallery.remove([1]), lambda: gallery.item(1)):
+        for work in (
+            gallery.store.count,
+            gallery.store.check_current,
+            lambda: gallery.remove([1]),
+            lambda: gallery.store.item(1),
+        ):
             with raises(GalleryMovedError):
                 work()
         assert rows_in(away) == 24
@@ -311,7 +315,7 @@ def test_a_gallery_in_the_place_of_another_is_taken_over(client: TestClient, pat
     assert (rows_in(before), rows_in(path)) == (24, 13)
     # Closing the old file leaves the write-ahead log of the new one alone.
     with Gallery.open(path) as gallery:
-        assert gallery.count() == 13
+        assert gallery.store.count() == 13
 
 
 def sent(client: TestClient) -> dict[str, Any]:
@@ -332,7 +336,7 @@ def test_an_embedding_of_the_former_model_is_refused(
     assert marked(unsigned).status_code == 200
     assert marked({**before, "fingerprint": 3}).status_code == 422
     assert marked({**before, "fingerprint": "another"}).status_code == 409
-    with upgrading(path, other_model, str(other_model.folder)) as upgrade, caplog.at_level(logging.INFO, "serving"):
+    with begin_upgrade(path, other_model, str(other_model.folder)) as upgrade, caplog.at_level(logging.INFO, "serving"):
         upgrade.embed()
         upgrade.swap()
         for stale in (before, unsigned):

@@ -1,24 +1,27 @@
-"""What the page shows beside the search: filters, crop, map; and that axe finds nothing to complain of."""
+"""The page around a search: filters, crop, map, the description of the API, and the other collections."""
 
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
+from typing import Annotated
 
 import httpx
 import pytest
+from fastapi import FastAPI, Form, Query, UploadFile
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
+from pydantic import BaseModel
 
+from serving.gallery import Gallery
 from tests.serving import toys
-from tests.serving.browser import complaints, opened
-from tests.serving.running import Running
+from tests.serving.browser import DESKTOP, LOOKS, bearer, complaints, found, give, open_panel, opened, refusal
+from tests.serving.running import Running, serving
 
 pytestmark = pytest.mark.browser
-
-PHONE = (360, 780)
 
 
 @pytest.fixture
@@ -30,12 +33,11 @@ def page(browser: Browser, server: Running) -> Iterator[Page]:
 def pick(page: Page, folder: Path, image: Image.Image) -> None:
     image.save(folder / "picked.png")
     page.set_input_files("#file", folder / "picked.png")
-    expect(page.get_by_role("heading", name="Nearest")).to_be_visible()
-    expect(page.locator("#found")).to_have_attribute("aria-busy", "false")
+    found(page)
 
 
 def halves(left: int, right: int) -> Image.Image:
-    """A picture of one class beside one of another."""
+    """Draw a picture of one class next to one of another."""
     both = Image.new("RGB", (160, 80))
     for place, kind in enumerate((left, right)):
         with Image.open(BytesIO(toys.query(kind))) as one:
@@ -50,7 +52,7 @@ def test_results_are_filtered_by_labels(page: Page) -> None:
     expect(page.locator(".chip", has_text="green disc")).to_have_text("green disc 6")
     page.locator(".chip", has_text="green disc").click()
     expect(page.locator(".card .label", has_not_text="green disc")).to_have_count(0)
-    page.locator("#label").fill("blue checks")
+    page.locator("#label").fill("Blue Checks")
     page.locator("#label").press("Enter")
     expect(page.locator(".card .label", has_text="blue checks")).not_to_have_count(0)
     shown = set(page.locator(".card .label").all_inner_texts())
@@ -71,123 +73,150 @@ def test_less_similar_results_are_left_out_and_more_are_fetched(page: Page, tmp_
     expect(page.locator(".chance")).to_have_count(0)
     page.get_by_role("button", name="More results").click()
     expect(page.locator(".card")).to_have_count(24)
-    ids = page.locator(".card").evaluate_all("cards => cards.map((card) => card.dataset.id)")
-    assert len(set(ids)) == 24
+    assert len(set(found(page))) == 24
     expect(page.locator(".card").nth(12)).to_be_focused()
     page.locator("#filters summary").click()
     page.locator("#least").fill("0.7")
-    page.locator("#least").press("Enter")
     page.locator("#least").blur()
     expect(page.locator(".card")).to_have_count(6)
     expect(page.get_by_role("button", name="More results")).to_be_hidden()
+    page.locator("#least").fill("1")
+    page.locator("#least").blur()
+    expect(page.locator("#nothing")).to_contain_text("lower the least similarity")
+    page.get_by_role("button", name="Clear the filters").click()
+    expect(page.locator(".card")).to_have_count(12)
+    expect(page.locator("#nothing")).to_be_hidden()
 
 
-@pytest.mark.parametrize("by", ["fields", "mouse"])
-def test_a_region_is_searched_by(page: Page, tmp_path: Path, by: str) -> None:
+def test_the_page_shows_labels_in_words(page: Page) -> None:
+    shown = page.evaluate(
+        """async (labels) => {
+            const { words } = await import("/page/dom.js");
+            return labels.map(words);
+        }""",
+        ["016.Painted_Bunting", "Early_Aramaic/character01", "3D_printers", "1908", "12.5", "__", "", None],
+    )
+    expected = ["Painted Bunting", "Early Aramaic / character01", "3D printers", "1908", "12.5", "__", "no label"]
+    assert shown == [*expected, "no label"]
+
+
+def test_a_region_is_searched_with(page: Page, tmp_path: Path) -> None:
     pick(page, tmp_path, halves(0, 2))
     page.get_by_role("button", name="Crop").click()
     expect(page.locator("#crop-left")).to_be_focused()
-    if by == "fields":
-        page.locator("#crop-left").fill("50")
-    else:
-        page.locator("#crop-stage").scroll_into_view_if_needed()
-        area = page.locator("#crop-stage").bounding_box()
-        assert area
-        page.mouse.move(area["x"] + area["width"] * 0.5, area["y"] + 1)
-        page.mouse.down()
-        page.mouse.move(area["x"] + area["width"] * 0.8, area["y"] + area["height"] * 0.6)
-        page.mouse.move(area["x"] + area["width"] - 1, area["y"] + area["height"] - 1)
-        page.mouse.up()
-        assert float(page.locator("#crop-left").input_value()) == pytest.approx(50, abs=1)
-    with page.expect_request(re.compile("/search")) as asked:
-        page.get_by_role("button", name="Search with this region").click()
-    assert "crop=0.5" in asked.value.url or "crop=0.49" in asked.value.url
-    expect(page.locator("#crop-note")).to_contain_text(re.compile("Region: (49|50|51) to (99|100) % across"))
-    expect(page.locator(".card .label").first).to_have_text("green disc")
+    page.locator("#crop-stage").scroll_into_view_if_needed()
+    area = page.locator("#crop-stage").bounding_box()
+    assert area
+    page.mouse.move(area["x"] + area["width"] * 0.5, area["y"] + 1)
+    page.mouse.down()
+    page.mouse.move(area["x"] + area["width"] * 0.8, area["y"] + area["height"] * 0.6)
+    page.mouse.move(area["x"] + area["width"] - 1, area["y"] + area["height"] - 1)
+    page.mouse.up()
+    assert float(page.locator("#crop-left").input_value()) == pytest.approx(50, abs=1)
+    search = page.get_by_role("button", name="Search with this region")
+    for left, right, label in ((None, None, "green disc"), ("0", "50", "red stripes")):  # dragged, then typed
+        if left and right:
+            page.locator("#crop-left").fill(left)
+            page.locator("#crop-right").fill(right)
+        with page.expect_request(re.compile("/search")) as asked:
+            search.click()
+        assert re.search(r"crop=0\.(5|49)" if left is None else r"crop=0%2C.*%2C0\.5%2C", asked.value.url)
+        expect(page.locator(".card .label").first).to_have_text(label)
+    expect(page.locator("#crop-note")).to_contain_text("Region: 0 to 50 % across")
     page.locator("#crop-left").fill("100")
-    page.get_by_role("button", name="Search with this region").click()
+    search.click()
     assert not page.locator("#crop-right").evaluate("field => field.checkValidity()")
     page.get_by_role("button", name="Whole image").click()
     expect(page.locator("#crop-note")).to_be_empty()
 
 
-def test_an_item_is_not_cropped(page: Page) -> None:
-    page.locator(".card").first.click()
-    expect(page.locator("#query-name")).not_to_be_empty()
-    expect(page.get_by_role("button", name="Crop")).to_be_hidden()
-
-
-def test_the_map_is_walked_in_by_keyboard(page: Page, http: httpx.Client) -> None:
+def test_the_keyboard_moves_on_the_map(page: Page, http: httpx.Client) -> None:
     places = {point["id"]: point for point in http.get("/map").json()["points"]}
-    page.get_by_role("button", name="Map", exact=True).click()
+    open_panel(page, "Map")
     expect(page.locator("#map-status")).to_contain_text("24 images")
-    expect(page.locator("#map-title")).to_be_focused()
-    page.locator("#map-canvas").focus()
+    canvas, tip = page.locator("#map-canvas"), page.locator("#map-tip")
+    canvas.focus()
+    page.keyboard.press("PageDown")
+    expect(tip).to_be_visible()
+    names = []
+    for _ in toys.CLASSES:  # from label to label in alphabetical order, and back to the first
+        names.append(page.locator("#map-label").inner_text())
+        page.keyboard.press("PageDown")
+    assert sorted(names) == sorted(toys.CLASSES)
+    expect(page.locator("#map-label")).to_have_text(names[0])
+    page.keyboard.press("PageUp")
+    expect(page.locator("#map-label")).to_have_text(names[-1])
+
+    left = min(places.values(), key=lambda point: point["x"])["id"]
+    for _ in places:
+        page.keyboard.press("ArrowLeft")
+    at = int(tip.get_attribute("data-id") or 0)
     page.keyboard.press("ArrowRight")
-    expect(page.locator("#map-tip")).to_be_visible()
-    first = int(page.locator("#map-tip").get_attribute("data-id") or 0)
-    page.keyboard.press("ArrowRight")
-    expect(page.locator("#map-tip")).not_to_have_attribute("data-id", str(first))
-    second = int(page.locator("#map-tip").get_attribute("data-id") or 0)
-    assert places[second]["x"] > places[first]["x"]
-    expect(page.locator("#map-status")).to_contain_text(f"item {second}")
+    expect(tip).not_to_have_attribute("data-id", str(at))
+    then = int(tip.get_attribute("data-id") or 0)
+    assert places[then]["x"] > places[at]["x"] >= places[left]["x"]
+    expect(page.locator("#map-status")).to_contain_text(f"item {then}")
+    assert canvas.evaluate("one => getComputedStyle(one).outlineStyle") == "solid"
     for key in "++-0":
         page.keyboard.press(key)
     page.keyboard.press("Enter")
-    expect(page).to_have_url(re.compile(rf"\?id={second}$"))
-    expect(page.get_by_role("heading", name="Nearest")).to_be_visible()
-    page.locator("#map-canvas").press("Escape")
+    expect(page).to_have_url(re.compile(rf"\?id={then}$"))
+    found(page)
+    canvas.press("Escape")
     expect(page.locator("#map")).to_be_hidden()
+    expect(page.get_by_role("button", name="Map", exact=True)).to_be_focused()
 
 
-def test_the_map_is_walked_in_by_mouse(page: Page) -> None:
-    page.get_by_role("button", name="Map", exact=True).click()
-    expect(page.locator("#map-status")).to_contain_text("24 images")
-    canvas = page.locator("#map-canvas")
-    canvas.focus()
-    page.keyboard.press("ArrowDown")
-    expect(page.locator("#map-tip")).to_be_visible()
-    wanted = page.locator("#map-tip").get_attribute("data-id")
-    x, y = place_of(page, wanted)
+def test_the_mouse_moves_on_the_map(page: Page) -> None:
+    open_panel(page, "Map")
+    canvas, tip = page.locator("#map-canvas"), page.locator("#map-tip")
+    canvas.scroll_into_view_if_needed()
+    x, y = page.evaluate(
+        """async () => {
+            const { view } = await import("/page/map.js");
+            const { points } = await (await fetch("/map")).json();
+            const area = document.getElementById("map-canvas").getBoundingClientRect();
+            const point = points.reduce((a, b) => (a.x < b.x ? a : b));  // no landmark of another point covers it
+            const [x, y] = view.place(point);
+            return [area.left + x, area.top + y];
+        }"""
+    )
     page.mouse.move(5, 5)
     page.mouse.move(x, y)
-    expect(page.locator("#map-tip")).to_be_visible()
-    before = page.locator("#map-tip").bounding_box()
+    expect(tip).to_be_visible()
+    canvas.focus()
     page.get_by_role("button", name="Zoom in").click()
-    page.mouse.move(x + 40, y + 30)
+    before = tip.bounding_box()
+    page.mouse.move(x + 140, y + 30)
     page.mouse.down()
-    page.mouse.move(x + 100, y + 80, steps=3)
+    page.mouse.move(x + 200, y + 80, steps=3)
     page.mouse.up()
-    expect(page.get_by_role("heading", name="From the gallery")).to_be_visible()  # a drag is no click
-    assert page.locator("#map-tip").bounding_box() != before
+    expect(page.get_by_role("heading", name="From the gallery")).to_be_visible()  # a drag is not a click
+    assert tip.bounding_box() != before
     page.get_by_role("button", name="Whole map").click()
     page.mouse.click(x, y)
     expect(page).to_have_url(re.compile(r"\?id=\d+$"))
 
 
-def place_of(page: Page, item: str | None) -> tuple[float, float]:
-    """Where the point of an item is drawn on the whole map, in pixels of the page."""
-    page.locator("#map-canvas").scroll_into_view_if_needed()
-    x, y = page.evaluate(
-        """async (item) => {
-            const { View } = await import("/page/view.js");
-            const { points } = await (await fetch("/map")).json();
-            const area = document.getElementById("map-canvas").getBoundingClientRect();
-            const view = new View();
-            view.resize(area.width, area.height);
-            view.fit(points);
-            const [x, y] = view.place(points.find((point) => point.id === Number(item)));
-            return [area.left + x, area.top + y];
-        }""",
-        item,
+def test_pictures_of_all_labels_mark_the_map_without_overlap(page: Page) -> None:
+    open_panel(page, "Map")
+    marks = page.evaluate(
+        """async () => {
+            const { landmarks } = await import("/page/map.js");
+            return landmarks.map(({ box, lines }) => ({ ...box, name: lines.join(" ") }));
+        }"""
     )
-    return x, y
+    assert 2 <= len(marks) <= len(toys.CLASSES)
+    for i, one in enumerate(marks):
+        for other in marks[:i]:
+            apart = one["left"] > other["right"] or other["left"] > one["right"]
+            assert apart or one["top"] > other["bottom"] or other["top"] > one["bottom"]
 
 
-def test_zooming_leaves_the_place_under_the_pointer_where_it_is(page: Page) -> None:
+def test_zooming_keeps_the_place_under_the_pointer(page: Page) -> None:
     x, y, far = page.evaluate(
         """async () => {
-            const { View } = await import("/page/view.js");
+            const { View } = await import("/page/map.js");
             const view = new View();
             view.resize(300, 200);
             view.fit([{ x: 1, y: 0.5 }]);
@@ -201,40 +230,100 @@ def test_zooming_leaves_the_place_under_the_pointer_where_it_is(page: Page) -> N
     assert (x, y, far) == (pytest.approx(0, abs=1e-9), pytest.approx(0, abs=1e-9), 2.5)
 
 
-def test_a_phone_offers_its_camera(browser: Browser, server: Running, tmp_path: Path) -> None:
-    with opened(browser, server.url, PHONE, touch=True) as page:
-        expect(page.get_by_text("Take a picture")).to_be_visible()
-        inside, below = page.locator(".camera").bounding_box(), page.locator("#filters").bounding_box()
-        assert inside
-        assert below
-        assert inside["y"] + inside["height"] <= below["y"]
-        camera = page.locator("#camera")
-        assert camera.get_attribute("capture") == "environment"
-        (tmp_path / "photo.png").write_bytes(toys.query(1))
-        camera.set_input_files(tmp_path / "photo.png")
-        expect(page.locator(".card .label").first).to_have_text("blue checks")
-
-
-@pytest.mark.parametrize(("size", "scheme"), [((1200, 820), "light"), (PHONE, "dark")])
-def test_axe_finds_nothing(
-    browser: Browser, server: Running, tmp_path: Path, size: tuple[int, int], scheme: str
+@pytest.mark.parametrize(("size", "scheme"), LOOKS)
+def test_the_description_of_the_api_is_complete_and_accessible(
+    browser: Browser, server: Running, http: httpx.Client, size: tuple[int, int], scheme: str
 ) -> None:
-    with opened(browser, server.url, size, scheme, touch=size == PHONE) as page:
-        found = {"start": complaints(page)}
-        page.locator("#filters summary").click()
-        found["filters"] = complaints(page)
-        page.locator("#filters summary").click()
-        for name in ("Map", "Model", "Add"):
-            page.get_by_role("button", name=name, exact=True).click()
-            expect(page.locator(f"#{name.lower()} [role=status]").first).not_to_have_text(re.compile("…$"))
-            found[name] = complaints(page)
-            assert page.evaluate("() => document.documentElement.scrollWidth") <= size[0]
-        page.get_by_role("button", name="Add", exact=True).click()
-        pick(page, tmp_path, halves(0, 1))
-        page.get_by_role("button", name="Crop").click()
-        found["results and crop"] = complaints(page)
-        assert page.evaluate("() => document.documentElement.scrollWidth") <= size[0]
-        page.goto(f"{server.url}/docs")
-        expect(page.locator(".operation").first).to_be_visible()
-        found["docs"] = complaints(page)
-    assert {place: what for place, what in found.items() if what} == {}
+    paths = http.get("/openapi.json").json()["paths"]
+    with opened(browser, f"{server.url}/docs", size, scheme) as page:
+        expect(page.locator(".operation")).to_have_count(sum(map(len, paths.values())))
+        expect(page.locator("#contents a")).to_have_count(page.locator(".operation").count())
+        assert complaints(page) == []
+
+
+class Hit(BaseModel):
+    id: int
+    label: str | None
+
+
+def test_the_description_of_any_fastapi_service_is_shown(browser: Browser, server: Running) -> None:
+    app = FastAPI(title="Toys", description="Finds toys.")
+
+    @app.post("/search", summary="Find the nearest items")
+    def search(
+        image: UploadFile,
+        k: Annotated[int, Query(ge=1, le=3, description="Number of results")] = 3,
+        min_p: Annotated[float | None, Query(ge=0, le=1)] = None,
+        label: Annotated[list[str] | None, Form(description="Labels to keep")] = None,
+    ) -> list[Hit]:
+        raise NotImplementedError
+
+    with opened(browser, f"{server.url}/docs") as page:
+        page.route("**/openapi.json", lambda route: route.fulfill(json=app.openapi()))
+        page.reload()
+        expect(page.locator("#description")).to_have_text("Finds toys.")
+        expect(page.locator("#example")).to_contain_text("/search?k=3")
+        rows = page.locator("tr").all_inner_texts()
+        assert [row.split("\t") for row in rows] == [
+            ["k", "integer, 1 to 3, default 3", "Number of results"],
+            ["min_p", "number, 0 to 1", ""],
+            ["image", "file", "form"],
+            ["label", "[string]", "form: Labels to keep"],
+            ["200", "Successful Response: [{id: integer, label: string or null}]"],
+            ["422", "Validation Error"],
+        ]
+
+
+BIRDS, CARS = "birds-may-be-read", "cars-may-be-read"
+
+
+@pytest.fixture(scope="module")
+def collections(gallery_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    root = tmp_path_factory.mktemp("collections")
+    for name in ("birds", "cars", "art"):
+        shutil.copytree(gallery_folder, root / name)
+    with Gallery.open(root / "art") as gallery:
+        gallery.remove([1, 2, 3, 4])
+    keys = {"ZOO_SERVE_READ_KEYS_BIRDS": BIRDS, "ZOO_SERVE_READ_KEYS_CARS": CARS}
+    with serving([f"{name}={root / name}" for name in ("birds", "cars", "art")], environment=keys) as running:
+        yield running
+
+
+@pytest.mark.parametrize(("size", "scheme"), LOOKS)
+def test_from_one_collection_to_the_others(
+    browser: Browser, collections: Running, size: tuple[int, int], scheme: str
+) -> None:
+    with opened(browser, collections.url, size, scheme) as page:
+        expect(page).to_have_url(f"{collections.url}/collections/birds/")
+        give(page, BIRDS)
+        expect(page.locator(".card")).to_have_count(24)
+        expect(page).to_have_title("birds: image search")
+        shown = page.locator("#collections a")
+        expect(shown).to_have_text(["birds 24", "art 20"])  # this key does not read cars
+        expect(shown.first).to_have_attribute("aria-current", "page")
+        assert complaints(page) == []
+        if size != DESKTOP:
+            return
+        page.locator(".card").first.click()
+        expect(page).to_have_url(re.compile(r"/collections/birds/\?id=\d+$"))
+        loaded = "images => images.every((image) => image.complete && image.naturalWidth > 0)"
+        expect(page.locator(".likeness").first).to_be_visible()
+        page.wait_for_function(f"() => ({loaded})([...document.querySelectorAll('.card img')].slice(0, 4))")
+        shown.nth(1).click()
+        expect(page).to_have_url(f"{collections.url}/collections/art/")
+        expect(page.locator(".card")).to_have_count(20)
+        expect(page.locator("#collections a")).to_have_text(["art 20"])
+        page.get_by_role("link", name="API").click()
+        expect(page.locator("#operations .path").first).to_have_text("/collections/art/search")
+        expect(page.locator("#example")).to_contain_text("/collections/art/search?k=5")
+        page.goto(f"{collections.url}/collections/cars/")
+        give(page, BIRDS)
+        said = refusal("GET", f"{collections.url}/collections/cars/items", headers=bearer(BIRDS))
+        expect(page.locator("#key-reason")).to_have_text(f"A key is needed: {said}")
+        give(page, CARS)
+        expect(page.locator(".card")).to_have_count(24)
+        page.goto(f"{collections.url}/collections/birds/")
+        expect(page.locator(".card")).to_have_count(24)  # its key is still held
+        page.goto(f"{collections.url}/docs")  # at the root: of all collections
+        expect(page.locator("#operations .path").first).to_have_text("/collections/{collection}/search")
+        expect(page.locator("#example")).to_contain_text("/collections/NAME/search?k=5")

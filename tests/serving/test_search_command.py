@@ -55,8 +55,8 @@ def test_items_are_chosen_by_label_and_metadata(
     shutil.copytree(gallery_folder, copy)
     with Gallery.open(copy) as gallery:
         for item, year in ((1, 1908), (2, 1950), (9, 1908)):
-            gallery.describe(item, metadata={"year": year})
-        labels = gallery.labels()
+            gallery.store.describe(item, metadata={"year": year})
+        labels = gallery.store.labels()
     where = ("--where", '{"year": {"gte": 1900, "lt": 1950}}')
     with answering(app_over(copy)) as url:
         for words in ((copy, query), ("--url", url, query)):

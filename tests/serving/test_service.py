@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from serving.searcher import Searcher
+from serving.gallery.search import Searcher
 from tests.children import run_python
 from tests.serving import toys
 from tests.serving.running import ROOT

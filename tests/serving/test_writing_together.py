@@ -16,9 +16,9 @@ import httpx
 import pytest
 
 from serving.gallery import Gallery
-from serving.gallery.builder import ImageFile, add_files
 from serving.gallery.gallery import STORE
-from serving.searcher import Searcher
+from serving.gallery.indexing import ImageFile, add_files
+from serving.gallery.search import Searcher
 from tests.serving import toys
 from tests.serving.running import writing_to
 from zoo.models.load import Embedder
@@ -62,7 +62,7 @@ def test_adding_again_with_update_undoes_nothing_that_it_does_not_name(
     picture = {"image": ("a.png", toys.query(0))}
     item = service.post("/items", files=picture, data={"label": "first"}).json()["items"][0]
     with Gallery.open(path) as another:
-        change_before(monkeypatch, searcher.gallery, lambda: another.describe(item["id"], "of another", {}))
+        change_before(monkeypatch, searcher.gallery, lambda: another.store.describe(item["id"], "of another", {}))
         fields = {"update": "true", "metadata": json.dumps({"of": "one"})}
         answer = service.post("/items", files=picture, data=fields)
     (item,) = answer.json()["items"]
@@ -76,19 +76,19 @@ def test_files_added_with_update_undo_nothing_that_they_do_not_name(
     file.write_bytes(toys.query(1))
     with Gallery.open(path) as gallery, Gallery.open(path) as another:
         add_files(gallery, model, [ImageFile(file, "picture.png", "first")])
-        item = gallery.items(offset=24)[0].id
-        change_before(monkeypatch, gallery, lambda: another.describe(item, "first", {"of": "another"}))
+        item = gallery.store.items(offset=24)[0].id
+        change_before(monkeypatch, gallery, lambda: another.store.describe(item, "first", {"of": "another"}))
         add_files(gallery, model, [ImageFile(file, "picture.png", "second")], update=True)
-        now = gallery.item(item)
+        now = gallery.store.item(item)
     assert (now.label, now.metadata) == ("second", {"of": "another"})
 
 
 def change_before(monkeypatch: pytest.MonkeyPatch, gallery: Gallery, change: Callable[[], object]) -> None:
     """Another process is quicker: it writes once this one has read the item and before it describes it."""
-    describe = gallery.describe
+    describe = gallery.store.describe
 
     def then(*said: Any, **given: Any) -> int:
         change()
         return describe(*said, **given)
 
-    monkeypatch.setattr(gallery, "describe", then)
+    monkeypatch.setattr(gallery.store, "describe", then)

@@ -12,9 +12,9 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from serving.gallery import Gallery
+from serving.gallery.backends.milvus import MilvusIndex
 from serving.gallery.index import Index
-from serving.gallery.items import Block
-from serving.gallery.milvus import MilvusIndex
+from serving.gallery.types import Block
 from zoo.data.preprocessing import Preprocessing
 from zoo.files import sha256_of
 from zoo.models.card import Card
@@ -27,7 +27,7 @@ PER_CLASS = 6
 
 def content(of: Gallery | Index | MilvusIndex) -> Block:
     """All ids and their vectors, as the index has them now."""
-    index = of.index() if isinstance(of, Gallery) else of
+    index = of.index.current() if isinstance(of, Gallery) else of
     return index.vectors_of(index.ids())
 
 

@@ -1,4 +1,4 @@
-"""Ensembles: their embedding is the members', concatenated and normalised, in torch and in ONNX."""
+"""Ensembles: their embedding is the members', concatenated and normalised; tests/exports/test_ensembles.py has ONNX."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import zoo
-from exports.export import export
 from tests.models import CARD, make_model
 from tests.raising import raises
 from tests.training.toys import noise, recipe
@@ -64,17 +63,6 @@ def test_the_embedding_is_the_members_embeddings_concatenated(members: list[Path
     # An ensemble is a model like any other, and so may be a member: three of dimension 30, 12 and 6.
     concatenate([folder, *members[:2]], tmp_path / "nested", "nested")
     assert np.abs(zoo.load(tmp_path / "nested").embed(IMAGES) - joined([folder, *members[:2]])).max() < 1e-6
-
-
-def test_an_ensemble_is_exported_like_any_model(tmp_path: Path) -> None:
-    plain = dataclasses.replace(HEADLESS, architecture_args={"widths": [2, 2, 2, 2]}, dim=2)
-    headed = dataclasses.replace(plain, name="headed", heads=(Head("embedding", 3),), dim=3)
-    folders = [tmp_path / "plain", tmp_path / "headed"]
-    for folder, card in zip(folders, (plain, headed), strict=True):
-        make_model(folder, card)
-    concatenate(folders, tmp_path / "both", "both")
-    export(tmp_path / "both")
-    assert np.abs(zoo.load(tmp_path / "both", runtime="onnx").embed(IMAGES) - joined(folders)).max() < 1e-6
 
 
 @pytest.mark.parametrize(

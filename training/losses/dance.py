@@ -114,9 +114,9 @@ class DaNCE(nn.Module):
         logs = -log_density(squared.clamp(self.nearest**2, self.farthest**2), dim)
         if self.published:
             return _published_weights(logs, near, negative)
-        kept = fall_back(near, negative)
-        largest = logs.masked_fill(~kept, -torch.inf).amax(1, keepdim=True)
-        return torch.exp(logs - largest).clamp(max=self.cap).masked_fill(~kept, 0)
+        candidates = fall_back(near, negative)
+        largest = logs.masked_fill(~candidates, -torch.inf).amax(1, keepdim=True)
+        return torch.exp(logs - largest).clamp(max=self.cap).masked_fill(~candidates, 0)
 
 
 def _published_weights(logs: Tensor, near: Tensor, negative: Tensor) -> Tensor:

@@ -94,8 +94,8 @@ class GroupLoss(nn.Module):
         logits, targets = self._logits(embeddings, labels)
         priors = (logits / self.temperature).log_softmax(1)
         fixed = choose_anchors(labels, self.anchors)
-        known = one_hot(targets, logits.shape[1]).to(priors.dtype).log()
-        rows = torch.where(fixed[:, None], known, priors)
+        certain = one_hot(targets, logits.shape[1]).to(priors.dtype).log()
+        rows = torch.where(fixed[:, None], certain, priors)
         refined = refine_logs(rows, similarities(embeddings, self.similarity, self.zero_diagonal), self.steps)
         if self.criterion == "kl":
             terms = row_divergence(refined[~fixed].detach(), priors[~fixed])
@@ -125,6 +125,6 @@ def choose_anchors(labels: Tensor, number: int) -> Tensor:
     return rank < same.sum(1).clamp(max=number)
 
 
-def row_divergence(targets: Tensor, others: Tensor) -> Tensor:
-    """Return KL(targets || others), [t], of rows of log probabilities [t, c]."""
-    return kl_div(others, targets, reduction="none", log_target=True).sum(1)
+def row_divergence(targets: Tensor, estimates: Tensor) -> Tensor:
+    """Return KL(targets || estimates), [t], of rows of log probabilities [t, c]."""
+    return kl_div(estimates, targets, reduction="none", log_target=True).sum(1)

@@ -44,8 +44,8 @@ class ProxyAnchor(nn.Module):
         # A large negative number removes a proxy's own samples. With -inf the column of a class that has the whole
         # batch would have no gradient.
         masked = shift_target_logits(scaled @ proxies.T, labels, torch.finfo(targets.dtype).min / 2)
-        others = masked + self.alpha * self.delta
-        return softplus(logsumexp_by_class(targets, labels)).mean() + softplus(others.logsumexp(0)).mean()
+        non_targets = masked + self.alpha * self.delta
+        return softplus(logsumexp_by_class(targets, labels)).mean() + softplus(non_targets.logsumexp(0)).mean()
 
 
 def logsumexp_by_class(values: Tensor, labels: Tensor) -> Tensor:

@@ -53,5 +53,5 @@ class ProxyNCA(nn.Module):
         logits = scaled @ proxies.T
         if self.positive_in_denominator:
             return cross_entropy(logits, labels)
-        others = shift_target_logits(logits, labels, -torch.inf).logsumexp(1)
-        return (others - target_cosines(scaled, proxies, labels)).mean()
+        non_targets = shift_target_logits(logits, labels, -torch.inf).logsumexp(1)
+        return (non_targets - target_cosines(scaled, proxies, labels)).mean()

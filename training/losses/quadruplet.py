@@ -43,8 +43,8 @@ class Quadruplet(nn.Module):
         a, p, n, second = tuples if isinstance(tuples, Quadruplets) else add_second_negatives(labels, tuples)
         positive = self._distances(embeddings, a, p)
         first = hinges(positive - self._distances(embeddings, a, n) + self.margin)
-        known = second >= 0
-        gap = positive[known] - self._distances(embeddings, n[known], second[known])
+        has_second = second >= 0
+        gap = positive[has_second] - self._distances(embeddings, n[has_second], second[has_second])
         return first.mean(active_only=False) + hinges(gap + self.second_margin).mean(active_only=False)
 
     def _distances(self, embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:

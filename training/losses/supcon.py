@@ -32,8 +32,8 @@ class SupCon(nn.Module):
         """
         check_batch(embeddings, labels)
         positive = positive_mask(labels)
-        others = ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+        off_diagonal = ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
         logits = products(embeddings) / self.temperature
         positives = positive.sum(1)
         mean_positive = (logits * positive).sum(1) / positives.clamp(min=1)
-        return functional.masked_mean(functional.masked_logsumexp(logits, others) - mean_positive, positives > 0)
+        return functional.masked_mean(functional.masked_logsumexp(logits, off_diagonal) - mean_positive, positives > 0)

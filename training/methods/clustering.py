@@ -70,17 +70,17 @@ def seed_centres(points: Tensor, k: int, seed: int) -> Tensor:
     """Draw the k-means++ start: int64 [k], rows of points [n, d], by the squared distance to the nearest row so far."""
     generator = torch.Generator().manual_seed(seed)
     lengths = points.square().sum(1)
-    chosen = [int(torch.randint(len(points), (), generator=generator))]
+    centre_rows = [int(torch.randint(len(points), (), generator=generator))]
     nearest = torch.full_like(lengths, torch.inf)
     for _ in range(k - 1):
-        new = points[chosen[-1]]
+        new = points[centre_rows[-1]]
         nearest = nearest.minimum((lengths - 2 * points @ new + new.square().sum()).clamp(min=0))
-        nearest[chosen[-1]] = 0
+        nearest[centre_rows[-1]] = 0
         # drawn on the CPU, so that every device draws the same
         ends = nearest.double().cpu().cumsum(0)
         at = torch.rand((), generator=generator, dtype=torch.float64) * ends[-1]
-        chosen.append(min(int(torch.searchsorted(ends, at, right=True)), len(points) - 1))
-    return torch.tensor(chosen, device=points.device)
+        centre_rows.append(min(int(torch.searchsorted(ends, at, right=True)), len(points) - 1))
+    return torch.tensor(centre_rows, device=points.device)
 
 
 def assign_nearest(points: Tensor, centres: Tensor, chunk: int) -> tuple[Tensor, Tensor]:

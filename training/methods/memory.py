@@ -131,8 +131,8 @@ def all_pairs(labels: Tensor, anchors: int) -> Pairs:
 def restrict_anchors(tuples: Triplets | Pairs, anchors: int) -> Triplets | Pairs:
     """Return the tuples whose anchor is one of the first `anchors` samples."""
     if isinstance(tuples, Triplets):
-        kept = tuples.anchors < anchors
-        return Triplets(*(field[kept] for field in tuples))
+        in_batch = tuples.anchors < anchors
+        return Triplets(*(field[in_batch] for field in tuples))
     positive, negative = tuples.anchors_p < anchors, tuples.anchors_n < anchors
     return Pairs(
         tuples.anchors_p[positive], tuples.positives[positive], tuples.anchors_n[negative], tuples.negatives[negative]

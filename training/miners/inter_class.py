@@ -40,10 +40,10 @@ class InterClass:
         farthest: float | None = 1.4,
         margin: float = 0.2,
     ) -> None:
-        for kind, value, known in (("positive", positive, POSITIVES), ("negative", negative, NEGATIVES)):
-            if value not in known:
+        for kind, value, names in (("positive", positive, POSITIVES), ("negative", negative, NEGATIVES)):
+            if value not in names:
                 raise RecipeError(
-                    f"the miner 'inter-class' has no {kind} {value!r}; choose {' or '.join(known)}.",
+                    f"the miner 'inter-class' has no {kind} {value!r}; choose {' or '.join(names)}.",
                     code=f"unknown-{kind}",
                 )
         self.positive, self.negative, self.margin = positive, negative, margin
@@ -60,13 +60,13 @@ class InterClass:
         anchors = torch.arange(len(labels), device=labels.device)
         if len(labels.unique()) < 3:
             return Triplets(anchors[:0], anchors[:0], anchors[:0])
-        others = negative_mask(labels)
+        other_class = negative_mask(labels)
         distances = unit_distances(embeddings.detach().float())
         if self.positive == "nearest":
-            positives = distances.masked_fill(~others, torch.inf).argmin(1)
+            positives = distances.masked_fill(~other_class, torch.inf).argmin(1)
         else:
-            positives = draw_columns(others, anchors)
-        remaining = others & (labels != labels[positives][:, None])
+            positives = draw_columns(other_class, anchors)
+        remaining = other_class & (labels != labels[positives][:, None])
         if self.negative == "distance-weighted":
             weights = self.distance_weighted.weights(embeddings, remaining)
         elif self.negative == "semihard":

@@ -57,8 +57,8 @@ class Rho:
     def _exchange_triplets(self, triplets: Triplets) -> Triplets:
         anchors, positives, negatives = triplets
         exchanged = self._choose(anchors)
-        kept = torch.where(exchanged, anchors, positives) if self.published else positives
-        return Triplets(anchors, kept, torch.where(exchanged, positives, negatives))
+        new_positives = torch.where(exchanged, anchors, positives) if self.published else positives
+        return Triplets(anchors, new_positives, torch.where(exchanged, positives, negatives))
 
     def _exchange_pairs(self, pairs: Pairs, labels: Tensor) -> Pairs:
         same = positive_mask(labels)
@@ -67,8 +67,8 @@ class Rho:
         negatives[exchanged] = draw_columns(same, pairs.anchors_n[exchanged])
         anchors, positives = pairs.anchors_p, pairs.positives
         if self.published:
-            kept = ~self._choose(anchors)
-            anchors, positives = anchors[kept], positives[kept]
+            unchanged = ~self._choose(anchors)
+            anchors, positives = anchors[unchanged], positives[unchanged]
         return Pairs(anchors, positives, pairs.anchors_n, negatives)
 
     def _choose(self, tuples: Tensor) -> Tensor:

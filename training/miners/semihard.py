@@ -39,11 +39,11 @@ class Semihard:
         check_batch(embeddings, labels)
         positives, negatives = positive_mask(labels), negative_mask(labels)
         anchors = rows_with_all(positives, negatives)
-        chosen = draw_columns(positives, anchors)
+        partners = draw_columns(positives, anchors)
         distances, negatives = unit_distances(embeddings.detach().float())[anchors], negatives[anchors]
-        semihard = negatives & semihard_mask(distances, distances.gather(1, chosen[:, None]), self.margin)
+        semihard = negatives & semihard_mask(distances, distances.gather(1, partners[:, None]), self.margin)
         rows = torch.arange(len(anchors), device=labels.device)
-        return Triplets(anchors, chosen, draw_columns(fall_back(semihard, negatives), rows))
+        return Triplets(anchors, partners, draw_columns(fall_back(semihard, negatives), rows))
 
 
 def semihard_mask(distances: Tensor, positive: Tensor, margin: float) -> Tensor:

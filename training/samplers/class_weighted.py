@@ -37,5 +37,5 @@ class ClassWeighted:
         """Yield `batches` index arrays, int64 [size], of epoch `number`."""
         draw = np.random.default_rng((self.seed, number))
         for _ in range(batches):
-            chosen = draw.choice(len(self.classes), self.classes_per_batch, replace=False, p=self.weights)
-            yield self.classes.samples(chosen, self.per_class, draw).ravel()
+            batch_classes = draw.choice(len(self.classes), self.classes_per_batch, replace=False, p=self.weights)
+            yield self.classes.samples(batch_classes, self.per_class, draw).ravel()

@@ -45,8 +45,8 @@ class GreedyCoreset:
         draw = np.random.default_rng((self.seed, number))
         for _ in range(batches):
             pool = self._pool(draw)
-            chosen = pool[farthest_first(self.memory[pool], self.classes.class_of[pool], self.classes_per_batch)]
-            yield np.column_stack([chosen, self.classes.classmates(chosen, self.per_class - 1, draw)]).ravel()
+            coreset = pool[farthest_first(self.memory[pool], self.classes.class_of[pool], self.classes_per_batch)]
+            yield np.column_stack([coreset, self.classes.classmates(coreset, self.per_class - 1, draw)]).ravel()
 
     def _pool(self, draw: np.random.Generator) -> np.ndarray:
         """Return random samples, and if their classes are too few, one sample of each other class."""
@@ -70,9 +70,9 @@ def farthest_first(embeddings: np.ndarray, classes: np.ndarray, count: int) -> n
     """
     rows = torch.from_numpy(embeddings)
     distances = torch.cdist(rows, rows).numpy()
-    chosen, nearest = np.zeros(count, np.int64), np.full(len(embeddings), np.inf, np.float32)
+    selection, nearest = np.zeros(count, np.int64), np.full(len(embeddings), np.inf, np.float32)
     for i in range(count - 1):
-        nearest = np.minimum(nearest, distances[chosen[i]])
-        nearest[classes == classes[chosen[i]]] = -np.inf
-        chosen[i + 1] = nearest.argmax()
-    return chosen
+        nearest = np.minimum(nearest, distances[selection[i]])
+        nearest[classes == classes[selection[i]]] = -np.inf
+        selection[i + 1] = nearest.argmax()
+    return selection

@@ -49,8 +49,8 @@ class SPC:
         """Yield `batches` index arrays, int64 [size], of epoch `number`."""
         draw = np.random.default_rng((self.seed, number))
         for _ in range(batches):
-            chosen = self.groups[draw.choice(len(self.groups), self.groups_per_batch, replace=False)]
-            yield np.concatenate([self._samples(self.members[c], draw) for c in chosen.ravel()])
+            batch_groups = self.groups[draw.choice(len(self.groups), self.groups_per_batch, replace=False)]
+            yield np.concatenate([self._samples(self.members[c], draw) for c in batch_groups.ravel()])
 
     def _samples(self, members: np.ndarray, draw: np.random.Generator) -> np.ndarray:
         return draw.choice(members, self.per_class, replace=len(members) < self.per_class)

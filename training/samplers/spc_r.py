@@ -43,6 +43,6 @@ class SPCR:
         for _ in range(batches):
             first = draw.choice(self.paired, 1)
             last = self.classes.classmates(first, 1, draw)[0]
-            others = draw.choice(len(self.classes.class_of), self.size, replace=False)
-            others = others[(others != first) & (others != last)]
-            yield np.concatenate([first, others[: self.size - 2], last])
+            rest = draw.choice(len(self.classes.class_of), self.size, replace=False)
+            rest = rest[(rest != first) & (rest != last)]
+            yield np.concatenate([first, rest[: self.size - 2], last])

@@ -199,12 +199,12 @@ def own_scores(
     """
     groups = list(_seed_groups([run for run in runs if run.curves is None]))
     named = [_group_of(name, groups) for name in names]
-    chosen = [group for group in groups if group in named] if named else groups
+    selected_groups = [group for group in groups if group in named] if named else groups
     metrics = tuple(dict.fromkeys(metrics))
     base = None if against is None else _group_of(against, groups)
     rows = [
         _own_score(group, base, split, metric, measurements)
-        for group in chosen
+        for group in selected_groups
         for split in _measured_splits(group, dataset)
         for metric in metrics
         if (measurements := newest_measurements(group, *split, metric))
@@ -477,18 +477,18 @@ def _own_score(
     metric: str,
     measurements: Sequence[Measurement],
 ) -> OwnScore:
-    others = newest_measurements(base, *split, metric) if base is not None and base is not group else []
-    difference = _seed_difference(measurements, others, metric)
+    base_measurements = newest_measurements(base, *split, metric) if base is not None and base is not group else []
+    difference = _seed_difference(measurements, base_measurements, metric)
     return OwnScore(
         _group_name(group), group[0].dim, *split, metric, average_measurements(metric, measurements), difference
     )
 
 
 def _seed_difference(
-    measurements: Sequence[Measurement], others: Sequence[Measurement], metric: str
+    measurements: Sequence[Measurement], base_measurements: Sequence[Measurement], metric: str
 ) -> SeedDifference | None:
     """Return None where no seed was measured of both, on as many images and by one protocol."""
-    other_by_seed = {(run.seed, *_conditions(result)): result for run, result in others}
+    other_by_seed = {(run.seed, *_conditions(result)): result for run, result in base_measurements}
     differences: dict[int | None, float] = {}
     for run, result in measurements:
         other = other_by_seed.get((run.seed, *_conditions(result)))
@@ -517,10 +517,10 @@ def _seed_groups(runs: Sequence[TrainedModel]) -> Iterator[list[TrainedModel]]:
 
 def _group_of(name: str, groups: Sequence[list[TrainedModel]]) -> list[TrainedModel]:
     for group in groups:
-        if name in {known for run in group for known in _names(run)}:
+        if any(name in _names(run) for run in group):
             return group
-    known = [run.name for group in groups for run in group]
-    raise UsageError(f"no model {name!r} here.{nearest(name, known)} List the models: zoo list", code="unknown-model")
+    names = [run.name for group in groups for run in group]
+    raise UsageError(f"no model {name!r} here.{nearest(name, names)} List the models: zoo list", code="unknown-model")
 
 
 def _names(run: TrainedModel) -> tuple[str, ...]:

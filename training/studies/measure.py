@@ -104,7 +104,7 @@ def embed_splits(
     """
     embeddings = {}
     for split in dict.fromkeys(split for split, _ in study.views):
-        views = [view for known, view in study.views if known == split]
+        views = [view for view_split, view in study.views if view_split == split]
         members = []
         for network, recipe in zip(networks, recipes, strict=True):
             pixels = splits.images(recipe.data.dataset, split, recipe.preprocessing)

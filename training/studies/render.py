@@ -423,10 +423,10 @@ def _claim_sections(report: Report) -> list[Section]:
         return []
     blocks: list[Block] = [Paragraph(claim_counts(report.claims))]
     for measure in dict.fromkeys(judged.claim.measure for judged in report.claims):
-        chosen = [judged for judged in report.claims if judged.claim.measure == measure]
+        claims = [judged for judged in report.claims if judged.claim.measure == measure]
         several = len(report.plan.selections) > 1
-        lines = [_claim_line(judged, judged.difference, several) for judged in chosen if judged.difference is not None]
-        waiting = [judged.claim.text for judged in chosen if judged.difference is None]
+        lines = [_claim_line(judged, judged.difference, several) for judged in claims if judged.difference is not None]
+        waiting = [judged.claim.text for judged in claims if judged.difference is None]
         grey = "; grey: as far as little is claimed to be" if any(line.band for line in lines) else ""
         blocks.append(Paragraph(f"Differences of {measure_title(measure)}{grey}"))
         blocks += [ForestPlot(lines, 0.0)] if lines else []

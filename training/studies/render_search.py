@@ -189,8 +189,8 @@ def made_with_text(folder: Path, report: Sequence[LossReport]) -> str:
     dates = sorted(date for row in report for date in (row["began"], row["ended"]) if date)
     ran = f"Trials ran from {dates[0]} to {dates[-1]}. " if dates else ""
     facts = read_record(folder / SEARCH_FILE)
-    known = "; ".join(fact_text(facts[key]) for key in ("hardware", "versions", "commit") if facts.get(key))
-    return f"{ran}Made with: {known}."
+    facts_text = "; ".join(fact_text(facts[key]) for key in ("hardware", "versions", "commit") if facts.get(key))
+    return f"{ran}Made with: {facts_text}."
 
 
 def best_values(row: LossReport) -> str:
@@ -204,8 +204,8 @@ def best_values(row: LossReport) -> str:
 def _loss_difference(
     kind: str, metric: str, pair: tuple[str, str], tests: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> LossDifference:
-    ours, others = ({int(run["seed"]): float(run[kind][metric]) for run in tests[loss]} for loss in pair)
-    difference = paired_difference(ours, others)
+    ours, theirs = ({int(run["seed"]): float(run[kind][metric]) for run in tests[loss]} for loss in pair)
+    difference = paired_difference(ours, theirs)
     claim = Claim(f"{pair[0]} lies within {CLOSE} of {pair[1]}", *pair, within=CLOSE)
     return LossDifference(kind, metric, *pair, difference, judge_claim(claim, difference))
 

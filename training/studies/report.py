@@ -456,7 +456,7 @@ def _estimate_trend(plan: Plan, selection: str, trend: Trend, values: Values) ->
     places = {arm.label: arm.x for arm in plan.study.arms if arm.x is not None and arm.label in values}
     slopes = slopes_of(places, values)
     fewer = [slopes_of({k: x for k, x in places.items() if k != label}, values) for label in places]
-    means = [float(np.mean(others)) for others in fewer if others]
+    means = [float(np.mean(arm_slopes)) for arm_slopes in fewer if arm_slopes]
     slope = summarise(slopes) if slopes else None
     spearmans = spearmans_of(places, values) if slopes else []
     left_out = (min(means), max(means)) if means else None

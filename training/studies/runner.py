@@ -247,10 +247,10 @@ def adopt_results(schedule: RunSchedule, runs: Iterable[Run], source: Path) -> i
         UsageError: `source` has no finished run.
         TrainingError: If a result comes from other images than the finished runs of this study.
     """
-    known = {tuple(result["recipes"]): (name, result) for name, result in _finished_results(source).items()}
+    source_results = {tuple(result["recipes"]): (name, result) for name, result in _finished_results(source).items()}
     adopted = 0
     for run in runs:
-        name, result = known.get(tuple(run.digests), (None, None))
+        name, result = source_results.get(tuple(run.digests), (None, None))
         if name is None or result is None or run.finished or not covers_study(schedule.plan.study, result):
             continue
         with claim_folder(run.folder) as claimed:

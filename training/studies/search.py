@@ -283,15 +283,15 @@ def _claim_trial(plan: SearchPlan, space: Space, trials: Study, folder: Path) ->
             return stack.enter_context(claim_folder(_trial_folder(folder, number)))
 
         with locked(folder):  # two processes must not count the trials at once
-            known = trials.get_trials(deepcopy=False)
-            for trial in known:
+            existing = trials.get_trials(deepcopy=False)
+            for trial in existing:
                 if trial.state == TrialState.RUNNING and claim(trial.number):
                     break
             else:
-                if len(known) >= plan.trials:
+                if len(existing) >= plan.trials:
                     yield None
                     return
-                number = _draw_trial(plan, space, trials, len(known))
+                number = _draw_trial(plan, space, trials, len(existing))
                 claim(number)
                 trial = trials.get_trials(deepcopy=False)[number]
         yield trial

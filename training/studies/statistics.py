@@ -74,14 +74,14 @@ def summarise(values: Sequence[float]) -> Summary:
     )
 
 
-def paired_difference(ours: Seeds, others: Seeds) -> Summary | None:
-    """Return ours minus others over the seeds that both have; None without a common seed.
+def paired_difference(ours: Seeds, theirs: Seeds) -> Summary | None:
+    """Return ours minus theirs over the seeds that both have; None without a common seed.
 
     Runs of one seed share their start and the classes held out, so that the interval of their differences is mostly
     narrower than that of the difference of the means.
     """
-    common = sorted(ours.keys() & others.keys())
-    return summarise([ours[seed] - others[seed] for seed in common]) if common else None
+    common = sorted(ours.keys() & theirs.keys())
+    return summarise([ours[seed] - theirs[seed] for seed in common]) if common else None
 
 
 def judge_claim(claim: Claim, difference: Summary | None) -> str:
@@ -137,10 +137,10 @@ def adjust_holm(values: Sequence[float | None]) -> list[float | None]:
 
     Those below 0.05 hold together with an error of 5 % for the whole family. None stays None, and is not counted.
     """
-    known = sorted((value, index) for index, value in enumerate(values) if value is not None)
+    ascending = sorted((value, index) for index, value in enumerate(values) if value is not None)
     adjusted: list[float | None] = [None] * len(values)
     highest = 0.0
-    for rank, (value, index) in enumerate(known):
-        highest = max(highest, min(1.0, (len(known) - rank) * value))
+    for rank, (value, index) in enumerate(ascending):
+        highest = max(highest, min(1.0, (len(ascending) - rank) * value))
         adjusted[index] = highest
     return adjusted

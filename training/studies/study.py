@@ -79,10 +79,10 @@ class Measure:
     view: str = EMBEDDING
 
     def __post_init__(self) -> None:
-        known = [*RETRIEVAL, *(metric for group in METRIC_GROUPS.values() for metric in group)]
-        if self.recall_at is None and self.metric not in known:
+        metrics = [*RETRIEVAL, *(metric for group in METRIC_GROUPS.values() for metric in group)]
+        if self.recall_at is None and self.metric not in metrics:
             raise RecipeError(
-                f"studies know no metric {self.metric!r}.{nearest(self.metric, [*known, 'recall_at_1'])}",
+                f"studies know no metric {self.metric!r}.{nearest(self.metric, [*metrics, 'recall_at_1'])}",
                 code="unknown-metric",
             )
         if self.split not in ("train", "test"):
@@ -316,8 +316,8 @@ def resolve_recipes(
         RecipeError: If there is no such recipe, or it does not take the settings.
     """
     if not supports(study, dataset):
-        known = f"the study {study.name} can be run on {', '.join(study.datasets)}, not on {dataset}."
-        raise UsageError(f"{known} {study.elsewhere}".rstrip(), code="not-on-this-data-set")
+        message = f"the study {study.name} can be run on {', '.join(study.datasets)}, not on {dataset}."
+        raise UsageError(f"{message} {study.elsewhere}".rstrip(), code="not-on-this-data-set")
     return _seeded_recipes(arm, dataset, seed, selection, tuple(settings))
 
 
@@ -346,10 +346,10 @@ def backbone_settings(short: str, dim: int) -> tuple[str, ...]:
         short: The short name of the backbone, such as r50.
         dim: The dimension of the embedding.
     """
-    chosen, shown = backbone(short), preprocessing(short)
+    trunk, shown = backbone(short), preprocessing(short)
     return (
         f"backbone.name={short}",
-        f"backbone.architecture={chosen.architecture}",
+        f"backbone.architecture={trunk.architecture}",
         embedding_head(dim),
         f"preprocessing.mean={list(shown.mean)}",
         f"preprocessing.std={list(shown.std)}",

@@ -329,7 +329,7 @@ def served(
 ) -> None:
     """measure what retrieval loses from torch to the gallery"""
     from serving.gallery import Gallery
-    from serving.served import measure
+    from serving.gallery.evaluate import measure
 
     with_torch = {"auto": None, "yes": True, "no": False}[torch]
     with Gallery.open(gallery) as opened:

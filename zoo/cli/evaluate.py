@@ -216,8 +216,8 @@ def embed(
     if not len(rows):
         raise ImageError(none_readable_message(len(paths), unreadable[0]))
     with write_errors(out):
-        kept = [fact for index, fact in enumerate(facts) if index not in unreadable]
-        write_embeddings(out, rows, kept, embedder)
+        readable_facts = [fact for index, fact in enumerate(facts) if index not in unreadable]
+        write_embeddings(out, rows, readable_facts, embedder)
     outcome = {
         "embeddings": str(out),
         "table": str(table),

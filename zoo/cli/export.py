@@ -59,8 +59,8 @@ def export(
     from zoo.models.load import find_model
     from zoo.models.onnx_runtime import GRAPH_FILES, check_precision
 
-    chosen = list(dict.fromkeys(precision or ["fp32"]))
-    precisions = list(GRAPH_FILES) if chosen == ["all"] else chosen
+    requested = list(dict.fromkeys(precision or ["fp32"]))
+    precisions = list(GRAPH_FILES) if requested == ["all"] else requested
     for name in precisions:
         check_precision(name)
     source = find_model(model)

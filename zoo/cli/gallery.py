@@ -34,9 +34,8 @@ from zoo.errors import ItemNotFoundError, UsageError, nearest
 
 if TYPE_CHECKING:
     from serving.gallery import Gallery
-    from serving.gallery.image_files import ImageFile
-    from serving.gallery.indexing import Report
-    from serving.gallery.items import IndexStats
+    from serving.gallery.indexing import ImageFile, Report
+    from serving.gallery.types import IndexStats
 
 
 app = typer.Typer()
@@ -66,7 +65,7 @@ def add(
 ) -> int:
     """add single images to a gallery"""
     from serving.gallery import Gallery
-    from serving.gallery.builder import add_files
+    from serving.gallery.indexing import add_files
     from zoo.models.load import load
 
     files = _image_files(images, label, metadata)
@@ -92,7 +91,7 @@ def _image_files(images: list[Path], label: str | None, metadata_text: str) -> l
     Raises:
         UsageError: If the metadata or file names are wrong; one error for all of them.
     """
-    from serving.gallery.image_files import named_images
+    from serving.gallery.indexing import named_images
 
     errors: list[UsageError] = []
     metadata: dict[str, Any] = {}
@@ -111,11 +110,11 @@ def _image_files(images: list[Path], label: str | None, metadata_text: str) -> l
 
 
 def _metadata(text: str) -> dict[str, Any]:
-    from serving.gallery.rows import json_of
+    from serving.gallery.types import metadata_json
 
     value = json_object(text, "--metadata", '{"year": 1908}')
     try:
-        json_of(value)
+        metadata_json(value)
     except ValueError as error:
         raise UsageError(f"--metadata cannot be stored: {error}.", code="bad-metadata") from None
     return value
@@ -143,8 +142,8 @@ def remove(
         raise UsageError("name the ids of items, or a label with --label; one of the two.", code="ids-or-label")
     with Gallery.open(gallery) as opened:
         numbers = ids or _ids_of_label(opened, str(label), yes)
-        marks = opened.marks.of_items(numbers)
-        removed, items = opened.remove(numbers), opened.count()
+        marks = opened.store.marks.of_items(numbers)
+        removed, items = opened.remove(numbers), opened.store.count()
     unknown = len(set(numbers)) - removed
     facts = {"removed": removed, "not_there": unknown, "items": items, "marks_removed": marks}
     lost = f"; {mark_count(marks)} went with them" if marks else ""
@@ -154,7 +153,7 @@ def remove(
 
 def _ids_of_label(gallery: Gallery, label: str, yes: bool) -> list[int]:
     """Return the ids of all items of a label, after the person at the terminal has confirmed their removal."""
-    labels = gallery.labels()
+    labels = gallery.store.labels()
     ids = [item for item, item_label in labels.items() if item_label == label]
     if not ids:
         known_labels = {item_label for item_label in labels.values() if item_label is not None}
@@ -162,7 +161,7 @@ def _ids_of_label(gallery: Gallery, label: str, yes: bool) -> list[int]:
     if yes:
         return ids
     items = "1 item" if len(ids) == 1 else f"{len(ids):,} items"
-    removal = f"{items} of the label {label!r}{with_marks(gallery.marks.of_items(ids))}"
+    removal = f"{items} of the label {label!r}{with_marks(gallery.store.marks.of_items(ids))}"
     if not sys.stdin.isatty():
         raise UsageError(
             f"{removal} would be removed, out of {len(labels):,}. Add --yes to remove them without a question.",
@@ -195,7 +194,7 @@ def list_items(
     check_number("--limit", limit)
     selection = item_filter(label, where)
     with Gallery.open(gallery) as opened:
-        items, total = opened.items(offset, limit or -1, None, selection), opened.count(None, selection)
+        items, total = opened.store.items(offset, limit or -1, None, selection), opened.store.count(None, selection)
         note_filter(opened, selection, total > 0)
     if as_json:
         print_json({"total": total, "items": [asdict(item) for item in items]})
@@ -211,13 +210,13 @@ def stats(gallery: GalleryFolder, as_json: Json = False) -> None:
     """show the size of a gallery and its index"""
     from serving.gallery import Gallery
     from serving.gallery.backends import backend_of
-    from serving.gallery.hints import untuned
+    from serving.gallery.gallery import tuning_advice
 
     with Gallery.open(gallery) as opened:
-        index, marks = opened.index_stats(), opened.marks.counts()
-        backend, hint, card = backend_of(gallery), untuned(opened), opened.card
+        index, marks = opened.index.stats(), opened.store.marks.counts()
+        backend, hint, card = backend_of(gallery), tuning_advice(opened), opened.card
         other = opened.other_model()
-        facts = {**asdict(opened.stats()), "model": card.name, "fingerprint": card.fingerprint}
+        facts = {**asdict(opened.store.stats()), "model": card.name, "fingerprint": card.fingerprint}
     if as_json:
         facts["other_model"] = {"name": other[0].name, "role": other[1]} if other else None
         facts |= {"dim": card.dim, "metric": "cosine", "index": {**asdict(index), "hint": hint}}
@@ -254,7 +253,7 @@ def compact(gallery: GalleryFolder, as_json: Json = False) -> None:
     from serving.gallery import Gallery
 
     with Gallery.open(gallery) as opened:
-        facts, items = opened.compact(), opened.count()
+        facts, items = opened.index.compact(), opened.store.count()
     if facts:
         line = f"{facts.count:,} vectors in a new {facts.setting.kind} index, in {facts.seconds:.1f} s"
     else:
@@ -270,7 +269,7 @@ def verify(gallery: GalleryFolder, as_json: Json = False) -> int:
 
     The index is compared with the database, and searches with exact search.
     """
-    from serving.gallery.verification import verify_gallery
+    from serving.gallery.backup import verify_gallery
 
     checks = list(verify_gallery(gallery))
     lines = [f"{OUTCOMES[check.ok]:<12}{check.name:<14}{one_line(check.detail)}" for check in checks]
@@ -302,21 +301,21 @@ def export_gallery(
 
     Both open without zoo.
     """
-    from serving.gallery import exchange
-    from serving.gallery.pairs import check_file
+    from serving.gallery.backup import check_pairs_file
+    from serving.gallery.parquet import export_gallery
 
     if out is None and pairs is None:
         raise UsageError(
             "name a new folder for the whole gallery, or --pairs FILE for the marked results.", code="no-output"
         )
     if pairs is not None:
-        check_file(pairs, replace)
+        check_pairs_file(pairs, replace)
     elif replace:
         raise UsageError(
             "--replace is for the file of --pairs; a whole gallery is written into a new folder.",
             code="option-without-effect",
         )
-    items = None if out is None else exchange.export_gallery(gallery, out)
+    items = None if out is None else export_gallery(gallery, out)
     count = None if pairs is None else _export_pairs(gallery, pairs)
     facts: dict[str, Any] = {"out": out and str(out), "items": items}
     lines = [] if items is None else [f"{out}: {items:,} items"]
@@ -329,7 +328,7 @@ def export_gallery(
 def _export_pairs(path: Path, file: Path) -> int:
     """Write the marked results of a gallery to a file and return their number."""
     from serving.gallery import Gallery
-    from serving.gallery.pairs import export_pairs
+    from serving.gallery.backup import export_pairs
 
     folder_existed = file.parent.is_dir()
     with Gallery.open(path) as gallery:
@@ -351,8 +350,8 @@ def import_gallery(
     as_json: Json = False,
 ) -> None:
     """read an exported gallery"""
-    from serving.gallery import exchange
+    from serving.gallery.parquet import import_gallery
 
-    read, new = exchange.import_gallery(export, gallery)
+    read, new = import_gallery(export, gallery)
     facts = {"gallery": str(gallery), "read": read, "added": new}
     print_outcome(as_json, facts, f"{gallery}: {new:,} added, {read - new:,} were there already")

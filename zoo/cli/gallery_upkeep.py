@@ -28,10 +28,9 @@ from zoo.console import note, print_json, print_table
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
-    from serving.backup import Copied
-    from serving.gallery.measuring import Measured
-    from serving.gallery.rebuilding import Missing
-    from serving.upgrading import Compared, Upgrade
+    from serving.gallery.backup import BackupInfo
+    from serving.gallery.rebuild import MissingItem, ModelComparison, Upgrade
+    from serving.gallery.tune import IndexMeasurement
     from zoo.evaluation.calibration import Calibration
     from zoo.models.load import Embedder
 
@@ -63,10 +62,10 @@ def tune(
 ) -> None:
     """choose a fast index of a given recall, measured on the gallery"""
     from serving.gallery import Gallery
-    from serving.gallery.kinds import KINDS
+    from serving.gallery.index import KINDS
 
     with Gallery.open(gallery) as opened:
-        facts, rows = opened.tune(recall, k, kind or tuple(KINDS))
+        facts, rows = opened.index.tune(recall, k, kind or tuple(KINDS))
     if facts and k >= facts.count:
         note(f"-k {k:,} is more than the {facts.count - 1:,} others that each item has; that many were taken.")
     if as_json:
@@ -79,7 +78,7 @@ def tune(
         print("the gallery is empty; there is nothing to tune")
 
 
-def _tune_row(name: str, measured: Measured | None, chosen: str) -> list[str]:
+def _tune_row(name: str, measured: IndexMeasurement | None, chosen: str) -> list[str]:
     if measured is None:
         return [name, "-", "-", "-", "-", "-", "too few vectors, or no setting holds the recall"]
     setting = measured.setting
@@ -104,17 +103,17 @@ def calibrate(
 
     The labelled items and the marked results are fitted to.
     """
-    from serving.calibrating import NO_ERROR, calibrate_by, pairs_of, told
     from serving.gallery import Gallery
+    from serving.gallery.calibration import NO_ERROR, calibrate_pairs, calibration_json, known_pairs
     from zoo.evaluation.calibration import reliability_bins
 
     check_number("--queries", queries, 1)
     with Gallery.open(gallery) as opened:
-        pairs = pairs_of(opened, queries)
-        fitted = calibrate_by(opened, pairs)
+        pairs = known_pairs(opened, queries)
+        fitted = calibrate_pairs(opened, pairs)
     bins = reliability_bins(fitted.probability(pairs.similarities), pairs.same)
     if as_json:
-        facts = {**(told(fitted) or {}), "marks_left_out": pairs.left_out}
+        facts = {**(calibration_json(fitted) or {}), "marks_left_out": pairs.left_out}
         print_json({**facts, "reliability": [asdict(row) for row in bins]})
         return
     print(f"p_same = 1 / (1 + exp(-({fitted.slope:.4f} * similarity {fitted.offset:+.4f})))")
@@ -127,7 +126,7 @@ def calibrate(
 
 
 def _fitted_pairs(fitted: Calibration, left_out: int) -> str:
-    from serving.calibrating import left_out_note
+    from serving.gallery.calibration import left_out_note
 
     omitted = f", and {left_out_note(left_out)}" if left_out else ""
     labelled = f"the {fitted.neighbours} nearest others of labelled items: {fitted.pairs - fitted.marked:,}"
@@ -154,9 +153,9 @@ def backend(
 ) -> None:
     """keep a gallery's vectors in Milvus or in FAISS"""
     from serving.gallery.backends import backend_of, choose
-    from serving.gallery.gallery import check_there
+    from serving.gallery.gallery import check_exists
 
-    check_there(gallery)
+    check_exists(gallery)
     if address is not None:
         choose(gallery, address)
     current = backend_of(gallery)
@@ -175,7 +174,7 @@ def backup(
     """copy a gallery while it is in use"""
     from tqdm.auto import tqdm
 
-    from serving.backup import backup as copy
+    from serving.gallery.backup import backup as copy
 
     with tqdm(unit="page", desc="backup", disable=not sys.stderr.isatty()) as bar:
 
@@ -199,12 +198,12 @@ def restore(
     as_json: Json = False,
 ) -> None:
     """make a gallery from a backup, and verify it"""
-    from serving.backup import restore as copy
+    from serving.gallery.backup import restore as copy
 
     _print_copy(out, copy(backup, out), as_json)
 
 
-def _print_copy(out: Path, copied: Copied, as_json: bool) -> None:
+def _print_copy(out: Path, copied: BackupInfo, as_json: bool) -> None:
     line = f"{out}: {copied.items:,} items, at change {copied.change:,}, {copied.bytes / 2**20:,.1f} MiB"
     print_outcome(as_json, {"out": str(out), **asdict(copied)}, line)
 
@@ -243,10 +242,10 @@ class Embedding:
 
     def upgrade(self, embedder: Embedder, reference: str) -> AbstractContextManager[Upgrade]:
         """Open the upgrade of the gallery to a model, which the gallery remembers by its reference."""
-        from serving.upgrading import upgrading
+        from serving.gallery.rebuild import begin_upgrade
 
         progress = sys.stderr.isatty()
-        return upgrading(self.gallery, embedder, reference, self.images, self.missing, self.batch_size, progress)
+        return begin_upgrade(self.gallery, embedder, reference, self.images, self.missing, self.batch_size, progress)
 
 
 @app.command(
@@ -317,7 +316,7 @@ def rebuild(
     return 1 if swap_if_not_worse and not swapped else 0
 
 
-def _refuse_swap(upgrade: Upgrade, not_embedded: Sequence[Missing], as_json: bool) -> int:
+def _refuse_swap(upgrade: Upgrade, not_embedded: Sequence[MissingItem], as_json: bool) -> int:
     """Print which images are missing and return the exit status 1."""
     outcome = {**_outcome(upgrade, not_embedded), "swapped": False}
     advice = (
@@ -328,11 +327,11 @@ def _refuse_swap(upgrade: Upgrade, not_embedded: Sequence[Missing], as_json: boo
     return 1
 
 
-def _outcome(upgrade: Upgrade, not_embedded: Sequence[Missing]) -> dict[str, Any]:
+def _outcome(upgrade: Upgrade, not_embedded: Sequence[MissingItem]) -> dict[str, Any]:
     return {
         "gallery": str(upgrade.path),
         "model": upgrade.embedder.card.name,
-        "embedded": upgrade.made,
+        "embedded": upgrade.embedded,
         "from_thumbnails": upgrade.from_thumbnails(),
         "rule": upgrade.rule,
         "missing": [asdict(item) for item in not_embedded],
@@ -349,7 +348,7 @@ def _embedded_lines(outcome: dict[str, Any]) -> Iterator[str]:
         yield f"... and {len(outcome['missing']) - SHOWN:,} more; --json names all"
 
 
-def _print_comparison(compared: Compared) -> None:
+def _print_comparison(compared: ModelComparison) -> None:
     if compared.reason is not None:
         print(f"not compared: {compared.reason}")
         return
@@ -378,7 +377,7 @@ def _difference(loss: dict[str, Any] | None, name: str) -> str:
     return f"{0 - loss[name]:+.4f}" + (f" [{0 - interval[1]:+.4f}, {0 - interval[0]:+.4f}]" if interval else "")
 
 
-def _decision(gallery: Path, compared: Compared, not_worse: bool, swapped: bool, margin: float | None) -> str:
+def _decision(gallery: Path, compared: ModelComparison, not_worse: bool, swapped: bool, margin: float | None) -> str:
     """Return what became of the gallery's model and what to run next; margin: of `--swap-if-not-worse`, if given."""
     if swapped:
         return f"The gallery has the new model. To go back: zoo gallery rollback {gallery}"
@@ -415,14 +414,15 @@ def rollback(
     as_json: Json = False,
 ) -> int:
     """return a gallery to the model it had before a rebuild"""
-    from serving import upgrading
+    from serving.gallery.rebuild import discard_other as discard_replaced
+    from serving.gallery.rebuild import load_previous_model
 
     embedding = Embedding(gallery, images or (), missing, batch_size)
     if discard:
-        upgrading.discard(gallery)
+        discard_replaced(gallery)
         print_outcome(as_json, {"discarded": True}, "the kept embeddings are deleted")
         return 0
-    embedder, reference = upgrading.load_replaced(gallery, model, runtime, precision)
+    embedder, reference = load_previous_model(gallery, model, runtime, precision)
     with embedding.upgrade(embedder, reference) as upgrade:
         not_embedded = upgrade.embed()
         if not_embedded and missing == "refuse":

@@ -41,10 +41,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from serving.gallery import Gallery, Hit
-    from serving.gallery.builder import Fill
     from serving.gallery.filters import Filter
-    from serving.gallery.indexing import Report
-    from serving.searcher import Searcher
+    from serving.gallery.indexing import Fill, Report
+    from serving.gallery.search import Searcher
 
 
 app = typer.Typer()
@@ -124,7 +123,7 @@ def index(
 ) -> int:
     """index a folder or table of images into a gallery"""
     from serving.gallery import backends
-    from serving.gallery.builder import index_folder
+    from serving.gallery.indexing import index_folder
     from zoo.data import check_dataset_path
     from zoo.data.dataset import FOLDER
     from zoo.models.load import load
@@ -168,10 +167,10 @@ def _ray(
         return None
     if runtime != "onnx":
         raise UsageError("workers of a cluster run ONNX models only; leave --runtime out.", code="bad-runtime")
-    from serving.gallery.distributed import on_ray
-    from serving.gallery.image_files import root_of
+    from serving.gallery.backends.ray import on_ray
+    from serving.gallery.indexing import source_root
 
-    return on_ray(reference, root_of(images), address, workers)
+    return on_ray(reference, source_root(images), address, workers)
 
 
 def _check_pruning(prune: bool, yes: bool) -> None:
@@ -189,7 +188,7 @@ def _pruning(prune: bool, yes: bool) -> Callable[[Gallery, list[int]], bool] | N
 
 
 def _may_prune_unasked(gallery: Gallery, ids: list[int]) -> bool:
-    if 2 * len(ids) > (items := gallery.count()):
+    if 2 * len(ids) > (items := gallery.store.count()):
         raise UsageError(
             f"{len(ids):,} of {items:,} items would be pruned, more than half; nothing was removed. Is a part of the "
             "folder missing, for example because it is not mounted? To remove them, run this at a terminal without "
@@ -200,13 +199,13 @@ def _may_prune_unasked(gallery: Gallery, ids: list[int]) -> bool:
 
 
 def _may_prune(gallery: Gallery, ids: list[int]) -> bool:
-    names = ", ".join(gallery.item(item).source for item in ids[:NAMED]) + (", ..." if len(ids) > NAMED else "")
+    names = ", ".join(gallery.store.item(item).source for item in ids[:NAMED]) + (", ..." if len(ids) > NAMED else "")
     items = f"{len(ids):,} item(s) whose image is not among those indexed now ({names})"
-    return confirm(f"Remove {items}{with_marks(gallery.marks.of_items(ids))}?")
+    return confirm(f"Remove {items}{with_marks(gallery.store.marks.of_items(ids))}?")
 
 
 def _report_lines(report: Report, pruning: bool) -> Iterator[str]:
-    from serving.gallery.image_files import other_kinds
+    from serving.gallery.indexing import other_kinds
 
     for source, reason in report.unreadable:
         yield f"left out {source}: {reason}"
@@ -238,11 +237,11 @@ def _report_lines(report: Report, pruning: bool) -> Iterator[str]:
 
 def _advise_tuning(path: Path, report: Report) -> None:
     from serving.gallery import Gallery
-    from serving.gallery.hints import LARGE, untuned
+    from serving.gallery.gallery import TUNING_ITEMS, tuning_advice
 
-    if report.items > LARGE:
+    if report.items > TUNING_ITEMS:
         with Gallery.open(path) as gallery:
-            if hint := untuned(gallery):
+            if hint := tuning_advice(gallery):
                 print(hint)
 
 
@@ -335,8 +334,7 @@ def _check_image(image: str | None) -> None:
 
 
 def _search_folder(query: Query, gallery: str, model: str | None, runtime: str, precision: str) -> list[Hit]:
-    from serving.models import Models
-    from serving.searcher import Searcher
+    from serving.gallery.search import Models, Searcher
 
     selection = item_filter(query.labels, query.where)
     searcher = Searcher.open(gallery, model, models=Models(runtime, precision))

@@ -169,9 +169,9 @@ def item_filter(labels: list[str] | None, where: str | None) -> Filter:
 
 def note_filter(gallery: Gallery, selection: Filter, has_items: bool) -> None:
     """Print on stderr which labels no item has and, if nothing was found, which metadata key no item has."""
-    from serving.gallery.hints import notes
+    from serving.gallery.gallery import filter_notes
 
-    for text in notes(gallery, selection, has_items):
+    for text in filter_notes(gallery, selection, has_items):
         note(f"{text[:1].lower()}{text[1:]}")
 
 

@@ -82,11 +82,11 @@ def serve(
     log_requests: Annotated[str | None, _number("log_requests")] = None,
 ) -> None:
     """serve galleries over HTTP, with a page to search them"""
-    from serving.gallery.gallery import check_there
+    from serving.gallery.gallery import check_exists
 
     addresses = parse_galleries(galleries, model or [])
     for address in addresses:
-        check_there(Path(address.gallery))
+        check_exists(Path(address.gallery))
     from serving import run  # FastAPI and FAISS, after the arguments are checked
 
     os.environ |= read_keys_file(keys_file) if keys_file else {}

@@ -78,7 +78,7 @@ def _silent(line: str) -> None:
   zoo benchmark run claims/rho --dataset cub --out mine --set data.dataset=folder --data DIR        recipes of CUB
 
 A study is a folder: plan.json, results.jsonl (one line per run) and the report. Give the same command again, or zoo
-benchmark resume, after a kill: finished runs stay, an unfinished one goes on from its checkpoint. The same command in
+benchmark resume, after a kill: finished runs stay, an unfinished one continues from its checkpoint. The same command in
 several terminals, or on several machines that share the folder, shares out the runs.""",
 )
 def run(

@@ -85,8 +85,8 @@ def load(
 def _read_official(path: Path, split: str, training_classes: int, md5: str) -> tuple[list[str], list[ImageLike]]:
     """Return the names and pixels of the split's images in the authors' archive, as `_read_zip` does."""
     pixels, labels, classes = read_official_archive(path, md5)
-    chosen = _split_classes(classes, split, training_classes)
-    rows = [i for i, label in enumerate(labels.tolist()) if classes[label] in chosen]
+    split_classes = _split_classes(classes, split, training_classes)
+    rows = [i for i, label in enumerate(labels.tolist()) if classes[label] in split_classes]
     names = {f"{classes[labels[i]]}/{i:05d}": i for i in rows}
     return sorted(names), [np.ascontiguousarray(pixels[names[name]]) for name in sorted(names)]
 
@@ -97,8 +97,8 @@ def _read_zip(path: Path, split: str, training_classes: int) -> tuple[list[str],
         # Images have about 2 KB: all of them are read at once, so that no open file is shared between threads.
         with ZipFile(path) as archive:
             names = sorted(name for name in archive.namelist() if name.count("/") == 1 and name.endswith(".png"))
-            chosen = _split_classes({name.partition("/")[0] for name in names}, split, training_classes)
-            names = [name for name in names if name.partition("/")[0] in chosen]
+            split_classes = _split_classes({name.partition("/")[0] for name in names}, split, training_classes)
+            names = [name for name in names if name.partition("/")[0] in split_classes]
             return names, [archive.read(name) for name in names]
     except (BadZipFile, OSError) as error:
         raise _damaged(path, "not-readable", f"it cannot be read: {error}") from None

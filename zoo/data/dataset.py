@@ -69,13 +69,13 @@ class Dataset:
         return len(self.images)
 
 
-def subset(dataset: Dataset, kept: np.ndarray, split: str = "train") -> Dataset:
-    """Return the rows where `kept` (bool [n]) is true, in their order, with the classes that these rows have.
+def subset(dataset: Dataset, mask: np.ndarray, split: str = "train") -> Dataset:
+    """Return the rows where `mask` (bool [n]) is true, in their order, with the classes that these rows have.
 
     Raises:
         DatasetError: If no row is kept.
     """
-    rows = np.flatnonzero(kept).tolist()
+    rows = np.flatnonzero(mask).tolist()
     codes, labels = np.unique(dataset.labels[rows], return_inverse=True)
     return Dataset(
         dataset.name,

@@ -138,8 +138,8 @@ def readable_subset(dataset: Dataset, progress: bool = False) -> tuple[Dataset, 
         return dataset, unreadable
     if len(unreadable) == len(dataset):
         raise ImageError(none_readable_message(len(dataset), next(iter(unreadable.values()))), code="none-readable")
-    kept = np.array([source not in unreadable for source in dataset.sources])
-    return subset(dataset, kept, dataset.split), unreadable
+    readable = np.array([source not in unreadable for source in dataset.sources])
+    return subset(dataset, readable, dataset.split), unreadable
 
 
 def unreadable_images(dataset: Dataset, progress: bool = False) -> dict[str, ImageError]:
@@ -237,7 +237,7 @@ def _decode_into(
     pixels: np.ndarray, dataset: Dataset, rows: np.ndarray, squares: Squares, title: str, progress: bool
 ) -> Decoded:
     aspects: list[float] = []
-    kept: list[int] = []
+    decoded_rows: list[int] = []
     skipped: list[str] = []
     decoded = decode_in_threads(squares.decode, (dataset.images[row] for row in rows))
     bar = _progress_bar(decoded, title, len(rows), progress)
@@ -247,10 +247,12 @@ def _decode_into(
                 raise unreadable_error(dataset.sources[row], dataset.name, square)
             skipped.append(dataset.sources[row])
             continue
-        pixels[len(kept)], aspect = square
+        pixels[len(decoded_rows)], aspect = square
         aspects.append(aspect)
-        kept.append(row)
-    return Decoded(pixels[: len(kept)], np.array(aspects, np.float32), np.array(kept, np.int64), skipped)
+        decoded_rows.append(row)
+    return Decoded(
+        pixels[: len(decoded_rows)], np.array(aspects, np.float32), np.array(decoded_rows, np.int64), skipped
+    )
 
 
 def _cache_name(dataset: Dataset, rows: np.ndarray, squares: Squares) -> str:

@@ -108,10 +108,10 @@ def list_files(root: str | Path) -> tuple[list[Path], list[Path]]:
     if not root.is_dir():
         raise DatasetError(f"{root} is not a folder.", code="no-such-data")
     images: list[Path] = []
-    others: list[Path] = []
+    other_files: list[Path] = []
     for path in sorted(_walk(root, ()), key=lambda path: path.relative_to(root).parts):
-        (images if path.suffix.lower() in SUFFIXES else others).append(path)
-    return images, others
+        (images if path.suffix.lower() in SUFFIXES else other_files).append(path)
+    return images, other_files
 
 
 def _walk(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
@@ -225,7 +225,7 @@ def read_training_folder(path: str | Path, progress: bool = False) -> TrainingFo
     if not readable.any():
         raise DatasetError(none_readable_message(len(dataset), next(iter(unreadable.values()))), code="none-readable")
     counts = np.bincount(dataset.labels[readable], minlength=len(dataset.classes))
-    kept = readable & (counts[dataset.labels] >= 2)
+    usable = readable & (counts[dataset.labels] >= 2)
     alone = tuple(name for name, count in zip(dataset.classes, counts, strict=True) if count == 1)
     classes = int((counts >= 2).sum())
     if classes < MIN_CLASSES:
@@ -236,7 +236,7 @@ def read_training_folder(path: str | Path, progress: bool = False) -> TrainingFo
             f"and two to measure on.{single}{broken} Add classes, or images to the classes.",
             code="too-few-classes",
         )
-    return TrainingFolder(subset(dataset, kept), unreadable, alone)
+    return TrainingFolder(subset(dataset, usable), unreadable, alone)
 
 
 def check_share(share: float) -> None:

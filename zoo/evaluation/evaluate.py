@@ -122,9 +122,9 @@ def parse_groups(names: str | Iterable[str]) -> tuple[str, ...]:
     """
     requested = {names} if isinstance(names, str) else set(names)
     for name in sorted(requested - {*GROUPS, "all"}):
-        known = (*GROUPS, "all")
+        group_names = (*GROUPS, "all")
         raise UsageError(
-            f"there is no group of metrics {name!r}.{nearest(name, known)} Known: {', '.join(known)}.",
+            f"there is no group of metrics {name!r}.{nearest(name, group_names)} Known: {', '.join(group_names)}.",
             code="unknown-metric-group",
         )
     return GROUPS if "all" in requested else tuple(group for group in GROUPS if group in requested)
@@ -179,9 +179,9 @@ def embed_dataset(
     unreadable.update((dataset.sources[row], error) for row, error in errors.items())
     if not len(rows):
         raise ImageError(none_readable_message(len(dataset), next(iter(errors.values()))), code="no-readable-images")
-    kept = np.ones(len(dataset), bool)
-    kept[list(errors)] = False
-    return rows, subset(dataset, kept, dataset.split)
+    readable = np.ones(len(dataset), bool)
+    readable[list(errors)] = False
+    return rows, subset(dataset, readable, dataset.split)
 
 
 def search_arguments(rows: np.ndarray, labels: Any, dataset: Dataset | None) -> dict[str, Any]:

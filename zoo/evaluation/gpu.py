@@ -196,7 +196,7 @@ class GpuPoints:
     def __init__(self, points: np.ndarray, device: str) -> None:
         self._points, self._device = to_device(points, device), device
 
-    def nearest(self, centres: np.ndarray, chosen: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def nearest(self, centres: np.ndarray, subset: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return nearest centres and nearness as `zoo.evaluation.kmeans.CentreSearch` defines them.
 
         Raises:
@@ -204,13 +204,13 @@ class GpuPoints:
         """
         import torch
 
-        number = len(self._points) if chosen is None else len(chosen)
+        number = len(self._points) if subset is None else len(subset)
         labels, nearness = np.empty(number, np.int64), np.empty(number, np.float32)
         means = to_device(centres, self._device)
         halves = (means * means).sum(dim=1) / 2
 
         def best_of(part: slice) -> tuple[Tensor, Tensor]:
-            rows = self._points[part if chosen is None else torch.from_numpy(chosen[part]).to(self._device)]
+            rows = self._points[part if subset is None else torch.from_numpy(subset[part]).to(self._device)]
             with torch.autocast(means.device.type, enabled=False), full_precision():
                 best = (rows @ means.T).sub_(halves).max(dim=1)
             return best.indices, best.values

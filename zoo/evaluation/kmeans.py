@@ -41,13 +41,13 @@ class Clusters(NamedTuple):
 
 
 class CentreSearch(Protocol):
-    """Search for the nearest centres of fixed points: all of them, or those of the rows `chosen`, int64 [m].
+    """Search for the nearest centres of fixed points: all of them, or those of the rows `subset`, int64 [m].
 
     It returns for each point the nearest centre, int64 [m], and the nearness to it, float32 [m]:
     (|x|^2 - |x - c|^2) / 2 = x c - |c|^2 / 2.
     """
 
-    def __call__(self, centres: np.ndarray, chosen: np.ndarray | None = None, /) -> tuple[np.ndarray, np.ndarray]: ...
+    def __call__(self, centres: np.ndarray, subset: np.ndarray | None = None, /) -> tuple[np.ndarray, np.ndarray]: ...
 
 
 def k_means(points: Any, k: int, seed: int = 0, restarts: int = RESTARTS, iterations: int = ITERATIONS) -> Clusters:
@@ -130,9 +130,9 @@ def centre_search(extended: np.ndarray) -> CentreSearch:
     if on_gpu is None:
         return on_cpu
 
-    def search(centres: np.ndarray, chosen: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        nearest = try_on_gpu(lambda _: on_gpu.nearest(centres, chosen))
-        return on_cpu(centres, chosen) if nearest is None else nearest
+    def search(centres: np.ndarray, subset: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        nearest = try_on_gpu(lambda _: on_gpu.nearest(centres, subset))
+        return on_cpu(centres, subset) if nearest is None else nearest
 
     return search
 
@@ -145,17 +145,17 @@ def _greedy_start(points: np.ndarray, k: int, rng: np.random.Generator) -> np.nd
     """
     lengths = np.einsum("ij,ij->i", points, points)
     nearest = np.full(len(points), np.inf, np.float32)
-    chosen, drawn = np.empty(k, np.int64), rng.integers(len(points), size=1)
+    centre_rows, drawn = np.empty(k, np.int64), rng.integers(len(points), size=1)
     for index in range(k):
         distances = (lengths - 2 * points[drawn] @ points.T + lengths[drawn, None]).clip(min=0)
         distances[np.arange(len(drawn)), drawn] = 0
         np.minimum(distances, nearest, out=distances)
         best = distances.sum(axis=1, dtype=np.float64).argmin()
-        chosen[index], nearest = drawn[best], distances[best]
+        centre_rows[index], nearest = drawn[best], distances[best]
         ends = np.cumsum(nearest, dtype=np.float64)
         drawn = np.searchsorted(ends, rng.random(2 + int(math.log(k))) * ends[-1], side="right")
         drawn = drawn.clip(max=len(points) - 1)
-    return chosen
+    return centre_rows
 
 
 def _start_in_rounds(points: np.ndarray, k: int, rng: np.random.Generator, nearest_of: CentreSearch) -> np.ndarray:
@@ -166,18 +166,18 @@ def _start_in_rounds(points: np.ndarray, k: int, rng: np.random.Generator, neare
     """
     lengths = np.einsum("ij,ij->i", points, points)
     nearest = np.full(len(points), np.inf, np.float32)
-    chosen = rng.integers(len(points), size=1)
-    drawn = chosen
-    while len(chosen) < k:
+    centre_rows = rng.integers(len(points), size=1)
+    drawn = centre_rows
+    while len(centre_rows) < k:
         nearness = nearest_of(points[drawn])[1]
         np.minimum(nearest, (lengths - 2 * nearness).clip(min=0), out=nearest)
         nearest[drawn] = 0
         with np.errstate(divide="ignore"):
             keys = rng.exponential(size=len(points)) / nearest
-        more = min(1 + len(chosen) // 2, k - len(chosen))
+        more = min(1 + len(centre_rows) // 2, k - len(centre_rows))
         drawn = np.argpartition(keys, more - 1)[:more]
-        chosen = np.concatenate([chosen, drawn])
-    return chosen
+        centre_rows = np.concatenate([centre_rows, drawn])
+    return centre_rows
 
 
 def _assign(points: np.ndarray, centres: np.ndarray, nearest_of: CentreSearch) -> tuple[np.ndarray, np.ndarray]:
@@ -212,13 +212,13 @@ def _reassign(
 
 
 def _nearest_centres(
-    extended: np.ndarray, centres: np.ndarray, chosen: np.ndarray | None = None
+    extended: np.ndarray, centres: np.ndarray, subset: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Search as `CentreSearch`, chunk by chunk.
 
     The points' 1 and the centres' -|c|^2 / 2 are factors like all others, so that nothing is subtracted afterwards.
     """
-    rows = extended if chosen is None else extended[chosen]
+    rows = extended if subset is None else extended[subset]
     labels, nearness = np.empty(len(rows), np.int64), np.empty(len(rows), np.float32)
     factors = np.column_stack([centres, np.einsum("ij,ij->i", centres, centres) / -2]).T
     buffer = Buffer(np.float32)

@@ -187,8 +187,8 @@ class Shortlists:
             columns: Gallery row numbers, int64 [p].
             products: The products of these pairs, float32 [p].
         """
-        chosen = np.flatnonzero(products >= self.floors[block][rows])
-        rows, keys = rows[chosen], pack_keys(products[chosen], columns[chosen])
+        above = np.flatnonzero(products >= self.floors[block][rows])
+        rows, keys = rows[above], pack_keys(products[above], columns[above])
         while len(rows):
             starts = np.searchsorted(rows, np.arange(len(self.counts[block])))
             places = np.arange(len(rows)) - (starts - self.counts[block])[rows]
@@ -348,9 +348,9 @@ def shortlist_by_symmetry(
     def multiply(pair: tuple[slice, slice]) -> tuple[Pairs, Pairs]:
         rows, columns = pair
         r, c, values = products.reaching(rows, columns, lists.floors[rows], lists.floors[columns])
-        chosen = np.flatnonzero(values >= lists.floors[columns][c])
+        above = np.flatnonzero(values >= lists.floors[columns][c])
         # NumPy sorts 16-bit numbers by radix.
-        order = chosen[np.argsort(c[chosen].astype(np.uint16), kind="stable")]
+        order = above[np.argsort(c[above].astype(np.uint16), kind="stable")]
         return (r, c + columns.start, values), (c[order], r[order] + rows.start, values[order])
 
     results = workers.map(multiply, ((rows, columns) for i, rows in enumerate(blocks) for columns in blocks[i + 1 :]))
@@ -383,8 +383,8 @@ def _key_table(
 def _without_self(pairs: Pairs, offset: int) -> Pairs:
     """Return the pairs except those of a row with itself, whose column is `offset` less than the row."""
     rows, columns, products = pairs
-    kept = rows != columns + offset
-    return rows[kept], columns[kept], products[kept]
+    is_other = rows != columns + offset
+    return rows[is_other], columns[is_other], products[is_other]
 
 
 def _search(

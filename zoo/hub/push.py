@@ -172,11 +172,11 @@ def prepare(folder: Path, repo_id: str, revision: str, licence: str | None = Non
             shortened[name] = _json_bytes(public)
     contents |= shortened
     contents["README.md"] = readme(folder, card, repo_id, names).encode()
-    others = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - contents.keys()
+    left_out = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - contents.keys()
     remarks = [graph.remark for graph in graphs if graph.remark]
     if shortened:
         remarks.append(f"{' and '.join(sorted(shortened))}: only the last part of paths on this machine is sent")
-    return Publication(repo_id, revision, dict(sorted(contents.items())), tuple(sorted(others)), tuple(remarks))
+    return Publication(repo_id, revision, dict(sorted(contents.items())), tuple(sorted(left_out)), tuple(remarks))
 
 
 def _read_records(folder: Path, names: Collection[str]) -> Iterator[tuple[str, Any]]:
@@ -281,5 +281,7 @@ def _operations(publication: Publication, remote: list[str]) -> list[Any]:
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
     added = [CommitOperationAdd(name, data) for name, data in publication.contents.items()]
-    known = {name for name in remote if name in KNOWN_FILES or (name.startswith("onnx/") and name.endswith(".onnx"))}
-    return [*added, *(CommitOperationDelete(name) for name in sorted(known - publication.contents.keys()))]
+    replaceable = {
+        name for name in remote if name in KNOWN_FILES or (name.startswith("onnx/") and name.endswith(".onnx"))
+    }
+    return [*added, *(CommitOperationDelete(name) for name in sorted(replaceable - publication.contents.keys()))]

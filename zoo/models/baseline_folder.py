@@ -124,11 +124,11 @@ def _fetch_commit(repository: str, commit: str) -> tuple[Path, Path]:
 def _similar_names(repository: str) -> str:
     """Return timm's names that are similar to this one, as a sentence; "" if timm has the name itself."""
     owner, _, name = repository.partition("/")
-    known = timm.list_pretrained()
-    if owner != "timm" or name in known:
+    timm_names = timm.list_pretrained()
+    if owner != "timm" or name in timm_names:
         return ""
-    tags = [candidate for candidate in known if candidate.partition(".")[0] == name]
-    return f" timm has {name} as {', '.join(tags[:5])}." if tags else nearest(name, known)
+    tags = [candidate for candidate in timm_names if candidate.partition(".")[0] == name]
+    return f" timm has {name} as {', '.join(tags[:5])}." if tags else nearest(name, timm_names)
 
 
 def _baseline_card(name: str, repository: str, model: TimmModel, trunk: nn.Module) -> Card:
@@ -323,18 +323,18 @@ def read_projection(folder: Path, card: Card) -> tuple[nn.Linear, Card]:
         HubError: If the weights are not available.
     """
     kind = f"{card.architecture}.{card.dataset}"
-    known = timm.models.get_pretrained_cfg(card.architecture)
-    if "clip" not in kind or "_ft_" in kind or known is None or not isinstance(known.classifier, str):
+    config = timm.models.get_pretrained_cfg(card.architecture)
+    if "clip" not in kind or "_ft_" in kind or config is None or not isinstance(config.classifier, str):
         raise UsageError(
             f"{card.name} ({kind}) has no projection into a space of texts. CLIP's image towers have one; SigLIP's do "
             "not need one and take a text tower directly (zoo text-tower).",
             code="no-projection",
         )
     state = read_state(_published_weights(folder, card))
-    weight, bias = (state.get(f"{known.classifier}.{part}") for part in ("weight", "bias"))
+    weight, bias = (state.get(f"{config.classifier}.{part}") for part in ("weight", "bias"))
     if weight is None:
         raise UsageError(
-            f"the published weights of {card.name} lack {known.classifier}.weight, their projection.",
+            f"the published weights of {card.name} lack {config.classifier}.weight, their projection.",
             code="no-projection",
         )
     layer = _linear(weight, torch.zeros(len(weight)) if bias is None else bias)
@@ -356,11 +356,11 @@ def _published_weights(folder: Path, card: Card) -> Path:
 def _trained_architecture(card: Card) -> str:
     """Return timm's architecture with the activation that the weights were trained with."""
     try:
-        known = timm.models.get_pretrained_cfg(f"{card.architecture}.{card.dataset}")
+        config = timm.models.get_pretrained_cfg(f"{card.architecture}.{card.dataset}")
     except RuntimeError:  # an unknown tag
-        known = None
+        config = None
     quick = card.architecture.replace("_clip_", "_clip_quickgelu_")
-    is_quick = known is not None and "quickgelu" in str(known.notes).lower() and timm.is_model(quick)
+    is_quick = config is not None and "quickgelu" in str(config.notes).lower() and timm.is_model(quick)
     return quick if is_quick else card.architecture
 
 
@@ -398,10 +398,10 @@ def fit_whitening(features: np.ndarray, dim: int | None = None) -> tuple[np.ndar
             "or more images.",
             code="too-few-directions",
         )
-    chosen = directions[:, ::-1][:, :wanted] / np.sqrt(variances[::-1][:wanted])
+    projection = directions[:, ::-1][:, :wanted] / np.sqrt(variances[::-1][:wanted])
     # The sign of an eigenvector is arbitrary; this rule gives the same sign on every machine.
-    chosen *= np.sign(chosen[np.abs(chosen).argmax(0), np.arange(wanted)])
-    return chosen.T.astype(np.float32), (-mean @ chosen).astype(np.float32)
+    projection *= np.sign(projection[np.abs(projection).argmax(0), np.arange(wanted)])
+    return projection.T.astype(np.float32), (-mean @ projection).astype(np.float32)
 
 
 def _moments(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

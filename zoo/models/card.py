@@ -224,9 +224,9 @@ def _migrate(values: dict[str, Any], schema: int) -> dict[str, Any]:
 
 def _upgrade_advice(schema: int, needs: Any) -> str:
     # The value goes into a command that people copy, so only a version is accepted.
-    known = isinstance(needs, str) and re.fullmatch(r"\d+(\.\d+){1,3}", needs)
-    wanted = f"It needs dml-zoo {needs} or newer: " if known else ""
-    install = f"pip install 'dml-zoo>={needs}'" if known else "pip install -U dml-zoo"
+    is_version = isinstance(needs, str) and re.fullmatch(r"\d+(\.\d+){1,3}", needs)
+    wanted = f"It needs dml-zoo {needs} or newer: " if is_version else ""
+    install = f"pip install 'dml-zoo>={needs}'" if is_version else "pip install -U dml-zoo"
     return (
         f"the card has schema {schema}; this version of dml-zoo reads up to {SCHEMA}. Upgrade. {wanted}{install}; a "
         "version that is not on an index yet is the repository's main branch: git pull in a clone of it, pip install ."

@@ -116,17 +116,17 @@ def list_models(
         if value is None:
             continue
         check_text(fact, value)
-        known = sorted({getattr(model, fact) for model in models} | (set(STATUSES) if fact == "status" else set()))
-        if value not in known:
-            raise UsageError(_no_value_message(fact, value, known), code=f"unknown-{fact}")
+        values = sorted({getattr(model, fact) for model in models} | (set(STATUSES) if fact == "status" else set()))
+        if value not in values:
+            raise UsageError(_no_value_message(fact, value, values), code=f"unknown-{fact}")
     return [m for m in models if all(v is None or getattr(m, k) == v for k, v in filters.items())]
 
 
-def _no_value_message(fact: str, value: str, known: list[str]) -> str:
+def _no_value_message(fact: str, value: str, values: list[str]) -> str:
     """Return the message for a filter's value that no model has."""
     if fact == "status":
         return f"there is no status {value!r}. The statuses are {', '.join(STATUSES)}."
-    hint = name_hint(value, known) or f" The nearest is {get_close_matches(value, known, 1, 0)[0]!r}."
+    hint = name_hint(value, values) or f" The nearest is {get_close_matches(value, values, 1, 0)[0]!r}."
     return f"no model has the {fact} {value!r}.{hint} All models: zoo list --recipes"
 
 
@@ -322,11 +322,11 @@ def _hub_advice(name: str, repository: str | None) -> str:
     return f" It is not in the Hub's cache; if the Hub has it, zoo.load({name!r}) fetches it. Then info describes it."
 
 
-def name_hint(name: str, known: list[str]) -> str:
+def name_hint(name: str, names: list[str]) -> str:
     """Return the known names that begin with `name`, else the nearest ones, as a sentence; "" without any."""
-    matches = [candidate for candidate in known if candidate.startswith(name.lower())] if name else []
+    matches = [candidate for candidate in names if candidate.startswith(name.lower())] if name else []
     if not matches:
-        return nearest(name, known) or nearest(name.lower(), known)
+        return nearest(name, names) or nearest(name.lower(), names)
     more = f" and {len(matches) - 5} more" if len(matches) > 5 else ""
     return f" It is the beginning of {', '.join(matches[:5])}{more}."
 

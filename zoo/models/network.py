@@ -166,8 +166,8 @@ def build_trunk(architecture: str, channels: int, args: dict[str, Any], weights:
 
 def _overlay(architecture: str, weights: Weights) -> dict[str, Any]:
     """Return timm's configuration with the weights, without the classifier, with which timm would not load strictly."""
-    known = timm.models.get_pretrained_cfg(architecture)
-    names = (known.classifier if known else None) or ()
+    config = timm.models.get_pretrained_cfg(architecture)
+    names = (config.classifier if config else None) or ()
     prefixes = tuple(f"{name}." for name in ([names] if isinstance(names, str) else names))
     state = {name: tensor for name, tensor in weights.state.items() if not name.startswith(prefixes)}
     return {**weights.images, "state_dict": state, "num_classes": 0}

@@ -199,8 +199,8 @@ def _int8_overflows() -> bool:
     """
     if platform.machine() not in ("x86_64", "AMD64"):
         return False
-    known = paths.cpu_flags()
-    return known is None or not any("vnni" in flag for flag in known)
+    flags = paths.cpu_flags()
+    return flags is None or not any("vnni" in flag for flag in flags)
 
 
 def _check_origin(session: Any, card: Card, path: Path, precision: str | None) -> None:

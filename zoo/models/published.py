@@ -77,10 +77,10 @@ class PublishedScore:
     def __post_init__(self) -> None:
         where = f"{self.row!r} on {self.dataset}, {self.metric}"
         _check(self.dataset in DATASETS, f"{where}: unknown data set.{nearest(self.dataset, DATASETS)}")
-        known = (*PERCENT, "recall_at_1", "spectral_decay")
+        metrics = (*PERCENT, "recall_at_1", "spectral_decay")
         _check(
-            metric_scale(self.metric) == 100 or self.metric in known,
-            f"{where}: unknown metric {self.metric!r}.{nearest(self.metric, known)}",
+            metric_scale(self.metric) == 100 or self.metric in metrics,
+            f"{where}: unknown metric {self.metric!r}.{nearest(self.metric, metrics)}",
         )
         _check_recall(where, self.dataset, self.metric)
         _check(self.split in SPLITS, f"{where}: split is {self.split!r}; expected train or test.")
@@ -148,9 +148,9 @@ def metric_scale(metric: str) -> float:
 
 def _check_recall(where: str, dataset: str, metric: str) -> None:
     """Refuse a recall depth that is not reported on the data set: an error in a table, as R@2 for R@10 on SOP."""
-    match, known = RECALL.fullmatch(metric), RECALL_DEPTHS.get(dataset)
-    reported = match is None or known is None or int(match[1]) in known
-    _check(reported, f"{where}: on {dataset} recall is reported at {', '.join(map(str, known or ()))}.")
+    match, depths = RECALL.fullmatch(metric), RECALL_DEPTHS.get(dataset)
+    reported = match is None or depths is None or int(match[1]) in depths
+    _check(reported, f"{where}: on {dataset} recall is reported at {', '.join(map(str, depths or ()))}.")
 
 
 def _check(holds: object, message: str) -> None:
@@ -187,11 +187,11 @@ def absent_tables() -> tuple[AbsentTable, ...]:
 
 def published_table(name: str) -> PublishedTable:
     """Return a table by name. Raises `UsageError` (`unknown-table`) with the nearest names."""
-    known = {table.name: table for table in published_tables()}
-    if name not in known:
-        hint = nearest(name, known)
+    tables = {table.name: table for table in published_tables()}
+    if name not in tables:
+        hint = nearest(name, tables)
         raise UsageError(f"there is no published table {name!r}.{hint} All: zoo benchmark list", code="unknown-table")
-    return known[name]
+    return tables[name]
 
 
 def select_tables(paper: str | None = None, dataset: str | None = None) -> list[PublishedTable]:
@@ -203,9 +203,9 @@ def select_tables(paper: str | None = None, dataset: str | None = None) -> list[
     papers = dict.fromkeys(
         [table.paper.short for table in published_tables()] + [entry.paper.short for entry in absent_tables()]
     )
-    for kind, name, known in (("paper", paper, papers), ("dataset", dataset, DATASETS)):
-        if name is not None and name not in known:
-            hint = f"{nearest(name, known)} Known: {', '.join(known)}."
+    for kind, name, names in (("paper", paper, papers), ("dataset", dataset, DATASETS)):
+        if name is not None and name not in names:
+            hint = f"{nearest(name, names)} Known: {', '.join(names)}."
             raise UsageError(f"there is no {kind} {name!r}.{hint}", code=f"unknown-{kind}")
     return [
         table
@@ -264,12 +264,12 @@ def _mapping(raw: Any, name: str) -> dict[str, Any]:
 
 def _check_fields(record: type[Record], facts: Mapping[str, Any], context: tuple[str, ...] = ()) -> None:
     """Raise `ZooError` for an unknown or missing key and for a value of another type."""
-    known = {field.name: field for field in fields(record) if field.name not in context}
+    fields_by_name = {field.name: field for field in fields(record) if field.name not in context}
     for key, value in facts.items():
-        if key not in known:
-            raise ZooError(f"unknown key {key!r}.{nearest(key, known)} Known: {', '.join(known)}.")
+        if key not in fields_by_name:
+            raise ZooError(f"unknown key {key!r}.{nearest(key, fields_by_name)} Known: {', '.join(fields_by_name)}.")
         kinds = _KINDS.get(key, (str,))
         if type(value) not in kinds:
             raise ZooError(f"{key} is {value!r}; expected {' or '.join(kind.__name__ for kind in kinds)}.")
-    if absent := [name for name, field in known.items() if field.default is MISSING and name not in facts]:
+    if absent := [name for name, field in fields_by_name.items() if field.default is MISSING and name not in facts]:
         raise ZooError(f"{', '.join(absent)} missing in {dict(facts)}.")

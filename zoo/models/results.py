@@ -217,8 +217,8 @@ def add_result(folder: Path, evaluation: Evaluation) -> None:
     """
     new = evaluation.to_json()
     with locked(folder):
-        others = [old for old in read_results(folder) if any(old.get(key) != new[key] for key in _IDENTITY)]
-        write_json(folder / RESULTS_FILE, [*others, new])
+        other_results = [old for old in read_results(folder) if any(old.get(key) != new[key] for key in _IDENTITY)]
+        write_json(folder / RESULTS_FILE, [*other_results, new])
 
 
 def _results_error(problem: str) -> ModelFolderError:

@@ -35,26 +35,26 @@ def open_model(
     """
     if precision not in DTYPES:
         raise UsageError(f"torch runs in {', '.join(DTYPES)}, not {precision!r}.", code="unknown-precision")
-    chosen = choose_device(device)
-    network = PixelNetwork(load_network(card, folder), card.preprocessing).eval().to(chosen)
+    torch_device = choose_device(device)
+    network = PixelNetwork(load_network(card, folder), card.preprocessing).eval().to(torch_device)
     dtype = DTYPES[precision]
 
     def run(pixels: np.ndarray) -> np.ndarray:
-        with torch.inference_mode(), torch.autocast(chosen.type, dtype, enabled=precision != "fp32"):
-            rows: np.ndarray = network(_tensor(pixels).to(chosen)).float().cpu().numpy()
+        with torch.inference_mode(), torch.autocast(torch_device.type, dtype, enabled=precision != "fp32"):
+            rows: np.ndarray = network(_tensor(pixels).to(torch_device)).float().cpu().numpy()
             return rows
 
-    return run, str(chosen)
+    return run, str(torch_device)
 
 
 def open_trunk(network: Network, card: Card, device: str | None = None) -> Callable[[np.ndarray], np.ndarray]:
     """Return a function from pixels uint8 [n, h, w, c] to the trunk's pooled features float32 [n, f]."""
-    chosen = choose_device(device)
-    normalised = PixelNetwork(network, card.preprocessing).eval().to(chosen)
+    torch_device = choose_device(device)
+    normalised = PixelNetwork(network, card.preprocessing).eval().to(torch_device)
 
     def run(pixels: np.ndarray) -> np.ndarray:
         with torch.inference_mode():
-            images = normalised.images(_tensor(pixels).to(chosen))
+            images = normalised.images(_tensor(pixels).to(torch_device))
             features: np.ndarray = network.trunk(images).float().cpu().numpy()
             return features
 

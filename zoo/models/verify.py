@@ -242,8 +242,8 @@ def _origin_problem(record: Mapping[str, Any], card: Card) -> str:
         name = _member(record["recipe"], "name")
         return "" if name == card.name else f"belongs to another model, {name!r}"
     repository = _member(record["baseline"], "repository")
-    known = repository is None or f"https://huggingface.co/{repository}" in card.sources
-    return "" if known else f"belongs to another model, the Hub's {repository}"
+    matches = repository is None or f"https://huggingface.co/{repository}" in card.sources
+    return "" if matches else f"belongs to another model, the Hub's {repository}"
 
 
 def _identity_problem(record: Mapping[str, Any], card: Card) -> str:

@@ -123,8 +123,8 @@ def _fetch_timm_weights(architecture: str) -> Path:
     try:
         cfg = timm.models.get_pretrained_cfg(architecture)
     except RuntimeError as error:  # an unknown tag
-        known = timm.list_pretrained(architecture.partition(".")[0])
-        raise RecipeError(f"{error}{nearest(architecture, known)}", code="unknown-tag") from None
+        tags = timm.list_pretrained(architecture.partition(".")[0])
+        raise RecipeError(f"{error}{nearest(architecture, tags)}", code="unknown-tag") from None
     if cfg is None or not cfg.hf_hub_id:
         raise RecipeError(_no_weights_message(architecture), code="no-public-weights")
     file = (cfg.hf_hub_filename or WEIGHTS_FILE).replace("pytorch_model.bin", WEIGHTS_FILE)

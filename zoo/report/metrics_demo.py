@@ -204,8 +204,8 @@ def _draw_points(axes: Any, item: ToyEmbedding) -> None:
     axes.set(title=item.name, aspect="equal", xlim=(-1.35, 1.35), ylim=(-1.35, 1.35))
     axes.set_axis_off()
     names = list(METRICS)
-    for line, chosen, weight in ((0, names[:3], "normal"), (1, names[3:], "bold")):
-        text = "   ".join(f"{METRICS[name]} {percent(item.metrics[name])}" for name in chosen)
+    for line, line_names, weight in ((0, names[:3], "normal"), (1, names[3:], "bold")):
+        text = "   ".join(f"{METRICS[name]} {percent(item.metrics[name])}" for name in line_names)
         axes.text(0.5, -0.06 - 0.1 * line, text, transform=axes.transAxes, ha="center", weight=weight)
 
 

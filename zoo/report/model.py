@@ -130,8 +130,8 @@ def choose_examples(rows: np.ndarray, dataset: Dataset, count: int = 8, seed: in
     searches = example_searches(rows, dataset)
     draw = np.random.default_rng(seed)
     order = [searches[i] for i in draw.permutation(len(searches))]
-    chosen, remaining = order[: (count + 1) // 2], order[(count + 1) // 2 :]
-    return chosen + [example for example in remaining if not example.hits[0]][: count - len(chosen)]
+    selection, remaining = order[: (count + 1) // 2], order[(count + 1) // 2 :]
+    return selection + [example for example in remaining if not example.hits[0]][: count - len(selection)]
 
 
 def example_searches(rows: np.ndarray, dataset: Dataset) -> list[ExampleSearch]:
@@ -173,10 +173,10 @@ def calibration_bins(rows: np.ndarray, dataset: Dataset) -> list[Bin]:
         The bins; empty if a half allows no fit, as with fewer than four classes.
     """
     queries, similarities, neighbours = query_neighbours(rows, dataset, CALIBRATION_NEIGHBOURS)
-    chosen = np.sort(np.random.default_rng(0).permutation(len(queries))[:CALIBRATION_QUERIES])
-    classes = dataset.labels[queries[chosen]]
-    same = dataset.labels[neighbours[chosen]] == classes[:, None]
-    probabilities = held_out_probabilities(similarities[chosen], same, classes)
+    sample = np.sort(np.random.default_rng(0).permutation(len(queries))[:CALIBRATION_QUERIES])
+    classes = dataset.labels[queries[sample]]
+    same = dataset.labels[neighbours[sample]] == classes[:, None]
+    probabilities = held_out_probabilities(similarities[sample], same, classes)
     return [] if probabilities is None else reliability_bins(probabilities, same)
 
 

@@ -12,8 +12,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from serving.gallery import Gallery
-from serving.gallery.binding import MODEL
-from serving.gallery.items import Place
+from serving.gallery.gallery import MODEL
+from serving.gallery.types import ItemUpdate
 from tests.serving import toys
 from tests.serving.running import local_client
 from zoo.evaluation import retrieval_metrics
@@ -37,7 +37,7 @@ def test_scores_are_those_of_the_evaluation(service: TestClient, folder: Path) -
     answer = service.post("/evaluate").json()
     with Gallery.open(folder) as gallery:
         ids, rows = toys.content(gallery)
-        expected = retrieval_metrics(rows, [gallery.labels()[item] for item in ids.tolist()], (1, 5, 10))
+        expected = retrieval_metrics(rows, [gallery.store.labels()[item] for item in ids.tolist()], (1, 5, 10))
     assert [step["step"] for step in answer["steps"]] == ["gallery, exact", "gallery, flat index"]
     for step in answer["steps"]:
         assert step["metrics"] == pytest.approx({name: expected[name] for name in METRICS})
@@ -90,7 +90,9 @@ def test_one_evaluation_at_a_time(service: TestClient, folder: Path) -> None:
 def test_marks_calibrate_and_are_evaluated(folder: Path) -> None:
     """Two labelled items of one label allow no measurement; marks do."""
     with Gallery.open(folder) as gallery:
-        gallery.move([Place(item.id, item.source, item.label if item.id < 3 else None) for item in gallery.items()])
+        gallery.store.update(
+            [ItemUpdate(item.id, item.source, item.label if item.id < 3 else None) for item in gallery.store.items()]
+        )
     with local_client(folder, KEY) as service:
         answer = service.post("/evaluate").json()
         assert (answer["marks"]["precision"], answer["calibration"]) == (None, None)
@@ -113,7 +115,7 @@ def test_marks_calibrate_and_are_evaluated(folder: Path) -> None:
         assert service.get("/evaluate").json()["marks"]["contradict_labels"] == 0, "the marks of now"
         with Gallery.open(folder) as gallery:
             for item in (1, 2):
-                gallery.describe(item, None, {})
+                gallery.store.describe(item, None, {})
         answer = service.post("/evaluate").json()
         assert (answer["steps"], answer["calibration"]["neighbours"], answer["marks_left_out"]) == ([], 0, 0)
         assert answer["not_measured"]
@@ -125,7 +127,7 @@ def put(service: TestClient, query: int, item: int, verdict: str) -> None:
 
 def test_a_gallery_without_relatives_cannot_be_measured(folder: Path) -> None:
     with Gallery.open(folder) as gallery:
-        gallery.move([Place(item.id, item.source, None) for item in gallery.items()])
+        gallery.store.update([ItemUpdate(item.id, item.source, None) for item in gallery.store.items()])
     with local_client(folder, KEY) as service:
         answer = service.post("/evaluate")
         assert (answer.status_code, answer.json()["error"]["code"]) == (422, "cannot_measure")

@@ -29,8 +29,8 @@ def unmarked(written_folder: Path) -> Iterator[None]:
     """Remove the marks after each test."""
     yield
     with Gallery.open(written_folder) as gallery:
-        for mark in gallery.marks.all():
-            gallery.marks.remove(mark.id)
+        for mark in gallery.store.marks.all():
+            gallery.store.marks.remove(mark.id)
 
 
 def put(service: TestClient, query: Any, item: int, verdict: str, status: int = 201) -> dict[str, Any]:
@@ -49,8 +49,8 @@ def test_a_pair_has_one_mark(service: TestClient, written_folder: Path) -> None:
     first = put(service, 1, 5, "wrong")
     assert (first["verdict"], first["query"]["id"], first["result"]["id"]) == ("wrong", 1, 5)
     with Gallery.open(written_folder) as gallery:
-        expected = gallery.embedding(1) @ gallery.embedding(5)
-        assert first["query"]["content_sha256"] == gallery.item(1).content_sha256
+        expected = gallery.store.embedding(1) @ gallery.store.embedding(5)
+        assert first["query"]["content_sha256"] == gallery.store.item(1).content_sha256
     assert first["similarity"] == pytest.approx(float(expected), abs=1e-6)
     again = put(service, 1, 5, "right", status=200)
     assert (again["id"], again["verdict"]) == (first["id"], "right")
@@ -74,7 +74,7 @@ def test_the_query_may_be_an_image_that_was_sent(
     mark = put(service, query, 7, "right")
     assert (mark["query"]["id"], mark["query"]["source"], mark["query"]["thumbnail"]) == (None, "my.png", None)
     with Gallery.open(written_folder) as gallery:
-        expected = float(model.embed(image)[0] @ gallery.embedding(7))
+        expected = float(model.embed(image)[0] @ gallery.store.embedding(7))
     assert mark["similarity"] == pytest.approx(expected, abs=1e-6)
     part = sent(service, image, form, crop="0,0,0.5,1")
     assert part["content_sha256"] != query["content_sha256"], "a part of an image is another image"

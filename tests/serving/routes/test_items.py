@@ -119,7 +119,7 @@ def test_an_added_item_is_found_at_once(service: TestClient, written_folder: Pat
     best = service.post("/search?k=1", content=noise(1)).json()["results"][0]
     assert (best["id"], best["similarity"]) == (item["id"], pytest.approx(1, abs=1e-6))
     with Gallery.open(written_folder) as gallery:  # as another process would
-        np.testing.assert_allclose(gallery.embedding(item["id"]), model.embed(noise(1))[0], atol=1e-6)
+        np.testing.assert_allclose(gallery.store.embedding(item["id"]), model.embed(noise(1))[0], atol=1e-6)
     assert service.get(item["thumbnail"]).headers["content-type"] == "image/png"
 
 

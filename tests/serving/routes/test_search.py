@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 
 from serving.dependencies import MAX_QUERY_BYTES
 from serving.gallery import Gallery
-from serving.reranking import expanded, k_reciprocal
+from serving.gallery.search import expanded, k_reciprocal
 from serving.schemas import MAX_QUERY_TEXT
 from tests import text_toys
 from tests.serving import toys
@@ -177,7 +177,7 @@ def test_reranked_results_are_the_same_items_in_the_order_of_their_score(http: T
 
 def test_the_score_is_the_methods_and_the_similarity_is_to_the_query(http: TestClient, gallery_folder: Path) -> None:
     with Gallery.open(gallery_folder) as gallery:
-        query, others = gallery.embedding(1), {item: gallery.embedding(item) for item in range(2, 25)}
+        query, others = gallery.store.embedding(1), {item: gallery.store.embedding(item) for item in range(2, 25)}
     nearest = [hit["id"] for hit in results(http)]
     near = np.stack([others[item] for item in nearest])
     distances = dict(zip(nearest, k_reciprocal(query, near), strict=True))

@@ -18,8 +18,8 @@ from starlette.testclient import TestClient
 
 from serving.app import create_app
 from serving.gallery import Gallery
+from serving.gallery.search import Searcher
 from serving.openapi import document
-from serving.searcher import Searcher
 from tests import text_toys
 from tests.serving import toys
 from tests.serving.running import app_over, local_client

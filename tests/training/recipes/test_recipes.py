@@ -45,8 +45,8 @@ def test_the_text_follows_the_recipe() -> None:
 def test_a_name_needs_only_the_modules_that_are_searched_before_it() -> None:
     code = """
 import sys
-from training.overrides import resolve
-resolve("margin-conv4-glyphs")
+from training.recipes import standard_recipe
+standard_recipe("margin-conv4-glyphs")
 print(*(paper for paper in ("revisiting", "group", "reality") if f"training.recipes.{paper}" in sys.modules))
 """
     assert run_python(code).strip() == ""

@@ -98,11 +98,11 @@ def find_studies(name: str, dataset: str) -> list[Study]:
         UsageError: If no study has the name, or none of several supports the data set.
     """
     check_name(name)
-    known = [STUDIES[study] for study in ALIASES.get(name, (name,))]
+    studies = [STUDIES[study] for study in ALIASES.get(name, (name,))]
     # A single study reports itself which data sets it supports.
-    supporting = [study for study in known if len(known) == 1 or supports(study, dataset)]
+    supporting = [study for study in studies if len(studies) == 1 or supports(study, dataset)]
     if not supporting:
-        listed = "; ".join(f"{study.name} ({', '.join(study.datasets)})" for study in known)
+        listed = "; ".join(f"{study.name} ({', '.join(study.datasets)})" for study in studies)
         raise UsageError(
             f"no study of {name} can be run on {dataset}. There are: {listed}.", code="not-on-this-data-set"
         )
@@ -121,10 +121,10 @@ def check_name(name: str) -> None:
         raise UsageError(
             f"there is no study of {name}: see {REASONS}, for the reason and the nearest one.", code="not-run"
         )
-    known = dict.fromkeys([*STUDIES, *ALIASES])
+    names = dict.fromkeys([*STUDIES, *ALIASES])
     # The figure of the same number in another paper would be misleading.
-    of_paper = [other for other in known if other.startswith(f"{name.partition('/')[0]}/")]
-    raise _unknown_study(name, of_paper or known)
+    of_paper = [other for other in names if other.startswith(f"{name.partition('/')[0]}/")]
+    raise _unknown_study(name, of_paper or names)
 
 
 def partial_note(name: str) -> str | None:
@@ -134,7 +134,7 @@ def partial_note(name: str) -> str | None:
     return f"{name}: run in part, by {' and '.join(ALIASES[name])}. {REASONS}, says what is not known."
 
 
-def _unknown_study(name: str, known: Iterable[str]) -> UsageError:
+def _unknown_study(name: str, names: Iterable[str]) -> UsageError:
     return UsageError(
-        f"there is no study {name!r}.{nearest(name, known)} All studies: zoo benchmark studies", code="unknown-study"
+        f"there is no study {name!r}.{nearest(name, names)} All studies: zoo benchmark studies", code="unknown-study"
     )

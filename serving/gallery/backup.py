@@ -1,0 +1,321 @@
+"""Backup, restore and verification of a gallery; marks as training pairs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from serving.gallery.backends import backend_of
+from serving.gallery.database import connect, gallery_error
+from serving.gallery.feedback import Mark
+from serving.gallery.gallery import MODEL, STORE, Gallery
+from serving.gallery.index_files import NO_GENERATION, check_hashes, read_facts, read_plan
+from serving.gallery.store import Store
+from serving.gallery.tune import SearchableIndex, nearest_in_blocks
+from serving.gallery.types import Block, StoreChanges, equal_blocks, is_unit
+from zoo.errors import GalleryError, GalleryExistsError, GalleryNotFoundError, UsageError, missing
+from zoo.files import atomic_folder, atomic_path, sha256_of, write_json
+from zoo.models.results import Check
+
+QUERIES, K = 100, 10
+MANIFEST = "backup.json"
+PAGES = 2000
+"""SQLite pages, 4 KiB each, between two reports of progress."""
+
+Progress = Callable[[int, int], None]
+_COLUMNS: dict[str, tuple[str, Callable[[Mark], Any]]] = {
+    "query_source": ("string", lambda mark: mark.query_source),
+    "query_sha256": ("string", lambda mark: mark.query),
+    "query_item": ("int64", lambda mark: mark.query_item),
+    "query_label": ("string", lambda mark: mark.query_label),
+    "result_source": ("string", lambda mark: mark.source),
+    "result_sha256": ("string", lambda mark: mark.content_sha256),
+    "result_item": ("int64", lambda mark: mark.item),
+    "result_label": ("string", lambda mark: mark.label),
+    "same": ("int8", lambda mark: int(mark.same)),
+    "similarity": ("float64", lambda mark: mark.similarity),
+    "model": ("string", lambda mark: mark.model),
+    "marked_at": ("string", lambda mark: mark.marked_at),
+}
+"""Columns of exported pairs: Arrow type, and value of a mark."""
+
+
+def verify_gallery(path: Path) -> Iterator[Check]:
+    """Yield the checks of a gallery one by one, also while others write to it. Raises `GalleryNotFoundError`."""
+    try:
+        opened = Gallery.open(path)
+    except GalleryNotFoundError:
+        raise
+    except GalleryError as error:
+        yield Check("database", False, str(error))
+        return
+    with opened as gallery, Store(path / STORE).closing() as store:
+        problems = store.problems()
+        yield Check("database", not problems, "; ".join(problems) or f"{store.count():,} items")
+        try:
+            comparison = _compare(gallery, store)
+        except GalleryError as error:
+            yield Check("embeddings", False, str(error))
+            return
+        wrong = comparison.not_unit
+        yield Check(
+            "embeddings", wrong is None, "unit rows" if wrong is None else f"that of item {wrong} has not unit length"
+        )
+        in_milvus = gallery.index.stats().kind == "milvus"
+        yield _milvus_check(path, len(comparison.index.ids())) if in_milvus else _generation_check(path, store)
+        other = "holds other vectors than the store; run zoo gallery compact"
+        yield Check("index", comparison.equal, f"holds change {comparison.change}" if comparison.equal else other)
+        if len(comparison.queries):
+            yield _search_check(comparison)
+        if gallery.index.stats().recall is not None:
+            yield _recall_check(gallery, store)
+
+
+@dataclass(frozen=True)
+class BackupInfo:
+    """Size of a backup: items, number of its last change, bytes of its store."""
+
+    items: int
+    change: int
+    bytes: int
+
+
+def backup(gallery: Path, out: Path, progress: Progress = lambda done, total: None) -> BackupInfo:
+    """Copy a gallery to a new folder, completely or not at all, while others read and write it.
+
+    Args:
+        gallery: The gallery folder.
+        out: The new folder; the copy is checked before it takes this name.
+        progress: Called with the number of pages done and in all.
+
+    Raises:
+        GalleryError: The gallery is damaged, or the copy cannot be written.
+    """
+    Gallery.open(gallery).close()  # raises if the gallery is damaged
+    with _new_folder(out) as folder:
+        _copy_store(gallery / STORE, folder / STORE, progress)
+        shutil.copyfile(gallery / MODEL, folder / MODEL)
+        info = _check_copy(folder)
+        files = {name: sha256_of(folder / name) for name in (STORE, MODEL)}
+        write_json(folder / MANIFEST, {"items": info.items, "change": info.change, "files": files})
+    return info
+
+
+def restore(copy: Path, out: Path) -> BackupInfo:
+    """Create the gallery `out` from a backup, and verify it.
+
+    Raises:
+        GalleryError: A file of the backup has changed, or the gallery is not valid; `out` does not exist then.
+    """
+    files = _manifest(copy)["files"]
+    for name in (STORE, MODEL):
+        if not (copy / name).is_file() or sha256_of(copy / name) != files.get(name):
+            raise GalleryError(
+                f"{copy / name} is not the file that the backup wrote (its SHA-256 differs). Use another backup.",
+                code="backup-changed",
+            )
+    with _new_folder(out) as folder:
+        for name in (STORE, MODEL):
+            shutil.copyfile(copy / name, folder / name)
+            if sha256_of(folder / name) != files[name]:
+                raise GalleryError(
+                    f"the copy of {name} in {out.parent} differs from it; check the disk.", code="wrong-hash"
+                )
+        wrong = [f"{check.name}: {check.detail}" for check in verify_gallery(folder) if check.ok is False]
+        if wrong:
+            raise GalleryError(
+                f"{copy} does not restore to a valid gallery: {'; '.join(wrong)}", code="verification-failed"
+            )
+        return _check_copy(folder)
+
+
+def check_pairs_file(file: Path, replace: bool) -> None:
+    """Raise `UsageError` for a file that `export_pairs` cannot write, or that exists, unless `replace`."""
+    _writer(file)
+    if file.is_dir():
+        raise UsageError(f"{file} is a folder; name a file in it.", code="unsupported-input")
+    if file.exists() and not replace:
+        raise UsageError(f"{file} exists. Name another file, or replace it with --replace.", code="file-exists")
+
+
+def export_pairs(gallery: Gallery, file: Path) -> int:
+    """Write all marks to a .csv or .parquet file; return their number. Raises `UsageError`."""
+    write = _writer(file)
+    try:
+        with atomic_path(file) as temporary:
+            marks = gallery.store.marks.all()
+            return write(temporary, ([value(mark) for _, value in _COLUMNS.values()] for mark in marks))
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error.strerror or error}.", code="not-writable") from None
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """Store and index after one change.
+
+    Attributes:
+        change: Its number.
+        index: The index.
+        not_unit: An item whose embedding has not unit length, if any.
+        equal: Whether index and store hold the same vectors.
+        queries: Some embeddings of the store, float32 [q, dim].
+        nearest: Similarities of their nearest in the store, float32 [q, k].
+    """
+
+    change: int
+    index: SearchableIndex
+    not_unit: int | None
+    equal: bool
+    queries: np.ndarray
+    nearest: np.ndarray
+
+
+def _compare(gallery: Gallery, store: Store) -> _Comparison:
+    for _ in range(100):
+        index = gallery.index.current()
+        with store.stream_changes(0) as reading:
+            if reading.number != index.change:
+                continue
+            comparison = _compare_reading(reading, index, store)
+        # Others may have written to an index that processes share.
+        if comparison.equal or store.change() == comparison.change:
+            return comparison
+    raise GalleryError("the gallery is written to without a pause; verify it when it is quieter.", code="gallery-busy")
+
+
+def _compare_reading(reading: StoreChanges, index: SearchableIndex, store: Store) -> _Comparison:
+    """Read all vectors of the store once, block by block."""
+    wrong, equal, count = [], True, 0
+    _, queries = store.embeddings([item.id for item in store.sample(QUERIES, seed=0)])
+    queries = queries[is_unit(queries)]
+
+    def unit_blocks() -> Iterator[Block]:
+        nonlocal equal, count
+        for ids, vectors in reading.blocks:
+            count += len(ids)
+            equal = equal and equal_blocks(index.vectors_of(ids), (ids, vectors))
+            unit = is_unit(vectors)
+            wrong.extend(ids[~unit].tolist())
+            yield ids[unit], vectors[unit]
+
+    nearest, _ = nearest_in_blocks(unit_blocks(), queries, K)
+    equal = equal and count == len(index.ids())
+    return _Comparison(reading.number, index, min(wrong, default=None), equal, queries, nearest)
+
+
+def _generation_check(path: Path, store: Store) -> Check:
+    name = store.position()[1]
+    if not name or name.startswith(NO_GENERATION):
+        return Check("generation", None, "none is written yet; searches use the store's vectors")
+    try:
+        facts = read_facts(path / name)
+        check_hashes(path / name, facts)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        if store.position()[1] != name:
+            return _generation_check(path, store)
+        return Check("generation", False, f"{name}: {error}; run zoo gallery compact")
+    return Check("generation", True, f"{name}, {facts.setting.kind}, {facts.count:,} vectors")
+
+
+def _milvus_check(path: Path, count: int) -> Check:
+    return Check("generation", None, f"there are no index files; {backend_of(path)} holds {count:,} vectors")
+
+
+def _search_check(comparison: _Comparison) -> Check:
+    """Compare exact search of the index with exact search of the store's vectors."""
+    similarities, _ = comparison.index.search(comparison.queries, K, exact=True)
+    same_shape = similarities.shape == comparison.nearest.shape
+    equal = same_shape and bool(np.allclose(similarities, comparison.nearest, atol=1e-5))
+    verb = "equal" if equal else "differ from"
+    return Check("search", equal, f"{len(comparison.queries)} searches {verb} exact search of the store")
+
+
+def _recall_check(gallery: Gallery, store: Store) -> Check:
+    plan = read_plan(store)
+    recall = gallery.recall(plan.k) or 1.0
+    return Check(
+        "recall", recall >= plan.recall - 0.01, f"{recall:.4f} of the {plan.k} nearest; tuned for {plan.recall}"
+    )
+
+
+def _copy_store(source: Path, target: Path, progress: Progress) -> None:
+    try:
+        with closing(connect(source)) as old, closing(sqlite3.connect(target, isolation_level=None)) as new:
+            # In a read transaction all steps see one state; otherwise each write by others would restart the copy.
+            old.execute("BEGIN")
+            old.execute("SELECT count(*) FROM state").fetchone()
+            old.backup(new, pages=PAGES, progress=lambda status, left, total: progress(total - left, total), sleep=0)
+            old.execute("ROLLBACK")
+            # The copy has no index files.
+            new.execute("UPDATE state SET value = '' WHERE key LIKE '%generation'")
+            new.execute("PRAGMA journal_mode = WAL")
+    except sqlite3.Error as error:
+        raise GalleryError(f"the gallery cannot be copied: {gallery_error(error, source)}") from None
+
+
+def _check_copy(folder: Path) -> BackupInfo:
+    with Store(folder / STORE).closing() as store:
+        if problems := store.problems():
+            raise GalleryError(
+                f"the copy is damaged, and so is the gallery: {'; '.join(problems)}. Run zoo gallery verify.",
+                code="verification-failed",
+            )
+        stats = store.stats()
+    Gallery.open(folder).close()  # raises if the card is not that of the store's model
+    return BackupInfo(stats.items, stats.change, (folder / STORE).stat().st_size)
+
+
+def _manifest(copy: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((copy / MANIFEST).read_text(encoding="utf-8"))
+        return {"files": dict(manifest["files"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise GalleryNotFoundError(
+            f"{copy} is not a backup: it has no valid {MANIFEST}. Write one with zoo gallery backup.", code="no-backup"
+        ) from None
+
+
+@contextmanager
+def _new_folder(out: Path) -> Iterator[Path]:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise GalleryExistsError(f"{out} exists and is not empty; choose a new folder.", code="folder-exists")
+    try:
+        with atomic_folder(out) as folder:
+            yield folder
+    except OSError as error:
+        raise GalleryError(f"{out} cannot be written: {error.strerror or error}.", code="not-writable") from None
+
+
+def _writer(file: Path) -> Callable[[Path, Iterator[list[Any]]], int]:
+    write = {".csv": _write_csv, ".parquet": _write_parquet}.get(file.suffix.lower())
+    if write is None:
+        raise UsageError(f"{file}: the file's name must end in .csv or .parquet.", code="unknown-format")
+    return write
+
+
+def _write_csv(file: Path, rows: Iterator[list[Any]]) -> int:
+    with file.open("w", encoding="utf-8", newline="") as out:
+        writer = csv.writer(out)
+        writer.writerow(_COLUMNS)
+        return sum(1 for row in rows if writer.writerow(row))
+
+
+def _write_parquet(file: Path, rows: Iterator[list[Any]]) -> int:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError:
+        raise missing("pyarrow", "parquet") from None
+    schema = pa.schema([(name, kind) for name, (kind, _) in _COLUMNS.items()])
+    table = pa.Table.from_pylist([dict(zip(_COLUMNS, row, strict=True)) for row in rows], schema)
+    parquet.write_table(table, file, compression="zstd")
+    return int(table.num_rows)

@@ -1,0 +1,374 @@
+"""Retrieval scores of a served gallery, step by step: torch, ONNX variants, vectors, index.
+
+The models embed a data set. The gallery's steps search it with its own labelled items, exactly and through its index.
+If the images of the data set are the gallery's items (same SHA-256), all steps compare the same images.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from serving.gallery.gallery import Gallery
+from serving.gallery.index import NO_ROW
+from serving.gallery.indexing import Originals, indexed_folders
+from serving.gallery.search import Searcher
+from serving.gallery.tune import drop_self, label_codes
+from serving.gallery.types import Block, Item, decode_image
+from zoo.data.dataset import Dataset
+from zoo.data.images import ImageLike
+from zoo.errors import EvaluationError, ImageError, UsageError
+from zoo.evaluation import PerQuery, bootstrap_intervals, per_query
+from zoo.evaluation.evaluate import search_arguments
+from zoo.evaluation.retrieval import measure_hits
+from zoo.models.load import Embedder, find_model, load
+from zoo.models.onnx_runtime import GRAPH_FILES
+
+SAMPLE, SECONDS = 256, 10.0
+"""Bounds of a check of the served model: number of images, and time."""
+
+CANDIDATES = 10 * SAMPLE
+"""Number of items whose image files are looked for."""
+
+Pair = tuple[Item, np.ndarray, np.ndarray]
+METRICS = ("recall_at_1", "map_at_r")
+"""Metrics that compare models."""
+
+DEPTHS = (1, 5, 10)
+"""The K of the reported R@K."""
+
+_NAMES = (*(f"recall_at_{k}" for k in DEPTHS), "map_at_r")
+SERVED_K = 10
+"""The default k of a search: R@K is measured on its results."""
+
+NEIGHBOURS_AT_ONCE = 2**20
+"""Number of neighbours held at a time, some 100 bytes each: MAP@R needs as many as a label has items."""
+
+
+def served_model_report(searcher: Searcher) -> dict[str, Any]:
+    """Compare stored embeddings with those that the served model computes today.
+
+    Takes up to `SAMPLE` items whose image files still have their content, without items embedded by thumbnails.
+
+    Returns:
+        `least_cosine` between the two embeddings of an item, and `recall_at_1` of labelled items through the index by
+        either; None where there are no such items. `not_measured` gives the reason.
+    """
+    model, pairs = searcher.embedder, list(_pairs(searcher))
+    cosines = [float(stored @ now) for _, stored, now in pairs]
+    labelled = [pair for pair in pairs if pair[0].label is not None]
+    return {
+        "runtime": model.runtime,
+        "precision": model.precision,
+        "device": model.device,
+        "images": len(cosines),
+        "least_cosine": min(cosines, default=None),
+        "recall_at_1": _recalls(searcher, labelled) if labelled else None,
+        "not_measured": None if cosines else "no image file of an item is where it was indexed",
+    }
+
+
+@dataclass(frozen=True)
+class Step:
+    """One measured step.
+
+    Attributes:
+        name: Runtime and precision, or index.
+        of: What is measured: "data set" or "gallery".
+        measured: The metrics of each query.
+    """
+
+    name: str
+    of: str
+    measured: PerQuery
+
+
+def model_steps(model: str, dataset: Dataset, with_torch: bool, batch_size: int = 64) -> Iterator[Step]:
+    """Measure a data set as each runtime and precision of a model embeds it: torch, then the ONNX variants."""
+    for embedder in _variants(find_model(model), with_torch):
+        rows = embedder.embed(dataset.images, batch_size)
+        arguments = search_arguments(rows, dataset.labels, dataset)
+        others = len(arguments["embeddings"]) - ("queries" not in arguments)
+        measured = per_query(**arguments, k=_depths(others))
+        yield Step(f"{embedder.runtime} {embedder.precision}", "data set", measured)
+
+
+def gallery_steps(gallery: Gallery, queries: int = 2000) -> list[Step]:
+    """Measure a gallery with at most `queries` of its labelled items: by exact search, then through its index.
+
+    Items without a label can be found, but are not queries.
+
+    Raises:
+        EvaluationError: No two items share a label.
+    """
+    items = LabelledItems.of(gallery)
+    block = items.vectors(items.ids[_sample(items.query_rows(), queries)])
+    exact, indexed = (items.measure(block, exact) for exact in (True, False))
+    kind = gallery.index.stats().kind
+    return [Step("gallery, exact", "gallery", exact), Step(f"gallery, {kind} index", "gallery", indexed)]
+
+
+def model_change_steps(before: Gallery, after: Gallery, queries: int = 2000) -> list[Step]:
+    """Measure two models of a gallery by exact search with the same at most `queries` items.
+
+    Args:
+        before: The gallery with one model.
+        after: The gallery with the other model; it may lack items.
+        queries: Greatest number of queries.
+
+    Raises:
+        EvaluationError: No two items of both share a label.
+    """
+    old, new = LabelledItems.of(before), LabelledItems.of(after)
+    shared = np.intersect1d(old.ids[old.query_rows()], new.ids[new.query_rows()])
+    if not len(shared):
+        raise EvaluationError(f"no two items of {before.path} that both models embed share a label.", code="no-pairs")
+    ids = _sample(shared, queries)
+    blocks = [items.vectors(ids) for items in (old, new)]
+    both = np.intersect1d(blocks[0][0], blocks[1][0])
+    steps = []
+    for items, (present, vectors) in zip((old, new), blocks, strict=True):
+        measured = items.measure((both, vectors[np.isin(present, both)]), exact=True)
+        steps.append(Step(items.gallery.card.name, "gallery", measured))
+    return steps
+
+
+@dataclass(frozen=True)
+class LabelledItems:
+    """The items of a gallery as queries for one another.
+
+    Attributes:
+        gallery: The gallery.
+        ids: Ids of all items, int64 [n], ascending.
+        codes: Class of each item, int64 [n]; -1 without a label.
+        relatives: Number of other items with the same label, int64 [n].
+    """
+
+    gallery: Gallery
+    ids: np.ndarray
+    codes: np.ndarray
+    relatives: np.ndarray
+
+    @classmethod
+    def of(cls, gallery: Gallery) -> LabelledItems:
+        """Read the labels of a gallery. Raises `EvaluationError` where no two items share a label."""
+        ids = gallery.index.current().ids()
+        codes = label_codes(gallery.store.labels(), ids)
+        labelled = codes >= 0
+        if not labelled.any():
+            raise EvaluationError(f"{gallery.path} has no labelled items to measure it by.", code="no-labels")
+        relatives = np.bincount(codes[labelled])[codes] - 1
+        if not relatives[labelled].any():
+            raise EvaluationError(
+                f"no two items of {gallery.path} share a label, so no result is right or wrong.", code="no-pairs"
+            )
+        return cls(gallery, ids, codes, relatives)
+
+    def query_rows(self) -> np.ndarray:
+        """Return the rows of items with relatives, int64, ascending."""
+        return np.flatnonzero((self.codes >= 0) & (self.relatives > 0))
+
+    def vectors(self, ids: np.ndarray) -> Block:
+        """Return those of the ids that are still in the gallery, and their vectors."""
+        return self.gallery.index.current().vectors_of(ids)
+
+    def measure(self, queries: Block, exact: bool) -> PerQuery:
+        """Return the metrics of queries that have relatives, each without itself among its neighbours.
+
+        Raises:
+            EvaluationError: There are no queries.
+        """
+        if not len(queries[0]):
+            raise EvaluationError(
+                f"{self.gallery.path} was emptied while it was measured. Measure it again.", code="gallery-emptied"
+            )
+        rows, vectors = np.searchsorted(self.ids, queries[0]), queries[1]
+        depth = int(self.relatives[rows].max())
+        size = max(1, NEIGHBOURS_AT_ONCE // (depth + 1))
+        parts = [slice(start, start + size) for start in range(0, len(rows), size)]
+        pieces = [self._values(rows[part], vectors[part], depth, exact) for part in parts]
+        values = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+        return PerQuery(values, rows, self.codes[rows], 0)
+
+    def _values(self, rows: np.ndarray, vectors: np.ndarray, depth: int, exact: bool) -> dict[str, np.ndarray]:
+        """Return metrics of some rows, float64 [q]: R@K of a search's results, the others at `depth`."""
+        relatives = self.relatives[rows]
+        nearest, deep = (self._hits(rows, vectors, k, exact) for k in (SERVED_K, depth))
+        first = measure_hits(nearest, relatives, _depths(len(self.ids) - 1))
+        recalls = {name: values for name, values in first.items() if name.startswith("recall_at_")}
+        return {**measure_hits(deep, relatives, (1,)), **recalls}
+
+    def _hits(self, rows: np.ndarray, vectors: np.ndarray, depth: int, exact: bool) -> np.ndarray:
+        """Return whether each of the `depth` nearest others shares the query's label, bool [q, depth]."""
+        k = min(depth, len(self.ids) - 1) + 1
+        _, ids = self.gallery.neighbours(vectors, k, exact)
+        # There are fewer where items were removed after the labels were read.
+        ids = np.pad(ids, ((0, 0), (0, k - ids.shape[1])), constant_values=NO_ROW)
+        neighbours = drop_self(ids, ids, self.ids[rows])
+        places = np.minimum(np.searchsorted(self.ids, neighbours), len(self.ids) - 1)
+        labelled = self.ids[places] == neighbours  # False for items added after the labels were read
+        hits: np.ndarray = labelled & (self.codes[places] == self.codes[rows][:, None])
+        return hits
+
+
+def same_images(dataset: Dataset, gallery: Gallery) -> bool:
+    """Return whether the data set's images are the gallery's items, by SHA-256, and all items are labelled."""
+    contents = gallery.store.ids_by_content()
+    if len(dataset) != len(contents) or None in gallery.store.labels().values():
+        return False
+    hashes = (_content(image) for image in dataset.images)
+    return {content for content in hashes if content} == contents.keys()
+
+
+def report(steps: Sequence[Step], joined: bool) -> list[dict[str, Any]]:
+    """Return each step's metrics with intervals, and its loss since the previous and since the first step.
+
+    The interval of a loss is of paired differences: the same queries, with classes resampled as in
+    `zoo.evaluation.bootstrap_intervals`.
+
+    Args:
+        steps: The steps in order.
+        joined: Whether data set and gallery hold the same images; otherwise each is compared with itself only.
+    """
+    rows: list[dict[str, Any]] = []
+    names = [name for name in _NAMES if all(name in step.measured.values for step in steps)]
+    for number, step in enumerate(steps):
+        before = [earlier for earlier in steps[:number] if joined or earlier.of == step.of]
+        values = {name: step.measured.values[name] for name in names}
+        rows.append(
+            {
+                "step": step.name,
+                "of": step.of,
+                "queries": len(step.measured.rows),
+                "metrics": {name: float(value.mean()) for name, value in values.items()},
+                "intervals": _intervals(values, step.measured.classes),
+                "loss": _loss(before[-1], step, names) if before else None,
+                "loss_in_all": _loss(before[0], step, names) if before else None,
+            }
+        )
+    return rows
+
+
+def measure(
+    gallery: Gallery, model: str, dataset: Dataset | None, with_torch: bool | None = None, queries: int = 2000
+) -> dict[str, Any]:
+    """Return the report of `zoo benchmark served` as JSON.
+
+    Args:
+        gallery: The gallery.
+        model: Name or folder of its model.
+        dataset: A data set to measure the model on, if any.
+        with_torch: Whether to measure with torch; None: where it is installed.
+        queries: Greatest number of queries in the gallery.
+    """
+    torch_too = importlib.util.find_spec("torch") is not None if with_torch is None else with_torch
+    joined = dataset is not None and same_images(dataset, gallery)
+    if dataset is not None and joined:
+        dataset = _as_in(gallery, dataset)
+    steps = list(model_steps(model, dataset, torch_too)) if dataset else []
+    steps += gallery_steps(gallery, max(queries, gallery.store.count()) if joined else queries)
+    return {
+        "gallery": str(gallery.path),
+        "items": gallery.store.count(),
+        "model": gallery.card.name,
+        "dataset": dataset.name if dataset else None,
+        "same_images": joined,
+        "index": asdict(gallery.index.stats()),
+        "index_recall_at_10": gallery.recall(SERVED_K),
+        "steps": report(steps, joined),
+    }
+
+
+def _pairs(searcher: Searcher) -> Iterator[Pair]:
+    """Yield items with their unit embeddings, float32 [dim]: the stored one, and today's by the served model."""
+    store, deadline, count = searcher.gallery.store, time.monotonic() + SECONDS, 0
+    originals = Originals(indexed_folders(searcher.gallery))
+    items = {item.id: item for item in store.sample(CANDIDATES, seed=0)}
+    small = store.from_thumbnails(list(items))
+    for item_id, stored in zip(*store.embeddings([item for item in items if item not in small]), strict=True):
+        if (now := _embedded(searcher, originals.read(items[item_id]))) is not None:
+            count += 1
+            yield items[item_id], stored, now
+        if count == SAMPLE or time.monotonic() > deadline:
+            return
+
+
+def _embedded(searcher: Searcher, data: bytes | None) -> np.ndarray | None:
+    try:
+        pixels = None if data is None else decode_image(data, searcher.embedder.preprocessing, searcher.limits)[0]
+    except ImageError:  # larger than this service accepts
+        return None
+    return None if pixels is None else searcher.embedder.embed_pixels(pixels[None])[0]
+
+
+def _recalls(searcher: Searcher, labelled: Sequence[Pair]) -> dict[str, Any]:
+    def recall(rows: list[np.ndarray]) -> float:
+        results = zip(searcher.gallery.search(np.stack(rows), 2), labelled, strict=True)
+        right = []
+        for hits, (item, _, _) in results:
+            nearest = next((hit for hit in hits if hit.id != item.id), None)
+            right.append(nearest is not None and nearest.label == item.label)
+        return float(np.mean(right))
+
+    stored, served = [row for _, row, _ in labelled], [row for _, _, row in labelled]
+    return {"images": len(labelled), "stored": recall(stored), "served": recall(served)}
+
+
+def _variants(folder: Path, with_torch: bool) -> Iterator[Embedder]:
+    if with_torch:
+        yield load(folder, runtime="torch")
+    for precision, file in GRAPH_FILES.items():
+        if (folder / file).is_file():
+            yield load(folder, runtime="onnx", precision=precision)
+
+
+def _sample(rows: np.ndarray, n: int) -> np.ndarray:
+    if n < 1:
+        raise UsageError(f"queries must be at least 1, not {n}.", code="bad-number")
+    return rows if len(rows) <= n else np.sort(np.random.default_rng(0).choice(rows, n, replace=False))
+
+
+def _as_in(gallery: Gallery, dataset: Dataset) -> Dataset:
+    """Return the data set in the order of the gallery's items, with their labels."""
+    by_content = {_content(image): number for number, image in enumerate(dataset.images)}
+    contents = {item_id: content for content, item_id in gallery.store.ids_by_content().items()}
+    labels = {item_id: label or "" for item_id, label in gallery.store.labels().items()}
+    images = [dataset.images[by_content[contents[item_id]]] for item_id in labels]
+    classes = tuple(sorted(set(labels.values())))
+    codes = np.searchsorted(classes, list(labels.values())).astype(np.int64)
+    return Dataset(dataset.name, dataset.split, images, codes, classes, [str(item_id) for item_id in labels])
+
+
+def _content(image: ImageLike) -> str | None:
+    """Return the SHA-256 (hex) of an image file; None for an image in memory."""
+    if isinstance(image, str | os.PathLike):
+        return hashlib.sha256(Path(image).read_bytes()).hexdigest()
+    return hashlib.sha256(image).hexdigest() if isinstance(image, bytes) else None
+
+
+def _depths(others: int) -> tuple[int, ...]:
+    """Return those of `DEPTHS` that this many neighbours can fill."""
+    return tuple(k for k in DEPTHS if k <= others)
+
+
+def _loss(before: Step, after: Step, names: Sequence[str]) -> dict[str, Any]:
+    values = {name: before.measured.values[name] - after.measured.values[name] for name in names}
+    return {
+        "since": before.name,
+        **{name: float(value.mean()) for name, value in values.items()},
+        "intervals": _intervals(values, after.measured.classes),
+    }
+
+
+def _intervals(values: dict[str, np.ndarray], classes: np.ndarray) -> dict[str, list[float]]:
+    if len(np.unique(classes)) < 2:
+        return {}
+    return {name: list(bounds) for name, bounds in bootstrap_intervals(values, classes).items()}

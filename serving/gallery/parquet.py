@@ -1,0 +1,180 @@
+"""Export of a gallery to Parquet and a plain FAISS index, and import."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, fields
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from serving.gallery.feedback import Mark
+from serving.gallery.gallery import MODEL, STORE, Gallery, is_gallery, model_json, read_model, store_model
+from serving.gallery.index_files import FlatFile
+from serving.gallery.store import Store
+from serving.gallery.types import Item, NewItem, Thumbnail
+from zoo.errors import GalleryError, GalleryNotFoundError, UsageError, missing
+from zoo.files import atomic_folder, write_bytes
+
+try:
+    import pyarrow as pa
+    from pyarrow import parquet
+except ImportError:
+    raise missing("pyarrow", "parquet") from None
+
+
+ITEMS, INDEX, MARKS = "items.parquet", "index.faiss", "marks.parquet"
+BATCH = 1000
+Row = tuple[Item, np.ndarray, Thumbnail]
+
+
+def export_gallery(path: Path, out: Path) -> int:
+    """Write a snapshot of a gallery's items and marks to a new folder; return the number of items.
+
+    Raises:
+        UsageError: `out` is not a new or empty folder.
+        GalleryError: The gallery cannot be read or the folder not written.
+    """
+    try:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise UsageError(
+                f"{out} exists and is not empty; an export needs a folder of its own.", code="folder-exists"
+            )
+        return _write(path, out)
+    except OSError as error:  # Arrow's has no file name
+        if error.filename and path in Path(str(error.filename)).parents:
+            raise GalleryError(f"{error.filename} cannot be read: {error.strerror}.", code="not-readable") from None
+        raise GalleryError(
+            f"{out} cannot be written, and nothing is left there: {error.strerror or error}.", code="not-writable"
+        ) from None
+
+
+def import_gallery(source: Path, out: Path) -> tuple[int, int]:
+    """Add an export's items to a gallery, which is created if it does not exist.
+
+    Items get new ids, in the old order; content that the gallery has is skipped. If a pair of images is marked in both,
+    the later mark counts.
+
+    Returns:
+        The numbers of items read and of new items.
+
+    Raises:
+        GalleryError: The export is incomplete or damaged.
+        ModelMismatchError: Another model embedded the gallery.
+    """
+    if not (source / ITEMS).is_file():
+        raise GalleryNotFoundError(_not_export(source), code="no-export")
+    card, model_ref = read_model(source / MODEL)
+    file = _open(source / ITEMS)
+    marks = _open(source / MARKS) if (source / MARKS).exists() else None
+    with Gallery.open(out) if is_gallery(out) else Gallery.create(out, card, model_ref) as gallery:
+        gallery.check_model(card)
+        read = new = 0
+        try:
+            for batch in file.iter_batches(BATCH):
+                items = [_new_item(row) for row in batch.to_pylist()]
+                new += gallery.add(items).new
+                read += len(items)
+        except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
+            raise GalleryError(
+                f"{source / ITEMS} is damaged; {read} items were imported before it: {error}.", code="damaged-record"
+            ) from None
+        if marks:
+            _import_marks(gallery, marks, source / MARKS)
+    return read, new
+
+
+def _write(path: Path, out: Path) -> int:
+    with Gallery.open(path), Store(path / STORE).closing() as store, atomic_folder(out) as folder:
+        with (
+            parquet.ParquetWriter(folder / ITEMS, _schema(store.dim), compression="zstd") as writer,
+            FlatFile(folder / INDEX, store.dim, named=True) as index,
+        ):
+            for rows in _batches(store.rows()):
+                writer.write_table(_table(rows, store.dim))
+                index.add(np.array([row[0].id for row in rows]), np.stack([row[1] for row in rows]))
+        marks = [asdict(mark) for mark in store.marks.all()]
+        parquet.write_table(pa.Table.from_pylist(marks, _marks_schema()), folder / MARKS, compression="zstd")
+        write_bytes(folder / MODEL, model_json(*store_model(path, store)).encode())
+        return len(index.ids())
+
+
+def _import_marks(gallery: Gallery, file: Any, path: Path) -> None:
+    try:
+        for batch in file.iter_batches(BATCH):
+            gallery.store.marks.take_over([Mark(**row) for row in batch.to_pylist()])
+    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+        raise GalleryError(
+            f"{path} is damaged; the items were imported, some marks were not: {error}.", code="damaged-record"
+        ) from None
+
+
+def _marks_schema() -> Any:
+    kinds = {"int": pa.int64(), "int | None": pa.int64(), "bool": pa.bool_(), "float": pa.float64()}
+    return pa.schema([pa.field(column.name, kinds.get(str(column.type), pa.string())) for column in fields(Mark)])
+
+
+def _not_export(source: Path) -> str:
+    state = "is not an exported gallery" if source.exists() else "does not exist"
+    hint = " It is a gallery or a backup: see zoo gallery backup and restore." if is_gallery(source) else ""
+    return f"{source} {state}. Write one with zoo gallery export; it holds {ITEMS} and {MODEL}.{hint}"
+
+
+def _schema(dim: int) -> Any:
+    text = ("source", "label", "metadata", "content_sha256", "added_at", "key")
+    return pa.schema(
+        [
+            pa.field("id", pa.int64()),
+            *(pa.field(name, pa.string()) for name in text),
+            pa.field("embedding", pa.list_(pa.float32(), dim)),
+            pa.field("thumbnail", pa.binary()),
+            pa.field("thumbnail_type", pa.string()),
+        ]
+    )
+
+
+def _table(rows: Sequence[Row], dim: int) -> Any:
+    values = [
+        {
+            "id": item.id,
+            "source": item.source,
+            "label": item.label,
+            "metadata": json.dumps(item.metadata, ensure_ascii=False),
+            "content_sha256": item.content_sha256,
+            "added_at": item.added_at,
+            "key": item.key,
+            "embedding": embedding,
+            "thumbnail": thumbnail.data,
+            "thumbnail_type": thumbnail.media_type,
+        }
+        for item, embedding, thumbnail in rows
+    ]
+    return pa.Table.from_pylist(values, _schema(dim))
+
+
+def _new_item(row: dict[str, Any]) -> NewItem:
+    return NewItem(
+        source=row["source"],
+        embedding=np.array(row["embedding"], np.float32),
+        thumbnail=Thumbnail(row["thumbnail"], row["thumbnail_type"]),
+        content_sha256=row["content_sha256"],
+        label=row["label"],
+        metadata=json.loads(row["metadata"]),
+        added_at=row["added_at"],
+        key=row.get("key"),  # exports of older versions have no keys
+    )
+
+
+def _open(path: Path) -> Any:
+    try:
+        return parquet.ParquetFile(path)
+    except (OSError, pa.ArrowException) as error:
+        raise GalleryError(f"{path} cannot be read as an exported gallery: {error}.", code="not-readable") from None
+
+
+def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    while batch := list(islice(rows, BATCH)):
+        yield batch

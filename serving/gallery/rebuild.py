@@ -1,0 +1,406 @@
+"""Change of a gallery's model: embed all items again, compare, swap and roll back.
+
+The gallery is served and changed meanwhile. Each batch is stored when it is done, so that an interrupted run continues.
+The last changes are embedded within the transaction of the swap. The old embeddings stay for a rollback.
+
+A rule decides about items whose image file is missing: `refuse` the swap and name them, embed the `thumbnail` (at most
+256 pixels, lossy), or `drop` them from the gallery for good.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from serving.gallery.calibration import calibrate_gallery, stored_calibration
+from serving.gallery.evaluate import METRICS, model_change_steps, report
+from serving.gallery.gallery import MODEL, STORE, Gallery, model_json, parse_model
+from serving.gallery.index_files import compaction_lock
+from serving.gallery.indexing import Originals, indexed_folders
+from serving.gallery.staging import REPLACED, StagedEmbedding
+from serving.gallery.store import Store
+from serving.gallery.types import IndexStats, Item, vector_to_blob
+from zoo.data.decode import map_in_threads
+from zoo.data.images import open_image
+from zoo.data.preprocessing import to_pixels
+from zoo.errors import (
+    EvaluationError,
+    GalleryError,
+    ImageError,
+    ModelChangedError,
+    ModelMismatchError,
+    UsageError,
+    ZooError,
+)
+from zoo.files import write_bytes
+from zoo.models.card import Card
+from zoo.models.load import Embedder, load
+
+DECODED_AHEAD = 256
+"""Greatest number of images decoded ahead of the network."""
+
+LAST = 16
+"""Greatest number of new items that are embedded while writers wait."""
+
+RULES = ("refuse", "thumbnail", "drop")
+MARGIN = 0.01
+"""Greatest loss of a score of a model that counts as not worse."""
+
+NOTICE = 3.0
+"""Seconds between the announcement of a swap and the swap; services check every second (serving.model_swap)."""
+
+
+@dataclass(frozen=True)
+class MissingItem:
+    """An item that cannot be embedded, and why."""
+
+    item: int
+    source: str
+    reason: str
+
+
+Outcome = tuple[list[StagedEmbedding], list[MissingItem]]
+EmbedItems = Callable[[Iterable[Sequence[Item]]], Iterator[Outcome]]
+"""Embeds batches of items: yields, per batch, the embeddings and the items that have none."""
+
+
+class MissingItemsError(GalleryError):
+    """Items that the new model cannot embed."""
+
+    code = "missing-items"
+
+    def __init__(self, missing: Sequence[MissingItem]) -> None:
+        self.missing = tuple(missing)
+        first = missing[0]
+        super().__init__(
+            f"{len(missing):,} items cannot be embedded, for example {first.source!r} (id {first.item}): "
+            f"{first.reason}. Name the folders of their images, or choose what happens to them with --missing."
+        )
+
+
+class Rebuild:
+    """Embedding of all items into the second slot of a gallery, and the swap of the slots (serving.gallery.staging)."""
+
+    def __init__(
+        self, path: Path, store: Store, token: str, embed: EmbedItems, batch_size: int = 64, progress: bool = False
+    ) -> None:
+        """Prepare a rebuild.
+
+        Args:
+            path: The gallery folder.
+            store: Its store.
+            token: The token of the second slot.
+            embed: Embeds items.
+            batch_size: Items per batch.
+            progress: Whether to show a progress bar.
+        """
+        self.path, self.store, self.token, self.embed = path, store, token, embed
+        self.batch_size, self.progress = batch_size, progress
+        self.settled, self.embedded = 0, 0
+        self._missing: dict[int, MissingItem] = {}
+
+    def fill(self) -> None:
+        """Embed missing items until at most `LAST` are new. Raises `GalleryError`."""
+        staging = self.store.staging
+        with tqdm(unit="image", desc="embed", disable=not self.progress) as bar:
+            while True:
+                number, ids = staging.missing(self.settled)
+                bar.total = bar.n + len(ids)
+                for made, missing in self.embed(self._batches(ids)):
+                    staging.put(self.token, made)
+                    self._count(made, missing)
+                    bar.update(len(made) + len(missing))
+                staging.mark_embedded(self.token, number)
+                self.settled = number
+                if len(ids) <= LAST:
+                    return
+
+    def missing(self) -> list[MissingItem]:
+        """Return the items that cannot be embedded and are still in the gallery."""
+        present = self.store.items_by_id(list(self._missing))
+        return [item for item_id, item in self._missing.items() if item_id in present]
+
+    def swap(self, drop: bool = False) -> None:
+        """Swap the slots; `drop`: remove items that the new model cannot embed.
+
+        Raises:
+            MissingItemsError: There are such items and `drop` is not set. Nothing has changed then.
+            GalleryError: The swap failed. Nothing has changed then.
+        """
+        with compaction_lock(self.path, wait=True):  # no index of the old model is published meanwhile
+            while not self._try_swap(drop):
+                self.fill()
+        self._copy_model()
+
+    def _try_swap(self, drop: bool) -> bool:
+        try:
+            with self.store.staging.exchange(self.token) as exchange:
+                _, ids = self.store.staging.missing(self.settled)
+                if len(ids) > LAST:
+                    raise _TooManyError
+                for made, missing in self.embed(self._batches(ids)):
+                    exchange.put(made)
+                    self._count(made, missing)
+                left = self.missing()
+                if left and not drop:
+                    raise MissingItemsError(left)
+                exchange.drop([item.item for item in left])
+        except _TooManyError:
+            return False
+        return True
+
+    def _copy_model(self) -> None:
+        with Store(self.path / STORE).closing() as store:
+            if store.model is not None:
+                write_bytes(self.path / MODEL, (store.model + "\n").encode())
+
+    def _batches(self, ids: Sequence[int]) -> Iterator[list[Item]]:
+        for start in range(0, len(ids), self.batch_size):
+            yield list(self.store.items_by_id(ids[start : start + self.batch_size]).values())
+
+    def _count(self, made: Sequence[StagedEmbedding], missing: Sequence[MissingItem]) -> None:
+        self.embedded += len(made)
+        self._missing |= {item.item: item for item in missing}
+
+
+class ItemEmbedder:
+    """Embedding of items by their image files, or by their thumbnails where the files are missing.
+
+    A PNG thumbnail is the image pixel by pixel (serving.gallery.types) and always serves; a smaller one if allowed.
+    """
+
+    def __init__(self, store: Store, embedder: Embedder, originals: Originals, thumbnails: bool = False) -> None:
+        """Prepare; `store` is not shared, as threads read it; `thumbnails`: whether smaller ones serve."""
+        self.store, self.embedder, self.originals, self.thumbnails = store, embedder, originals, thumbnails
+
+    def embed(self, batches: Iterable[Sequence[Item]]) -> Iterator[Outcome]:
+        """Embed batches of items; threads decode the next batch meanwhile. An `EmbedItems`."""
+        numbered = ((number, item) for number, items in enumerate(batches) for item in items)
+        pictured = map_in_threads(self._numbered_picture, numbered, DECODED_AHEAD)
+        for _, group in groupby(pictured, key=itemgetter(0)):
+            pictures: list[tuple[Item, np.ndarray, bool]] = []
+            missing = []
+            for _, item, picture in group:
+                if isinstance(picture, ZooError):
+                    missing.append(MissingItem(item.id, item.source, str(picture)))
+                else:
+                    pictures.append((item, *picture))
+            yield self._embedded(pictures), missing
+
+    def _embedded(self, pictures: Sequence[tuple[Item, np.ndarray, bool]]) -> list[StagedEmbedding]:
+        if not pictures:
+            return []
+        vectors = self.embedder.embed_pixels(np.stack([pixels for _, pixels, _ in pictures])).astype(np.float32)
+        return [
+            StagedEmbedding(item.id, vector_to_blob(vector, self.embedder.dim, item.source), small)
+            for (item, _, small), vector in zip(pictures, vectors, strict=True)
+        ]
+
+    def _numbered_picture(self, numbered: tuple[int, Item]) -> tuple[int, Item, tuple[np.ndarray, bool] | ZooError]:
+        """Return the number of the batch, the item, and its picture or the error."""
+        try:
+            return *numbered, self._picture(numbered[1])
+        except ZooError as error:
+            return *numbered, error
+
+    def _picture(self, item: Item) -> tuple[np.ndarray, bool]:
+        """Return pixels, and whether they are of a thumbnail. Raises `GalleryError` or `ImageError`."""
+        data, small = self.originals.read(item), False
+        if data is None:
+            thumbnail = self.store.thumbnail(item.id)
+            data, small = thumbnail.data, thumbnail.media_type != "image/png"
+            if small and not self.thumbnails:
+                raise ImageError("its image file is missing, and its thumbnail is smaller than the image")
+        preprocessing = self.embedder.preprocessing
+        return to_pixels(open_image(data, draft=preprocessing.resize), preprocessing), small
+
+
+@dataclass(frozen=True)
+class ModelComparison:
+    """Two models of a gallery, measured on its labelled items.
+
+    Attributes:
+        rows: Rows of `serving.gallery.evaluate.report`, the present model first; empty if nothing can be measured.
+        reason: Why nothing can be measured.
+        index: Index of the new model.
+    """
+
+    rows: list[dict[str, Any]]
+    reason: str | None
+    index: IndexStats
+
+    def not_worse(self, margin: float = MARGIN) -> bool:
+        """Return whether no score falls by more than `margin`, by the 95 % intervals of the differences over classes.
+
+        Without labels, or with too few, the answer is no.
+        """
+        if not self.rows:
+            return False
+        losses = self.rows[1]["loss"]["intervals"]
+        return all(name in losses and losses[name][1] <= margin for name in METRICS)
+
+    def undecided(self) -> str | None:
+        """Return why the models cannot be compared; None where they can."""
+        if not self.rows:
+            return "nothing could be compared"
+        if not all(name in self.rows[1]["loss"]["intervals"] for name in METRICS):
+            return "items of a single label do not tell about others"
+        return None
+
+
+class Upgrade:
+    """Change of a gallery's model: `embed`, `compare` if wanted, `swap`. Steps that were done are not repeated."""
+
+    def __init__(self, path: Path, embedder: Embedder, rebuild: Rebuild, rule: str) -> None:
+        """Use `begin_upgrade`."""
+        self.path, self.embedder, self._rebuild, self.rule = path, embedder, rebuild, rule
+        self._announced: float | None = None
+
+    def embed(self) -> list[MissingItem]:
+        """Embed all items that the new model has not embedded; return those that it cannot."""
+        self._rebuild.fill()
+        return self._rebuild.missing()
+
+    @property
+    def embedded(self) -> int:
+        """Number of items embedded in this run."""
+        return self._rebuild.embedded
+
+    def from_thumbnails(self) -> int:
+        """Return the number of items that the new model embedded by smaller thumbnails."""
+        return self._rebuild.store.staging.from_thumbnails()
+
+    def compare(self, queries: int = 2000) -> ModelComparison:
+        """Write the new model's index, measure both models, and calibrate the new one if the present one is."""
+        with Gallery.open(self.path) as before, Gallery.open(self.path, other=True) as after:
+            if after.index.is_due() or not after.index.stats().generation:
+                after.index.compact()
+            try:
+                rows, reason = report(model_change_steps(before, after, queries), joined=True), None
+                if stored_calibration(before) is not None:
+                    calibrate_gallery(after)
+            except EvaluationError as error:
+                rows, reason = [], str(error)
+            return ModelComparison(rows, reason, after.index.stats())
+
+    @contextmanager
+    def announced(self) -> Iterator[None]:
+        """Announce a swap within the block, so that running services load the model."""
+        staging, token = self._rebuild.store.staging, self._rebuild.token
+        staging.announce(token)
+        self._announced = time.monotonic()
+        try:
+            yield
+        finally:
+            with suppress(ModelChangedError):  # the swap removes the announcement
+                staging.announce(token, coming=False)
+
+    def swap(self, notice: float = NOTICE) -> None:
+        """Swap the models, at least `notice` seconds after the announcement.
+
+        Raises:
+            MissingItemsError: Items cannot be embedded, and the rule is "refuse".
+        """
+        if self._announced is not None:
+            time.sleep(max(0.0, self._announced + notice - time.monotonic()))
+        self._rebuild.swap(drop=self.rule == "drop")
+
+
+@contextmanager
+def begin_upgrade(
+    path: Path,
+    embedder: Embedder,
+    model_ref: str,
+    folders: Sequence[Path] = (),
+    rule: str = "refuse",
+    batch_size: int = 64,
+    progress: bool = False,
+) -> Iterator[Upgrade]:
+    """Begin or continue to give a gallery another model. Embeddings of a third model are discarded.
+
+    Args:
+        path: The gallery folder.
+        embedder: The new model.
+        model_ref: Name or folder that loads it again.
+        folders: Folders of image files, besides those that were indexed.
+        rule: Treatment of missing images, one of `RULES`.
+        batch_size: Items per batch.
+        progress: Whether to show a progress bar.
+
+    Raises:
+        UsageError: The gallery has this model already.
+        GalleryError: The gallery is damaged.
+    """
+    if rule not in RULES or batch_size < 1:
+        raise UsageError(
+            f"the rule for missing images is one of {', '.join(RULES)}, and a batch has at least 1 image.",
+            code="unknown-rule",
+        )
+    with Gallery.open(path) as gallery:
+        indexed, card, ref = indexed_folders(gallery), gallery.card, gallery.model_ref
+    if card.fingerprint == embedder.card.fingerprint:
+        raise UsageError(f"{path} has this model already: {card.name} ({card.fingerprint[:12]}).", code="same-model")
+    with Store(path / STORE).closing() as store, Store(path / STORE).closing() as reader:
+        new = embedder.card
+        token = store.staging.begin(model_json(card, ref), model_json(new, model_ref), new.fingerprint, new.dim)
+        items = ItemEmbedder(reader, embedder, Originals([*folders, *indexed]), rule == "thumbnail")
+        yield Upgrade(path, embedder, Rebuild(path, store, token, items.embed, batch_size, progress), rule)
+
+
+def previous_model(path: Path) -> tuple[Card, str]:
+    """Return the card of the model for a rollback, and how it is loaded. Raises `UsageError` where there is none."""
+    with Store(path / STORE).closing() as store:
+        slot = store.staging.slot()
+    if slot is None or slot.role != REPLACED:
+        raise UsageError(
+            f"{path} keeps no embeddings of a previous model, so it cannot be rolled back.", code="no-previous-model"
+        )
+    return parse_model(slot.model, path / STORE)
+
+
+def load_previous_model(
+    path: Path, model: str | None, runtime: str = "onnx", precision: str = "fp32"
+) -> tuple[Embedder, str]:
+    """Load the model for a rollback.
+
+    Args:
+        path: The gallery folder.
+        model: Name or folder of the model, if it has moved.
+        runtime: As for `zoo.load`.
+        precision: As for `zoo.load`.
+
+    Returns:
+        The model, and the name or folder that loads it.
+
+    Raises:
+        ModelMismatchError: `model` is another model.
+    """
+    card, ref = previous_model(path)
+    embedder = load(model or ref, runtime=runtime, precision=precision)
+    if embedder.card.fingerprint != card.fingerprint:
+        raise ModelMismatchError(
+            f"{model or ref} is {embedder.card.name} ({embedder.card.fingerprint[:12]}), but the previous model of "
+            f"{path} is {card.name} ({card.fingerprint[:12]}). Name that one with --model.",
+            code="other-model",
+        )
+    return embedder, ref
+
+
+def discard_other(path: Path) -> None:
+    """Discard the embeddings of the other model: of a rebuild, or of the previous model."""
+    Gallery.open(path).close()
+    with Store(path / STORE).closing() as store:
+        store.staging.discard()
+
+
+class _TooManyError(Exception):
+    pass

@@ -1,0 +1,414 @@
+"""Search of a gallery: embed a query, find its neighbours, filter, re-rank, cut, paginate."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+import numpy as np
+from PIL import Image
+
+from serving.gallery.filters import EVERYTHING, Filter
+from serving.gallery.gallery import Gallery, model_at
+from serving.gallery.types import Hit
+from zoo.data.images import DEFAULT_LIMITS, ImageLike, Limits, open_image
+from zoo.data.preprocessing import to_pixels
+from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError, VariantNotFoundError
+from zoo.evaluation.calibration import Calibration
+from zoo.models.card import read_card
+from zoo.models.golden import GOLDEN_FILE, read_golden
+from zoo.models.load import Embedder, find_model, load
+from zoo.models.onnx_runtime import graph_file
+from zoo.models.results import GOLDEN_FLOORS
+from zoo.models.text_tower import read_golden_text
+
+NONE, EXPANSION, RECIPROCAL = "none", "expansion", "reciprocal"
+RERANKINGS = (NONE, EXPANSION, RECIPROCAL)
+DEFAULT_K = 10
+EXPANSION_NEIGHBOURS = 10
+CANDIDATES = 200
+"""Re-ranking looks at this many of the nearest items at least, whatever page is asked for, as cuts remove some.
+Re-ranking by shared neighbours looks at exactly this many; items behind them keep their order."""
+
+Box = tuple[float, float, float, float]
+Timer = Callable[[str], AbstractContextManager[None]]
+"""Times a named stage of a search (decode, embed, find)."""
+
+logger = logging.getLogger(__name__)
+MAX_DRAFT = 2**16
+READY_SECONDS = 1.0
+
+
+def untimed(stage: str) -> AbstractContextManager[None]:
+    """Time nothing: the default `Timer`."""
+    return nullcontext()
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """Options of a search.
+
+    Attributes:
+        k: Number of results.
+        offset: Rank of the first result, from 0.
+        min_similarity: Least cosine of a result.
+        min_p: Least probability that a result is of the query's class; needs the gallery's calibration.
+        selection: Labels and metadata that results must have.
+        crop: Part of the query image: left, top, right, bottom as fractions of its sides.
+        rerank: One of `RERANKINGS`.
+    """
+
+    k: int = DEFAULT_K
+    offset: int = 0
+    min_similarity: float | None = None
+    min_p: float | None = None
+    selection: Filter = EVERYTHING
+    crop: Box | None = None
+    rerank: str = NONE
+
+
+@dataclass(frozen=True)
+class RerankedHit(Hit):
+    """A hit ranked by `rerank_score`, in descending order, instead of by its similarity."""
+
+    rerank_score: float
+
+
+class Searcher:
+    """A gallery together with its model. Safe to use from several threads with the ONNX runtime."""
+
+    def __init__(
+        self, gallery: Gallery, embedder: Embedder, limits: Limits = DEFAULT_LIMITS, timer: Timer = untimed
+    ) -> None:
+        """Bind a gallery to its model, and try a golden image.
+
+        Args:
+            gallery: The gallery; the searcher closes it.
+            embedder: The model that embedded the gallery.
+            limits: Bounds of query images.
+            timer: Called around each stage of a search.
+
+        Raises:
+            ModelMismatchError: Another model embedded the gallery.
+            ModelFolderError: The golden image does not get its embedding.
+        """
+        gallery.check_model(embedder.card)
+        self.gallery, self.embedder, self.limits, self._timer = gallery, embedder, limits, timer
+        self._golden_image, self._golden_embedding = self._golden()
+        self._ready_lock, self._last_check = threading.Lock(), (-math.inf, False)
+        if not self.is_ready():
+            raise ModelFolderError(
+                f"{embedder.card.name} does not give its golden image the expected embedding. Check the model: "
+                f"zoo verify {embedder.folder}",
+                code="golden-mismatch",
+            )
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        model: str | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        models: Models | None = None,
+        timer: Timer = untimed,
+    ) -> Searcher:
+        """Open a gallery and load its model.
+
+        Args:
+            path: The gallery.
+            model: Name or folder of its model, if that has moved.
+            limits: Bounds of query images.
+            models: Models that are loaded already. The index is searched on their device.
+            timer: Called around each stage of a search.
+        """
+        models = models or Models()
+        gallery = Gallery.open(path, device=models.device)
+        try:
+            return cls(gallery, models.load_for(gallery, model), limits, timer)
+        except BaseException:
+            gallery.close()
+            raise
+
+    def close(self) -> None:
+        self.gallery.close()
+
+    def embed(self, image: ImageLike, crop: Box | None = None) -> np.ndarray:
+        """Return the unit embedding, float32 [1, dim], of an image or of the part in `crop`. Raises `ImageError`."""
+        with self._timer("decode"):
+            pixels = to_pixels(self._cropped(image, crop), self.embedder.preprocessing, self.limits)
+        with self._timer("embed"):
+            return self.embedder.embed_pixels(pixels[None])
+
+    def embed_text(self, text: str) -> tuple[np.ndarray, bool]:
+        """Return the unit embedding, float32 [1, dim], of a text, and whether the text was truncated.
+
+        Raises:
+            NoTextTowerError: The model embeds images only.
+            TextError: The text is empty.
+        """
+        with self._timer("embed"):
+            tower = self.embedder.text_tower
+            tokens = tower.tokens([text])
+            return tower.embed(tokens), tokens.truncated[0]
+
+    def search(
+        self,
+        embedding: np.ndarray,
+        options: SearchOptions,
+        exclude: Sequence[int] = (),
+        calibration: Calibration | None = None,
+    ) -> list[Hit]:
+        """Return the hits of a unit embedding, float32 [1, dim], the best first.
+
+        Args:
+            embedding: The query.
+            options: Page, filter, cuts and re-ranking.
+            exclude: Ids of items that are not results.
+            calibration: The gallery's calibration, for `options.min_p`.
+
+        Raises:
+            UsageError: `min_p` without a calibration.
+        """
+        least, end = _least_similarity(options, calibration), options.offset + options.k
+        depth = end if options.rerank == NONE else max(end, CANDIDATES)
+        with self._timer("find"):
+            if options.rerank == EXPANSION:
+                hits = self._expansion_hits(embedding, depth, exclude, options.selection)
+            else:
+                hits = self.gallery.search(embedding, depth, exclude, selection=options.selection)[0]
+                if options.rerank == RECIPROCAL:
+                    hits = self._rerank_reciprocal(embedding, hits)
+        return [hit for hit in hits if hit.similarity >= least][options.offset : end]
+
+    def by_image(self, image: ImageLike, k: int, selection: Filter = EVERYTHING) -> list[Hit]:
+        """Return the `k` items nearest to an image. Raises `ImageError`."""
+        return self.search(self.embed(image), SearchOptions(k, selection=selection))
+
+    def by_item(self, item_id: int, k: int, selection: Filter = EVERYTHING) -> list[Hit]:
+        """Return the `k` items nearest to an item, without the item. Raises `ItemNotFoundError`."""
+        embedding = self.gallery.store.embedding(item_id)[None]
+        return self.search(embedding, SearchOptions(k, selection=selection), [item_id])
+
+    def by_text(self, text: str, k: int, selection: Filter = EVERYTHING) -> tuple[list[Hit], bool]:
+        """Return the `k` items nearest to a text, and whether the text was truncated. Raises `TextError`."""
+        embedding, truncated = self.embed_text(text)
+        return self.search(embedding, SearchOptions(k, selection=selection)), truncated
+
+    def check_texts(self) -> None:
+        """Load the model's text tower, if it has one, and try its first golden text.
+
+        Raises:
+            ModelFolderError: The golden text does not get its embedding.
+        """
+        if self.embedder.card.text is None:
+            return
+        texts, expected = read_golden_text(self.embedder.folder)
+        if float(self.embed_text(texts[0])[0][0] @ expected[0]) < GOLDEN_FLOORS["int8"]:
+            raise ModelFolderError(
+                f"{self.embedder.card.name} does not give its golden text the expected embedding. Check the model: "
+                f"zoo verify {self.embedder.folder}"
+            )
+
+    def is_ready(self) -> bool:
+        """Return whether a golden image is decoded, embedded to its vector and searched.
+
+        Probes ask without a key and as often as they like, so the result holds for a second.
+        """
+        with self._ready_lock:
+            checked, ready = self._last_check
+            if time.monotonic() - checked > READY_SECONDS:
+                ready = False
+                try:
+                    embedding = self.embed(self._golden_image)
+                    self.gallery.search(embedding, 1)
+                    cosine = float(embedding[0] @ self._golden_embedding)
+                    ready = cosine >= GOLDEN_FLOORS[self.embedder.precision]
+                finally:
+                    self._last_check = time.monotonic(), ready
+        return ready
+
+    def _expansion_hits(
+        self, embedding: np.ndarray, depth: int, exclude: Sequence[int], selection: Filter
+    ) -> list[Hit]:
+        """Return the items nearest to the expanded query; `similarity` is to the query itself, as p_same needs it."""
+        first = self.gallery.search(embedding, EXPANSION_NEIGHBOURS, exclude, selection=selection)[0]
+        _, neighbours = self.gallery.store.embeddings([hit.id for hit in first])
+        query = expanded(embedding[0], neighbours)[None].astype(np.float32)
+        hits = {hit.id: hit for hit in self.gallery.search(query, depth, exclude, selection=selection)[0]}
+        ids, vectors = self.gallery.store.embeddings(list(hits))
+        similarities = np.clip(vectors.astype(np.float64) @ embedding[0].astype(np.float64), -1, 1)
+        return [
+            RerankedHit(**{**vars(hits[item_id]), "similarity": float(value)}, rerank_score=hits[item_id].similarity)
+            for item_id, value in zip(ids, similarities, strict=True)
+        ]
+
+    def _rerank_reciprocal(self, embedding: np.ndarray, hits: list[Hit]) -> list[Hit]:
+        """Order the first `CANDIDATES` hits by the neighbours that they share with the query."""
+        candidates = {hit.id: hit for hit in hits[:CANDIDATES]}
+        ids, vectors = self.gallery.store.embeddings(list(candidates))
+        distances = k_reciprocal(embedding[0], vectors) if ids else np.empty(0)
+        order = np.argsort(distances, kind="stable")
+        reranked = [RerankedHit(**vars(candidates[ids[i]]), rerank_score=float(1 - distances[i])) for i in order]
+        return [*reranked, *hits[CANDIDATES:]]
+
+    def _cropped(self, image: ImageLike, crop: Box | None) -> ImageLike:
+        if crop is None:
+            return image
+        left, top, right, bottom = crop
+        # The part must keep as many pixels as the network wants of a whole image.
+        draft = math.ceil(self.embedder.preprocessing.resize / min(right - left, bottom - top))
+        picture = open_image(image, self.limits, min(draft, MAX_DRAFT))
+        x, y = np.array([left, right]) * picture.width, np.array([top, bottom]) * picture.height
+        return picture.crop((int(x[0]), int(y[0]), max(int(x[0]) + 1, round(x[1])), max(int(y[0]) + 1, round(y[1]))))
+
+    def _golden(self) -> tuple[bytes, np.ndarray]:
+        """Return an image file and its expected embedding, float32 [dim]; without a golden file, today's."""
+        if (self.embedder.folder / GOLDEN_FILE).is_file():
+            images, embeddings = read_golden(self.embedder.folder)
+            return _png(images[0]), embeddings[0]
+        noise = _png(np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8))
+        return noise, self.embed(noise)[0]
+
+
+class Models:
+    """Loaded models by fingerprint, each loaded once and released with its last searcher. Safe to use from threads."""
+
+    def __init__(
+        self, runtime: str = "onnx", precision: str = "fp32", device: str | None = None, or_fp32: bool = False
+    ) -> None:
+        """Set how models are loaded.
+
+        Args:
+            runtime: As for `zoo.load`.
+            precision: As for `zoo.load`.
+            device: As for `zoo.load`.
+            or_fp32: Load a model without a variant of this precision in fp32. A gallery in use may be given such a
+                model, and a slower answer is better than none.
+        """
+        self._runtime, self._precision, self._device, self._or_fp32 = runtime, precision, device, or_fp32
+        self._lock = threading.Lock()
+        self._loaded: WeakValueDictionary[str, Embedder] = WeakValueDictionary()
+
+    @property
+    def device(self) -> str:
+        """The device of models and index, as `zoo.load` takes it for ONNX."""
+        return self._device or "cpu"
+
+    def load_for(self, gallery: Gallery, ref: str | None = None) -> Embedder:
+        """Return the gallery's model; `ref`: its name or folder, if it has moved."""
+        try:
+            return self.load(gallery.card.fingerprint, ref or gallery.model_ref)
+        except ModelNotFoundError as error:
+            if ref is not None:
+                raise
+            raise ModelNotFoundError(
+                f"{error} It is the model of {gallery.path}. If it has moved, name it with --model MODEL."
+            ) from None
+
+    def load(self, fingerprint: str, ref: str) -> Embedder:
+        """Return the model with this fingerprint, or load `ref`."""
+        with self._lock:
+            embedder = self._loaded.get(fingerprint)
+            if embedder is None:
+                embedder = self._load(ref)
+                self._loaded[embedder.card.fingerprint] = embedder
+            return embedder
+
+    def _load(self, ref: str) -> Embedder:
+        try:
+            return load(ref, self._runtime, self._precision, self._device)
+        except VariantNotFoundError as error:
+            if not self._or_fp32 or self._precision == "fp32":
+                raise
+            logger.warning("%s Until then it is served in fp32.", str(error))
+            return load(ref, self._runtime, "fp32", self._device)
+
+
+def check_variant(gallery: Path, model: str | None, precision: str) -> None:
+    """Check that a gallery's model has an ONNX variant.
+
+    Args:
+        gallery: The gallery folder.
+        model: Name or folder of its model, if that has moved.
+        precision: fp32, fp16 or int8.
+
+    Raises:
+        VariantNotFoundError: The model lacks the variant.
+        UsageError: The precision does not exist.
+    """
+    folder = find_model(model or model_at(gallery)[1])
+    graph_file(folder, read_card(folder), precision)
+
+
+def expanded(query: np.ndarray, neighbours: np.ndarray, alpha: float = 3.0) -> np.ndarray:
+    """The unit vector of the query and its first neighbours, each weighted by its similarity to the power `alpha`.
+
+    query: unit row [d]; neighbours: unit rows [m, d], the nearest first. The expanded query is searched with once more
+    (Radenovic et al. 2019, Fine-tuning CNN Image Retrieval with No Human Annotation, section 3.5; alpha 0 is the
+    average query expansion of Chum et al. 2007). Neighbours on the other side of the sphere have no weight.
+    """
+    weights = np.clip(neighbours @ query, 0, None) ** alpha
+    total = query + weights @ neighbours
+    return total / np.linalg.norm(total)
+
+
+def k_reciprocal(query: np.ndarray, candidates: np.ndarray, k1: int = 20, k2: int = 6, keep: float = 0.3) -> np.ndarray:
+    """Distances [m] of the candidates by the neighbours that they share with the query; smaller is nearer.
+
+    query: unit row [d]; candidates: unit rows [m, d]. (1 - keep) times the Jaccard distance of k-reciprocal neighbours
+    plus keep times the squared Euclidean distance (Zhong et al. 2017, Re-ranking Person Re-identification with
+    k-reciprocal Encoding, equations 2 to 12; k1, k2 and keep are its section 4). The paper's gallery is the candidates
+    here. O(m^2 d) time, O(m^2) memory.
+    """
+    rows = np.concatenate([query[None], candidates]).astype(np.float64)
+    distances = np.clip(2 - 2 * rows @ rows.T, 0, None)
+    np.fill_diagonal(distances, 0)
+    order = np.argsort(distances, axis=1, kind="stable")
+    members = _expanded_sets(order, min(k1, len(rows) - 1))
+    weights = np.where(members, np.exp(-distances), 0.0)  # equation 7
+    weights = np.stack([weights[nearest].mean(axis=0) for nearest in order[:, : min(k2, len(rows))]])  # equation 11
+    shared = np.minimum(weights[0], weights[1:]).sum(axis=1)
+    together = np.maximum(weights[0], weights[1:]).sum(axis=1)
+    return (1 - keep) * (1 - shared / together) + keep * distances[0, 1:]
+
+
+def _expanded_sets(order: np.ndarray, k: int) -> np.ndarray:
+    """Bool [n, n]: row i marks R*(i, k), its k-reciprocal neighbours and those of theirs (equation 5)."""
+    whole, half = _reciprocal(order, k), _reciprocal(order, max(1, k // 2))
+    common = whole.astype(np.int32) @ half.T.astype(np.int32)
+    taken = whole & (3 * common >= 2 * half.sum(axis=1))
+    return whole | (taken.astype(np.int32) @ half.astype(np.int32) > 0)
+
+
+def _reciprocal(order: np.ndarray, k: int) -> np.ndarray:
+    """Bool [n, n]: both are among the other's `k` nearest; each is its own neighbour besides (equation 3)."""
+    near = np.zeros(order.shape, bool)
+    np.put_along_axis(near, order[:, : k + 1], True, axis=1)
+    return near & near.T
+
+
+def _least_similarity(options: SearchOptions, calibration: Calibration | None) -> float:
+    least = -np.inf if options.min_similarity is None else options.min_similarity
+    if options.min_p is None:
+        return least
+    if calibration is None:
+        raise UsageError(
+            "min_p needs a calibration, which this gallery does not have. Label some items or mark results, then send "
+            "POST /evaluate or run zoo gallery calibrate.",
+            code="no-calibration",
+        )
+    return max(least, calibration.similarity_at(options.min_p))
+
+
+def _png(image: np.ndarray) -> bytes:
+    out = BytesIO()
+    Image.fromarray(image).save(out, "PNG")
+    return out.getvalue()

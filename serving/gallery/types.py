@@ -1,0 +1,331 @@
+"""Values of a gallery: items, hits, statistics and thumbnails, and how SQLite stores them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import Enum
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from PIL import Image
+
+from zoo.data.images import DEFAULT_LIMITS, FORMATS, Limits, open_image
+from zoo.data.preprocessing import Preprocessing, to_pixels
+from zoo.errors import GalleryError
+
+THUMBNAIL_SIDE = 256
+"""Longest side of a thumbnail in pixels."""
+
+LOSSLESS_SIDE = 128
+"""Up to this side a thumbnail is a PNG of the image itself; JPEG would blur it and save nothing."""
+
+MAX_DEPTH = 32
+"""Nesting of objects and lists in metadata; Python reads and writes JSON by recursion."""
+
+MAX_ID = 2**63 - 1
+"""SQLite's largest integer, and so the largest id."""
+
+ITEM_COLUMNS = (
+    "id, source, label, metadata, content_sha256, added_at, change, "
+    "(SELECT key FROM keys WHERE keys.item = items.id) AS key"
+)
+"""Columns from which `item_from_row` makes an item."""
+
+Block = tuple[np.ndarray, np.ndarray]
+"""Ids, int64 [n], ascending, and their vectors, float32 [n, dim]."""
+
+
+class Unchanged(Enum):
+    """Type of `UNCHANGED`."""
+
+    UNCHANGED = "unchanged"
+
+
+UNCHANGED: Final = Unchanged.UNCHANGED
+"""Value for a field that keeps its value, where None would clear it."""
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    data: bytes
+    media_type: str
+
+
+@dataclass(frozen=True)
+class NewItem:
+    """An item to add.
+
+    Attributes:
+        source: Path of the image file, or another name of its origin.
+        embedding: Unit vector, float32 [dim].
+        content_sha256: Hash of the image file, in hex.
+        added_at: UTC, ISO 8601; the present by default, else the time of an item that is restored.
+        key: The client's own name of the item, unique in the gallery.
+    """
+
+    source: str
+    embedding: np.ndarray
+    thumbnail: Thumbnail
+    content_sha256: str
+    label: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    added_at: str | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True)
+class Item:
+    """An item without its embedding and thumbnail; fields as of `NewItem`. change: the number of its last addition."""
+
+    id: int
+    source: str
+    label: str | None
+    metadata: dict[str, Any]
+    content_sha256: str
+    added_at: str
+    change: int
+    key: str | None = None
+
+    def differs(self, label: str | None, metadata: Mapping[str, Any]) -> bool:
+        """Return whether a label or metadata other than the item's are given; None and {} count as not given."""
+        return label not in (None, self.label) or (bool(metadata) and not equal_metadata(metadata, self.metadata))
+
+
+@dataclass(frozen=True)
+class ItemUpdate:
+    """A new source and label of an item, and new metadata unless they are `UNCHANGED`."""
+
+    item: int
+    source: str
+    label: str | None
+    metadata: Mapping[str, Any] | Unchanged = UNCHANGED
+
+
+@dataclass(frozen=True)
+class Added:
+    """Ids of items in the given order (of a known image, the older item's id), and the number of new ones."""
+
+    ids: list[int]
+    new: int
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A neighbour of a query. similarity: the cosine, from -1 to 1."""
+
+    id: int
+    similarity: float
+    label: str | None
+    source: str
+
+
+@dataclass(frozen=True)
+class Stats:
+    items: int
+    labels: int
+    change: int
+
+
+@dataclass(frozen=True)
+class IndexStats:
+    """Index of a gallery.
+
+    Attributes:
+        kind, effort, shortlist: Setting (serving.gallery.index.IndexSetting).
+        recall: Share of the k nearest that it finds, measured when its files were written; None for exact search.
+        milliseconds: Median time of one search, measured at the same time.
+        generation: Name of the folder of its files.
+        frozen: Vectors in these files.
+        waiting: Vectors added or removed since.
+        bytes: Size of the files.
+        device: cpu or cuda:N. Search on a GPU is exact.
+    """
+
+    kind: str
+    effort: int
+    shortlist: int
+    recall: float | None
+    k: int | None
+    milliseconds: float | None
+    generation: str
+    frozen: int
+    waiting: int
+    bytes: int
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class StoreChanges:
+    """Changes of a store since an older change number.
+
+    Attributes:
+        number: The last change.
+        count: Items after it.
+        removed: Ids that were removed, int64 [n].
+        blocks: Ids and vectors that were added; an iterator reads them from the store once.
+    """
+
+    number: int
+    count: int
+    removed: np.ndarray
+    blocks: Iterable[Block]
+
+
+def rank_hits(similarities: np.ndarray, ids: np.ndarray, items: Mapping[int, Item]) -> list[Hit]:
+    """Return the hits of one query, nearest first, equal ones in the order of their ids.
+
+    Args:
+        similarities: float32 [k].
+        ids: int64 [k].
+        items: Items by id; an id that is missing is not a hit.
+    """
+    similarities = np.clip(similarities, -1, 1)  # rounding carries products of unit vectors past 1
+    pairs = zip(similarities.tolist(), ids.tolist(), strict=True)
+    hits = [(similarity, items[item_id]) for similarity, item_id in pairs if item_id in items]
+    hits.sort(key=lambda pair: (-pair[0], pair[1].id))
+    return [Hit(item.id, similarity, item.label, item.source) for similarity, item in hits]
+
+
+def decode_image(data: bytes, how: Preprocessing, limits: Limits = DEFAULT_LIMITS) -> tuple[np.ndarray, Thumbnail]:
+    """Return the pixels that a model takes, uint8 [crop, crop, channels], and the thumbnail.
+
+    Raises:
+        ImageError: If the bytes are not an image within the limits.
+    """
+    image = open_image(data, limits, draft=how.resize)
+    pixels = to_pixels(image, how, limits)
+    if not data.startswith(b"\xff\xd8"):  # only JPEG is decoded at a smaller size
+        return pixels, make_thumbnail(image)
+    with Image.open(BytesIO(data), formats=FORMATS) as header:
+        needed = thumbnail_decode_side(header.size)
+    return pixels, make_thumbnail(image if min(image.size) >= needed else open_image(data, limits, draft=needed))
+
+
+def thumbnail_decode_side(size: tuple[int, int]) -> int:
+    """Return the shortest side at which an image of this full size must be decoded for a sharp thumbnail."""
+    if max(size) <= THUMBNAIL_SIDE:
+        return min(size)
+    return math.ceil(THUMBNAIL_SIDE * min(size) / max(size))
+
+
+def make_thumbnail(image: Image.Image) -> Thumbnail:
+    """Return the thumbnail of an upright 8-bit image of mode L or RGB, as `open_image` returns it."""
+    if max(image.size) <= LOSSLESS_SIDE:
+        return _encode(image, "PNG", optimize=True)
+    small = image.copy()
+    small.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.HAMMING)
+    return _encode(small, "JPEG", quality=85)
+
+
+def _encode(image: Image.Image, image_format: str, **options: int) -> Thumbnail:
+    out = BytesIO()
+    # A new image carries no EXIF data, GPS position or comment of the original.
+    clean = Image.new(image.mode, image.size)
+    clean.paste(image)
+    clean.save(out, image_format, **options)
+    return Thumbnail(out.getvalue(), Image.MIME[image_format])
+
+
+def is_unit(vectors: np.ndarray) -> np.ndarray:
+    """Return whether each of float [..., dim] has unit length, bool [...]; False for NaN."""
+    close: np.ndarray = np.abs(np.linalg.norm(vectors.astype(np.float64), axis=-1) - 1) < 1e-3
+    return close
+
+
+def equal_blocks(first: Block, second: Block) -> bool:
+    return all(np.array_equal(*parts) for parts in zip(first, second, strict=True))
+
+
+def equal_metadata(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Return whether metadata are equal to a filter, which, unlike Python, tells 1 from true."""
+    return json.dumps(dict(first), sort_keys=True) == json.dumps(dict(second), sort_keys=True)
+
+
+def vector_to_blob(vector: np.ndarray, dim: int, source: str) -> bytes:
+    """Return a unit vector, float32 [dim], as bytes.
+
+    Raises:
+        GalleryError: If it is not one (code "invalid-embedding").
+    """
+    vector = np.asarray(vector)
+    if vector.dtype != np.float32 or vector.shape != (dim,):
+        kind = f"{vector.dtype} {list(vector.shape)}, not float32 [{dim}]"
+    elif not is_unit(vector):
+        kind = "not of unit length"
+    else:
+        return vector.astype("<f4").tobytes()
+    raise GalleryError(f"the embedding of {source!r} is {kind}.", code="invalid-embedding")
+
+
+def blob_to_vector(blob: bytes, dim: int, path: Path) -> np.ndarray:
+    """Return one vector, float32 [dim]; errors as of `blobs_to_vectors`."""
+    return blobs_to_vectors([blob], dim, path)[0]
+
+
+def blobs_to_vectors(blobs: Sequence[bytes], dim: int, path: Path) -> np.ndarray:
+    """Return vectors, float32 [n, dim], that `vector_to_blob` wrote to the file `path`.
+
+    Raises:
+        GalleryError: If one has another length (code "damaged-gallery").
+    """
+    if any(len(blob) != 4 * dim for blob in blobs):
+        message = f"{path} is damaged: it has an embedding that is not {dim} float32 numbers."
+        raise GalleryError(message, code="damaged-gallery")
+    return np.frombuffer(b"".join(blobs), "<f4").reshape(-1, dim).astype(np.float32, copy=False)
+
+
+def item_row(item: NewItem) -> tuple[Any, ...]:
+    """Return the columns of `items` for a new item, from source to added_at.
+
+    Raises:
+        GalleryError: If SQLite cannot store a value (code "invalid-item").
+    """
+    try:
+        metadata = metadata_json(item.metadata)
+        for text in (item.source, item.label or "", metadata):
+            text.encode()
+    except (TypeError, ValueError) as error:
+        message = f"source, label or metadata of {item.source!r} cannot be stored: {error}."
+        raise GalleryError(message, code="invalid-item") from None
+    return item.source, item.label, metadata, item.content_sha256, item.added_at or utc_now()
+
+
+def item_from_row(row: Sequence[Any]) -> Item:
+    item_id, source, label, metadata, *rest = row
+    return Item(item_id, source, label, json.loads(metadata), *rest)
+
+
+def metadata_json(metadata: Mapping[str, Any]) -> str:
+    """Return metadata as JSON.
+
+    Raises:
+        ValueError, TypeError: For values that JSON does not have, or that SQLite could not read.
+    """
+    _check_values(dict(metadata), MAX_DEPTH)
+    return json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
+
+
+def _check_values(value: object, depth: int) -> None:
+    if isinstance(value, int) and not is_int64(value):
+        raise ValueError("an integer has more than 64 bits")
+    if not isinstance(value, dict | list | tuple):
+        return
+    if not depth:
+        raise ValueError(f"objects and lists are nested more than {MAX_DEPTH} deep")
+    for inner in value.values() if isinstance(value, dict) else value:
+        _check_values(inner, depth - 1)
+
+
+def is_int64(number: int) -> bool:
+    return -MAX_ID - 1 <= number <= MAX_ID
+
+
+def utc_now() -> str:
+    """Return the present, UTC, ISO 8601, in milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

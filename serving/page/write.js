@@ -1,0 +1,250 @@
+// Changes, with a write key: adding images, changing labels, deleting items, and marking results right or wrong.
+
+import { ask, forget, held, json, known, request } from "./api.js";
+import { $, answer, button, complain, counted, element, listen, nameOf, tell } from "./dom.js";
+import { current } from "./query.js";
+import { presentItems, redraw, takeAway } from "./results.js";
+
+function showRights() {
+  const may = Boolean(held("write"));
+  document.body.classList.toggle("may-write", may);
+  $("write-key").hidden = may;
+  $("add-form").hidden = $("write-forget").hidden = !may;
+  $("forget").hidden = !may && !held("read");
+}
+
+listen("keys", showRights);
+$("write-key").addEventListener("click", () => request("write", "This tab keeps it until you close the tab."));
+$("write-forget").addEventListener("click", () => forget("write"));
+$("forget").addEventListener("click", () => {
+  forget("write");
+  forget("read");
+  location.assign(location.pathname); // clear everything that was read with the key
+});
+showRights();
+
+// Adding images, in requests of accepted size; the outcome of each image is shown.
+
+const AT_ONCE = 4; // images per request; few, so that progress is visible
+// Statuses that an image may cause. Any other status, for example because of the key, concerns all images.
+const OF_IMAGES = new Set([400, 408, 409, 413, 415, 422, 500, 504]);
+
+/** Add the files, group by group. Throws an error that concerns all of them, but still shows the outcome so far. */
+async function add(files, label) {
+  const done = { items: [], fresh: 0, refused: [], differing: [] };
+  let left = grouped(files);
+  try {
+    while (left.length) {
+      $("add-note").textContent = `${files.length - left.flat().length} of ${files.length} sent`;
+      const [group, ...others] = left;
+      const added = await send(group, label);
+      if (added) keep(done, added, group);
+      // Send a refused group again one by one: each image gets its own reason, and good ones are added.
+      left = added ? others : [...group.map((file) => [file]), ...others];
+    }
+  } finally {
+    report(done, left.flat().length);
+  }
+}
+
+/** Group the files, one group per request; a file that is larger than a request may be is alone. */
+function grouped(files) {
+  const { max_images, max_body } = known();
+  const most = Math.min(AT_ONCE, max_images);
+  const groups = [];
+  let size = 0;
+  for (const file of files) {
+    const fits = groups.length && groups.at(-1).length < most && size + file.size <= max_body;
+    if (!fits) groups.push([]);
+    size = fits ? size + file.size : file.size;
+    groups.at(-1).push(file);
+  }
+  return groups;
+}
+
+/** Return the service's answer with its refusals per image; null if it refuses a group of several as a whole. */
+async function send(files, label) {
+  const body = new FormData();
+  for (const file of files) body.append("image", file, file.name);
+  if (label) body.append("label", label);
+  if ($("add-update").checked) body.append("update", "true");
+  try {
+    return await ask("/items", { method: "POST", body, write: true });
+  } catch (error) {
+    const none = { new: 0, items: [], differing: [] };
+    if (error.refused?.length) return { ...none, refused: error.refused };
+    if (!OF_IMAGES.has(error.status) || error.code?.startsWith("invalid_")) throw error;
+    return files.length > 1 ? null : { ...none, refused: [{ number: 0, error }] };
+  }
+}
+
+function keep(done, added, group) {
+  done.items.push(...added.items);
+  done.fresh += added.new;
+  done.refused.push(...added.refused.map(({ number, error }) => `${group[number].name}: ${error.message}`));
+  done.differing.push(...added.differing.map((one) => difference(one, group[one.number])));
+}
+
+/** Describe an existing image whose label differs from the new one. */
+function difference({ id, label, updated }, file) {
+  const had = label ? `with label ${label}` : "without a label";
+  return `${file.name}: exists as item ${id} ${had}; ${updated ? "it has the new label now" : "it was not changed"}`;
+}
+
+function report({ items, fresh, refused, differing }, left) {
+  const there = items.length - fresh;
+  const counts = [
+    `${counted(fresh, "image")} added`,
+    there && `${there} existed`,
+    refused.length && `${refused.length} refused`,
+    left && `${left} not sent`,
+  ];
+  $("add-note").textContent = counts.filter(Boolean).join(", ");
+  $("add-refused").replaceChildren(...refused.map((text) => element("li", "", text)));
+  $("add-differing").replaceChildren(...differing.map((text) => element("li", "", text)));
+  if (items.length) presentItems("Added", "Choose one to search with it", items);
+}
+
+$("add-form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  $("add-submit").disabled = true;
+  $("add-refused").replaceChildren();
+  $("add-differing").replaceChildren();
+  complain("");
+  try {
+    await add([...$("add-files").files], $("add-label").value.trim());
+    $("add-files").value = "";
+  } catch (error) {
+    complain(error.message);
+  }
+  $("add-submit").disabled = false;
+  tell("changed");
+});
+
+// Changing labels and deleting items.
+
+async function edit(item) {
+  $("edit-title").textContent = `Label of item ${item.id}, ${item.source}`;
+  $("edit-label").value = item.label || "";
+  const saved = (await answer($("edit"))) === "save";
+  const label = $("edit-label").value.trim();
+  if (!saved || label === (item.label || "")) return;
+  try {
+    const { label: kept } = await ask(`/items/${item.id}`, json("PATCH", { label: label || null }, { write: true }));
+    redraw({ ...item, label: kept })?.querySelector(".edit").focus();
+    complain("");
+    $("note").textContent = kept ? `Item ${item.id} now has the label ${kept}` : `Item ${item.id} now has no label`;
+    tell("changed");
+    tell("edited");
+  } catch (error) {
+    complain(error.message);
+  }
+}
+
+async function remove(item) {
+  const name = item.label || item.source;
+  $("confirm-question").textContent = `Delete “${name}” (item ${item.id}, ${item.source}) from the gallery? This cannot be undone.`;
+  if ((await answer($("confirm"))) !== "yes") return;
+  try {
+    await ask(`/items/${item.id}`, { method: "DELETE", write: true });
+  } catch (error) {
+    if (error.status !== 404) return complain(error.message); // 404: somebody else deleted it
+  }
+  complain("");
+  (takeAway(item.id) || $("results-title")).focus();
+  $("note").textContent = `Deleted ${name}, item ${item.id}`;
+  tell("changed");
+}
+
+listen("edit", edit);
+listen("delete", remove);
+
+// Marks of results as right (of the query's class) or wrong. They need a query that is not a text.
+
+const sent = new WeakMap(); // from a query with a file to a map from each crop to its form for POST /feedback
+let marks = new Map(); // from a result's id to its mark, for the current query
+
+const mayMark = () => Boolean(held("write") && (current()?.id || current()?.file));
+
+const cropOf = (query) => query.crop?.join(",") ?? "";
+const formOf = (query) => query.id || sent.get(query)?.get(cropOf(query));
+
+/** Return the query in the form that a mark needs. A sent image is embedded once more. */
+async function identified(query) {
+  if (formOf(query)) return formOf(query);
+  const crop = cropOf(query);
+  const body = new FormData();
+  body.append("image", query.file, "image");
+  const embedded = await ask(`/embed?${new URLSearchParams({ format: "base64", ...(crop && { crop }) })}`, { method: "POST", body });
+  const source = (query.file.name || "").replace(/\p{Z}/gu, " ").replace(/\p{C}/gu, "").slice(0, 200);
+  const [content_sha256, embedding] = [embedded.content_sha256[0], embedded.embeddings[0]];
+  const form = { content_sha256, embedding, fingerprint: embedded.fingerprint, source };
+  sent.set(query, (sent.get(query) || new Map()).set(crop, form));
+  return form;
+}
+
+/** Load the query's marks. Those of a sent image are known only after one of its results was marked. */
+async function loadMarks() {
+  const query = current();
+  marks = new Map();
+  document.body.classList.toggle("may-mark", mayMark());
+  if (!mayMark()) return;
+  const form = formOf(query);
+  if (!form) return drawMarks();
+  try {
+    const page = await ask(`/feedback?query=${form.content_sha256 || form}&limit=200`);
+    if (query === current()) marks = new Map(page.marks.map((mark) => [mark.result.id, mark]));
+  } catch (error) {
+    complain(error.message);
+  }
+  drawMarks();
+}
+
+async function putMark(query, item, verdict) {
+  return ask("/feedback", json("POST", { query: await identified(query), item, verdict }, { write: true }));
+}
+
+/** Mark a result with this verdict; null removes its mark. */
+async function mark(item, verdict) {
+  const query = current();
+  const before = marks.get(item.id);
+  try {
+    if (verdict) {
+      const made = await putMark(query, item.id, verdict).catch((error) => {
+        if (error.status !== 409 || !sent.delete(query)) throw error;
+        return putMark(query, item.id, verdict); // the gallery's model changed after the image was embedded
+      });
+      if (query === current()) marks.set(item.id, made);
+    } else if (before) {
+      await ask(`/feedback/${before.id}`, { method: "DELETE", write: true });
+      marks.delete(item.id);
+    }
+  } catch (error) {
+    return complain(error.message);
+  }
+  complain("");
+  drawMarks();
+  offerUndo(item, verdict, before?.verdict || null);
+}
+
+function offerUndo(item, verdict, before) {
+  const name = nameOf(item);
+  const undo = button("quiet", "Undo", () => {
+    $("grid").querySelector(`.mark[data-item="${item.id}"][data-verdict="${before || verdict}"]`)?.focus(); // the pressed button disappears
+    mark(item, before);
+  });
+  undo.setAttribute("aria-label", `Undo the mark of ${name}`);
+  const said = verdict ? `Marked ${name}, item ${item.id}, ${verdict}. ` : `${name}, item ${item.id}, is no longer marked. `;
+  $("note").replaceChildren(said, undo);
+}
+
+function drawMarks() {
+  for (const one of $("grid").querySelectorAll(".mark")) {
+    one.setAttribute("aria-pressed", marks.get(Number(one.dataset.item))?.verdict === one.dataset.verdict);
+  }
+}
+
+listen("mark", ({ item, verdict }) => mark(item, marks.get(item.id)?.verdict === verdict ? null : verdict));
+listen("found", loadMarks);
+listen("edited", drawMarks);
+listen("keys", loadMarks);

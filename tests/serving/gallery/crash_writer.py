@@ -1,0 +1,163 @@
+"""A process that forks writers which work on a gallery until they are killed.
+
+    python -m tests.serving.gallery.crash_writer GALLERY NOTES
+
+For each line on stdin, numbers, it forks a writer of each of these seeds and prints their pids; once all have gone it
+prints the signals that ended them. What a writer begins and what was acknowledged to it stands in the file NOTES, a
+JSON object a line, with the writer's seed. Two writers at once get into each other's way as two processes do: one gives
+the gallery another model while the other adds to it, or begins a rebuild in the midst of the other's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from serving.gallery import Gallery, Item
+from serving.gallery.feedback import QueryImage
+from serving.gallery.gallery import STORE, model_json
+from serving.gallery.rebuild import Outcome, Rebuild
+from serving.gallery.staging import StagedEmbedding
+from serving.gallery.store import Store
+from tests.serving.gallery.test_store import DIM, new_item
+from zoo.data.preprocessing import Preprocessing
+from zoo.errors import GalleryError, ItemNotFoundError, ModelChangedError
+from zoo.models.card import Card
+
+CARDS = tuple(
+    Card(name, "none", "none", "none", "none", DIM, Preprocessing(8, 8), files={"model.safetensors": digit * 64})
+    for name, digit in (("toy", "0"), ("other", "1"))
+)
+SAID, ASKED = "said", "a" * 64
+"""Where in the metadata it is said, and the SHA-256 of the one image that results are marked of."""
+
+
+class Notes:
+    def __init__(self, path: Path, seed: int) -> None:
+        self.descriptor, self.seed = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), seed
+
+    def write(self, word: str, **facts: Any) -> None:
+        os.write(self.descriptor, (json.dumps({"writer": self.seed, "word": word, **facts}) + "\n").encode())
+
+
+def embedded_by(card: Card, number: int) -> np.ndarray:
+    """The embedding of item `number` by the model of that card: another one for each of `CARDS`."""
+    return np.roll(new_item(number).embedding, CARDS.index(card))
+
+
+def rebuild(path: Path, notes: Notes, rng: np.random.Generator) -> None:
+    """Begin, or go on, to give the gallery the other model; now and then to the end."""
+    with Gallery.open(path) as gallery:
+        card = gallery.card
+    other = CARDS[1 - CARDS.index(card)]
+
+    def make(batches: Iterable[Sequence[Item]]) -> Iterator[Outcome]:
+        for batch in batches:
+            numbers = [int(one.source.removesuffix(".png")) for one in batch]
+            rows = [embedded_by(other, number).tobytes() for number in numbers]
+            yield [StagedEmbedding(one.id, row) for one, row in zip(batch, rows, strict=True)], []
+
+    notes.write("rebuilding", to=other.name)
+    with Store(path / STORE).closing() as store:
+        if rng.random() < 0.2:
+            store.staging.discard()
+        token = store.staging.begin(model_json(card, "toy"), model_json(other, "toy"), other.fingerprint, other.dim)
+        run = Rebuild(path, store, token, make, batch_size=60)
+        run.fill()
+        compact_other(path)
+        notes.write("swapping", to=other.name)
+        run.swap()
+    notes.write("rebuilt", to=other.name)
+
+
+def compact_other(path: Path) -> None:
+    try:
+        with Gallery.open(path, other=True) as shadow:
+            shadow.index.compact()
+    except GalleryError as error:
+        if "holds no embeddings of another model" not in str(error):
+            raise
+        raise ModelChangedError("the other writer has emptied the slot") from error
+
+
+def work(path: Path, notes: Notes, rng: np.random.Generator) -> None:
+    """Add, remove, compact and rebuild at random, for ever; a gallery of another model by now is opened anew."""
+    steps = itertools.count(1)
+    while True:
+        try:
+            with Gallery.open(path) as gallery:
+                for step in steps:
+                    take(gallery, notes, rng, step)
+        except ModelChangedError:
+            notes.write("displaced")
+
+
+def take(gallery: Gallery, notes: Notes, rng: np.random.Generator, step: int) -> None:
+    words = ["add", "remove", "compact", "rebuild", "describe", "mark"]
+    match rng.choice(words, p=[0.3, 0.2, 0.1, 0.2, 0.1, 0.1]):
+        case "rebuild":
+            rebuild(gallery.path, notes, rng)
+            gallery.store.check_current()
+        case "add":
+            first, count, batch = 10**6 * notes.seed + 100 * step, int(rng.integers(1, 30)), f"{notes.seed}-{step}"
+            items = [
+                new_item(number, label=batch, embedding=embedded_by(gallery.card, number))
+                for number in range(first, first + count)
+            ]
+            notes.write("adding", batch=batch, count=count)
+            notes.write("added", batch=batch, ids=gallery.add(items).ids)
+        case "remove":
+            ids = [item.id for item in gallery.store.sample(int(rng.integers(1, 30)))]
+            notes.write("removing", ids=ids)
+            notes.write("removed", ids=ids, count=gallery.remove(ids))
+        case "compact":
+            notes.write("compacting")
+            gallery.index.compact()
+            notes.write("compacted")
+        case "describe" | "mark" as way:
+            for item in gallery.store.sample(1):
+                say(gallery, notes, way, item.id, f"{notes.seed}-{step}")
+
+
+def say(gallery: Gallery, notes: Notes, way: str, item: int, text: str) -> None:
+    """Say something of an item, which the other writer may have removed: in its metadata, or with a mark."""
+    notes.write("saying", way=way, item=item, text=text)
+    try:
+        if way == "describe":
+            gallery.store.describe(item, metadata={SAID: text})
+        else:
+            gallery.store.marks.put(QueryImage(ASKED, embedded_by(gallery.card, 0), text), item, True)
+    except ItemNotFoundError:
+        notes.write("unsaid")
+    else:
+        notes.write("said", way=way, item=item, text=text)
+
+
+def fork(path: Path, notes: Path, seed: int) -> int:
+    child = os.fork()
+    if child:
+        return child
+    try:
+        work(path, Notes(notes, seed), np.random.default_rng(seed))
+    except BaseException:
+        traceback.print_exc()
+    os._exit(1)
+
+
+def main(path: Path, notes: Path) -> None:
+    for line in sys.stdin:
+        children = [fork(path, notes, int(seed)) for seed in line.split()]
+        print(*children, flush=True)
+        print(*(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,297 @@
+"""Two writers at a time, killed at any moment: nothing acknowledged is lost, and searches find what is there.
+
+Full disks and disks that cannot be written to are in test_index_files.py and test_database.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serving.gallery import Gallery
+from serving.gallery.backup import verify_gallery
+from serving.gallery.gallery import STORE
+from serving.gallery.index_files import TuningPlan
+from serving.gallery.store import Store
+from tests.serving.gallery.crash_writer import CARDS, SAID, embedded_by
+from tests.serving.gallery.test_store import new_item
+from tests.serving.running import ROOT
+from tests.serving.toys import content
+from zoo.errors import ModelChangedError
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+POLLS = 20_000
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with Gallery.create(tmp_path / "g", CARDS[0], "toy") as gallery:
+        gallery.add([new_item(number, label="first") for number in range(300)])
+    return tmp_path / "g"
+
+
+@contextmanager
+def nursery(path: Path, notes: Path) -> Iterator[subprocess.Popen[str]]:
+    words = [sys.executable, "-m", "tests.serving.gallery.crash_writer", str(path), str(notes)]
+    process = subprocess.Popen(
+        words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)  # its writers, too
+        raise
+    finally:
+        process.communicate(timeout=20)
+    assert process.returncode == 0
+
+
+def kill_two(process: subprocess.Popen[str], notes: Path, seed: int, rng: random.Random) -> None:
+    """Start two writers, let them note a few things, and kill one a moment later and the other after another."""
+    assert process.stdin
+    assert process.stdout
+    enough = len(notes.read_bytes().splitlines()) + rng.randint(2, 30)
+    process.stdin.write(f"{2 * seed} {2 * seed + 1}\n")
+    process.stdin.flush()
+    pids = [int(word) for word in process.stdout.readline().split()]
+    for _ in range(POLLS):  # counted, as all of them may be stopped for a while, by a debugger say
+        if len(notes.read_bytes().splitlines()) >= enough:
+            break
+        time.sleep(0.002)
+    else:
+        pytest.fail("the writers have come to a halt")
+    for pid in rng.sample(pids, 2):
+        time.sleep(rng.uniform(0, 0.03))
+        os.kill(pid, signal.SIGKILL)
+    assert process.stdout.readline().split() == 2 * [str(-signal.SIGKILL)], "a writer has ended by itself"
+
+
+class Ledger:
+    """What the gallery must hold, from the notes of its writers and what it held before the last two were killed."""
+
+    def __init__(self, path: Path, notes: Path) -> None:
+        self.path, self.notes, self.read = path, notes, 0
+        self.labels, self.model, self.said = labels_in(path), model_in(path), said_in(path)
+        self.words: Counter[str] = Counter()
+
+    def settle(self) -> None:
+        """Every acknowledged write is there; none but the last one of each writer may be beside it, whole or not."""
+        entries = [json.loads(line) for line in self.notes.read_text().splitlines()[self.read :]]
+        self.read += len(entries)
+        self.words.update(entry["word"] for entry in entries)
+        by_writer: dict[int, list[dict[str, Any]]] = {}
+        for entry in entries:
+            by_writer.setdefault(entry["writer"], []).append(entry)
+        last = [some[-1] for some in by_writer.values()]
+        labels = labels_in(self.path)
+        self._check_items(entries, [entry for entry in last if entry["word"] in ("adding", "removing")], labels)
+        self.labels = labels
+        self._check_said(by_writer.values())
+        self._check_model(by_writer.values(), last)
+
+    def _check_items(
+        self, entries: list[dict[str, Any]], unsettled: list[dict[str, Any]], labels: dict[int, str | None]
+    ) -> None:
+        known, gone, counted = dict(self.labels), set[int](), 0
+        for entry in entries:
+            if entry["word"] == "added":
+                known |= dict.fromkeys(entry["ids"], entry["batch"])
+            if entry["word"] == "removed":
+                gone.update(entry["ids"])
+                counted += entry["count"]
+        # Both may have removed the same item, and only one of them has done it, perhaps without having been told.
+        doubtful = {item_id for entry in unsettled if entry["word"] == "removing" for item_id in entry["ids"]}
+        assert len(gone - doubtful) <= counted <= len(gone)
+        subsets = [some for n in range(len(unsettled) + 1) for some in itertools.combinations(unsettled, n)]
+        assert any(fits(labels, known, gone, some) for some in subsets), "a write is lost, or half of one is there"
+
+    def _check_said(self, writers: Iterable[list[dict[str, Any]]]) -> None:
+        """Of each item that is there the last that a writer said and was acknowledged, or what was under way."""
+        acknowledged, under_way = dict[tuple[str, int], set[str | None]](), dict[tuple[str, int], set[str | None]]()
+        for some in writers:
+            said = {(entry["way"], entry["item"]): entry["text"] for entry in some if entry["word"] == "said"}
+            for key, text in said.items():
+                acknowledged.setdefault(key, set()).add(text)
+            if some[-1]["word"] == "saying":
+                under_way.setdefault((some[-1]["way"], some[-1]["item"]), set()).add(some[-1]["text"])
+        before, self.said = self.said, said_in(self.path)
+        for way, item in itertools.product(("describe", "mark"), self.labels):
+            possible = acknowledged.get((way, item)) or {before.get((way, item))}
+            assert self.said.get((way, item)) in possible | under_way.get((way, item), set())
+        assert {item for _, item in self.said} <= set(self.labels)
+
+    def _check_model(self, writers: Iterable[list[dict[str, Any]]], last: list[dict[str, Any]]) -> None:
+        """It is that of a writer's last exchange that was acknowledged, or of one that was under way."""
+        done = [[entry["to"] for entry in some if entry["word"] == "rebuilt"][-1:] for some in writers]
+        possible = set(itertools.chain(*done)) or {self.model}
+        possible |= {entry["to"] for entry in last if entry["word"] == "swapping"}
+        self.model = model_in(self.path)
+        assert self.model in possible
+
+
+def fits(
+    labels: dict[int, str | None],
+    known: dict[int, str | None],
+    gone: set[int],
+    unsettled: Sequence[dict[str, Any]],
+) -> bool:
+    """Whether `labels` are there after these of the unacknowledged writes were done, each as a whole.
+
+    known: the items that there were, and all that were acknowledged; gone: those whose removal was. A writer may have
+    removed items of the other one's last batch: their ids are in no note but that of the removal.
+    """
+    added = {entry["batch"]: entry["count"] for entry in unsettled if entry["word"] == "adding"}
+    gone = gone.union(*(entry["ids"] for entry in unsettled if entry["word"] == "removing"))
+    new = {item_id: label for item_id, label in labels.items() if item_id not in known}
+    return (
+        {item_id: label for item_id, label in known.items() if item_id not in gone}
+        == {item_id: label for item_id, label in labels.items() if item_id in known}
+        and set(new.values()) <= set(added)
+        and not gone & set(new)
+        and len(new) + len(gone - set(known)) == sum(added.values())
+    )
+
+
+def model_in(path: Path) -> str:
+    with Gallery.open(path) as gallery:
+        return gallery.card.name
+
+
+def labels_in(path: Path) -> dict[int, str | None]:
+    with Store(path / STORE).closing() as store:
+        return store.labels()
+
+
+def said_in(path: Path) -> dict[tuple[str, int], str]:
+    """What is said of items: (describe, id) and (mark, id) -> text."""
+    with Gallery.open(path) as gallery:
+        items = gallery.store.items(limit=gallery.store.count())
+        described = {("describe", one.id): str(one.metadata[SAID]) for one in items if SAID in one.metadata}
+        return described | {("mark", mark.item): mark.query_source for mark in gallery.store.marks.all()}
+
+
+def check_content(path: Path) -> None:
+    """Vectors are by the gallery's model, and they and the pictures of the items' numbers."""
+    with Gallery.open(path) as gallery, Store(path / STORE).closing() as store:
+        for item, embedding, thumbnail in store.rows():
+            number = int(item.source.removesuffix(".png"))
+            np.testing.assert_array_equal(embedding, embedded_by(gallery.card, number))
+            assert thumbnail == new_item(number).thumbnail
+
+
+def still_right(reader: Gallery, ledger: Ledger) -> Gallery:
+    """A reader that stayed open sees what is there, or says that it is of the model before and is opened again."""
+    try:
+        ids, _ = content(reader)
+    except ModelChangedError:
+        reader.close()
+        reader = Gallery.open(ledger.path)
+        ids, _ = content(reader)
+    assert reader.card.name == ledger.model
+    assert ids.tolist() == list(ledger.labels)
+    return reader
+
+
+def check_searches(gallery: Gallery, plan: TuningPlan, rng: np.random.Generator) -> float:
+    """Search as a service does: similarities are those of the store's vectors, and what is found holds the floor.
+
+    Returns the recall of the k nearest, of up to 300 items that search for themselves and the others.
+    """
+    with Store(gallery.path / STORE).closing() as store:
+        ids = np.array(list(store.labels()))
+        _, truth = store.embeddings(ids.tolist())
+    queries = np.concatenate([truth[rng.permutation(len(truth))[:300]], rng.normal(size=(20, truth.shape[1]))])
+    queries = np.asarray(queries / np.linalg.norm(queries, axis=1, keepdims=True), np.float32)
+    similarities, found = gallery.neighbours(queries, plan.k)
+    products = queries.astype(np.float64) @ truth.T.astype(np.float64)
+    assert found.shape == (len(queries), plan.k)
+    assert np.isin(found, ids).all()
+    assert all(len(set(row)) == plan.k for row in found.tolist())
+    rows = np.searchsorted(ids, found)
+    np.testing.assert_allclose(similarities, np.take_along_axis(products, rows, axis=1), rtol=0, atol=1e-5)
+    kth = np.sort(products, axis=1)[:, -plan.k :][:, :1]
+    recall = float((similarities[:-20] >= kth[:-20] - 1e-5).mean())
+    assert recall >= plan.recall
+    return recall
+
+
+def kill_and_check(path: Path, tmp_path: Path, rounds: int, plan: TuningPlan) -> tuple[Ledger, float]:
+    """The lowest recall is the second value."""
+    (tmp_path / "notes").touch()
+    ledger, rng, recalls = Ledger(path, tmp_path / "notes"), random.Random(0), []
+    with Store(path / STORE).closing() as store:
+        store.set_state("plan", json.dumps(asdict(plan)))
+    reader = Gallery.open(path)
+    with nursery(path, tmp_path / "notes") as process:
+        for seed in range(1, rounds + 1):
+            kill_two(process, ledger.notes, seed, rng)
+            ledger.settle()
+            assert [check for check in verify_gallery(path) if check.ok is False] == []
+            reader = still_right(reader, ledger)
+            with Gallery.open(path) as opened:
+                recalls += [check_searches(one, plan, np.random.default_rng(seed)) for one in (reader, opened)]
+    reader.close()
+    check_content(path)
+    with Gallery.open(path) as gallery:
+        gallery.index.compact()
+    assert len(list(path.glob("*index-*"))) <= 2, "what killed writers leave does not pile up; each model may have one"
+    return ledger, min(recalls)
+
+
+def test_nothing_acknowledged_is_lost_when_writers_are_killed(path: Path, tmp_path: Path) -> None:
+    ledger, _ = kill_and_check(path, tmp_path, 6, TuningPlan("hnsw", 0.9, 5))
+    assert min(ledger.words[word] for word in ("added", "removed", "rebuilding", "said")) >= 1
+
+
+@pytest.mark.parametrize(
+    ("there", "gone", "unsettled", "right"),
+    [
+        ({1: "a", 2: "a"}, set(), [], True),
+        ({1: "a"}, set(), [], False),  # an acknowledged item is lost
+        ({1: "a", 2: "a"}, {2}, [], False),  # an acknowledged removal is
+        ({1: "a", 2: "a", 3: "b"}, set(), [], False),  # something came of nothing
+        ({1: "a", 2: "a", 3: "b", 4: "b"}, set(), [{"word": "adding", "batch": "b", "count": 2}], True),
+        ({1: "a", 2: "a", 3: "b"}, set(), [{"word": "adding", "batch": "b", "count": 2}], False),  # half of a batch
+        # The other writer has removed the rest of it.
+        ({1: "a", 2: "a", 3: "b"}, {4}, [{"word": "adding", "batch": "b", "count": 2}], True),
+        ({}, set(), [{"word": "removing", "ids": [1, 2]}], True),
+        ({1: "a"}, set(), [{"word": "removing", "ids": [1, 2]}], False),  # half of a removal
+        ({1: "b"}, {2}, [], False),  # another label
+    ],
+)
+def test_what_a_ledger_accepts(there: dict, gone: set[int], unsettled: list, right: bool) -> None:
+    assert fits(there, {1: "a", 2: "a"}, gone, unsettled) is right
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["flat", "hnsw"])
+def test_nothing_acknowledged_is_lost_in_200_rounds(
+    path: Path, tmp_path: Path, kind: str, record_testsuite_property: Callable[[str, object], None]
+) -> None:
+    ledger, recall = kill_and_check(path, tmp_path, 200, TuningPlan(kind, 1.0 if kind == "flat" else 0.9, 5))
+    words = ("added", "removed", "compacted", "rebuilding", "rebuilt", "said")
+    assert min(ledger.words[word] for word in words) >= 10
+    record_testsuite_property(f"{kind} kills", 2 * 200)
+    record_testsuite_property(f"{kind} writes acknowledged", sum(ledger.words[word] for word in words))
+    record_testsuite_property(f"{kind} lowest recall", round(recall, 4))

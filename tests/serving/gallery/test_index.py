@@ -1,0 +1,230 @@
+"""Index kinds: neighbours, removals, tuning."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serving.gallery import Gallery, index_files
+from serving.gallery.gallery import STORE
+from serving.gallery.index import KINDS, FrozenIndex, Index, IndexSetting, build_index, find_kind
+from serving.gallery.index_files import EXACT, IDS, TuningPlan, compact
+from serving.gallery.store import Store
+from serving.gallery.tune import IndexMeasurement, measure_kind, measure_recall, sample_vectors
+from serving.gallery.types import StoreChanges
+from tests.serving.gallery.test_gallery import CARD, DIM, new_items
+from tests.serving.running import ROOT
+from tests.serving.toys import content
+from zoo.errors import UsageError
+
+N = 1200
+
+
+def clustered(n: int = N, dim: int = DIM, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(40, dim))[rng.integers(40, size=n)] + 0.3 * rng.normal(size=(n, dim))
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def frozen_of(name: str, vectors: np.ndarray, setting: IndexSetting) -> FrozenIndex:
+    exact, approximate = (
+        build_index(KINDS["flat"], vectors),
+        None if name == "flat" else build_index(KINDS[name], vectors),
+    )
+    return FrozenIndex(exact, np.arange(10, 10 + 3 * len(vectors), 3), approximate, setting)
+
+
+def thorough(name: str) -> IndexSetting:
+    return IndexSetting(name, KINDS[name].efforts[-1], KINDS[name].shortlists[-1])
+
+
+def naive(vectors: dict[int, np.ndarray], query: np.ndarray, k: int) -> list[int]:
+    products = {i: float(v.astype(np.float64) @ query.astype(np.float64)) for i, v in vectors.items()}
+    return sorted(products, key=lambda i: (-products[i], i))[:k]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_finds_adds_and_passes_over(name: str) -> None:
+    """A thorough setting of every kind equals a naive search: as built, with removals, with what came since."""
+    vectors, queries = clustered(), clustered(6, seed=7)
+    there = dict(zip(range(10, 10 + 3 * N, 3), vectors, strict=True))
+    index = Index(DIM, frozen_of(name, vectors, thorough(name)), change=5)
+    for step in range(3):
+        _, ids = index.search(queries, 8)
+        assert ids.tolist() == [naive(there, query, 8) for query in queries]
+        gone = ids[:, :4].ravel()
+        new = {20_000 + 100 * step + i: row for i, row in enumerate(clustered(30, seed=step + 1))}
+        there = {i: v for i, v in there.items() if i not in gone} | new
+        changes = StoreChanges(
+            6 + step, len(there), np.unique(gone), [(np.array(list(new)), np.stack(list(new.values())))]
+        )
+        index.apply(changes)
+        assert len(index) == len(there) == changes.count
+    ids, rows = content(index)
+    assert ids.tolist() == list(there)
+    np.testing.assert_array_equal(rows, np.stack(list(there.values())))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_similarities_are_exact_and_every_place_is_filled(name: str) -> None:
+    """The hastiest setting may find others, but what it finds has its true similarity, and there are k of them."""
+    vectors, queries = clustered(), clustered(6, seed=7)
+    hasty = IndexSetting(name, KINDS[name].efforts[0], 1)
+    index = Index(DIM, frozen_of(name, vectors, hasty))
+    for k in (1, 10, 40, 41, N, 2 * N):
+        similarities, ids = index.search(queries, k)
+        assert ids.shape == (6, min(k, N))
+        assert all(len(set(row)) == len(row) for row in ids.tolist())
+        products = np.einsum("qd,qkd->qk", queries.astype(np.float64), vectors[(ids - 10) // 3].astype(np.float64))
+        np.testing.assert_allclose(similarities, products, atol=1e-6)
+        assert (np.diff(similarities, axis=1) <= 0).all()
+    _, exact = index.search(queries, 5, exact=True)
+    there = dict(zip(range(10, 10 + 3 * N, 3), vectors, strict=True))
+    assert exact.tolist() == [naive(there, query, 5) for query in queries]
+
+
+def test_recall_is_that_of_a_naive_count() -> None:
+    vectors, k = clustered(), 5
+    index = Index(DIM, frozen_of("ivf-pq", vectors, IndexSetting("ivf-pq", 1, 1)))
+    sample = sample_vectors(np.arange(10, 10 + 3 * N, 3), vectors, k, queries=40)
+    assert sample
+    there = dict(zip(range(10, 10 + 3 * N, 3), vectors, strict=True))
+    found = 0
+    for own, query in zip(sample.ids.tolist(), sample.vectors, strict=True):
+        others = [i for i in naive(there, query, k + 1) if i != own][:k]
+        _, (got,) = index.search(query[None], k + 1)
+        found += len(set(others) & set(got.tolist()))
+    assert measure_recall(index, sample) == pytest.approx(found / (40 * k), abs=0.011)
+    assert measure_recall(index, sample) < 1
+    assert measure_recall(Index(DIM, frozen_of("flat", vectors, IndexSetting())), sample) == 1
+
+
+def test_duplicates_and_few_vectors_have_a_recall() -> None:
+    twins = np.repeat(clustered(3), 100, axis=0)
+    sample = sample_vectors(np.arange(300), twins, 10, queries=50)
+    assert sample
+    np.testing.assert_allclose(sample.kth, 1, atol=1e-6)
+    exact = build_index(KINDS["flat"], twins)
+    assert measure_recall(Index(DIM, FrozenIndex(exact, np.arange(300))), sample) == 1
+    assert sample_vectors(np.arange(1), clustered(1), 10) is None
+    two = sample_vectors(np.arange(2), clustered(2), 10)
+    assert two is not None
+    assert two.k == 1
+    assert measure_kind("ivf-pq", FrozenIndex(exact, np.arange(300)), twins, sample, 0.5) is None, "too small"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+        gallery.add(new_items(clustered(400)))
+    return tmp_path / "g"
+
+
+def test_tuning_takes_a_fast_one_that_holds_the_recall(path: Path) -> None:
+    with Gallery.open(path) as gallery:
+        facts, rows = gallery.index.tune(0.9, 5, ["hnsw", "ivf-pq"])
+        measured = dict(rows)
+        assert list(measured) == ["flat", "hnsw", "ivf-pq"]
+        assert measured["ivf-pq"] is None, "too few vectors"
+        assert measured["flat"] is not None
+        assert measured["flat"].recall == 1
+        assert facts is not None
+        hnsw = measured["hnsw"]
+        assert hnsw is not None
+        best = hnsw if hnsw.milliseconds < 0.9 * measured["flat"].milliseconds else measured["flat"]
+        stats = gallery.index.stats()
+        assert (stats.kind, stats.recall, stats.k) == (best.setting.kind, best.recall, 5)
+        assert stats.frozen == 400
+        assert stats.bytes > 400 * DIM * 4
+    with Gallery.open(path) as again:
+        assert again.index.stats() == stats
+        with pytest.raises(UsageError, match="fraction"):
+            again.index.tune(1.2)
+        with pytest.raises(UsageError, match="Did you mean 'hnsw'"):
+            again.index.tune(0.9, kinds=["hnws"])
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "chosen"),
+    [
+        ({"flat": 1.0, "flat-fp16": 0.95, "hnsw": 0.91}, "flat"),  # a near tie: exact search stays
+        ({"flat": 1.0, "flat-fp16": 0.95, "hnsw": 0.89}, "hnsw"),
+        ({"flat": 1.0, "flat-fp16": 0.5, "hnsw": 0.46}, "flat-fp16"),
+        ({"flat": 1.0, "flat-fp16": 0.5, "hnsw": 0.44}, "hnsw"),
+        ({"flat": 1.0, "hnsw": 2.0}, "flat"),
+    ],
+)
+def test_of_nearly_equal_kinds_the_simplest_is_taken(
+    path: Path, monkeypatch: pytest.MonkeyPatch, milliseconds: dict[str, float], chosen: str
+) -> None:
+    def measured(name: str, *args: Any) -> tuple[FrozenIndex, IndexMeasurement]:
+        found = measure_kind(name, *args)
+        assert found is not None
+        return found[0], replace(found[1], milliseconds=milliseconds[name])
+
+    monkeypatch.setattr(index_files, "measure_kind", measured)
+    with Gallery.open(path) as gallery:
+        facts, rows = gallery.index.tune(0.5, 5, list(reversed(milliseconds)))
+        assert [name for name, _ in rows] == list(milliseconds), "the simplest first"
+        assert facts is not None
+        assert facts.setting.kind == gallery.index.stats().kind == chosen
+
+
+def test_a_compaction_keeps_the_kind_and_its_recall(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Gallery.open(path) as gallery, Store(path / STORE).closing() as store:
+        store.set_state("plan", '{"kind": "hnsw", "recall": 0.95, "k": 5}')
+        gallery.add(new_items(clustered(200, seed=3), 400))
+        facts = compact(path, store)
+        assert facts is not None
+        assert (facts.setting.kind, facts.count) == ("hnsw", 600)
+        assert facts.recall is not None
+        assert facts.recall >= 0.95
+        assert gallery.index.stats().kind == "hnsw"
+        gallery.remove(range(1, 550))
+        assert len(gallery.search(clustered(1), 100)[0]) == 51
+        gallery.index.compact()
+        assert gallery.index.stats().kind == "flat"
+        assert "no hnsw index of these 51 vectors" in caplog.text
+        gallery.remove(range(550, 601))
+        assert gallery.index.compact() is None
+        assert not list(path.glob("index-*"))
+        assert gallery.search(clustered(1), 3) == [[]]
+
+
+def test_files_open_with_faiss_and_numpy_alone(path: Path) -> None:
+    import faiss
+
+    with Gallery.open(path) as gallery:
+        gallery.index.compact()
+        folder = path / gallery.index.stats().generation
+        expected = [hit.id for hit in gallery.search(clustered(1, seed=5), 9)[0]]
+    _, rows = faiss.read_index(str(folder / EXACT)).search(clustered(1, seed=5), 9)
+    assert np.load(folder / IDS)[rows[0]].tolist() == expected
+
+
+def test_unknown_kinds_are_named() -> None:
+    assert find_kind("hnsw") is KINDS["hnsw"]
+    with pytest.raises(UsageError, match="Known: flat"):
+        find_kind("lsh")
+    assert TuningPlan().kind == "flat"
+
+
+def test_search_works_beside_whoever_changes_faiss() -> None:
+    """In a process of its own: the change holds for all of it."""
+    code = (
+        "import faiss, faiss.contrib.torch_utils, numpy as np\n"
+        "from serving.gallery.index import KINDS\n"
+        "from serving.gallery.index import Segment\n"
+        "rows = np.eye(4, dtype=np.float32)\n"
+        "index = faiss.IndexFlatIP(4); index.add(rows)\n"
+        "segment = Segment(index, np.arange(4)); segment.remove(np.array([2]))\n"
+        "print(segment.search(index, KINDS['flat'], 0, rows[[2, 1]], 1)[1].ravel().tolist()[1])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr

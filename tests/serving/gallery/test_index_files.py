@@ -1,0 +1,330 @@
+"""Index files shared by processes: writers, readers, compactions, full disks, older schemas."""
+
+from __future__ import annotations
+
+import logging
+import resource
+import shutil
+import sqlite3
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+
+from serving.gallery import Gallery
+from serving.gallery.backup import verify_gallery
+from serving.gallery.gallery import STORE
+from serving.gallery.index_files import (
+    DUE_AT_LEAST,
+    EXACT,
+    RETRY_SECONDS,
+    BusyError,
+    compact,
+    compaction_lock,
+    needs_compaction,
+)
+from serving.gallery.schema import SCHEMA
+from serving.gallery.store import Store
+from tests.serving.gallery.older import as_schema_1, as_schema_7
+from tests.serving.gallery.test_database import unwritable
+from tests.serving.gallery.test_gallery import CARD, assert_hits, by_id, generation, new_items, unit_rows
+from tests.serving.toys import content
+from zoo.errors import GalleryError
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+        gallery.add(new_items(unit_rows(200)))
+    return tmp_path / "g"
+
+
+def assert_whole(path: Path) -> None:
+    assert [check for check in verify_gallery(path) if check.ok is False] == []
+
+
+def together(*tasks: Callable[[], None]) -> None:
+    """Run the tasks in threads; each opens the gallery for itself, as a process does."""
+    failures: list[BaseException] = []
+
+    def guarded(task: Callable[[], None]) -> None:
+        try:
+            task()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(task,)) for task in tasks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_writers_readers_and_compactions_at_once(path: Path) -> None:
+    """Two writers, two readers and two that compact: a reader finds what was acknowledged before it asked."""
+    acknowledged: dict[int, np.ndarray] = {}
+    done = threading.Event()
+
+    def write(start: int) -> None:
+        with Gallery.open(path) as gallery:
+            for step in range(12):
+                vectors = unit_rows(5, seed=start + step)
+                ids = gallery.add(new_items(vectors, start + 5 * step)).ids
+                acknowledged.update(zip(ids, vectors, strict=True))
+                gallery.remove([ids[0]])
+
+    def read() -> None:
+        with Gallery.open(path) as gallery:
+            while not done.is_set():
+                known = dict(acknowledged)
+                for item_id in list(known)[1::5][-2:]:
+                    (hits,) = gallery.search(known[item_id][None], 3)
+                    assert item_id in {hit.id for hit in hits}
+
+    def squeeze() -> None:
+        with Gallery.open(path) as gallery:
+            while not done.is_set():
+                gallery.index.compact()
+
+    def write_both() -> None:
+        try:
+            together(lambda: write(1000), lambda: write(2000))
+        finally:
+            done.set()
+
+    together(write_both, read, read, squeeze, squeeze)
+    with Gallery.open(path) as gallery:
+        assert gallery.store.count() == 200 + 2 * 12 * 4
+    assert_whole(path)
+    assert len(list(path.glob("*index-*"))) == 1
+
+
+def test_a_reader_goes_on_with_a_generation_that_was_removed(path: Path) -> None:
+    with Gallery.open(path) as writer, Gallery.open(path) as reader:
+        writer.index.compact()
+        assert_hits(reader, by_id(unit_rows(200)))
+        index = reader.index.current()
+        writer.add(new_items(unit_rows(1, seed=3), 200))
+        first = generation(path)
+        writer.index.compact()
+        assert not first.exists()
+        assert len(index) == 200
+        similarities, _ = index.search(unit_rows(3, seed=99), 200)
+        assert np.isfinite(similarities).all()
+        assert_hits(reader, by_id(np.concatenate([unit_rows(200), unit_rows(1, seed=3)])))
+        assert reader.index.stats().waiting == 0
+
+
+def test_one_compacts_at_a_time(path: Path) -> None:
+    with (
+        Store(path / STORE).closing() as store,
+        compaction_lock(path, wait=True),
+        pytest.raises(BusyError, match="compacted"),
+    ):
+        compact(path, store, wait=False)
+
+
+def test_a_compaction_is_done_when_it_is_due(tmp_path: Path) -> None:
+    assert not needs_compaction(DUE_AT_LEAST, 0)
+    assert needs_compaction(DUE_AT_LEAST + 1, 10 * DUE_AT_LEAST)
+    assert not needs_compaction(DUE_AT_LEAST + 1, 10 * DUE_AT_LEAST + 10)
+    vectors = unit_rows(2 * DUE_AT_LEAST + 2)
+    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+        gallery.add(new_items(vectors[: DUE_AT_LEAST + 1]))
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert gallery.index.stats().frozen == DUE_AT_LEAST + 1, "by the writer, as it ended"
+        gallery.index.compact_in_background()
+        gallery.add(new_items(vectors[DUE_AT_LEAST + 1 :], DUE_AT_LEAST + 1))
+        gallery.search(unit_rows(1), 3)
+        for _ in range(1000):
+            if gallery.index.stats().frozen == len(vectors):
+                break
+            time.sleep(0.01)
+        assert gallery.index.stats().waiting == 0
+        (hits,) = gallery.search(vectors[-1:], 1)
+        assert hits[0].id == len(vectors)
+
+
+@pytest.mark.parametrize("in_background", [False, True])
+def test_closing_waits_for_nobody(tmp_path: Path, in_background: bool) -> None:
+    """What is due is left where another process compacts, and by a service."""
+    gallery = Gallery.create(tmp_path / "g", CARD, "toy")
+    if in_background:
+        gallery.index.compact_in_background()
+    with compaction_lock(tmp_path / "g", wait=True):
+        gallery.add(new_items(unit_rows(DUE_AT_LEAST + 1)))
+        gallery.close()
+    assert not list((tmp_path / "g").glob("index-*"))
+    assert_whole(tmp_path / "g")
+
+
+def test_a_gallery_that_is_only_read_is_not_written(tmp_path: Path) -> None:
+    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+        gallery.add(new_items(unit_rows(DUE_AT_LEAST + 1)))
+    generation(tmp_path / "g").rename(tmp_path / "gone")
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert len(gallery.search(unit_rows(1), 5)[0]) == 5
+    assert not list((tmp_path / "g").glob("index-*"))
+
+
+@contextmanager
+def full_disk(largest: int) -> Iterator[None]:
+    """No file grows past `largest` bytes: writes fail as on a full disk, in this process alone."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_on_a_full_disk_nothing_is_written_and_nothing_lost(path: Path) -> None:
+    with Gallery.open(path) as gallery:
+        gallery.index.compact()
+        before, generations = gallery.store.items(limit=300), list(path.glob("index-*"))
+        largest = max(file.stat().st_size for file in path.iterdir() if file.is_file())
+        with full_disk(largest + 4096):
+            for _ in range(2):
+                with pytest.raises(GalleryError, match=r"full|I/O"):
+                    gallery.add(new_items(unit_rows(300, seed=1), 200))
+            assert gallery.store.items(limit=300) == before
+            assert_hits(gallery, by_id(unit_rows(200)))
+        assert gallery.store.items(limit=300) == before
+        assert_whole(path)
+        size = (generations[0] / EXACT).stat().st_size
+        for limit in (size - 1, size // 2, 10):
+            with full_disk(limit), pytest.raises(GalleryError, match="The gallery is as it was"):
+                gallery.index.compact()
+            assert list(path.glob("*index-*")) == generations
+        gallery.add(new_items(unit_rows(1, seed=1), 200))
+        gallery.index.compact()
+    assert_whole(path)
+    with Gallery.open(path) as gallery:
+        assert gallery.store.count() == 201
+
+
+def test_a_full_disk_ends_a_compaction_in_the_background_quietly(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+        gallery.index.compact_in_background()
+        gallery.add(new_items(unit_rows(DUE_AT_LEAST + 1)))
+        with full_disk(10):
+            assert len(gallery.search(unit_rows(1), 4)[0]) == 4
+            for thread in threading.enumerate():
+                if thread.name == "compaction":
+                    thread.join()
+        assert "cannot be written" in caplog.text
+        assert len(gallery.search(unit_rows(1), 4)[0]) == 4
+        assert gallery.index.stats().frozen == 0, "it is not tried again at every search"
+        monkeypatch.setattr(
+            "serving.gallery.index_files.time", Mock(wraps=time, monotonic=lambda: time.monotonic() + RETRY_SECONDS)
+        )
+        deadline = time.monotonic() + 20
+        while not gallery.index.stats().frozen:  # once there is room
+            assert time.monotonic() < deadline
+            assert len(gallery.search(unit_rows(1), 4)[0]) == 4
+            time.sleep(0.05)
+
+
+def test_what_nobody_thought_of_ends_a_compaction_in_the_background_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: object, **kwargs: object) -> None:
+        raise OSError("too many open files")
+
+    with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
+        gallery.index.compact_in_background()
+        monkeypatch.setattr("serving.gallery.index_files.compact", fails)
+        gallery.add(new_items(unit_rows(DUE_AT_LEAST + 1)))
+        for _ in range(5):
+            assert len(gallery.search(unit_rows(1), 4)[0]) == 4
+            for thread in threading.enumerate():
+                if thread.name == "compaction":
+                    thread.join()
+        (said,) = [record for record in caplog.records if record.name == "serving.gallery.index_files"]
+        assert said.message == "too many open files"
+        assert said.exc_info
+
+
+@contextmanager
+def reachable_copy(path: Path) -> Iterator[Path]:
+    """In a folder that every user can reach, unlike pytest's own."""
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        yield Path(shutil.copytree(path, Path(made) / "g", ignore=shutil.ignore_patterns("*-wal", "*-shm")))
+
+
+def test_a_gallery_that_cannot_be_written_to_is_not_compacted(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with reachable_copy(path) as folder:
+        with unwritable(folder), Gallery.open(folder) as gallery:
+            with pytest.raises(GalleryError, match=r"cannot be written|readonly"):
+                gallery.index.compact()
+            with pytest.raises(GalleryError, match="readonly"):
+                gallery.remove([1])
+            assert_hits(gallery, by_id(unit_rows(200)))
+        assert_whole(folder)
+    assert caplog.messages == []
+
+
+def test_galleries_of_schema_1_open(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    as_schema_1(path)
+    with caplog.at_level(logging.INFO), Gallery.open(path) as gallery:
+        assert_hits(gallery, by_id(unit_rows(200)))
+        gallery.add(new_items(unit_rows(1, seed=4), 200))
+        gallery.index.compact()
+        assert_hits(gallery, by_id(np.concatenate([unit_rows(200), unit_rows(1, seed=4)])))
+    assert caplog.messages == []
+    assert not (path / "index.faiss").exists()
+    with closing(sqlite3.connect(path / STORE)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
+    assert_whole(path)
+
+
+def test_galleries_of_schema_7_lose_their_journal(path: Path) -> None:
+    as_schema_7(path / STORE)
+    with Gallery.open(path) as gallery:
+        gallery.add(new_items(unit_rows(1, seed=4), 200))
+        gallery.store.marks.put(1, 2, True)
+        gallery.store.describe(1, label="other")
+        gallery.remove([2])
+        assert gallery.store.count() == 200
+    with closing(sqlite3.connect(path / STORE)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
+        names = {name for (name,) in db.execute("SELECT name FROM sqlite_schema")}
+        assert not {name for name in names if "journal" in name or name.endswith("_noted")}
+        assert db.execute("SELECT 1 FROM state WHERE key IN ('history', 'following')").fetchall() == []
+    assert_whole(path)
+
+
+def test_galleries_of_schema_7_are_read_where_they_cannot_be_written(path: Path) -> None:
+    as_schema_7(path / STORE)
+    with reachable_copy(path) as folder, unwritable(folder), Gallery.open(folder) as gallery:
+        assert_hits(gallery, by_id(unit_rows(200)))
+
+
+def test_galleries_of_schema_1_are_read_where_they_cannot_be_written(path: Path) -> None:
+    as_schema_1(path)
+    with reachable_copy(path) as folder, unwritable(folder), Gallery.open(folder) as gallery:
+        assert_hits(gallery, by_id(unit_rows(200)))
+
+
+def test_many_changes_are_taken_over_whole(tmp_path: Path) -> None:
+    """Added and removed, before and after a generation: the index equals the store."""
+    vectors = unit_rows(2000)
+    with Gallery.create(tmp_path / "g", CARD, "toy") as writer, Gallery.open(tmp_path / "g") as reader:
+        writer.add(new_items(vectors[:1000]))
+        writer.index.compact()
+        reader.search(vectors[:1], 1)
+        writer.add(new_items(vectors[1000:], 1000))
+        writer.remove(range(1, 2001, 2))
+        ids, rows = content(reader)
+        assert ids.tolist() == list(range(2, 2001, 2))
+        np.testing.assert_array_equal(rows, vectors[1::2])

@@ -1,0 +1,428 @@
+"""`zoo index`: images of a folder, labels, repeated runs, `--prune`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from serving.gallery import Gallery
+from serving.gallery.indexing import find_images, index_folder, other_kinds
+from serving.gallery.search import Searcher
+from serving.gallery.types import make_thumbnail, thumbnail_decode_side
+from tests.commandline import run_here
+from tests.raising import raises
+from tests.serving import toys
+from tests.serving.gallery.terminal import Terminal
+from zoo.errors import DatasetError, GalleryError, ModelFolderError, ModelMismatchError, UsageError
+from zoo.models.load import Embedder
+
+
+def test_a_folder_becomes_a_gallery(model: Embedder, gallery_folder: Path, pictures: Path) -> None:
+    files = sorted(path for path in pictures.rglob("*") if path.is_file())
+    vectors = {path.relative_to(pictures).as_posix(): row for path, row in zip(files, model.embed(files), strict=True)}
+    with Gallery.open(gallery_folder) as gallery:
+        items = gallery.store.items(limit=100)
+        assert len(items) == len(files) == len(toys.CLASSES) * toys.PER_CLASS
+        for item in items:
+            assert item.label == Path(item.source).parent.as_posix()
+            assert item.content_sha256 == hashlib.sha256((pictures / item.source).read_bytes()).hexdigest()
+            np.testing.assert_allclose(gallery.store.embedding(item.id), vectors[item.source], atol=1e-5)
+
+
+def test_small_pictures_are_kept_pixel_by_pixel_and_large_ones_shrunk(gallery_folder: Path, pictures: Path) -> None:
+    with Gallery.open(gallery_folder) as gallery:
+        for item in gallery.store.items(limit=100, label="green disc"):
+            thumbnail = gallery.store.thumbnail(item.id)
+            with Image.open(BytesIO(thumbnail.data)) as shown, Image.open(pictures / item.source) as original:
+                if item.source.endswith(".png"):
+                    assert thumbnail.media_type == "image/png"
+                    np.testing.assert_array_equal(np.asarray(shown), np.asarray(original))
+                else:
+                    assert (thumbnail.media_type, shown.size) == ("image/jpeg", (256, 256))
+
+
+def test_thumbnails_carry_no_metadata() -> None:
+    exif = Image.Exif()
+    exif[0x010E] = "where I live"
+    out = BytesIO()
+    Image.new("RGB", (300, 200)).save(out, "JPEG", exif=exif, comment=b"secret")
+    thumbnail = make_thumbnail(Image.open(out))
+    with Image.open(BytesIO(thumbnail.data)) as shown:
+        assert shown.size == (256, 171)
+        assert not shown.getexif()
+        assert "comment" not in shown.info
+
+
+@pytest.mark.parametrize(
+    ("size", "side"), [((100, 60), 60), ((256, 200), 200), ((1024, 768), 192), ((768, 1024), 192), ((3000, 2), 1)]
+)
+def test_an_image_is_decoded_no_larger_than_its_thumbnail_needs(size: tuple[int, int], side: int) -> None:
+    assert thumbnail_decode_side(size) == side
+
+
+@pytest.mark.parametrize(
+    ("size", "shown_size"), [((1024, 768), (256, 192)), ((768, 1024), (192, 256)), ((100, 60), (100, 60))]
+)
+def test_jpegs_decoded_small_have_whole_thumbnails(
+    model: Embedder, tmp_path: Path, size: tuple[int, int], shown_size: tuple[int, int]
+) -> None:
+    (tmp_path / "in").mkdir()
+    toys.picture(2, np.random.default_rng(0), side=64).resize(size).save(tmp_path / "in" / "a.jpg")
+    index_folder(model, "toy", tmp_path / "in", tmp_path / "g")
+    with Gallery.open(tmp_path / "g") as gallery, Image.open(BytesIO(gallery.store.thumbnail(1).data)) as shown:
+        assert shown.size == shown_size
+        np.testing.assert_allclose(gallery.store.embedding(1), model.embed(tmp_path / "in" / "a.jpg")[0], atol=1e-6)
+
+
+def test_indexing_again_adds_only_what_is_new(model: Embedder, folder: Path, tmp_path: Path) -> None:
+    first = index_folder(model, "toy", folder, tmp_path / "g", batch_size=7)
+    assert (first.found, first.added, first.already_there, first.items) == (24, 24, 0, 24)
+    toys.picture(0, np.random.default_rng(55)).save(folder / "new.png")
+    shutil.copy(folder / "new.png", folder / "twin.png")
+    again = index_folder(model, "toy", folder, tmp_path / "g", batch_size=7)
+    assert (again.found, again.added, again.already_there, again.items) == (26, 1, 25, 25)
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert gallery.store.item(25).label is None
+        assert gallery.store.item(25).source == "new.png"
+
+
+def test_indexing_again_follows_the_folder(model: Embedder, folder: Path, tmp_path: Path) -> None:
+    index_folder(model, "toy", folder, tmp_path / "g")
+    image = (folder / "red stripes" / "0.png").read_bytes()
+    (folder / "red stripes" / "0.png").rename(folder / "blue checks" / "moved.png")
+    (folder / "red stripes" / "1.png").unlink()
+    (folder / "green disc").rename(folder / "green")
+    report = index_folder(model, "toy", folder, tmp_path / "g")
+    assert (report.found, report.added, report.already_there, report.moved, report.items) == (23, 0, 23, 7, 24)
+    assert report.not_in_folder == ["red stripes/1.png"]
+    with Gallery.open(tmp_path / "g") as gallery:
+        (hit,) = gallery.search(model.embed(image), 1)[0]
+        assert (hit.source, hit.label) == ("blue checks/moved.png", "blue checks")
+        assert [gallery.store.count(label) for label in ("red stripes", "green", "green disc")] == [5, 6, 0]
+        assert len(gallery.search(model.embed(image), 100)[0]) == 24, "each item is found once"
+    shutil.copy(folder / "blue checks" / "moved.png", folder / "twin.png")
+    for _ in range(2):
+        report = index_folder(model, "toy", folder, tmp_path / "g")
+        assert (report.added, report.already_there, report.moved) == (0, 24, 0), "the first of two equal files counts"
+
+
+def test_files_of_other_kinds_are_counted(model: Embedder, folder: Path, tmp_path: Path) -> None:
+    for name in ("a.avif", "red stripes/b.AVIF", "labels.csv", "LICENCE", ".hidden.avif"):
+        (folder / name).write_bytes(b"")
+    report = index_folder(model, "toy", folder, tmp_path / "g")
+    assert (report.found, report.other_files) == (24, {".avif": 2, ".csv": 1, "": 1})
+    assert other_kinds(report.other_files) == "2 .avif, 1 without a suffix, 1 .csv"
+    labels = folder / "labels.csv"
+    labels.write_text("path,label\n" + "".join(f"{one.source},x\n" for one in find_images(folder)[0]))
+    for _ in range(2):  # neither the table that was named nor the gallery is an image left out
+        within = index_folder(model, "toy", folder, folder / "g", labels=labels)
+        assert within.other_files == {".avif": 2, "": 1}
+    assert other_kinds({f".{letter}": 1 for letter in "abcdefg"}).endswith("1 .e, 2 others")
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "one.heic").write_bytes(b"")
+    with raises(UsageError, "no-images", "1 .heic"):
+        index_folder(model, "toy", tmp_path / "none", tmp_path / "other")
+
+
+def test_linked_folders_are_indexed_and_loops_are_not(model: Embedder, pictures: Path, tmp_path: Path) -> None:
+    (tmp_path / "top").mkdir()
+    (tmp_path / "top" / "linked").symlink_to(pictures / "green disc")
+    (tmp_path / "top" / "loop").symlink_to(tmp_path / "top")
+    report = index_folder(model, "toy", tmp_path / "top", tmp_path / "g")
+    assert (report.found, report.added) == (toys.PER_CLASS, toys.PER_CLASS)
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert gallery.store.count("linked") == toys.PER_CLASS
+
+
+def test_a_run_that_was_broken_off_is_taken_up(
+    model: Embedder, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add, calls = Gallery.add, []
+
+    def break_off(self: Gallery, items: list) -> object:
+        calls.append(len(items))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return add(self, items)
+
+    monkeypatch.setattr(Gallery, "add", break_off)
+    with pytest.raises(KeyboardInterrupt):
+        index_folder(model, "toy", folder, tmp_path / "g", batch_size=5)
+    monkeypatch.undo()
+    report = index_folder(model, "toy", folder, tmp_path / "g", batch_size=5)
+    assert (report.already_there, report.added, report.items) == (10, 14, 24)
+
+
+def test_unreadable_images_are_left_out_and_listed(model: Embedder, folder: Path, tmp_path: Path) -> None:
+    (folder / "empty.png").touch()
+    (folder / "text.jpg").write_text("no image")
+    (folder / "cut.png").write_bytes(toys.query(0)[:200])
+    os.mkfifo(folder / "pipe.png")
+    (folder / ".hidden.png").write_text("no image")
+    (folder / "notes.txt").write_text("not looked at")
+    report = index_folder(model, "toy", folder, tmp_path / "g")
+    assert report.added == 24
+    assert sorted(source for source, _ in report.unreadable) == ["cut.png", "empty.png", "text.jpg"]
+    assert dict(report.unreadable)["empty.png"] == "the image is empty."
+
+
+def test_file_names_of_any_bytes_are_stored(model: Embedder, folder: Path, tmp_path: Path) -> None:
+    (folder / "red stripes" / "0.png").rename(folder / os.fsdecode(b"caf\xe9.png"))
+    report = index_folder(model, "toy", folder, tmp_path / "g")
+    assert report.unreadable == []
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert "caf�.png" in {item.source for item in gallery.store.items()}
+
+
+def test_folders_without_usable_images_are_refused(model: Embedder, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with raises(UsageError, "no-images"):
+        index_folder(model, "toy", tmp_path / "empty", tmp_path / "g")
+    with raises(DatasetError, "no-such-data"):
+        find_images(tmp_path / "nowhere")
+    (tmp_path / "empty" / "bad.png").write_text("no image")
+    with raises(GalleryError, "none-readable"):
+        index_folder(model, "toy", tmp_path / "empty", tmp_path / "g")
+    with raises(UsageError, "bad-batch-size"):
+        index_folder(model, "toy", tmp_path / "empty", tmp_path / "g", batch_size=0)
+    assert not (tmp_path / "g").exists()
+
+
+def test_labels_come_from_a_file(model: Embedder, folder: Path, tmp_path: Path) -> None:
+    table = tmp_path / "labels.csv"
+    table.write_text(
+        "note,label,path\nx,red,red stripes/0.png\n,,./red stripes/1.png\n,none,nowhere.png\n", "utf-8-sig"
+    )
+    report = index_folder(model, "toy", folder, tmp_path / "g", labels=table)
+    assert (report.added, report.unlabelled, report.labels_unused) == (24, 22, ["nowhere.png"])
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert {item.source: item.label for item in gallery.store.items() if item.label} == {"red stripes/0.png": "red"}
+    report = index_folder(model, "toy", folder, tmp_path / "g")
+    assert (report.added, report.moved, report.kept) == (0, 0, 24), "who labels by a file does not mean the folders"
+    report = index_folder(model, "toy", folder, tmp_path / "g", update=True)
+    assert (report.added, report.moved, report.kept) == (0, 24, 0), "labels of the folders again"
+
+
+def test_indexing_again_takes_no_label_away_that_somebody_gave(model: Embedder, folder: Path, tmp_path: Path) -> None:
+    index_folder(model, "toy", folder, tmp_path / "g")
+    source = "red stripes/0.png"
+    with Gallery.open(tmp_path / "g") as gallery:
+        corrected = next(item.id for item in gallery.store.items() if item.source == source)
+        gallery.store.describe(corrected, label="by hand")
+
+    def labels() -> dict[str, str | None]:
+        with Gallery.open(tmp_path / "g") as gallery:
+            return {item.source: item.label for item in gallery.store.items()}
+
+    report = index_folder(model, "toy", folder, tmp_path / "g")
+    assert (report.moved, report.kept, labels()[source]) == (0, 1, "by hand")
+    (folder / source).rename(folder / "blue checks" / "elsewhere.png")
+    report = index_folder(model, "toy", folder, tmp_path / "g")
+    assert (report.moved, report.kept, labels()["blue checks/elsewhere.png"]) == (1, 1, "by hand")
+    report = index_folder(model, "toy", folder / "blue checks", tmp_path / "g")
+    found = labels()
+    assert (report.moved, found["elsewhere.png"], found["0.png"]) == (7, "by hand", "blue checks")
+    table = tmp_path / "labels.csv"
+    table.write_text("path,label\nelsewhere.png,of the file\n")
+    index_folder(model, "toy", folder / "blue checks", tmp_path / "g", labels=table)
+    assert (labels()["elsewhere.png"], labels()["0.png"]) == ("of the file", "blue checks")
+    index_folder(model, "toy", folder, tmp_path / "g", update=True)
+    assert labels()["blue checks/elsewhere.png"] == "blue checks"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "it has: nothing"),
+        ("file,label\n", "it has: file, label"),
+        ("path,label\na.png\n", "line 2: a row needs"),
+        ("path,label\nred stripes/0.png,a\nred stripes/0.png,b\n", "line 3: red stripes/0.png has another"),
+        ("path,label\nnowhere.png,a\n", "names none of the 24 images"),
+        ('path,label\n"a', "cannot be read as CSV"),
+    ],
+)
+def test_bad_tables_of_labels_are_refused(
+    model: Embedder, pictures: Path, tmp_path: Path, text: str, message: str
+) -> None:
+    (tmp_path / "labels.csv").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        index_folder(model, "toy", pictures, tmp_path / "g", labels=tmp_path / "labels.csv")
+    assert not (tmp_path / "g").exists()
+
+
+def test_another_model_can_neither_add_nor_search(
+    model: Embedder, other_model: Embedder, folder: Path, tmp_path: Path
+) -> None:
+    index_folder(model, "toy", folder, tmp_path / "g")
+    with raises(ModelMismatchError) as raised:
+        index_folder(other_model, "models/other", folder, tmp_path / "g")
+    assert f"zoo gallery rebuild {tmp_path / 'g'} --model models/other" in str(raised.value)
+    with Gallery.open(tmp_path / "g") as gallery, pytest.raises(ModelMismatchError):
+        Searcher(gallery, other_model)
+    with pytest.raises(ModelMismatchError):
+        Searcher.open(tmp_path / "g", model=str(other_model.folder))
+
+
+def test_the_right_neighbours_come_first(gallery_folder: Path) -> None:
+    searcher = Searcher.open(gallery_folder)
+    for kind, label in enumerate(toys.CLASSES):
+        assert {hit.label for hit in searcher.by_image(toys.query(kind), 3)} == {label}
+    hits = searcher.by_item(1, 30)
+    assert len(hits) == 23
+    assert 1 not in {hit.id for hit in hits}
+    searcher.close()
+
+
+def test_a_model_that_does_not_give_its_golden_embedding_is_refused(gallery_folder: Path, tmp_path: Path) -> None:
+    from zoo.models.golden import write_golden
+    from zoo.models.load import load
+
+    model = load(toys.write_model(tmp_path / "m"), runtime="onnx")
+    image = np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)
+    write_golden(model.folder, model.card, [image], model.run)
+    with Gallery.open(gallery_folder) as gallery:
+        assert Searcher(gallery, model).is_ready()
+        write_golden(model.folder, model.card, [image], lambda pixels: -model.run(pixels))
+        with raises(ModelFolderError, "golden-mismatch"):
+            Searcher(gallery, model)
+
+
+def test_of_one_image_in_two_folders_the_other_label_is_named(model: Embedder, folder: Path, tmp_path: Path) -> None:
+    first = sorted(folder.rglob("*.png"))[0]
+    (folder / "zebra").mkdir()
+    shutil.copy(first, folder / "zebra" / "copy.png")
+    shutil.copy(first, first.with_name("twin.png"))  # of the same folder: nothing differs
+    for _ in range(2):
+        report = index_folder(model, "toy", folder, tmp_path / "g")
+        ((source, known, label),) = report.differing
+        assert (source, label) == ("zebra/copy.png", first.parent.relative_to(folder).as_posix())
+        with Gallery.open(tmp_path / "g") as gallery:
+            assert gallery.store.item(known).label == label
+
+
+FIRST, SECOND = "red stripes/0.png", "red stripes/1.png"
+
+
+def index(*words: object) -> int:
+    return run_here("index", *words)
+
+
+def sources(gallery_folder: Path) -> set[str]:
+    with Gallery.open(gallery_folder) as gallery:
+        return {item.source for item in gallery.store.items(limit=100)}
+
+
+def count(gallery_folder: Path) -> int:
+    with Gallery.open(gallery_folder) as gallery:
+        return gallery.store.count()
+
+
+def test_items_without_their_image_are_removed(
+    model: Embedder, model_folder: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gallery_folder = tmp_path / "g"
+    index_folder(model, "toy", folder, gallery_folder)
+    before = sources(gallery_folder)
+    (folder / FIRST).rename(folder / "moved.png")
+    (folder / SECOND).unlink()
+    shutil.copy(folder / "red stripes/2.png", folder / "red stripes/3.png")  # its former content is gone
+    assert index(model_folder, folder, "--out", gallery_folder, "--prune", "--yes") == 0
+    assert sources(gallery_folder) == before - {FIRST, SECOND, "red stripes/3.png"} | {"moved.png"}
+    assert "2 whose image is not among these were removed" in capsys.readouterr().out
+
+
+def test_it_asks_first(
+    model: Embedder,
+    model_folder: Path,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    gallery_folder = tmp_path / "g"
+    index_folder(model, "toy", folder, gallery_folder)
+    words = (model_folder, folder, "--out", gallery_folder)
+    (folder / FIRST).unlink()
+    with raises(UsageError, "option-without-effect"):
+        index(*words, "--yes")
+    with raises(UsageError, "not-confirmed"):
+        index(*words, "--prune")
+    for answer, left in (("n\n", 24), ("", 24), ("y\n", 23)):
+        monkeypatch.setattr("sys.stdin", Terminal(answer))
+        index(*words, "--prune")
+        output = capsys.readouterr()
+        assert f"Remove 1 item(s) whose image is not among those indexed now ({FIRST})? [y/N]" in output.err
+        assert ("stay in the gallery" in output.out) == (left == 24)
+        assert len(sources(gallery_folder)) == left
+
+
+def test_an_image_that_cannot_be_read_now_stays(
+    model: Embedder, model_folder: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gallery_folder = tmp_path / "g"
+    index_folder(model, "toy", folder, gallery_folder)
+    (folder / FIRST).write_bytes(b"cut off")
+    words = (model_folder, folder, "--out", gallery_folder, "--prune", "--yes")
+    assert index(*words) == 0
+    assert len(sources(gallery_folder)) == 24
+    assert index(*words, "--strict") == 1, "so that cron reports it"
+    for path in filter(Path.is_file, list(folder.rglob("*"))):
+        path.write_bytes(b"cut off")
+    (folder / SECOND).rename(folder / "other.png")
+    assert index(*words) == 0
+    assert len(sources(gallery_folder)) == 24, "a folder without readable images does not show which images are gone"
+
+
+def test_items_of_another_folder_are_not_pruned(
+    model: Embedder, model_folder: Path, folder: Path, tmp_path: Path
+) -> None:
+    gallery_folder, other = tmp_path / "g", tmp_path / "other"
+    (folder / "green disc").rename(other)
+    for source in (folder, other, folder / "red stripes"):
+        index_folder(model, "toy", source, gallery_folder)
+    words = (model_folder, folder, "--out", gallery_folder, "--prune", "--yes")
+    with raises(UsageError, "other-folder") as caught:
+        index(*words)
+    assert str(other) in str(caught.value)
+    assert count(gallery_folder) == 24
+    shutil.rmtree(other)
+    assert index(*words) == 0
+    assert count(gallery_folder) == 18
+
+
+def test_a_name_cannot_steer_the_terminal(
+    model_folder: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "bad\x1b[31mred.png").write_bytes(b"cut off")
+    index(model_folder, folder, "--out", tmp_path / "g")
+    assert capsys.readouterr().out.startswith("left out bad\\x1b[31mred.png: ")
+
+
+def test_more_than_half_is_pruned_only_after_a_question(
+    model: Embedder,
+    model_folder: Path,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gallery_folder = tmp_path / "g"
+    index_folder(model, "toy", folder, gallery_folder)
+    for path in filter(Path.is_dir, list(folder.iterdir())):
+        if path.name != "green disc":  # as where a disk is not mounted
+            shutil.rmtree(path)
+    left = sum(path.is_file() for path in folder.rglob("*"))
+    words = (model_folder, folder, "--out", gallery_folder, "--prune")
+    with raises(UsageError, "too-many-to-prune") as caught:
+        index(*words, "--yes")
+    assert f"{24 - left} of 24" in str(caught.value)
+    assert count(gallery_folder) == 24
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    index(*words)
+    assert count(gallery_folder) == left

@@ -1,0 +1,216 @@
+"""Re-ranking by hand calculation, and the choice of the ONNX variant that embeds."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import httpx
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import numpy_helper
+
+from serving.gallery import Gallery
+from serving.gallery.search import Models, Searcher, check_variant, expanded, k_reciprocal
+from tests.commandline import run_here
+from tests.raising import raises
+from tests.serving import toys
+from tests.serving.running import run, serving
+from zoo.cli.main import main
+from zoo.data.preprocessing import to_pixels
+from zoo.errors import UsageError, VariantNotFoundError
+from zoo.files import sha256_of
+from zoo.models.card import Card, read_card
+from zoo.models.load import Embedder
+from zoo.models.onnx_runtime import GRAPH_FILES
+
+
+@pytest.fixture(scope="module")
+def varied(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy model with an int8 variant: its projection rounded to 8 bits, which other embeddings tell."""
+    folder = tmp_path_factory.mktemp("models") / "varied"
+    shutil.copytree(model_folder, folder)
+    graph = onnx.load(folder / GRAPH_FILES["fp32"])
+    for constant in graph.graph.initializer:
+        if constant.name == "projection":
+            weights = numpy_helper.to_array(constant)
+            step = np.abs(weights).max() / 127
+            rounded = (np.round(weights / step) * step).astype(np.float32)
+            constant.CopyFrom(numpy_helper.from_array(rounded, "projection"))
+    onnx.save(graph, folder / GRAPH_FILES["int8"])
+    card = read_card(folder)
+    card.files[GRAPH_FILES["int8"]] = sha256_of(folder / GRAPH_FILES["int8"])
+    card.write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def gallery(varied: Path, pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Indexed with int8."""
+    out = tmp_path_factory.mktemp("galleries") / "varied"
+    assert main(["index", str(varied), str(pictures), "--out", str(out), "--precision", "int8"]) == 0
+    return out
+
+
+def by_hand(folder: Path, precision: str, image: bytes) -> np.ndarray:
+    pixels = to_pixels(image, read_card(folder).preprocessing)[None]
+    session = onnxruntime.InferenceSession(folder / GRAPH_FILES[precision])
+    return session.run(None, {"pixels": pixels})[0]
+
+
+def test_index_embeds_with_the_variant(varied: Path, gallery: Path, pictures: Path) -> None:
+    with Gallery.open(gallery) as opened:
+        for item in opened.store.items()[:5]:
+            image = (pictures / item.source).read_bytes()
+            embedding = opened.store.embedding(item.id)
+            np.testing.assert_allclose(embedding, by_hand(varied, "int8", image)[0], atol=1e-6)
+            assert np.abs(embedding - by_hand(varied, "fp32", image)[0]).max() > 1e-4
+
+
+def test_add_and_search_take_it_too(
+    varied: Path, gallery: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy, image = tmp_path / "gallery", tmp_path / "new.png"
+    shutil.copytree(gallery, copy)
+    image.write_bytes(toys.query(1))
+    assert main(["gallery", "add", str(copy), str(image), "--precision", "int8"]) == 0
+    found = {}
+    for precision in ("fp32", "int8"):
+        capsys.readouterr()
+        assert main(["search", str(copy), str(image), "-k", "1", "--json", "--precision", precision]) == 0
+        found[precision] = json.loads(capsys.readouterr().out)["results"][0]
+    assert found["int8"]["source"] == found["fp32"]["source"]
+    assert found["int8"]["similarity"] == pytest.approx(1, abs=1e-6)
+    expected = float((by_hand(varied, "fp32", toys.query(1)) @ by_hand(varied, "int8", toys.query(1)).T)[0, 0])
+    assert found["fp32"]["similarity"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_service_embeds_with_it_and_says_so(varied: Path, gallery: Path) -> None:
+    image = toys.query(2)
+    with serving(gallery, "--precision", "int8") as running:
+        assert httpx.get(f"{running.url}/model").json()["precision"] == "int8"
+        answer = httpx.post(f"{running.url}/embed", content=image, headers={"Content-Type": "image/png"}).json()
+        assert httpx.get(f"{running.url}/readyz").status_code == 200
+    np.testing.assert_allclose(answer["embeddings"][0], by_hand(varied, "int8", image)[0], atol=1e-6)
+
+
+@pytest.mark.usefixtures("unannounced")
+def test_going_back_to_a_model_takes_it_too(
+    gallery: Path, other_model: Embedder, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(gallery, tmp_path / "gallery"))
+    other = str(other_model.folder)
+    assert main(["gallery", "rebuild", str(copy), "--model", other, "--images", str(pictures), "--swap"]) == 0
+    capsys.readouterr()
+    with raises(VariantNotFoundError) as caught:
+        run_here("gallery rollback", copy, "--precision", "fp16")
+    assert "fp16" in str(caught.value)
+    assert main(["gallery", "rollback", str(copy), "--precision", "int8"]) == 0
+
+
+def test_a_service_is_not_started_where_there_is_no_such_variant(gallery_folder: Path) -> None:
+    outcome = run("serve", gallery_folder, "--precision", "int8", "--port", 0)
+    assert (outcome.returncode, outcome.stdout) == (2, "")
+    assert "zoo export toy-pool --precision int8" in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+
+
+def test_the_variants_model_may_have_moved(gallery_folder: Path, gallery: Path, varied: Path) -> None:
+    check_variant(gallery, None, "int8")
+    check_variant(gallery_folder, str(varied), "int8")
+    with raises(VariantNotFoundError) as absent:
+        check_variant(gallery_folder, None, "int8")
+    assert "fp32" in str(absent.value)
+    with pytest.raises(UsageError) as unknown:
+        check_variant(gallery, None, "double")
+    assert "fp32, fp16, int8" in str(unknown.value)
+
+
+def test_a_model_without_it_is_served_in_fp32_where_nobody_watches(
+    model_folder: Path, gallery_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a rebuild to a model that was not exported in int8."""
+    card: Card = read_card(model_folder)
+    with pytest.raises(VariantNotFoundError):
+        Models(precision="int8").load(card.fingerprint, str(model_folder))
+    models = Models(precision="int8", or_fp32=True)
+    searcher = Searcher.open(gallery_folder, models=models)
+    assert searcher.embedder.precision == "fp32"
+    searcher.close()
+    assert "zoo export toy-pool --precision int8" in caplog.text
+
+
+def test_a_search_at_a_service_takes_no_precision() -> None:
+    with raises(UsageError, "options-of-a-folder"):
+        run_here("search", "--url", "http://127.0.0.1:1", "--id", 1, "--precision", "int8")
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+
+def test_an_expanded_query_by_hand():
+    query = np.array([1.0, 0.0])
+    neighbours = np.array([[0.8, 0.6], [0.6, -0.8], [-1.0, 0.0]])
+    total = np.array([1.0, 0.0]) + 0.8**3 * neighbours[0] + 0.6**3 * neighbours[1]
+    np.testing.assert_allclose(expanded(query, neighbours), total / np.sqrt((total**2).sum()))
+    average = query + neighbours[0] + neighbours[1] + neighbours[2]
+    np.testing.assert_allclose(expanded(query, neighbours, alpha=0), average / np.linalg.norm(average))
+    np.testing.assert_allclose(expanded(query, neighbours[:0]), query)
+
+
+def naive(query: np.ndarray, candidates: np.ndarray, k1: int, k2: int, keep: float) -> list[float]:
+    """The paper's sets, as sets."""
+    rows = [query, *candidates]
+    n = len(rows)
+    d = [[float(((a - b) ** 2).sum()) for b in rows] for a in rows]
+    near = [sorted(range(n), key=lambda j: (d[i][j], j)) for i in range(n)]
+
+    def reciprocal(i: int, k: int) -> set[int]:
+        return {j for j in near[i][: k + 1] if i in near[j][: k + 1]}
+
+    def wider(i: int) -> set[int]:
+        k = min(k1, n - 1)
+        out = reciprocal(i, k)
+        for j in reciprocal(i, k):
+            theirs = reciprocal(j, max(1, k // 2))
+            if len(reciprocal(i, k) & theirs) >= 2 / 3 * len(theirs) - 1e-12:
+                out |= theirs
+        return out
+
+    v = [[np.exp(-d[i][j]) if j in wider(i) else 0.0 for j in range(n)] for i in range(n)]
+    v = [[sum(v[m][j] for m in near[i][:k2]) / len(near[i][:k2]) for j in range(n)] for i in range(n)]
+    jaccard = [
+        1 - sum(map(min, v[0], v[i])) / sum(map(max, v[0], v[i])) for i in range(1, n)
+    ]  # fmt: skip
+    return [(1 - keep) * jaccard[i - 1] + keep * d[0][i] for i in range(1, n)]
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 14), st.integers(1, 8), st.integers(1, 4), st.floats(0, 1), st.integers(0, 1000))
+def test_k_reciprocal_is_the_papers(m, k1, k2, keep, seed):
+    rows = unit(np.random.default_rng(seed).normal(size=(m + 1, 3)))
+    np.testing.assert_allclose(
+        k_reciprocal(rows[0], rows[1:], k1, k2, keep), naive(rows[0], rows[1:], k1, k2, keep), atol=1e-12
+    )
+
+
+def test_members_of_the_querys_cluster_come_before_an_intruder():
+    draw = np.random.default_rng(0)
+    mine, others = draw.normal([3, 0, 0], 0.5, (30, 3)), draw.normal([2, 2, 0], 0.15, (30, 3))
+    rows = unit(np.concatenate([mine, others]))
+    query = rows[0]
+    order = np.argsort(k_reciprocal(query, rows[1:], keep=0.0))
+    plain = np.argsort(-rows[1:] @ query)
+    assert (order[:20] < 29).sum() >= (plain[:20] < 29).sum()
+
+
+@pytest.mark.parametrize("same", [1, 5])
+def test_duplicates_and_single_candidates_are_finite(same):
+    rows = np.repeat(unit(np.ones((1, 4))), same + 1, axis=0)
+    assert np.isfinite(k_reciprocal(rows[0], rows[1:])).all()

@@ -1,0 +1,122 @@
+"""The kept number of items equals the counted one after every change."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from serving.gallery import Gallery, schema
+from serving.gallery.gallery import STORE
+from serving.gallery.schema import SCHEMA
+from serving.gallery.staging import StagedEmbedding
+from serving.gallery.store import Store
+from tests.serving.gallery.crash_writer import CARDS, embedded_by
+from tests.serving.gallery.older import as_schema_4
+from tests.serving.gallery.test_store import DIM, new_item
+
+NUMBERS = st.lists(st.integers(1, 12), max_size=5)
+STEPS = st.tuples(st.sampled_from(["add", "fail", "remove", "replace", "exchange"]), NUMBERS)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    schema.create(tmp_path / STORE, DIM, CARDS[0].fingerprint)
+    return tmp_path / STORE
+
+
+def counted(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as db:
+        return int(db.execute("SELECT count(*) FROM items").fetchone()[0])
+
+
+def fail(store: Store, numbers: list[int]) -> None:
+    """Some go in and some out, and then nothing of it has been."""
+    with pytest.raises(ZeroDivisionError), store.database.transaction() as db:
+        change = store.change() + 1
+        for number in numbers:
+            db.execute("DELETE FROM items WHERE id = ?", (number,))
+            item = ("new", "{}", f"{1000 + number:064x}-{change}", "now", change)
+            db.execute("INSERT OR IGNORE INTO items VALUES (NULL, ?, NULL, ?, ?, ?, ?)", item)
+        raise ZeroDivisionError
+
+
+def exchange(store: Store, numbers: list[int]) -> None:
+    """The slots of the embeddings change places; items that the new model has not embedded are dropped."""
+    other = CARDS[1] if store.fingerprint == CARDS[0].fingerprint else CARDS[0]
+    token = store.staging.begin("{}", "{}", other.fingerprint, DIM)
+    lacking = store.staging.missing()[1]
+    dropped = [item_id for item_id in lacking if item_id % 13 in numbers]
+    rows = [StagedEmbedding(one, embedded_by(other, one).tobytes()) for one in lacking if one not in dropped]
+    with store.staging.exchange(token) as ready:
+        ready.put(rows)
+        ready.drop(dropped)
+
+
+def take(store: Store, step: str, numbers: list[int]) -> None:
+    match step:
+        case "add":
+            store.add([new_item(number) for number in numbers])
+        case "fail":
+            fail(store, numbers)
+        case "remove":
+            store.remove([item.id for item in store.items() if item.id % 13 in numbers])
+        case "replace":  # their content is known: they are passed over, or come with another id
+            store.remove(numbers[:2])
+            store.add([new_item(number, label="again") for number in numbers])
+        case "exchange":
+            exchange(store, numbers)
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(STEPS, max_size=8))
+def test_the_count_is_that_of_the_items(tmp_path_factory: pytest.TempPathFactory, steps: list) -> None:
+    path = tmp_path_factory.mktemp("g") / STORE
+    schema.create(path, DIM, CARDS[0].fingerprint)
+    for step, numbers in steps:
+        with Store(path).closing() as store:
+            take(store, step, numbers)
+        with Store(path).closing() as store:  # it may have another model by now
+            assert store.state("count") is not None
+            with store.stream_changes(0) as changes:
+                assert store.count() == changes.count == counted(path)
+            assert store.problems() == []
+
+
+def test_the_other_slot_counts_what_it_sees(path: Path) -> None:
+    with Store(path).closing() as store:
+        store.add([new_item(number) for number in range(5)])
+        token = store.staging.begin("{}", "{}", CARDS[1].fingerprint, DIM)
+        number, lacking = store.staging.missing()
+        store.staging.put(token, [StagedEmbedding(one, embedded_by(CARDS[1], one).tobytes()) for one in lacking[:3]])
+        store.staging.mark_embedded(token, number)
+        with Store(path, other=True).closing() as other:
+            assert (store.count(), other.count()) == (5, 3)
+
+
+def test_a_file_without_a_count_gets_one(path: Path) -> None:
+    with Store(path).closing() as store:
+        store.add([new_item(number) for number in range(3)])
+    as_schema_4(path)
+    with Store(path).closing() as store:
+        assert store.state("count") == "3"
+        store.remove([1])
+        assert (store.count(), store.problems()) == (2, [])
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
+
+
+def test_a_wrong_count_is_found_and_harms_no_search(tmp_path: Path) -> None:
+    with Gallery.create(tmp_path / "g", CARDS[0], "toy") as gallery:
+        gallery.add([new_item(number) for number in range(3)])
+    with closing(sqlite3.connect(tmp_path / "g" / STORE, isolation_level=None)) as db:
+        db.execute("UPDATE state SET value = 7 WHERE key = 'count'")
+    with Gallery.open(tmp_path / "g") as gallery:
+        hits = gallery.search(new_item(1).embedding[None], 5)[0]
+        assert (hits[0].source, len(hits)) == ("1.png", 3)
+    with Store(tmp_path / "g" / STORE).closing() as store:
+        assert store.problems() == ["4 items more or fewer than are counted"]

@@ -1,0 +1,202 @@
+"""Counts of labels and metadata against a plain count in Python."""
+
+from __future__ import annotations
+
+import operator
+import sqlite3
+import tempfile
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serving.gallery import schema
+from serving.gallery import store as matching
+from serving.gallery.filters import Filter
+from serving.gallery.store import Store
+from tests.serving.gallery.test_store import DIM, new_item
+from zoo.errors import UsageError
+
+MORE = {"colour": "red"}
+METADATA: list[dict[str, Any]] = [
+    {"colour": "red", "year": 1908, "tags": ["a", "b", "a", None]},
+    {"colour": "red", "year": "1908", "more": MORE},
+    {"colour": "blue", "year": 1908.5, "new": True},
+    {"colour": None, "new": False, "count": 1},
+    {"colour": "red", "new": True},
+    {},
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "gallery.sqlite"
+    schema.create(path, DIM, "fingerprint")
+    with Store(path).closing() as store:
+        labels = ("a", None, "b", "a", None, "a")
+        store.add([new_item(n, label=label, metadata=METADATA[n]) for n, label in enumerate(labels)])
+    return path
+
+
+def test_labels_and_metadata_are_counted(path: Path) -> None:
+    members = [(key, set(v) if isinstance(v, list) else {v}) for one in METADATA for key, v in one.items() if v != MORE]
+    values = [(key, value) for key, several in members for value in several if value is not None]
+    expected = Counter((key, type(value), value) for key, value in values)
+    with Store(path).closing() as store:
+        counted = store.overview
+        assert counted.labels(9) == (2, [("a", 3), ("b", 1)])
+        assert counted.labels(1) == (2, [("a", 3)])
+        total, found = counted.metadata(100)
+        assert total == len(found) == len(expected)
+        assert Counter({(key, type(value), value): n for key, value, n in found}) == expected
+        assert [n for *_, n in found] == sorted(expected.values(), reverse=True)
+        assert counted.metadata(1) == (total, [("colour", "red", 3)])
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters='"\0'), max_size=3) | st.just("a\\b")
+ATOMS = (
+    st.none() | st.booleans() | st.integers(-1, 2) | st.sampled_from([1.0, 0.5, 2**62, "1", "true", '["a"]']) | TEXTS
+)
+OBJECTS = st.dictionaries(TEXTS, ATOMS | st.lists(ATOMS | st.just(["a"]), max_size=3) | st.just({"a": 1}), max_size=4)
+
+
+NUMBERS = st.integers(-1, 2) | st.sampled_from([0.5, 2.0**62, 2**62 + 1])
+SIDES = (["gte"], ["gt"], ["lte"], ["lt"], ["gte", "lt"], ["gt", "lte"], ["lte", "gt"])
+RANGES = st.sampled_from(SIDES).flatmap(
+    lambda names: st.one_of(*(st.fixed_dictionaries(dict.fromkeys(names, values)) for values in (NUMBERS, TEXTS)))
+)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(OBJECTS, min_size=1, max_size=5),
+    st.dictionaries(TEXTS, ATOMS | st.lists(ATOMS, min_size=1) | RANGES, max_size=2),
+)
+def test_a_filter_finds_what_a_plain_comparison_finds(several: list[dict[str, Any]], where: dict[str, Any]) -> None:
+    """Values of the same kind alone are compared: true is not 1, a text is no number; no key is as null, and of a list
+    one member is enough.
+    """
+
+    def same_kind(have: object, wanted: object) -> bool:
+        return isinstance(have, bool) == isinstance(wanted, bool) and isinstance(have, str) == isinstance(wanted, str)
+
+    def within(have: object, bounds: dict[str, Any]) -> bool:
+        if not isinstance(have, str | int | float) or not all(same_kind(have, one) for one in bounds.values()):
+            return False
+        return all(getattr(operator, {"gte": "ge", "lte": "le"}.get(name, name))(have, b) for name, b in bounds.items())
+
+    def matches(have: object, wanted: Any) -> bool:
+        if isinstance(wanted, dict):
+            return within(have, wanted)
+        return any(same_kind(have, one) and have == one for one in (wanted if isinstance(wanted, list) else [wanted]))
+
+    def wanted_of(metadata: dict[str, Any]) -> bool:
+        members = {key: value if isinstance(value, list) else [value] for key, value in metadata.items()}
+        return all(any(matches(one, wanted) for one in members.get(key, [None])) for key, wanted in where.items())
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "gallery.sqlite"
+        schema.create(path, DIM, "fingerprint")
+        with Store(path).closing() as store:
+            ids = store.add([new_item(n, metadata=metadata) for n, metadata in enumerate(several)]).ids
+            found = [item.id for item in store.items(0, 100, None, Filter((), where))]
+    assert found == [item for item, metadata in zip(ids, several, strict=True) if wanted_of(metadata)]
+
+
+def test_whole_numbers_of_older_stores_that_sqlite_takes_for_infinity_are_left_out(path: Path) -> None:
+    with Store(path).closing() as store:
+        before = store.overview.metadata(100)[1]
+        store.add([new_item(50)])
+        with closing(sqlite3.connect(path)) as older, older:
+            older.execute("UPDATE items SET metadata = ? WHERE id = 7", (f'{{"a": {"9" * 400}}}',))
+        assert store.overview.metadata(100)[1] == before
+
+
+def test_counts_see_what_others_write_and_wait_for_nobody(path: Path) -> None:
+    with Store(path).closing() as store, Store(path).closing() as another:
+        for number in range(3):
+            another.add([new_item(100 + number, label="new")])
+            assert store.overview.labels(9)[0] == 3
+        with another.database.transaction():
+            assert ("new", 3) in store.overview.labels(9)[1]
+
+
+def test_items_are_listed_by_label_and_metadata(path: Path) -> None:
+    with Store(path).closing() as store:
+        for label in (None, "a", "c"):
+            for where in ({}, {"colour": "red"}, {"colour": ["red", None], "new": True}, {"year": [1908, "1908"]}):
+                wanted = [
+                    number
+                    for number, one in enumerate(METADATA, 1)
+                    if label in (None, store.item(number).label)
+                    and all(one.get(key) in (some if isinstance(some, list) else [some]) for key, some in where.items())
+                ]
+                chosen = Filter(where=where)
+                assert [item.id for item in store.items(label=label, selection=chosen)] == wanted
+                assert [item.id for item in store.items(1, 2, label, chosen)] == wanted[1:3]
+                assert store.count(label, chosen) == len(wanted)
+
+
+def test_what_a_filter_lets_through_is_remembered_until_something_changes(path: Path) -> None:
+    red, of_a = Filter((), {"colour": "red"}), Filter(("a",))
+    with Store(path).closing() as store, Store(path).closing() as another:
+        first = store.matching_ids(red)
+        assert first.tolist() == [1, 2, 5]
+        assert store.matching_ids(Filter((), {"colour": "red"})) is first
+        assert store.matching_ids(of_a).tolist() == [1, 4, 6]
+        with pytest.raises(ValueError, match="read-only"):
+            first[0] = 9
+        another.describe(3, metadata={"colour": "red"})
+        assert store.matching_ids(red).tolist() == [1, 2, 3, 5]
+        another.remove([1])
+        assert store.matching_ids(red).tolist() == [2, 3, 5]
+        assert store.matching_ids(of_a).tolist() == [4, 6]
+
+
+def test_what_is_remembered_of_filters_has_a_limit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    red, of_a = Filter((), {"colour": "red"}), Filter(("a",))
+    with Store(path).closing() as store:
+        monkeypatch.setattr(matching, "CACHE_FILTERS", 1)
+        first = store.matching_ids(red)
+        second = store.matching_ids(of_a)
+        assert store.matching_ids(of_a) is second
+        assert store.matching_ids(red) is not first
+        monkeypatch.setattr(matching, "CACHE_BYTES", 1)
+        store.matching_ids(of_a)
+        assert not store._filter_cache._ids
+
+
+def test_filters_that_find_nothing_are_forgotten_too(path: Path) -> None:
+    with Store(path).closing() as store:
+        for number in range(3 * matching.CACHE_FILTERS):
+            assert len(store.matching_ids(Filter((), {"year": -number - 1}))) == 0
+        assert len(store._filter_cache._ids) <= matching.CACHE_FILTERS
+
+
+BAD_RANGES = (
+    {},
+    {"gte": 1, "gt": 2},
+    {"near": 3},
+    {"gte": 1, "lt": "x"},
+    {"gt": None},
+    {"gt": True},
+    {"gt": [1]},
+    {"lt": float("nan")},
+    {"lt": 2**63},
+)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), "x\0y", ["a", "\0"], [{"gt": 1}], *BAD_RANGES])
+def test_values_that_no_metadata_have_are_refused(value: Any) -> None:
+    with pytest.raises(UsageError, match="not understood"):
+        Filter((), {"a": value})
+
+
+@pytest.mark.parametrize("label", ["a\0b", "\ud800"])
+def test_labels_that_no_item_has_are_refused(label: str) -> None:
+    with pytest.raises(UsageError, match="a character that no label has"):
+        Filter((label,))

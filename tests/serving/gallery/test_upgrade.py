@@ -1,0 +1,248 @@
+"""`zoo gallery rebuild` and `rollback` with real models, images and labels."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from serving.gallery import Gallery
+from serving.gallery.backup import verify_gallery
+from serving.gallery.calibration import calibrate_gallery, stored_calibration
+from serving.gallery.evaluate import report
+from serving.gallery.gallery import STORE
+from serving.gallery.indexing import Originals, index_folder, indexed_folders
+from serving.gallery.rebuild import ModelComparison
+from serving.gallery.store import Store
+from tests.commandline import run_here as run
+from tests.raising import raises
+from tests.serving import toys
+from tests.serving.toys import content
+from zoo.errors import GalleryError, ModelMismatchError, UsageError
+from zoo.evaluation import PerQuery, bootstrap_intervals, per_query
+from zoo.models.load import Embedder
+
+pytestmark = pytest.mark.usefixtures("unannounced")
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def gallery(folder: Path, model: Embedder, tmp_path: Path) -> Path:
+    index_folder(model, str(model.folder), folder, tmp_path / "gallery")
+    return tmp_path / "gallery"
+
+
+def told(capsys: Capture, command: str, *words: object) -> dict:
+    run(command, *words, "--json")
+    return json.loads(capsys.readouterr().out)
+
+
+def vectors(path: Path) -> np.ndarray:
+    assert [check for check in verify_gallery(path) if check.ok is False] == []
+    with Gallery.open(path) as gallery:
+        return content(gallery)[1]
+
+
+def test_the_gallery_is_as_if_the_new_model_had_indexed_it(
+    gallery: Path, folder: Path, model: Embedder, other_model: Embedder, tmp_path: Path, capsys: Capture
+) -> None:
+    with Gallery.open(gallery) as opened:
+        sources = [item.source for item in opened.store.items(limit=100)]
+        before = calibrate_gallery(opened)
+    outcome = told(capsys, "gallery rebuild", gallery, "--model", other_model.folder)
+    assert (outcome["embedded"], outcome["missing"], outcome["swapped"]) == (24, [], False)
+    with Gallery.open(gallery) as opened:
+        assert opened.card == model.card
+    outcome = told(capsys, "gallery rebuild", gallery, "--model", other_model.folder, "--swap")
+    assert (outcome["embedded"], outcome["swapped"]) == (0, True)
+    run("gallery stats", gallery)
+    assert "has embeddings by toy-pool as well: zoo gallery rollback" in capsys.readouterr().out
+    np.testing.assert_allclose(vectors(gallery), other_model.embed([folder / one for one in sources]), atol=1e-5)
+    with Gallery.open(gallery) as opened:
+        assert (opened.card, opened.model_ref) == (other_model.card, str(other_model.folder))
+        after = stored_calibration(opened)
+        assert after
+        assert after == calibrate_gallery(opened) != before, "fitted to the new model's similarities"
+    assert run("gallery rollback", gallery) == 0
+    assert "has toy-pool again" in capsys.readouterr().out
+    np.testing.assert_allclose(vectors(gallery), model.embed([folder / one for one in sources]), atol=1e-5)
+    with Gallery.open(gallery) as opened:
+        assert stored_calibration(opened) == before
+
+
+def test_both_models_are_measured_as_the_evaluation_measures(
+    gallery: Path, folder: Path, model: Embedder, other_model: Embedder, capsys: Capture
+) -> None:
+    outcome = told(capsys, "gallery rebuild", gallery, "--model", other_model.folder)
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    labels = [path.parent.name for path in files]
+    old, new = (per_query(one.embed(files), labels, (1,)) for one in (model, other_model))
+    first, second = outcome["compared"]
+    assert (first["step"], second["step"], second["queries"]) == ("toy-pool", "other", 24)
+    for name in ("recall_at_1", "map_at_r"):
+        assert first["metrics"][name] == pytest.approx(old.means()[name], abs=1e-6)
+        assert second["metrics"][name] == pytest.approx(new.means()[name], abs=1e-6)
+        lost = {name: old.values[name] - new.values[name]}
+        assert second["loss"]["intervals"][name] == pytest.approx(
+            bootstrap_intervals(lost, old.classes)[name], abs=1e-6
+        )
+    run("gallery rebuild", gallery, "--model", other_model.folder)
+    table = capsys.readouterr().out
+    assert f"{first['metrics']['map_at_r']:.4f}" in table
+    assert f"{-second['loss']['map_at_r']:+.4f} [" in table
+
+
+def compared(losses: list[float], classes: list[int]) -> ModelComparison:
+    """Of two models, the second of which loses so much of both scores, query by query."""
+    from serving.gallery.evaluate import Step
+
+    rows = np.arange(len(losses))
+    before = {name: np.ones(len(losses)) for name in ("recall_at_1", "map_at_r")}
+    after = {name: 1 - np.array(losses) for name in before}
+    steps = [
+        Step(name, "gallery", PerQuery(values, rows, np.array(classes), 0))
+        for name, values in (("a", before), ("b", after))
+    ]
+    return ModelComparison(report(steps, joined=True), None, None)  # type: ignore[arg-type]
+
+
+def test_what_not_worse_means() -> None:
+    classes = list(range(40))
+    assert compared([0.0] * 40, classes).not_worse(0)
+    assert compared([-0.5] * 40, classes).not_worse()
+    assert compared([0.009] * 40, classes).not_worse(0.01)
+    assert not compared([0.02] * 40, classes).not_worse(0.01)
+    # As good on average, but so uneven that it may well be worse on other classes.
+    assert not compared([0.5, -0.5] * 20, classes).not_worse(0.01)
+    assert not compared([0.0] * 40, [0] * 40).not_worse(0.01), "one class says nothing of others"
+    assert not ModelComparison([], "no labels", None).not_worse()  # type: ignore[arg-type]
+    assert compared([0.02] * 40, classes).undecided() is None
+    assert compared([0.0] * 40, [0] * 40).undecided() is not None
+
+
+def test_a_worse_model_is_not_taken(gallery: Path, model: Embedder, tmp_path: Path, capsys: Capture) -> None:
+    import onnx
+    from onnx import numpy_helper
+
+    from zoo.files import sha256_of
+    from zoo.models.card import read_card
+
+    bad = toys.write_model(tmp_path / "bad", seed=3, name="bad")
+    graph = onnx.load(bad / "onnx" / "model.onnx")
+    for tensor in graph.graph.initializer:
+        if tensor.name == "projection":  # a model that sees one corner of the picture
+            values = numpy_helper.to_array(tensor).copy()
+            values[3:] = 0
+            tensor.CopyFrom(numpy_helper.from_array(values, "projection"))
+    onnx.save(graph, bad / "onnx" / "model.onnx")
+    card = read_card(bad)
+    files = {**card.files, "onnx/model.onnx": sha256_of(bad / "onnx" / "model.onnx")}
+    type(card)(**{**vars(card), "files": files}).write(bad)
+    assert run("gallery rebuild", gallery, "--model", bad, "--swap-if-not-worse") == 1
+    assert "keeps its model" in capsys.readouterr().out
+    with Gallery.open(gallery) as opened:
+        assert opened.card == model.card
+    same = toys.write_model(tmp_path / "same", seed=0, name="same")
+    (same / "card.json").write_text((same / "card.json").read_text().replace('"resize": 32', '"resize": 33'))
+    assert run("gallery rebuild", gallery, "--model", same, "--swap-if-not-worse", "--margin", 0.2) == 0
+    assert "has the new model" in capsys.readouterr().out
+
+
+def test_without_labels_only_the_user_decides(
+    gallery: Path, other_model: Embedder, tmp_path: Path, capsys: Capture
+) -> None:
+    with Gallery.open(gallery) as opened:
+        for item in opened.store.items(limit=100):
+            opened.store.describe(item.id, None, {})
+    assert run("gallery rebuild", gallery, "--model", other_model.folder, "--swap-if-not-worse") == 1
+    said = capsys.readouterr().out
+    assert "not compared" in said
+    assert "nothing could be compared: the gallery keeps its model" in said
+    assert "with --swap." in said
+    assert run("gallery rebuild", gallery, "--model", other_model.folder, "--swap") == 0
+    with Gallery.open(gallery) as opened:
+        assert opened.card == other_model.card
+
+
+def test_images_that_are_not_found(gallery: Path, folder: Path, other_model: Embedder, capsys: Capture) -> None:
+    """A small one is its thumbnail; of the others the file must be there, with the very same content."""
+    large = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("large.jpg"))
+    shutil.move(folder / large[0], folder.parent / "elsewhere.jpg")
+    Image.new("RGB", (300, 300)).save(folder / large[1])  # another image of the same name
+    for small in folder.rglob("*.png"):
+        small.unlink()
+    words = gallery, "--model", other_model.folder, "--swap"
+    assert run("gallery rebuild", *words) == 1
+    said = capsys.readouterr().out
+    assert "22 items embedded" in said
+    assert all(one in said for one in large[:2])
+    assert "The gallery keeps its model." in said
+    (folder.parent / "more" / Path(large[0]).parent).mkdir(parents=True)
+    shutil.copy(folder.parent / "elsewhere.jpg", folder.parent / "more" / large[0])
+    outcome = told(capsys, "gallery rebuild", *words, "--images", folder.parent / "more")
+    assert (outcome["embedded"], [one["source"] for one in outcome["missing"]]) == (1, [large[1]])
+    outcome = told(capsys, "gallery rebuild", *words, "--missing", "thumbnail")
+    assert (outcome["embedded"], outcome["from_thumbnails"], outcome["swapped"]) == (1, 1, True)
+    with Gallery.open(gallery) as opened:
+        (item,) = (item for item in opened.store.items(limit=100) if item.source == large[1])
+        expected = other_model.embed(opened.store.thumbnail(item.id).data)[0]
+        np.testing.assert_allclose(opened.store.embedding(item.id), expected, atol=1e-5)
+        small = next(item for item in opened.store.items(limit=100) if item.source.endswith("0.png"))
+        np.testing.assert_allclose(
+            opened.store.embedding(small.id), other_model.embed(opened.store.thumbnail(small.id).data)[0], atol=1e-5
+        )
+
+
+def test_items_without_a_picture_can_be_dropped(gallery: Path, folder: Path, other_model: Embedder) -> None:
+    lost = next(folder.rglob("large.jpg"))
+    lost.unlink()
+    assert run("gallery rebuild", gallery, "--model", other_model.folder, "--swap", "--missing", "drop") == 0
+    assert len(vectors(gallery)) == 23
+    with Gallery.open(gallery) as opened:
+        assert lost.relative_to(folder).as_posix() not in opened.store.sources_by_content().values()
+
+
+def test_only_the_item_s_own_file_is_taken_and_nothing_that_is_no_file(gallery: Path, folder: Path) -> None:
+    with Gallery.open(gallery) as opened:
+        assert indexed_folders(opened) == [folder]
+        item = opened.store.item(1)
+    originals = Originals([folder])
+    data = originals.read(item)
+    assert data == (folder / item.source).read_bytes()
+    for source in ("/dev/zero", "/proc/kmsg", "../pictures/" + item.source, "\0", "x" * 5000, ".", "", "/etc/hostname"):
+        changed = type(item)(**{**vars(item), "source": source})
+        assert originals.read(changed) is None
+    absolute = type(item)(**{**vars(item), "source": str(folder / item.source)})
+    assert originals.read(absolute) == data
+
+
+def test_what_makes_no_sense_is_refused(
+    gallery: Path, model: Embedder, other_model: Embedder, tmp_path: Path, capsys: Capture
+) -> None:
+    with raises(UsageError, "same-model"):
+        run("gallery rebuild", gallery, "--model", model.folder)
+    with raises(UsageError, "no-previous-model"):
+        run("gallery rollback", gallery)
+    with pytest.raises(UsageError, match="--margin"):
+        run("gallery rebuild", gallery, "--model", other_model.folder, "--margin", -1)
+    with pytest.raises(GalleryError, match="zoo index"):
+        run("gallery rebuild", tmp_path / "none", "--model", other_model.folder)
+    with pytest.raises(UsageError, match="there is no such folder"):
+        run("gallery rebuild", gallery, "--model", other_model.folder, "--images", tmp_path / "none")
+    run("gallery rebuild", gallery, "--model", other_model.folder)
+    with raises(UsageError, "no-previous-model"):
+        run("gallery rollback", gallery)  # what was begun is no model that it had
+    run("gallery rebuild", gallery, "--model", other_model.folder, "--swap")
+    with raises(ModelMismatchError, "other-model", "toy-pool"):
+        run("gallery rollback", gallery, "--model", other_model.folder)
+    run("gallery rollback", gallery, "--discard")
+    with raises(UsageError, "no-previous-model"):
+        run("gallery rollback", gallery)
+    with Store(gallery / STORE).closing() as store:
+        assert store.staging.slot() is None
+    assert len(vectors(gallery)) == 24
