@@ -8,15 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from serving.gallery.calibration import (
+    calibrate_pairs,
+    calibration_json,
+    held_out_bins,
+    known_pairs,
+    stored_calibration,
+)
 from serving.gallery.gallery import Gallery
 from serving.gallery.index import NO_ROW
 from serving.gallery.indexing import Originals, indexed_folders
@@ -27,6 +36,7 @@ from zoo.data.dataset import Dataset
 from zoo.data.images import ImageLike
 from zoo.errors import EvaluationError, ImageError, UsageError
 from zoo.evaluation import PerQuery, bootstrap_intervals, per_query
+from zoo.evaluation.calibration import Bin
 from zoo.evaluation.evaluate import search_arguments
 from zoo.evaluation.retrieval import measure_hits
 from zoo.models.load import Embedder, find_model, load
@@ -39,6 +49,9 @@ CANDIDATES = 10 * SAMPLE
 """Number of items whose image files are looked for."""
 
 Pair = tuple[Item, np.ndarray, np.ndarray]
+FACT = "evaluation"
+"""Name under which the store keeps the last evaluation."""
+
 METRICS = ("recall_at_1", "map_at_r")
 """Metrics that compare models."""
 
@@ -285,6 +298,64 @@ def measure(
         "index_recall_at_10": gallery.recall(SERVED_K),
         "steps": report(steps, joined),
     }
+
+
+def evaluate_gallery(gallery: Gallery, served_model: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Measure a gallery, calibrate it, and keep both with it.
+
+    Args:
+        gallery: The gallery.
+        served_model: Comparison of stored embeddings with those of the served model.
+
+    Raises:
+        EvaluationError: If no two items share a label and no result was marked.
+    """
+    steps, not_measured = _steps(gallery)
+    bins, not_calibrated, left_out = _calibrate(gallery)
+    stats = gallery.store.stats()
+    values = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "items": stats.items,
+        "change": stats.change,
+        "index_recall_at_10": gallery.recall(SERVED_K),
+        "served_model": served_model,
+        "steps": steps,
+        "not_measured": not_measured,
+        "calibration": calibration_json(stored_calibration(gallery)),
+        "not_calibrated": not_calibrated,
+        "marks_left_out": left_out,
+        "reliability": [asdict(reliability_bin) for reliability_bin in bins],
+    }
+    gallery.store.set_fact(FACT, json.dumps(values))
+    return values
+
+
+def last_evaluation(gallery: Gallery) -> dict[str, Any] | None:
+    """Return the last evaluation that `evaluate_gallery` stored; None without one."""
+    text = gallery.store.fact(FACT)
+    return None if text is None else json.loads(text)
+
+
+def _steps(gallery: Gallery) -> tuple[list[dict[str, Any]], str | None]:
+    """Return the measured steps, or the reason why there are none, if results were marked at least."""
+    try:
+        return report(gallery_steps(gallery), joined=True), None
+    except EvaluationError as error:
+        if not gallery.store.marks.counts().total:
+            raise
+        return [], str(error)
+
+
+def _calibrate(gallery: Gallery) -> tuple[list[Bin], str | None, int]:
+    """Return the reliability of a new calibration or the reason why there is none, and the number of unused marks."""
+    left_out = 0
+    try:
+        pairs = known_pairs(gallery)
+        left_out = pairs.left_out
+        calibrate_pairs(gallery, pairs)
+    except EvaluationError as error:
+        return [], str(error), left_out
+    return held_out_bins(pairs), None, left_out
 
 
 def _pairs(searcher: Searcher) -> Iterator[Pair]:

@@ -22,10 +22,10 @@ from serving.gallery.calibration import (
     known_pairs,
     stored_calibration,
 )
+from serving.gallery.evaluate import evaluate_gallery
 from serving.gallery.feedback import QueryImage
 from serving.gallery.gallery import STORE
 from serving.gallery.types import Thumbnail
-from serving.routes.evaluate import evaluate_gallery
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving.gallery.test_gallery import CARD
