@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving import metrics
-from serving.gallery import Gallery
+from serving.gallery.store import Store
 from serving.metrics import FOLDER, REGISTRY, JsonFormatter, Observability, exposition, set_gallery, stage
 from tests.serving.running import ROOT, local_client, serving
 
@@ -334,13 +334,13 @@ def test_no_request_creates_a_label_of_its_own(gallery_folder: Path) -> None:
 def test_a_failure_of_the_service_is_json_with_an_id_and_counted_under_its_route(
     gallery_folder: Path, monkeypatch: pytest.MonkeyPatch, lines: list[dict]
 ) -> None:
-    def fail(gallery: Gallery) -> None:
+    def fail(store: Store) -> None:
         raise RuntimeError("a secret path")
 
     failed = {"collection": "", "method": "GET", "route": "/stats", "status": "500"}
     before = value("zoo_requests_total", **failed), value("zoo_refusals_total", collection="", code="internal_error")
     with local_client(gallery_folder) as client:
-        monkeypatch.setattr(Gallery, "stats", fail)
+        monkeypatch.setattr(Store, "stats", fail)
         answer = client.get("/stats", headers={"X-Request-ID": "failure"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
     assert "secret" not in answer.text

@@ -170,7 +170,7 @@ def test_a_model_that_cannot_be_loaded_is_refused_and_tried_again(
     found = current.run(lambda searcher: (searcher.embedder.card.name, searcher.by_image(picture, 3)))
     assert (found[0], len(found[1])) == ("new", 3)
     assert current.searcher is not old
-    store = old.gallery._store
+    store = old.gallery.store
     del old, caught
     gc.collect()
     with pytest.raises(Exception, match="closed"):
@@ -211,7 +211,7 @@ def test_a_model_that_is_announced_is_loaded_before_it_is_needed(
         loads.append(ref)
         return load(ref, runtime, precision, device)
 
-    monkeypatch.setattr("serving.models.load", counted)
+    monkeypatch.setattr("serving.gallery.search.load", counted)
     served = Models()
     current = CurrentSearcher(lambda: Searcher.open(path, models=served), models=served)
     current.look()

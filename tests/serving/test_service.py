@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 
 from serving.gallery.search import Searcher
@@ -45,19 +46,24 @@ with TestClient(ImageSearch.to_asgi(), "http://localhost", raise_server_exceptio
 
 def test_readiness_is_checked_once_a_second(gallery_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Anybody may ask, as often as they like, and every check costs an embedding."""
-    checks: list[int] = []
+    checks: list[object] = []
     searcher = Searcher.open(gallery_folder)
-    monkeypatch.setattr(searcher, "_goes_all_the_way", lambda: not checks.append(1))
-    monkeypatch.setattr(searcher, "_looked", (-math.inf, False))
-    assert [searcher.is_ready() for _ in range(5)] == [True] * 5
-    assert len(checks) == 1
+    embed = searcher.embed
 
-    def fail() -> bool:
-        checks.append(1)
+    def counted(image: bytes) -> np.ndarray:
+        checks.append(image)
+        return embed(image)
+
+    def fail(image: bytes) -> np.ndarray:
+        checks.append(image)
         raise GalleryError("the disk is gone")
 
-    monkeypatch.setattr(searcher, "_goes_all_the_way", fail)
-    monkeypatch.setattr(searcher, "_looked", (-math.inf, True))
+    monkeypatch.setattr(searcher, "embed", counted)
+    monkeypatch.setattr(searcher, "_last_check", (-math.inf, False))
+    assert [searcher.is_ready() for _ in range(5)] == [True] * 5
+    assert len(checks) == 1
+    monkeypatch.setattr(searcher, "embed", fail)
+    monkeypatch.setattr(searcher, "_last_check", (-math.inf, True))
     with pytest.raises(GalleryError):
         searcher.is_ready()
     assert not searcher.is_ready()
