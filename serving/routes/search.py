@@ -6,11 +6,11 @@ import base64
 import hashlib
 from io import BytesIO
 from time import perf_counter
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from anyio import to_thread
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from serving.dependencies import (
     Collection,
@@ -69,7 +69,7 @@ class Search(NamedTuple):
     queries: list[Query]
 
 
-async def _search(request: Request, settings: SettingsDep) -> Search:
+async def _read_search(request: Request, settings: Settings) -> Search:
     with stage("read"):
         parameters, images = await read_query(request, SearchParameters)
         options = SearchOptions(
@@ -125,7 +125,7 @@ def _queries(parameters: SearchParameters, images: tuple[ImageFile, ...], settin
     responses=IMAGES | refusals(404),
 )
 async def search(
-    collection: CollectionDep, search: Annotated[Search, Depends(_search)], cpu_queue: CpuQueueDep
+    request: Request, collection: CollectionDep, settings: SettingsDep, cpu_queue: CpuQueueDep
 ) -> SearchAnswer | SearchAnswers:
     """Search by an image, as the multipart field image or as the raw body, or by the id of an item, which is left out
     of its own results. The parameters may also be a form or JSON. Similarity is the cosine, -1 to 1.
@@ -138,6 +138,7 @@ async def search(
     (reciprocal; only of the first 200 results). notes names labels that no item has and, without results, unknown keys
     of where.
     """
+    search = await _read_search(request, settings)
     start = perf_counter()
     if isinstance(search.queries[0], str):
         await collection.call(_check_text_tower)
