@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Annotated, Any, TypeVar, get_origin
 from urllib.parse import parse_qsl
 
@@ -284,6 +284,7 @@ def _query_values(request: Request) -> Values:
     return {name: list(request.query_params.getlist(name)) for name in request.query_params}
 
 
+@cache
 def _lists(model: type[BaseModel]) -> set[str]:
     """Return the parameters that may have several values."""
     return {name for name, field in model.model_fields.items() if get_origin(field.annotation) is list}
