@@ -101,6 +101,8 @@ def refusal_of(error: Exception) -> RefusedError:
     """Return the refusal that an error stands for; 500 without a reason for a failure of the service."""
     if isinstance(error, RefusedError):
         return error
+    if isinstance(error, HTTPException) and isinstance(error.__cause__, UnicodeDecodeError):  # FastAPI's, of JSON
+        return RefusedError(422, "invalid_body", "The body is not JSON in UTF-8.")
     if isinstance(error, HTTPException):
         status = HTTPStatus(error.status_code)
         return RefusedError(status, status.name.lower(), str(error.detail), error.headers)

@@ -156,6 +156,12 @@ def test_a_wrong_method_is_answered_with_the_methods_of_its_path(gallery_folder:
             assert answer.json()["error"]["code"] == "method_not_allowed"
 
 
+def test_json_that_is_not_utf_8_is_refused(gallery_folder: Path) -> None:
+    with local_client(gallery_folder, KEY) as client:
+        answer = client.post("/feedback", content=b"\xff\xfe", headers={"content-type": "application/json"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_body")
+
+
 def test_a_failure_is_logged_and_answered_with_its_request_id(
     gallery_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
