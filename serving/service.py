@@ -1,4 +1,4 @@
-"""The application as a BentoML service: `ZOO_GALLERY=... bentoml serve serving.service:ImageSearch`.
+"""The application as a BentoML service, for `bentoml serve` and `bentoml build`.
 
 BentoML answers /livez, /healthz, /readyz and /schema.json itself; every other path belongs to the application. It is
 mounted as a plain ASGI callable, since BentoML replaces the routes for unknown paths of a mounted FastAPI instance.

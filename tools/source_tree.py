@@ -14,8 +14,7 @@ from zoo.render import replace_parts
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "architecture.md"
-PACKAGES = ("zoo", "training", "exports")
-FOLDERS_ONLY = ("serving",)
+PACKAGES = ("zoo", "training", "exports", "serving")
 CATALOGUES = ("losses", "miners", "samplers")
 """Folders whose files are all alike: the tree names them in one line."""
 
@@ -33,9 +32,6 @@ def tree() -> str:
         folders = sorted({path.parent for path in (ROOT / package).rglob("*.py")})
         for folder in folders:
             lines += _folder(folder)
-    for package in FOLDERS_ONLY:
-        for path in sorted((ROOT / package).rglob("__init__.py")):
-            lines.append(f"{path.parent.relative_to(ROOT)}/".ljust(30) + f"{summary(path)}")
     return "\n".join(["```text", *lines, "```"])
 
 
