@@ -41,7 +41,7 @@ def form_operation(model: type[BaseModel], without_image: bool = False) -> dict[
 
 
 REFUSALS = {
-    400: "no image in the request, or a form that cannot be read",
+    400: "a body that cannot be read, or without an image",
     401: "no key, or a wrong one",
     403: "a service without a write key, or a read key",
     404: "no such item or mark",
