@@ -36,6 +36,8 @@ from zoo.errors import (
 logger = logging.getLogger(__name__)
 
 METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
+JSON_ERRORS = (UnicodeDecodeError, RecursionError)
+"""Causes of FastAPI's error for JSON that cannot be read."""
 BODY_PROBLEMS = ("extra_forbidden", "json_invalid", "missing")
 """Types of pydantic's errors that are about a JSON body as a whole."""
 RETRY_SECONDS = 5
@@ -101,8 +103,8 @@ def refusal_of(error: Exception) -> RefusedError:
     """Return the refusal that an error stands for; 500 without a reason for a failure of the service."""
     if isinstance(error, RefusedError):
         return error
-    if isinstance(error, HTTPException) and isinstance(error.__cause__, UnicodeDecodeError):  # FastAPI's, of JSON
-        return RefusedError(422, "invalid_body", "The body is not JSON in UTF-8.")
+    if isinstance(error, HTTPException) and isinstance(error.__cause__, JSON_ERRORS):
+        return RefusedError(422, "invalid_body", "The body is not JSON in UTF-8 of moderate depth.")
     if isinstance(error, HTTPException):
         status = HTTPStatus(error.status_code)
         return RefusedError(status, status.name.lower(), str(error.detail), error.headers)

@@ -52,7 +52,7 @@ MarkId = Annotated[int, BeforeValidator(_mark_id), WithJsonSchema({"type": "inte
     summary="Mark a result right, of the query's class, or wrong",
     status_code=201,
     responses=WRITING
-    | refusals(400, 404, 409)
+    | refusals(404, 409)
     | {200: {"model": Mark, "description": "The mark replaces an older one of the pair"}},
 )
 async def mark(collection: CollectionDep, body: NewMark, response: Response) -> Mark:

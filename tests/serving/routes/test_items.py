@@ -208,7 +208,7 @@ def test_an_invalid_description_is_refused(service: TestClient, fields: dict[str
 def test_a_body_that_cannot_be_read_is_refused(service: TestClient, body: bytes) -> None:
     for method, path in (("PATCH", "/items/1"), ("POST", "/feedback")):
         answer = service.request(method, path, content=body, headers={"content-type": "application/json"})
-        assert refusal(answer) == (400, "bad_request")
+        assert refusal(answer) == (422, "invalid_body")
 
 
 @pytest.mark.parametrize(
