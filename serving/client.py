@@ -508,7 +508,7 @@ class Client(_Calls):
 
 
 class AsyncClient(_Calls):
-    """`Client` whose methods are awaited, for asyncio and trio. Close it with `aclose` or by `async with`."""
+    """`Client` for asyncio: its methods are awaited. Close it with `aclose` or by `async with`."""
 
     _connect = httpx.AsyncClient
     _http: httpx.AsyncClient

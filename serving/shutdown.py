@@ -6,6 +6,7 @@ import asyncio
 import select
 import signal
 import threading
+from functools import partial
 from types import FrameType
 
 import uvicorn
@@ -38,7 +39,8 @@ def delay_stop(state: State, seconds: float) -> None:
     def stop(number: int, frame: FrameType | None) -> None:
         if not state.draining:
             state.draining = True
-            loop.call_soon_threadsafe(loop.call_later, seconds, _close_socket, server, number, LAST_CONNECTIONS)
+            close = partial(_close_socket, server, number, LAST_CONNECTIONS)
+            loop.call_soon_threadsafe(lambda: loop.call_later(seconds, close))
         elif number == signal.SIGINT:
             server.handle_exit(number, frame)
 
