@@ -1,4 +1,4 @@
-"""An asynchronous client that can be called like the other one."""
+"""`AsyncClient` with methods that wait, and the key of the service that tests change."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 from serving import AsyncClient
 
 KEY = "write-key-of-the-clients"
-"""Of the service `writable`."""
+"""Write key of the service `writable`."""
 
 
 class Awaited:
-    """An `AsyncClient` whose methods are awaited at once, so that one test is for both."""
+    """`AsyncClient` with methods that wait for the result, so that each test is for both clients."""
 
     def __init__(self, *args: Any, **values: Any) -> None:
         self.args, self.values = args, values
-        AsyncClient(*args, **values)  # raises what it has to
+        AsyncClient(*args, **values)  # raises the errors of wrong arguments
 
     def __getattr__(self, name: str) -> Any:
         async def call(*args: Any, **values: Any) -> Any:
