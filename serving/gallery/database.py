@@ -63,15 +63,20 @@ def _connect(path: Path, options: str) -> sqlite3.Connection:
 
 
 def gallery_error(error: sqlite3.Error, path: Path) -> GalleryError:
-    """Return our error (code "damaged-gallery" or "database") for one of SQLite's about the file `path`."""
-    if (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF in DAMAGE_CODES:
+    """Return our error for one of SQLite's about the file `path`.
+
+    Its code is "damaged-gallery", "read-only-gallery", "disk-full", or "database" for all others.
+    """
+    primary = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+    if primary in DAMAGE_CODES:
         return GalleryError(
             f"{path}, which holds the whole gallery, is damaged ({error}). Find out what can still be read with: zoo "
             f"gallery verify {path.parent}. Restore a backup with zoo gallery restore COPY NEW, or index the images "
             "again with zoo index.",
             code="damaged-gallery",
         )
-    return GalleryError(f"{path}: {error}.", code="database")
+    codes = {sqlite3.SQLITE_READONLY: "read-only-gallery", sqlite3.SQLITE_FULL: "disk-full"}
+    return GalleryError(f"{path}: {error}.", code=codes.get(primary, "database"))
 
 
 class Database:

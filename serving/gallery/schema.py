@@ -1,10 +1,15 @@
-"""The tables of a gallery's SQLite file.
+"""Tables of a gallery's SQLite file, and upgrades of older versions.
 
-8: without a journal. 7: with one, for services that followed the gallery. 6: with clients' own keys of items. 5:
-without; `state` holds how many items there are. 4: it does not; embeddings in a table of their own, and a second one
-for those of another model (serving.gallery.staging). 3: in `items`; with marks (serving.gallery.feedback). 2: without;
-`state` names the generation of the index that counts (serving.gallery.index_files). 1: without it. Older files are
-brought up to date when they are opened, and read without a change if they cannot be written to.
+1    no generation in `state`
+2    `state` names the index generation in use (serving.gallery.index_files)
+3    marks (serving.gallery.feedback)
+4    embeddings in a table of their own, and a second one for another model (serving.gallery.staging)
+5    `state` holds the number of items
+6    clients' own keys of items
+7    a journal for services that followed the gallery
+8    no journal
+
+Older files are upgraded when they are opened; those that cannot be written to are read through views.
 """
 
 from __future__ import annotations
@@ -41,7 +46,7 @@ END;
 """
 
 _EMBEDDINGS = """
--- from_thumbnail: 1 where it is of the item's thumbnail, as the image was not at hand.
+-- from_thumbnail: 1 if it was made of the item's thumbnail, because the image was not available.
 CREATE TABLE embeddings (
     item INTEGER PRIMARY KEY REFERENCES items (id) ON DELETE CASCADE,
     embedding BLOB NOT NULL,
@@ -55,7 +60,7 @@ CREATE TABLE embeddings_other (
 """
 
 _COUNT = """
--- Asked at every change that an index takes over; counting takes the longer the more items there are.
+-- Read at every change that an index applies; counting would take longer with more items.
 INSERT OR REPLACE INTO state SELECT 'count', count(*) FROM items;
 CREATE TRIGGER items_added AFTER INSERT ON items BEGIN
     UPDATE state SET value = value + 1 WHERE key = 'count';
@@ -66,43 +71,24 @@ END;
 """
 
 _KEYS = """
--- What a client calls an item, so that sending it again is sending it once.
+-- A client's own name of an item, so that sending it twice adds it once.
 CREATE TABLE keys (
     item INTEGER PRIMARY KEY REFERENCES items (id) ON DELETE CASCADE,
     key TEXT NOT NULL UNIQUE
 );
 """
 
-_MOVED = """
+_MOVE_EMBEDDINGS = """
 INSERT INTO embeddings (item, embedding) SELECT id, embedding FROM items ORDER BY id;
 ALTER TABLE items DROP COLUMN embedding;
 """
 
-_WITHOUT_JOURNAL = """
-DROP TRIGGER IF EXISTS item_added_noted;
-DROP TRIGGER IF EXISTS item_changed_noted;
-DROP TRIGGER IF EXISTS item_removed_noted;
-DROP TRIGGER IF EXISTS key_noted;
-DROP TRIGGER IF EXISTS mark_made_noted;
-DROP TRIGGER IF EXISTS mark_changed_noted;
-DROP TRIGGER IF EXISTS mark_removed_noted;
-DROP TRIGGER IF EXISTS state_made_noted;
-DROP TRIGGER IF EXISTS state_changed_noted;
-DROP TRIGGER IF EXISTS state_removed_noted;
+_JOURNAL = "item_added item_changed item_removed key mark_made mark_changed mark_removed state_made state_changed"
+_DROP_JOURNAL = f"""
+{chr(10).join(f"DROP TRIGGER IF EXISTS {event}_noted;" for event in (*_JOURNAL.split(), "state_removed"))}
 DROP TABLE IF EXISTS journal;
 DELETE FROM state WHERE key IN ('history', 'following');
 """
-
-_NOT_MOVED = """
-CREATE TEMP VIEW embeddings AS SELECT id AS item, embedding, 0 AS from_thumbnail FROM main.items;
-CREATE TEMP VIEW embeddings_other AS SELECT NULL AS item, NULL AS embedding, NULL AS from_thumbnail WHERE 0;
-"""
-_NO_MARKS = """
-CREATE TEMP VIEW marks AS SELECT NULL AS id, NULL AS item, NULL AS query, NULL AS query_source, NULL AS same,
-    NULL AS similarity, NULL AS model, NULL AS marked_at WHERE 0;
-"""
-_NO_KEYS = "CREATE TEMP VIEW keys AS SELECT NULL AS item, NULL AS key WHERE 0;"
-"""What is read of older files that cannot be written to."""
 
 _TABLES = f"""
 PRAGMA journal_mode = WAL;
@@ -120,7 +106,7 @@ CREATE TABLE items (
 );
 CREATE INDEX items_by_change ON items (change);
 CREATE INDEX items_by_label ON items (label, id);
--- Apart from the items, so that reading these does not read all pictures.
+-- Not a column of items, so that reading these does not read all thumbnails.
 CREATE TABLE thumbnails (
     item INTEGER PRIMARY KEY REFERENCES items (id) ON DELETE CASCADE,
     media_type TEXT NOT NULL,
@@ -137,35 +123,46 @@ _PROBLEMS = {
     "items without an embedding": "SELECT count(*) FROM items WHERE id NOT IN (SELECT item FROM embeddings)",
     "embeddings without an item": "SELECT count(*) FROM (SELECT item FROM embeddings UNION SELECT item FROM "
     "embeddings_other) WHERE item NOT IN (SELECT id FROM items)",
-    "items that were removed": "SELECT count(*) FROM items WHERE id IN (SELECT item FROM removals)",
-    "marks of items that are not there": "SELECT count(*) FROM marks WHERE item NOT IN (SELECT id FROM items)",
+    "removed items that still exist": "SELECT count(*) FROM items WHERE id IN (SELECT item FROM removals)",
+    "marks without an item": "SELECT count(*) FROM marks WHERE item NOT IN (SELECT id FROM items)",
     "keys without an item": "SELECT count(*) FROM keys WHERE item NOT IN (SELECT id FROM items)",
-    "items more or fewer than are counted": "SELECT coalesce(max(abs(value - (SELECT count(*) FROM items))), 0) "
+    "items more or fewer than the stored count": "SELECT coalesce(max(abs(value - (SELECT count(*) FROM items))), 0) "
     "FROM state WHERE key = 'count'",
-    "changes past the last one": f"SELECT count(*) FROM ({_CHANGES}) "
+    "changes after the last one": f"SELECT count(*) FROM ({_CHANGES}) "
     "WHERE change > (SELECT value FROM state WHERE key = 'change')",
 }
-"""What must never be there: how it is called, and the query that counts it."""
+"""Problems of a damaged file, and the queries that count them."""
 
-_STEPS = {
+_UPGRADES = {
     1: """
 INSERT OR IGNORE INTO state VALUES ('generation', ''), ('metric', 'cosine');
 DELETE FROM state WHERE key = 'mark';
 """,
     2: _MARKS,
-    3: _EMBEDDINGS + _MOVED,
+    3: _EMBEDDINGS + _MOVE_EMBEDDINGS,
     4: _COUNT,
     5: _KEYS,
     6: "",
-    7: _WITHOUT_JOURNAL,
+    7: _DROP_JOURNAL,
 }
-"""From each version to the next. The one from 3 takes as long as copying all embeddings once."""
-_AS_IT_IS = {2: _NO_MARKS, 3: _NOT_MOVED, 5: _NO_KEYS}
-"""In place of these steps, where a file cannot be written to."""
+"""Statements from each version to the next. The upgrade from 3 takes as long as copying all embeddings once."""
+
+_VIEWS = {
+    2: """
+CREATE TEMP VIEW marks AS SELECT NULL AS id, NULL AS item, NULL AS query, NULL AS query_source, NULL AS same,
+    NULL AS similarity, NULL AS model, NULL AS marked_at WHERE 0;
+""",
+    3: """
+CREATE TEMP VIEW embeddings AS SELECT id AS item, embedding, 0 AS from_thumbnail FROM main.items;
+CREATE TEMP VIEW embeddings_other AS SELECT NULL AS item, NULL AS embedding, NULL AS from_thumbnail WHERE 0;
+""",
+    5: "CREATE TEMP VIEW keys AS SELECT NULL AS item, NULL AS key WHERE 0;",
+}
+"""Views in place of these upgrades, for files that cannot be written to."""
 
 
 def create(path: Path, dim: int, fingerprint: str) -> None:
-    """Write an empty store for embeddings of `dim` numbers by the model with that fingerprint."""
+    """Write an empty store for embeddings of `dim` numbers by the model with this fingerprint."""
     db = sqlite3.connect(path)
     try:
         db.executescript(_TABLES)
@@ -177,34 +174,40 @@ def create(path: Path, dim: int, fingerprint: str) -> None:
 
 
 def check_version(db: sqlite3.Connection, path: Path) -> None:
-    """Bring an older file up to date. Raises `GalleryError` for one that is no gallery, or a newer one."""
+    """Upgrade an older file.
+
+    Raises:
+        GalleryError: If it is not a gallery (code "not-a-gallery") or a newer one (code "newer-version").
+    """
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-        raise GalleryError(f"{path} is a SQLite file, but no gallery.")
+        raise GalleryError(f"{path} is a SQLite file, but not a gallery.", code="not-a-gallery")
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version > SCHEMA:
         raise GalleryError(
             f"{path} has schema {version}; this version of dml-zoo reads up to {SCHEMA}. "
-            "Upgrade: pip install -U dml-zoo"
+            "Upgrade: pip install -U dml-zoo",
+            code="newer-version",
         )
     if version < SCHEMA:
         _upgrade(db, version)
 
 
 def problems(db: sqlite3.Connection) -> list[str]:
-    """What is wrong with the file, in words; nothing where all is well."""
+    """Return what is wrong with the file, in words."""
     try:
-        found = [str(line) for (line,) in db.execute("PRAGMA integrity_check") if line != "ok"]
-        return found + [f"{n} {what}" for what, sql in _PROBLEMS.items() if (n := db.execute(sql).fetchone()[0])]
-    except sqlite3.DatabaseError as error:  # damage that SQLite does not get past
+        damage = [str(line) for (line,) in db.execute("PRAGMA integrity_check") if line != "ok"]
+        counts = {problem: db.execute(sql).fetchone()[0] for problem, sql in _PROBLEMS.items()}
+    except sqlite3.DatabaseError as error:  # SQLite stops at some damage
         return [str(error)]
+    return damage + [f"{count} {problem}" for problem, count in counts.items() if count]
 
 
 def _upgrade(db: sqlite3.Connection, version: int) -> None:
     try:
         db.execute("BEGIN IMMEDIATE")
-        # Another process may have taken the steps meanwhile.
-        (now,) = db.execute("PRAGMA user_version").fetchone()
-        for statement in _statements("".join(_STEPS[number] for number in range(now, SCHEMA))):
+        # Another process may have upgraded it meanwhile.
+        (present,) = db.execute("PRAGMA user_version").fetchone()
+        for statement in _statements("".join(_UPGRADES[number] for number in range(present, SCHEMA))):
             db.execute(statement)
         db.execute(f"PRAGMA user_version = {SCHEMA}")
         db.execute("COMMIT")
@@ -213,11 +216,11 @@ def _upgrade(db: sqlite3.Connection, version: int) -> None:
             db.execute("ROLLBACK")
         if "readonly" not in str(error):
             raise
-        db.executescript("".join(script for number, script in _AS_IT_IS.items() if number >= version))
+        db.executescript("".join(script for number, script in _VIEWS.items() if number >= version))
 
 
 def _statements(script: str) -> Iterator[str]:
-    """One by one: `executescript` would end the transaction first."""
+    """Yield the statements of a script, because `executescript` would end the transaction first."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line

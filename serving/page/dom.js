@@ -69,6 +69,9 @@ export const words = (label) => (label ? parts(label).join(" / ") : "no label");
 /** Return the name of an item in words: its label, or its file. */
 export const nameOf = (item) => (item.label ? words(item.label) : item.source);
 
+/** Return the text of a path or file name with places to break a line after / and _. */
+export const breakable = (text) => text.split(/(?<=[/_])/).flatMap((part, i) => (i ? [element("wbr"), part] : [part]));
+
 export function bytes(count) {
   if (count < 1024) return `${count} bytes`;
   return count < 2 ** 20 ? `${(count / 1024).toFixed(0)} kB` : `${(count / 2 ** 20).toFixed(1)} MB`;

@@ -1,7 +1,7 @@
 // The query: an image, an item or a text, the region of the image, and the filters of the results.
 
 import { ask, known } from "./api.js";
-import { $, button, bytes, complain, counted, element, listen, show, tell, words } from "./dom.js";
+import { $, breakable, button, bytes, complain, counted, element, listen, show, tell, words } from "./dom.js";
 
 const files = new Map(); // queries with a file, by URL, because the browser's history cannot hold a file
 let query = null; // {file, url, crop}, {id} or {text}
@@ -51,9 +51,9 @@ async function display() {
 }
 
 function describe(name, note, title = "") {
-  $("query-name").textContent = name;
+  $("query-name").replaceChildren(...breakable(name));
   $("query-name").title = title || "";
-  $("query-note").textContent = note;
+  $("query-note").replaceChildren(...breakable(note));
 }
 
 // Images: dropped, pasted, chosen, or taken by the camera.

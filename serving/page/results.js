@@ -1,7 +1,7 @@
 // The results: neighbours of the query or items of the gallery, as cards, and the enlarged view of one of them.
 
 import { ask, learned } from "./api.js";
-import { $, button, complain, counted, drawn, element, listen, nameOf, parts, percent, show, tell, words } from "./dom.js";
+import { $, breakable, button, complain, counted, drawn, element, listen, nameOf, parts, percent, show, tell, words } from "./dom.js";
 import { chosenLabels, clearFilters, fill, isFiltering, where } from "./query.js";
 
 const SAMPLE = 24;
@@ -241,6 +241,7 @@ let here = -1; // position in `shown`
 function enlarge(id) {
   view(shown.findIndex((item) => item.id === id));
   $("viewer").showModal();
+  $("viewer").scrollTop = 0; // on small screens the button with the focus is below the picture
 }
 
 function view(next) {
@@ -270,7 +271,7 @@ function describe({ id, label, source, similarity, p_same: chance, metadata }) {
     Item: id,
   };
   const known = Object.entries(rows).filter(([, value]) => value !== undefined && value !== null);
-  $("viewer-facts").replaceChildren(...known.flatMap(([name, value]) => [element("dt", "", words(name)), element("dd", "", `${value}`)]));
+  $("viewer-facts").replaceChildren(...known.flatMap(([name, value]) => [element("dt", "", words(name)), element("dd", "", ...breakable(`${value}`))]));
 }
 
 const MOVES = { ArrowLeft: () => here - 1, ArrowRight: () => here + 1, Home: () => 0, End: () => shown.length - 1 };

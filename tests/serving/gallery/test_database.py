@@ -15,6 +15,7 @@ import pytest
 from serving.gallery import Gallery, NewItem
 from serving.gallery.gallery import STORE
 from serving.gallery.types import Thumbnail
+from tests.raising import raises
 from tests.serving import toys
 from zoo.errors import GalleryError
 from zoo.models.load import Embedder
@@ -61,7 +62,7 @@ def test_a_gallery_is_searched_where_nothing_can_be_written(
     with unwritable(folder), Gallery.open(folder) as gallery:
         assert gallery.search(query, 5) == expected
         assert gallery.store.thumbnail(expected[0][0].id).data
-        with pytest.raises(GalleryError, match="readonly"):
+        with raises(GalleryError, "read-only-gallery"):
             gallery.add([item])
     assert caplog.messages == []
 
@@ -87,7 +88,7 @@ def test_a_log_that_was_left_behind_is_not_passed_over(gallery_folder: Path, mod
     assert (folder / f"{STORE}-wal").stat().st_size
     with (
         unwritable(folder),
-        pytest.raises(GalleryError, match=r"gallery\.sqlite-wal holds changes.*Open the gallery once"),
+        raises(GalleryError, "unwritable-log", "gallery.sqlite-wal"),
     ):
         Gallery.open(folder)
     with Gallery.open(folder) as gallery:

@@ -18,6 +18,7 @@ from serving.gallery.index_files import EXACT, IDS, TuningPlan, compact
 from serving.gallery.store import Store
 from serving.gallery.tune import IndexMeasurement, measure_kind, measure_recall, sample_vectors
 from serving.gallery.types import StoreChanges
+from tests.raising import raises
 from tests.serving.gallery.test_gallery import CARD, DIM, new_items
 from tests.serving.running import ROOT
 from tests.serving.toys import content
@@ -144,9 +145,9 @@ def test_tuning_takes_a_fast_one_that_holds_the_recall(path: Path) -> None:
         assert stats.bytes > 400 * DIM * 4
     with Gallery.open(path) as again:
         assert again.index.stats() == stats
-        with pytest.raises(UsageError, match="fraction"):
+        with raises(UsageError, "bad-recall", "1.2"):
             again.index.tune(1.2)
-        with pytest.raises(UsageError, match="Did you mean 'hnsw'"):
+        with raises(UsageError, "unknown-index-kind", "hnsw"):
             again.index.tune(0.9, kinds=["hnws"])
 
 
@@ -210,7 +211,7 @@ def test_files_open_with_faiss_and_numpy_alone(path: Path) -> None:
 
 def test_unknown_kinds_are_named() -> None:
     assert find_kind("hnsw") is KINDS["hnsw"]
-    with pytest.raises(UsageError, match="Known: flat"):
+    with raises(UsageError, "unknown-index-kind", "lsh", *KINDS):
         find_kind("lsh")
     assert TuningPlan().kind == "flat"
 
@@ -219,12 +220,11 @@ def test_search_works_beside_whoever_changes_faiss() -> None:
     """In a process of its own: the change holds for all of it."""
     code = (
         "import faiss, faiss.contrib.torch_utils, numpy as np\n"
-        "from serving.gallery.index import KINDS\n"
         "from serving.gallery.index import Segment\n"
         "rows = np.eye(4, dtype=np.float32)\n"
         "index = faiss.IndexFlatIP(4); index.add(rows)\n"
         "segment = Segment(index, np.arange(4)); segment.remove(np.array([2]))\n"
-        "print(segment.search(index, KINDS['flat'], 0, rows[[2, 1]], 1)[1].ravel().tolist()[1])"
+        "print(segment.search(rows[[2, 1]], 1)[1].ravel().tolist()[1])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
     assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr

@@ -18,6 +18,7 @@ from serving.gallery.index_files import EXACT, FlatFile, compact, open_generatio
 from serving.gallery.store import Store
 from serving.gallery.tune import nearest_in_blocks, sample_index, sample_vectors
 from serving.gallery.types import Block
+from tests.raising import raises
 from tests.serving.gallery.test_gallery import CARD, DIM, new_items, unit_rows
 from tests.serving.gallery.test_index import clustered
 from tests.serving.toys import content
@@ -166,7 +167,7 @@ def test_a_sample_is_the_same_in_blocks(block: int) -> None:
     exact = faiss.IndexFlatIP(DIM)
     exact.add(vectors)
     index = Index(DIM)
-    index._side = Segment(exact, ids)
+    index._new = Segment(exact, ids)
     products = vectors.astype(np.float64) @ vectors.T.astype(np.float64)
     np.fill_diagonal(products, -np.inf)
     for sample in (sample_vectors(ids, vectors, 5, queries=50), sample_index(index, 5, queries=50)):
@@ -187,7 +188,7 @@ def test_verifying_finds_what_is_wrong_in_any_block(path: Path, block: int) -> N
     with Store(path / STORE).closing() as store:
         with store.database.transaction() as db:
             db.execute("UPDATE embeddings SET embedding = x'00' WHERE item = 51")
-        with pytest.raises(GalleryError, match="damaged"):
+        with raises(GalleryError, "damaged-gallery"):
             compact(path, store)
         assert not list(path.glob(".index-*"))
         generation = store.position()[1]

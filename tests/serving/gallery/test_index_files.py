@@ -31,6 +31,7 @@ from serving.gallery.index_files import (
 )
 from serving.gallery.schema import SCHEMA
 from serving.gallery.store import Store
+from tests.raising import raises
 from tests.serving.gallery.older import as_schema_1, as_schema_7
 from tests.serving.gallery.test_database import unwritable
 from tests.serving.gallery.test_gallery import CARD, assert_hits, by_id, generation, new_items, unit_rows
@@ -126,7 +127,7 @@ def test_one_compacts_at_a_time(path: Path) -> None:
     with (
         Store(path / STORE).closing() as store,
         compaction_lock(path, wait=True),
-        pytest.raises(BusyError, match="compacted"),
+        raises(BusyError),
     ):
         compact(path, store, wait=False)
 
@@ -192,15 +193,16 @@ def test_on_a_full_disk_nothing_is_written_and_nothing_lost(path: Path) -> None:
         largest = max(file.stat().st_size for file in path.iterdir() if file.is_file())
         with full_disk(largest + 4096):
             for _ in range(2):
-                with pytest.raises(GalleryError, match=r"full|I/O"):
+                with pytest.raises(GalleryError) as caught:
                     gallery.add(new_items(unit_rows(300, seed=1), 200))
+                assert caught.value.code in ("disk-full", "database")
             assert gallery.store.items(limit=300) == before
             assert_hits(gallery, by_id(unit_rows(200)))
         assert gallery.store.items(limit=300) == before
         assert_whole(path)
         size = (generations[0] / EXACT).stat().st_size
         for limit in (size - 1, size // 2, 10):
-            with full_disk(limit), pytest.raises(GalleryError, match="The gallery is as it was"):
+            with full_disk(limit), raises(GalleryError, "index-not-written"):
                 gallery.index.compact()
             assert list(path.glob("*index-*")) == generations
         gallery.add(new_items(unit_rows(1, seed=1), 200))
@@ -265,9 +267,10 @@ def reachable_copy(path: Path) -> Iterator[Path]:
 def test_a_gallery_that_cannot_be_written_to_is_not_compacted(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with reachable_copy(path) as folder:
         with unwritable(folder), Gallery.open(folder) as gallery:
-            with pytest.raises(GalleryError, match=r"cannot be written|readonly"):
+            with pytest.raises(GalleryError) as caught:
                 gallery.index.compact()
-            with pytest.raises(GalleryError, match="readonly"):
+            assert caught.value.code in ("index-not-written", "read-only-gallery")
+            with raises(GalleryError, "read-only-gallery"):
                 gallery.remove([1])
             assert_hits(gallery, by_id(unit_rows(200)))
         assert_whole(folder)
