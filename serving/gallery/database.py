@@ -82,7 +82,7 @@ def gallery_error(error: sqlite3.Error, path: Path) -> GalleryError:
 class Database:
     """An open gallery file. Safe to use from several threads.
 
-    fingerprint: the model of the embeddings when it was opened; None if there are none.
+    fingerprint: the model of the embeddings when it was opened; None if it has no embeddings.
     """
 
     def __init__(self, path: Path, views: str = "") -> None:

@@ -427,7 +427,7 @@ def find_kind(name: str) -> IndexKind:
     """Return the kind of this name.
 
     Raises:
-        UsageError: If there is none (code "unknown-index-kind").
+        UsageError: If it does not exist (code "unknown-index-kind").
     """
     if name not in KINDS:
         message = f"{name!r} is not a kind of index.{nearest(name, KINDS)} Known: {', '.join(KINDS)}."

@@ -216,11 +216,11 @@ class Store:
 
     @property
     def was_rebuilt(self) -> bool:
-        """Whether a rebuild was ever begun, so that embeddings that clients keep may be of another model."""
+        """True if a rebuild was ever begun, so that embeddings that clients keep may be of another model."""
         return self.model is not None
 
     def slot(self) -> Slot | None:
-        """Return what is known of the embeddings by another model, None if there are none."""
+        """Return the facts of the embeddings by another model, None if the store has only one model."""
         return self.staging.slot()
 
     def generations(self) -> set[str]:

@@ -33,7 +33,7 @@ def folder() -> Iterator[Path]:
 
 @contextmanager
 def unwritable(folder: Path) -> Iterator[None]:
-    """Root can write everywhere, so root is nobody meanwhile."""
+    """Forbid writing; root becomes nobody meanwhile, because root can write everywhere."""
     for file in folder.iterdir():
         file.chmod(0o444)
     folder.chmod(0o555)
@@ -52,7 +52,7 @@ def new_item(model: Embedder) -> NewItem:
     return NewItem("new.png", vector, Thumbnail(b"picture", "image/png"), "0" * 64)
 
 
-def test_a_gallery_is_searched_where_nothing_can_be_written(
+def test_read_only_gallery_is_searched(
     gallery_folder: Path, model: Embedder, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     shutil.copytree(gallery_folder, folder, ignore=shutil.ignore_patterns("*-wal", "*-shm"))
@@ -67,7 +67,7 @@ def test_a_gallery_is_searched_where_nothing_can_be_written(
     assert caplog.messages == []
 
 
-def test_what_another_user_writes_meanwhile_is_seen(gallery_folder: Path, model: Embedder, folder: Path) -> None:
+def test_reader_without_write_access_sees_other_writers(gallery_folder: Path, model: Embedder, folder: Path) -> None:
     shutil.copytree(gallery_folder, folder, ignore=shutil.ignore_patterns("*-wal", "*-shm"))
     item = new_item(model)
     with Gallery.open(folder) as owner:
@@ -79,7 +79,7 @@ def test_what_another_user_writes_meanwhile_is_seen(gallery_folder: Path, model:
         reader.close()
 
 
-def test_a_log_that_was_left_behind_is_not_passed_over(gallery_folder: Path, model: Embedder, folder: Path) -> None:
+def test_unread_log_in_a_read_only_folder_is_an_error(gallery_folder: Path, model: Embedder, folder: Path) -> None:
     with tempfile.TemporaryDirectory() as other:
         live = Path(shutil.copytree(gallery_folder, Path(other) / "g"))
         with Gallery.open(live) as gallery:

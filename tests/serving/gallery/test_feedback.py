@@ -29,14 +29,14 @@ SENT = [new_item(100 + i) for i in range(3)]
 
 
 def sent(number: int) -> QueryImage:
-    """Of numbers from 100 on it is no item's content, of smaller ones that item's."""
+    """Return the image of an item, or from 100 on another image."""
     item = new_item(number)
     return QueryImage(item.content_sha256, item.embedding, f"sent {number}")
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A store of items 1 to 5, whose labels go by their number modulo 3."""
+    """Store of items 1 to 5, labelled by their number modulo 3."""
     path = tmp_path / "gallery.sqlite"
     schema.create(path, DIM, "fingerprint")
     with Store(path).closing() as store:
@@ -57,7 +57,7 @@ OPERATIONS = st.lists(
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(operations=OPERATIONS)
-def test_marks_are_what_a_dictionary_would_hold(tmp_path_factory: Any, operations: list[tuple[Any, ...]]) -> None:
+def test_marks_equal_a_dictionary(tmp_path_factory: Any, operations: list[tuple[Any, ...]]) -> None:
     path = tmp_path_factory.mktemp("marks") / "gallery.sqlite"
     schema.create(path, DIM, "fingerprint")
     with Store(path).closing() as store:
@@ -104,10 +104,10 @@ def test_marks_are_what_a_dictionary_would_hold(tmp_path_factory: Any, operation
             }
             assert again.marks.contradictions() == (len(wrong), [mark for mark in marks if mark.id in wrong])
             assert again.problems() == []
-            assert again.change() == change, "nothing is derived from marks"
+            assert again.change() == change, "marks do not change the index"
 
 
-def test_pages_and_choices(path: Path) -> None:
+def test_pages_and_filters(path: Path) -> None:
     with Store(path).closing() as store:
         for query, item, same in ((1, 2, True), (1, 3, False), (2, 3, True), (4, 1, False)):
             store.marks.put(query, item, same)
@@ -129,7 +129,7 @@ def test_pages_and_choices(path: Path) -> None:
             assert not store.marks.remove(impossible)
 
 
-def test_a_query_that_is_no_embedding_is_refused(path: Path) -> None:
+def test_invalid_query_embedding_is_refused(path: Path) -> None:
     with Store(path).closing() as store:
         for vector in (np.zeros(DIM), np.full(DIM, np.nan), np.eye(DIM + 1)[0], np.eye(DIM), np.eye(DIM)[0] * 2):
             with raises(UsageError, "invalid-embedding"):
@@ -137,7 +137,7 @@ def test_a_query_that_is_no_embedding_is_refused(path: Path) -> None:
         assert store.marks.counts().total == 0
 
 
-def test_pairs_to_learn_from_are_of_the_gallerys_own_model(path: Path) -> None:
+def test_pairs_are_measured_by_the_present_model(path: Path) -> None:
     with Store(path).closing() as store:
         store.marks.put(1, 2, True)
         store.marks.put(sent(100), 3, False)
@@ -147,9 +147,7 @@ def test_pairs_to_learn_from_are_of_the_gallerys_own_model(path: Path) -> None:
     with Store(path).closing() as store:
         pairs = store.marks.pairs()
         expected = {2: (new_item(1), new_item(2), True), 4: (new_item(101), new_item(4), True)}
-        assert len(pairs.same) == len(expected), (
-            "the query of mark 2 is gone, and with it what the new model makes of it"
-        )
+        assert len(pairs.same) == len(expected), "the query of mark 2 is not an item, so it cannot be embedded again"
         cosines = [float(one.embedding @ two.embedding) for one, two, _ in expected.values()]
         np.testing.assert_allclose(np.sort(pairs.similarities), np.sort(cosines), atol=1e-6)
         assert sorted(pairs.queries) == sorted(f"{n:064x}" for n in (1, 101))
@@ -157,7 +155,7 @@ def test_pairs_to_learn_from_are_of_the_gallerys_own_model(path: Path) -> None:
         assert pairs.same.all()
 
 
-def test_the_later_mark_of_two_galleries_counts(path: Path, tmp_path: Path) -> None:
+def test_later_mark_of_two_galleries_wins(path: Path, tmp_path: Path) -> None:
     schema.create(tmp_path / "other.sqlite", DIM, "fingerprint")
     with Store(path).closing() as store, Store(tmp_path / "other.sqlite").closing() as other:
         other.add([new_item(n) for n in (9, 3, 2, 1)])  # other ids, and not all of the items
@@ -175,7 +173,7 @@ def test_the_later_mark_of_two_galleries_counts(path: Path, tmp_path: Path) -> N
         assert (taken.query_item, taken.item, taken.source) == (2, 4, "1.png")
 
 
-def test_galleries_of_schema_2_take_marks(path: Path) -> None:
+def test_schema_2_is_upgraded(path: Path) -> None:
     as_schema_2(path)
     with Store(path).closing() as store:
         store.marks.put(1, 2, True)
@@ -185,7 +183,7 @@ def test_galleries_of_schema_2_take_marks(path: Path) -> None:
         assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
 
 
-def test_galleries_of_schema_2_are_read_where_they_cannot_be_written(path: Path) -> None:
+def test_read_only_schema_2_has_no_marks(path: Path) -> None:
     as_schema_2(path)
     with reachable_copy(path.parent) as folder, unwritable(folder), Store(folder / path.name).closing() as store:
         assert (list(store.marks.all()), store.marks.counts()) == ([], MarkCounts(0, 0))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -345,3 +347,12 @@ def test_keys_that_no_metadata_have_are_noted_where_nothing_was_found(
         assert hints.filter_notes(opened, Filter(where={"place": "Rome"}), found=False) == [
             "None of the first 2 items has metadata called 'place'."
         ]
+
+
+def test_types_load_neither_faiss_nor_sqlite() -> None:
+    """The client uses the types without the service's libraries."""
+    code = (
+        "import sys; from serving.gallery import Hit, Item; import serving.gallery.types; "
+        "sys.exit(not {'faiss', 'sqlite3', 'torch'}.isdisjoint(sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

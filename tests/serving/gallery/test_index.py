@@ -1,4 +1,4 @@
-"""Index kinds: neighbours, removals, tuning."""
+"""Kinds of index: neighbours, removals, tuning."""
 
 from __future__ import annotations
 
@@ -51,33 +51,32 @@ def naive(vectors: dict[int, np.ndarray], query: np.ndarray, k: int) -> list[int
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_kind_finds_adds_and_passes_over(name: str) -> None:
-    """A thorough setting of every kind equals a naive search: as built, with removals, with what came since."""
+def test_every_kind_equals_a_naive_search(name: str) -> None:
+    """Compare a thorough setting as built, with removals, and with added vectors."""
     vectors, queries = clustered(), clustered(6, seed=7)
-    there = dict(zip(range(10, 10 + 3 * N, 3), vectors, strict=True))
+    vectors_by_id = dict(zip(range(10, 10 + 3 * N, 3), vectors, strict=True))
     index = Index(DIM, frozen_of(name, vectors, thorough(name)), change=5)
     for step in range(3):
         _, ids = index.search(queries, 8)
-        assert ids.tolist() == [naive(there, query, 8) for query in queries]
+        assert ids.tolist() == [naive(vectors_by_id, query, 8) for query in queries]
         gone = ids[:, :4].ravel()
         new = {20_000 + 100 * step + i: row for i, row in enumerate(clustered(30, seed=step + 1))}
-        there = {i: v for i, v in there.items() if i not in gone} | new
+        vectors_by_id = {i: v for i, v in vectors_by_id.items() if i not in gone} | new
         changes = StoreChanges(
-            6 + step, len(there), np.unique(gone), [(np.array(list(new)), np.stack(list(new.values())))]
+            6 + step, len(vectors_by_id), np.unique(gone), [(np.array(list(new)), np.stack(list(new.values())))]
         )
         index.apply(changes)
-        assert len(index) == len(there) == changes.count
+        assert len(index) == len(vectors_by_id) == changes.count
     ids, rows = content(index)
-    assert ids.tolist() == list(there)
-    np.testing.assert_array_equal(rows, np.stack(list(there.values())))
+    assert ids.tolist() == list(vectors_by_id)
+    np.testing.assert_array_equal(rows, np.stack(list(vectors_by_id.values())))
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_similarities_are_exact_and_every_place_is_filled(name: str) -> None:
-    """The hastiest setting may find others, but what it finds has its true similarity, and there are k of them."""
+def test_fast_settings_fill_every_place_with_exact_similarities(name: str) -> None:
     vectors, queries = clustered(), clustered(6, seed=7)
-    hasty = IndexSetting(name, KINDS[name].efforts[0], 1)
-    index = Index(DIM, frozen_of(name, vectors, hasty))
+    fast = IndexSetting(name, KINDS[name].efforts[0], 1)
+    index = Index(DIM, frozen_of(name, vectors, fast))
     for k in (1, 10, 40, 41, N, 2 * N):
         similarities, ids = index.search(queries, k)
         assert ids.shape == (6, min(k, N))
@@ -86,19 +85,19 @@ def test_similarities_are_exact_and_every_place_is_filled(name: str) -> None:
         np.testing.assert_allclose(similarities, products, atol=1e-6)
         assert (np.diff(similarities, axis=1) <= 0).all()
     _, exact = index.search(queries, 5, exact=True)
-    there = dict(zip(range(10, 10 + 3 * N, 3), vectors, strict=True))
-    assert exact.tolist() == [naive(there, query, 5) for query in queries]
+    vectors_by_id = dict(zip(range(10, 10 + 3 * N, 3), vectors, strict=True))
+    assert exact.tolist() == [naive(vectors_by_id, query, 5) for query in queries]
 
 
-def test_recall_is_that_of_a_naive_count() -> None:
+def test_recall_equals_a_naive_count() -> None:
     vectors, k = clustered(), 5
     index = Index(DIM, frozen_of("ivf-pq", vectors, IndexSetting("ivf-pq", 1, 1)))
     sample = sample_vectors(np.arange(10, 10 + 3 * N, 3), vectors, k, queries=40)
     assert sample
-    there = dict(zip(range(10, 10 + 3 * N, 3), vectors, strict=True))
+    vectors_by_id = dict(zip(range(10, 10 + 3 * N, 3), vectors, strict=True))
     found = 0
     for own, query in zip(sample.ids.tolist(), sample.vectors, strict=True):
-        others = [i for i in naive(there, query, k + 1) if i != own][:k]
+        others = [i for i in naive(vectors_by_id, query, k + 1) if i != own][:k]
         _, (got,) = index.search(query[None], k + 1)
         found += len(set(others) & set(got.tolist()))
     assert measure_recall(index, sample) == pytest.approx(found / (40 * k), abs=0.011)
@@ -106,7 +105,7 @@ def test_recall_is_that_of_a_naive_count() -> None:
     assert measure_recall(Index(DIM, frozen_of("flat", vectors, IndexSetting())), sample) == 1
 
 
-def test_duplicates_and_few_vectors_have_a_recall() -> None:
+def test_recall_of_duplicates_and_of_few_vectors() -> None:
     twins = np.repeat(clustered(3), 100, axis=0)
     sample = sample_vectors(np.arange(300), twins, 10, queries=50)
     assert sample
@@ -127,7 +126,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "g"
 
 
-def test_tuning_takes_a_fast_one_that_holds_the_recall(path: Path) -> None:
+def test_tuning_chooses_a_fast_kind_with_the_recall(path: Path) -> None:
     with Gallery.open(path) as gallery:
         facts, rows = gallery.index.tune(0.9, 5, ["hnsw", "ivf-pq"])
         measured = dict(rows)
@@ -154,14 +153,14 @@ def test_tuning_takes_a_fast_one_that_holds_the_recall(path: Path) -> None:
 @pytest.mark.parametrize(
     ("milliseconds", "chosen"),
     [
-        ({"flat": 1.0, "flat-fp16": 0.95, "hnsw": 0.91}, "flat"),  # a near tie: exact search stays
+        ({"flat": 1.0, "flat-fp16": 0.95, "hnsw": 0.91}, "flat"),  # nearly as fast: exact search stays
         ({"flat": 1.0, "flat-fp16": 0.95, "hnsw": 0.89}, "hnsw"),
         ({"flat": 1.0, "flat-fp16": 0.5, "hnsw": 0.46}, "flat-fp16"),
         ({"flat": 1.0, "flat-fp16": 0.5, "hnsw": 0.44}, "hnsw"),
         ({"flat": 1.0, "hnsw": 2.0}, "flat"),
     ],
 )
-def test_of_nearly_equal_kinds_the_simplest_is_taken(
+def test_simplest_of_nearly_equal_kinds_is_chosen(
     path: Path, monkeypatch: pytest.MonkeyPatch, milliseconds: dict[str, float], chosen: str
 ) -> None:
     def measured(name: str, *args: Any) -> tuple[FrozenIndex, IndexMeasurement]:
@@ -177,7 +176,7 @@ def test_of_nearly_equal_kinds_the_simplest_is_taken(
         assert facts.setting.kind == gallery.index.stats().kind == chosen
 
 
-def test_a_compaction_keeps_the_kind_and_its_recall(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_compaction_keeps_the_kind_and_its_recall(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Gallery.open(path) as gallery, Store(path / STORE).closing() as store:
         store.set_state("plan", '{"kind": "hnsw", "recall": 0.95, "k": 5}')
         gallery.add(new_items(clustered(200, seed=3), 400))
@@ -209,15 +208,15 @@ def test_files_open_with_faiss_and_numpy_alone(path: Path) -> None:
     assert np.load(folder / IDS)[rows[0]].tolist() == expected
 
 
-def test_unknown_kinds_are_named() -> None:
+def test_unknown_kind_is_refused() -> None:
     assert find_kind("hnsw") is KINDS["hnsw"]
     with raises(UsageError, "unknown-index-kind", "lsh", *KINDS):
         find_kind("lsh")
     assert TuningPlan().kind == "flat"
 
 
-def test_search_works_beside_whoever_changes_faiss() -> None:
-    """In a process of its own: the change holds for all of it."""
+def test_search_works_with_patched_faiss() -> None:
+    """Use a process of its own, because torch_utils patches FAISS for the whole process."""
     code = (
         "import faiss, faiss.contrib.torch_utils, numpy as np\n"
         "from serving.gallery.index import Segment\n"

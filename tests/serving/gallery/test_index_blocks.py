@@ -1,4 +1,4 @@
-"""Vectors in blocks of any size: files, indexes and searches equal those of all vectors at once."""
+"""Vectors in blocks of any size: files, indexes and searches equal those of all vectors together."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KEPT = [n for n in range(1, 101) if n % 7]
 
 @pytest.fixture(params=[1, 3, 30, 86, 1000])
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How many vectors are read at a time: sizes that divide what there is, and such as do not."""
+    """Sizes of blocks that divide the number of vectors, and others."""
     monkeypatch.setattr(gallery_store, "BLOCK_ROWS", request.param)
     monkeypatch.setattr(tune, "BLOCK_BYTES", 4 * DIM * request.param)
     return int(request.param)
@@ -37,7 +37,7 @@ def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Items 1 to 100 without every seventh, in ten changes; those are gone."""
+    """Gallery of items 1 to 100, of which every seventh was removed, in ten changes."""
     vectors = unit_rows(100)
     with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
         for start in range(0, 100, 10):
@@ -47,7 +47,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "g"
 
 
-def kept() -> np.ndarray:
+def kept_vectors() -> np.ndarray:
     return unit_rows(100)[np.array(KEPT) - 1]
 
 
@@ -55,13 +55,13 @@ def blocks_of(vectors: np.ndarray, ids: np.ndarray, size: int) -> Iterator[Block
     return ((ids[start : start + size], vectors[start : start + size]) for start in range(0, len(ids), size))
 
 
-def test_what_is_read_in_blocks_is_what_there_is(path: Path, block: int) -> None:
+def test_blocks_contain_all_vectors(path: Path, block: int) -> None:
     with Store(path / STORE).closing() as store:
         with store.stream_changes(0) as whole:
             read = list(whole.blocks)
         assert max(len(ids) for ids, _ in read) == min(block, len(KEPT))
         assert np.concatenate([ids for ids, _ in read]).tolist() == KEPT
-        np.testing.assert_array_equal(np.concatenate([vectors for _, vectors in read]), kept())
+        np.testing.assert_array_equal(np.concatenate([vectors for _, vectors in read]), kept_vectors())
         assert (whole.number, whole.count, whole.removed.tolist()) == (store.change(), len(KEPT), [])
         with store.stream_changes(9) as later:
             assert [n for ids, _ in later.blocks for n in ids.tolist()] == [n for n in KEPT if n > 50]
@@ -70,7 +70,7 @@ def test_what_is_read_in_blocks_is_what_there_is(path: Path, block: int) -> None
             assert list(nothing.blocks) == []
 
 
-def test_a_moment_is_read_whatever_is_written_meanwhile(path: Path, block: int) -> None:
+def test_blocks_are_of_one_moment(path: Path, block: int) -> None:
     with Store(path / STORE).closing() as store, Store(path / STORE).closing() as writer:
         with store.stream_changes(0) as whole:
             read = [next(iter(whole.blocks))]
@@ -80,7 +80,7 @@ def test_a_moment_is_read_whatever_is_written_meanwhile(path: Path, block: int) 
         assert np.concatenate([ids for ids, _ in read]).tolist() == KEPT
 
 
-def test_a_compaction_writes_the_file_that_faiss_writes(path: Path, block: int) -> None:
+def test_compaction_writes_the_file_of_faiss(path: Path, block: int) -> None:
     with Store(path / STORE).closing() as store:
         facts = compact(path, store)
         assert facts is not None
@@ -88,15 +88,15 @@ def test_a_compaction_writes_the_file_that_faiss_writes(path: Path, block: int) 
         folder = path / store.position()[1]
         frozen, _ = open_generation(folder, store.fingerprint, store.dim)
     expected = faiss.IndexFlatIP(DIM)
-    expected.add(kept())
+    expected.add(kept_vectors())
     faiss.write_index(expected, str(path / "expected"))
     assert (folder / EXACT).read_bytes() == (path / "expected").read_bytes()
     assert frozen.ids.tolist() == KEPT
-    np.testing.assert_array_equal(stored_vectors(frozen.exact), kept())
+    np.testing.assert_array_equal(stored_vectors(frozen.exact), kept_vectors())
 
 
 @pytest.mark.parametrize("count", [0, 1, 7])
-def test_files_are_those_that_faiss_writes(tmp_path: Path, count: int) -> None:
+def test_flat_files_equal_those_of_faiss(tmp_path: Path, count: int) -> None:
     vectors, ids = unit_rows(count), np.arange(5, 5 + 3 * count, 3)
     plain = faiss.IndexFlatIP(DIM)
     named = faiss.IndexIDMap(faiss.IndexFlatIP(DIM))
@@ -111,18 +111,18 @@ def test_files_are_those_that_faiss_writes(tmp_path: Path, count: int) -> None:
         assert (tmp_path / name).read_bytes() == (tmp_path / "expected").read_bytes()
 
 
-def test_a_file_that_was_not_finished_holds_nothing(tmp_path: Path) -> None:
+def test_unfinished_file_has_no_vectors(tmp_path: Path) -> None:
     with pytest.raises(KeyError), FlatFile(tmp_path / "f", DIM) as file:
         file.add(np.arange(7), unit_rows(7))
         raise KeyError
     assert faiss.read_index(str(tmp_path / "f")).ntotal == 0
 
 
-def test_a_gallery_without_a_generation_is_opened_in_blocks(path: Path, block: int) -> None:
+def test_gallery_without_a_generation_is_read_in_blocks(path: Path, block: int) -> None:
     with Gallery.open(path) as gallery:
         ids, vectors = content(gallery)
         assert (ids.tolist(), gallery.index.stats().waiting) == (KEPT, len(KEPT))
-        np.testing.assert_array_equal(vectors, kept())
+        np.testing.assert_array_equal(vectors, kept_vectors())
         gallery.add(new_items(unit_rows(5, seed=5), 100))
         gallery.remove(KEPT[::2])
         left = [*KEPT[1::2], *range(101, 106)]
@@ -148,7 +148,7 @@ def test_vectors_of_some_ids(path: Path) -> None:
 
 
 @pytest.mark.parametrize("k", [1, 5, 40, 90])
-def test_the_nearest_of_blocks_are_the_nearest_of_all(k: int) -> None:
+def test_nearest_in_blocks_equals_a_naive_search(k: int) -> None:
     """Twins too: of equal ones the first, whichever block they are in. Against a naive float64 loop."""
     vectors = np.concatenate([clustered(60), clustered(30)])
     ids, queries = np.arange(3, 3 + 2 * 90, 2), clustered(4, seed=3)
@@ -162,7 +162,7 @@ def test_the_nearest_of_blocks_are_the_nearest_of_all(k: int) -> None:
     assert nearest_in_blocks(blocks_of(vectors, ids, 7), queries[:0], k)[1].shape == (0, 0)
 
 
-def test_a_sample_is_the_same_in_blocks(block: int) -> None:
+def test_sample_does_not_depend_on_blocks(block: int) -> None:
     vectors, ids = clustered(200), np.arange(10, 10 + 3 * 200, 3)
     exact = faiss.IndexFlatIP(DIM)
     exact.add(vectors)
@@ -177,7 +177,7 @@ def test_a_sample_is_the_same_in_blocks(block: int) -> None:
         np.testing.assert_allclose(sample.kth, -np.sort(-products[own], axis=1)[:, 4], atol=1e-6)
 
 
-def test_verifying_finds_what_is_wrong_in_any_block(path: Path, block: int) -> None:
+def test_verify_finds_damage_in_any_block(path: Path, block: int) -> None:
     with Gallery.open(path) as gallery:
         gallery.index.compact()
     with Store(path / STORE).closing() as store, store.database.transaction() as db:

@@ -1,8 +1,7 @@
-"""Rows searched on a GPU: the neighbours are those of the CPU, whatever has gone and whatever the GPU does.
+"""Search on a GPU finds the neighbours of the CPU, with removed rows and with a failing GPU.
 
-The GPU is the one thing here that is not real. What stands for it is one of FAISS's flat indexes that holds to what a
-GPU's is documented to hold to: no selector of rows, 2,048 neighbours at most, one caller at a time; and that sums a
-little differently.
+Only the GPU is not real. A flat index of FAISS takes its place, with the documented limits of one on a GPU (no selector
+of rows, at most 2,048 neighbours, one caller at a time) and with slightly different sums.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from zoo.models.load import load
 
 
 class Copy:
-    """What FAISS gives for an index on a GPU."""
+    """FAISS's index on a GPU."""
 
     searches = 0
     fails = wrong = False
@@ -61,7 +60,7 @@ class Resources:
     room = 2**40
 
     def setTempMemory(self, size: int) -> None:  # noqa: N802  # FAISS's name
-        assert 0 < size < 2**28, "of which FAISS takes 1.5 GiB unless told otherwise"
+        assert 0 < size < 2**28, "FAISS would take 1.5 GiB by default"
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +78,7 @@ def on_gpu(name: str = "flat", vectors: np.ndarray | None = None, device: str = 
     return Index(DIM, frozen_of(name, rows, FLAT if name == "flat" else thorough(name)), device=device)
 
 
-def there(vectors: np.ndarray) -> dict[int, np.ndarray]:
+def by_id(vectors: np.ndarray) -> dict[int, np.ndarray]:
     return dict(zip(range(10, 10 + 3 * len(vectors), 3), vectors, strict=True))
 
 
@@ -88,21 +87,20 @@ def changes(new: dict[int, np.ndarray], removed: list[int]) -> StoreChanges:
     return StoreChanges(1, 0, np.array(removed, np.int64), [(np.array(list(new), np.int64), vectors)])
 
 
-def searched_there() -> bool:
+def gpu_was_used() -> bool:
     found, Copy.searches = Copy.searches > 0, 0
     return found
 
 
 @pytest.mark.parametrize("name", ["flat", "hnsw", "ivf-pq"])
 def test_every_kind_is_searched_exactly(name: str) -> None:
-    """With one probe of lists that were never tuned the CPU would miss some."""
     vectors, queries = clustered(), clustered(6, seed=7)
-    index, known = on_gpu(name), there(vectors)
+    index, known = on_gpu(name), by_id(vectors)
     assert index.device == "cuda:0"
-    assert searched_there(), "tried as it was made"
+    assert gpu_was_used(), "compared with the CPU when it was made"
     for k in (1, 8, 500):
         similarities, ids = index.search(queries, k)
-        assert searched_there()
+        assert gpu_was_used()
         assert ids.tolist() == [naive(known, query, k) for query in queries]
         products = [[float(known[i].astype(np.float64) @ q) for i in row] for row, q in zip(ids, queries, strict=True)]
         assert np.allclose(similarities, products, atol=1e-6)
@@ -116,58 +114,57 @@ def test_every_kind_is_searched_exactly(name: str) -> None:
     k=st.integers(1, 70),
     q=st.integers(0, 4),
 )
-def test_it_equals_a_naive_search_whatever_has_gone_and_come(n: int, gone: set[int], new: int, k: int, q: int) -> None:
+def test_search_equals_a_naive_search_after_changes(n: int, gone: set[int], new: int, k: int, q: int) -> None:
     vectors, queries = unit_rows(n), unit_rows(q, seed=5)
-    index, known = on_gpu(vectors=vectors), there(vectors)
+    index, known = on_gpu(vectors=vectors), by_id(vectors)
     removed = [10 + 3 * row for row in gone if row < n]
-    came = dict(zip(range(1000, 1000 + new), unit_rows(new, seed=6), strict=True))
-    index.apply(changes(came, removed))
-    known = {i: v for i, v in (known | came).items() if i not in removed}
+    added = dict(zip(range(1000, 1000 + new), unit_rows(new, seed=6), strict=True))
+    index.apply(changes(added, removed))
+    known = {i: v for i, v in (known | added).items() if i not in removed}
     assert index.search(queries, k)[1].tolist() == [naive(known, query, k) for query in queries]
 
 
-def test_more_have_gone_than_it_can_pass_over() -> None:
-    """The 3,000 nearest of a query are gone: the GPU's 2,048 hold none that is there."""
+def test_more_rows_were_removed_than_a_gpu_can_skip() -> None:
+    """Remove the 3,000 nearest of a query, more than the 2,048 that a GPU returns."""
     vectors = clustered(4000)
-    index, known, query = on_gpu(vectors=vectors), there(vectors), clustered(1, seed=7)
+    index, known, query = on_gpu(vectors=vectors), by_id(vectors), clustered(1, seed=7)
     nearest = naive(known, query[0], 3000)
     index.apply(changes({}, nearest))
     left = {i: v for i, v in known.items() if i not in set(nearest)}
     assert index.search(query, 5)[1].tolist() == [naive(left, query[0], 5)]
 
 
-def test_what_a_gpu_cannot_do_the_cpu_does() -> None:
+def test_cpu_does_what_a_gpu_cannot() -> None:
     vectors, queries = clustered(2500), clustered(2, seed=7)
-    index, known = on_gpu(vectors=vectors), there(vectors)
-    searched_there()
+    index, known = on_gpu(vectors=vectors), by_id(vectors)
+    gpu_was_used()
     some = np.array(sorted(known)[::9])
     for k, more in ((GPU_MAX_K + 1, {}), (5, {"exact": True}), (5, {"among": some})):
         among = {i: known[i] for i in some.tolist()} if "among" in more else known
         assert index.search(queries, k, **more)[1].tolist() == [naive(among, query, k) for query in queries]
-        assert not searched_there(), more
+        assert not gpu_was_used(), more
     assert index.search(queries, GPU_MAX_K)[1].shape == (2, GPU_MAX_K)
-    assert searched_there()
+    assert gpu_was_used()
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:1", "cuda:", "cuda:x", "rocm"])
-def test_devices_that_are_no_gpu_of_faiss(device: str) -> None:
-    """`zoo.load` refuses those that are none; an index there always is."""
+def test_other_devices_use_the_cpu(device: str) -> None:
     assert on_gpu(device=device).device == "cpu"
 
 
-def test_faiss_without_a_gpu(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_faiss_without_a_gpu_uses_the_cpu(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.undo()
     assert on_gpu().device == "cpu"
     assert not caplog.records
 
 
-def test_an_empty_gallery_needs_none() -> None:
+def test_empty_gallery_uses_the_cpu() -> None:
     index = Index(DIM, device="cuda")
     assert (index.device, index.search(unit_rows(1), 3)[1].shape) == ("cpu", (1, 0))
 
 
 @pytest.mark.parametrize("mistake", ["room", "wrong"])
-def test_a_gpu_that_does_not_take_them(
+def test_gpu_that_fails_at_first_is_not_used(
     mistake: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(*((Resources, "room", 100) if mistake == "room" else (Copy, "wrong", True)))
@@ -175,28 +172,28 @@ def test_a_gpu_that_does_not_take_them(
     assert index.device == "cpu"
     (record,) = caplog.records
     assert (mistake == "room") == ("allocMemory" in record.getMessage())
-    assert index.search(queries, 4)[1].tolist() == [naive(there(clustered()), query, 4) for query in queries]
+    assert index.search(queries, 4)[1].tolist() == [naive(by_id(clustered()), query, 4) for query in queries]
 
 
-def test_a_gpu_that_fails_later(caplog: pytest.LogCaptureFixture) -> None:
+def test_gpu_that_fails_later_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     index, queries = on_gpu(), clustered(3, seed=7)
     Copy.fails = True
     for _ in range(3):
-        assert index.search(queries, 4)[1].tolist() == [naive(there(clustered()), query, 4) for query in queries]
+        assert index.search(queries, 4)[1].tolist() == [naive(by_id(clustered()), query, 4) for query in queries]
     assert index.device == "cpu"
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-def test_threads_take_turns() -> None:
+def test_threads_share_a_gpu() -> None:
     index, queries = on_gpu(), clustered(4, seed=7)
-    known = [naive(there(clustered()), query, 5) for query in queries]
+    known = [naive(by_id(clustered()), query, 5) for query in queries]
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(lambda _: index.search(queries, 5)[1].tolist(), range(200)))
     assert found == [known] * 200
     assert index.device == "cuda:0"
 
 
-def test_a_gallery_is_searched_there_after_each_compaction(tmp_path: Path) -> None:
+def test_gallery_is_searched_on_the_gpu_after_each_compaction(tmp_path: Path) -> None:
     vectors = unit_rows(200)
     with Gallery.create(tmp_path / "g", CARD, "toy") as gallery:
         gallery.add(new_items(vectors))
@@ -213,11 +210,11 @@ def test_a_gallery_is_searched_there_after_each_compaction(tmp_path: Path) -> No
             hits = gallery.search(queries, 6)
             wanted = [[i for i, _ in row] for row in expected(queries, known, 6)]
             assert [[hit.id for hit in row] for row in hits] == wanted
-            assert searched_there()
+            assert gpu_was_used()
             gallery.index.compact()
 
 
-def test_a_service_searches_on_what_its_models_run_on(
+def test_service_searches_on_the_device_of_its_models(
     model_folder: Path, gallery_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
@@ -230,8 +227,8 @@ def test_a_service_searches_on_what_its_models_run_on(
         return load(ref, runtime, precision)
 
     monkeypatch.setattr("serving.gallery.search.load", loaded)
-    for device, expected_there in ((None, "cpu"), ("cuda", "cuda:0")):
+    for device, expected_device in ((None, "cpu"), ("cuda", "cuda:0")):
         searcher = Searcher.open(folder, str(model_folder), models=Models(device=device))
-        assert searcher.gallery.index.stats().device == expected_there
+        assert searcher.gallery.index.stats().device == expected_device
         searcher.close()
     assert asked == [None, "cuda"]

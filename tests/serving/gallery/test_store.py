@@ -1,3 +1,5 @@
+"""SQLite store: items, changes, threads, killed writers."""
+
 from __future__ import annotations
 
 import os
@@ -60,23 +62,23 @@ def store(path: Path) -> Iterator[Store]:
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(source=TEXT, label=st.none() | TEXT, metadata=st.dictionaries(TEXT, JSON, max_size=4), picture=st.binary())
-def test_what_goes_in_comes_out(path: Path, source: str, label: str, metadata: dict, picture: bytes) -> None:
+def test_items_are_read_as_they_were_added(path: Path, source: str, label: str, metadata: dict, picture: bytes) -> None:
     store = Store(path)
     number = store.count() + 1
     item = new_item(number, source=source, label=label, metadata=metadata, thumbnail=Thumbnail(picture, "image/jpeg"))
     (item_id,) = store.add([item]).ids
     store.close()
-    again = Store(path)
-    got = again.item(item_id)
-    assert (got.source, got.label, got.metadata) == (source, label, metadata)
-    assert got.content_sha256 == item.content_sha256
-    assert again.thumbnail(item_id) == Thumbnail(picture, "image/jpeg")
-    np.testing.assert_array_equal(again.embedding(item_id), item.embedding)
-    assert again.items_by_id([item_id, 10**15]) == {item_id: got}
-    again.close()
+    reopened = Store(path)
+    read = reopened.item(item_id)
+    assert (read.source, read.label, read.metadata) == (source, label, metadata)
+    assert read.content_sha256 == item.content_sha256
+    assert reopened.thumbnail(item_id) == Thumbnail(picture, "image/jpeg")
+    np.testing.assert_array_equal(reopened.embedding(item_id), item.embedding)
+    assert reopened.items_by_id([item_id, 10**15]) == {item_id: read}
+    reopened.close()
 
 
-def test_content_that_is_there_is_not_added_again(store: Store) -> None:
+def test_known_images_are_not_added_again(store: Store) -> None:
     first = store.add([new_item(1), new_item(2)])
     again = store.add([new_item(2, source="other name"), new_item(3), new_item(3)])
     assert (first.ids, first.new) == ([1, 2], 2)
@@ -89,7 +91,7 @@ def test_content_that_is_there_is_not_added_again(store: Store) -> None:
     assert list(store.sources_by_content().values()) == ["1.png", "2.png", "3.png"]
 
 
-def test_every_change_has_a_number_and_can_be_asked_for(store: Store) -> None:
+def test_every_change_has_a_number_and_is_streamed(store: Store) -> None:
     assert store.change() == 0
     store.add([new_item(1), new_item(2)])
     assert store.change() == 1
@@ -109,7 +111,7 @@ def test_every_change_has_a_number_and_can_be_asked_for(store: Store) -> None:
     assert store.add([new_item(1)]).ids == [4], "an id is never used twice"
 
 
-def test_a_batch_goes_in_whole_or_not_at_all(store: Store) -> None:
+def test_invalid_item_leaves_the_whole_batch_out(store: Store) -> None:
     store.add([new_item(1)])
     for bad in (
         {"embedding": np.zeros(DIM, np.float32)},
@@ -126,7 +128,7 @@ def test_a_batch_goes_in_whole_or_not_at_all(store: Store) -> None:
     assert store.change() == 1
 
 
-def test_items_page_by_page_and_by_label(store: Store) -> None:
+def test_items_by_page_and_label(store: Store) -> None:
     store.add([new_item(n) for n in range(1, 11)])
     assert [item.id for item in store.items(offset=3, limit=4)] == [4, 5, 6, 7]
     assert [item.id for item in store.items(offset=1, limit=2, label="label 0")] == [6, 9]
@@ -136,7 +138,7 @@ def test_items_page_by_page_and_by_label(store: Store) -> None:
     assert (stats.items, stats.labels, stats.change) == (10, 3, 1)
 
 
-def test_a_sample_holds_different_items_from_everywhere(store: Store) -> None:
+def test_sample_has_different_items_from_all_ids(store: Store) -> None:
     assert store.sample(5) == []
     store.add([new_item(n) for n in range(1, 101)])
     store.remove(range(20, 60))
@@ -156,7 +158,7 @@ def test_unknown_ids_are_not_found(store: Store) -> None:
                 read(item_id)
 
 
-def test_files_that_are_no_gallery_are_refused(tmp_path: Path, path: Path) -> None:
+def test_other_files_are_refused(tmp_path: Path, path: Path) -> None:
     with raises(GalleryNotFoundError):
         Store(tmp_path / "none")
     (tmp_path / "text").write_text("no database" * 100)
@@ -199,13 +201,13 @@ def test_threads_share_a_store(store: Store) -> None:
     assert store.change() == 120
 
 
-def test_reading_waits_for_no_writer(store: Store, path: Path) -> None:
+def test_reading_does_not_wait_for_a_writer(store: Store, path: Path) -> None:
     store.add([new_item(1)])
     with closing(sqlite3.connect(path, isolation_level=None)) as another:
         another.execute("BEGIN IMMEDIATE")
         waiting = threading.Thread(target=store.add, args=([new_item(2)],))
         waiting.start()
-        time.sleep(0.2)  # by now it has asked for its turn
+        time.sleep(0.2)  # the thread waits for the lock by now
         assert store.count() == 1
         with store.stream_changes(0) as changes:
             assert changes.count == 1
@@ -215,7 +217,7 @@ def test_reading_waits_for_no_writer(store: Store, path: Path) -> None:
     assert store.count() == 2
 
 
-def test_a_snapshot_does_not_see_what_is_written_meanwhile_by_the_same_store(store: Store) -> None:
+def test_snapshot_does_not_see_later_writes_of_the_same_store(store: Store) -> None:
     store.add([new_item(1)])
     with store.database.snapshot():
         assert store.count() == 1
@@ -243,7 +245,7 @@ for batch in range(int(sys.argv[2]), 10**6):
 """
 
 
-def test_no_acknowledged_write_is_lost_when_the_writer_is_killed(path: Path) -> None:
+def test_killed_writer_loses_no_acknowledged_write(path: Path) -> None:
     store = Store(path)
     store.add([new_item(10**7 + n, label="old") for n in range(500)])
     added: set[int] = set()
@@ -284,12 +286,12 @@ def test_no_acknowledged_write_is_lost_when_the_writer_is_killed(path: Path) -> 
     assert removed
 
 
-def test_embeddings_come_in_the_order_of_the_ids_asked_for(path: Path) -> None:
+def test_embeddings_keep_the_order_of_the_ids(path: Path) -> None:
     with Store(path).closing() as store:
         ids = store.add([new_item(number) for number in range(1200)]).ids
         wanted = [ids[700], ids[3], ids[1199], *ids[:600], ids[3]]
         expected = [store.embedding(item_id) for item_id in wanted]
-        found, rows = store.embeddings([*wanted[:1], 4000, *wanted[1:]])
-        assert found == list(wanted), "those that there are, in their order"
+        present, rows = store.embeddings([*wanted[:1], 4000, *wanted[1:]])
+        assert present == list(wanted), "without the id that does not exist"
         np.testing.assert_array_equal(rows, expected)
         assert store.embeddings([])[1].shape == (0, DIM)

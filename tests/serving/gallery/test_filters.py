@@ -1,4 +1,4 @@
-"""Counts of labels and metadata against a plain count in Python."""
+"""Filters by label and metadata, their cache, and counts of labels and values; compared with plain Python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.gallery import schema
-from serving.gallery import store as matching
+from serving.gallery import store as store_module
 from serving.gallery.filters import Filter
 from serving.gallery.store import Store
 from tests.raising import raises
@@ -43,19 +43,19 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_labels_and_metadata_are_counted(path: Path) -> None:
+def test_overview_counts_labels_and_values(path: Path) -> None:
     members = [(key, set(v) if isinstance(v, list) else {v}) for one in METADATA for key, v in one.items() if v != MORE]
     values = [(key, value) for key, several in members for value in several if value is not None]
     expected = Counter((key, type(value), value) for key, value in values)
     with Store(path).closing() as store:
-        counted = store.overview
-        assert counted.labels(9) == (2, [("a", 3), ("b", 1)])
-        assert counted.labels(1) == (2, [("a", 3)])
-        total, found = counted.metadata(100)
-        assert total == len(found) == len(expected)
-        assert Counter({(key, type(value), value): n for key, value, n in found}) == expected
-        assert [n for *_, n in found] == sorted(expected.values(), reverse=True)
-        assert counted.metadata(1) == (total, [("colour", "red", 3)])
+        overview = store.overview
+        assert overview.labels(9) == (2, [("a", 3), ("b", 1)])
+        assert overview.labels(1) == (2, [("a", 3)])
+        total, rows = overview.metadata(100)
+        assert total == len(rows) == len(expected)
+        assert Counter({(key, type(value), value): n for key, value, n in rows}) == expected
+        assert [n for *_, n in rows] == sorted(expected.values(), reverse=True)
+        assert overview.metadata(1) == (total, [("colour", "red", 3)])
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters='"\0'), max_size=3) | st.just("a\\b")
@@ -77,38 +77,37 @@ RANGES = st.sampled_from(SIDES).flatmap(
     st.lists(OBJECTS, min_size=1, max_size=5),
     st.dictionaries(TEXTS, ATOMS | st.lists(ATOMS, min_size=1) | RANGES, max_size=2),
 )
-def test_a_filter_finds_what_a_plain_comparison_finds(several: list[dict[str, Any]], where: dict[str, Any]) -> None:
-    """Values of the same kind alone are compared: true is not 1, a text is no number; no key is as null, and of a list
-    one member is enough.
-    """
+def test_filter_equals_a_plain_comparison(several: list[dict[str, Any]], where: dict[str, Any]) -> None:
+    """Only values of one kind are equal, so true is not 1. A missing key is null. One member of a list is enough."""
 
-    def same_kind(have: object, wanted: object) -> bool:
-        return isinstance(have, bool) == isinstance(wanted, bool) and isinstance(have, str) == isinstance(wanted, str)
+    def same_kind(value: object, wanted: object) -> bool:
+        return isinstance(value, bool) == isinstance(wanted, bool) and isinstance(value, str) == isinstance(wanted, str)
 
-    def within(have: object, bounds: dict[str, Any]) -> bool:
-        if not isinstance(have, str | int | float) or not all(same_kind(have, one) for one in bounds.values()):
+    def is_within(value: object, bounds: dict[str, Any]) -> bool:
+        if not isinstance(value, str | int | float) or not all(same_kind(value, bound) for bound in bounds.values()):
             return False
-        return all(getattr(operator, {"gte": "ge", "lte": "le"}.get(name, name))(have, b) for name, b in bounds.items())
+        names = {"gte": "ge", "lte": "le"}
+        return all(getattr(operator, names.get(name, name))(value, bound) for name, bound in bounds.items())
 
-    def matches(have: object, wanted: Any) -> bool:
+    def equals(value: object, wanted: Any) -> bool:
         if isinstance(wanted, dict):
-            return within(have, wanted)
-        return any(same_kind(have, one) and have == one for one in (wanted if isinstance(wanted, list) else [wanted]))
+            return is_within(value, wanted)
+        return any(same_kind(value, x) and value == x for x in (wanted if isinstance(wanted, list) else [wanted]))
 
-    def wanted_of(metadata: dict[str, Any]) -> bool:
+    def matches(metadata: dict[str, Any]) -> bool:
         members = {key: value if isinstance(value, list) else [value] for key, value in metadata.items()}
-        return all(any(matches(one, wanted) for one in members.get(key, [None])) for key, wanted in where.items())
+        return all(any(equals(x, wanted) for x in members.get(key, [None])) for key, wanted in where.items())
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "gallery.sqlite"
         schema.create(path, DIM, "fingerprint")
         with Store(path).closing() as store:
             ids = store.add([new_item(n, metadata=metadata) for n, metadata in enumerate(several)]).ids
-            found = [item.id for item in store.items(0, 100, None, Filter((), where))]
-    assert found == [item for item, metadata in zip(ids, several, strict=True) if wanted_of(metadata)]
+            hits = [item.id for item in store.items(0, 100, None, Filter((), where))]
+    assert hits == [item for item, metadata in zip(ids, several, strict=True) if matches(metadata)]
 
 
-def test_whole_numbers_of_older_stores_that_sqlite_takes_for_infinity_are_left_out(path: Path) -> None:
+def test_overview_omits_integers_that_sqlite_reads_as_infinity(path: Path) -> None:
     with Store(path).closing() as store:
         before = store.overview.metadata(100)[1]
         store.add([new_item(50)])
@@ -117,7 +116,7 @@ def test_whole_numbers_of_older_stores_that_sqlite_takes_for_infinity_are_left_o
         assert store.overview.metadata(100)[1] == before
 
 
-def test_counts_see_what_others_write_and_wait_for_nobody(path: Path) -> None:
+def test_overview_sees_other_writers_and_does_not_wait(path: Path) -> None:
     with Store(path).closing() as store, Store(path).closing() as another:
         for number in range(3):
             another.add([new_item(100 + number, label="new")])
@@ -126,7 +125,7 @@ def test_counts_see_what_others_write_and_wait_for_nobody(path: Path) -> None:
             assert ("new", 3) in store.overview.labels(9)[1]
 
 
-def test_items_are_listed_by_label_and_metadata(path: Path) -> None:
+def test_items_by_label_and_metadata(path: Path) -> None:
     with Store(path).closing() as store:
         for label in (None, "a", "c"):
             for where in ({}, {"colour": "red"}, {"colour": ["red", None], "new": True}, {"year": [1908, "1908"]}):
@@ -136,46 +135,46 @@ def test_items_are_listed_by_label_and_metadata(path: Path) -> None:
                     if label in (None, store.item(number).label)
                     and all(one.get(key) in (some if isinstance(some, list) else [some]) for key, some in where.items())
                 ]
-                chosen = Filter(where=where)
-                assert [item.id for item in store.items(label=label, selection=chosen)] == wanted
-                assert [item.id for item in store.items(1, 2, label, chosen)] == wanted[1:3]
-                assert store.count(label, chosen) == len(wanted)
+                selection = Filter(where=where)
+                assert [item.id for item in store.items(label=label, selection=selection)] == wanted
+                assert [item.id for item in store.items(1, 2, label, selection)] == wanted[1:3]
+                assert store.count(label, selection) == len(wanted)
 
 
-def test_what_a_filter_lets_through_is_remembered_until_something_changes(path: Path) -> None:
-    red, of_a = Filter((), {"colour": "red"}), Filter(("a",))
+def test_matching_ids_are_cached_until_a_change(path: Path) -> None:
+    red, label_a = Filter((), {"colour": "red"}), Filter(("a",))
     with Store(path).closing() as store, Store(path).closing() as another:
         first = store.matching_ids(red)
         assert first.tolist() == [1, 2, 5]
         assert store.matching_ids(Filter((), {"colour": "red"})) is first
-        assert store.matching_ids(of_a).tolist() == [1, 4, 6]
+        assert store.matching_ids(label_a).tolist() == [1, 4, 6]
         with pytest.raises(ValueError, match="read-only"):
             first[0] = 9
         another.describe(3, metadata={"colour": "red"})
         assert store.matching_ids(red).tolist() == [1, 2, 3, 5]
         another.remove([1])
         assert store.matching_ids(red).tolist() == [2, 3, 5]
-        assert store.matching_ids(of_a).tolist() == [4, 6]
+        assert store.matching_ids(label_a).tolist() == [4, 6]
 
 
-def test_what_is_remembered_of_filters_has_a_limit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    red, of_a = Filter((), {"colour": "red"}), Filter(("a",))
+def test_cache_has_a_limit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    red, label_a = Filter((), {"colour": "red"}), Filter(("a",))
     with Store(path).closing() as store:
-        monkeypatch.setattr(matching, "CACHE_FILTERS", 1)
+        monkeypatch.setattr(store_module, "CACHE_FILTERS", 1)
         first = store.matching_ids(red)
-        second = store.matching_ids(of_a)
-        assert store.matching_ids(of_a) is second
+        second = store.matching_ids(label_a)
+        assert store.matching_ids(label_a) is second
         assert store.matching_ids(red) is not first
-        monkeypatch.setattr(matching, "CACHE_BYTES", 1)
-        store.matching_ids(of_a)
+        monkeypatch.setattr(store_module, "CACHE_BYTES", 1)
+        store.matching_ids(label_a)
         assert not store._filter_cache._ids
 
 
-def test_filters_that_find_nothing_are_forgotten_too(path: Path) -> None:
+def test_cache_has_a_limit_for_filters_without_matches(path: Path) -> None:
     with Store(path).closing() as store:
-        for number in range(3 * matching.CACHE_FILTERS):
+        for number in range(3 * store_module.CACHE_FILTERS):
             assert len(store.matching_ids(Filter((), {"year": -number - 1}))) == 0
-        assert len(store._filter_cache._ids) <= matching.CACHE_FILTERS
+        assert len(store._filter_cache._ids) <= store_module.CACHE_FILTERS
 
 
 BAD_RANGES = (
@@ -192,12 +191,12 @@ BAD_RANGES = (
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), "x\0y", ["a", "\0"], [{"gt": 1}], *BAD_RANGES])
-def test_values_that_no_metadata_have_are_refused(value: Any) -> None:
+def test_invalid_values_are_refused(value: Any) -> None:
     with raises(UsageError, "bad-filter"):
         Filter((), {"a": value})
 
 
 @pytest.mark.parametrize("label", ["a\0b", "\ud800"])
-def test_labels_that_no_item_has_are_refused(label: str) -> None:
+def test_invalid_labels_are_refused(label: str) -> None:
     with raises(UsageError, "bad-label"):
         Filter((label,))

@@ -1,4 +1,4 @@
-"""The kept number of items equals the counted one after every change."""
+"""Second slot of embeddings, and the stored number of items, which must equal the counted one after every change."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def counted(path: Path) -> int:
 
 
 def fail(store: Store, numbers: list[int]) -> None:
-    """Some go in and some out, and then nothing of it has been."""
+    """Remove and add items in a transaction that fails."""
     with pytest.raises(ZeroDivisionError), store.database.transaction() as db:
         change = store.change() + 1
         for number in numbers:
@@ -46,18 +46,18 @@ def fail(store: Store, numbers: list[int]) -> None:
 
 
 def exchange(store: Store, numbers: list[int]) -> None:
-    """The slots of the embeddings change places; items that the new model has not embedded are dropped."""
+    """Swap the slots of embeddings; drop items that the new model has not embedded."""
     other = CARDS[1] if store.fingerprint == CARDS[0].fingerprint else CARDS[0]
     token = store.staging.begin("{}", "{}", other.fingerprint, DIM)
-    lacking = store.staging.missing()[1]
-    dropped = [item_id for item_id in lacking if item_id % 13 in numbers]
-    rows = [StagedEmbedding(one, embedded_by(other, one).tobytes()) for one in lacking if one not in dropped]
-    with store.staging.exchange(token) as ready:
-        ready.put(rows)
-        ready.drop(dropped)
+    missing = store.staging.missing()[1]
+    dropped = [item_id for item_id in missing if item_id % 13 in numbers]
+    rows = [StagedEmbedding(item, embedded_by(other, item).tobytes()) for item in missing if item not in dropped]
+    with store.staging.exchange(token) as swap:
+        swap.put(rows)
+        swap.drop(dropped)
 
 
-def take(store: Store, step: str, numbers: list[int]) -> None:
+def apply_step(store: Store, step: str, numbers: list[int]) -> None:
     match step:
         case "add":
             store.add([new_item(number) for number in numbers])
@@ -65,7 +65,7 @@ def take(store: Store, step: str, numbers: list[int]) -> None:
             fail(store, numbers)
         case "remove":
             store.remove([item.id for item in store.items() if item.id % 13 in numbers])
-        case "replace":  # their content is known: they are passed over, or come with another id
+        case "replace":  # known images are skipped, removed ones get new ids
             store.remove(numbers[:2])
             store.add([new_item(number, label="again") for number in numbers])
         case "exchange":
@@ -74,31 +74,31 @@ def take(store: Store, step: str, numbers: list[int]) -> None:
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, max_size=8))
-def test_the_count_is_that_of_the_items(tmp_path_factory: pytest.TempPathFactory, steps: list) -> None:
+def test_stored_count_equals_counted_items(tmp_path_factory: pytest.TempPathFactory, steps: list) -> None:
     path = tmp_path_factory.mktemp("g") / STORE
     schema.create(path, DIM, CARDS[0].fingerprint)
     for step, numbers in steps:
         with Store(path).closing() as store:
-            take(store, step, numbers)
-        with Store(path).closing() as store:  # it may have another model by now
+            apply_step(store, step, numbers)
+        with Store(path).closing() as store:  # the model may have changed
             assert store.state("count") is not None
             with store.stream_changes(0) as changes:
                 assert store.count() == changes.count == counted(path)
             assert store.problems() == []
 
 
-def test_the_other_slot_counts_what_it_sees(path: Path) -> None:
+def test_second_slot_counts_its_own_items(path: Path) -> None:
     with Store(path).closing() as store:
         store.add([new_item(number) for number in range(5)])
         token = store.staging.begin("{}", "{}", CARDS[1].fingerprint, DIM)
-        number, lacking = store.staging.missing()
-        store.staging.put(token, [StagedEmbedding(one, embedded_by(CARDS[1], one).tobytes()) for one in lacking[:3]])
+        number, missing = store.staging.missing()
+        store.staging.put(token, [StagedEmbedding(item, embedded_by(CARDS[1], item).tobytes()) for item in missing[:3]])
         store.staging.mark_embedded(token, number)
         with Store(path, other=True).closing() as other:
             assert (store.count(), other.count()) == (5, 3)
 
 
-def test_a_file_without_a_count_gets_one(path: Path) -> None:
+def test_older_file_without_a_count_gets_one(path: Path) -> None:
     with Store(path).closing() as store:
         store.add([new_item(number) for number in range(3)])
     as_schema_4(path)
@@ -110,7 +110,7 @@ def test_a_file_without_a_count_gets_one(path: Path) -> None:
         assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
 
 
-def test_a_wrong_count_is_found_and_harms_no_search(tmp_path: Path) -> None:
+def test_wrong_count_is_reported_and_search_still_works(tmp_path: Path) -> None:
     with Gallery.create(tmp_path / "g", CARDS[0], "toy") as gallery:
         gallery.add([new_item(number) for number in range(3)])
     with closing(sqlite3.connect(tmp_path / "g" / STORE, isolation_level=None)) as db:
