@@ -123,7 +123,7 @@ def _span(name: str) -> AbstractContextManager[Any]:
 
 
 def _trace_id() -> str | None:
-    """Return the id of the current trace; None if there is none, or it is not sent."""
+    """Return the id of the current trace if it is sent, otherwise None."""
     context = trace.get_current_span().get_span_context()
     return trace.format_trace_id(context.trace_id) if context.trace_flags.sampled else None
 
@@ -196,7 +196,7 @@ class Observability:
         # Texts and filters of a search are private.
         query = {"url.query": "REDACTED"} if scope.get("query_string") else {}
         trace.get_current_span().set_attributes({"zoo.request_id": identity, **query})
-        token, answer = REQUEST.set(scope), Answer(send, [*self.headers, (b"x-request-id", identity.encode())])
+        token, answer = REQUEST.set(scope), CountedAnswer(send, [*self.headers, (b"x-request-id", identity.encode())])
         start = time.perf_counter()
         with IN_PROGRESS.track_inprogress():
             try:
@@ -210,7 +210,7 @@ class Observability:
                 self._record(scope, answer, time.perf_counter() - start)
                 REQUEST.reset(token)
 
-    def _record(self, scope: Scope, answer: Answer, seconds: float) -> None:
+    def _record(self, scope: Scope, answer: CountedAnswer, seconds: float) -> None:
         name, route, status = _collection(scope), route_of(scope), answer.status
         method = method_of(scope)
         REQUESTS.labels(name, method, route, str(status)).inc()
@@ -222,7 +222,7 @@ class Observability:
 
 
 @dataclass
-class Answer:
+class CountedAnswer:
     """The answer to one request on its way out: it gets headers, and its status and bytes are noted."""
 
     forward: Send
@@ -286,7 +286,7 @@ def configure_logging(as_json: bool) -> None:
     logging.getLogger("serving").setLevel(logging.INFO)
 
 
-class Workers(MultiProcessCollector):
+class WorkerSums(MultiProcessCollector):
     """The sums over all workers; live gauges of workers that ended are removed."""
 
     def collect(self) -> Iterable[Metric]:
@@ -322,7 +322,7 @@ def exposition() -> tuple[bytes, str]:
     registry = REGISTRY
     if os.environ.get(FOLDER):
         registry = CollectorRegistry()
-        Workers(registry)
+        WorkerSums(registry)
     return generate_latest(registry), "text/plain; version=0.0.4; charset=utf-8"
 
 
