@@ -54,6 +54,7 @@ from serving.schemas import (
 from zoo.errors import ImageError, ItemNotFoundError
 
 router = APIRouter(strict_content_type=False)
+PICTURE = {"schema": {"type": "string", "format": "binary"}}
 
 
 @router.get(
@@ -97,7 +98,7 @@ async def item(collection: CollectionDep, item_id: ItemIdDep) -> Item:
     responses=READING
     | refusals(404)
     | {
-        200: {"description": "The picture", "content": {"image/png": {}, "image/jpeg": {}}},
+        200: {"description": "The picture", "content": {"image/png": PICTURE, "image/jpeg": PICTURE}},
         304: {"description": "The picture is the one of the given If-None-Match"},
     },
 )
