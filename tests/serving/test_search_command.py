@@ -74,7 +74,7 @@ def test_items_are_chosen_by_label_and_metadata(
     assert [one["id"] for one in json.loads(capsys.readouterr().out)["items"]] == [1, 9]
     assert main(["gallery", "list", str(copy), "--label", "red strips"]) == 0
     assert "no item has the label 'red strips'. Did you mean" in capsys.readouterr().err
-    for bad, code in (("{", "not-json"), ("[1]", "not-a-json-object"), ('{"year": {"above": 3}}', None)):
+    for bad, code in (("{", "not-json"), ("[1]", "not-a-json-object"), ('{"year": {"above": 3}}', "bad-filter")):
         with raises(UsageError, code):
             search(copy, query, "--where", bad)
 
