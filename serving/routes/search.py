@@ -230,14 +230,20 @@ async def embed(request: Request, collection: CollectionDep, cpu_queue: CpuQueue
     with stage("read"):
         parameters, files = await read_images(request, EmbedParameters)
     images = checked_images(files)
-    searcher = await to_thread.run_sync(collection.current.latest)
-    rows = []
-    for number, image in enumerate(images):
-        run = cpu_queue.run_aside if number else cpu_queue.run
-        try:
-            rows.append(await run(searcher.embed, image.data, parameters.crop))
-        except ImageError as error:
-            raise _with_number(error, number, image) from None
+
+    def embed_first(searcher: Searcher) -> tuple[Searcher, np.ndarray]:
+        searcher.gallery.store.check_current()
+        return searcher, searcher.embed(images[0].data, parameters.crop)
+
+    rows: list[np.ndarray] = []
+    try:
+        # All images of a request are embedded by one model, even if the gallery gets another one meanwhile.
+        searcher, row = await cpu_queue.run(collection.current.run, embed_first)
+        rows.append(row)
+        for image in images[1:]:
+            rows.append(await cpu_queue.run_aside(searcher.embed, image.data, parameters.crop))
+    except ImageError as error:
+        raise _with_number(error, len(rows), images[len(rows)]) from None
     hashes = [_content_hash(image, parameters.crop) for image in images]
     return _embeddings(np.concatenate(rows), hashes, parameters.format, searcher)
 
