@@ -241,7 +241,8 @@ async def embed(request: Request, collection: CollectionDep, cpu_queue: CpuQueue
         searcher, row = await cpu_queue.run(collection.current.run, embed_first)
         rows.append(row)
         for image in images[1:]:
-            rows.append(await cpu_queue.run_aside(searcher.embed, image.data, parameters.crop))
+            row = await cpu_queue.run_aside(searcher.embed, image.data, parameters.crop)
+            rows.append(row)
     except ImageError as error:
         raise _with_number(error, len(rows), images[len(rows)]) from None
     hashes = [_content_hash(image, parameters.crop) for image in images]
