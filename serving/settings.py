@@ -11,11 +11,10 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from zoo.errors import UsageError, nearest
@@ -28,14 +27,20 @@ HOSTS, READ_KEYS, WRITE_KEYS = "ZOO_SERVE_HOSTS", "ZOO_SERVE_READ_KEYS", "ZOO_SE
 GALLERY, MODEL, COLLECTIONS = "ZOO_GALLERY", "ZOO_MODEL", "ZOO_COLLECTIONS"
 DEVICE, PRECISION = "ZOO_DEVICE", "ZOO_PRECISION"
 KEYS = (READ_KEYS, WRITE_KEYS)
-COLLECTION_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+COLLECTION_NAME = r"[a-z0-9][a-z0-9-]{0,62}"
 
 
-@dataclass(frozen=True)
-class GalleryAddress:
+class GalleryAddress(NamedTuple):
     """The folder of a gallery and the place of its model, if that has moved. `name` is "" for a gallery at the root."""
 
     name: str
+    gallery: str
+    model: str | None = None
+
+
+class GalleryPlace(BaseModel):
+    """A value of ZOO_COLLECTIONS."""
+
     gallery: str
     model: str | None = None
 
@@ -50,13 +55,13 @@ class Share(NamedTuple):
 
 
 def _at_least(low: float, default: float, meaning: str, high: float | None = None) -> Any:
-    """Return a field with a lower bound, an upper bound if there is one, and its meaning."""
+    """Return a number with its bounds and meaning."""
     return Field(default=default, ge=low, le=high, allow_inf_nan=False, description=meaning)
 
 
-def _named(variable: str, meaning: str) -> Any:
-    """Return an optional text whose variable has no SERVE in its name."""
-    return Field(default="", validation_alias=variable, description=meaning)
+def _named(variable: str, meaning: str, default: Any = "") -> Any:
+    """Return a setting whose variable has no SERVE in its name."""
+    return Field(default=default, validation_alias=variable, description=meaning)
 
 
 class Settings(BaseSettings):
@@ -111,8 +116,8 @@ class Settings(BaseSettings):
         "with read keys",
     )
     gallery: str = _named(GALLERY, "the gallery to serve at the root")
-    collections: str = _named(
-        COLLECTIONS, 'several galleries: `{"NAME": {"gallery": "FOLDER", "model": "MODEL, optional"}, ...}`'
+    collections: dict[Annotated[str, Field(pattern=f"^{COLLECTION_NAME}$")], GalleryPlace] = _named(
+        COLLECTIONS, 'several galleries: `{"NAME": {"gallery": "FOLDER", "model": "MODEL, optional"}, ...}`', {}
     )
     model: str = _named(MODEL, "the place of the gallery's model, if it has moved")
     device: str = _named(
@@ -122,32 +127,45 @@ class Settings(BaseSettings):
         PRECISION, "the ONNX variant that embeds: fp32 (the default), fp16 or int8, made by `zoo export`"
     )
 
+    @field_validator("collections", mode="before")
+    @classmethod
+    def _read_collections(cls, value: Any) -> Any:
+        return json.loads(value) if isinstance(value, str) and value else value or {}
+
     @classmethod
     def load(cls, environ: Mapping[str, str] = os.environ) -> Settings:
         """Read the settings from environment variables.
 
         Raises:
-            UsageError: If a variable begins with ZOO_SERVE_ and is not a setting ("unknown-setting"), a value is out of
-                range ("invalid-setting"), or the galleries cannot be read.
+            UsageError: If a variable begins with ZOO_SERVE_ and is not a setting ("unknown-setting"), or a value is
+                invalid ("invalid-setting", "two-kinds-of-gallery").
         """
         variables = {variable_of(name): name for name in cls.model_fields if name != "collection_keys"}
-        values: dict[str, Any] = {name: cls.model_fields[name].get_default() for name in cls.model_fields}
+        values: dict[str, Any] = {name: field.get_default() for name, field in cls.model_fields.items()}
         values |= {name: environ[variable] for variable, name in variables.items() if variable in environ}
-        names = [address.name for address in galleries(values["gallery"], values["collections"], values["model"])]
-        own_keys = [variable for name in names if name for variable in key_variables(name)]
-        _check_names(environ, [*variables, *own_keys])
-        values["collection_keys"] = {variable: environ[variable] for variable in own_keys if variable in environ}
         try:
-            return cls(**values)
+            settings = cls(**values)
         except ValidationError as error:
             problem = error.errors()[0]
             variable = variable_of(str(problem["loc"][0]))
-            raise UsageError(f"{variable} is {problem['input']!r}: {problem['msg']}.", code="invalid-setting") from None
+            message = f"{variable} is {environ.get(variable)!r}: {problem['msg']}."
+            raise UsageError(message, code="invalid-setting") from None
+        if settings.gallery and settings.collections:
+            raise UsageError(
+                f"{GALLERY} and {COLLECTIONS} are both set; a service has one gallery, or several with names.",
+                code="two-kinds-of-gallery",
+            )
+        own_keys = [variable for name in settings.collections for variable in key_variables(name)]
+        _check_names(environ, [*variables, *own_keys])
+        keys = {variable: SecretStr(environ[variable]) for variable in own_keys if variable in environ}
+        return settings.model_copy(update={"collection_keys": keys})
 
     @property
     def addresses(self) -> list[GalleryAddress]:
         """The galleries to serve; empty if none is named."""
-        return galleries(self.gallery, self.collections, self.model)
+        if self.gallery:
+            return [GalleryAddress("", self.gallery, self.model or None)]
+        return [GalleryAddress(name, place.gallery, place.model) for name, place in self.collections.items()]
 
     def share(self) -> Share:
         """Return one worker's part of the limits; the parts of all workers together keep to them."""
@@ -181,7 +199,7 @@ def settings_table() -> list[tuple[str, str, str]]:
     """Return variable, default and meaning of every setting."""
     rows = []
     for name, field in Settings.model_fields.items():
-        default = "" if isinstance(field.default, SecretStr) else str(field.default)
+        default = str(field.default) if isinstance(field.default, int | float) else ""
         if name != "collection_keys":
             rows.append((variable_of(name), default, str(field.description)))
     return rows
@@ -196,40 +214,14 @@ def _check_names(environ: Mapping[str, str], known: Sequence[str]) -> None:
             raise UsageError(f"no setting {variable}.{near} All settings: zoo serve --help", code="unknown-setting")
 
 
-def galleries(gallery: str, collections: str, model: str) -> list[GalleryAddress]:
-    """Return the galleries that the values of ZOO_GALLERY, ZOO_COLLECTIONS and ZOO_MODEL name.
-
-    Raises:
-        UsageError: If the first two are both set ("two-kinds-of-gallery"), or the second is not the JSON of collections
-            ("invalid-collections").
-    """
-    if not collections:
-        return [GalleryAddress("", gallery, model or None)] if gallery else []
-    if gallery:
-        raise UsageError(
-            f"{GALLERY} and {COLLECTIONS} are both set; a service has one gallery, or several with names.",
-            code="two-kinds-of-gallery",
-        )
-    try:
-        named = {name: (str(value["gallery"]), value.get("model")) for name, value in json.loads(collections).items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        named = {}
-    if not named or not all(COLLECTION_NAME.fullmatch(name) for name in named):
-        raise UsageError(
-            f'{COLLECTIONS} is not JSON of this form: {{"birds": {{"gallery": "FOLDER"}}, "cars": ...}}, with names of '
-            "a to z, 0 to 9 and -.",
-            code="invalid-collections",
-        )
-    return [GalleryAddress(name, *place) for name, place in named.items()]
-
-
 def gallery_variables(addresses: Sequence[GalleryAddress]) -> dict[str, str]:
     """Return the environment variables that name these galleries."""
-    first = addresses[0]
-    if first.name:
-        places = {address.name: {"gallery": address.gallery, "model": address.model} for address in addresses}
-        return {COLLECTIONS: json.dumps(places)}
-    return {GALLERY: first.gallery} | ({MODEL: first.model} if first.model else {})
+    name, gallery, model = addresses[0]
+    if name:
+        return {
+            COLLECTIONS: json.dumps({each.name: {"gallery": each.gallery, "model": each.model} for each in addresses})
+        }
+    return {GALLERY: gallery} | ({MODEL: model} if model else {})
 
 
 def parse_galleries(words: Sequence[str], models: Sequence[str] = ()) -> list[GalleryAddress]:
@@ -269,7 +261,7 @@ def _name_and_folder(word: str) -> tuple[str, str]:
     name, equals, folder = word.partition("=")
     if not equals or "/" in name or Path(word).exists():
         return "", word
-    if not COLLECTION_NAME.fullmatch(name) or not folder:
+    if not re.fullmatch(COLLECTION_NAME, name) or not folder:
         raise UsageError(
             f"{word!r} is not NAME=FOLDER: a name has at most 63 characters of a to z, 0 to 9 and -.",
             code="invalid-collection-name",

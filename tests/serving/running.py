@@ -96,10 +96,10 @@ def stopped(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-def settings(**values: object) -> Settings:
+def settings(environ: Mapping[str, str] = MappingProxyType({}), **values: object) -> Settings:
     """Return settings that do not depend on the environment of the tests."""
     keys = {name: SecretStr(str(values[name])) for name in ("read_keys", "write_keys") if name in values}
-    return Settings.load({}).model_copy(update={**values, **keys})
+    return Settings.load(environ).model_copy(update={**values, **keys})
 
 
 def app_over(gallery: Path | Searcher | Callable[[], Searcher] | list[str], **values: object) -> FastAPI:
@@ -111,7 +111,7 @@ def app_over(gallery: Path | Searcher | Callable[[], Searcher] | list[str], **va
     """
     if isinstance(gallery, list):
         variables = gallery_variables(parse_galleries(gallery))
-        return create_app(settings(**Settings.load(variables).model_dump(exclude=set(values)), **values))
+        return create_app(settings(variables, **values))
     chosen = settings(**values)
     if isinstance(gallery, Path):
         current = CurrentSearcher(lambda: Searcher.open(gallery, limits=chosen.limits))

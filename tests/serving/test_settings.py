@@ -143,11 +143,9 @@ def test_workers_read_the_same_galleries_from_the_environment(addresses: list[Ga
     assert Settings.load(gallery_variables(addresses)).addresses == addresses
 
 
-@pytest.mark.parametrize(
-    "text", ["[]", "{}", "birds", '{"birds": "a"}', '{"birds": {}}', '{"Birds!": {"gallery": "a"}}', "[1]", "null"]
-)
+@pytest.mark.parametrize("text", ["[1]", "birds", '{"birds": "a"}', '{"birds": {}}', '{"Birds!": {"gallery": "a"}}'])
 def test_collections_that_cannot_be_read_are_refused(text: str) -> None:
-    with raises(UsageError, "invalid-collections"):
+    with raises(UsageError, "invalid-setting"):
         Settings.load({COLLECTIONS: text})
 
 
