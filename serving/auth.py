@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import SecretStr
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -55,16 +56,11 @@ class Keys:
         Raises:
             UsageError: If a key is short or not ASCII ("weak-key").
         """
-        values = {READ_KEYS: settings.read_keys, WRITE_KEYS: settings.write_keys, **settings.collection_keys}
-        variables = zip(KEYS, key_variables(collection) if collection else KEYS, strict=True)
+        secrets = {READ_KEYS: settings.read_keys, WRITE_KEYS: settings.write_keys, **settings.collection_keys}
+        own = key_variables(collection) if collection else ("", "")
         read, write = (
-            tuple(
-                digest
-                for variable in dict.fromkeys(names)
-                if variable in values
-                for digest in _digests(variable, values[variable].get_secret_value())
-            )
-            for names in variables
+            tuple(digest for name in names if name in secrets for digest in _digests(name, secrets[name]))
+            for names in zip(KEYS, own, strict=True)
         )
         return cls(read, write, collection)
 
@@ -261,8 +257,8 @@ def _is_private(server: Sequence[Any] | None) -> bool:
     return server is None or server[1] is None or is_loopback(server[0])
 
 
-def _digests(variable: str, text: str) -> list[bytes]:
-    keys = [key.strip() for key in text.split(",") if key.strip()]
+def _digests(variable: str, secret: SecretStr) -> list[bytes]:
+    keys = [key.strip() for key in secret.get_secret_value().split(",") if key.strip()]
     if any(len(key) < MIN_KEY_LENGTH or not key.isascii() for key in keys):
         raise UsageError(
             f"{variable} has a key of fewer than {MIN_KEY_LENGTH} characters, or with characters that are not ASCII. "

@@ -202,6 +202,5 @@ def _methods(request: Request) -> list[str]:
 
 def install(app: FastAPI) -> None:
     """Let the application answer every error in the one shape."""
-    for kind in (HTTPException, RequestValidationError, ZooError, OSError, sqlite3.Error):
+    for kind in (HTTPException, RequestValidationError, ZooError, OSError, sqlite3.Error, ClientDisconnect):
         app.add_exception_handler(kind, _handle)
-    app.add_exception_handler(ClientDisconnect, _handle)

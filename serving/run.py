@@ -45,10 +45,6 @@ BACKLOG = 2048
 """Connections that the kernel keeps until they are accepted."""
 KEEP_ALIVE = 75
 """Seconds that an idle connection stays open. Proxies close theirs after 60, and must be the first to close."""
-SWITCH_INTERVAL = 0.0005
-"""Seconds that a thread keeps the interpreter; with Python's 0.005, decoding threads delay the event loop."""
-MAX_FILES = 65_536
-"""Open files and connections of a process; shells often allow only 1,024."""
 KILL_SECONDS = 5.0
 """Seconds after the drain period until a worker that has not ended is killed."""
 
@@ -84,16 +80,12 @@ def serve(
     has_keys = all(Keys.load(settings, address.name).read for address in addresses)
     os.environ.setdefault(HOSTS, ANY_HOST if has_keys else host)
     with listen(host, port, has_keys) as listening:
-        url = url_of(listening)
-        if settings.workers == 1:
-            run_server(listening, url)
-        else:
-            run_workers(listening, url, settings)
+        run = run_server if settings.workers == 1 else run_workers
+        run(listening, url_of(listening), Settings.load())
 
 
-def run_server(listening: socket.socket, url: str) -> None:
+def run_server(listening: socket.socket, url: str, settings: Settings) -> None:
     """Serve in this process."""
-    settings = Settings.load()
     prepare_process(settings)
     app = create_app(settings)
     app.state.collections.open()
@@ -201,11 +193,10 @@ def prepare_process(settings: Settings) -> None:
     configure_logging(bool(settings.log_requests))
     # The client hears what is wrong with an image; Python would keep the text of every warning.
     warnings.filterwarnings("ignore", module=r"PIL\.")
-    sys.setswitchinterval(SWITCH_INTERVAL)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
-    if soft not in (resource.RLIM_INFINITY,) and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    # Seconds that a thread keeps the interpreter; with Python's 0.005, decoding threads delay the event loop.
+    sys.setswitchinterval(0.0005)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # shells often allow 1,024 connections and files only
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def listen(host: str, port: int, has_keys: bool) -> socket.socket:
@@ -227,18 +218,15 @@ def listen(host: str, port: int, has_keys: bool) -> socket.socket:
             "a key that every request then needs.",
             code="public-without-key",
         )
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    is_ipv6 = family == socket.AF_INET6
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Connections inherit this. Without it, the second part of an answer waits 40 ms for the acknowledgement of the
-        # first; asyncio sets it only for sockets that name their protocol.
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        listening.bind(address)
-        listening.listen(BACKLOG)
+        listening = socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=is_ipv6)
     except OSError as error:
-        listening.close()
         message = f"cannot serve at {host}:{port}: {error.strerror}. Choose another --port."
         raise UsageError(message, code="invalid-address") from None
+    # Connections inherit this. Without it, the second part of an answer waits 40 ms for the acknowledgement of the
+    # first; asyncio sets it only for sockets that name their protocol.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
 

@@ -150,7 +150,7 @@ def test_a_wrong_method_is_answered_with_the_methods_of_its_path(gallery_folder:
             ("/items/3", "DELETE, GET, HEAD, PATCH"),
             ("/items", "GET, HEAD, POST"),
         ):
-            (wrong, *_) = set(METHODS) - set(methods.split(", "))
+            wrong = next(method for method in METHODS if method not in methods and method != "HEAD")
             answer = client.request(wrong, path)
             assert (answer.status_code, answer.headers["allow"]) == (405, methods)
             assert answer.json()["error"]["code"] == "method_not_allowed"
