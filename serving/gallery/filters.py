@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from serving.gallery.types import is_int64
+from serving.gallery.types import LISTED, is_int64
 from zoo.errors import UsageError
 
 Value = str | int | float | bool | None
@@ -17,9 +17,6 @@ Range = Mapping[str, str | int | float]
 
 BOUNDS = {"gte": ">=", "gt": ">", "lte": "<=", "lt": "<"}
 MAX_KEYS, MAX_VALUES, MAX_LABELS = 50, 1000, 10_000
-_LISTED = "(SELECT value FROM json_each(?))"
-"""A list as one value, because a statement takes a limited number of them."""
-
 _JSON_TYPES = {True: "true", False: "false", None: "null"}
 _METADATA_TEST = """
 CASE json_type(metadata, ?) WHEN 'array' THEN EXISTS (SELECT 1 FROM json_each(metadata, ?) WHERE {test})
@@ -70,7 +67,7 @@ class Filter:
         conditions: list[str] = []
         values: list[Any] = []
         if self.labels:
-            conditions.append(f"label IN {_LISTED}")
+            conditions.append(f"label IN {LISTED}")
             values.append(_json(self.labels))
         for key, wanted in self.where.items():
             test, test_values = _range_test(wanted) if isinstance(wanted, Mapping) else _values_test(wanted)
@@ -95,10 +92,10 @@ def _values_test(wanted: Value | list[Value]) -> tuple[str, list[Any]]:
     values, alternatives, test_values = wanted if isinstance(wanted, list) else [wanted], [], []
     if atoms := [value for value in values if not isinstance(value, bool | None)]:
         # Without the type, true would equal 1, and an object its text.
-        alternatives.append(f"type IN ('integer', 'real', 'text') AND value IN {_LISTED}")
+        alternatives.append(f"type IN ('integer', 'real', 'text') AND value IN {LISTED}")
         test_values.append(_json(atoms))
     if types := [_JSON_TYPES[value] for value in values if isinstance(value, bool | None)]:
-        alternatives.append(f"type IN {_LISTED}")
+        alternatives.append(f"type IN {LISTED}")
         test_values.append(_json(types))
     return f"({' OR '.join(alternatives)})", test_values
 

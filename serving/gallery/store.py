@@ -14,7 +14,6 @@ import math
 import random
 import sqlite3
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -440,26 +439,20 @@ class FilterCache:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._position: tuple[int, str] | None = None
-        self._ids: OrderedDict[str, np.ndarray] = OrderedDict()
+        self._ids: dict[str, np.ndarray] = {}
 
     def get(self, key: str, position: tuple[int, str]) -> np.ndarray | None:
         with self._lock:
-            if position != self._position or key not in self._ids:
-                return None
-            self._ids.move_to_end(key)
-            return self._ids[key]
+            return self._ids.get(key) if position == self._position else None
 
     def put(self, key: str, position: tuple[int, str], ids: np.ndarray) -> None:
         with self._lock:
-            if position != self._position:
+            size = sum(len(key) + ids.nbytes for key, ids in (*self._ids.items(), (key, ids)))
+            if position != self._position or len(self._ids) >= CACHE_FILTERS or size > CACHE_BYTES:
                 self._ids.clear()
                 self._position = position
-            self._ids[key] = ids
-            while len(self._ids) > CACHE_FILTERS or self._bytes() > CACHE_BYTES:
-                self._ids.popitem(last=False)
-
-    def _bytes(self) -> int:
-        return sum(len(key) + ids.nbytes for key, ids in self._ids.items())
+            if len(key) + ids.nbytes <= CACHE_BYTES:
+                self._ids[key] = ids
 
 
 def insert_item(

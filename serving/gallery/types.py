@@ -37,6 +37,9 @@ ITEM_COLUMNS = (
 )
 """Columns from which `item_from_row` makes an item."""
 
+LISTED = "(SELECT value FROM json_each(?))"
+"""A list, given as JSON, as one value of a statement, which takes a limited number of them."""
+
 Block = tuple[np.ndarray, np.ndarray]
 """Ids, int64 [n], ascending, and their vectors, float32 [n, dim]."""
 
