@@ -15,7 +15,7 @@ import random
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -47,6 +47,7 @@ from serving.gallery.types import (
     vector_to_blob,
 )
 from zoo.errors import GalleryError, ItemConflictError, ItemNotFoundError
+from zoo.files import locked
 
 CACHE_BYTES = 64 * 2**20
 CACHE_FILTERS = 64
@@ -225,6 +226,14 @@ class Store:
     def generations(self) -> set[str]:
         """Return the names of the index generations of both models."""
         return {name for (name,) in self._query("SELECT value FROM main.state WHERE key LIKE '%generation'")}
+
+    def discard_other(self) -> None:
+        """Delete the embeddings by another model."""
+        self.staging.discard()
+
+    def evaluation_lock(self) -> AbstractContextManager[None]:
+        """Return the lock of evaluations in all processes; entering it while it is held raises `LockHeldError`."""
+        return locked(self.path.with_name("model.json"), wait=False)
 
     def set_generation(self, name: str) -> None:
         """Put an index generation into use. The content of the store stays the same."""
