@@ -120,7 +120,7 @@ class CurrentSearcher:
         # Requests may still use the old one; its store is closed when the last of them releases it.
         weakref.finalize(old.gallery, old.gallery.closer())
         event = "another model" if isinstance(reason, ModelChangedError) else "been replaced; its model"
-        logger.info("%s has %s now: %s.", new.gallery.path, event, new.embedder.card.name)
+        logger.info("%s has %s now: %s.", new.gallery.address, event, new.embedder.card.name)
         return new
 
     def _opened(self, old: Searcher, reason: ModelChangedError | GalleryMovedError) -> Searcher:
@@ -129,7 +129,7 @@ class CurrentSearcher:
             new.check_texts()
         except ZooError as error:
             event = "given another model" if isinstance(reason, ModelChangedError) else "moved, removed or replaced"
-            logger.warning("%s was %s, and cannot be served now: %s", old.gallery.path, event, str(error))
+            logger.warning("%s was %s, and cannot be served now: %s", old.gallery.address, event, str(error))
             self._retry_time = time.monotonic() + RETRY_SECONDS
             raise _refusal(reason) from None
         new.gallery.index.compact_in_background()

@@ -13,7 +13,6 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -24,7 +23,7 @@ from uvicorn.supervisors import Multiprocess
 
 from serving.app import create_app
 from serving.auth import ANY_HOST, Keys
-from serving.gallery.backends import check_workers
+from serving.gallery.backends.milvus_client import check_workers
 from serving.gallery.search import check_variant
 from serving.metrics import FOLDER, configure_logging
 from serving.settings import (
@@ -74,9 +73,9 @@ def serve(
     os.environ |= {name: value for name, value in ((DEVICE, device), (PRECISION, precision)) if value}
     settings = Settings.load()
     for address in addresses:
-        check_workers(Path(address.gallery), settings.workers)
+        check_workers(address.gallery, settings.workers)
         if settings.precision:
-            check_variant(Path(address.gallery), address.model, settings.precision)
+            check_variant(address.gallery, address.model, settings.precision)
     has_keys = all(Keys.load(settings, address.name).read for address in addresses)
     os.environ.setdefault(HOSTS, ANY_HOST if has_keys else host)
     with listen(host, port, has_keys) as listening:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from serving.gallery.backends.milvus_client import is_address
 from zoo.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ def parse_galleries(words: Sequence[str], models: Sequence[str] = ()) -> list[Ga
     if unknown := sorted(places.keys() - set(names)):
         choice = f"as NAME=MODEL, NAME one of {', '.join(names)}" if any(names) else "without a name"
         raise UsageError(f"--model {unknown[0] or '...'}: give the model {choice}.", code="model-without-gallery")
-    return [GalleryAddress(name, str(Path(folder).resolve()), places.get(name)) for name, folder in pairs]
+    return [GalleryAddress(name, _absolute(gallery), places.get(name)) for name, gallery in pairs]
 
 
 def same_folders(addresses: Sequence[GalleryAddress]) -> list[list[str]]:
@@ -254,6 +255,10 @@ def same_folders(addresses: Sequence[GalleryAddress]) -> list[list[str]]:
     for address in addresses:
         names.setdefault(address.gallery, []).append(address.name)
     return [several for several in names.values() if len(several) > 1]
+
+
+def _absolute(gallery: str) -> str:
+    return gallery if is_address(gallery) else str(Path(gallery).resolve())
 
 
 def _name_and_folder(word: str) -> tuple[str, str]:

@@ -20,6 +20,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -256,7 +257,7 @@ class Sandbox:
 
 @pytest.fixture(scope="module")
 def small_glyphs() -> Iterator[None]:
-    """Reduce the data set glyphs to 8 characters to test on and 40 to train on."""
+    """Reduce the data set glyphs to 8 characters to test on and 40 to train on, each with 12 pictures."""
     all_of = glyphs.characters
 
     def characters(split: str) -> tuple[glyphs.Character, ...]:
@@ -267,6 +268,7 @@ def small_glyphs() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(glyphs, "characters", characters)
+        patch.setattr(glyphs, "load", partial(glyphs.load, instances=12))
         yield
 
 

@@ -9,24 +9,29 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from serving.gallery.backends import backend_of
+from serving.gallery.calibration import FACT as CALIBRATION
 from serving.gallery.database import connect, gallery_error
 from serving.gallery.feedback import Mark
-from serving.gallery.gallery import MODEL, STORE, Gallery
+from serving.gallery.gallery import MODEL, STORE, Gallery, is_gallery
 from serving.gallery.index_files import NO_GENERATION, check_hashes, read_facts, read_plan
+from serving.gallery.indexing import indexed_folders, remember_folder
 from serving.gallery.store import Store
 from serving.gallery.tune import SearchableIndex, nearest_in_blocks
-from serving.gallery.types import Block, StoreChanges, equal_blocks, is_unit
+from serving.gallery.types import Block, Item, NewItem, StoreChanges, Thumbnail, equal_blocks, is_unit
 from zoo.errors import GalleryError, GalleryExistsError, GalleryNotFoundError, UsageError, missing
 from zoo.files import atomic_folder, atomic_path, sha256_of, write_json
 from zoo.models.results import Check
 
 QUERIES, K = 100, 10
+BATCH = 1000
+"""Items that are copied in one step."""
+
 MANIFEST = "backup.json"
 PAGES = 2000
 """SQLite pages, 4 KiB each, between two reports of progress."""
@@ -70,14 +75,44 @@ def verify_gallery(path: Path) -> Iterator[Check]:
         yield Check(
             "embeddings", wrong is None, "unit rows" if wrong is None else f"that of item {wrong} has not unit length"
         )
-        in_milvus = gallery.index.stats().kind == "milvus"
-        yield _milvus_check(path, len(comparison.index.ids())) if in_milvus else _generation_check(path, store)
+        yield _generation_check(path, store)
         other = "holds other vectors than the store; run zoo gallery compact"
         yield Check("index", comparison.equal, f"holds change {comparison.change}" if comparison.equal else other)
         if len(comparison.queries):
             yield _search_check(comparison)
         if gallery.index.stats().recall is not None:
             yield _recall_check(gallery, store)
+
+
+def copy_gallery(source: str | Path, target: str | Path) -> tuple[int, int]:
+    """Copy a gallery to a folder or to an address in Milvus; one that is there is added to.
+
+    Args:
+        source: The gallery.
+        target: Where to copy it. Items get new ids; marks, the calibration and the folders of the images are copied.
+
+    Returns:
+        The number of items that were read, and of those that are new.
+    """
+    read = new = 0
+    with Gallery.open(source) as old:
+        made = Gallery.open(target) if is_gallery(target) else Gallery.create(target, old.card, old.model_ref)
+        with made as copy:
+            copy.check_model(old.card)
+            rows = old.store.rows()
+            while some := [_as_new(*row) for row in islice(rows, BATCH)]:
+                read, new = read + len(some), new + copy.add(some).new
+            copy.store.marks.take_over(list(old.store.marks.all()))
+            if (calibration := old.store.fact(CALIBRATION)) is not None and read == copy.store.count():
+                copy.store.set_fact(CALIBRATION, calibration)
+            for folder in indexed_folders(old):
+                remember_folder(copy, folder)
+    return read, new
+
+
+def _as_new(item: Item, embedding: np.ndarray, thumbnail: Thumbnail) -> NewItem:
+    fields = ("source", "content_sha256", "label", "metadata", "added_at", "key")
+    return NewItem(embedding=embedding, thumbnail=thumbnail, **{name: getattr(item, name) for name in fields})
 
 
 @dataclass(frozen=True)
@@ -224,10 +259,6 @@ def _generation_check(path: Path, store: Store) -> Check:
             return _generation_check(path, store)
         return Check("generation", False, f"{name}: {error}; run zoo gallery compact")
     return Check("generation", True, f"{name}, {facts.setting.kind}, {facts.count:,} vectors")
-
-
-def _milvus_check(path: Path, count: int) -> Check:
-    return Check("generation", None, f"there are no index files; {backend_of(path)} holds {count:,} vectors")
 
 
 def _search_check(comparison: _Comparison) -> Check:

@@ -100,7 +100,7 @@ def known_pairs(gallery: Gallery, queries: int = 2000) -> KnownPairs:
     if not near.size and len(marks.same) < ENOUGH_MARKS:
         without = f" ({left_out_note(marks.left_out)})" if marks.left_out else ""
         raise EvaluationError(
-            f"{gallery.path} has fewer than two labelled items and {len(marks.same)} marked results{without}. "
+            f"{gallery.address} has fewer than two labelled items and {len(marks.same)} marked results{without}. "
             f"Without labels, {ENOUGH_MARKS} marks suffice.",
             code="too-few-pairs",
         )

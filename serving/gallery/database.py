@@ -6,22 +6,23 @@ mode. Once the file was moved or replaced, it is neither read nor written any mo
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from serving.gallery import schema
+from serving.gallery.types import LISTED
 from zoo.errors import GalleryError, GalleryMovedError, GalleryNotFoundError, ModelChangedError
 
 DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 """Primary codes of SQLite's errors for changed bytes."""
 
-IDS_PER_STATEMENT = 500
 
 Row = tuple[Any, ...]
 
@@ -129,12 +130,9 @@ class Database:
         with self._translated(), self._reading() as db:
             return db.execute(sql, values).fetchall()
 
-    def rows_by_id(self, columns: str, ids: Sequence[int], table: str = "items", key: str = "id") -> Iterator[Row]:
-        """Yield columns of the rows with these ids that exist, in no order."""
-        for start in range(0, len(ids), IDS_PER_STATEMENT):
-            piece = ids[start : start + IDS_PER_STATEMENT]
-            places = ", ".join("?" * len(piece))
-            yield from self.query(f"SELECT {columns} FROM {table} WHERE {key} IN ({places})", *piece)
+    def rows_by_id(self, columns: str, ids: Iterable[int], table: str = "items", key: str = "id") -> list[Row]:
+        """Return columns of the rows with these ids that exist, in no order."""
+        return self.query(f"SELECT {columns} FROM {table} WHERE {key} IN {LISTED}", json.dumps(list(ids)))
 
     @contextmanager
     def snapshot(self, check_model: bool = False) -> Iterator[None]:

@@ -143,7 +143,9 @@ def model_change_steps(before: Gallery, after: Gallery, queries: int = 2000) -> 
     old, new = LabelledItems.of(before), LabelledItems.of(after)
     shared = np.intersect1d(old.ids[old.query_rows()], new.ids[new.query_rows()])
     if not len(shared):
-        raise EvaluationError(f"no two items of {before.path} that both models embed share a label.", code="no-pairs")
+        raise EvaluationError(
+            f"no two items of {before.address} that both models embed share a label.", code="no-pairs"
+        )
     ids = _sample(shared, queries)
     blocks = [items.vectors(ids) for items in (old, new)]
     both = np.intersect1d(blocks[0][0], blocks[1][0])
@@ -177,11 +179,11 @@ class LabelledItems:
         codes = label_codes(gallery.store.labels(), ids)
         labelled = codes >= 0
         if not labelled.any():
-            raise EvaluationError(f"{gallery.path} has no labelled items to measure it by.", code="no-labels")
+            raise EvaluationError(f"{gallery.address} has no labelled items to measure it by.", code="no-labels")
         relatives = np.bincount(codes[labelled])[codes] - 1
         if not relatives[labelled].any():
             raise EvaluationError(
-                f"no two items of {gallery.path} share a label, so no result is right or wrong.", code="no-pairs"
+                f"no two items of {gallery.address} share a label, so no result is right or wrong.", code="no-pairs"
             )
         return cls(gallery, ids, codes, relatives)
 
@@ -201,7 +203,7 @@ class LabelledItems:
         """
         if not len(queries[0]):
             raise EvaluationError(
-                f"{self.gallery.path} was emptied while it was measured. Measure it again.", code="gallery-emptied"
+                f"{self.gallery.address} was emptied while it was measured. Measure it again.", code="gallery-emptied"
             )
         rows, vectors = np.searchsorted(self.ids, queries[0]), queries[1]
         depth = int(self.relatives[rows].max())
@@ -289,7 +291,7 @@ def measure(
     steps = list(model_steps(model, dataset, torch_too)) if dataset else []
     steps += gallery_steps(gallery, max(queries, gallery.store.count()) if joined else queries)
     return {
-        "gallery": str(gallery.path),
+        "gallery": gallery.address,
         "items": gallery.store.count(),
         "model": gallery.card.name,
         "dataset": dataset.name if dataset else None,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from serving.gallery.database import IDS_PER_STATEMENT, Database, Row
-from serving.gallery.types import MAX_ID, is_unit, utc_now
+from serving.gallery.database import Database, Row
+from serving.gallery.types import LISTED, MAX_ID, is_unit, utc_now
 from zoo.errors import ItemNotFoundError, UsageError
 
 MARKS_AT_ONCE = 2000
@@ -169,14 +170,10 @@ class Marks:
 
     def of_items(self, ids: Sequence[int]) -> int:
         """Return how many marks are removed with these items, as a query or as a result."""
-        marks: set[int] = set()
-        for start in range(0, len(ids), IDS_PER_STATEMENT // 2):
-            piece = [_valid_id(item) for item in ids[start : start + IDS_PER_STATEMENT // 2]]
-            places = ", ".join("?" * len(piece))
-            queries = f"SELECT content_sha256 FROM items WHERE id IN ({places})"
-            sql = f"SELECT id FROM marks WHERE item IN ({places}) UNION SELECT id FROM marks WHERE query IN ({queries})"
-            marks |= {row[0] for row in self._query(sql, *piece, *piece)}
-        return len(marks)
+        queries = f"SELECT content_sha256 FROM items WHERE id IN {LISTED}"
+        sql = f"SELECT count(*) FROM marks WHERE item IN {LISTED} OR query IN ({queries})"
+        ((count,),) = self._query(sql, *2 * [json.dumps(list(ids))])
+        return int(count)
 
     def all(self) -> Iterator[Mark]:
         """Yield every mark, in the order in which they were first made."""

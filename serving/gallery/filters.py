@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from serving.gallery.types import is_int64
+from serving.gallery.types import LISTED, is_int64
 from zoo.errors import UsageError
 
 Value = str | int | float | bool | None
@@ -16,10 +17,8 @@ Range = Mapping[str, str | int | float]
 """At most one lower and one upper bound, by their names in `BOUNDS`."""
 
 BOUNDS = {"gte": ">=", "gt": ">", "lte": "<=", "lt": "<"}
+_COMPARE = {"gte": operator.ge, "gt": operator.gt, "lte": operator.le, "lt": operator.lt}
 MAX_KEYS, MAX_VALUES, MAX_LABELS = 50, 1000, 10_000
-_LISTED = "(SELECT value FROM json_each(?))"
-"""A list as one value, because a statement takes a limited number of them."""
-
 _JSON_TYPES = {True: "true", False: "false", None: "null"}
 _METADATA_TEST = """
 CASE json_type(metadata, ?) WHEN 'array' THEN EXISTS (SELECT 1 FROM json_each(metadata, ?) WHERE {test})
@@ -70,7 +69,7 @@ class Filter:
         conditions: list[str] = []
         values: list[Any] = []
         if self.labels:
-            conditions.append(f"label IN {_LISTED}")
+            conditions.append(f"label IN {LISTED}")
             values.append(_json(self.labels))
         for key, wanted in self.where.items():
             test, test_values = _range_test(wanted) if isinstance(wanted, Mapping) else _values_test(wanted)
@@ -78,6 +77,12 @@ class Filter:
             conditions.append(_METADATA_TEST.format(test=test))
             values += [path, path, *test_values, *test_values, path, path]
         return " AND ".join(conditions) or "1", values
+
+    def matches(self, label: str | None, metadata: Mapping[str, Any]) -> bool:
+        """Return whether an item with this label and these metadata is let through, as `sql` decides it."""
+        if self.labels and label not in self.labels:
+            return False
+        return all(_holds(metadata.get(key), wanted) for key, wanted in self.where.items())
 
 
 EVERYTHING = Filter()
@@ -91,14 +96,36 @@ def where_clause(label: str | None, selection: Filter) -> tuple[str, list[Any]]:
     return (f"WHERE {condition}", values) if label is None else (f"WHERE label = ? AND {condition}", [label, *values])
 
 
+def _holds(value: object, wanted: Value | list[Value] | Range) -> bool:
+    """Return whether a value of the metadata, or one member of a list, is wanted."""
+    if isinstance(value, list):
+        return any(_has_wanted(member, wanted) for member in value)
+    return _has_wanted(value, wanted)
+
+
+def _has_wanted(value: Any, wanted: Value | list[Value] | Range) -> bool:
+    if isinstance(wanted, Mapping):
+        bounds = [(_COMPARE[name], bound) for name, bound in wanted.items()]
+        return all(_kind(value) is _kind(bound) is not None and test(value, bound) for test, bound in bounds)
+    values = wanted if isinstance(wanted, list) else [wanted]
+    return any(_kind(value) is _kind(other) and value == other for other in values if _kind(value) is not None)
+
+
+def _kind(value: object) -> type | None:
+    """Return the kind of a value within which values can be equal; None for objects and lists."""
+    if isinstance(value, bool | str) or value is None:
+        return type(value)
+    return float if isinstance(value, int | float) else None
+
+
 def _values_test(wanted: Value | list[Value]) -> tuple[str, list[Any]]:
     values, alternatives, test_values = wanted if isinstance(wanted, list) else [wanted], [], []
     if atoms := [value for value in values if not isinstance(value, bool | None)]:
         # Without the type, true would equal 1, and an object its text.
-        alternatives.append(f"type IN ('integer', 'real', 'text') AND value IN {_LISTED}")
+        alternatives.append(f"type IN ('integer', 'real', 'text') AND value IN {LISTED}")
         test_values.append(_json(atoms))
     if types := [_JSON_TYPES[value] for value in values if isinstance(value, bool | None)]:
-        alternatives.append(f"type IN {_LISTED}")
+        alternatives.append(f"type IN {LISTED}")
         test_values.append(_json(types))
     return f"({' OR '.join(alternatives)})", test_values
 

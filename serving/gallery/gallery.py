@@ -1,4 +1,4 @@
-"""A gallery folder: items, embeddings and an index, bound to one model.
+"""A gallery: items, embeddings and an index, bound to one model; in a folder, or in Milvus (serving.gallery.backends).
 
 gallery.sqlite    the items and their embeddings (serving.gallery.store)
 index-*           the index (serving.gallery.index_files), derived from the store; may be deleted at any time
@@ -9,8 +9,9 @@ Once a rebuild has begun, the store names the model, because it changes within a
 
 from __future__ import annotations
 
-import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -19,11 +20,11 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from serving.gallery import schema
-from serving.gallery.backends import backend_of, open_index
+from serving.gallery.backends.milvus_client import is_address
 from serving.gallery.feedback import Marks
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.index import KINDS, Neighbours
-from serving.gallery.index_files import GenerationFacts
+from serving.gallery.index_files import GenerationFacts, LiveIndex
 from serving.gallery.staging import Slot
 from serving.gallery.store import Overview, Store
 from serving.gallery.tune import IndexMeasurement, SearchableIndex, measure_recall, sample_index
@@ -38,10 +39,11 @@ from serving.gallery.types import (
     Stats,
     Thumbnail,
     Unchanged,
+    parse_model,
     rank_hits,
+    read_model,
 )
 from zoo.errors import (
-    CardError,
     GalleryError,
     GalleryExistsError,
     GalleryNotFoundError,
@@ -50,7 +52,7 @@ from zoo.errors import (
     nearest,
 )
 from zoo.files import atomic_folder, write_json
-from zoo.models.card import Card, card_from_json
+from zoo.models.card import Card
 
 MODEL = "model.json"
 STORE = "gallery.sqlite"
@@ -64,28 +66,6 @@ TUNING_ITEMS = 100_000
 def store_model(folder: Path, store: Store) -> tuple[Card, str]:
     """The card of the model of a gallery whose store is open, and how the model is loaded."""
     return read_model(folder / MODEL) if store.model is None else parse_model(store.model, store.path)
-
-
-def model_json(card: Card, model_ref: str) -> str:
-    """What `read_model` reads."""
-    return json.dumps({"ref": model_ref, "card": card.to_json()}, indent=2, ensure_ascii=False)
-
-
-def read_model(path: Path) -> tuple[Card, str]:
-    """The card in a model.json, and how the model is loaded. Raises `GalleryError` naming what is wrong."""
-    try:
-        return parse_model(path.read_text(encoding="utf-8"), path)
-    except (OSError, ValueError) as error:
-        raise GalleryError(f"{path} does not name the gallery's model: {error}.") from None
-
-
-def parse_model(text: str, path: Path) -> tuple[Card, str]:
-    """As `read_model`, of the text; `path`: where it comes from."""
-    try:
-        values = json.loads(text)
-        return card_from_json(values["card"]), str(values["ref"])
-    except (ValueError, KeyError, TypeError, CardError) as error:
-        raise GalleryError(f"{path} does not name the gallery's model: {error}.") from None
 
 
 class GalleryStore(Protocol):
@@ -104,6 +84,8 @@ class GalleryStore(Protocol):
     def close(self) -> None: ...
     def check_current(self) -> None: ...
     def slot(self) -> Slot | None: ...
+    def discard_other(self) -> None: ...
+    def evaluation_lock(self) -> AbstractContextManager[None]: ...
 
     def add(self, items: Sequence[NewItem]) -> Added: ...
     def remove(self, ids: Sequence[int]) -> int: ...
@@ -161,21 +143,29 @@ class GalleryIndex(Protocol):
 class Gallery:
     """An open gallery, safe to use from several threads. A search sees what other processes have added and removed.
 
-    store: the items, to be read and described. index: what searches them. card: the model's. model_ref: the name or
-    path by which `zoo.load` loads the model. Items are added and removed through the gallery, which then compacts.
+    address: the gallery's folder, or its address in Milvus. store: the items, to be read and described. index: what
+    searches them. card: the model's. model_ref: the name or path by which `zoo.load` loads the model. Items are added
+    and removed through the gallery, which then compacts.
     """
 
-    def __init__(self, path: Path, store: GalleryStore, index: GalleryIndex, card: Card, model_ref: str) -> None:
+    def __init__(
+        self, address: str | Path, store: GalleryStore, index: GalleryIndex, card: Card, model_ref: str
+    ) -> None:
         """Use `Gallery.open` or `Gallery.create`."""
-        self.path, self.store, self.index, self.card, self.model_ref = path, store, index, card, model_ref
+        self.address, self.store, self.index, self.card, self.model_ref = str(address), store, index, card, model_ref
         self._wrote = False
 
     @classmethod
     def create(cls, path: str | Path, model_card: Card, model_ref: str) -> Gallery:
         """Make an empty gallery for one model. `model_ref` is the name or path that `zoo.load` takes for it.
 
-        Raises `GalleryExistsError` if `path` exists and is not an empty folder.
+        path: a folder, or an address in Milvus. Raises `GalleryExistsError` if it exists and is not an empty folder.
         """
+        if is_address(path):
+            from serving.gallery.backends import milvus
+
+            milvus.create_store(str(path), model_card, model_ref).close()
+            return cls.open(path)
         path = Path(path)
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise GalleryExistsError(f"{path} exists and is not empty; a new gallery needs a folder of its own.")
@@ -189,13 +179,20 @@ class Gallery:
 
     @classmethod
     def open(cls, path: str | Path, other: bool = False, device: str = "cpu") -> Gallery:
-        """Open a gallery folder. Raises `GalleryNotFoundError`, or `GalleryError` that says what is damaged.
+        """Open the gallery in a folder, or at an address in Milvus.
+
+        Raises `GalleryNotFoundError`, or `GalleryError` that says what is damaged.
 
         A gallery that is given another model while it is open raises `ModelChangedError` at all that has to do with
         embeddings; open it again then. other: as it would be with the other model that its store holds embeddings of
         (serving.gallery.staging): items that these lack are not there. It is for reading. device: what its index is
         searched on: cpu, or a GPU (cuda, cuda:N) where the FAISS that is installed sees one.
         """
+        if is_address(path):
+            from serving.gallery.backends import milvus
+
+            opened = milvus.open_store(str(path), other)
+            return cls(path, opened, milvus.MilvusIndex(opened), opened.card, opened.model_ref)
         path = Path(path)
         check_exists(path)
         store = Store(path / STORE, other)
@@ -203,7 +200,7 @@ class Gallery:
             card, model_ref = store_model(path, store)
             if (store.fingerprint, store.dim) != (card.fingerprint, card.dim):
                 raise GalleryError(f"{path / MODEL} is not the card of the model that embedded this gallery.")
-            return cls(path, store, open_index(path, store, device), card, model_ref)
+            return cls(path, store, LiveIndex(path, store, device), card, model_ref)
         except BaseException:
             store.close()
             raise
@@ -230,9 +227,9 @@ class Gallery:
         """Raise `ModelMismatchError` unless this is the card of the gallery's own model; `ref`: how it was named."""
         if card.fingerprint != self.card.fingerprint:
             raise ModelMismatchError(
-                f"{self.path} was embedded by {self.card.name} ({self.card.fingerprint[:12]}), not by {card.name} "
+                f"{self.address} was embedded by {self.card.name} ({self.card.fingerprint[:12]}), not by {card.name} "
                 f"({card.fingerprint[:12]}): their vectors cannot be compared. Load {self.model_ref!r} as it was, "
-                f"index into a new gallery, or give this one the other model: zoo gallery rebuild {self.path} "
+                f"index into a new gallery, or give this one the other model: zoo gallery rebuild {self.address} "
                 f"--model {ref}"
             )
 
@@ -251,12 +248,12 @@ class Gallery:
         of what a rebuild makes, or "replaced", of the model before. None where there are none.
         """
         slot = self.store.slot()
-        return (parse_model(slot.model, self.path)[0], slot.role) if slot else None
+        return (parse_model(slot.model, self.address)[0], slot.role) if slot else None
 
     def coming(self) -> tuple[Card, str] | None:
         """The model that a rebuild is about to give the gallery, and how it is loaded; None where none is."""
         slot = self.store.slot()
-        return parse_model(slot.model, self.path) if slot and slot.coming else None
+        return parse_model(slot.model, self.address) if slot and slot.coming else None
 
     def add(self, items: Sequence[NewItem]) -> Added:
         """Add all of `items`, or none. Once this returns they are on disk and the next search finds them.
@@ -309,31 +306,59 @@ class Gallery:
         return measure_recall(index, sample) if sample else None
 
 
-def is_gallery(path: Path) -> bool:
-    return (path / STORE).is_file()
+def is_gallery(address: str | Path) -> bool:
+    """Whether a gallery is in a folder, or at an address in Milvus."""
+    if is_address(address):
+        from serving.gallery.backends import milvus
+
+        return milvus.exists(str(address))
+    return (Path(address) / STORE).is_file()
 
 
-def model_at(path: Path) -> tuple[Card, str]:
+def model_at(address: str | Path) -> tuple[Card, str]:
     """The card of the model that a gallery has now, and how it is loaded; its index is not opened."""
+    if is_address(address):
+        from serving.gallery.backends import milvus
+
+        return milvus.model_at(str(address))
+    path = Path(address)
     with Store(path / STORE).closing() as store:
         return store_model(path, store)
 
 
-def check_exists(path: Path) -> None:
-    """Raise `GalleryNotFoundError` for a folder that is no gallery."""
-    if not is_gallery(path):
-        what = "holds no gallery" if path.exists() else "is not there"
-        raise GalleryNotFoundError(f"{path} {what}. Make a gallery with: zoo index MODEL DIR --out {path}")
+def delete_gallery(address: str | Path) -> None:
+    """Delete a gallery that is not open."""
+    if is_address(address):
+        from serving.gallery.backends import milvus
+
+        milvus.drop(str(address))
+    else:
+        shutil.rmtree(address)
+
+
+def check_exists(address: str | Path) -> None:
+    """Raise `GalleryNotFoundError` where there is no gallery."""
+    if not is_gallery(address):
+        what = "holds no gallery" if is_address(address) or Path(address).exists() else "is not there"
+        raise GalleryNotFoundError(f"{address} {what}. Make a gallery with: zoo index MODEL DIR --out {address}")
+
+
+def check_folder(address: str | Path, advice: str) -> Path:
+    """Return the folder of a gallery. Raises `UsageError` (code "not-for-milvus") for one in Milvus."""
+    if is_address(address):
+        message = f"{address} is in Milvus, and this is for a gallery in a folder; {advice}"
+        raise UsageError(message, code="not-for-milvus")
+    return Path(address)
 
 
 def tuning_advice(gallery: Gallery) -> str | None:
     """A sentence of a gallery that is searched exactly only because nobody has selection otherwise; None of others."""
     items = gallery.store.count()
-    if items <= TUNING_ITEMS or gallery.store.state("plan") is not None or backend_of(gallery.path) != "faiss":
+    if items <= TUNING_ITEMS or gallery.store.state("plan") is not None or is_address(gallery.address):
         return None
     return (
         f"never tuned: each search looks at all {items:,} items. A faster index that finds 99 % of the nearest: "
-        f"zoo gallery tune {gallery.path}"
+        f"zoo gallery tune {gallery.address}"
     )
 
 

@@ -57,14 +57,14 @@ class IndexKind:
 
     Attributes:
         least: Fewest vectors that it is built for.
-        make: Makes an untrained index for n vectors of dim numbers.
+        factory: Returns FAISS's factory string for n vectors of dim numbers.
         efforts: Settings of its search, from fast to thorough.
         shortlists: Multiples of k that it may propose, ascending.
         parameters: FAISS's search parameters for an effort and a selector of rows (None: all rows).
     """
 
     least: int
-    make: Callable[[int, int], faiss.Index]
+    factory: Callable[[int, int], str]
     efforts: tuple[int, ...]
     shortlists: tuple[int, ...]
     parameters: Callable[[int, faiss.IDSelector | None], faiss.SearchParameters]
@@ -437,10 +437,17 @@ def find_kind(name: str) -> IndexKind:
 
 def build_index(kind: IndexKind, vectors: np.ndarray) -> faiss.Index:
     """Return a trained index of contiguous float32 [n, dim], in their order."""
-    index = kind.make(*vectors.shape)
+    n, dim = vectors.shape
+    index = faiss.index_factory(dim, kind.factory(n, dim), faiss.METRIC_INNER_PRODUCT)
+    if isinstance(index, faiss.IndexIVF):
+        index.cp.min_points_per_centroid = 1  # FAISS would print a warning for each small gallery
+    if isinstance(index, faiss.IndexIVFPQ):
+        index.pq.cp.min_points_per_centroid = 1
+        # A few rounds on a few points; a longer shortlist makes up for coarser codes.
+        index.pq.cp.niter, index.pq.cp.max_points_per_centroid = 10, 64
     index.train(_training_sample(index, vectors))
     # `add` would copy mapped vectors; in several blocks, a graph would grow by doubling its memory.
-    index.add_c(len(vectors), faiss.swig_ptr(vectors))
+    index.add_c(n, faiss.swig_ptr(vectors))
     return index
 
 
@@ -452,56 +459,15 @@ def _training_sample(index: faiss.Index, vectors: np.ndarray) -> np.ndarray:
     return vectors[np.sort(np.random.default_rng(0).choice(len(vectors), wanted, replace=False))]
 
 
-def _flat(n: int, dim: int) -> faiss.Index:
-    return faiss.IndexFlatIP(dim)
-
-
-def _half(n: int, dim: int) -> faiss.Index:
-    """Make an index of all rows in half precision."""
-    return faiss.IndexScalarQuantizer(dim, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
-
-
-def _hnsw(n: int, dim: int) -> faiss.Index:
-    """Make a graph with 32 links per row over rows in half precision, as the exact rows are stored too."""
-    return faiss.IndexHNSWSQ(dim, faiss.ScalarQuantizer.QT_fp16, 32, faiss.METRIC_INNER_PRODUCT)
-
-
-def _ivf_sq8(n: int, dim: int) -> faiss.Index:
-    """Make lists around centroids, with 8 bits per number."""
-    coarse = faiss.IndexFlatIP(dim)
-    index = faiss.IndexIVFScalarQuantizer(
-        coarse, dim, _lists(n), faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
-    )
-    return _owning(index, coarse)
-
-
-def _ivf_pq(n: int, dim: int) -> faiss.Index:
-    """Make lists around centroids, product quantised."""
-    coarse = faiss.IndexFlatIP(dim)
-    index = faiss.IndexIVFPQ(coarse, dim, _lists(n), _code_bytes(dim), 8, faiss.METRIC_INNER_PRODUCT)
-    index.pq.cp.min_points_per_centroid = 1
-    # A few rounds on a few points; a longer shortlist makes up for coarser codes.
-    index.pq.cp.niter, index.pq.cp.max_points_per_centroid = 10, 64
-    return _owning(index, coarse)
-
-
-def _owning(index: faiss.IndexIVF, coarse: faiss.Index) -> faiss.Index:
-    # Python must not free the coarse quantiser while the index lives.
-    coarse.this.disown()
-    index.own_fields = True
-    # Small galleries may use these kinds too; FAISS would print a warning for each.
-    index.cp.min_points_per_centroid = 1
-    return index
-
-
 def _lists(n: int) -> int:
     """Return the number of lists: about 4 sqrt(n), as in FAISS's guidelines, with at least 39 vectors per list."""
     return max(1, min(int(4 * math.sqrt(n)), n // 39))
 
 
-def _code_bytes(dim: int) -> int:
-    """Return the number of bytes per vector: a divisor of dim, at most a quarter of it."""
-    return max(size for size in range(1, max(1, dim // 4) + 1) if dim % size == 0)
+def _ivf_pq(n: int, dim: int) -> str:
+    """Return lists around centroids, product quantised to a divisor of dim bytes, at most a quarter of it."""
+    size = max(size for size in range(1, max(1, dim // 4) + 1) if dim % size == 0)
+    return f"IVF{_lists(n)},PQ{size}x8np"
 
 
 def _plain(effort: int, selector: faiss.IDSelector | None) -> faiss.SearchParameters:
@@ -521,10 +487,10 @@ def _bitmap(flags: np.ndarray) -> np.ndarray:
 
 
 KINDS: dict[str, IndexKind] = {
-    "flat": IndexKind(0, _flat, (0,), (1,), _plain),
-    "flat-fp16": IndexKind(1, _half, (0,), (1, 2), _plain),
-    "hnsw": IndexKind(100, _hnsw, (16, 32, 64, 128, 256, 512), (1, 2), _graph),
-    "ivf-sq8": IndexKind(1000, _ivf_sq8, _PROBES, (1, 4), _inverted),
+    "flat": IndexKind(0, lambda n, dim: "Flat", (0,), (1,), _plain),
+    "flat-fp16": IndexKind(1, lambda n, dim: "SQfp16", (0,), (1, 2), _plain),
+    "hnsw": IndexKind(100, lambda n, dim: "HNSW32_SQfp16", (16, 32, 64, 128, 256, 512), (1, 2), _graph),
+    "ivf-sq8": IndexKind(1000, lambda n, dim: f"IVF{_lists(n)},SQ8", _PROBES, (1, 4), _inverted),
     "ivf-pq": IndexKind(1000, _ivf_pq, _PROBES, (1, 4, 16, 64), _inverted),
 }
 """All kinds, the simplest first. `flat` is exact; the others are stored beside the exact rows."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from serving.gallery.gallery import Gallery, is_gallery
+from serving.gallery.gallery import Gallery, delete_gallery, is_gallery
 from serving.gallery.types import (
     UNCHANGED,
     Item,
@@ -332,7 +331,7 @@ def index_folder(
     embedder: Embedder,
     model_ref: str,
     images: Path,
-    out: Path,
+    out: str | Path,
     batch_size: int = 64,
     progress: bool = False,
     labels: Path | None = None,
@@ -382,7 +381,7 @@ def index_folder(
         report.items = gallery.store.count()
     if report.items == 0:
         if is_new:
-            shutil.rmtree(out)
+            delete_gallery(out)
         raise GalleryError(none_readable_message(len(files), ": ".join(report.unreadable[0])), code="none-readable")
     return report
 
@@ -402,7 +401,7 @@ def add_files(
     """
     gallery.check_model(embedder.card)
     _check_batch_size(batch_size)
-    report = Report(str(gallery.path), len(files))
+    report = Report(gallery.address, len(files))
     run = Run(gallery, report)
     fill(run, embedder, files, batch_size, progress)
     for file, item in run.differing:
@@ -483,7 +482,7 @@ class _Known:
         return self.item.content_sha256
 
 
-def _list_images(images: Path, out: Path, labels: Path | None) -> tuple[list[ImageFile], LabelFile, Report]:
+def _list_images(images: Path, out: str | Path, labels: Path | None) -> tuple[list[ImageFile], LabelFile, Report]:
     """Return the image files of a folder or table, the rows of a CSV file about them, and a report so far."""
     if is_table(images):
         if labels is not None:
@@ -494,7 +493,7 @@ def _list_images(images: Path, out: Path, labels: Path | None) -> tuple[list[Ima
         rows = read_table(expand(images))
         files = listed_images(images, rows)
         return files, rows, Report(str(out), len(files), metadata=rows.columns)
-    files, others = find_images(images, [out, *([labels] if labels else [])])
+    files, others = find_images(images, [Path(out), *([labels] if labels else [])])
     report = Report(str(out), len(files), other_files=others)
     if labels is None:
         return files, LabelFile(), report

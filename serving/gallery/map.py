@@ -38,7 +38,7 @@ class Atlas:
 
     def map_of(self, gallery: Gallery) -> dict[str, Any]:
         """Return the map, as `draw` returns it."""
-        key = str(gallery.path), gallery.store.change()
+        key = gallery.address, gallery.store.change()
         with self._lock:  # requests that come in the meantime wait for this map instead of drawing their own
             if self._held is None or self._held[0] != key:
                 self._held = key, draw(gallery)

@@ -12,10 +12,15 @@ from typing import Any
 import numpy as np
 
 from serving.gallery.feedback import Mark
-from serving.gallery.gallery import MODEL, STORE, Gallery, is_gallery, model_json, read_model, store_model
+from serving.gallery.gallery import MODEL, Gallery, is_gallery
 from serving.gallery.index_files import FlatFile
-from serving.gallery.store import Store
-from serving.gallery.types import Item, NewItem, Thumbnail
+from serving.gallery.types import (
+    Item,
+    NewItem,
+    Thumbnail,
+    model_json,
+    read_model,
+)
 from zoo.errors import GalleryError, GalleryNotFoundError, UsageError, missing
 from zoo.files import atomic_folder, write_bytes
 
@@ -31,7 +36,7 @@ BATCH = 1000
 Row = tuple[Item, np.ndarray, Thumbnail]
 
 
-def export_gallery(path: Path, out: Path) -> int:
+def export_gallery(path: str | Path, out: Path) -> int:
     """Write a snapshot of a gallery's items and marks to a new folder; return the number of items.
 
     Raises:
@@ -45,14 +50,14 @@ def export_gallery(path: Path, out: Path) -> int:
             )
         return _write(path, out)
     except OSError as error:  # Arrow's has no file name
-        if error.filename and path in Path(str(error.filename)).parents:
+        if error.filename and Path(path) in Path(str(error.filename)).parents:
             raise GalleryError(f"{error.filename} cannot be read: {error.strerror}.", code="not-readable") from None
         raise GalleryError(
             f"{out} cannot be written, and nothing is left there: {error.strerror or error}.", code="not-writable"
         ) from None
 
 
-def import_gallery(source: Path, out: Path) -> tuple[int, int]:
+def import_gallery(source: Path, out: str | Path) -> tuple[int, int]:
     """Add an export's items to a gallery, which is created if it does not exist.
 
     Items get new ids, in the old order; content that the gallery has is skipped. If a pair of images is marked in both,
@@ -87,18 +92,19 @@ def import_gallery(source: Path, out: Path) -> tuple[int, int]:
     return read, new
 
 
-def _write(path: Path, out: Path) -> int:
-    with Gallery.open(path), Store(path / STORE).closing() as store, atomic_folder(out) as folder:
+def _write(path: str | Path, out: Path) -> int:
+    with Gallery.open(path) as gallery, atomic_folder(out) as folder:
+        dim = gallery.card.dim
         with (
-            parquet.ParquetWriter(folder / ITEMS, _schema(store.dim), compression="zstd") as writer,
-            FlatFile(folder / INDEX, store.dim, named=True) as index,
+            parquet.ParquetWriter(folder / ITEMS, _schema(dim), compression="zstd") as writer,
+            FlatFile(folder / INDEX, dim, named=True) as index,
         ):
-            for rows in _batches(store.rows()):
-                writer.write_table(_table(rows, store.dim))
+            for rows in _batches(gallery.store.rows()):
+                writer.write_table(_table(rows, dim))
                 index.add(np.array([row[0].id for row in rows]), np.stack([row[1] for row in rows]))
-        marks = [asdict(mark) for mark in store.marks.all()]
+        marks = [asdict(mark) for mark in gallery.store.marks.all()]
         parquet.write_table(pa.Table.from_pylist(marks, _marks_schema()), folder / MARKS, compression="zstd")
-        write_bytes(folder / MODEL, model_json(*store_model(path, store)).encode())
+        write_bytes(folder / MODEL, model_json(gallery.card, gallery.model_ref).encode())
         return len(index.ids())
 
 

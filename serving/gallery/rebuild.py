@@ -10,25 +10,34 @@ A rule decides about items whose image file is missing: `refuse` the swap and na
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from tqdm import tqdm
 
+from serving.gallery.backends.milvus_client import is_address
 from serving.gallery.calibration import calibrate_gallery, stored_calibration
 from serving.gallery.evaluate import METRICS, model_change_steps, report
-from serving.gallery.gallery import MODEL, STORE, Gallery, model_json, parse_model
+from serving.gallery.gallery import MODEL, STORE, Gallery
 from serving.gallery.index_files import compaction_lock
 from serving.gallery.indexing import Originals, indexed_folders
 from serving.gallery.staging import REPLACED, StagedEmbedding
 from serving.gallery.store import Store
-from serving.gallery.types import IndexStats, Item, vector_to_blob
+from serving.gallery.types import (
+    IndexStats,
+    Item,
+    Thumbnail,
+    model_json,
+    parse_model,
+    vector_to_blob,
+)
 from zoo.data.decode import map_in_threads
 from zoo.data.images import open_image
 from zoo.data.preprocessing import to_pixels
@@ -44,6 +53,9 @@ from zoo.errors import (
 from zoo.files import write_bytes
 from zoo.models.card import Card
 from zoo.models.load import Embedder, load
+
+if TYPE_CHECKING:
+    from serving.gallery.backends.milvus_staging import MilvusStaging
 
 DECODED_AHEAD = 256
 """Greatest number of images decoded ahead of the network."""
@@ -87,30 +99,53 @@ class MissingItemsError(GalleryError):
         )
 
 
-class Rebuild:
-    """Embedding of all items into the second slot of a gallery, and the swap of the slots (serving.gallery.staging)."""
+class ItemSource(Protocol):
+    """Items that are embedded, and their thumbnails."""
+
+    def items_by_id(self, ids: Sequence[int]) -> dict[int, Item]: ...
+    def thumbnail(self, item_id: int) -> Thumbnail: ...
+
+
+class SecondSlot(Protocol):
+    """The second slot of embeddings. `serving.gallery.staging.Staging` documents each method."""
+
+    def missing(self, since: int = 0) -> tuple[int, list[int]]: ...
+    def put(self, token: str, made: Iterable[StagedEmbedding]) -> None: ...
+    def mark_embedded(self, token: str, number: int) -> None: ...
+    def announce(self, token: str, coming: bool = True) -> None: ...
+    def from_thumbnails(self) -> int: ...
+
+
+class Rebuild(ABC):
+    """Embedding of all items into the second slot of a gallery, and the swap of the slots."""
 
     def __init__(
-        self, path: Path, store: Store, token: str, embed: EmbedItems, batch_size: int = 64, progress: bool = False
+        self,
+        items: ItemSource,
+        staging: SecondSlot,
+        token: str,
+        embed: EmbedItems,
+        batch_size: int = 64,
+        progress: bool = False,
     ) -> None:
         """Prepare a rebuild.
 
         Args:
-            path: The gallery folder.
-            store: Its store.
-            token: The token of the second slot.
+            items: The items.
+            staging: The second slot.
+            token: Its token.
             embed: Embeds items.
             batch_size: Items per batch.
             progress: Whether to show a progress bar.
         """
-        self.path, self.store, self.token, self.embed = path, store, token, embed
+        self.items, self.staging, self.token, self.embed = items, staging, token, embed
         self.batch_size, self.progress = batch_size, progress
         self.settled, self.embedded = 0, 0
         self._missing: dict[int, MissingItem] = {}
 
     def fill(self) -> None:
         """Embed missing items until at most `LAST` are new. Raises `GalleryError`."""
-        staging = self.store.staging
+        staging = self.staging
         with tqdm(unit="image", desc="embed", disable=not self.progress) as bar:
             while True:
                 number, ids = staging.missing(self.settled)
@@ -126,9 +161,10 @@ class Rebuild:
 
     def missing(self) -> list[MissingItem]:
         """Return the items that cannot be embedded and are still in the gallery."""
-        present = self.store.items_by_id(list(self._missing))
+        present = self.items.items_by_id(list(self._missing))
         return [item for item_id, item in self._missing.items() if item_id in present]
 
+    @abstractmethod
     def swap(self, drop: bool = False) -> None:
         """Swap the slots; `drop`: remove items that the new model cannot embed.
 
@@ -136,6 +172,27 @@ class Rebuild:
             MissingItemsError: There are such items and `drop` is not set. Nothing has changed then.
             GalleryError: The swap failed. Nothing has changed then.
         """
+
+    def _batches(self, ids: Sequence[int]) -> Iterator[list[Item]]:
+        for start in range(0, len(ids), self.batch_size):
+            yield list(self.items.items_by_id(ids[start : start + self.batch_size]).values())
+
+    def _count(self, made: Sequence[StagedEmbedding], missing: Sequence[MissingItem]) -> None:
+        self.embedded += len(made)
+        self._missing |= {item.item: item for item in missing}
+
+
+class StoreRebuild(Rebuild):
+    """A rebuild of a gallery folder, whose slots are swapped in one transaction (serving.gallery.staging)."""
+
+    def __init__(
+        self, path: Path, store: Store, token: str, embed: EmbedItems, batch_size: int = 64, progress: bool = False
+    ) -> None:
+        """Prepare as `Rebuild` does. path: the gallery folder; store: its store."""
+        super().__init__(store, store.staging, token, embed, batch_size, progress)
+        self.path, self.store = path, store
+
+    def swap(self, drop: bool = False) -> None:
         with compaction_lock(self.path, wait=True):  # no index of the old model is published meanwhile
             while not self._try_swap(drop):
                 self.fill()
@@ -163,13 +220,26 @@ class Rebuild:
             if store.model is not None:
                 write_bytes(self.path / MODEL, (store.model + "\n").encode())
 
-    def _batches(self, ids: Sequence[int]) -> Iterator[list[Item]]:
-        for start in range(0, len(ids), self.batch_size):
-            yield list(self.store.items_by_id(ids[start : start + self.batch_size]).values())
 
-    def _count(self, made: Sequence[StagedEmbedding], missing: Sequence[MissingItem]) -> None:
-        self.embedded += len(made)
-        self._missing |= {item.item: item for item in missing}
+class MilvusRebuild(Rebuild):
+    """A rebuild of a gallery in Milvus (serving.gallery.backends.milvus_staging)."""
+
+    def __init__(
+        self, items: ItemSource, staging: MilvusStaging, embed: EmbedItems, batch_size: int, progress: bool
+    ) -> None:
+        """Prepare as `Rebuild` does."""
+        super().__init__(items, staging, staging.token, embed, batch_size, progress)
+        self._collection = staging
+
+    def swap(self, drop: bool = False) -> None:
+        self.fill()
+        if (left := self.missing()) and not drop:
+            raise MissingItemsError(left)
+        self._collection.copy_descriptions()
+        self._collection.exchange()
+        # What others wrote to the old collection meanwhile.
+        self.fill()
+        self._collection.copy_descriptions()
 
 
 class ItemEmbedder:
@@ -178,9 +248,9 @@ class ItemEmbedder:
     A PNG thumbnail is the image pixel by pixel (serving.gallery.types) and always serves; a smaller one if allowed.
     """
 
-    def __init__(self, store: Store, embedder: Embedder, originals: Originals, thumbnails: bool = False) -> None:
-        """Prepare; `store` is not shared, as threads read it; `thumbnails`: whether smaller ones serve."""
-        self.store, self.embedder, self.originals, self.thumbnails = store, embedder, originals, thumbnails
+    def __init__(self, items: ItemSource, embedder: Embedder, originals: Originals, thumbnails: bool = False) -> None:
+        """Prepare; `items` is not shared, as threads read it; `thumbnails`: whether smaller ones serve."""
+        self.items, self.embedder, self.originals, self.thumbnails = items, embedder, originals, thumbnails
 
     def embed(self, batches: Iterable[Sequence[Item]]) -> Iterator[Outcome]:
         """Embed batches of items; threads decode the next batch meanwhile. An `EmbedItems`."""
@@ -216,7 +286,7 @@ class ItemEmbedder:
         """Return pixels, and whether they are of a thumbnail. Raises `GalleryError` or `ImageError`."""
         data, small = self.originals.read(item), False
         if data is None:
-            thumbnail = self.store.thumbnail(item.id)
+            thumbnail = self.items.thumbnail(item.id)
             data, small = thumbnail.data, thumbnail.media_type != "image/png"
             if small and not self.thumbnails:
                 raise ImageError("its image file is missing, and its thumbnail is smaller than the image")
@@ -260,7 +330,7 @@ class ModelComparison:
 class Upgrade:
     """Change of a gallery's model: `embed`, `compare` if wanted, `swap`. Steps that were done are not repeated."""
 
-    def __init__(self, path: Path, embedder: Embedder, rebuild: Rebuild, rule: str) -> None:
+    def __init__(self, path: str | Path, embedder: Embedder, rebuild: Rebuild, rule: str) -> None:
         """Use `begin_upgrade`."""
         self.path, self.embedder, self._rebuild, self.rule = path, embedder, rebuild, rule
         self._announced: float | None = None
@@ -277,7 +347,7 @@ class Upgrade:
 
     def from_thumbnails(self) -> int:
         """Return the number of items that the new model embedded by smaller thumbnails."""
-        return self._rebuild.store.staging.from_thumbnails()
+        return self._rebuild.staging.from_thumbnails()
 
     def compare(self, queries: int = 2000) -> ModelComparison:
         """Write the new model's index, measure both models, and calibrate the new one if the present one is."""
@@ -295,7 +365,7 @@ class Upgrade:
     @contextmanager
     def announced(self) -> Iterator[None]:
         """Announce a swap within the block, so that running services load the model."""
-        staging, token = self._rebuild.store.staging, self._rebuild.token
+        staging, token = self._rebuild.staging, self._rebuild.token
         staging.announce(token)
         self._announced = time.monotonic()
         try:
@@ -317,7 +387,7 @@ class Upgrade:
 
 @contextmanager
 def begin_upgrade(
-    path: Path,
+    path: str | Path,
     embedder: Embedder,
     model_ref: str,
     folders: Sequence[Path] = (),
@@ -328,7 +398,7 @@ def begin_upgrade(
     """Begin or continue to give a gallery another model. Embeddings of a third model are discarded.
 
     Args:
-        path: The gallery folder.
+        path: The gallery folder, or its address in Milvus.
         embedder: The new model.
         model_ref: Name or folder that loads it again.
         folders: Folders of image files, besides those that were indexed.
@@ -349,26 +419,36 @@ def begin_upgrade(
         indexed, card, ref = indexed_folders(gallery), gallery.card, gallery.model_ref
     if card.fingerprint == embedder.card.fingerprint:
         raise UsageError(f"{path} has this model already: {card.name} ({card.fingerprint[:12]}).", code="same-model")
+    new, originals, thumbnails = embedder.card, Originals([*folders, *indexed]), rule == "thumbnail"
+    if is_address(path):
+        from serving.gallery.backends.milvus import open_store
+        from serving.gallery.backends.milvus_staging import MilvusStaging
+
+        with closing(open_store(str(path))) as source:
+            staging = MilvusStaging(source, new, model_ref)
+            embed = ItemEmbedder(source, embedder, originals, thumbnails).embed
+            yield Upgrade(path, embedder, MilvusRebuild(source, staging, embed, batch_size, progress), rule)
+        return
+    path = Path(path)
     with Store(path / STORE).closing() as store, Store(path / STORE).closing() as reader:
-        new = embedder.card
         token = store.staging.begin(model_json(card, ref), model_json(new, model_ref), new.fingerprint, new.dim)
-        items = ItemEmbedder(reader, embedder, Originals([*folders, *indexed]), rule == "thumbnail")
-        yield Upgrade(path, embedder, Rebuild(path, store, token, items.embed, batch_size, progress), rule)
+        items = ItemEmbedder(reader, embedder, originals, thumbnails)
+        yield Upgrade(path, embedder, StoreRebuild(path, store, token, items.embed, batch_size, progress), rule)
 
 
-def previous_model(path: Path) -> tuple[Card, str]:
+def previous_model(path: str | Path) -> tuple[Card, str]:
     """Return the card of the model for a rollback, and how it is loaded. Raises `UsageError` where there is none."""
-    with Store(path / STORE).closing() as store:
-        slot = store.staging.slot()
+    with Gallery.open(path) as gallery:
+        slot = gallery.store.slot()
     if slot is None or slot.role != REPLACED:
         raise UsageError(
             f"{path} keeps no embeddings of a previous model, so it cannot be rolled back.", code="no-previous-model"
         )
-    return parse_model(slot.model, path / STORE)
+    return parse_model(slot.model, path)
 
 
 def load_previous_model(
-    path: Path, model: str | None, runtime: str = "onnx", precision: str = "fp32"
+    path: str | Path, model: str | None, runtime: str = "onnx", precision: str = "fp32"
 ) -> tuple[Embedder, str]:
     """Load the model for a rollback.
 
@@ -395,11 +475,10 @@ def load_previous_model(
     return embedder, ref
 
 
-def discard_other(path: Path) -> None:
+def discard_other(path: str | Path) -> None:
     """Discard the embeddings of the other model: of a rebuild, or of the previous model."""
-    Gallery.open(path).close()
-    with Store(path / STORE).closing() as store:
-        store.staging.discard()
+    with Gallery.open(path) as gallery:
+        gallery.store.discard_other()
 
 
 class _TooManyError(Exception):

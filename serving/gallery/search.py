@@ -310,7 +310,7 @@ class Models:
             if ref is not None:
                 raise
             raise ModelNotFoundError(
-                f"{error} It is the model of {gallery.path}. If it has moved, name it with --model MODEL."
+                f"{error} It is the model of {gallery.address}. If it has moved, name it with --model MODEL."
             ) from None
 
     def load(self, fingerprint: str, ref: str) -> Embedder:
@@ -332,7 +332,7 @@ class Models:
             return load(ref, self._runtime, "fp32", self._device)
 
 
-def check_variant(gallery: Path, model: str | None, precision: str) -> None:
+def check_variant(gallery: str | Path, model: str | None, precision: str) -> None:
     """Check that a gallery's model has an ONNX variant.
 
     Args:

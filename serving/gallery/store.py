@@ -14,9 +14,8 @@ import math
 import random
 import sqlite3
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -48,6 +47,7 @@ from serving.gallery.types import (
     vector_to_blob,
 )
 from zoo.errors import GalleryError, ItemConflictError, ItemNotFoundError
+from zoo.files import locked
 
 CACHE_BYTES = 64 * 2**20
 CACHE_FILTERS = 64
@@ -226,6 +226,14 @@ class Store:
     def generations(self) -> set[str]:
         """Return the names of the index generations of both models."""
         return {name for (name,) in self._query("SELECT value FROM main.state WHERE key LIKE '%generation'")}
+
+    def discard_other(self) -> None:
+        """Delete the embeddings by another model."""
+        self.staging.discard()
+
+    def evaluation_lock(self) -> AbstractContextManager[None]:
+        """Return the lock of evaluations in all processes; entering it while it is held raises `LockHeldError`."""
+        return locked(self.path.with_name("model.json"), wait=False)
 
     def set_generation(self, name: str) -> None:
         """Put an index generation into use. The content of the store stays the same."""
@@ -440,26 +448,20 @@ class FilterCache:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._position: tuple[int, str] | None = None
-        self._ids: OrderedDict[str, np.ndarray] = OrderedDict()
+        self._ids: dict[str, np.ndarray] = {}
 
     def get(self, key: str, position: tuple[int, str]) -> np.ndarray | None:
         with self._lock:
-            if position != self._position or key not in self._ids:
-                return None
-            self._ids.move_to_end(key)
-            return self._ids[key]
+            return self._ids.get(key) if position == self._position else None
 
     def put(self, key: str, position: tuple[int, str], ids: np.ndarray) -> None:
         with self._lock:
-            if position != self._position:
+            size = sum(len(key) + ids.nbytes for key, ids in (*self._ids.items(), (key, ids)))
+            if position != self._position or len(self._ids) >= CACHE_FILTERS or size > CACHE_BYTES:
                 self._ids.clear()
                 self._position = position
-            self._ids[key] = ids
-            while len(self._ids) > CACHE_FILTERS or self._bytes() > CACHE_BYTES:
-                self._ids.popitem(last=False)
-
-    def _bytes(self) -> int:
-        return sum(len(key) + ids.nbytes for key, ids in self._ids.items())
+            if len(key) + ids.nbytes <= CACHE_BYTES:
+                self._ids[key] = ids
 
 
 def insert_item(

@@ -17,7 +17,8 @@ from PIL import Image
 
 from zoo.data.images import DEFAULT_LIMITS, FORMATS, Limits, open_image
 from zoo.data.preprocessing import Preprocessing, to_pixels
-from zoo.errors import GalleryError
+from zoo.errors import CardError, GalleryError
+from zoo.models.card import Card, card_from_json
 
 THUMBNAIL_SIDE = 256
 """Longest side of a thumbnail in pixels."""
@@ -36,6 +37,9 @@ ITEM_COLUMNS = (
     "(SELECT key FROM keys WHERE keys.item = items.id) AS key"
 )
 """Columns from which `item_from_row` makes an item."""
+
+LISTED = "(SELECT value FROM json_each(?))"
+"""A list, given as JSON, as one value of a statement, which takes a limited number of them."""
 
 Block = tuple[np.ndarray, np.ndarray]
 """Ids, int64 [n], ascending, and their vectors, float32 [n, dim]."""
@@ -324,6 +328,28 @@ def _check_values(value: object, depth: int) -> None:
 
 def is_int64(number: int) -> bool:
     return -MAX_ID - 1 <= number <= MAX_ID
+
+
+def model_json(card: Card, model_ref: str) -> str:
+    """Return the text of model.json, which `read_model` reads."""
+    return json.dumps({"ref": model_ref, "card": card.to_json()}, indent=2, ensure_ascii=False)
+
+
+def read_model(path: Path) -> tuple[Card, str]:
+    """Return the card in a model.json, and how the model is loaded. Raises `GalleryError` that says what is wrong."""
+    try:
+        return parse_model(path.read_text(encoding="utf-8"), path)
+    except (OSError, ValueError) as error:
+        raise GalleryError(f"{path} does not name the gallery's model: {error}.") from None
+
+
+def parse_model(text: str, path: str | Path) -> tuple[Card, str]:
+    """Return what `read_model` returns, for the text; `path`: where it comes from."""
+    try:
+        values = json.loads(text)
+        return card_from_json(values["card"]), str(values["ref"])
+    except (ValueError, KeyError, TypeError, CardError) as error:
+        raise GalleryError(f"{path} does not name the gallery's model: {error}.") from None
 
 
 def utc_now() -> str:

@@ -11,13 +11,12 @@ from serving.dependencies import CollectionDep
 from serving.errors import RefusedError
 from serving.gallery import Gallery
 from serving.gallery.evaluate import evaluate_gallery, last_evaluation, served_model_report
-from serving.gallery.gallery import MODEL
 from serving.gallery.search import Searcher
 from serving.openapi import READING, WRITING, refusals
 from serving.routes.feedback import marks_report
 from serving.schemas import Evaluation, GalleryMap
 from zoo.errors import ItemNotFoundError
-from zoo.files import LockHeldError, locked
+from zoo.files import LockHeldError
 
 router = APIRouter()
 
@@ -73,7 +72,7 @@ async def gallery_map(collection: CollectionDep) -> GalleryMap:
 def _locked(gallery: Gallery) -> Iterator[None]:
     """Allow one evaluation of a gallery at a time, in all processes. Raises `RefusedError` (409) for another one."""
     try:
-        with locked(gallery.path / MODEL, wait=False):
+        with gallery.store.evaluation_lock():
             yield
     except LockHeldError:
         message = "This gallery is being evaluated. GET /evaluate returns the result afterwards."

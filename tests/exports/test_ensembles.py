@@ -13,9 +13,13 @@ from exports.export import Exporter
 from tests.exports.toys import make_toy, picture
 from tests.models import CARD
 from training.api import concatenate
+from zoo.models.card import Head
 from zoo.models.onnx_runtime import GRAPH_FILES
 from zoo.models.results import EXPORT_FLOORS
 from zoo.models.verify import verify
+
+HEADED = dataclasses.replace(CARD, heads=(Head("class", 8), Head("lambda", 4)))
+"""A model whose heads have the names of Python keywords."""
 
 HEADLESS = dataclasses.replace(CARD, name="headless", heads=(), dim=6, architecture_args={"widths": [4, 4, 4, 6]})
 IMAGES = [picture(seed, 31, 28) for seed in range(7000, 7020)]
@@ -24,7 +28,7 @@ IMAGES = [picture(seed, 31, 28) for seed in range(7000, 7020)]
 @pytest.fixture(scope="module")
 def ensemble(tmp_path_factory: pytest.TempPathFactory, pictures: Path) -> Path:
     root = tmp_path_factory.mktemp("ensemble")
-    for card in (CARD, HEADLESS):
+    for card in (HEADED, HEADLESS):
         make_toy(root / card.name, card)
     concatenate([root / CARD.name, root / HEADLESS.name], root / "both", "both")
     exporter = Exporter(root / "both", str(pictures), cost=False)

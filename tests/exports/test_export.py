@@ -19,14 +19,14 @@ import zoo
 from exports.export import Exporter, export, writable_folder
 from exports.graph import keep_padding
 from exports.parity import draw_calibration_images, measure_parity
-from tests.exports.toys import make_toy, picture, write_pictures
+from tests.exports.toys import picture, write_pictures
 from tests.models import CARD
 from tests.raising import raises
 from zoo.cli.main import main
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import ExportError, ModelFolderError, UsageError, VariantNotFoundError
 from zoo.files import sha256_of
-from zoo.models.card import Card, Head, read_card
+from zoo.models.card import Card, read_card
 from zoo.models.onnx_runtime import FINGERPRINT, GRAPH_FILES, PRECISION, open_graph, open_session, providers_of
 from zoo.models.results import EXPORT_FLOORS
 from zoo.models.verify import verify, verify_records
@@ -367,9 +367,3 @@ def test_shipped_models_are_copied_and_then_found(own_zoo: Path) -> None:
     dataclasses.replace(read_card(copy), files={}).write(copy)
     with raises(UsageError, "name-taken"):
         writable_folder(shipped, ["fp16"])
-
-
-def test_heads_may_have_names_of_python_keywords(tmp_path: Path) -> None:
-    card = make_toy(tmp_path / "toy", dataclasses.replace(CARD, heads=(Head("class", 8), Head("lambda", 4))))
-    assert export(tmp_path / "toy").min_cosine > 0.99999
-    assert [head.name for head in card.heads] == ["class", "lambda"]

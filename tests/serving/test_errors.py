@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
 from serving.errors import METHODS, RefusedError, error_json, refusal_of
-from serving.gallery.backends import choose
+from serving.gallery.backup import copy_gallery
 from serving.gallery.gallery import STORE
 from serving.gallery.search import Searcher
 from tests.serving import toys
@@ -103,22 +103,20 @@ def _impatient(connect: Callable[..., sqlite3.Connection], *args: Any, **options
     return connect(*args, **{**options, "timeout": 0.05})
 
 
-def test_without_the_database_of_its_vectors_a_search_is_refused(
+def test_without_its_milvus_a_gallery_is_unavailable(
     path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from serving.gallery.backends.milvus import MilvusIndex
-
-    choose(path, f"milvus://{tmp_path}/vectors.db")
-    with serving(path) as service, pytest.MonkeyPatch.context() as patch:
-        opened: list[MilvusIndex] = []
-        patch.setattr(MilvusIndex, "current", lambda index: (opened.append(index), index)[1])
-        assert service.post("/search?id=1&k=3").status_code == 200
-        opened[0].close()
-        refused = service.post("/search?id=1&k=3")
-        assert_refused(refused, 503, "index_unavailable", tmp_path)
-        assert refused.headers["retry-after"] == "5"
-        assert refused.headers["x-request-id"] in caplog.text
-        assert service.get("/items/1").status_code == 200
+    address = f"milvus://{tmp_path}/birds.db"
+    copy_gallery(path, address)
+    searcher = Searcher.open(address, str(path.parent / "model"))
+    with local_client(searcher, KEY) as service:
+        (item,) = service.get("/items?limit=1").json()["items"]
+        assert service.post(f"/search?id={item['id']}&k=3").status_code == 200
+        searcher.close()
+        for refused in (service.post(f"/search?id={item['id']}&k=3"), service.get("/items")):
+            assert_refused(refused, 503, "index_unavailable", tmp_path)
+            assert refused.headers["retry-after"] == "5"
+            assert refused.headers["x-request-id"] in caplog.text
 
 
 def test_any_other_error_is_a_failure_without_a_reason() -> None:

@@ -12,7 +12,6 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from serving.gallery import Gallery
-from serving.gallery.backends.milvus import MilvusIndex
 from serving.gallery.index import Index
 from serving.gallery.types import Block
 from zoo.data.preprocessing import Preprocessing
@@ -25,7 +24,7 @@ CLASSES = ("red stripes", "blue checks", "green disc", HTML_LABEL)
 PER_CLASS = 6
 
 
-def content(of: Gallery | Index | MilvusIndex) -> Block:
+def content(of: Gallery | Index) -> Block:
     """All ids and their vectors, as the index has them now."""
     index = of.index.current() if isinstance(of, Gallery) else of
     return index.vectors_of(index.ids())

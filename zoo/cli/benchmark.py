@@ -16,7 +16,7 @@ from zoo.cli.options import (
     Data,
     Dataset,
     Device,
-    GalleryFolder,
+    GalleryAddress,
     Json,
     Model,
     MovedModel,
@@ -316,7 +316,7 @@ Images of a folder or table that cannot be read are left out and listed.
 A loss is against the step before; its interval is of paired differences, over classes.""",
 )
 def served(
-    gallery: GalleryFolder,
+    gallery: GalleryAddress,
     dataset: Dataset = None,
     data: Data = None,
     split: Split = "test",

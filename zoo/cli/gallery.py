@@ -12,6 +12,7 @@ import typer
 from typer import Argument, Option
 
 from zoo.cli.options import (
+    GalleryAddress,
     GalleryFolder,
     Json,
     Labels,
@@ -51,7 +52,7 @@ OUTCOMES = {True: "ok", False: "FAILED", None: "not checked"}
 The exit status is 1 where an image could not be read.""",
 )
 def add(
-    gallery: GalleryFolder,
+    gallery: GalleryAddress,
     images: Annotated[list[Path], Argument(help="image files; for a whole folder use zoo index")],
     label: Annotated[str | None, Option(help="the label of all these images (default: none)")] = None,
     metadata: Annotated[str, Option(metavar="JSON", help="a JSON object to store with each image")] = "{}",
@@ -127,7 +128,7 @@ def _metadata(text: str) -> dict[str, Any]:
   zoo gallery remove gallery/ --label wren --yes""",
 )
 def remove(
-    gallery: GalleryFolder,
+    gallery: GalleryAddress,
     ids: Annotated[
         list[int] | None, Argument(metavar="ID", help="ids of items, as zoo gallery list shows them")
     ] = None,
@@ -180,7 +181,7 @@ def _ids_of_label(gallery: Gallery, label: str, yes: bool) -> list[int]:
   zoo gallery list gallery/ --limit 0 --json""",
 )
 def list_items(
-    gallery: GalleryFolder,
+    gallery: GalleryAddress,
     label: Labels = None,
     where: Where = None,
     offset: Annotated[int, Option(metavar="N", help="leave out the first N items")] = 0,
@@ -206,15 +207,14 @@ def list_items(
 
 
 @app.command("stats", epilog="  zoo gallery stats gallery/")
-def stats(gallery: GalleryFolder, as_json: Json = False) -> None:
+def stats(gallery: GalleryAddress, as_json: Json = False) -> None:
     """show the size of a gallery and its index"""
     from serving.gallery import Gallery
-    from serving.gallery.backends import backend_of
     from serving.gallery.gallery import tuning_advice
 
     with Gallery.open(gallery) as opened:
         index, marks = opened.index.stats(), opened.store.marks.counts()
-        backend, hint, card = backend_of(gallery), tuning_advice(opened), opened.card
+        hint, card = tuning_advice(opened), opened.card
         other = opened.other_model()
         facts = {**asdict(opened.store.stats()), "model": card.name, "fingerprint": card.fingerprint}
     if as_json:
@@ -224,7 +224,7 @@ def stats(gallery: GalleryFolder, as_json: Json = False) -> None:
         return
     print(f"{facts['items']:,} items of {facts['labels']:,} labels, at change {facts['change']:,}")
     print(f"embedded by {card.name} ({card.fingerprint[:12]}), {card.dim} numbers, cosine")
-    _print_index(index, backend)
+    _print_index(index, gallery)
     if hint:
         print(hint)
     if other:
@@ -234,12 +234,12 @@ def stats(gallery: GalleryFolder, as_json: Json = False) -> None:
         print(f"marked results: {marks.right:,} right, {marks.wrong:,} wrong")
 
 
-def _print_index(index: IndexStats, backend: str) -> None:
+def _print_index(index: IndexStats, gallery: str) -> None:
     print(f"index: {index.kind}" + (f", effort {index.effort}, shortlist {index.shortlist} k" if index.effort else ""))
     if index.recall is not None:
         print(f"finds {index.recall:.4f} of the {index.k} nearest, {index.milliseconds} ms per search when measured")
     if index.kind == "milvus":
-        print(f"{index.frozen:,} vectors in {backend}, which searches them by an index of its own choice")
+        print(f"{index.frozen:,} items in {gallery}, which Milvus searches")
     else:
         size = index.bytes / 2**20
         print(f"{index.frozen:,} vectors on disk ({size:,.1f} MiB), {index.waiting:,} changes wait beside it")
@@ -253,11 +253,11 @@ def compact(gallery: GalleryFolder, as_json: Json = False) -> None:
     from serving.gallery import Gallery
 
     with Gallery.open(gallery) as opened:
-        facts, items = opened.index.compact(), opened.store.count()
+        facts = opened.index.compact()
     if facts:
         line = f"{facts.count:,} vectors in a new {facts.setting.kind} index, in {facts.seconds:.1f} s"
     else:
-        line = "Milvus holds all vectors of the store" if items else "the gallery is empty; it needs no index"
+        line = "the gallery is empty; it needs no index"
     print_outcome(as_json, asdict(facts) if facts else None, line)
 
 
@@ -270,8 +270,9 @@ def verify(gallery: GalleryFolder, as_json: Json = False) -> int:
     The index is compared with the database, and searches with exact search.
     """
     from serving.gallery.backup import verify_gallery
+    from serving.gallery.gallery import check_folder
 
-    checks = list(verify_gallery(gallery))
+    checks = list(verify_gallery(check_folder(gallery, "Milvus checks its collections itself.")))
     lines = [f"{OUTCOMES[check.ok]:<12}{check.name:<14}{one_line(check.detail)}" for check in checks]
     print_outcome(as_json, [asdict(check) for check in checks], *lines)
     return 1 if any(check.ok is False for check in checks) else 0
@@ -286,7 +287,7 @@ Of each pair that was marked right or wrong the file has query_source, query_sha
 four of the result, same (1 right, 0 wrong), similarity, model and marked_at.""",
 )
 def export_gallery(
-    gallery: GalleryFolder,
+    gallery: GalleryAddress,
     out: Annotated[
         Path | None, Argument(help="new folder for items.parquet, index.faiss, marks.parquet and model.json")
     ] = None,
@@ -325,7 +326,7 @@ def export_gallery(
     print_outcome(as_json, facts, *lines)
 
 
-def _export_pairs(path: Path, file: Path) -> int:
+def _export_pairs(path: str, file: Path) -> int:
     """Write the marked results of a gallery to a file and return their number."""
     from serving.gallery import Gallery
     from serving.gallery.backup import export_pairs
@@ -346,7 +347,7 @@ def _export_pairs(path: Path, file: Path) -> int:
 @app.command("import", epilog="  zoo gallery import copy/ gallery/        items get new ids, in the old order")
 def import_gallery(
     export: Annotated[Path, Argument(help="folder that zoo gallery export has written")],
-    gallery: Annotated[Path, Argument(help="gallery to make or add to")],
+    gallery: Annotated[str, Argument(help="gallery to make or add to: a folder, or an address in Milvus")],
     as_json: Json = False,
 ) -> None:
     """read an exported gallery"""

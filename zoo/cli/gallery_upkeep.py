@@ -14,6 +14,7 @@ from typer import Argument, Option
 
 from zoo.cli.options import (
     BatchSize,
+    GalleryAddress,
     GalleryFolder,
     GalleryInUse,
     Json,
@@ -95,7 +96,9 @@ Searches then return p_same, and min_p of the service cuts by it. The table show
 probability, one line per tenth. A running service takes up the new calibration at once.""",
 )
 def calibrate(
-    gallery: Annotated[Path, Argument(help="gallery folder with labelled items, or with marked results")],
+    gallery: Annotated[
+        str, Argument(help="gallery with labelled items or marked results: a folder, or an address in Milvus")
+    ],
     queries: Annotated[int, Option(metavar="N", help="number of items that are used as queries")] = 2000,
     as_json: Json = False,
 ) -> None:
@@ -137,29 +140,37 @@ def _fitted_pairs(fitted: Calibration, left_out: int) -> str:
 @app.command(
     "backend",
     epilog="""\
-  zoo gallery backend gallery/                                 print where the vectors are
-  zoo gallery backend gallery/ milvus://localhost:19530/birds   a server; its key, if any, in ZOO_MILVUS_TOKEN
+  zoo gallery backend gallery/                                  print where the gallery is
+  zoo gallery backend gallery/ milvus://localhost:19530/birds   copy it into a server (token: ZOO_MILVUS_TOKEN)
   zoo gallery backend gallery/ milvus:///data/birds.db          embedded (milvus-lite), for one process at a time
-  zoo gallery backend gallery/ faiss                            back; the collection stays where it is
-The SQLite file stays the truth, on one machine: Milvus holds vectors and ids, and is filled from it. Restart a service
-afterwards. Needs dml-zoo[milvus].""",
+  zoo gallery backend milvus://localhost:19530/birds gallery/   copy it into a folder
+Items get new ids; marks and the calibration are copied. Images that exist there are skipped, so that the same
+command continues after an interruption. The source stays unchanged. Needs dml-zoo[milvus].""",
 )
 def backend(
-    gallery: GalleryFolder,
-    address: Annotated[
-        str | None, Argument(metavar="BACKEND", help="faiss, or the address of a collection (default: print it)")
+    gallery: GalleryAddress,
+    target: Annotated[
+        str | None,
+        Argument(metavar="BACKEND", help="folder or address to copy the gallery to (default: print where it is)"),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """keep a gallery's vectors in Milvus or in FAISS"""
-    from serving.gallery.backends import backend_of, choose
+    """copy a gallery into Milvus, or out of it"""
+    from serving.gallery.backends.milvus_client import is_address
+    from serving.gallery.backup import copy_gallery
     from serving.gallery.gallery import check_exists
 
     check_exists(gallery)
-    if address is not None:
-        choose(gallery, address)
-    current = backend_of(gallery)
-    print_outcome(as_json, {"gallery": str(gallery), "backend": current}, f"{gallery}: vectors in {current}")
+    if target == "faiss":
+        raise UsageError("name the folder to copy the gallery to; a folder has FAISS.", code="no-folder")
+    address = gallery if target is None else target
+    facts: dict[str, Any] = {"gallery": address, "backend": address if is_address(address) else "faiss"}
+    if target is None:
+        print_outcome(as_json, facts, f"{gallery}: {'in Milvus' if is_address(gallery) else 'a folder, with FAISS'}")
+        return
+    read, new = copy_gallery(gallery, target)
+    line = f"{target}: {new:,} items copied, {read - new:,} exist already"
+    print_outcome(as_json, {**facts, "read": read, "added": new}, line)
 
 
 @app.command(
@@ -169,12 +180,15 @@ def backend(
 The copy is of one moment. It lacks the index, which is derived.""",
 )
 def backup(
-    gallery: GalleryInUse, out: Annotated[Path, Argument(help="new folder for the copy")], as_json: Json = False
+    gallery: GalleryFolder, out: Annotated[Path, Argument(help="new folder for the copy")], as_json: Json = False
 ) -> None:
     """copy a gallery while it is in use"""
     from tqdm.auto import tqdm
 
     from serving.gallery.backup import backup as copy
+    from serving.gallery.gallery import check_folder
+
+    folder = check_folder(gallery, "use Milvus's own backup, or zoo gallery export.")
 
     with tqdm(unit="page", desc="backup", disable=not sys.stderr.isatty()) as bar:
 
@@ -182,7 +196,7 @@ def backup(
             bar.total = total
             bar.update(pages - bar.n)
 
-        copied = copy(gallery, out, progress)
+        copied = copy(folder, out, progress)
     _print_copy(out, copied, as_json)
 
 
@@ -230,7 +244,7 @@ MissingImages = Annotated[
 class Embedding:
     """Settings for embedding a gallery with another model: its images and the size of a batch."""
 
-    gallery: Path
+    gallery: str
     images: Sequence[Path]
     missing: str
     batch_size: int
@@ -377,7 +391,7 @@ def _difference(loss: dict[str, Any] | None, name: str) -> str:
     return f"{0 - loss[name]:+.4f}" + (f" [{0 - interval[1]:+.4f}, {0 - interval[0]:+.4f}]" if interval else "")
 
 
-def _decision(gallery: Path, compared: ModelComparison, not_worse: bool, swapped: bool, margin: float | None) -> str:
+def _decision(gallery: str, compared: ModelComparison, not_worse: bool, swapped: bool, margin: float | None) -> str:
     """Return what became of the gallery's model and what to run next; margin: of `--swap-if-not-worse`, if given."""
     if swapped:
         return f"The gallery has the new model. To go back: zoo gallery rollback {gallery}"

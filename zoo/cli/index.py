@@ -74,7 +74,13 @@ def index(
             "(or path), relative to the table's folder, label, and further columns, which are stored as metadata",
         ),
     ],
-    out: Annotated[Path, Option(metavar="GALLERY", help="gallery to make or add to")],
+    out: Annotated[
+        str | None,
+        Option(
+            metavar="GALLERY",
+            help="gallery to make or add to: a folder, or an address in Milvus (default: the address of --backend)",
+        ),
+    ] = None,
     labels: Annotated[
         Path | None,
         Option(
@@ -114,32 +120,31 @@ def index(
     backend: Annotated[
         str | None,
         Option(
-            metavar="WHERE",
-            help="where to keep the vectors, as zoo gallery backend (default: where they are, else faiss)",
+            metavar="ADDRESS",
+            help="keep the whole gallery in Milvus, at milvus://host:port/name or milvus:///file.db, instead of in the "
+            "folder of --out",
         ),
     ] = None,
     strict: Strict = False,
     as_json: Json = False,
 ) -> int:
     """index a folder or table of images into a gallery"""
-    from serving.gallery import backends
     from serving.gallery.indexing import index_folder
     from zoo.data import check_dataset_path
     from zoo.data.dataset import FOLDER
     from zoo.models.load import load
 
     reference = model_reference(model)
+    gallery = _gallery_address(out, backend)
     embed = _ray(reference, images, runtime, ray_address, ray_workers, on == "ray")
     _check_pruning(prune, yes)
     check_dataset_path(images, FOLDER)  # before the model is loaded, which takes a second
-    if backend is not None:
-        backends.check(backend)
     embedder = load(model, runtime, precision)
     report = index_folder(
         embedder,
         reference,
         images,
-        out,
+        gallery,
         batch_size,
         sys.stderr.isatty(),
         labels=labels,
@@ -147,14 +152,29 @@ def index(
         update=update,
         prune=_pruning(prune, yes),
     )
-    if backend is not None:
-        backends.choose(out, backend)
     if as_json:
         print_json(report.to_json())
     else:
         print(printable("\n".join(_report_lines(report, prune))))
-        _advise_tuning(out, report)
+        _advise_tuning(gallery, report)
     return strict_status(strict, report.unreadable)
+
+
+def _gallery_address(out: str | None, backend: str | None) -> str:
+    """Return the folder or the address of the gallery to make or add to.
+
+    Raises:
+        UsageError: If none is given (code "no-gallery"), both are ("conflicting-options"), or it is not an address.
+    """
+    from serving.gallery.backends.milvus_client import address_of, is_address
+
+    if backend in (None, "faiss"):
+        if out is None:
+            raise UsageError("name the gallery with --out: a folder, or milvus://host:port/name.", code="no-gallery")
+        return address_of(out).text if is_address(out) else out
+    if out is not None:
+        raise UsageError("--backend and --out both name the gallery; give one of them.", code="conflicting-options")
+    return address_of(str(backend)).text
 
 
 def _ray(
@@ -235,7 +255,7 @@ def _report_lines(report: Report, pruning: bool) -> Iterator[str]:
         yield f"{stay:,} are not among the images indexed now: they stay in the gallery{hint}"
 
 
-def _advise_tuning(path: Path, report: Report) -> None:
+def _advise_tuning(path: str, report: Report) -> None:
     from serving.gallery import Gallery
     from serving.gallery.gallery import TUNING_ITEMS, tuning_advice
 

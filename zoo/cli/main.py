@@ -114,7 +114,7 @@ COMMANDS = (
     Entry("gallery verify", GALLERY_ITEMS, INDEX, "check a gallery's database, its index and its searches"),
     Entry("gallery tune", GALLERY_UPKEEP, INDEX, "choose a fast index of a given recall, measured on the gallery"),
     Entry("gallery calibrate", GALLERY_UPKEEP, INDEX, "fit the probability that a hit is of the query's class"),
-    Entry("gallery backend", GALLERY_UPKEEP, INDEX, "keep a gallery's vectors in Milvus or in FAISS"),
+    Entry("gallery backend", GALLERY_UPKEEP, INDEX, "copy a gallery into Milvus, or out of it"),
     Entry("gallery rebuild", GALLERY_UPKEEP, INDEX, "embed a gallery by another model while in use", resumes=True),
     Entry("gallery rollback", GALLERY_UPKEEP, INDEX, "return a gallery to the model it had before a rebuild"),
     Entry("gallery backup", GALLERY_UPKEEP, COPIES, "copy a gallery while it is in use"),

@@ -30,8 +30,13 @@ if TYPE_CHECKING:
 WHERE_EXAMPLE = '{"colour": "red", "year": {"gte": 1900, "lt": 1950}}'
 
 Model = Annotated[str, Argument(metavar="MODEL", help="a model's name, or the path of a model folder")]
-GalleryFolder = Annotated[Path, Argument(metavar="GALLERY", help="gallery folder")]
-GalleryInUse = Annotated[Path, Argument(metavar="GALLERY", help="gallery folder; it may be in use")]
+GalleryAddress = Annotated[
+    str, Argument(metavar="GALLERY", help="gallery folder, or its address in Milvus: milvus://host:port/name")
+]
+GalleryFolder = Annotated[str, Argument(metavar="GALLERY", help="gallery folder")]
+GalleryInUse = Annotated[
+    str, Argument(metavar="GALLERY", help="gallery folder, or its address in Milvus; it may be in use")
+]
 MovedModel = Annotated[
     str | None, Option("--model", metavar="MODEL", help="name or folder of the gallery's model, if it has moved")
 ]

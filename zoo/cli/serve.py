@@ -42,7 +42,11 @@ def serve(
     context: typer.Context,
     galleries: Annotated[
         list[str],
-        Argument(metavar="GALLERY", help="gallery folder; several as NAME=GALLERY, served at /collections/NAME"),
+        Argument(
+            metavar="GALLERY",
+            help="gallery folder, or its address in Milvus (milvus://host:port/name); several as NAME=GALLERY, served "
+            "at /collections/NAME",
+        ),
     ],
     host: Annotated[str, Option(help="address to serve at")] = "127.0.0.1",
     port: Annotated[int, Option(help="port to serve at; 0 takes a free one")] = 3000,
@@ -86,7 +90,7 @@ def serve(
 
     addresses = parse_galleries(galleries, model or [])
     for address in addresses:
-        check_exists(Path(address.gallery))
+        check_exists(address.gallery)
     from serving import run  # FastAPI and FAISS, after the arguments are checked
 
     os.environ |= read_keys_file(keys_file) if keys_file else {}

@@ -1,369 +1,657 @@
-"""Vectors of a gallery in a Milvus collection.
+"""A whole gallery in Milvus, shared by any number of processes on any number of hosts.
 
-SQLite stays the truth. Before it searches, a process brings the collection up to the store's last change, under a lock
-that the processes of a machine share. The properties of the collection name the gallery and the change it has reached.
+NAME                  facts, state and marks; one row names the collection of the items and their model
+NAME_<fingerprint>    the items as one model embeds them: embedding, label, metadata, thumbnail, ...
+
+Milvus has no transactions. An item's id is derived from the hash of its image, so that two processes that add one image
+write one row. A process reads its own writes at once (Session consistency), and those of others within Milvus's time
+tick, 0.2 s by default. What a write depends on is read with Strong consistency, which waits for that tick.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import re
+import random
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from pathlib import Path
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import numpy as np
 
+from serving.gallery.backends.milvus_client import IDS, SCAN, Address, Connection, Row, address_of, quoted
+from serving.gallery.backends.milvus_marks import MilvusMarks
+from serving.gallery.backends.milvus_rows import (
+    CHANGE,
+    FACT,
+    ITEM,
+    MODEL,
+    PICTURE,
+    SLOT,
+    STATE,
+    WHOLE,
+    expression,
+    fact_row,
+    ids_of,
+    item_of,
+    matches,
+    metadata_fields,
+    moment,
+    new_row,
+    number_of,
+    thumbnail_of,
+)
 from serving.gallery.filters import EVERYTHING, Filter
-from serving.gallery.index import NO_ROW, Index, Neighbours, top_k
-from serving.gallery.index_files import GenerationFacts
-from serving.gallery.store import Store
-from serving.gallery.tune import IndexMeasurement
-from serving.gallery.types import Block, IndexStats, equal_blocks
-from zoo.errors import BackendError, GalleryError, UsageError, missing
-from zoo.files import locked
+from serving.gallery.index import NO_ROW, Neighbours, top_k
+from serving.gallery.staging import Slot
+from serving.gallery.store import Overview
+from serving.gallery.tune import nearest_in_blocks
+from serving.gallery.types import (
+    MAX_ID,
+    UNCHANGED,
+    Added,
+    Block,
+    IndexStats,
+    Item,
+    ItemUpdate,
+    NewItem,
+    Stats,
+    Thumbnail,
+    Unchanged,
+    item_row,
+    model_json,
+    parse_model,
+    vector_to_blob,
+)
+from zoo.errors import (
+    GalleryError,
+    GalleryExistsError,
+    GalleryNotFoundError,
+    ItemConflictError,
+    ItemNotFoundError,
+    ModelChangedError,
+    UsageError,
+)
+from zoo.files import LockHeldError
+from zoo.models.card import Card
 
-SCHEME, PORT, EMBEDDED = "milvus", 19530, "gallery"
-_LOGGER = "milvus_lite.server_manager"
-_LOCKED = "DataDirLockedError"
-"""The name of milvus-lite's error where another process has the file; older versions do not have the class."""
+MAX_RESULTS = 16_384
+"""Largest number of results of one search in Milvus; more are searched here."""
 
-ELSEWHERE = "put the vectors into a Milvus server (milvus://host:19530/NAME) or into FAISS: zoo gallery backend"
-TOKEN = "ZOO_MILVUS_TOKEN"
-"""The environment variable with what a server wants to see: user:password, or a key."""
+QUERIES, RESULTS = 256, 100_000
+"""Largest number of queries, and of their results together, in one search."""
 
-PIECE = 1000
-_PREFIX = "zoo."
+PATIENCE = 1.0
+"""Seconds between two checks whether the gallery still has the model that it was opened with."""
+
 T = TypeVar("T")
-MOST = 16_384
-"""Milvus gives no more results than that."""
-
-CHOSEN = 10_000
-"""Up to so many ids a filter is sent to Milvus; more are searched here, exactly."""
-
-_QUERIES = 256
 
 
-@dataclass(frozen=True)
-class Address:
-    """`uri`: as pymilvus takes it, of a server or a file; `embedded`: whether this process is the server."""
+class MilvusStore:
+    """Items, embeddings, marks and facts of a gallery in Milvus. Safe to use from several threads.
 
-    text: str
-    uri: str
-    collection: str
-    embedded: bool
-
-
-def address_of(text: str) -> Address:
-    """Raises `UsageError` for what is no address; one with a password, which would be written down, is none."""
-    parts = urlsplit(text)
-    try:
-        host, port = parts.hostname, parts.port or PORT
-    except ValueError:
-        host, port = None, 0
-    wrong = parts.scheme != SCHEME or parts.query or parts.fragment or "@" in parts.netloc
-    if not wrong and not parts.netloc and parts.path.endswith(".db"):
-        path = Path(parts.path).expanduser()
-        return Address(f"{SCHEME}://{path}", str(path), EMBEDDED, True)
-    collection = parts.path.removeprefix("/")
-    if wrong or not host or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,254}", collection):
-        raise UsageError(
-            "this is no address of a collection; expected milvus://host:port/collection, whose name has letters, "
-            "digits and '_', or milvus:///path/to/file.db. A key goes into the environment variable ZOO_MILVUS_TOKEN."
-        )
-    return Address(text, f"http://{host}:{port}", collection, False)
-
-
-@contextmanager
-def opening(address: Address) -> Iterator[None]:
-    """Within it the file is opened. Raises `UsageError` where another process has it, else `GalleryError`."""
-    caught, logger = _Caught(), logging.getLogger(_LOGGER)
-    logger.addFilter(caught)
-    try:
-        yield
-    except GalleryError as error:
-        if not caught.errors:
-            raise
-        raise _refused(address, caught.errors[-1], error) from None
-    finally:
-        logger.removeFilter(caught)
-
-
-@dataclass(frozen=True)
-class Held:
-    """What the collection is a copy of: the gallery's own name, its model's fingerprint, its last change."""
-
-    gallery: str
-    fingerprint: str
-    change: int
-
-
-class Collection:
-    """Vectors by id. Whatever Milvus refuses, or that it cannot be reached, is a `BackendError`; an embedded one that
-    another process has open is a `UsageError`.
+    Its methods are those of `serving.gallery.store.Store`; docstrings here say what differs.
     """
 
-    def __init__(self, address: Address) -> None:
-        try:
-            from pymilvus import MilvusClient
-        except ImportError:
-            raise missing("pymilvus", "milvus") from None
-        self.address, self.name = address, address.collection
-        given = {"token": token} if (token := os.environ.get(TOKEN)) and not address.embedded else {}
-        with opening(address) if address.embedded else nullcontext():
-            self._client = self._do(MilvusClient, address.uri, **given)
+    def __init__(self, connection: Connection, items: str, card: Card, model_ref: str, other: bool = False) -> None:
+        """Use `open_store` or `create_store`.
+
+        Args:
+            connection: The connection to Milvus.
+            items: The collection of the items.
+            card: The card of the model that embedded them.
+            model_ref: The name or path by which `zoo.load` loads the model.
+            other: Whether this is not the gallery's present model.
+        """
+        self.connection, self.collection, self.card, self.model_ref = connection, items, card, model_ref
+        self.address, self.facts_name = connection.address.text, connection.address.collection
+        self._other, self._checked = other, time.monotonic()
+        self._writing, self._evaluating = threading.Lock(), threading.Lock()
+        self._counts: dict[object, Any] = {}
 
     def close(self) -> None:
-        self._client.close()
+        self.connection.close()
 
-    def held(self) -> Held | None:
-        """None where there is no collection of that name. Raises `GalleryError` for one that is no gallery's."""
-        if not self._do(self._client.has_collection, self.name):
+    @contextmanager
+    def evaluation_lock(self) -> Iterator[None]:
+        """Hold the lock of evaluations in this process; Milvus has no lock for all processes."""
+        if not self._evaluating.acquire(blocking=False):
+            raise LockHeldError(self.address)
+        try:
+            yield
+        finally:
+            self._evaluating.release()
+
+    def check_current(self) -> None:
+        present = fact_value(self.connection, MODEL) or {"collection": None}
+        if not self._other and present["collection"] != self.collection:
+            raise self._model_changed()
+        self._checked = time.monotonic()
+
+    def check_soon(self) -> None:
+        """Check that the model is the present one, at most once in `PATIENCE` seconds.
+
+        Until then no vectors of two models meet, because each model has its own collection.
+        """
+        if time.monotonic() - self._checked > PATIENCE:
+            self.check_current()
+
+    def _model_changed(self) -> ModelChangedError:
+        return ModelChangedError(
+            f"{self.address} was given another model since it was opened. Open it again, with that model."
+        )
+
+    @property
+    def was_rebuilt(self) -> bool:
+        return fact_value(self.connection, SLOT) is not None
+
+    def slot(self) -> Slot | None:
+        value = fact_value(self.connection, SLOT, strong=True)
+        if value is None:
             return None
-        properties = self._do(self._client.describe_collection, self.name).get("properties") or {}
-        try:
-            gallery, fingerprint, change = (str(properties[_PREFIX + key]) for key in ("gallery", "model", "change"))
-            held = Held(gallery, fingerprint, int(change))
-        except (KeyError, ValueError):
-            raise GalleryError(f"the collection of {self.address.text} is no gallery's; name another one.") from None
-        self._do(self._client.load_collection, self.name)  # an embedded one is released when its process ends
-        return held
+        card, _ = parse_model(value["model"], self.address)
+        return Slot(card.fingerprint, card.dim, value["model"], value["role"], 0, value["coming"])
 
-    def create(self, dim: int, held: Held) -> None:
-        """An empty collection of that name, in place of what there was."""
-        from pymilvus import DataType
+    def discard_other(self) -> None:
+        if slot := fact_value(self.connection, SLOT, strong=True):
+            self.connection.delete(self.facts_name, [number_of(SLOT, "")])
+            self.connection.drop(slot["collection"])
 
-        schema = self._client.create_schema(auto_id=False, enable_dynamic_field=False)
-        schema.add_field("id", DataType.INT64, is_primary=True)
-        schema.add_field("vector", DataType.FLOAT_VECTOR, dim=dim)
-        index = self._client.prepare_index_params()
-        kind = "FLAT" if self.address.embedded else "AUTOINDEX"
-        index.add_index(field_name="vector", index_type=kind, metric_type="IP")
-        self.drop()
-        self._do(
-            self._client.create_collection,
-            self.name,
-            schema=schema,
-            index_params=index,
-            consistency_level="Strong",
-            properties=_as_properties(held),
-        )
+    # What is read of items
 
-    def drop(self) -> None:
-        self._do(self._client.drop_collection, self.name)
+    def item(self, item_id: int) -> Item:
+        return item_of(self._row(item_id, ITEM))
 
-    def write(self, blocks: Iterable[Block], removed: np.ndarray, held: Held) -> None:
-        """Take vectors in and ids out, then say what is held. To do it twice is to do it once."""
-        for ids, vectors in blocks:
-            for start in range(0, len(ids), PIECE):
-                piece = slice(start, start + PIECE)
-                pairs = zip(ids[piece].tolist(), vectors[piece], strict=True)
-                self._do(self._client.upsert, self.name, [{"id": one, "vector": vector} for one, vector in pairs])
-        for start in range(0, len(removed), PIECE):
-            self._do(self._client.delete, self.name, ids=removed[start : start + PIECE].tolist())
-        self._do(self._client.alter_collection_properties, self.name, _as_properties(held))
+    def thumbnail(self, item_id: int) -> Thumbnail:
+        return thumbnail_of(self._row(item_id, PICTURE))
 
-    def count(self) -> int:
-        rows = self._do(
-            self._client.query, self.name, filter="id >= 0", output_fields=["count(*)"], consistency_level="Strong"
-        )
-        return int(rows[0]["count(*)"])
+    def embedding(self, item_id: int) -> np.ndarray:
+        self.check_soon()
+        return np.array(self._row(item_id, ("id", "vector"))["vector"], np.float32)
 
-    def search(self, vectors: np.ndarray, k: int, among: np.ndarray | None) -> list[list[tuple[float, int]]]:
-        """Similarity and id of up to `k` nearest to each of float32 [q, dim], of the ids `among`, where given."""
-        chosen = "" if among is None else f"id in {among.tolist()}"
-        found = self._do(
-            self._client.search,
-            self.name,
-            data=list(vectors),
-            limit=k,
-            filter=chosen,
-            output_fields=["id"],
-            search_params={"metric_type": "IP"},
-            anns_field="vector",
-            consistency_level="Strong",
-        )
-        return [[(float(hit["distance"]), int(hit["id"])) for hit in row] for row in found]
+    def embeddings(self, ids: Sequence[int]) -> tuple[list[int], np.ndarray]:
+        self.check_soon()
+        found = self.by_ids(ids, ("id", "vector"))
+        present = [item_id for item_id in ids if item_id in found]
+        rows = [found[item_id]["vector"] for item_id in present]
+        return present, np.array(rows, np.float32).reshape(-1, self.card.dim)
 
-    def vectors(self, ids: Sequence[int], dim: int) -> Block:
-        """Those of the ids that are there, ascending, and their vectors."""
-        found: dict[int, Any] = {}
-        for start in range(0, len(ids), PIECE):
-            piece = list(ids[start : start + PIECE])
-            rows = self._do(self._client.get, self.name, ids=piece, output_fields=["id", "vector"])
-            found |= {int(row["id"]): row["vector"] for row in rows}
-        order = sorted(found)
-        return np.array(order, np.int64), np.array([found[one] for one in order], np.float32).reshape(-1, dim)
+    def from_thumbnails(self, ids: Sequence[int]) -> set[int]:
+        return {number for number, row in self.by_ids(ids, ("id", "from_thumbnail")).items() if row["from_thumbnail"]}
 
-    def _do(self, call: Callable[..., T], *args: Any, **values: Any) -> T:
-        try:
-            return call(*args, **values)
-        except Exception as error:  # pymilvus's own, grpc's and, of an embedded one, the operating system's
-            reason = str(getattr(error, "message", "") or error) or type(error).__name__
-            raise BackendError(f"Milvus at {self.address.text} failed: {reason[:300]}") from None
+    def items_by_id(self, ids: Sequence[int]) -> dict[int, Item]:
+        """Return the items of those of the ids that exist."""
+        return {number: item_of(row) for number, row in self.by_ids(ids, ITEM).items()}
+
+    def item_of_content(self, content_sha256: str) -> Item | None:
+        rows = self.by_ids(ids_of(content_sha256), ITEM).values()
+        return next((item_of(row) for row in rows if row["content_sha256"] == content_sha256), None)
+
+    def items(
+        self, offset: int = 0, limit: int = 50, label: str | None = None, selection: Filter = EVERYTHING
+    ) -> list[Item]:
+        end = IDS if limit < 0 else offset + limit
+        ids: list[int] = []
+        for piece in self.scan(("id",), selection, label, size=min(SCAN, max(100, end))):
+            ids += [row["id"] for row in piece]
+            if len(ids) >= end:
+                break
+        found = self.items_by_id(ids[offset:end])
+        return [found[item_id] for item_id in ids[offset:end] if item_id in found]
+
+    def sample(self, n: int, seed: int | None = None) -> list[Item]:
+        drawing, rows = random.Random(seed), list[Row]()
+        for piece in self.scan(ITEM, size=max(1, n), start=drawing.randrange(IDS)):
+            rows += piece
+            if len(rows) >= n:
+                break
+        return [item_of(row) for row in drawing.sample(rows, min(n, len(rows)))]
+
+    def labels(self) -> dict[int, str | None]:
+        return {row["id"]: row["label"] or None for piece in self.scan(("id", "label")) for row in piece}
+
+    def ids_by_content(self) -> dict[str, int]:
+        return {row["content_sha256"]: row["id"] for piece in self.scan(("id", "content_sha256")) for row in piece}
+
+    def sources_by_content(self) -> dict[str, str]:
+        fields = ("id", "content_sha256", "source")
+        return {row["content_sha256"]: row["source"] for piece in self.scan(fields) for row in piece}
+
+    def rows(self) -> Iterator[tuple[Item, np.ndarray, Thumbnail]]:
+        for piece in self.scan((*ITEM, *PICTURE[1:], "vector"), size=200):
+            for row in piece:
+                yield item_of(row), np.array(row["vector"], np.float32), thumbnail_of(row)
+
+    def count(self, label: str | None = None, selection: Filter = EVERYTHING) -> int:
+        if not selection.where:
+            return self.connection.count(self.collection, expression(selection, label))
+        key = (label, repr(selection))
+        return int(self._once(key, lambda: sum(map(len, self.scan(("id",), selection, label)))))
+
+    def stats(self) -> Stats:
+        return Stats(self.count(), self.overview.labels(1)[0], self.change())
+
+    @property
+    def overview(self) -> Overview:
+        return MilvusOverview(self._once, self.scan)
+
+    def _row(self, item_id: int, fields: Sequence[str]) -> Row:
+        rows = self.by_ids([item_id], fields)
+        if not rows:
+            raise ItemNotFoundError(f"the gallery has no item {item_id}.")
+        return rows[item_id]
+
+    def by_ids(self, ids: Sequence[int], fields: Sequence[str], strong: bool = False) -> dict[int, Row]:
+        possible = [item_id for item_id in ids if 0 < item_id <= MAX_ID]
+        return self.connection.by_ids(self.collection, possible, fields, strong)
+
+    def scan(
+        self,
+        fields: Sequence[str],
+        selection: Filter = EVERYTHING,
+        label: str | None = None,
+        size: int = SCAN,
+        start: int = 0,
+    ) -> Iterator[list[Row]]:
+        """Return the rows of all items that a filter lets through, in pieces, in the order of their ids."""
+        read = tuple(dict.fromkeys((*fields, "label", "metadata"))) if selection.where else fields
+        for piece in self.connection.scan(self.collection, expression(selection, label), read, size, start):
+            yield [row for row in piece if not selection.where or matches(selection, row)]
+
+    def _once(self, key: object, work: Callable[[], T]) -> T:
+        """Return the result of some work on all items, which is repeated only after a change of the gallery."""
+        change = self.change()
+        if self._counts.get("change") != change or len(self._counts) > 100:
+            self._counts = {"change": change}
+        counts = self._counts
+        if key not in counts:
+            counts[key] = work()
+        result: T = counts[key]
+        return result
+
+    # What is written
+
+    def add(self, items: Sequence[NewItem]) -> Added:
+        """Add items; ids of images that are there already are those of the older items.
+
+        After a failure a part of the items may be in the gallery. To add them again completes them.
+
+        Raises:
+            ItemConflictError: If a key is another image's, or an image is there under another key.
+            ModelChangedError: If the gallery was given another model.
+        """
+        texts = [item_row(item) for item in items]
+        for item in items:
+            vector_to_blob(item.embedding, self.card.dim, item.source)
+        with self._writing:
+            ids, fresh, keyed = self._placed(items, texts)
+            self.connection.write(self.collection, fresh)
+            self._rewrite(self.collection, keyed)
+            if self.next_change()[1] != self.collection:
+                raise self._model_changed()
+        return Added(ids, len(fresh))
+
+    def _placed(
+        self, items: Sequence[NewItem], texts: Sequence[tuple[Any, ...]]
+    ) -> tuple[list[int], list[Row], dict[int, Row]]:
+        """Return the id of each item, the rows of the new ones, and the keys that items get that are there already."""
+        candidates = [number for item in items for number in ids_of(item.content_sha256)]
+        by_id = self.by_ids(candidates, ("id", "content_sha256", "key"), strong=True)
+        by_key = {row["key"]: row for row in self._with_keys([item.key for item in items if item.key])}
+        by_content = {row["content_sha256"]: row for row in by_id.values()}
+        ids, fresh, keyed, change = list[int](), list[Row](), dict[int, Row](), moment()
+        for item, text in zip(items, texts, strict=True):
+            content = item.content_sha256
+            if item.key and by_key.get(item.key, {"content_sha256": content})["content_sha256"] != content:
+                number = by_key[item.key]["id"]
+                raise ItemConflictError(f"the key {item.key!r} is that of item {number}, which is another image.")
+            row = by_content.get(content)
+            if row is None:
+                free = [number for number in ids_of(content) if number not in by_id]
+                if not free:
+                    raise GalleryError(f"the ids of {item.source!r} are those of other images.", code="no-free-id")
+                row = by_id[free[0]] = by_content[content] = new_row(free[0], item, text, change)
+                fresh.append(row)
+            elif item.key not in (None, row["key"]):
+                if row["key"]:
+                    number = row["id"]
+                    raise ItemConflictError(f"the image is there as item {number}, with the key {row['key']!r}.")
+                row["key"] = item.key
+                keyed |= {row["id"]: {"key": item.key}} if len(row) == 3 else {}
+            if item.key:
+                by_key[item.key] = row
+            ids.append(row["id"])
+        return ids, fresh, keyed
+
+    def _with_keys(self, keys: Sequence[str]) -> list[Row]:
+        if not keys:
+            return []
+        condition = f"key in [{', '.join(map(quoted, keys))}]"
+        return self.connection.rows(self.collection, condition, ("id", "content_sha256", "key"), strong=True)
+
+    def remove(self, ids: Sequence[int]) -> int:
+        def work(collection: str) -> int:
+            possible = sorted({number for number in ids if 0 < number <= MAX_ID})
+            rows = self.connection.by_ids(collection, possible, ("id", "content_sha256"), strong=True)
+            self.marks.remove_of(rows)
+            self.connection.delete(collection, list(rows))
+            return len(rows)
+
+        return self._write(work)[0]
+
+    def update(self, places: Sequence[ItemUpdate]) -> None:
+        changes = {
+            place.item: {"source": place.source, "label": place.label or "", **metadata_fields(place.metadata)}
+            for place in places
+        }
+        self._write(lambda collection: self._rewrite(collection, changes))
+
+    def describe(
+        self,
+        item_id: int,
+        label: str | Unchanged | None = UNCHANGED,
+        metadata: Mapping[str, Any] | Unchanged = UNCHANGED,
+    ) -> int:
+        """Give an item another label, other metadata, or both; return the number of this change.
+
+        Milvus replaces whole rows: of two processes that describe one item at the same moment, the later one counts.
+
+        Raises:
+            ItemNotFoundError: If there is no such item.
+        """
+        changed = {**({} if isinstance(label, Unchanged) else {"label": label or ""}), **metadata_fields(metadata)}
+
+        def work(collection: str) -> None:
+            if not self._rewrite(collection, {item_id: changed} if 0 < item_id <= MAX_ID else {}):
+                raise ItemNotFoundError(f"the gallery has no item {item_id}.")
+
+        return self._write(work)[1]
+
+    def _rewrite(self, collection: str, changes: Mapping[int, Row]) -> int:
+        """Change fields of the items that exist, and return their number."""
+        ids = list(changes)
+        for start in range(0, len(ids), 200):
+            rows = self.connection.by_ids(collection, ids[start : start + 200], WHOLE, strong=True)
+            changed = [{**row, **changes[number], "change": moment()} for number, row in rows.items()]
+            self.connection.write(collection, changed)
+        return len(self.connection.by_ids(collection, ids, ("id",)))
+
+    def _write(self, work: Callable[[str], T]) -> tuple[T, int]:
+        """Write to the present model's items, and again if the gallery was given another model meanwhile."""
+        with self._writing:
+            collection = self.collection
+            while True:
+                done = work(collection)
+                number, present = self.next_change()
+                if present == collection:
+                    return done, number
+                collection = present
+
+    def next_change(self) -> tuple[int, str]:
+        """Take the next change number, and return it and the collection of the present model's items."""
+        ids = [number_of(kind, "") for kind in (MODEL, CHANGE)]
+        rows = self.connection.by_ids(self.facts_name, ids, ("id", "value"), strong=True)
+        number = max(moment(), rows[ids[1]]["value"]["number"] + 1)
+        self.connection.write(self.facts_name, [fact_row(CHANGE, {"number": number})])
+        return number, rows[ids[0]]["value"]["collection"]
+
+    # Facts
+
+    @property
+    def marks(self) -> MilvusMarks:
+        return MilvusMarks(self)
+
+    def change(self) -> int:
+        return int((fact_value(self.connection, CHANGE) or {"number": 0})["number"])
+
+    def state(self, key: str) -> str | None:
+        value = fact_value(self.connection, STATE, key)
+        return None if value is None else str(value["text"])
+
+    def set_state(self, key: str, value: str) -> None:
+        self.connection.write(self.facts_name, [fact_row(STATE, {"text": value}, key)])
+
+    def fact(self, key: str) -> str | None:
+        self.check_soon()
+        value = fact_value(self.connection, FACT, f"{self.collection} {key}")
+        return None if value is None else str(value["text"])
+
+    def set_fact(self, key: str, value: str) -> None:
+        self.check_current()
+        row = fact_row(FACT, {"text": value}, f"{self.collection} {key}")
+        self.connection.write(self.facts_name, [row])
 
 
 class MilvusIndex:
-    """What `LiveIndex` is to a gallery, over a collection. `name`: the gallery's own, which the collection bears."""
+    """Search over the embeddings of a gallery in Milvus, which keeps its index itself."""
 
-    def __init__(self, folder: Path, store: Store, address: Address, name: str) -> None:
-        """Raises `GalleryError` where the collection is another gallery's."""
-        self.folder, self.address, self.name = folder, address, name
-        self._store, self._lock = store, threading.Lock()
-        self._change, self._count = -1, 0
-        self._local: tuple[int, Index] | None = None
-        self._collection = Collection(address)
-        try:
-            self.current()
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        self._collection.close()
-
-    def current(self) -> MilvusIndex:
-        """Itself, the collection brought up to the store's last change: cheap where nothing changed."""
-        if self._store.position()[0] != self._change:
-            with self._lock, locked(self.folder):
-                self._catch_up()
-        return self
-
-    def search(self, vectors: np.ndarray, k: int, exact: bool = False, selection: Filter = EVERYTHING) -> Neighbours:
-        """As `LiveIndex.search`. Exact searches, and those of more ids than Milvus is sent, are made here."""
-        self.current()
-        among = self._store.matching_ids(selection) if selection else None
-        vectors = np.ascontiguousarray(vectors, np.float32)
-        return self._nearest(vectors, min(k, self._count if among is None else len(among)), exact, among)
-
-    def _nearest(self, vectors: np.ndarray, k: int, exact: bool, among: np.ndarray | None = None) -> Neighbours:
-        """Of all that the collection holds; where it gives fewer, places that nothing took."""
-        if k < 1:
-            return np.empty((len(vectors), 0), np.float32), np.empty((len(vectors), 0), np.int64)
-        if k > MOST or (exact and not self.address.embedded) or (among is not None and len(among) > CHOSEN):
-            return self._exactly(vectors, k, among)
-        similarities = np.full((len(vectors), k), -np.inf, np.float32)
-        ids = np.full((len(vectors), k), NO_ROW, np.int64)
-        for start in range(0, len(vectors), _QUERIES):
-            rows = self._collection.search(vectors[start : start + _QUERIES], k, among)
-            for number, row in enumerate(rows, start):
-                for place, (similarity, one) in enumerate(row):
-                    similarities[number, place], ids[number, place] = similarity, one
-        return top_k(similarities, ids, k)
+    def __init__(self, store: MilvusStore) -> None:
+        self._store = store
 
     @property
     def change(self) -> int:
-        """The store's change up to which the collection was brought."""
-        return self._change
+        return self._store.change()
+
+    def close(self) -> None:
+        """Do nothing: the store closes the connection."""
+
+    def current(self) -> MilvusIndex:
+        self._store.check_soon()
+        return self
 
     def ids(self) -> np.ndarray:
-        """As `Index.ids`: those of the store that the collection should hold."""
-        return self._store.ids()
+        return np.array([row["id"] for piece in self._store.scan(("id",)) for row in piece], np.int64)
 
     def vectors_of(self, ids: np.ndarray) -> Block:
-        """As `Index.vectors_of`."""
-        return self._collection.vectors(ids.tolist(), self._store.dim)
+        present, vectors = self._store.embeddings(ids.tolist())
+        return np.array(present, np.int64), vectors
+
+    def search(self, vectors: np.ndarray, k: int, exact: bool = False, selection: Filter = EVERYTHING) -> Neighbours:
+        """Return similarities, float32 [q, k], and ids, int64 [q, k], of the nearest items.
+
+        Milvus searches; all vectors are compared here for an exact search of an approximate index, and for more
+        results than Milvus returns.
+        """
+        self._store.check_soon()
+        vectors = np.ascontiguousarray(vectors, np.float32)
+        collection = self._store.collection
+        if k > MAX_RESULTS or (exact and self._store.connection.index_type(collection) != "FLAT"):
+            return self._compare(vectors, k, selection)
+        size, found = max(1, min(QUERIES, RESULTS // k)), list[list[Row]]()
+        for start in range(0, len(vectors), size):
+            rows = self._search(vectors[start : start + size], k, selection)
+            if rows is None:
+                return self._compare(vectors, k, selection)
+            found += rows
+        return _as_arrays(found, k)
+
+    def _search(self, vectors: np.ndarray, k: int, selection: Filter) -> list[list[Row]] | None:
+        """Search in Milvus, again for more while a filter by metadata leaves too few; None if Milvus has no more."""
+        limit, condition = k, expression(selection)
+        fields = ("label", "metadata") if selection.where else ()
+        while True:
+            found = self._store.connection.search(self._store.collection, vectors, limit, condition, fields)
+            kept = [[row for row in rows if not selection.where or matches(selection, row)] for rows in found]
+            if all(len(rows) >= k or len(every) < limit for rows, every in zip(kept, found, strict=True)):
+                return kept
+            if limit == MAX_RESULTS:
+                return None
+            limit = min(MAX_RESULTS, 4 * limit)
+
+    def _compare(self, vectors: np.ndarray, k: int, selection: Filter) -> Neighbours:
+        """Compare the vectors with those of all items, which are read in pieces."""
+        dim = self._store.card.dim
+        pieces = self._store.scan(("id", "vector"), selection, size=max(1, 2**22 // dim))
+        return nearest_in_blocks((_block(piece, dim) for piece in pieces), vectors, k)
 
     def stats(self) -> IndexStats:
-        self.current()
-        return IndexStats("milvus", 0, 1, None, None, None, "", self._count, 0, 0)
+        return IndexStats("milvus", 0, 1, None, None, None, self._store.collection, self._store.count(), 0, 0)
 
     def is_due(self) -> bool:
-        """Milvus compacts by itself."""
         return False
 
-    def compact(self) -> GenerationFacts | None:
-        """Compare the collection with the store, and fill it anew where they differ.
-
-        Searches of other processes may find too little while it is filled.
-        """
-        with self._lock, locked(self.folder):
-            self._catch_up()
-            with self._store.stream_changes(0) as kept:
-                equal = all(equal_blocks(self.vectors_of(block[0]), block) for block in kept.blocks)
-            if not equal:
-                self._fill()
-        return None
-
     def finish(self) -> None:
-        """Nothing is left to do when a gallery that was written to is closed."""
+        """Do nothing, as `compact_in_background`."""
 
     def compact_in_background(self) -> None:
-        """Milvus does."""
+        """Do nothing, because Milvus compacts its collections itself."""
 
-    def tune(
-        self, recall: float, k: int = 10, kinds: Sequence[str] = ()
-    ) -> tuple[GenerationFacts | None, list[tuple[str, IndexMeasurement | None]]]:
-        raise UsageError("a gallery whose vectors lie in Milvus is searched by the index that Milvus has chosen.")
+    def compact(self) -> None:
+        raise UsageError(f"Milvus compacts {self._store.address} itself.", code="not-for-milvus")
 
-    def _catch_up(self) -> None:
-        held = self._collection.held()
-        if held is not None and held.gallery != self.name:
-            raise GalleryError(f"the collection of {self.address.text} is another gallery's; name another one.")
-        if held is None or held.fingerprint != self._store.fingerprint:
-            self._fill()
-            return
-        with self._store.stream_changes(held.change) as changes:
-            if held.change < changes.number:
-                self._collection.write(changes.blocks, changes.removed, self._held(changes.number))
-        if held.change > changes.number:
-            self._fill()
-            return
-        self._change, self._count = changes.number, changes.count
-        if self._collection.count() != changes.count:
-            self._fill()
-
-    def _fill(self) -> None:
-        """Another collection in place of the one there is, which was another model's or does not add up."""
-        # Until all is written it says that it holds nothing.
-        self._collection.create(self._store.dim, self._held(0))
-        with self._store.stream_changes(0) as whole:
-            self._collection.write(whole.blocks, whole.removed, self._held(whole.number))
-        self._change, self._count = whole.number, whole.count
-        if self._collection.count() != whole.count:
-            raise GalleryError(f"Milvus at {self.address.text} does not hold what it was given; see its log.")
-
-    def _held(self, change: int) -> Held:
-        return Held(self.name, self._store.fingerprint, change)
-
-    def _exactly(self, vectors: np.ndarray, k: int, among: np.ndarray | None) -> Neighbours:
-        local = self._local
-        if local is None or local[0] != self._change:
-            index = Index(self._store.dim)
-            with self._store.stream_changes(0) as whole:
-                index.apply(whole)
-            local = self._local = (index.change, index)
-        return local[1].search(vectors, k, True, among)
+    def tune(self, recall: float, k: int = 10, kinds: Sequence[str] = ()) -> Any:
+        raise UsageError(
+            f"Milvus searches {self._store.address} by the index that its collection was made with: set "
+            "ZOO_MILVUS_INDEX to FLAT (exact) or AUTOINDEX before zoo index makes a gallery.",
+            code="not-for-milvus",
+        )
 
 
-class _Caught(logging.Filter):
-    """Keeps the errors that are logged, and keeps them out of the log."""
+class MilvusOverview(Overview):
+    """Counts over all items of a gallery in Milvus; they are made again after a change."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.errors: list[BaseException] = []
+    def __init__(
+        self, once: Callable[[object, Callable[[], Any]], Any], scan: Callable[..., Iterator[list[Row]]]
+    ) -> None:
+        self._once, self._scan = once, scan
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        error = record.exc_info[1] if record.exc_info else None
-        if error is not None:
-            self.errors.append(error)
-        return error is None
+    def labels(self, limit: int) -> tuple[int, list[tuple[str, int]]]:
+        counts = self._once("labels", self._label_counts)
+        return len(counts), sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:limit]
+
+    def metadata(self, limit: int) -> tuple[int, list[tuple[str, str | int | float | bool, int]]]:
+        counts = self._once("metadata", self._value_counts)
+        rows = [(key, value, n) for (key, _, value), n in counts.items()]
+        rows.sort(key=lambda row: (-row[2], row[0], isinstance(row[1], str), row[1]))
+        return len(rows), rows[:limit]
+
+    def keys(self, limit: int) -> list[str]:
+        rows: list[Row] = []
+        for piece in self._scan(("id", "metadata"), size=max(1, limit)):
+            rows += piece
+            if len(rows) >= limit:
+                break
+        return sorted({key for row in rows[:limit] for key in row["metadata"]})
+
+    def _label_counts(self) -> Counter[str]:
+        return Counter(row["label"] for piece in self._scan(("id", "label")) for row in piece if row["label"])
+
+    def _value_counts(self) -> Counter[tuple[str, str, Any]]:
+        """Count each value of each key once per item; members of a list count as values, objects and null do not."""
+        counts = Counter[tuple[str, str, Any]]()
+        for piece in self._scan(("id", "metadata")):
+            for row in piece:
+                for key, value in row["metadata"].items():
+                    values = value if isinstance(value, list) else [value]
+                    atoms = {(key, type(one).__name__, one) for one in values if isinstance(one, str | int | float)}
+                    counts.update(atoms)
+        return counts
 
 
-def _refused(address: Address, reason: BaseException, said: GalleryError) -> UsageError | GalleryError:
-    if type(reason).__name__ != _LOCKED:
-        return GalleryError(f"{said}: {reason}")
-    return UsageError(
-        f"{address.text} is open in another process, and an embedded Milvus takes one at a time. End that one (a "
-        f"service, or another zoo command), or {ELSEWHERE}."
-    )
+def create_store(address: str, card: Card, model_ref: str) -> MilvusStore:
+    """Make an empty gallery.
+
+    Raises:
+        GalleryExistsError: If the collection exists.
+    """
+    connection = Connection(address_of(address))
+    try:
+        if connection.has(connection.address.collection):
+            raise GalleryExistsError(f"{address} exists already; a new gallery needs a collection of its own.")
+        name = items_name(connection.address, card)
+        connection.create_items(name, card.dim)
+        connection.create_facts()
+        model = {"collection": name, "model": model_json(card, model_ref)}
+        connection.write(connection.address.collection, [fact_row(MODEL, model), fact_row(CHANGE, {"number": 0})])
+        return MilvusStore(connection, name, card, model_ref)
+    except BaseException:
+        connection.close()
+        raise
 
 
-def _as_properties(held: Held) -> dict[str, str]:
-    values = {"gallery": held.gallery, "model": held.fingerprint, "change": str(held.change)}
-    return {_PREFIX + key: value for key, value in values.items()}
+def open_store(address: str, other: bool = False) -> MilvusStore:
+    """Open a gallery, with its present model or with its other one.
+
+    Raises:
+        GalleryNotFoundError: If there is none.
+        GalleryError: If the collection is not a gallery's, or there is no other model.
+    """
+    connection = Connection(address_of(address))
+    try:
+        value = present_model(connection)
+        value = (fact_value(connection, SLOT) or {}) if other else value
+        if not value:
+            raise GalleryError(f"{address} holds no embeddings of another model.", code="no-other-model")
+        connection.load(value["collection"])
+        return MilvusStore(connection, value["collection"], *parse_model(value["model"], address), other)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def exists(address: str) -> bool:
+    """Return whether Milvus has a collection at the address."""
+    with Connection(address_of(address)).closing() as connection:
+        return connection.has(connection.address.collection)
+
+
+def model_at(address: str) -> tuple[Card, str]:
+    """Return the card of the gallery's present model, and the reference by which it is loaded."""
+    with Connection(address_of(address)).closing() as connection:
+        return parse_model(present_model(connection)["model"], address)
+
+
+def drop(address: str) -> None:
+    """Delete a gallery."""
+    with Connection(address_of(address)).closing() as connection:
+        collections = [present_model(connection), fact_value(connection, SLOT, strong=True)]
+        for name in [*(value["collection"] for value in collections if value), connection.address.collection]:
+            connection.drop(name)
+
+
+def items_name(address: Address, card: Card) -> str:
+    """Return the name of the collection of items that a model embeds."""
+    return f"{address.collection}_{card.fingerprint[:16]}"
+
+
+def fact_value(connection: Connection, kind: str, key: str = "", strong: bool = False) -> Row | None:
+    """Return the value of a fact, or None; strong: as the last write of any process left it."""
+    number = number_of(kind, key)
+    rows = connection.by_ids(connection.address.collection, [number], ("id", "value"), strong)
+    return rows[number]["value"] if number in rows else None
+
+
+def present_model(connection: Connection) -> Row:
+    """Return the fact that names the collection of the items and their model.
+
+    Raises:
+        GalleryNotFoundError: If there is no gallery.
+        GalleryError: If the collection is not a gallery's (code "not-a-gallery").
+    """
+    address = connection.address
+    if not connection.has(address.collection):
+        raise GalleryNotFoundError(
+            f"there is no gallery at {address.text}. EmbedItems one with: zoo index MODEL DIR --out {address.text}"
+        )
+    connection.load(address.collection)
+    value = fact_value(connection, MODEL, strong=True) if "value" in connection.fields(address.collection) else None
+    if value is None:
+        raise GalleryError(f"the collection at {address.text} is not a gallery; name another.", code="not-a-gallery")
+    return value
+
+
+def _as_arrays(found: Sequence[Sequence[Row]], k: int) -> Neighbours:
+    """Return the k nearest rows of each query as arrays; equal ones in the order of their ids."""
+    width = max(map(len, found), default=0)
+    similarities = np.full((len(found), width), -np.inf, np.float32)
+    ids = np.full((len(found), width), NO_ROW, np.int64)
+    for number, rows in enumerate(found):
+        similarities[number, : len(rows)] = [row["similarity"] for row in rows]
+        ids[number, : len(rows)] = [row["id"] for row in rows]
+    return top_k(similarities, ids, k)
+
+
+def _block(rows: Sequence[Row], dim: int) -> Block:
+    ids = np.array([row["id"] for row in rows], np.int64)
+    return ids, np.array([row["vector"] for row in rows], np.float32).reshape(-1, dim)

@@ -23,10 +23,11 @@ import numpy as np
 
 from serving.gallery import Gallery, Item
 from serving.gallery.feedback import QueryImage
-from serving.gallery.gallery import STORE, model_json
-from serving.gallery.rebuild import Outcome, Rebuild
+from serving.gallery.gallery import STORE
+from serving.gallery.rebuild import Outcome, StoreRebuild
 from serving.gallery.staging import StagedEmbedding
 from serving.gallery.store import Store
+from serving.gallery.types import model_json
 from tests.serving.gallery.test_store import DIM, new_item
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import GalleryError, ItemNotFoundError, ModelChangedError
@@ -70,7 +71,7 @@ def rebuild(path: Path, notes: Notes, rng: np.random.Generator) -> None:
         if rng.random() < 0.2:
             store.staging.discard()
         token = store.staging.begin(model_json(card, "toy"), model_json(other, "toy"), other.fingerprint, other.dim)
-        run = Rebuild(path, store, token, make, batch_size=60)
+        run = StoreRebuild(path, store, token, make, batch_size=60)
         run.fill()
         compact_other(path)
         notes.write("swapping", to=other.name)
@@ -104,7 +105,7 @@ def take(gallery: Gallery, notes: Notes, rng: np.random.Generator, step: int) ->
     words = ["add", "remove", "compact", "rebuild", "describe", "mark"]
     match rng.choice(words, p=[0.3, 0.2, 0.1, 0.2, 0.1, 0.1]):
         case "rebuild":
-            rebuild(gallery.path, notes, rng)
+            rebuild(Path(gallery.address), notes, rng)
             gallery.store.check_current()
         case "add":
             first, count, batch = 10**6 * notes.seed + 100 * step, int(rng.integers(1, 30)), f"{notes.seed}-{step}"

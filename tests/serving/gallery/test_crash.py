@@ -218,7 +218,7 @@ def check_searches(gallery: Gallery, plan: TuningPlan, rng: np.random.Generator)
 
     Returns the recall of the k nearest, of up to 300 items that search for themselves and the others.
     """
-    with Store(gallery.path / STORE).closing() as store:
+    with Store(Path(gallery.address) / STORE).closing() as store:
         ids = np.array(list(store.labels()))
         _, truth = store.embeddings(ids.tolist())
     queries = np.concatenate([truth[rng.permutation(len(truth))[:300]], rng.normal(size=(20, truth.shape[1]))])

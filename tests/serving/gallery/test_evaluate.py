@@ -211,14 +211,14 @@ def test_two_models_are_compared_by_the_items_that_both_still_have(
     vectors = LabelledItems.vectors
 
     def removing(self: LabelledItems, ids: np.ndarray) -> Block:
-        asked.append(self.gallery.path)
+        asked.append(self.gallery.address)
         self.gallery.remove([len(asked)])  # 1 from the first, 2 from the second
         return vectors(self, ids)
 
     with Gallery.open(tmp_path / "a") as before, Gallery.open(tmp_path / "b") as after:
         monkeypatch.setattr(LabelledItems, "vectors", removing)
         old, new = model_change_steps(before, after)
-        assert asked == [before.path, after.path]
+        assert asked == [before.address, after.address]
         labels = before.store.labels()
     can_ask = {one for one in labels if list(labels.values()).count(labels[one]) > 1} - {1, 2}
     assert len(old.measured.rows) == len(new.measured.rows) == len(can_ask)

@@ -13,10 +13,11 @@ import pytest
 
 from serving.gallery import Gallery, Item
 from serving.gallery.backup import verify_gallery
-from serving.gallery.gallery import MODEL, STORE, model_json
-from serving.gallery.rebuild import LAST, MissingItem, MissingItemsError, Outcome, Rebuild
+from serving.gallery.gallery import MODEL, STORE
+from serving.gallery.rebuild import LAST, MissingItem, MissingItemsError, Outcome, StoreRebuild
 from serving.gallery.staging import REBUILT, REPLACED, StagedEmbedding
 from serving.gallery.store import Store
+from serving.gallery.types import model_json
 from tests.raising import raises
 from tests.serving.gallery.test_gallery import CARD, DIM, expected, new_items, unit_rows
 from tests.serving.gallery.test_index_files import full_disk
@@ -64,10 +65,10 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "g"
 
 
-def begun(store: Store, make: Maker) -> Rebuild:
+def begun(store: Store, make: Maker) -> StoreRebuild:
     card = make.card
     token = store.staging.begin(model_json(CARD, "toy"), model_json(card, card.name), card.fingerprint, card.dim)
-    return Rebuild(store.path.parent, store, token, make, batch_size=20)
+    return StoreRebuild(store.path.parent, store, token, make, batch_size=20)
 
 
 def rebuild(path: Path, make: Maker, drop: bool = False, swap: bool = True) -> None:

@@ -1,7 +1,6 @@
-"""One contract for every index that a gallery can have: FAISS, Milvus embedded, and a Milvus server where one is named.
+"""Galleries in Milvus: addresses, commands, a service, another model, and what is not for Milvus.
 
-ZOO_TEST_MILVUS=milvus://host:port/collection: the contract is run against that server as well; the collection is made
-and dropped.
+tests/serving/gallery/test_contract.py holds them to the behaviour of a gallery in a folder.
 """
 
 from __future__ import annotations
@@ -9,264 +8,55 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
-import subprocess
-import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
-from serving.gallery import Gallery, NewItem, Thumbnail
-from serving.gallery.backends import FILE, backend_of, check_workers, choose
-from serving.gallery.backends.milvus import address_of
-from serving.gallery.backup import verify_gallery
-from serving.gallery.filters import Filter
+from serving.gallery import Gallery
+from serving.gallery.backends.milvus_client import Connection, address_of, check_workers
+from serving.gallery.backup import copy_gallery
+from serving.gallery.calibration import calibrate_gallery, stored_calibration
+from serving.gallery.indexing import index_folder
+from tests.commandline import run_here
+from tests.raising import raises
 from tests.serving import toys
-from tests.serving.running import run
-from tests.serving.toys import content
-from zoo.cli.main import main
-from zoo.data.preprocessing import Preprocessing
-from zoo.errors import GalleryError, UsageError
-from zoo.models.card import Card
+from tests.serving.gallery.addresses import MILVUS, ON_SERVER, SERVER, new_addresses
+from tests.serving.gallery.test_contract import CARD as TOY
+from tests.serving.gallery.test_contract import eventually, item_with, new_items, unit_rows
+from tests.serving.running import run, serving
+from zoo.errors import (
+    BackendError,
+    GalleryError,
+    GalleryNotFoundError,
+    ItemNotFoundError,
+    ModelChangedError,
+    UsageError,
+)
 from zoo.models.load import Embedder
 
-DIM = 6
-CARD = Card("toy", "none", "none", "none", "none", DIM, Preprocessing(8, 8), files={"model.safetensors": "0" * 64})
-SERVER = os.environ.get("ZOO_TEST_MILVUS", "")
-BACKENDS = ["faiss", "embedded", *(["server"] if SERVER else [])]
-
-Make = Callable[[np.ndarray], Path]
+KEY = "a-write-key-of-the-tests"
+Capture = pytest.CaptureFixture[str]
 
 
-def unit_rows(n: int, seed: int = 0) -> np.ndarray:
-    rows = np.random.default_rng(seed).normal(size=(n, DIM))
-    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
-
-
-def new_items(vectors: np.ndarray, start: int = 0) -> list[NewItem]:
-    picture = Thumbnail(b"", "image/png")
-    return [NewItem(f"{n}.png", v, picture, f"{n:064x}", f"label {n % 5}") for n, v in enumerate(vectors, start)]
-
-
-def nearest(queries: np.ndarray, vectors: dict[int, np.ndarray], k: int) -> list[list[tuple[int, float]]]:
-    """The naive way: every product in float64, sorted."""
-    found = []
-    for query in queries.astype(np.float64):
-        products = [(sum(float(a) * float(b) for a, b in zip(query, v, strict=True)), i) for i, v in vectors.items()]
-        found.append([(i, s) for s, i in sorted(products, key=lambda pair: (-pair[0], pair[1]))[:k]])
-    return found
-
-
-def assert_finds(gallery: Gallery, vectors: dict[int, np.ndarray], k: int = 7, selection: Filter | None = None) -> None:
-    queries = unit_rows(4, seed=99)
-    values = {} if selection is None else {"selection": selection}
-    for exact in (False, True):
-        got = gallery.search(queries, k, exact=exact, **values)
-        wanted = nearest(queries, vectors, k)
-        assert [[hit.id for hit in hits] for hits in got] == [[i for i, _ in row] for row in wanted]
-        for hits, row in zip(got, wanted, strict=True):
-            np.testing.assert_allclose([hit.similarity for hit in hits], [s for _, s in row], atol=1e-6)
-
-
-@pytest.fixture(params=BACKENDS)
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
-    """Makes a gallery of vectors, with the index that the test is run for."""
-    address = {"faiss": "faiss", "embedded": f"milvus://{tmp_path}/vectors.db", "server": SERVER}[request.param]
-
-    def made(vectors: np.ndarray) -> Path:
-        path = tmp_path / "g"
-        with Gallery.create(path, CARD, "toy") as gallery:
-            if len(vectors):
-                gallery.add(new_items(vectors))
-        choose(path, address)
-        assert backend_of(path) == address
-        return path
-
-    yield made
-    if request.param == "server":
-        drop(address)
-
-
-def drop(address: str) -> None:
-    """Remove the collection."""
-    from serving.gallery.backends.milvus import Collection
-
-    with closing(Collection(address_of(address))) as collection:
-        collection.drop()
-
-
-def test_a_collection_that_another_process_filled_is_searched(tmp_path: Path) -> None:
-    rows, path = unit_rows(20), tmp_path / "g"
-    with Gallery.create(path, CARD, "toy") as gallery:
-        gallery.add(new_items(rows))
-    command = [sys.executable, "-m", "zoo.cli.main", "gallery", "backend", str(path), f"milvus://{tmp_path}/vectors.db"]
-    subprocess.run(command, check=True, timeout=120)
-    with Gallery.open(path) as gallery:
-        assert_finds(gallery, dict(enumerate(rows, 1)))
-
-
-def test_it_finds_what_a_naive_loop_finds_while_items_come_and_go(make: Make) -> None:
-    first, second = unit_rows(40), unit_rows(30, seed=1)
-    known = dict(enumerate(first, 1))
-    with Gallery.open(make(first)) as gallery:
-        assert_finds(gallery, known)
-        gallery.remove([1, 2, 17, 40, 999])
-        known = {i: v for i, v in known.items() if i not in (1, 2, 17, 40)}
-        assert_finds(gallery, known)
-        gallery.add(new_items(second, 40))
-        known |= dict(enumerate(second, 41))
-        assert_finds(gallery, known)
-        some = {i: v for i, v in known.items() if (i - 1) % 5 in (1, 3)}
-        assert_finds(gallery, some, selection=Filter(("label 1", "label 3")))
-        assert_finds(gallery, {}, selection=Filter(("no such label",)))
-        assert_finds(gallery, known, k=100)
-        assert gallery.recall(5) == 1
-        ids, vectors = content(gallery)
-        assert ids.tolist() == sorted(known)
-        np.testing.assert_array_equal(vectors, [known[i] for i in sorted(known)])
-        stats = gallery.index.stats()
-        assert stats.frozen + stats.waiting >= len(known)
-        gallery.index.compact()
-        assert_finds(gallery, known)
-    with Gallery.open(gallery.path) as again:
-        assert_finds(again, known)
-    assert {check.name: check.ok for check in verify_gallery(gallery.path) if check.ok is False} == {}
-
-
-def test_what_one_writes_another_finds_next(make: Make) -> None:
-    path, known = make(unit_rows(5)), dict(enumerate(unit_rows(5), 1))
-    with Gallery.open(path) as one, Gallery.open(path) as other:
-        one.add(new_items(unit_rows(4, seed=3), 5))
-        one.remove([2])
-        known = {i: v for i, v in (known | dict(enumerate(unit_rows(4, seed=3), 6))).items() if i != 2}
-        assert_finds(other, known)
-        other.remove([6])
-        del known[6]
-        assert_finds(one, known)
-        assert_finds(other, known)
-
-
-def test_an_empty_gallery_finds_nothing_and_fills(make: Make) -> None:
-    with Gallery.open(make(unit_rows(0))) as gallery:
-        assert gallery.search(unit_rows(2), 5) == [[], []]
-        gallery.add(new_items(unit_rows(3)))
-        assert_finds(gallery, dict(enumerate(unit_rows(3), 1)))
-        gallery.remove([1, 2, 3])
-        assert gallery.search(unit_rows(2), 5) == [[], []]
-
-
-def test_equal_similarities_come_in_the_order_of_ids(make: Make) -> None:
-    vectors = np.tile(unit_rows(1), (9, 1))
-    with Gallery.open(make(vectors)) as gallery:
-        assert [hit.id for hit in gallery.search(vectors[:1], 9)[0]] == list(range(1, 10))
+@pytest.fixture(params=MILVUS)
+def new_address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], str]]:
+    with new_addresses(request.param, tmp_path) as address:
+        yield address
 
 
 @pytest.fixture
-def milvus(tmp_path: Path) -> Path:
-    """A gallery whose 20 vectors lie in an embedded Milvus."""
-    path = tmp_path / "g"
-    with Gallery.create(path, CARD, "toy") as gallery:
-        gallery.add(new_items(unit_rows(20)))
-    assert main(["gallery", "backend", str(path), f"milvus://{tmp_path}/vectors.db"]) == 0
-    return path
+def address(new_address: Callable[[], str]) -> str:
+    return new_address()
 
 
-def test_a_collection_that_does_not_add_up_is_filled_anew(milvus: Path, tmp_path: Path) -> None:
-    from serving.gallery.backends.milvus import Collection
-
-    known = dict(enumerate(unit_rows(20), 1))
-    collection = Collection(address_of(f"milvus://{tmp_path}/vectors.db"))
-    held = collection.held()
-    assert held is not None
-    collection.write([], np.array([3, 4]), held)  # two are lost
-    collection.close()
-    with Gallery.open(milvus) as gallery:
-        assert_finds(gallery, known)
-    collection = Collection(address_of(f"milvus://{tmp_path}/vectors.db"))
-    collection.write([(np.array([5]), -unit_rows(5)[4:])], np.array([], np.int64), held)  # one is another
-    collection.close()
-    assert [check.name for check in verify_gallery(milvus) if check.ok is False] == ["index", "search"]
-    assert main(["gallery", "compact", str(milvus)]) == 0
-    assert [check.name for check in verify_gallery(milvus) if check.ok is False] == []
-    collection = Collection(address_of(f"milvus://{tmp_path}/vectors.db"))
-    collection.drop()
-    collection.close()
-    with Gallery.open(milvus) as gallery:
-        assert_finds(gallery, known)
-
-
-def test_another_gallerys_collection_is_not_touched(
-    milvus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with Gallery.create(tmp_path / "other", CARD, "toy"):
-        pass
+def outcome(capsys: Capture, command: str, *words: object) -> dict:
     capsys.readouterr()
-    assert main(["gallery", "backend", str(tmp_path / "other"), f"milvus://{tmp_path}/vectors.db"]) == 1
-    assert "is another gallery's" in capsys.readouterr().err
-    assert not (tmp_path / "other" / FILE).exists()
-    with Gallery.open(milvus) as gallery:
-        assert_finds(gallery, dict(enumerate(unit_rows(20), 1)))
-    copy = Path(shutil.copytree(milvus, tmp_path / "copy", ignore=shutil.ignore_patterns(FILE)))
-    assert backend_of(copy) == "faiss", "what a backup copies has its own index"
-
-
-def test_a_file_that_another_process_has_open(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with Gallery.create(tmp_path / "g", CARD, "toy"):
-        pass
-    (tmp_path / "vectors.db").mkdir()
-    with (tmp_path / "vectors.db" / "LOCK").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        assert main(["gallery", "backend", str(tmp_path / "g"), f"milvus://{tmp_path}/vectors.db"]) == 2
-    said = capfd.readouterr().err
-    assert "is open in another process" in said
-    assert "zoo gallery backend" in said
-    assert "Traceback" not in said
-    (tmp_path / "file.db").write_text("no folder")
-    assert main(["gallery", "backend", str(tmp_path / "g"), f"milvus://{tmp_path}/file.db"]) == 1
-    said = capfd.readouterr().err
-    assert "file.db" in said
-    assert "exists" in said, "what milvus-lite has logged, in words"
-    assert "Traceback" not in said
-
-
-def test_an_embedded_one_is_served_by_one_process(tmp_path: Path) -> None:
-    path = tmp_path / "g"
-    with Gallery.create(path, CARD, "toy"):
-        pass
-    (path / FILE).write_text(json.dumps({"address": f"milvus://{tmp_path}/vectors.db", "gallery": "g"}))
-    outcome = run("serve", path, "--workers", 2)
-    assert outcome.returncode == 2
-    assert "one process at a time, not 2 workers. Serve with --workers 1" in outcome.stderr
-    check_workers(path, 1)
-    (path / FILE).write_text(json.dumps({"address": "milvus://host/birds", "gallery": "g"}))
-    check_workers(path, 2)
-
-
-def test_back_to_faiss_and_what_is_said_of_it(milvus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
-    assert main(["gallery", "backend", str(milvus), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["backend"] == f"milvus://{tmp_path}/vectors.db"
-    with Gallery.open(milvus) as gallery:
-        assert gallery.index.stats().kind == "milvus"
-        with pytest.raises(UsageError, match="Milvus has chosen"):
-            gallery.index.tune(0.99)
-    details = {check.name: check.detail for check in verify_gallery(milvus)}
-    assert details["generation"].endswith(f"milvus://{tmp_path}/vectors.db holds 20 vectors")
-    assert main(["gallery", "stats", str(milvus)]) == 0
-    assert f"20 vectors in milvus://{tmp_path}/vectors.db, which searches" in capsys.readouterr().out
-    assert main(["gallery", "backend", str(milvus), "faiss"]) == 0
-    with Gallery.open(milvus) as gallery:
-        assert gallery.index.stats().kind == "flat"
-    # The collection is still this gallery's.
-    assert main(["gallery", "backend", str(milvus), f"milvus://{tmp_path}/vectors.db"]) == 0
-    with Gallery.open(milvus) as gallery:
-        assert gallery.index.stats().kind == "milvus"
-    (milvus / FILE).write_text("junk")
-    with pytest.raises(GalleryError, match="does not name the gallery's index"):
-        Gallery.open(milvus)
+    run_here(command, *words, "--json")
+    return json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
@@ -282,32 +72,314 @@ def test_back_to_faiss_and_what_is_said_of_it(milvus: Path, tmp_path: Path, caps
         "http://host/birds",
     ],
 )
-def test_what_is_no_address(text: str) -> None:
-    with pytest.raises(UsageError, match="expected milvus://host:port/collection") as raised:
+def test_wrong_addresses_are_refused(text: str) -> None:
+    with raises(UsageError, "milvus-address") as caught:
         address_of(text)
-    assert "secret" not in str(raised.value)
+    assert "secret" not in str(caught.value)
 
 
-def test_addresses() -> None:
+def test_addresses_name_a_server_or_a_file() -> None:
     server = address_of("milvus://host/birds")
     assert (server.uri, server.collection, server.embedded) == ("http://host:19530", "birds", False)
     file = address_of("milvus:///data/birds.db")
     assert (file.uri, file.embedded, file.text) == ("/data/birds.db", True, "milvus:///data/birds.db")
 
 
-def test_what_is_no_index_is_said_before_anything_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UsageError, match="no index 'qdrant"):
-        choose(tmp_path, "qdrant://host/x")
-    out = ["--out", str(tmp_path / "g"), "--backend", "milvus://host"]
-    assert main(["index", "nowhere", str(tmp_path), *out]) == 2
-    assert "no address of a collection" in capsys.readouterr().err
+def test_a_server_that_does_not_answer() -> None:
+    with raises(BackendError):
+        Gallery.open("milvus://127.0.0.1:1/birds")
 
 
-def test_images_are_indexed_into_milvus(model: Embedder, pictures: Path, tmp_path: Path) -> None:
-    out, address = tmp_path / "g", f"milvus://{tmp_path}/vectors.db"
-    for _ in range(2):
-        assert main(["index", str(model.folder), str(pictures), "--out", str(out), "--backend", address]) == 0
-    with Gallery.open(out) as gallery:
-        assert (gallery.store.count(), gallery.index.stats().kind) == (24, "milvus")
-        (hits,) = gallery.search(model.embed(toys.query(1)), 3)
-    assert {hit.label for hit in hits} == {toys.CLASSES[1]}
+def test_an_embedded_milvus_is_for_one_process(tmp_path: Path, capfd: Capture) -> None:
+    (tmp_path / "birds.db").mkdir()
+    with (tmp_path / "birds.db" / "LOCK").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with raises(UsageError, "milvus-file-in-use", tmp_path):
+            Gallery.open(f"milvus://{tmp_path}/birds.db")
+    (tmp_path / "file.db").write_text("not a folder")
+    with raises(GalleryError, "gallery", "file.db"):
+        Gallery.open(f"milvus://{tmp_path}/file.db")
+    assert "Traceback" not in capfd.readouterr().err
+    with raises(UsageError, "milvus-file-one-process"):
+        check_workers(f"milvus://{tmp_path}/birds.db", 2)
+    check_workers(f"milvus://{tmp_path}/birds.db", 1)
+    check_workers("milvus://host/birds", 2)
+    check_workers(str(tmp_path), 2)
+
+
+def test_another_collection_is_not_taken_for_a_gallery(address: str) -> None:
+    with Connection(address_of(address)).closing() as connection:
+        connection.create_items(connection.address.collection, 3)
+        with raises(GalleryError, "not-a-gallery"):
+            Gallery.open(address)
+        connection.drop(connection.address.collection)
+
+
+def test_what_is_not_for_milvus_is_refused(address: str, tmp_path: Path) -> None:
+    with Gallery.create(address, TOY, "toy") as gallery:
+        gallery.add(new_items(unit_rows(3)))
+        gallery.index.compact_in_background()
+        assert not gallery.index.is_due()
+    for command in ("compact", "tune", "verify"):
+        with raises(UsageError, "not-for-milvus"):
+            run_here(f"gallery {command}", address)
+    with raises(UsageError, "not-for-milvus"):
+        run_here("gallery backup", address, tmp_path / "copy")
+
+
+def test_the_gallery_to_index_into_is_named_once(pictures: Path, tmp_path: Path) -> None:
+    with raises(UsageError, "no-gallery"):
+        run_here("index", "nowhere", pictures)
+    with raises(UsageError, "conflicting-options"):
+        run_here("index", "nowhere", pictures, "--out", tmp_path / "g", "--backend", "milvus://host/birds")
+    for words in (["--backend", "milvus://host"], ["--backend", "qdrant://host/x"], ["--out", "milvus://host"]):
+        with raises(UsageError, "milvus-address"):
+            run_here("index", "nowhere", pictures, *words)
+
+
+def test_commands_take_an_address(
+    model: Embedder, pictures: Path, address: str, tmp_path: Path, capsys: Capture
+) -> None:
+    with raises(GalleryNotFoundError):
+        run_here("gallery stats", address)
+    report = outcome(capsys, "index", model.folder, pictures, "--backend", address)
+    assert (report["gallery"], report["added"], report["items"]) == (address, 24, 24)
+    report = outcome(capsys, "index", model.folder, pictures, "--out", address)
+    assert (report["added"], report["already_there"]) == (0, 24)
+    (tmp_path / "query.png").write_bytes(toys.query(1))
+    results = outcome(capsys, "search", address, tmp_path / "query.png", "-k", "3")["results"]
+    assert {hit["label"] for hit in results} == {toys.CLASSES[1]}
+    results = outcome(capsys, "search", address, "--id", results[0]["id"], "--label", toys.CLASSES[2])["results"]
+    assert len(results) == 6
+    added = outcome(capsys, "gallery add", address, tmp_path / "query.png", "--label", "new", "--metadata", '{"n": 1}')
+    assert (added["added"], added["items"]) == (1, 25)
+    listed = outcome(capsys, "gallery list", address, "--where", '{"n": {"gt": 0}}')
+    assert [item["label"] for item in listed["items"]] == ["new"]
+    removed = outcome(capsys, "gallery remove", address, listed["items"][0]["id"])
+    assert (removed["removed"], removed["items"]) == (1, 24)
+    facts = outcome(capsys, "gallery stats", address)
+    assert (facts["items"], facts["labels"], facts["index"]["kind"]) == (24, 4, "milvus")
+    run_here("gallery stats", address)
+    assert address in capsys.readouterr().out
+    fitted = outcome(capsys, "gallery calibrate", address)
+    with Gallery.open(address) as gallery:
+        kept = stored_calibration(gallery)
+    assert kept is not None
+    assert kept.slope == fitted["slope"]
+
+
+def test_a_folder_without_images_leaves_no_gallery(model: Embedder, address: str, tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "a.png").write_bytes(b"no image")
+    with raises(GalleryError, "none-readable"):
+        run_here("index", model.folder, tmp_path / "broken", "--out", address)
+    with raises(GalleryNotFoundError):
+        Gallery.open(address)
+
+
+def whole(address: str | Path) -> dict[str, tuple[object, ...]]:
+    """Return all that a gallery holds of its items, by their content, without the ids."""
+    with Gallery.open(address) as gallery:
+        return {
+            item.content_sha256: (
+                item.source,
+                item.label,
+                item.metadata,
+                item.added_at,
+                item.key,
+                vector.tobytes(),
+                thumbnail,
+            )
+            for item, vector, thumbnail in gallery.store.rows()
+        }
+
+
+def test_galleries_are_copied_into_milvus_and_out_of_it(
+    model: Embedder, pictures: Path, address: str, tmp_path: Path, capsys: Capture
+) -> None:
+    index_folder(model, str(model.folder), pictures, tmp_path / "g")
+    with Gallery.open(tmp_path / "g") as source:
+        source.store.describe(3, "described", {"tags": ["a", 1]})
+        source.store.marks.put(1, 2, same=True)
+        calibrate_gallery(source)
+    copied = outcome(capsys, "gallery backend", tmp_path / "g", address)
+    assert copied == {"gallery": address, "backend": address, "read": 24, "added": 24}
+    assert outcome(capsys, "gallery backend", address)["backend"] == address
+    assert outcome(capsys, "gallery backend", tmp_path / "g")["backend"] == "faiss"
+    assert whole(address) == whole(tmp_path / "g")
+    with Gallery.open(address) as gallery:
+        assert stored_calibration(gallery) is not None
+        assert gallery.store.marks.counts().right == 1
+        searched = [hit.source for hit in gallery.search(model.embed(toys.query(0)), 24)[0]]
+    assert copy_gallery(tmp_path / "g", address) == (24, 0)
+    run_here("gallery backend", address, tmp_path / "back")
+    run_here("gallery export", address, tmp_path / "export")
+    run_here("gallery import", tmp_path / "export", tmp_path / "imported")
+    for path in (tmp_path / "back", tmp_path / "imported"):
+        assert whole(path) == whole(tmp_path / "g")
+        with Gallery.open(path) as gallery:
+            assert [hit.source for hit in gallery.search(model.embed(toys.query(0)), 24)[0]] == searched
+            assert gallery.store.marks.counts().right == 1
+
+
+def test_an_export_is_imported_into_milvus(
+    model: Embedder, pictures: Path, address: str, tmp_path: Path, capsys: Capture
+) -> None:
+    index_folder(model, str(model.folder), pictures, tmp_path / "g")
+    run_here("gallery export", tmp_path / "g", tmp_path / "export")
+    assert outcome(capsys, "gallery import", tmp_path / "export", address)["added"] == 24
+    assert whole(address) == whole(tmp_path / "g")
+
+
+def search(embedder: Embedder, gallery: Gallery) -> list[str]:
+    return [hit.source for hit in gallery.search(embedder.embed(toys.query(2)), 9)[0]]
+
+
+@pytest.mark.usefixtures("unannounced")
+def test_the_gallery_gets_another_model_and_its_old_one_again(
+    model: Embedder, other_model: Embedder, folder: Path, address: str, tmp_path: Path, capsys: Capture
+) -> None:
+    index_folder(model, str(model.folder), folder, address)
+    expected = {}
+    for embedder in (model, other_model):
+        index_folder(embedder, str(embedder.folder), folder, tmp_path / embedder.card.name)
+        with Gallery.open(tmp_path / embedder.card.name) as gallery:
+            expected[embedder.card.name] = search(embedder, gallery)
+    with Gallery.open(address) as before:
+        calibrate_gallery(before)
+        first = before.store.items(0, 1)[0]
+        rebuilt = outcome(capsys, "gallery rebuild", address, "--model", other_model.folder)
+        assert (rebuilt["embedded"], rebuilt["missing"], rebuilt["swapped"]) == (24, [], False)
+        assert rebuilt["compared"] is not None
+        assert search(model, before) == expected["toy-pool"]
+        other = before.other_model()
+        assert other is not None
+        assert (other[0].name, other[1]) == ("other", "rebuilt")
+        with Gallery.open(address, other=True) as after:
+            assert search(other_model, after) == expected["other"]
+        before.store.describe(first.id, "described", {"x": 1})
+        toys.picture(0, np.random.default_rng(55)).save(folder / "new.png")
+        run_here("gallery add", address, folder / "new.png")
+        removed, kept = (item.id for item in before.store.items(1, 2))
+        before.remove([removed])
+        rebuilt = outcome(capsys, "gallery rebuild", address, "--model", other_model.folder, "--swap")
+        assert (rebuilt["embedded"], rebuilt["swapped"]) == (1, True)
+
+        def refused() -> None:
+            with raises(ModelChangedError):
+                before.store.check_current()
+
+        eventually(refused)
+        with raises(ModelChangedError):
+            before.add([item_with_dim(before, 7)])
+        before.store.describe(kept, "later")
+    with Gallery.open(address) as gallery:
+        assert gallery.card.name == "other"
+        assert (gallery.store.item(first.id).label, gallery.store.item(first.id).metadata) == ("described", {"x": 1})
+        assert gallery.store.item(kept).label == "later", (
+            "written to the new collection by a process that had the old one"
+        )
+        assert gallery.store.count() == 24
+        assert stored_calibration(gallery) is not None
+        assert len(search(other_model, gallery)) == 9
+    assert outcome(capsys, "gallery rollback", address)["swapped"] is True
+    with Gallery.open(address) as gallery:
+        assert (gallery.card.name, gallery.store.count(), gallery.store.item(kept).label) == ("toy-pool", 24, "later")
+        np.testing.assert_allclose(gallery.store.embedding(first.id) @ gallery.store.embedding(first.id), 1, atol=1e-5)
+    run_here("gallery rollback", address, "--discard")
+    with Gallery.open(address) as gallery:
+        assert gallery.other_model() is None
+
+
+def item_with_dim(gallery: Gallery, number: int) -> object:
+    row = np.zeros(gallery.card.dim, np.float32)
+    row[0] = 1
+    return type(item_with(number))(**{**vars(item_with(number)), "embedding": row})
+
+
+def client(url: str) -> httpx.Client:
+    return httpx.Client(base_url=url, headers={"x-api-key": KEY}, timeout=60)
+
+
+def test_a_gallery_in_milvus_is_served(model: Embedder, pictures: Path, address: str) -> None:
+    # In a process of its own, which lets go of an embedded Milvus when it ends.
+    assert run("index", model.folder, pictures, "--out", address).returncode == 0
+    with serving([address], environment={"ZOO_SERVE_WRITE_KEYS": KEY}) as service, client(service.url) as http:
+        found = http.post("/search", content=toys.query(1)).json()["results"]
+        assert {hit["label"] for hit in found[:3]} == {toys.CLASSES[1]}
+        added = http.post("/items", files={"image": ("a.png", toys.query(3))}, data={"label": "new"})
+        assert added.status_code == 201
+        item = added.json()["items"][0]
+        assert http.get(f"/items/{item['id']}/thumbnail").status_code == 200
+        assert http.patch(f"/items/{item['id']}", json={"metadata": {"year": 1908}}).status_code == 200
+        where = {"where": json.dumps({"year": {"gte": 1900}})}
+        assert [one["id"] for one in http.get("/items", params=where).json()["items"]] == [item["id"]]
+        filtered = http.post("/search", content=toys.query(3), params=where).json()["results"]
+        assert [hit["id"] for hit in filtered] == [item["id"]]
+        mark = {"query": item["id"], "item": found[0]["id"], "verdict": "wrong"}
+        assert http.post("/feedback", json=mark).status_code == 201
+        measured = http.post("/evaluate")
+        assert measured.status_code == 200, measured.text
+        assert http.get("/stats").json()["calibration"] is not None
+        assert len(http.get("/map").json()["points"]) == 25
+        assert http.get("/labels").json()["total"] == 5
+        assert http.delete(f"/items/{item['id']}").status_code == 200
+        assert http.get("/items").json()["total"] == 24
+        assert http.get("/readyz").status_code == 200
+
+
+@pytest.mark.skipif(not SERVER, reason="an embedded Milvus is for one process; ZOO_TEST_MILVUS names a server")
+def test_two_services_at_one_collection_see_each_others_writes(
+    model: Embedder, other_model: Embedder, pictures: Path, tmp_path: Path
+) -> None:
+    environment = {"ZOO_SERVE_WRITE_KEYS": KEY}
+    with new_addresses(ON_SERVER, tmp_path) as new_address:
+        address = new_address()
+        index_folder(model, str(model.folder), pictures, address)
+        with (
+            serving([address], environment=environment) as first,
+            serving([address], environment=environment) as second,
+            client(first.url) as one,
+            client(second.url) as two,
+        ):
+            image = {"image": ("a.png", toys.query(3))}
+            item = one.post("/items", files=image, data={"label": "by one"}).json()["items"][0]["id"]
+            started = time.monotonic()
+
+            def found() -> None:
+                assert two.post("/search", content=toys.query(3)).json()["results"][0]["id"] == item
+
+            eventually(found)
+            print(f"seen after {time.monotonic() - started:.2f} s")
+            again = two.post("/items", files=image)
+            assert (again.status_code, again.json()["items"][0]["id"], again.json()["new"]) == (200, item, 0)
+            assert two.patch(f"/items/{item}", json={"label": "by two"}).status_code == 200
+
+            def described() -> None:
+                assert one.get(f"/items/{item}").json()["label"] == "by two"
+
+            eventually(described)
+            assert one.delete(f"/items/{item}").status_code == 200
+
+            def removed() -> None:
+                assert two.get(f"/items/{item}").status_code == 404
+                assert two.get("/items").json()["total"] == 24
+
+            eventually(removed)
+            run_here("gallery rebuild", address, "--model", other_model.folder, "--swap")
+
+            def renewed() -> None:
+                for http in (one, two):
+                    assert http.get("/model").json()["name"] == "other"
+                    assert http.post("/search", content=toys.query(1)).status_code == 200
+
+            eventually(renewed)
+
+
+def test_a_removed_item_is_not_found(address: str) -> None:
+    with Gallery.create(address, TOY, "toy") as gallery:
+        (number,) = gallery.add([item_with(1)]).ids
+        gallery.remove([number])
+        with raises(ItemNotFoundError):
+            gallery.store.item(number)
+        assert os.environ.get("ZOO_MILVUS_TOKEN") is None

@@ -1,0 +1,133 @@
+"""Rows of a gallery in Milvus: ids, filters as expressions, and how items, facts and marks are written."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from base64 import b85decode, b85encode
+from collections.abc import Mapping
+from typing import Any
+
+from serving.gallery.backends.milvus_client import IDS, TEXT, Row, quoted
+from serving.gallery.filters import Filter, Range, Value
+from serving.gallery.types import MAX_ID, Item, NewItem, Thumbnail, Unchanged, metadata_json
+
+ATTEMPTS = 3
+"""Ids that an image can have; the later ones are for an image whose first id is another image's."""
+
+LISTED = 50
+"""A filter by more values of one metadata key is evaluated here, not in Milvus."""
+
+ITEM = ("id", "source", "label", "metadata", "content_sha256", "added_at", "change", "key")
+PICTURE = ("id", "thumbnail", "thumbnail_rest", "thumbnail_type")
+WHOLE = (*ITEM, *PICTURE[1:], "vector", "lists", "from_thumbnail")
+MODEL, SLOT, CHANGE, FACT, STATE, MARK = "model", "slot", "change", "fact", "state", "mark"
+
+
+def number_of(*words: object) -> int:
+    """Return the id, from 1 to 2**53 - 1, that is derived from some words."""
+    digest = hashlib.sha256("\0".join(map(str, words)).encode()).digest()
+    return (int.from_bytes(digest[:8]) >> 11) or 1
+
+
+def expression(selection: Filter, label: str | None = None) -> str:
+    """Translate a filter into a Milvus expression that lets at least the items of the filter through.
+
+    It is exact for labels. Versions of Milvus differ in null, true and 1, and no expression tests whether any member of
+    a list lies in a range, so that `Filter.matches` decides about metadata.
+    """
+    lists = [labels for labels in (() if label is None else (label,), selection.labels) if labels]
+    parts = [_label_in([label for label in labels if label]) for labels in lists]
+    parts += [part for key, wanted in selection.where.items() if (part := _condition(key, wanted))]
+    return " and ".join(parts)
+
+
+def _label_in(labels: list[str]) -> str:
+    # An item without a label has the label "" in Milvus.
+    return f"label in [{', '.join(map(quoted, labels))}]" if labels else "id < 0"
+
+
+def _condition(key: str, wanted: Value | list[Value] | Range) -> str | None:
+    path, is_list = f"metadata[{quoted(key)}]", f'json_contains(lists["keys"], {quoted(key)})'
+    values = [*wanted.values()] if isinstance(wanted, Mapping) else wanted if isinstance(wanted, list) else [wanted]
+    if None in values or len(values) > LISTED or -MAX_ID - 1 in values:  # Milvus does not read the last one
+        return None
+    if isinstance(wanted, Mapping):
+        signs = {"gte": ">=", "gt": ">", "lte": "<=", "lt": "<"}
+        bounds = " and ".join(f"{path} {signs[name]} {quoted(value)}" for name, value in wanted.items())
+        return f"(({bounds}) or {is_list})"
+    texts = [text for value in values for text in _forms(value)]
+    tests = [f"{path} == {text}" for text in texts]
+    # milvus-lite does not read a negative number inside json_contains.
+    tests += {is_list if text.startswith("-") else f"json_contains({path}, {text})": None for text in texts}
+    return f"({' or '.join(tests)})"
+
+
+def _forms(value: Value) -> list[str]:
+    """Return the literals of a value; 2 and 2.0 are equal, but members of lists are compared with their type."""
+    if isinstance(value, bool | str) or value is None or abs(value) >= IDS or value != int(value):
+        return [quoted(value)]
+    return [str(int(value)), f"{int(value)}.0"]
+
+
+def fact_row(kind: str, value: Row, key: str = "") -> Row:
+    """Return the row of a fact, which replaces an older row of the same kind and key."""
+    row = {"kind": kind, "query": "", "item": 0, "order": 0, "vector": [1.0, 0.0]}
+    return {"id": number_of(kind, key), "value": value, **row}
+
+
+def mark_row(query: str, item: int, value: Row) -> Row:
+    """Return the row of a mark, which replaces an older mark of the pair; `order` is the moment of the first one."""
+    row = {"kind": MARK, "query": query, "item": item, "order": moment(), "vector": [1.0, 0.0]}
+    return {"id": number_of(MARK, query, item), "value": value, **row}
+
+
+def ids_of(content_sha256: str) -> list[int]:
+    return [number_of("item", content_sha256, attempt) for attempt in range(ATTEMPTS)]
+
+
+def new_row(number: int, item: NewItem, text: tuple[Any, ...], change: int) -> Row:
+    source, label, _, content, added_at = text
+    picture = b85encode(item.thumbnail.data).decode()
+    return {
+        "id": number,
+        "vector": item.embedding.tolist(),
+        "source": source,
+        "label": label or "",
+        **metadata_fields(item.metadata),
+        "content_sha256": content,
+        "added_at": added_at,
+        "change": change,
+        "key": item.key or "",
+        "from_thumbnail": False,
+        "thumbnail": picture[:TEXT],
+        "thumbnail_rest": picture[TEXT:],
+        "thumbnail_type": item.thumbnail.media_type,
+    }
+
+
+def metadata_fields(metadata: Mapping[str, Any] | Unchanged) -> Row:
+    """Return the fields for metadata: the object, and the keys whose values are lists."""
+    if isinstance(metadata, Unchanged):
+        return {}
+    metadata_json(metadata)
+    lists = [key for key, value in metadata.items() if isinstance(value, list | tuple)]
+    return {"metadata": dict(metadata), "lists": {"keys": lists}}
+
+
+def item_of(row: Row) -> Item:
+    values = {**{field: row[field] for field in ITEM}, "label": row["label"] or None, "key": row["key"] or None}
+    return Item(**values)
+
+
+def thumbnail_of(row: Row) -> Thumbnail:
+    return Thumbnail(b85decode(row["thumbnail"] + row["thumbnail_rest"]), row["thumbnail_type"])
+
+
+def matches(selection: Filter, row: Row) -> bool:
+    return selection.matches(row["label"] or None, row["metadata"])
+
+
+def moment() -> int:
+    """Return the present in microseconds, which stays below 2**53 until the year 2255."""
+    return time.time_ns() // 1000
