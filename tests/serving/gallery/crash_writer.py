@@ -3,9 +3,9 @@
     python -m tests.serving.gallery.crash_writer GALLERY NOTES
 
 For each line of seeds on stdin, it forks one writer per seed and prints their pids; after their end it prints the
-signals that ended them. A writer records what it begins and what was acknowledged in the file NOTES, one JSON object per line.
-Two writers disturb each other as two processes do: one gives the gallery another model while the other one adds items,
-or begins a rebuild during the other's.
+signals that ended them. A writer records what it begins and what was acknowledged in the file NOTES, one JSON object
+per line. Two writers disturb each other as two processes do: one gives the gallery another model while the other one
+adds items, or begins a rebuild during the other's.
 """
 
 from __future__ import annotations
