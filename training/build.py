@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-import torch
 from torch import nn
 
 from training.construction import construct
-from training.functional import check_labels
 from training.losses import LOSSES
 from training.methods import METHODS
 from training.methods.base import Method, accepted_tuples, mined_tuples
@@ -43,9 +41,6 @@ class MethodContext:
     classes: int
     batch_size: int = 112
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_labels(torch.from_numpy(self.labels), self.classes)
 
 
 def create_method(objective: Objective, context: MethodContext) -> Method:

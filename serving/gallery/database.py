@@ -83,7 +83,9 @@ def gallery_error(error: sqlite3.Error, path: Path) -> GalleryError:
 class Database:
     """An open gallery file. Safe to use from several threads.
 
-    fingerprint: the model of the embeddings when it was opened; None if it has no embeddings.
+    Attributes:
+        initial_state: The table `state` when the file was opened, read at once.
+        fingerprint: The model of the embeddings then; None if it has no embeddings.
     """
 
     def __init__(self, path: Path, views: str = "") -> None:
@@ -108,7 +110,8 @@ class Database:
             with self._translated():
                 # FULL: an acknowledged write survives a power cut as well as a killed process.
                 self._writer.executescript("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")
-            self.fingerprint = self._present_fingerprint()
+            self.initial_state: dict[str, Any] = dict(self.query("SELECT key, value FROM state"))
+            self.fingerprint: str | None = self.initial_state.get("fingerprint")
         except BaseException:
             self._writer.close()
             raise
@@ -184,17 +187,14 @@ class Database:
 
     def check_model(self) -> None:
         """Raise `ModelChangedError` if the embeddings are of another model than when the file was opened."""
-        self.check_fingerprint(self._present_fingerprint())
+        rows = self.query("SELECT value FROM state WHERE key = 'fingerprint'")
+        self.check_fingerprint(rows[0][0] if rows else None)
 
     def check_fingerprint(self, present: object) -> None:
         if present != self.fingerprint:
             raise ModelChangedError(
                 f"{self.path.parent} was given another model since it was opened. Open it again with that model."
             )
-
-    def _present_fingerprint(self) -> str | None:
-        rows = self.query("SELECT value FROM state WHERE key = 'fingerprint'")
-        return rows[0][0] if rows else None
 
     def _connection(self) -> sqlite3.Connection | None:
         return getattr(self._thread, "db", None)

@@ -1,48 +1,31 @@
-"""A gallery: items, embeddings and an index, bound to one model; in a folder, or in Milvus (serving.gallery.backends).
+"""A gallery: items, embeddings and an index, bound to one model, in a folder or in Milvus (serving.gallery.backends).
 
-gallery.sqlite    the items and their embeddings (serving.gallery.store)
-index-*           the index (serving.gallery.index_files), derived from the store; may be deleted at any time
-model.json        the card of the model, and the name or path that it was loaded from
+gallery.sqlite    items and embeddings (serving.gallery.store)
+index-*           index (serving.gallery.index_files), derived from the store; may be deleted at any time
+model.json        card of the model, and the name or path that it was loaded from
 
-Once a rebuild has begun, the store names the model, because it changes within a transaction; model.json is then a copy.
+Once a rebuild has begun, the store names the model, because a transaction changes it; model.json is then a copy.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from serving.gallery import schema
 from serving.gallery.backends.milvus_client import is_address
-from serving.gallery.feedback import Marks
 from serving.gallery.filters import EVERYTHING, Filter
-from serving.gallery.index import KINDS, Neighbours
-from serving.gallery.index_files import GenerationFacts, LiveIndex
-from serving.gallery.staging import Slot
-from serving.gallery.store import Overview, Store
-from serving.gallery.tune import IndexMeasurement, SearchableIndex, measure_recall, sample_index
-from serving.gallery.types import (
-    UNCHANGED,
-    Added,
-    Hit,
-    IndexStats,
-    Item,
-    ItemUpdate,
-    NewItem,
-    Stats,
-    Thumbnail,
-    Unchanged,
-    parse_model,
-    rank_hits,
-    read_model,
-)
+from serving.gallery.index import Neighbours
+from serving.gallery.index_files import LiveIndex
+from serving.gallery.store import Store
+from serving.gallery.tune import measure_recall, sample_index
+from serving.gallery.types import Added, Hit, NewItem, parse_model, rank_hits, read_model
 from zoo.errors import (
     GalleryError,
     GalleryExistsError,
@@ -54,112 +37,57 @@ from zoo.errors import (
 from zoo.files import atomic_folder, write_json
 from zoo.models.card import Card
 
+if TYPE_CHECKING:
+    from serving.gallery.backends.milvus import MilvusIndex, MilvusStore
+
 MODEL = "model.json"
 STORE = "gallery.sqlite"
-NOTED, COMPARED, LONGEST = 3, 2000, 80
-"""So many unknown names are noted, each beside those of so many labels or items, and shown up to so many characters."""
+
+MAX_NOTES, COMPARED_NAMES, MAX_NAME = 3, 2000, 80
+"""Unknown names that `filter_notes` reports, known ones that it compares with each, and characters that it shows."""
 
 TUNING_ITEMS = 100_000
-"""With more items an approximate index is worth its making."""
-
-
-def store_model(folder: Path, store: Store) -> tuple[Card, str]:
-    """The card of the model of a gallery whose store is open, and how the model is loaded."""
-    return read_model(folder / MODEL) if store.model is None else parse_model(store.model, store.path)
-
-
-class GalleryStore(Protocol):
-    """Items of a gallery, their embeddings, thumbnails and marks. `serving.gallery.store.Store` documents the methods.
-
-    was_rebuilt: whether the gallery may have had another model before. slot: the embeddings by another model.
-    """
-
-    @property
-    def marks(self) -> Marks: ...
-    @property
-    def overview(self) -> Overview: ...
-    @property
-    def was_rebuilt(self) -> bool: ...
-
-    def close(self) -> None: ...
-    def check_current(self) -> None: ...
-    def slot(self) -> Slot | None: ...
-    def discard_other(self) -> None: ...
-    def evaluation_lock(self) -> AbstractContextManager[None]: ...
-
-    def add(self, items: Sequence[NewItem]) -> Added: ...
-    def remove(self, ids: Sequence[int]) -> int: ...
-    def update(self, places: Sequence[ItemUpdate]) -> None: ...
-    def describe(
-        self,
-        item_id: int,
-        label: str | Unchanged | None = UNCHANGED,
-        metadata: Mapping[str, Any] | Unchanged = UNCHANGED,
-    ) -> int: ...
-
-    def change(self) -> int: ...
-    def count(self, label: str | None = None, selection: Filter = EVERYTHING) -> int: ...
-    def stats(self) -> Stats: ...
-    def item(self, item_id: int) -> Item: ...
-    def items(
-        self, offset: int = 0, limit: int = 50, label: str | None = None, selection: Filter = EVERYTHING
-    ) -> list[Item]: ...
-    def items_by_id(self, ids: Sequence[int]) -> dict[int, Item]: ...
-    def item_of_content(self, content_sha256: str) -> Item | None: ...
-    def sample(self, n: int, seed: int | None = None) -> list[Item]: ...
-    def labels(self) -> dict[int, str | None]: ...
-    def ids_by_content(self) -> dict[str, int]: ...
-    def sources_by_content(self) -> dict[str, str]: ...
-    def thumbnail(self, item_id: int) -> Thumbnail: ...
-    def embedding(self, item_id: int) -> np.ndarray: ...
-    def embeddings(self, ids: Sequence[int]) -> tuple[list[int], np.ndarray]: ...
-    def from_thumbnails(self, ids: Sequence[int]) -> set[int]: ...
-    def rows(self) -> Iterator[tuple[Item, np.ndarray, Thumbnail]]: ...
-
-    def state(self, key: str) -> str | None: ...
-    def set_state(self, key: str, value: str) -> None: ...
-    def fact(self, key: str) -> str | None: ...
-    def set_fact(self, key: str, value: str) -> None: ...
-
-
-class GalleryIndex(Protocol):
-    """Search over the embeddings of a gallery. `serving.gallery.index_files.LiveIndex` documents each method."""
-
-    def close(self) -> None: ...
-    def search(
-        self, vectors: np.ndarray, k: int, exact: bool = False, selection: Filter = EVERYTHING
-    ) -> Neighbours: ...
-    def current(self) -> SearchableIndex: ...
-    def stats(self) -> IndexStats: ...
-    def is_due(self) -> bool: ...
-    def compact(self) -> GenerationFacts | None: ...
-    def compact_in_background(self) -> None: ...
-    def finish(self) -> None: ...
-    def tune(
-        self, recall: float, k: int = 10, kinds: Sequence[str] = tuple(KINDS)
-    ) -> tuple[GenerationFacts | None, list[tuple[str, IndexMeasurement | None]]]: ...
+"""With more items, an approximate index is worth building."""
 
 
 class Gallery:
-    """An open gallery, safe to use from several threads. A search sees what other processes have added and removed.
+    """An open gallery. Safe to use from several threads; it sees what other processes add and remove.
 
-    address: the gallery's folder, or its address in Milvus. store: the items, to be read and described. index: what
-    searches them. card: the model's. model_ref: the name or path by which `zoo.load` loads the model. Items are added
-    and removed through the gallery, which then compacts.
+    Items are added and removed through the gallery, which then compacts its index. They are read, described and marked
+    through its store. `MilvusStore` and `MilvusIndex` have the methods of `Store` and `LiveIndex` that callers use.
+
+    Attributes:
+        address: Folder of the gallery, or its address in Milvus.
+        store: The items.
+        index: The index, which is tuned and compacted through it.
+        card: Card of the model.
+        model_ref: Name or path by which `zoo.load` loads the model.
     """
 
     def __init__(
-        self, address: str | Path, store: GalleryStore, index: GalleryIndex, card: Card, model_ref: str
+        self,
+        address: str | Path,
+        store: Store | MilvusStore,
+        index: LiveIndex | MilvusIndex,
+        card: Card,
+        model_ref: str,
     ) -> None:
         """Use `Gallery.open` or `Gallery.create`."""
         self.address, self.store, self.index, self.card, self.model_ref = str(address), store, index, card, model_ref
-        self._wrote = False
+        self._changed = False
 
     @classmethod
     def create(cls, path: str | Path, model_card: Card, model_ref: str) -> Gallery:
-        """Make an empty gallery for one model. `model_ref` is the name or path that `zoo.load` takes for it.
+        """Make an empty gallery for one model, and open it.
 
-        path: a folder, or an address in Milvus. Raises `GalleryExistsError` if it exists and is not an empty folder.
+        Args:
+            path: A folder, or an address in Milvus.
+            model_card: Card of the model.
+            model_ref: Name or path by which `zoo.load` loads it.
+
+        Raises:
+            GalleryExistsError: If it exists and is not an empty folder.
+            GalleryError: If it cannot be written (code "gallery-not-written").
         """
         if is_address(path):
             from serving.gallery.backends import milvus
@@ -168,52 +96,68 @@ class Gallery:
             return cls.open(path)
         path = Path(path)
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise GalleryExistsError(f"{path} exists and is not empty; a new gallery needs a folder of its own.")
+            raise GalleryExistsError(f"{path} exists and is not empty. Name a new folder for the gallery.")
         try:
             with atomic_folder(path) as folder:
                 schema.create(folder / STORE, model_card.dim, model_card.fingerprint)
                 write_json(folder / MODEL, {"ref": model_ref, "card": model_card.to_json()})
         except OSError as error:
-            raise GalleryError(f"{path} cannot be made: {error.strerror}.") from None
+            raise GalleryError(f"{path} cannot be written: {error.strerror}.", code="gallery-not-written") from None
         return cls.open(path)
 
     @classmethod
     def open(cls, path: str | Path, other: bool = False, device: str = "cpu") -> Gallery:
-        """Open the gallery in a folder, or at an address in Milvus.
+        """Open a gallery.
 
-        Raises `GalleryNotFoundError`, or `GalleryError` that says what is damaged.
+        If it is given another model while it is open, operations on embeddings raise `ModelChangedError`; open it again
+        then.
 
-        A gallery that is given another model while it is open raises `ModelChangedError` at all that has to do with
-        embeddings; open it again then. other: as it would be with the other model that its store holds embeddings of
-        (serving.gallery.staging): items that these lack are not there. It is for reading. device: what its index is
-        searched on: cpu, or a GPU (cuda, cuda:N) where the FAISS that is installed sees one.
+        Args:
+            path: A folder, or an address in Milvus.
+            other: Whether to read it as it would be with the second model that it has embeddings of
+                (serving.gallery.staging), without the items that this model has not embedded.
+            device: Where to search: cpu, or a GPU (cuda, cuda:N) if FAISS supports it.
+
+        Raises:
+            GalleryNotFoundError: If there is no gallery.
+            GalleryError: If it is damaged.
         """
         if is_address(path):
             from serving.gallery.backends import milvus
 
-            opened = milvus.open_store(str(path), other)
-            return cls(path, opened, milvus.MilvusIndex(opened), opened.card, opened.model_ref)
+            milvus_store = milvus.open_store(str(path), other)
+            return cls(path, milvus_store, milvus.MilvusIndex(milvus_store), milvus_store.card, milvus_store.model_ref)
         path = Path(path)
         check_exists(path)
         store = Store(path / STORE, other)
         try:
             card, model_ref = store_model(path, store)
             if (store.fingerprint, store.dim) != (card.fingerprint, card.dim):
-                raise GalleryError(f"{path / MODEL} is not the card of the model that embedded this gallery.")
+                message = f"{path / MODEL} is not the card of the model that embedded this gallery."
+                raise GalleryError(message, code="wrong-model-card")
             return cls(path, store, LiveIndex(path, store, device), card, model_ref)
         except BaseException:
             store.close()
             raise
 
     def close(self) -> None:
-        """Let go of the store; compact before if what was written here makes it worth while.
+        """Close the store, after a compaction if the changes made here are worth it.
 
-        Not so with `compact_in_background`: a service ends at once, and what it leaves to do is done when it is back.
+        After `index.compact_in_background` there is none, so that a service ends at once.
         """
-        if self._wrote:
+        if self._changed:
             self.index.finish()
-        self.index.close()
-        self.store.close()
+        self.closer()()
+
+    def closer(self) -> Callable[[], None]:
+        """Return a function that closes store and index and does not keep the gallery alive."""
+        index, store = self.index, self.store
+
+        def close() -> None:
+            index.close()
+            store.close()
+
+        return close
 
     def __enter__(self) -> Self:
         return self
@@ -224,48 +168,39 @@ class Gallery:
         self.close()
 
     def check_model(self, card: Card, ref: str = "MODEL") -> None:
-        """Raise `ModelMismatchError` unless this is the card of the gallery's own model; `ref`: how it was named."""
+        """Raise `ModelMismatchError` unless this is the card of the gallery's model. ref: how the model was named."""
         if card.fingerprint != self.card.fingerprint:
             raise ModelMismatchError(
                 f"{self.address} was embedded by {self.card.name} ({self.card.fingerprint[:12]}), not by {card.name} "
-                f"({card.fingerprint[:12]}): their vectors cannot be compared. Load {self.model_ref!r} as it was, "
-                f"index into a new gallery, or give this one the other model: zoo gallery rebuild {self.address} "
-                f"--model {ref}"
+                f"({card.fingerprint[:12]}), whose embeddings cannot be compared. Load {self.model_ref!r}, index into "
+                f"a new gallery, or give this one the other model: zoo gallery rebuild {self.address} --model {ref}"
             )
 
-    def closer(self) -> Callable[[], None]:
-        """What lets go of store and index, without holding on to the gallery."""
-        index, store = self.index, self.store
-
-        def close() -> None:
-            index.close()
-            store.close()
-
-        return close
-
     def other_model(self) -> tuple[Card, str] | None:
-        """The card of the model that the gallery holds other embeddings of, and what they are: "rebuilt", all or a part
-        of what a rebuild makes, or "replaced", of the model before. None where there are none.
+        """Return the card of the second model that the gallery has embeddings of, and their role.
+
+        The role is "rebuilt" for a rebuild, complete or not, and "replaced" for the previous model.
         """
         slot = self.store.slot()
         return (parse_model(slot.model, self.address)[0], slot.role) if slot else None
 
     def coming(self) -> tuple[Card, str] | None:
-        """The model that a rebuild is about to give the gallery, and how it is loaded; None where none is."""
+        """Return the card and the reference of the model that a rebuild has announced."""
         slot = self.store.slot()
         return parse_model(slot.model, self.address) if slot and slot.coming else None
 
     def add(self, items: Sequence[NewItem]) -> Added:
-        """Add all of `items`, or none. Once this returns they are on disk and the next search finds them.
+        """Add all items, or none. When it returns, they are on disk and the next search finds them.
 
-        Raises `ItemConflictError` for a key that is another image's, or an image that is there under another key.
+        Raises:
+            ItemConflictError: If a key is another image's, or an image has another key.
         """
-        self._wrote = True
+        self._changed = True
         return self.store.add(items)
 
     def remove(self, ids: Sequence[int]) -> int:
-        """Remove items by id and return how many there were; ids that do not exist are passed over."""
-        self._wrote = True
+        """Remove those of the items that exist, and return their number."""
+        self._changed = True
         return self.store.remove(ids)
 
     def search(
@@ -276,10 +211,18 @@ class Gallery:
         exact: bool = False,
         selection: Filter = EVERYTHING,
     ) -> list[list[Hit]]:
-        """The `k` nearest items to each unit row of `vectors`, float32 [q, dim], best first.
+        """Return the nearest items to each vector, best first, equal ones in the order of their ids.
 
-        Similarities are exact; so is the choice of items, unless the gallery was tuned for an approximate index and
-        `exact` is not set. Equal similarities come in the order of the ids. Fewer than `k` where the gallery has fewer.
+        Args:
+            vectors: Unit vectors, float32 [q, dim].
+            k: Number of hits per vector; there are fewer if fewer items match.
+            exclude_ids: Items to leave out.
+            exact: Whether to compare all items, even if the gallery was tuned for an approximate index. Similarities
+                are always exact.
+            selection: Filter of items.
+
+        Raises:
+            UsageError: If k or the vectors are not valid (code "bad-query").
         """
         excluded = set(exclude_ids) if k > 0 else set()
         similarities, ids = self.neighbours(vectors, k + len(excluded), exact, selection)
@@ -289,25 +232,23 @@ class Gallery:
     def neighbours(
         self, vectors: np.ndarray, k: int, exact: bool = False, selection: Filter = EVERYTHING
     ) -> Neighbours:
-        """What `search` finds, as arrays: similarities float32 [q, k] and ids int64 [q, k], best first.
-
-        Of what `selection` lets through; places that nothing took are -inf and -1.
-        """
+        """Return the hits of `search` as similarities and ids."""
         if k < 1:
-            raise UsageError(f"k must be at least 1, not {k}.")
+            raise UsageError(f"k must be at least 1, not {k}.", code="bad-query")
         if vectors.ndim != 2 or vectors.shape[1] != self.card.dim or not np.isfinite(vectors).all():
-            raise UsageError(f"a query is finite float32 [q, {self.card.dim}], not {list(vectors.shape)}.")
+            message = f"queries must be finite float32 [q, {self.card.dim}], not {list(vectors.shape)}."
+            raise UsageError(message, code="bad-query")
         return self.index.search(vectors, k, exact, selection)
 
     def recall(self, k: int = 10) -> float | None:
-        """The part of the `k` nearest others of sampled items that a search finds now; None below two items."""
+        """Measure the share of the `k` nearest others of sampled items that search finds; None below two items."""
         index = self.index.current()
         sample = sample_index(index, k)
         return measure_recall(index, sample) if sample else None
 
 
 def is_gallery(address: str | Path) -> bool:
-    """Whether a gallery is in a folder, or at an address in Milvus."""
+    """Return whether a gallery is in a folder, or at an address in Milvus."""
     if is_address(address):
         from serving.gallery.backends import milvus
 
@@ -315,15 +256,23 @@ def is_gallery(address: str | Path) -> bool:
     return (Path(address) / STORE).is_file()
 
 
-def model_at(address: str | Path) -> tuple[Card, str]:
-    """The card of the model that a gallery has now, and how it is loaded; its index is not opened."""
-    if is_address(address):
-        from serving.gallery.backends import milvus
+def check_exists(address: str | Path) -> None:
+    """Raise `GalleryNotFoundError` if there is no gallery."""
+    if not is_gallery(address):
+        problem = "is not a gallery" if is_address(address) or Path(address).exists() else "does not exist"
+        raise GalleryNotFoundError(f"{address} {problem}. Make a gallery with: zoo index MODEL DIR --out {address}")
 
-        return milvus.model_at(str(address))
-    path = Path(address)
-    with Store(path / STORE).closing() as store:
-        return store_model(path, store)
+
+def check_folder(address: str | Path, advice: str) -> Path:
+    """Return the folder of a gallery.
+
+    Raises:
+        UsageError: If it is in Milvus (code "not-for-milvus").
+    """
+    if is_address(address):
+        message = f"{address} is in Milvus, and this is for a gallery in a folder; {advice}"
+        raise UsageError(message, code="not-for-milvus")
+    return Path(address)
 
 
 def delete_gallery(address: str | Path) -> None:
@@ -336,46 +285,50 @@ def delete_gallery(address: str | Path) -> None:
         shutil.rmtree(address)
 
 
-def check_exists(address: str | Path) -> None:
-    """Raise `GalleryNotFoundError` where there is no gallery."""
-    if not is_gallery(address):
-        what = "holds no gallery" if is_address(address) or Path(address).exists() else "is not there"
-        raise GalleryNotFoundError(f"{address} {what}. Make a gallery with: zoo index MODEL DIR --out {address}")
-
-
-def check_folder(address: str | Path, advice: str) -> Path:
-    """Return the folder of a gallery. Raises `UsageError` (code "not-for-milvus") for one in Milvus."""
+def model_at(address: str | Path) -> tuple[Card, str]:
+    """Return the card and the reference of a gallery's model, without opening its index."""
     if is_address(address):
-        message = f"{address} is in Milvus, and this is for a gallery in a folder; {advice}"
-        raise UsageError(message, code="not-for-milvus")
-    return Path(address)
+        from serving.gallery.backends import milvus
+
+        return milvus.model_at(str(address))
+    path = Path(address)
+    with Store(path / STORE).closing() as store:
+        return store_model(path, store)
+
+
+def store_model(folder: Path, store: Store) -> tuple[Card, str]:
+    """Return the card and the reference of the model of a gallery whose store is open."""
+    return read_model(folder / MODEL) if store.model is None else parse_model(store.model, store.path)
 
 
 def tuning_advice(gallery: Gallery) -> str | None:
-    """A sentence of a gallery that is searched exactly only because nobody has selection otherwise; None of others."""
+    """Return a sentence about a large gallery that was never tuned, None for others."""
     items = gallery.store.count()
     if items <= TUNING_ITEMS or gallery.store.state("plan") is not None or is_address(gallery.address):
         return None
     return (
-        f"never tuned: each search looks at all {items:,} items. A faster index that finds 99 % of the nearest: "
+        f"never tuned: each search compares all {items:,} items. A faster index that finds 99 % of the nearest: "
         f"zoo gallery tune {gallery.address}"
     )
 
 
 def filter_notes(gallery: Gallery, selection: Filter, found: bool) -> list[str]:
-    """Of each label that no item has a sentence, with the nearest that there are; where nothing was found, also of each
-    key that the metadata of the first items have not. Of the first few of both."""
-    absent = list(islice((label for label in selection.labels if not gallery.store.items(0, 1, label)), NOTED))
-    known = [label for label, _ in gallery.store.overview.labels(COMPARED)[1]] if absent else []
-    said = [f"No item has the label {_named(label, known)}" for label in absent]
+    """Return a sentence about each label that no item has, with the most similar labels.
+
+    If nothing was found, return sentences about unknown keys of metadata too.
+    """
+    store = gallery.store
+    unknown = list(islice((label for label in selection.labels if not store.items(0, 1, label)), MAX_NOTES))
+    labels = [label for label, _ in store.overview.labels(COMPARED_NAMES)[1]] if unknown else []
+    notes = [f"No item has the label {_with_hint(label, labels)}" for label in unknown]
     if found or not selection.where:
-        return said
-    keys = gallery.store.overview.keys(COMPARED)
-    whose = "No item has" if gallery.store.count() <= COMPARED else f"None of the first {COMPARED:,} items has"
-    missing = islice((key for key in selection.where if key not in keys), NOTED)
-    return [*said, *(f"{whose} metadata called {_named(key, keys)}" for key in missing)]
+        return notes
+    keys = store.overview.keys(COMPARED_NAMES)
+    subject = "No item has" if store.count() <= COMPARED_NAMES else f"None of the first {COMPARED_NAMES:,} items has"
+    unknown = list(islice((key for key in selection.where if key not in keys), MAX_NOTES))
+    return [*notes, *(f"{subject} metadata called {_with_hint(key, keys)}" for key in unknown)]
 
 
-def _named(name: str, known: Iterable[str]) -> str:
-    short = name[:LONGEST]
+def _with_hint(name: str, known: Iterable[str]) -> str:
+    short = name[:MAX_NAME]
     return f"{short!r}.{nearest(short, known)}"

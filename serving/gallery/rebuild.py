@@ -200,17 +200,17 @@ class StoreRebuild(Rebuild):
 
     def _try_swap(self, drop: bool) -> bool:
         try:
-            with self.store.staging.exchange(self.token) as exchange:
+            with self.store.staging.exchange(self.token) as remove:
                 _, ids = self.store.staging.missing(self.settled)
                 if len(ids) > LAST:
                     raise _TooManyError
                 for made, missing in self.embed(self._batches(ids)):
-                    exchange.put(made)
+                    self.staging.put(self.token, made)
                     self._count(made, missing)
                 left = self.missing()
                 if left and not drop:
                     raise MissingItemsError(left)
-                exchange.drop([item.item for item in left])
+                remove([item.item for item in left])
         except _TooManyError:
             return False
         return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -136,7 +136,10 @@ class Staging:
     def put(self, token: str, embeddings: Iterable[StagedEmbedding]) -> None:
         """Write embeddings of those items that still exist."""
         with self._transaction(token) as db:
-            _put(db, embeddings)
+            db.executemany(
+                "INSERT OR REPLACE INTO embeddings_other SELECT id, ?, ? FROM items WHERE id = ?",
+                [(embedding.blob, embedding.from_thumbnail, embedding.item) for embedding in embeddings],
+            )
 
     def mark_embedded(self, token: str, number: int) -> None:
         """Record that all items up to change `number` are embedded or cannot be."""
@@ -156,12 +159,19 @@ class Staging:
         return int(count)
 
     @contextmanager
-    def exchange(self, token: str) -> Iterator[Exchange]:
-        """Swap the slots at the end of the block, in one transaction with it, unless it raises."""
+    def exchange(self, token: str) -> Iterator[Callable[[Iterable[int]], int]]:
+        """Swap the slots at the end of the block, in one transaction with it, unless it raises.
+
+        Yield a function that removes items, such as those that the new model has not embedded.
+        """
         with self._transaction(token) as db:
-            exchange = Exchange(db)
-            yield exchange
-            exchange.finish()
+            change = int(db.execute("SELECT value FROM state WHERE key = 'change'").fetchone()[0]) + 1
+            yield lambda ids: delete_items(db, ids, change)
+            for statement in _SWAP:
+                db.execute(statement)
+            db.execute("UPDATE state SET value = ? WHERE key = 'change'", (change,))
+            values = {"change": change, "role": REPLACED, "token": secrets.token_hex(8)}
+            db.executemany("INSERT INTO state VALUES ('other ' || ?, ?)", values.items())
 
     @contextmanager
     def _transaction(self, token: str) -> Iterator[sqlite3.Connection]:
@@ -181,35 +191,3 @@ class Staging:
             lower = "UPDATE state SET value = ? WHERE key = 'other change' AND value >= ?"
             if db.execute(lower, (first - 1, first)).rowcount:
                 db.execute("UPDATE state SET value = '' WHERE key = 'other generation'")
-
-
-class Exchange:
-    """Last changes before the slots are swapped, in the same transaction."""
-
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
-
-    def put(self, embeddings: Iterable[StagedEmbedding]) -> None:
-        _put(self._db, embeddings)
-
-    def drop(self, ids: Sequence[int]) -> None:
-        """Remove those items that still exist."""
-        delete_items(self._db, ids, self._next_change())
-
-    def finish(self) -> None:
-        change = self._next_change()
-        for statement in _SWAP:
-            self._db.execute(statement)
-        self._db.execute("UPDATE state SET value = ? WHERE key = 'change'", (change,))
-        values = {"change": change, "role": REPLACED, "token": secrets.token_hex(8)}
-        self._db.executemany("INSERT INTO state VALUES ('other ' || ?, ?)", values.items())
-
-    def _next_change(self) -> int:
-        return int(self._db.execute("SELECT value FROM state WHERE key = 'change'").fetchone()[0]) + 1
-
-
-def _put(db: sqlite3.Connection, embeddings: Iterable[StagedEmbedding]) -> None:
-    db.executemany(
-        "INSERT OR REPLACE INTO embeddings_other SELECT id, ?, ? FROM items WHERE id = ?",
-        [(embedding.blob, embedding.from_thumbnail, embedding.item) for embedding in embeddings],
-    )

@@ -105,8 +105,8 @@ class Store:
         self._query = self.database.query
         self.marks, self.overview = Marks(self.database), Overview(self.database)
         self.staging, self._filter_cache = Staging(self.database), FilterCache()
+        state = self.database.initial_state
         try:
-            state: dict[str, Any] = dict(self._query("SELECT key, value FROM state"))
             if self.database.fingerprint is None:
                 raise GalleryError(f"{path} holds no embeddings of another model.", code="no-other-model")
             if (metric := state.get("metric", schema.METRIC)) != schema.METRIC:

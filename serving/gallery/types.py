@@ -336,20 +336,27 @@ def model_json(card: Card, model_ref: str) -> str:
 
 
 def read_model(path: Path) -> tuple[Card, str]:
-    """Return the card in a model.json, and how the model is loaded. Raises `GalleryError` that says what is wrong."""
+    """Return the card in a model.json, and the name or path by which the model is loaded.
+
+    Raises:
+        GalleryError: If the file is missing or damaged (code "damaged-model-json").
+    """
     try:
-        return parse_model(path.read_text(encoding="utf-8"), path)
+        text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise GalleryError(f"{path} does not name the gallery's model: {error}.") from None
+        message = f"{path} does not name the gallery's model: {error}."
+        raise GalleryError(message, code="damaged-model-json") from None
+    return parse_model(text, path)
 
 
 def parse_model(text: str, path: str | Path) -> tuple[Card, str]:
-    """Return what `read_model` returns, for the text; `path`: where it comes from."""
+    """Return what `read_model` returns, for a text that was read from `path`."""
     try:
         values = json.loads(text)
         return card_from_json(values["card"]), str(values["ref"])
     except (ValueError, KeyError, TypeError, CardError) as error:
-        raise GalleryError(f"{path} does not name the gallery's model: {error}.") from None
+        message = f"{path} does not name the gallery's model: {error}."
+        raise GalleryError(message, code="damaged-model-json") from None
 
 
 def utc_now() -> str:

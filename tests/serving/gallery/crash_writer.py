@@ -1,11 +1,11 @@
-"""A process that forks writers which work on a gallery until they are killed.
+"""A process that forks writers, which work on a gallery until they are killed.
 
     python -m tests.serving.gallery.crash_writer GALLERY NOTES
 
-For each line on stdin, numbers, it forks a writer of each of these seeds and prints their pids; once all have gone it
-prints the signals that ended them. What a writer begins and what was acknowledged to it stands in the file NOTES, a
-JSON object a line, with the writer's seed. Two writers at once get into each other's way as two processes do: one gives
-the gallery another model while the other adds to it, or begins a rebuild in the midst of the other's.
+For each line of seeds on stdin, it forks one writer per seed and prints their pids; after their end it prints the
+signals that ended them. A writer records what it begins and what was acknowledged in the file NOTES, one JSON object
+per line. Two writers disturb each other as two processes do: one gives the gallery another model while the other one
+adds items, or begins a rebuild during the other's.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CARDS = tuple(
     for name, digit in (("toy", "0"), ("other", "1"))
 )
 SAID, ASKED = "said", "a" * 64
-"""Where in the metadata it is said, and the SHA-256 of the one image that results are marked of."""
+"""Key of the metadata that writers change, and the SHA-256 of the query of all marks."""
 
 
 class Notes:
@@ -50,12 +50,12 @@ class Notes:
 
 
 def embedded_by(card: Card, number: int) -> np.ndarray:
-    """The embedding of item `number` by the model of that card: another one for each of `CARDS`."""
+    """Return the embedding of item `number` by one of `CARDS`; they differ."""
     return np.roll(new_item(number).embedding, CARDS.index(card))
 
 
 def rebuild(path: Path, notes: Notes, rng: np.random.Generator) -> None:
-    """Begin, or go on, to give the gallery the other model; now and then to the end."""
+    """Start or continue a rebuild with the other model, and swap the models."""
     with Gallery.open(path) as gallery:
         card = gallery.card
     other = CARDS[1 - CARDS.index(card)]
@@ -84,13 +84,13 @@ def compact_other(path: Path) -> None:
         with Gallery.open(path, other=True) as shadow:
             shadow.index.compact()
     except GalleryError as error:
-        if "holds no embeddings of another model" not in str(error):
+        if error.code != "no-other-model":
             raise
         raise ModelChangedError("the other writer has emptied the slot") from error
 
 
 def work(path: Path, notes: Notes, rng: np.random.Generator) -> None:
-    """Add, remove, compact and rebuild at random, for ever; a gallery of another model by now is opened anew."""
+    """Add, remove, compact and rebuild at random without end; open the gallery again after a change of its model."""
     steps = itertools.count(1)
     while True:
         try:
@@ -129,7 +129,7 @@ def take(gallery: Gallery, notes: Notes, rng: np.random.Generator, step: int) ->
 
 
 def say(gallery: Gallery, notes: Notes, way: str, item: int, text: str) -> None:
-    """Say something of an item, which the other writer may have removed: in its metadata, or with a mark."""
+    """Change the metadata of an item, or mark it; the other writer may have removed it."""
     notes.write("saying", way=way, item=item, text=text)
     try:
         if way == "describe":

@@ -22,7 +22,7 @@ JOURNAL_TRIGGERS = (
 
 
 def as_schema_7(store: Path) -> None:
-    """With a journal of changes."""
+    """Add a journal of changes."""
     noted = "INSERT INTO journal (of, key) VALUES ('{}', {}) ON CONFLICT (of, key) DO UPDATE SET number = "
     noted += "(SELECT max(number) + 1 FROM journal)"
     with closing(sqlite3.connect(store)) as db:
@@ -39,20 +39,20 @@ def as_schema_7(store: Path) -> None:
 
 
 def as_schema_6(store: Path) -> None:
-    """Without a journal."""
+    """Set the version without a journal."""
     with closing(sqlite3.connect(store)) as db:
         db.execute("PRAGMA user_version = 6")
 
 
 def as_schema_5(store: Path) -> None:
-    """Without keys."""
+    """Remove the keys."""
     as_schema_6(store)
     with closing(sqlite3.connect(store)) as db:
         db.executescript("DROP TABLE keys; PRAGMA user_version = 5;")
 
 
 def as_schema_4(store: Path) -> None:
-    """Without a count of the items."""
+    """Remove the stored count of items."""
     as_schema_5(store)
     with closing(sqlite3.connect(store)) as db:
         db.executescript("""
@@ -64,7 +64,7 @@ def as_schema_4(store: Path) -> None:
 
 
 def as_schema_3(store: Path) -> None:
-    """Embeddings among the items."""
+    """Move the embeddings to the items."""
     as_schema_4(store)
     with closing(sqlite3.connect(store)) as db:
         db.executescript("""
@@ -77,14 +77,14 @@ def as_schema_3(store: Path) -> None:
 
 
 def as_schema_2(store: Path) -> None:
-    """Without marks."""
+    """Remove the marks."""
     as_schema_3(store)
     with closing(sqlite3.connect(store)) as db:
         db.executescript("DROP TRIGGER marks_of_removed; DROP TABLE marks; PRAGMA user_version = 2;")
 
 
 def as_schema_1(folder: Path) -> None:
-    """With one file for the index."""
+    """Add the single index file of schema 1."""
     as_schema_2(folder / "gallery.sqlite")
     with closing(sqlite3.connect(folder / "gallery.sqlite")) as db, db:
         db.execute("DELETE FROM state WHERE key IN ('generation', 'metric', 'plan')")

@@ -211,23 +211,20 @@ def test_a_damaged_page_is_found(gallery: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (
-            ["gallery", "list", "nothing"],
-            "nothing is not there. Make a gallery with: zoo index MODEL DIR",
-        ),
-        (["gallery", "stats", "."], "holds no gallery"),
-        (["gallery", "verify", "nothing"], "nothing is not there"),
-        (["gallery", "export", "nothing", "out"], "nothing is not there"),
+        (["gallery", "list", "nothing"], "zoo index MODEL DIR --out "),
+        (["gallery", "stats", "."], "zoo index MODEL DIR --out ."),
+        (["gallery", "verify", "nothing"], "zoo index MODEL DIR --out "),
+        (["gallery", "export", "nothing", "out"], "zoo index MODEL DIR --out "),
         (["gallery", "import", "nothing", "out"], "items.parquet"),
         (["gallery", "import", "gallery", "out"], "zoo gallery backup"),
-        (["gallery", "backup", "nothing", "out"], "nothing is not there"),
+        (["gallery", "backup", "nothing", "out"], "zoo index MODEL DIR --out "),
         (["gallery", "backup", "gallery", "gallery"], "gallery"),
         (["gallery", "restore", "nothing", "out"], "backup.json"),
         (["gallery", "remove", "gallery", "99"], ""),
         (["gallery", "remove", "gallery"], "--label"),
         (["gallery", "remove", "gallery", "--label", "no such"], "no item has the label 'no such'"),
-        (["search", "nothing", "query.png"], "nothing is not there"),
-        (["serve", "nothing"], "nothing is not there"),
+        (["search", "nothing", "query.png"], "zoo index MODEL DIR --out "),
+        (["serve", "nothing"], "zoo index MODEL DIR --out "),
         (["search", "gallery", "--id", "1", "--k", "0"], "not 0"),
     ],
 )
@@ -255,7 +252,7 @@ def test_a_damaged_database_is_named_with_the_next_step(gallery: Path, capsys: C
     store.write_bytes(data)
     assert main(["gallery", "stats", str(gallery)]) == 1
     message = capsys.readouterr().err
-    for part in (f"{store}, which holds all of the gallery, is damaged (", "zoo gallery verify", "zoo gallery restore"):
+    for part in (str(store), "zoo gallery verify", "zoo gallery restore"):
         assert part in message
     assert main(["gallery", "verify", str(gallery)]) == 1
     assert "FAILED" in capsys.readouterr().out

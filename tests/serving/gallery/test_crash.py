@@ -1,6 +1,6 @@
-"""Two writers at a time, killed at any moment: nothing acknowledged is lost, and searches find what is there.
+"""Two writers are killed at any moment: no acknowledged write is lost, and searches find all items.
 
-Full disks and disks that cannot be written to are in test_index_files.py and test_database.py.
+Full disks are in test_index_files.py, read-only folders in test_database.py.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def nursery(path: Path, notes: Path) -> Iterator[subprocess.Popen[str]]:
+def writers(path: Path, notes: Path) -> Iterator[subprocess.Popen[str]]:
     words = [sys.executable, "-m", "tests.serving.gallery.crash_writer", str(path), str(notes)]
     process = subprocess.Popen(
         words,
@@ -68,27 +68,27 @@ def nursery(path: Path, notes: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def kill_two(process: subprocess.Popen[str], notes: Path, seed: int, rng: random.Random) -> None:
-    """Start two writers, let them note a few things, and kill one a moment later and the other after another."""
+    """Start two writers, let them write some notes, and kill one after the other."""
     assert process.stdin
     assert process.stdout
     enough = len(notes.read_bytes().splitlines()) + rng.randint(2, 30)
     process.stdin.write(f"{2 * seed} {2 * seed + 1}\n")
     process.stdin.flush()
     pids = [int(word) for word in process.stdout.readline().split()]
-    for _ in range(POLLS):  # counted, as all of them may be stopped for a while, by a debugger say
+    for _ in range(POLLS):  # not a deadline, because a debugger may stop all processes for a while
         if len(notes.read_bytes().splitlines()) >= enough:
             break
         time.sleep(0.002)
     else:
-        pytest.fail("the writers have come to a halt")
+        pytest.fail("the writers wrote nothing")
     for pid in rng.sample(pids, 2):
         time.sleep(rng.uniform(0, 0.03))
         os.kill(pid, signal.SIGKILL)
-    assert process.stdout.readline().split() == 2 * [str(-signal.SIGKILL)], "a writer has ended by itself"
+    assert process.stdout.readline().split() == 2 * [str(-signal.SIGKILL)], "a writer ended by itself"
 
 
 class Ledger:
-    """What the gallery must hold, from the notes of its writers and what it held before the last two were killed."""
+    """Expected content of the gallery, from its earlier content and the notes of its writers."""
 
     def __init__(self, path: Path, notes: Path) -> None:
         self.path, self.notes, self.read = path, notes, 0
@@ -96,7 +96,7 @@ class Ledger:
         self.words: Counter[str] = Counter()
 
     def settle(self) -> None:
-        """Every acknowledged write is there; none but the last one of each writer may be beside it, whole or not."""
+        """Check that the gallery has every acknowledged write and, whole or not at all, the last one of each writer."""
         entries = [json.loads(line) for line in self.notes.read_text().splitlines()[self.read :]]
         self.read += len(entries)
         self.words.update(entry["word"] for entry in entries)
@@ -120,14 +120,14 @@ class Ledger:
             if entry["word"] == "removed":
                 gone.update(entry["ids"])
                 counted += entry["count"]
-        # Both may have removed the same item, and only one of them has done it, perhaps without having been told.
+        # Both may have removed one item; only one of them did, and it may have been killed before the acknowledgement.
         doubtful = {item_id for entry in unsettled if entry["word"] == "removing" for item_id in entry["ids"]}
         assert len(gone - doubtful) <= counted <= len(gone)
         subsets = [some for n in range(len(unsettled) + 1) for some in itertools.combinations(unsettled, n)]
-        assert any(fits(labels, known, gone, some) for some in subsets), "a write is lost, or half of one is there"
+        assert any(fits(labels, known, gone, some) for some in subsets), "a write is lost, or half done"
 
     def _check_said(self, writers: Iterable[list[dict[str, Any]]]) -> None:
-        """Of each item that is there the last that a writer said and was acknowledged, or what was under way."""
+        """Check that each item has the last acknowledged text of a writer, or one that was being written."""
         acknowledged, under_way = dict[tuple[str, int], set[str | None]](), dict[tuple[str, int], set[str | None]]()
         for some in writers:
             said = {(entry["way"], entry["item"]): entry["text"] for entry in some if entry["word"] == "said"}
@@ -142,7 +142,7 @@ class Ledger:
         assert {item for _, item in self.said} <= set(self.labels)
 
     def _check_model(self, writers: Iterable[list[dict[str, Any]]], last: list[dict[str, Any]]) -> None:
-        """It is that of a writer's last exchange that was acknowledged, or of one that was under way."""
+        """Check that the model is of the last acknowledged swap of a writer, or of one that was being made."""
         done = [[entry["to"] for entry in some if entry["word"] == "rebuilt"][-1:] for some in writers]
         possible = set(itertools.chain(*done)) or {self.model}
         possible |= {entry["to"] for entry in last if entry["word"] == "swapping"}
@@ -156,10 +156,10 @@ def fits(
     gone: set[int],
     unsettled: Sequence[dict[str, Any]],
 ) -> bool:
-    """Whether `labels` are there after these of the unacknowledged writes were done, each as a whole.
+    """Return whether `labels` are the items after these unacknowledged writes, each as a whole.
 
-    known: the items that there were, and all that were acknowledged; gone: those whose removal was. A writer may have
-    removed items of the other one's last batch: their ids are in no note but that of the removal.
+    known: earlier and acknowledged items. gone: acknowledged removals. A writer may have removed items of the other
+    one's last batch, whose ids are only in the note of the removal.
     """
     added = {entry["batch"]: entry["count"] for entry in unsettled if entry["word"] == "adding"}
     gone = gone.union(*(entry["ids"] for entry in unsettled if entry["word"] == "removing"))
@@ -184,7 +184,7 @@ def labels_in(path: Path) -> dict[int, str | None]:
 
 
 def said_in(path: Path) -> dict[tuple[str, int], str]:
-    """What is said of items: (describe, id) and (mark, id) -> text."""
+    """Return the texts of metadata and marks by (describe, id) and (mark, id)."""
     with Gallery.open(path) as gallery:
         items = gallery.store.items(limit=gallery.store.count())
         described = {("describe", one.id): str(one.metadata[SAID]) for one in items if SAID in one.metadata}
@@ -192,7 +192,7 @@ def said_in(path: Path) -> dict[tuple[str, int], str]:
 
 
 def check_content(path: Path) -> None:
-    """Vectors are by the gallery's model, and they and the pictures of the items' numbers."""
+    """Check that embeddings and thumbnails are those of the items, by the gallery's model."""
     with Gallery.open(path) as gallery, Store(path / STORE).closing() as store:
         for item, embedding, thumbnail in store.rows():
             number = int(item.source.removesuffix(".png"))
@@ -201,7 +201,7 @@ def check_content(path: Path) -> None:
 
 
 def still_right(reader: Gallery, ledger: Ledger) -> Gallery:
-    """A reader that stayed open sees what is there, or says that it is of the model before and is opened again."""
+    """Check that an open reader sees all items, or raises `ModelChangedError`; open it again then."""
     try:
         ids, _ = content(reader)
     except ModelChangedError:
@@ -214,9 +214,9 @@ def still_right(reader: Gallery, ledger: Ledger) -> Gallery:
 
 
 def check_searches(gallery: Gallery, plan: TuningPlan, rng: np.random.Generator) -> float:
-    """Search as a service does: similarities are those of the store's vectors, and what is found holds the floor.
+    """Check that similarities are those of the store's vectors and that the recall is at least the plan's.
 
-    Returns the recall of the k nearest, of up to 300 items that search for themselves and the others.
+    Return the recall of the k nearest, of up to 300 items as queries.
     """
     with Store(Path(gallery.address) / STORE).closing() as store:
         ids = np.array(list(store.labels()))
@@ -237,13 +237,13 @@ def check_searches(gallery: Gallery, plan: TuningPlan, rng: np.random.Generator)
 
 
 def kill_and_check(path: Path, tmp_path: Path, rounds: int, plan: TuningPlan) -> tuple[Ledger, float]:
-    """The lowest recall is the second value."""
+    """Kill and check in rounds; return the ledger and the lowest recall."""
     (tmp_path / "notes").touch()
     ledger, rng, recalls = Ledger(path, tmp_path / "notes"), random.Random(0), []
     with Store(path / STORE).closing() as store:
         store.set_state("plan", json.dumps(asdict(plan)))
     reader = Gallery.open(path)
-    with nursery(path, tmp_path / "notes") as process:
+    with writers(path, tmp_path / "notes") as process:
         for seed in range(1, rounds + 1):
             kill_two(process, ledger.notes, seed, rng)
             ledger.settle()
@@ -255,11 +255,11 @@ def kill_and_check(path: Path, tmp_path: Path, rounds: int, plan: TuningPlan) ->
     check_content(path)
     with Gallery.open(path) as gallery:
         gallery.index.compact()
-    assert len(list(path.glob("*index-*"))) <= 2, "what killed writers leave does not pile up; each model may have one"
+    assert len(list(path.glob("*index-*"))) <= 2, "each model has at most one, and killed writers leave none"
     return ledger, min(recalls)
 
 
-def test_nothing_acknowledged_is_lost_when_writers_are_killed(path: Path, tmp_path: Path) -> None:
+def test_killed_writers_lose_no_acknowledged_write(path: Path, tmp_path: Path) -> None:
     ledger, _ = kill_and_check(path, tmp_path, 6, TuningPlan("hnsw", 0.9, 5))
     assert min(ledger.words[word] for word in ("added", "removed", "rebuilding", "said")) >= 1
 
@@ -280,13 +280,13 @@ def test_nothing_acknowledged_is_lost_when_writers_are_killed(path: Path, tmp_pa
         ({1: "b"}, {2}, [], False),  # another label
     ],
 )
-def test_what_a_ledger_accepts(there: dict, gone: set[int], unsettled: list, right: bool) -> None:
+def test_ledger_accepts_whole_writes_only(there: dict, gone: set[int], unsettled: list, right: bool) -> None:
     assert fits(there, {1: "a", 2: "a"}, gone, unsettled) is right
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["flat", "hnsw"])
-def test_nothing_acknowledged_is_lost_in_200_rounds(
+def test_killed_writers_lose_no_acknowledged_write_in_200_rounds(
     path: Path, tmp_path: Path, kind: str, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
     ledger, recall = kill_and_check(path, tmp_path, 200, TuningPlan(kind, 1.0 if kind == "flat" else 0.9, 5))

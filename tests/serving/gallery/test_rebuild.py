@@ -287,7 +287,7 @@ def test_the_last_rebuild_that_was_begun_counts(path: Path) -> None:
         store.staging.discard()
         assert store.staging.slot() is None
     assert_is(path, THIRD)
-    with pytest.raises(GalleryError, match="no embeddings of another model"):
+    with raises(GalleryError, "no-other-model"):
         Gallery.open(path, other=True)
 
 
@@ -295,7 +295,7 @@ def test_on_a_full_disk_the_gallery_stays_as_it_was(path: Path) -> None:
     with Gallery.open(path) as gallery:
         before = content(gallery)
     for limit in (2000, 20_000):
-        with full_disk(limit), pytest.raises(GalleryError, match=r"full|I/O|as it was"):
+        with full_disk(limit), pytest.raises(GalleryError):
             rebuild(path, Maker(OTHER))
         with Gallery.open(path) as gallery:
             assert gallery.card == CARD

@@ -52,9 +52,9 @@ def exchange(store: Store, numbers: list[int]) -> None:
     missing = store.staging.missing()[1]
     dropped = [item_id for item_id in missing if item_id % 13 in numbers]
     rows = [StagedEmbedding(item, embedded_by(other, item).tobytes()) for item in missing if item not in dropped]
-    with store.staging.exchange(token) as swap:
-        swap.put(rows)
-        swap.drop(dropped)
+    with store.staging.exchange(token) as remove:
+        store.staging.put(token, rows)
+        remove(dropped)
 
 
 def apply_step(store: Store, step: str, numbers: list[int]) -> None:
