@@ -143,7 +143,7 @@ class Gallery:
     def close(self) -> None:
         """Close the store, after a compaction if the changes made here are worth it.
 
-        After `index.compact_in_background` there is none, so that a service ends at once.
+        After `index.compact_in_background`, close does not compact, so that a service ends at once.
         """
         if self._changed:
             self.index.finish()
