@@ -10,7 +10,7 @@ Once a rebuild has begun, the store names the model, because a transaction chang
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -147,17 +147,7 @@ class Gallery:
         """
         if self._changed:
             self.index.finish()
-        self.closer()()
-
-    def closer(self) -> Callable[[], None]:
-        """Return a function that closes store and index and does not keep the gallery alive."""
-        index, store = self.index, self.store
-
-        def close() -> None:
-            index.close()
-            store.close()
-
-        return close
+        self.store.close()
 
     def __enter__(self) -> Self:
         return self
