@@ -118,7 +118,7 @@ class CurrentSearcher:
             with self._lock:
                 self._searcher = new
         # Requests may still use the old one; its store is closed when the last of them releases it.
-        weakref.finalize(old.gallery, old.gallery.closer())
+        weakref.finalize(old.gallery, old.gallery.store.close)
         event = "another model" if isinstance(reason, ModelChangedError) else "been replaced; its model"
         logger.info("%s has %s now: %s.", new.gallery.address, event, new.embedder.card.name)
         return new

@@ -10,7 +10,7 @@ Once a rebuild has begun, the store names the model, because a transaction chang
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -143,21 +143,11 @@ class Gallery:
     def close(self) -> None:
         """Close the store, after a compaction if the changes made here are worth it.
 
-        After `index.compact_in_background` there is none, so that a service ends at once.
+        After `index.compact_in_background`, close does not compact, so that a service ends at once.
         """
         if self._changed:
             self.index.finish()
-        self.closer()()
-
-    def closer(self) -> Callable[[], None]:
-        """Return a function that closes store and index and does not keep the gallery alive."""
-        index, store = self.index, self.store
-
-        def close() -> None:
-            index.close()
-            store.close()
-
-        return close
+        self.store.close()
 
     def __enter__(self) -> Self:
         return self

@@ -129,9 +129,6 @@ class LiveIndex:
         self._not_before, self._pause = -math.inf, RETRY_SECONDS
         self._index, self._facts = self._open_current()
 
-    def close(self) -> None:
-        """Do nothing; memory is freed with the object."""
-
     def current(self) -> Index:
         """Return the index as of the store's last change. This is cheap if nothing changed."""
         index = self._index

@@ -281,10 +281,6 @@ class Store:
         """Return those of the items that exist."""
         return {row[0]: item_from_row(row) for row in self.database.rows_by_id(ITEM_COLUMNS, ids)}
 
-    def present(self, ids: Sequence[int]) -> list[int]:
-        """Return those of the ids that exist."""
-        return [item for (item,) in self.database.rows_by_id("id", ids)]
-
     def item_of_content(self, content_sha256: str) -> Item | None:
         rows = self._query(f"SELECT {ITEM_COLUMNS} FROM items WHERE content_sha256 = ?", content_sha256)
         return item_from_row(rows[0]) if rows else None
@@ -302,10 +298,6 @@ class Store:
             # Several starts may lead to one item; the first items make up the number.
             rows += self._query(f"SELECT {ITEM_COLUMNS} FROM items ORDER BY id LIMIT ?", n)
         return [item_from_row(row) for row in {row[0]: row for row in rows}.values()][:n]
-
-    def ids(self) -> np.ndarray:
-        """Return the ids of all items, int64, ascending."""
-        return np.array([row[0] for row in self._query("SELECT id FROM items ORDER BY id")], np.int64)
 
     def labels(self) -> dict[int, str | None]:
         """Return the label of each item by id, in the order of the ids."""

@@ -433,9 +433,6 @@ class MilvusIndex:
     def change(self) -> int:
         return self._store.change()
 
-    def close(self) -> None:
-        """Do nothing: the store closes the connection."""
-
     def current(self) -> MilvusIndex:
         self._store.check_soon()
         return self
