@@ -17,7 +17,7 @@ from starlette.middleware import Middleware
 from serving import errors
 from serving.auth import ANY_HOST, Authentication, TrustedHosts
 from serving.dependencies import Collections
-from serving.limits import CpuQueue, Deadlines, Limits
+from serving.limits import CpuQueue, Deadlines, RequestLimits
 from serving.metrics import TELEMETRY, Observability
 from serving.openapi import openapi
 from serving.routes import evaluate, feedback, items, search, status
@@ -68,7 +68,7 @@ def create_app(settings: Settings | None = None, collections: Collections | None
                 failure=errors.error_response,
             ),
             Middleware(TrustedHosts, hosts=hosts, has_keys=has_keys),
-            Middleware(Limits, settings=settings, cpu_queue=cpu_queue, is_known=collections.knows),
+            Middleware(RequestLimits, settings=settings, cpu_queue=cpu_queue, is_known=collections.knows),
             Middleware(Authentication, collections=collections),
             Middleware(
                 Deadlines,

@@ -60,7 +60,7 @@ class Answer:
     """Answer about one of several images: its matches, or the reason why the service refused it."""
 
     name: str
-    matches: tuple[schemas.Hit, ...] = ()
+    matches: tuple[schemas.SearchHit, ...] = ()
     refused: schemas.ErrorDetail | None = None
 
 
@@ -71,7 +71,7 @@ class Added:
     """
 
     new: int = 0
-    items: tuple[schemas.Item, ...] = ()
+    items: tuple[schemas.ItemInfo, ...] = ()
     refused: Mapping[int, schemas.ErrorDetail] = field(default_factory=dict)
     differing: tuple[schemas.Differing, ...] = ()
 
@@ -168,7 +168,7 @@ class _Calls:
         where: Metadata | None = None,
         crop: Box | None = None,
         rerank: schemas.Rerank = "none",
-    ) -> Steps[list[schemas.Hit]]:
+    ) -> Steps[list[schemas.SearchHit]]:
         """Return the items nearest to an image, to an item (without itself) or to a text, exactly one of the three.
 
         Args:
@@ -279,19 +279,23 @@ class _Calls:
     @_Call
     def describe(
         self, item: int, label: str | None = None, metadata: Metadata | None = None, unlabel: bool = False
-    ) -> Steps[schemas.Item]:
+    ) -> Steps[schemas.ItemInfo]:
         """Give an item another label (or none, with `unlabel`), other metadata, or both. Needs a write key."""
         if (label is not None and unlabel) or (label is None and metadata is None and not unlabel):
             raise UsageError("describe needs a label or unlabel=True, or metadata.", code="no-change")
         change = {} if metadata is None else {"metadata": json.loads(_json_text(metadata, "metadata"))}
         if label is not None or unlabel:
             change["label"] = label
-        return self._ask(_json(schemas.Item), "PATCH", f"/items/{item}", body=change, repeatable=False)
+        return self._ask(_json(schemas.ItemInfo), "PATCH", f"/items/{item}", body=change, repeatable=False)
 
     @_Call
     def mark(
-        self, query: Image | int | schemas.Hit, result: int | schemas.Hit, right: bool, crop: Box | None = None
-    ) -> Steps[schemas.Mark]:
+        self,
+        query: Image | int | schemas.SearchHit,
+        result: int | schemas.SearchHit,
+        right: bool,
+        crop: Box | None = None,
+    ) -> Steps[schemas.MarkInfo]:
         """Mark a result as right (of the class of the query) or wrong. Needs a write key.
 
         Marking the pair again replaces its mark. The query is an item, by its id or as a hit, or an image (or its part
@@ -300,13 +304,13 @@ class _Calls:
         if not isinstance(right, bool):  # a text such as "wrong" would count as right
             raise UsageError(f"right must be True or False, not {right!r}.", code="bad-verdict")
         body = {"query": query, "item": getattr(result, "id", result), "verdict": "right" if right else "wrong"}
-        if isinstance(query, schemas.Hit):
+        if isinstance(query, schemas.SearchHit):
             body["query"] = query.id
         elif not isinstance(query, int):
             file, parameters = _encode(query), {"format": "base64"} | _narrowed(crop=crop)
             embedded = yield from self._ask(_read_embedding, "POST", "/embed", parameters, files=[file])
             body["query"] = embedded | {"source": file.sent_name}
-        return (yield from self._ask(_json(schemas.Mark), "POST", "/feedback", body=body))
+        return (yield from self._ask(_json(schemas.MarkInfo), "POST", "/feedback", body=body))
 
     @_Call
     def unmark(self, mark: int) -> Steps[None]:
@@ -333,9 +337,9 @@ class _Calls:
         yield from self._ask(_json(schemas.Removed), "DELETE", f"/items/{item}", repeatable=False)
 
     @_Call
-    def item(self, item: int) -> Steps[schemas.Item]:
+    def item(self, item: int) -> Steps[schemas.ItemInfo]:
         """Return an item, or raise `ItemNotFoundError`."""
-        return self._ask(_json(schemas.Item), "GET", f"/items/{item}")
+        return self._ask(_json(schemas.ItemInfo), "GET", f"/items/{item}")
 
     @_Call
     def items(
@@ -346,7 +350,7 @@ class _Calls:
         return self._ask(_json(schemas.ItemPage), "GET", "/items", parameters)
 
     @_Call
-    def sample(self, size: int = 24) -> Steps[tuple[schemas.Item, ...]]:
+    def sample(self, size: int = 24) -> Steps[tuple[schemas.ItemInfo, ...]]:
         """Return random items from the whole gallery, or all items if there are fewer."""
         return tuple((yield from self._ask(_json(schemas.ItemPage), "GET", "/items", {"sample": size})).items)
 
@@ -372,14 +376,14 @@ class _Calls:
         return (yield from self._ask(_json(schemas.GalleryMap), "GET", "/map")).points
 
     @_Call
-    def stats(self) -> Steps[schemas.Stats]:
+    def stats(self) -> Steps[schemas.CollectionStats]:
         """Return the numbers of the gallery, its index and its marks, and the limits of the service."""
-        return self._ask(_json(schemas.Stats), "GET", "/stats")
+        return self._ask(_json(schemas.CollectionStats), "GET", "/stats")
 
     @_Call
-    def model(self) -> Steps[schemas.ModelInfo]:
+    def model(self) -> Steps[schemas.ServedModelInfo]:
         """Return the model of the gallery and how the service runs it."""
-        return self._ask(_json(schemas.ModelInfo), "GET", "/model")
+        return self._ask(_json(schemas.ServedModelInfo), "GET", "/model")
 
     @_Call
     def collections(self) -> Steps[list[schemas.CollectionInfo]]:
@@ -387,16 +391,16 @@ class _Calls:
         return (yield from self._ask(_json(schemas.CollectionList), "GET", f"{self._url}/collections")).collections
 
     @_Call
-    def evaluate(self) -> Steps[schemas.Evaluation]:
+    def evaluate(self) -> Steps[schemas.GalleryEvaluation]:
         """Measure the labelled gallery and calibrate `p_same`. May take minutes. Needs a write key."""
-        read = _json(schemas.Evaluation)
+        read = _json(schemas.GalleryEvaluation)
         return self._ask(read, "POST", "/evaluate", repeatable=False, seconds=EVALUATION_SECONDS)
 
     @_Call
-    def last_evaluation(self) -> Steps[schemas.Evaluation | None]:
+    def last_evaluation(self) -> Steps[schemas.GalleryEvaluation | None]:
         """Return the last evaluation, or None if there was none."""
         try:
-            return (yield from self._ask(_json(schemas.Evaluation), "GET", "/evaluate"))
+            return (yield from self._ask(_json(schemas.GalleryEvaluation), "GET", "/evaluate"))
         except ItemNotFoundError:
             return None
 
@@ -671,15 +675,17 @@ def _read_answers(files: Sequence[_File], response: httpx.Response) -> list[Answ
     return [Answer(file.name, tuple(search.results or ()), search.error) for file, search in pairs]
 
 
-def _read_added(response: httpx.Response) -> schemas.Added:
+def _read_added(response: httpx.Response) -> schemas.AddedItems:
     """Read the answer about added images. A single image that is refused is answered with an error only."""
     if response.is_success or "refused" in response.json():
-        return _json(schemas.Added)(response)
-    return schemas.Added(new=0, items=[], refused=[schemas.RefusedImage(number=0, name="", error=_error(response))])
+        return _json(schemas.AddedItems)(response)
+    return schemas.AddedItems(
+        new=0, items=[], refused=[schemas.RefusedImage(number=0, name="", error=_error(response))]
+    )
 
 
 def _read_embedding(response: httpx.Response) -> dict[str, Any]:
-    body = _json(schemas.Embeddings)(response)
+    body = _json(schemas.EmbeddingsAnswer)(response)
     (digest,), (embedding,) = body.content_sha256, body.embeddings
     return {"content_sha256": digest, "embedding": embedding, "fingerprint": body.fingerprint}
 

@@ -217,7 +217,7 @@ SINGLE_VALUES = Depends(_single_values)
 
 
 @dataclass(frozen=True)
-class ImageFile:
+class UploadedImage:
     """Image file of a request: the client's name of it, "" in a raw body, and its bytes."""
 
     name: str
@@ -228,7 +228,7 @@ Values = dict[str, list[Any]]
 """Every value of each parameter."""
 
 
-async def read_images(request: Request, model: type[M]) -> tuple[M, tuple[ImageFile, ...]]:
+async def read_images(request: Request, model: type[M]) -> tuple[M, tuple[UploadedImage, ...]]:
     """Return the parameters in the query string and in a multipart form, and the images of the form or the raw body.
 
     Raises:
@@ -249,10 +249,10 @@ async def read_images(request: Request, model: type[M]) -> tuple[M, tuple[ImageF
             f"The content type {media_type[:80]} is not accepted. Send the image as multipart/form-data in the field "
             "'image', or as the raw body with an image/... content type.",
         )
-    return _validated(model, values), (ImageFile("", body),) if body else ()
+    return _validated(model, values), (UploadedImage("", body),) if body else ()
 
 
-async def read_query(request: Request, model: type[M]) -> tuple[M, tuple[ImageFile, ...]]:
+async def read_query(request: Request, model: type[M]) -> tuple[M, tuple[UploadedImage, ...]]:
     """Return parameters and images as `read_images` does, or the parameters of a JSON object or a urlencoded form."""
     media_type = _media_type(request)
     if media_type not in (JSON, FORM):
@@ -266,7 +266,7 @@ async def read_query(request: Request, model: type[M]) -> tuple[M, tuple[ImageFi
     return _validated(model, values), ()
 
 
-def checked_images(images: tuple[ImageFile, ...]) -> tuple[ImageFile, ...]:
+def checked_images(images: tuple[UploadedImage, ...]) -> tuple[UploadedImage, ...]:
     """Return the images. Raises `RefusedError` (400) if there are none, or all are empty."""
     if any(image.data for image in images):
         return images
@@ -300,12 +300,12 @@ def _validated(model: type[M], values: Values) -> M:
         raise RequestValidationError(problems) from None
 
 
-async def _form_images(form: FormData, values: Values) -> tuple[ImageFile, ...]:
+async def _form_images(form: FormData, values: Values) -> tuple[UploadedImage, ...]:
     """Return the files of the form, and add its fields to the values."""
     images = []
     for name, value in form.multi_items():
         if isinstance(value, UploadFile) and name == "image":
-            images.append(ImageFile(value.filename or "", await value.read()))
+            images.append(UploadedImage(value.filename or "", await value.read()))
         elif isinstance(value, str) and name != "image":
             values.setdefault(name, []).append(value)
         elif name == "image":

@@ -137,7 +137,7 @@ class TokenBuckets:
         return 0.0 if taken else (1 - tokens) / self.rate
 
 
-class Limits:
+class RequestLimits:
     """ASGI middleware that refuses too many requests (429) and too large bodies (413). /livez has no limits.
 
     Requests that change something or compute count as in progress; the files of the page and thumbnails take next to

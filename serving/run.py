@@ -100,7 +100,7 @@ def run_workers(listening: socket.socket, url: str, settings: Settings) -> None:
         # With this backlog asyncio accepts one connection at a time, so that the workers share them about equally.
         config = server_config("serving.run:create_worker", settings, factory=True, workers=settings.workers, backlog=1)
         configure_logging(bool(settings.log_requests))
-        workers = Workers(config, listening, f"{settings.workers} workers, at {url} (Ctrl-C ends)")
+        workers = WorkerSupervisor(config, listening, f"{settings.workers} workers, at {url} (Ctrl-C ends)")
         workers.run()
     if any(process.exitcode == STARTUP_FAILURE for process in workers.processes):
         raise GalleryError("a worker could not start; the message above says why.", code="worker-failed")
@@ -155,7 +155,7 @@ class Server(uvicorn.Server):
             print(self.message, flush=True)
 
 
-class Workers(Multiprocess):
+class WorkerSupervisor(Multiprocess):
     """uvicorn's supervisor of worker processes. It prints a line once all of them answer."""
 
     def __init__(self, config: uvicorn.Config, listening: socket.socket, message: str) -> None:

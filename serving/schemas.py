@@ -23,10 +23,7 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-from serving.gallery.types import MAX_DEPTH, IndexStats, metadata_json
-from serving.gallery.types import Hit as GalleryHit
-from serving.gallery.types import Item as GalleryItem
-from serving.gallery.types import Stats as GalleryStats
+from serving.gallery.types import MAX_DEPTH, Hit, IndexStats, Item, Stats, metadata_json
 from zoo.errors import ItemNotFoundError
 from zoo.evaluation.calibration import Bin, Calibration
 
@@ -273,7 +270,7 @@ class ErrorBody(_Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hit(GalleryHit):
+class SearchHit(Hit):
     """Neighbour of the query. similarity: the cosine, -1 to 1.
 
     p_same: probability that it has the query's class, null if the gallery was not calibrated. thumbnail: path at the
@@ -286,7 +283,7 @@ class Hit(GalleryHit):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Item(GalleryItem):
+class ItemInfo(Item):
     """Item of the gallery. added_at: UTC, ISO 8601; change: number of the change that added it; key: the client's name
     of it; thumbnail: path at the service.
     """
@@ -295,7 +292,7 @@ class Item(GalleryItem):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChangedItem(Item):
+class ChangedItem(ItemInfo):
     """Item after a change. gallery_change: number of this change."""
 
     gallery_change: int
@@ -321,14 +318,14 @@ class SearchAnswer(_SearchSummary):
     """Neighbours of one query, nearest first. notes: labels that no item has and, without results, unknown keys."""
 
     query: QueryInfo
-    results: list[Hit]
+    results: list[SearchHit]
 
 
 class SearchPart(_Answer):
     """Neighbours of one of several queries, or the error that it met."""
 
     query: QueryInfo
-    results: list[Hit] | None = None
+    results: list[SearchHit] | None = None
     error: ErrorDetail | None = None
 
 
@@ -338,7 +335,7 @@ class SearchAnswers(_SearchSummary):
     searches: list[SearchPart]
 
 
-class Embeddings(_Answer):
+class EmbeddingsAnswer(_Answer):
     """Unit embeddings in the order of the images: lists of numbers, or base64 of float32, little-endian.
 
     content_sha256: of the images' files; a crop has a hash of its own. fingerprint: of the model.
@@ -355,7 +352,7 @@ class ItemPage(_Answer):
     """Page of items. total: number of items that the filter lets through."""
 
     total: int
-    items: list[Item]
+    items: list[ItemInfo]
     offset: int | None = None
     limit: int | None = None
     notes: list[str] = []
@@ -382,16 +379,16 @@ class Differing(_Answer):
     message: str
 
 
-class Added(_Answer):
+class AddedItems(_Answer):
     """Items of the images, in order, without the refused ones. new: number of items that were not there before."""
 
     new: int
-    items: list[Item]
+    items: list[ItemInfo]
     refused: list[RefusedImage]
     differing: list[Differing] = []
 
 
-class NoneAdded(Added, ErrorBody):
+class NoneAdded(AddedItems, ErrorBody):
     """Answer to a request none of whose images could be added; the error is that of the first image."""
 
 
@@ -411,7 +408,7 @@ class MarkedImage(_Answer):
     thumbnail: str | None
 
 
-class Mark(_Answer):
+class MarkInfo(_Answer):
     """Result that a user marked as right (of the query's class) or wrong.
 
     similarity: cosine of the two by the model with the fingerprint `model`; marked_at: UTC, ISO 8601.
@@ -434,10 +431,10 @@ class MarkPage(_Answer):
     wrong: int
     offset: int
     limit: int
-    marks: list[Mark]
+    marks: list[MarkInfo]
 
 
-class MarkCounts(_Answer):
+class MarkTotals(_Answer):
     """Numbers of marked results."""
 
     right: int
@@ -483,7 +480,7 @@ class ModelLimits(_Answer):
     max_k: int
 
 
-class ModelInfo(_Answer):
+class ServedModelInfo(_Answer):
     """Model of the gallery. text: {"length": number of tokens} of its text tower, null without one."""
 
     name: str
@@ -498,7 +495,7 @@ class ModelInfo(_Answer):
     runtime: str
     precision: str
     device: str
-    gallery: GalleryStats
+    gallery: Stats
     limits: ModelLimits
 
 
@@ -517,14 +514,14 @@ class ServiceInfo(_Answer):
     each_worker: dict[str, int | float]
 
 
-class Stats(_Answer):
+class CollectionStats(_Answer):
     """Numbers of the gallery, its index, its marks and its calibration (null if it was never calibrated)."""
 
     items: int
     labels: int
     change: int
     index: IndexStats
-    marks: MarkCounts | None = None
+    marks: MarkTotals | None = None
     calibration: CalibrationInfo | None
     service: ServiceInfo | None = None
 
@@ -553,15 +550,15 @@ class ServedModel(_Answer):
     not_measured: str | None
 
 
-class MarksReport(MarkCounts):
+class MarksReport(MarkTotals):
     """Marks, the share of right ones, and the marks that contradict the labels."""
 
     precision: float | None
     contradict_labels: int
-    contradictions: list[Mark]
+    contradictions: list[MarkInfo]
 
 
-class Evaluation(_Answer):
+class GalleryEvaluation(_Answer):
     """Measurement of the labelled gallery through the served index and model.
 
     not_measured, not_calibrated: reasons why there are no steps or no calibration. reliability: promised and observed

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from serving.gallery.gallery import Gallery
-    from serving.gallery.types import UNCHANGED, Added, Hit, Item, NewItem, Stats, Thumbnail
+    from serving.gallery.types import UNCHANGED, AddResult, Hit, Item, NewItem, Stats, Thumbnail
 
-__all__ = ["UNCHANGED", "Added", "Gallery", "Hit", "Item", "NewItem", "Stats", "Thumbnail"]
+__all__ = ["UNCHANGED", "AddResult", "Gallery", "Hit", "Item", "NewItem", "Stats", "Thumbnail"]
 
 
 def __getattr__(name: str) -> Any:

@@ -25,7 +25,7 @@ from serving.gallery.index import Neighbours
 from serving.gallery.index_files import LiveIndex
 from serving.gallery.store import Store
 from serving.gallery.tune import measure_recall, sample_index
-from serving.gallery.types import Added, Hit, NewItem, parse_model, rank_hits, read_model
+from serving.gallery.types import AddResult, Hit, NewItem, parse_model, rank_hits, read_model
 from zoo.errors import (
     GalleryError,
     GalleryExistsError,
@@ -179,7 +179,7 @@ class Gallery:
         slot = self.store.slot()
         return parse_model(slot.model, self.address) if slot and slot.coming else None
 
-    def add(self, items: Sequence[NewItem]) -> Added:
+    def add(self, items: Sequence[NewItem]) -> AddResult:
         """Add all items, or none. When it returns, they are on disk and the next search finds them.
 
         Raises:

@@ -146,7 +146,7 @@ def read_image(path: Path) -> tuple[bytes, str]:
 
 
 @dataclass
-class Report:
+class IndexingReport:
     """Result of indexing a folder or a table.
 
     Attributes:
@@ -189,13 +189,13 @@ class Report:
         return asdict(self)
 
 
-class Run:
+class IndexingRun:
     """One run over image files, in their order: it writes new items, and moves and relabels known ones."""
 
     def __init__(
         self,
         gallery: Gallery,
-        report: Report,
+        report: IndexingReport,
         labelled: bool = False,
         keys: Sequence[str] = (),
         update: bool = False,
@@ -289,7 +289,7 @@ class Run:
         return [item.id for item in map(self.gallery.store.item_of_content, absent) if item]
 
 
-Fill = Callable[[Run, Embedder, Sequence[ImageFile], int, bool], None]
+Fill = Callable[[IndexingRun, Embedder, Sequence[ImageFile], int, bool], None]
 """Passes every file to the run, in order, and writes new items: run, model, files, batch size, progress."""
 
 
@@ -338,7 +338,7 @@ def index_folder(
     embed: Fill | None = None,
     update: bool = False,
     prune: ConfirmPrune | None = None,
-) -> Report:
+) -> IndexingReport:
     """Add all images of a folder or table to a gallery, which is created if it does not exist.
 
     Each batch is one transaction. Unreadable images are left out and reported. An item that is already there keeps a
@@ -372,7 +372,7 @@ def index_folder(
         gallery.check_model(embedder.card, model_ref)
         if prune is not None:
             _check_only_folder(gallery, source_root(images))
-        run = Run(gallery, report, rows.labels is not None, rows.columns, update)
+        run = IndexingRun(gallery, report, rows.labels is not None, rows.columns, update)
         (embed or fill)(run, embedder, files, batch_size, progress)
         run.finish()
         remember_folder(gallery, source_root(images))
@@ -393,7 +393,7 @@ def add_files(
     batch_size: int = 64,
     progress: bool = False,
     update: bool = False,
-) -> Report:
+) -> IndexingReport:
     """Add single files to a gallery.
 
     An item that is already there stays, and the report names it if its file asks for another label or other metadata;
@@ -401,8 +401,8 @@ def add_files(
     """
     gallery.check_model(embedder.card)
     _check_batch_size(batch_size)
-    report = Report(gallery.address, len(files))
-    run = Run(gallery, report)
+    report = IndexingReport(gallery.address, len(files))
+    run = IndexingRun(gallery, report)
     fill(run, embedder, files, batch_size, progress)
     for file, item in run.differing:
         report.differing.append((file.source, item.id, item.label))
@@ -413,7 +413,7 @@ def add_files(
     return report
 
 
-def fill(run: Run, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool) -> None:
+def fill(run: IndexingRun, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool) -> None:
     """Embed the files and add them to the gallery; threads decode up to two batches ahead."""
     batch: list[_Decoded] = []
     chunk = max(1, min(8, batch_size // 4))
@@ -482,7 +482,9 @@ class _Known:
         return self.item.content_sha256
 
 
-def _list_images(images: Path, out: str | Path, labels: Path | None) -> tuple[list[ImageFile], LabelFile, Report]:
+def _list_images(
+    images: Path, out: str | Path, labels: Path | None
+) -> tuple[list[ImageFile], LabelFile, IndexingReport]:
     """Return the image files of a folder or table, the rows of a CSV file about them, and a report so far."""
     if is_table(images):
         if labels is not None:
@@ -492,16 +494,16 @@ def _list_images(images: Path, out: str | Path, labels: Path | None) -> tuple[li
             )
         rows = read_table(expand(images))
         files = listed_images(images, rows)
-        return files, rows, Report(str(out), len(files), metadata=rows.columns)
+        return files, rows, IndexingReport(str(out), len(files), metadata=rows.columns)
     files, others = find_images(images, [Path(out), *([labels] if labels else [])])
-    report = Report(str(out), len(files), other_files=others)
+    report = IndexingReport(str(out), len(files), other_files=others)
     if labels is None:
         return files, LabelFile(), report
     rows = read_label_file(labels)
     return _described(files, rows, labels, report), rows, report
 
 
-def _described(files: Sequence[ImageFile], rows: LabelFile, path: Path, report: Report) -> list[ImageFile]:
+def _described(files: Sequence[ImageFile], rows: LabelFile, path: Path, report: IndexingReport) -> list[ImageFile]:
     """Return the files with labels and metadata from a file of labels."""
     sources, names = {file.source for file in files}, rows.metadata.keys()
     report.unlabelled, report.labels_unused = len(sources - names), sorted(names - sources)
@@ -538,7 +540,7 @@ def _check_batch_size(batch_size: int) -> None:
         raise UsageError(f"batch_size must be at least 1, not {batch_size}.", code="bad-batch-size")
 
 
-def _take(run: Run, file: ImageFile, image: _Decoded | _Known, batch: list[_Decoded]) -> None:
+def _take(run: IndexingRun, file: ImageFile, image: _Decoded | _Known, batch: list[_Decoded]) -> None:
     if not run.is_first(file, image.content_sha256):
         return
     if isinstance(image, _Known):

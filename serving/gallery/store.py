@@ -30,7 +30,7 @@ from serving.gallery.types import (
     ITEM_COLUMNS,
     MAX_ID,
     UNCHANGED,
-    Added,
+    AddResult,
     Block,
     Item,
     ItemUpdate,
@@ -134,7 +134,7 @@ class Store:
 
     # Changes
 
-    def add(self, items: Sequence[NewItem]) -> Added:
+    def add(self, items: Sequence[NewItem]) -> AddResult:
         """Add all items in one transaction, or none. Items whose image is in the store already keep their values.
 
         Raises:
@@ -144,7 +144,7 @@ class Store:
         blobs = [vector_to_blob(item.embedding, self.dim, item.source) for item in items]
         with self._numbered_change(check_model=True) as change:
             results = [insert_item(self.database.db, *parts, change) for parts in zip(items, rows, blobs, strict=True)]
-        return Added([item_id for item_id, _ in results], sum(new for _, new in results))
+        return AddResult([item_id for item_id, _ in results], sum(new for _, new in results))
 
     def remove(self, ids: Sequence[int]) -> int:
         """Remove items in one transaction; return how many of the ids existed."""

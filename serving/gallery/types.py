@@ -112,7 +112,7 @@ class ItemUpdate:
 
 
 @dataclass(frozen=True)
-class Added:
+class AddResult:
     """Ids of items in the given order (of a known image, the older item's id), and the number of new ones."""
 
     ids: list[int]

@@ -14,7 +14,7 @@ from serving.gallery.evaluate import evaluate_gallery, last_evaluation, served_m
 from serving.gallery.search import Searcher
 from serving.openapi import READING, WRITING, refusals
 from serving.routes.feedback import marks_report
-from serving.schemas import Evaluation, GalleryMap
+from serving.schemas import GalleryEvaluation, GalleryMap
 from zoo.errors import ItemNotFoundError
 from zoo.files import LockHeldError
 
@@ -27,7 +27,7 @@ router = APIRouter()
     response_model_exclude_unset=True,
     responses=WRITING | refusals(409),
 )
-async def evaluate(collection: CollectionDep) -> Evaluation:
+async def evaluate(collection: CollectionDep) -> GalleryEvaluation:
     """Measure R@1, R@5, R@10 and MAP@R; needs a write key. It may take minutes and runs once at a time.
 
     served_model: of up to 256 items whose image files are still there, the least cosine of the stored embeddings to
@@ -36,25 +36,25 @@ async def evaluate(collection: CollectionDep) -> Evaluation:
     numbers of marked results, the share of right ones, and those that contradict the labels.
     """
 
-    def measure(searcher: Searcher) -> Evaluation:
+    def measure(searcher: Searcher) -> GalleryEvaluation:
         with _locked(searcher.gallery):
             values = evaluate_gallery(searcher.gallery, served_model_report(searcher))
-        return Evaluation(**values, marks=marks_report(searcher.gallery, collection))
+        return GalleryEvaluation(**values, marks=marks_report(searcher.gallery, collection))
 
     return await collection.call(measure)
 
 
 @router.get("/evaluate", summary="The last evaluation", responses=READING | refusals(404))
-async def kept_evaluation(collection: CollectionDep) -> Evaluation:
+async def kept_evaluation(collection: CollectionDep) -> GalleryEvaluation:
     """Return the last evaluation, with the marks of now. changed_since: whether the gallery has changed since."""
 
-    def read(searcher: Searcher) -> Evaluation:
+    def read(searcher: Searcher) -> GalleryEvaluation:
         gallery = searcher.gallery
         values = last_evaluation(gallery)
         if values is None:
             raise ItemNotFoundError("this gallery was not evaluated yet; POST /evaluate does it.")
         changed = gallery.store.change() != values["change"]
-        return Evaluation(**values, marks=marks_report(gallery, collection), changed_since=changed)
+        return GalleryEvaluation(**values, marks=marks_report(gallery, collection), changed_since=changed)
 
     return await collection.call(read)
 

@@ -17,14 +17,13 @@ from pydantic import BeforeValidator, WithJsonSchema
 from serving.dependencies import SINGLE_VALUES, Collection, CollectionDep
 from serving.errors import RefusedError, invalid
 from serving.gallery import Gallery
-from serving.gallery.feedback import Mark as GalleryMark
-from serving.gallery.feedback import MarkFilter, QueryImage
+from serving.gallery.feedback import Mark, MarkFilter, QueryImage
 from serving.gallery.search import Searcher
 from serving.openapi import READING, WRITING, refusals
 from serving.schemas import (
     SHA256,
-    Mark,
     MarkedImage,
+    MarkInfo,
     MarkPage,
     MarkParameters,
     MarksReport,
@@ -53,9 +52,9 @@ MarkId = Annotated[int, BeforeValidator(_mark_id), WithJsonSchema({"type": "inte
     status_code=201,
     responses=WRITING
     | refusals(404, 409)
-    | {200: {"model": Mark, "description": "The mark replaces an older one of the pair"}},
+    | {200: {"model": MarkInfo, "description": "The mark replaces an older one of the pair"}},
 )
-async def mark(collection: CollectionDep, body: NewMark, response: Response) -> Mark:
+async def mark(collection: CollectionDep, body: NewMark, response: Response) -> MarkInfo:
     """Mark a pair; a mark of the same pair is replaced. Needs a write key.
 
     query: the id of an item, or content_sha256, embedding and fingerprint of an image as POST /embed gives them.
@@ -64,7 +63,7 @@ async def mark(collection: CollectionDep, body: NewMark, response: Response) -> 
     """
     query = body.query if isinstance(body.query, int) else _sent_query(body.query)
 
-    def put(searcher: Searcher) -> tuple[GalleryMark, bool]:
+    def put(searcher: Searcher) -> tuple[Mark, bool]:
         if not isinstance(body.query, int):
             _check_model(body.query.fingerprint, searcher.gallery)
         return searcher.gallery.store.marks.put(query, body.item, body.verdict == "right")
@@ -136,7 +135,7 @@ async def unmark(collection: CollectionDep, mark_id: MarkId) -> Removed:
     return Removed(removed=mark_id)
 
 
-def mark_of(mark: GalleryMark, collection: Collection) -> Mark:
+def mark_of(mark: Mark, collection: Collection) -> MarkInfo:
     """Return a mark as answers show it."""
     query = MarkedImage(
         id=mark.query_item,
@@ -152,7 +151,7 @@ def mark_of(mark: GalleryMark, collection: Collection) -> Mark:
         label=mark.label,
         thumbnail=collection.thumbnail_path(mark.item),
     )
-    return Mark(
+    return MarkInfo(
         id=mark.id,
         query=query,
         result=result,

@@ -16,14 +16,13 @@ from serving.dependencies import (
     Collection,
     CollectionDep,
     CpuQueueDep,
-    ImageFile,
     ItemIdDep,
+    UploadedImage,
     checked_images,
     read_images,
 )
 from serving.errors import error_json, invalid
-from serving.gallery import UNCHANGED, Gallery, NewItem
-from serving.gallery import Item as GalleryItem
+from serving.gallery import UNCHANGED, Gallery, Item, NewItem
 from serving.gallery.filters import Filter
 from serving.gallery.gallery import filter_notes
 from serving.gallery.search import Searcher
@@ -32,14 +31,14 @@ from serving.metrics import stage
 from serving.openapi import IMAGES, READING, WRITING, form_operation, refusals
 from serving.schemas import (
     MAX_TEXT,
-    Added,
+    AddedItems,
     ChangedItem,
     CountParameters,
     Differing,
     ErrorBody,
     ErrorDetail,
-    Item,
     ItemChange,
+    ItemInfo,
     ItemPage,
     ItemParameters,
     LabelCount,
@@ -87,7 +86,7 @@ async def items(
 
 
 @router.get("/items/{id}", summary="One item", responses=READING | refusals(404))
-async def item(collection: CollectionDep, item_id: ItemIdDep) -> Item:
+async def item(collection: CollectionDep, item_id: ItemIdDep) -> ItemInfo:
     return await collection.call(lambda searcher: _item(searcher.gallery.store.item(item_id), collection))
 
 
@@ -139,13 +138,13 @@ async def metadata(collection: CollectionDep, parameters: Annotated[CountParamet
     "/items",
     summary="Add images",
     status_code=201,
-    response_model=Added,
+    response_model=AddedItems,
     openapi_extra=form_operation(NewItemParameters),
     responses=IMAGES
     | WRITING
     | refusals(409)
     | {
-        200: {"model": Added, "description": "All images were already there"},
+        200: {"model": AddedItems, "description": "All images were already there"},
         422: {
             "model": NoneAdded | ErrorBody,
             "description": "Refused: invalid, or no image can be read",
@@ -178,7 +177,7 @@ async def add(request: Request, collection: CollectionDep, cpu_queue: CpuQueueDe
             detail = ErrorDetail(**error_json(error)["error"])
             refused.append(RefusedImage(number=number, name=image.name[:MAX_TEXT], error=detail))
 
-    def store(searcher: Searcher) -> Added:
+    def store(searcher: Searcher) -> AddedItems:
         same_model = searcher is embedded_by
         new = added if same_model else {number: _new_item(searcher, images[number], described) for number in added}
         return _store(searcher.gallery, collection, new, refused, described)
@@ -208,11 +207,11 @@ async def remove(collection: CollectionDep, item_id: ItemIdDep) -> Removed:
     return Removed(removed=item_id)
 
 
-def _item(item: GalleryItem, collection: Collection) -> Item:
-    return Item(**vars(item), thumbnail=collection.thumbnail_path(item.id))
+def _item(item: Item, collection: Collection) -> ItemInfo:
+    return ItemInfo(**vars(item), thumbnail=collection.thumbnail_path(item.id))
 
 
-def _new_item(searcher: Searcher, image: ImageFile, described: NewItemParameters) -> NewItem:
+def _new_item(searcher: Searcher, image: UploadedImage, described: NewItemParameters) -> NewItem:
     with stage("decode"):
         pixels, thumbnail = decode_image(image.data, searcher.embedder.preprocessing, searcher.limits)
     with stage("embed"):
@@ -228,7 +227,7 @@ def _store(
     new: Mapping[int, NewItem],
     refused: list[RefusedImage],
     described: NewItemParameters,
-) -> Added:
+) -> AddedItems:
     """Add the items, update those that were there if this is asked for, and return the answer."""
     with stage("write"):
         added = gallery.add(list(new.values()))
@@ -239,7 +238,7 @@ def _store(
                 with suppress(ItemNotFoundError):  # removed by another client
                     gallery.store.describe(item.id, described.label or UNCHANGED, described.metadata or UNCHANGED)
             known = {number: _stored(gallery, item.id, new[number]) for number, item in known.items()}
-    answer = Added(
+    answer = AddedItems(
         new=added.new,
         items=[_item(item, collection) for item in known.values()],
         refused=refused,
@@ -252,22 +251,22 @@ def _store(
     return NoneAdded(error=ErrorDetail(code=first.code, message=message), **vars(answer))
 
 
-def _differs(item: GalleryItem, described: NewItemParameters) -> bool:
+def _differs(item: Item, described: NewItemParameters) -> bool:
     return item.differs(described.label, described.metadata)
 
 
-def _stored(gallery: Gallery, item_id: int, new: NewItem) -> GalleryItem:
+def _stored(gallery: Gallery, item_id: int, new: NewItem) -> Item:
     """Return the item; as it was sent, if another client has removed it meanwhile."""
     try:
         return gallery.store.item(item_id)
     except ItemNotFoundError:
         metadata = dict(new.metadata)
-        return GalleryItem(
+        return Item(
             item_id, new.source, new.label, metadata, new.content_sha256, utc_now(), gallery.store.change(), new.key
         )
 
 
-def _differing(number: int, item: GalleryItem, described: NewItemParameters) -> Differing:
+def _differing(number: int, item: Item, described: NewItemParameters) -> Differing:
     has = f"label {item.label}" if item.label else "no label"
     if described.label in (None, item.label):
         has = "other metadata"

@@ -16,8 +16,8 @@ from serving.dependencies import (
     Collection,
     CollectionDep,
     CpuQueueDep,
-    ImageFile,
     SettingsDep,
+    UploadedImage,
     checked_images,
     read_images,
     read_query,
@@ -34,13 +34,13 @@ from serving.schemas import (
     MAX_QUERY_TEXT,
     Box,
     EmbeddingFormat,
-    Embeddings,
+    EmbeddingsAnswer,
     EmbedParameters,
     ErrorDetail,
-    Hit,
     QueryInfo,
     SearchAnswer,
     SearchAnswers,
+    SearchHit,
     SearchParameters,
     SearchPart,
 )
@@ -58,7 +58,7 @@ ORDER = {
 """What orders the results, by the kind of re-ranking."""
 
 
-Query = ImageFile | int | str
+Query = UploadedImage | int | str
 """An image, the id of an item, or a text."""
 
 
@@ -92,7 +92,7 @@ def _k(parameters: SearchParameters, max_k: int) -> int:
     return parameters.k
 
 
-def _queries(parameters: SearchParameters, images: tuple[ImageFile, ...], settings: Settings) -> list[Query]:
+def _queries(parameters: SearchParameters, images: tuple[UploadedImage, ...], settings: Settings) -> list[Query]:
     """Return the queries. Raises `RefusedError` for parameters that contradict one another."""
     texts, item = parameters.text, parameters.id
     if texts and (images or item is not None):
@@ -169,12 +169,12 @@ def _check_text_tower(searcher: Searcher) -> None:
 
 def _isolated_part(collection: Collection, options: SearchOptions, query: Query) -> SearchPart:
     """Return the answer to one of several queries, or the error of its image or text."""
-    info = QueryInfo(name=query.name) if isinstance(query, ImageFile) else QueryInfo(text=str(query))
+    info = QueryInfo(name=query.name) if isinstance(query, UploadedImage) else QueryInfo(text=str(query))
     try:
         part = _part(collection, options, query)
     except (ImageError, TextError) as error:
         return SearchPart(query=info, error=ErrorDetail(**error_json(error)["error"]))
-    return SearchPart(query=info if isinstance(query, ImageFile) else part.query, results=part.results)
+    return SearchPart(query=info if isinstance(query, UploadedImage) else part.query, results=part.results)
 
 
 def _part(collection: Collection, options: SearchOptions, query: Query) -> SearchPart:
@@ -183,7 +183,7 @@ def _part(collection: Collection, options: SearchOptions, query: Query) -> Searc
 
 
 def _answer(searcher: Searcher, collection: Collection, options: SearchOptions, query: Query) -> SearchPart:
-    if isinstance(query, ImageFile):
+    if isinstance(query, UploadedImage):
         embedding, info = searcher.embed(query.data, options.crop), QueryInfo(id=None)
     elif isinstance(query, int):
         embedding, info = searcher.gallery.store.embedding(query)[None], QueryInfo(id=query)
@@ -198,7 +198,7 @@ def _answer(searcher: Searcher, collection: Collection, options: SearchOptions, 
     if calibration is not None:
         chances = calibration.probability([hit.similarity for hit in hits]).round(4).tolist()
     results = [
-        Hit(**vars(hit), p_same=chance, thumbnail=collection.thumbnail_path(hit.id))
+        SearchHit(**vars(hit), p_same=chance, thumbnail=collection.thumbnail_path(hit.id))
         for hit, chance in zip(hits, chances, strict=True)
     ]
     return SearchPart(query=info, results=results)
@@ -217,7 +217,7 @@ NPY = {
 @router.post(
     "/embed",
     summary="The embeddings of images",
-    response_model=Embeddings,
+    response_model=EmbeddingsAnswer,
     openapi_extra=form_operation(EmbedParameters),
     responses=IMAGES | {200: NPY},
 )
@@ -249,13 +249,13 @@ async def embed(request: Request, collection: CollectionDep, cpu_queue: CpuQueue
     return _embeddings(np.concatenate(rows), hashes, parameters.format, searcher)
 
 
-def _with_number(error: ImageError, number: int, image: ImageFile) -> RefusedError:
+def _with_number(error: ImageError, number: int, image: UploadedImage) -> RefusedError:
     refusal = error_json(error)["error"]
     name = f" ({image.name[:80]})" if image.name else ""
     return RefusedError(422, refusal["code"], f"Of image {number + 1}{name}: {refusal['message']}")
 
 
-def _content_hash(image: ImageFile, crop: Box | None) -> str:
+def _content_hash(image: UploadedImage, crop: Box | None) -> str:
     """Return the SHA-256 of the file; a part of an image is another image and has a hash of its own."""
     digest = hashlib.sha256(image.data).hexdigest()
     return digest if crop is None else hashlib.sha256(f"{digest} {crop}".encode()).hexdigest()
@@ -263,7 +263,7 @@ def _content_hash(image: ImageFile, crop: Box | None) -> str:
 
 def _embeddings(
     rows: np.ndarray, hashes: list[str], form: EmbeddingFormat, searcher: Searcher
-) -> Response | Embeddings:
+) -> Response | EmbeddingsAnswer:
     rows, card = rows.astype("<f4"), searcher.embedder.card
     if form == "npy":
         out = BytesIO()
@@ -274,6 +274,6 @@ def _embeddings(
         values: Any = [base64.b64encode(row.tobytes()).decode() for row in rows]
     else:  # nine digits identify a float32
         values = [[float(f"{value:.9g}") for value in row] for row in rows.tolist()]
-    return Embeddings(
+    return EmbeddingsAnswer(
         model=card.name, fingerprint=card.fingerprint, dim=card.dim, embeddings=values, content_sha256=hashes
     )

@@ -19,12 +19,12 @@ from serving.openapi import READING, refusals
 from serving.schemas import (
     CalibrationInfo,
     CollectionList,
-    MarkCounts,
-    ModelInfo,
+    CollectionStats,
+    MarkTotals,
     ModelLimits,
     Ready,
+    ServedModelInfo,
     ServiceInfo,
-    Stats,
 )
 from serving.settings import Settings
 from zoo.errors import ZooError
@@ -34,11 +34,11 @@ router = APIRouter()
 
 
 @router.get("/model", summary="The model, the gallery's size, and the limits of a request", responses=READING)
-async def model(collection: CollectionDep, settings: SettingsDep) -> ModelInfo:
-    def read(searcher: Searcher) -> ModelInfo:
+async def model(collection: CollectionDep, settings: SettingsDep) -> ServedModelInfo:
+    def read(searcher: Searcher) -> ServedModelInfo:
         embedder, limits = searcher.embedder, searcher.limits
         card = embedder.card
-        return ModelInfo(
+        return ServedModelInfo(
             **{name: getattr(card, name) for name in ("name", "method", "backbone", "dataset", "dim", "licence")},
             **{name: getattr(embedder, name) for name in ("runtime", "precision", "device")},
             fingerprint=card.fingerprint,
@@ -59,14 +59,14 @@ async def model(collection: CollectionDep, settings: SettingsDep) -> ModelInfo:
 
 
 @router.get("/stats", summary="Items, labels, marks, the index and its recall, the calibration", responses=READING)
-async def stats(collection: CollectionDep, settings: SettingsDep) -> Stats:
-    def read(searcher: Searcher) -> Stats:
+async def stats(collection: CollectionDep, settings: SettingsDep) -> CollectionStats:
+    def read(searcher: Searcher) -> CollectionStats:
         gallery = searcher.gallery
         calibration = calibration_json(stored_calibration(gallery))
-        return Stats(
+        return CollectionStats(
             **asdict(gallery.store.stats()),
             index=gallery.index.stats(),
-            marks=MarkCounts(**asdict(gallery.store.marks.counts())),
+            marks=MarkTotals(**asdict(gallery.store.marks.counts())),
             calibration=CalibrationInfo(**calibration) if calibration else None,
             service=_service_info(settings),
         )

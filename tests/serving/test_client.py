@@ -244,7 +244,7 @@ def test_mark(kind: Any, writable: Running, tmp_path: Path) -> None:
         ({"result": 5, "offset": 1}, sent),
     ):
         assert service.marks(**values).marks == [expected]
-    assert service.stats().marks == schemas.MarkCounts(right=2, wrong=1)
+    assert service.stats().marks == schemas.MarkTotals(right=2, wrong=1)
     assert service.evaluate().marks.precision == pytest.approx(2 / 3)
     for mark in (again, sent, part):
         service.unmark(mark.id)
@@ -367,7 +367,7 @@ def test_event_loop_is_free_while_images_are_encoded(server: Running, monkeypatc
         assert released.wait(timeout=10)
         return encode(image)
 
-    async def ask() -> list[schemas.Hit]:
+    async def ask() -> list[schemas.SearchHit]:
         async with AsyncClient(server.url) as service:
             search = asyncio.create_task(service.search(PIXELS, k=1))
             while not started.is_set():
@@ -504,7 +504,7 @@ def test_signatures_and_documentation() -> None:
         assert waiting.__doc__ == awaited.__doc__
         assert waiting.__doc__
         assert (inspect.iscoroutinefunction(waiting), inspect.iscoroutinefunction(awaited)) == (False, True)
-    assert inspect.signature(Client.search).return_annotation == list[schemas.Hit]
+    assert inspect.signature(Client.search).return_annotation == list[schemas.SearchHit]
     assert "k" in inspect.signature(AsyncClient.search).parameters
 
 
@@ -520,7 +520,7 @@ assert not loaded, loaded
 
 
 def test_one_client_serves_many_tasks(server: Running) -> None:
-    async def ask() -> list[list[schemas.Hit]]:
+    async def ask() -> list[list[schemas.SearchHit]]:
         async with AsyncClient(server.url) as service:
             return await asyncio.gather(*(service.search(toys.query(i % 4), k=1) for i in range(12)))
 

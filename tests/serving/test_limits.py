@@ -15,7 +15,7 @@ from fastapi.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving import errors, limits
-from serving.limits import FORM_BYTES, CpuQueue, Deadlines, Limits, TokenBuckets
+from serving.limits import FORM_BYTES, CpuQueue, Deadlines, RequestLimits, TokenBuckets
 from serving.metrics import REGISTRY
 from tests.serving.running import settings
 
@@ -50,8 +50,8 @@ def client(asgi: ASGIApp) -> httpx.AsyncClient:
     )
 
 
-def limited(inner: ASGIApp, **values: object) -> Limits:
-    return Limits(inner, settings(**values), CpuQueue(1))
+def limited(inner: ASGIApp, **values: object) -> RequestLimits:
+    return RequestLimits(inner, settings(**values), CpuQueue(1))
 
 
 def test_more_requests_than_allowed_are_refused_until_one_has_ended() -> None:

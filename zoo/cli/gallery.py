@@ -35,7 +35,7 @@ from zoo.errors import ItemNotFoundError, UsageError, nearest
 
 if TYPE_CHECKING:
     from serving.gallery import Gallery
-    from serving.gallery.indexing import ImageFile, Report
+    from serving.gallery.indexing import ImageFile, IndexingReport
     from serving.gallery.types import IndexStats
 
 
@@ -77,7 +77,7 @@ def add(
     return 1 if report.unreadable else 0
 
 
-def _added_lines(report: Report, update: bool) -> Iterator[str]:
+def _added_lines(report: IndexingReport, update: bool) -> Iterator[str]:
     for source, reason in report.unreadable:
         yield printable(f"left out {source}: {reason}")
     for source, item, label in report.differing:

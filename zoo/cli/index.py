@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from serving.gallery import Gallery, Hit
     from serving.gallery.filters import Filter
-    from serving.gallery.indexing import Fill, Report
+    from serving.gallery.indexing import Fill, IndexingReport
     from serving.gallery.search import Searcher
 
 
@@ -224,7 +224,7 @@ def _may_prune(gallery: Gallery, ids: list[int]) -> bool:
     return confirm(f"Remove {items}{with_marks(gallery.store.marks.of_items(ids))}?")
 
 
-def _report_lines(report: Report, pruning: bool) -> Iterator[str]:
+def _report_lines(report: IndexingReport, pruning: bool) -> Iterator[str]:
     from serving.gallery.indexing import other_kinds
 
     for source, reason in report.unreadable:
@@ -255,7 +255,7 @@ def _report_lines(report: Report, pruning: bool) -> Iterator[str]:
         yield f"{stay:,} are not among the images indexed now: they stay in the gallery{hint}"
 
 
-def _advise_tuning(path: str, report: Report) -> None:
+def _advise_tuning(path: str, report: IndexingReport) -> None:
     from serving.gallery import Gallery
     from serving.gallery.gallery import TUNING_ITEMS, tuning_advice
 

@@ -63,7 +63,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Thumbnail:
+class ImageTile:
     """A small JPEG with a caption. mark: "good" or "bad" for a green or a dashed red border."""
 
     data: bytes
@@ -79,7 +79,7 @@ class Thumbnail:
 class Thumbnails:
     """A row of thumbnails, the first of which is the query."""
 
-    images: Sequence[Thumbnail]
+    images: Sequence[ImageTile]
 
 
 @dataclass(frozen=True)

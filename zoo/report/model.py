@@ -23,7 +23,7 @@ from zoo.evaluation.structure import spectral_decay
 from zoo.models.load import Embedder
 from zoo.render import Table
 from zoo.report import figures
-from zoo.report.html import SVG, Legend, Paragraph, Picture, Section, Thumbnail, Thumbnails, page
+from zoo.report.html import SVG, ImageTile, Legend, Paragraph, Picture, Section, Thumbnails, page
 
 PROJECTIONS = ("pca", "tsne")
 MAP_POINTS = 2000
@@ -281,10 +281,10 @@ def _thumbnails(example: ExampleSearch, dataset: Dataset) -> Thumbnails:
     def name(index: int) -> str:
         return dataset.classes[dataset.labels[index]]
 
-    images = [Thumbnail(_jpeg(dataset.images[example.query]), f"query: {name(example.query)}")]
+    images = [ImageTile(_jpeg(dataset.images[example.query]), f"query: {name(example.query)}")]
     for index, similarity, hit in zip(example.neighbours, example.similarities, example.hits, strict=True):
         caption = f"{similarity:.2f} {name(index)}"
-        images.append(Thumbnail(_jpeg(dataset.images[index]), caption, "good" if hit else "bad"))
+        images.append(ImageTile(_jpeg(dataset.images[index]), caption, "good" if hit else "bad"))
     return Thumbnails(images)
 
 

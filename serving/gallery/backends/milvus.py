@@ -50,7 +50,7 @@ from serving.gallery.tune import nearest_in_blocks
 from serving.gallery.types import (
     MAX_ID,
     UNCHANGED,
-    Added,
+    AddResult,
     Block,
     IndexStats,
     Item,
@@ -272,7 +272,7 @@ class MilvusStore:
 
     # What is written
 
-    def add(self, items: Sequence[NewItem]) -> Added:
+    def add(self, items: Sequence[NewItem]) -> AddResult:
         """Add items; ids of images that are there already are those of the older items.
 
         After a failure a part of the items may be in the gallery. To add them again completes them.
@@ -290,7 +290,7 @@ class MilvusStore:
             self._rewrite(self.collection, keyed)
             if self.next_change()[1] != self.collection:
                 raise self._model_changed()
-        return Added(ids, len(fresh))
+        return AddResult(ids, len(fresh))
 
     def _placed(
         self, items: Sequence[NewItem], texts: Sequence[tuple[Any, ...]]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from serving.gallery.indexing import Fill, ImageFile, Run, read_image
+from serving.gallery.indexing import Fill, ImageFile, IndexingRun, read_image
 from serving.gallery.types import NewItem, Thumbnail, decode_image
 from zoo.errors import GalleryError, ImageError, ModelMismatchError, UsageError, missing
 from zoo.models.load import Embedder, load
@@ -67,7 +67,9 @@ def on_ray(model_ref: str, folder: Path, address: str | None = None, workers: in
     if workers is not None and workers < 1:
         raise UsageError(f"workers must be at least 1, not {workers}.")
 
-    def embed(run: Run, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool) -> None:
+    def embed(
+        run: IndexingRun, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool
+    ) -> None:
         with _cluster(address, workers) as size, _explained():
             worker = (model_ref, embedder.precision, embedder.card.fingerprint, _absolute(folder), known(run))
             write(run, files, _outcomes(list(tables(files, batch_size)), worker, batch_size, size), progress)
@@ -75,7 +77,7 @@ def on_ray(model_ref: str, folder: Path, address: str | None = None, workers: in
     return embed
 
 
-def known(run: Run) -> np.ndarray:
+def known(run: IndexingRun) -> np.ndarray:
     """The hashes of what the gallery has already, as workers look them up."""
 
     return sorted_hashes(list(run.gallery.store.ids_by_content()))
@@ -90,7 +92,7 @@ def tables(files: Sequence[ImageFile], batch_size: int) -> Iterator[pa.Table]:
         yield pa.table([range(start, start + len(paths)), paths], schema=FILES)
 
 
-def write(run: Run, files: Sequence[ImageFile], outcomes: Iterable[pa.Table], progress: bool) -> None:
+def write(run: IndexingRun, files: Sequence[ImageFile], outcomes: Iterable[pa.Table], progress: bool) -> None:
     """Take up tables of outcomes, in the order of the files; each is one transaction."""
     with tqdm(total=len(files), unit="image", desc="index", disable=not progress) as bar:
         for table in outcomes:
@@ -152,7 +154,7 @@ def _absolute(path: Path) -> str:
     return os.path.abspath(path.expanduser())  # noqa: PTH100
 
 
-def _new_item(run: Run, file: ImageFile, row: dict[str, Any]) -> NewItem | None:
+def _new_item(run: IndexingRun, file: ImageFile, row: dict[str, Any]) -> NewItem | None:
     if row["reason"] is not None:
         run.leave_out(file, row["reason"])
         return None

@@ -31,12 +31,12 @@ from zoo.report.html import (
     ForestLine,
     ForestPlot,
     HeatMap,
+    ImageTile,
     Legend,
     NumberedList,
     Paragraph,
     Picture,
     Section,
-    Thumbnail,
     Thumbnails,
     page,
 )
@@ -271,7 +271,7 @@ def test_every_part_of_a_page_escapes():
     blocks = [
         Paragraph(EVIL),
         Table((EVIL,), [[EVIL]]),
-        Thumbnails([Thumbnail(b"x", EVIL)]),
+        Thumbnails([ImageTile(b"x", EVIL)]),
         Legend([EVIL], ["#fff"]),
         NumberedList([EVIL]),
         Picture(b"x", "image/png", EVIL),

@@ -19,7 +19,7 @@ import pytest
 from serving.gallery import Gallery
 from serving.gallery.backends import ray
 from serving.gallery.backends.ray import FILES, EmbeddingWorker, is_among, on_ray, sorted_hashes, tables, write
-from serving.gallery.indexing import ImageFile, Report, Run, find_images, index_folder
+from serving.gallery.indexing import ImageFile, IndexingReport, IndexingRun, find_images, index_folder
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving import toys
@@ -49,7 +49,7 @@ class Workers:
         self.model, self.folder, self.stop_after, self.embedded = model, folder, stop_after, 0
 
     def __call__(
-        self, run: Run, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool
+        self, run: IndexingRun, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool
     ) -> None:
         known = ray.known(run)
         worker = EmbeddingWorker(str(self.model.folder), "fp32", embedder.card.fingerprint, str(self.folder), known)
@@ -76,7 +76,7 @@ def embeddings(path: Path) -> np.ndarray:
         return gallery.store.embeddings([item.id for item in gallery.store.items(limit=1000)])[1]
 
 
-def outcome_of(report: Report) -> dict[str, object]:
+def outcome_of(report: IndexingReport) -> dict[str, object]:
     """A report without the names of places that differ between runs."""
     values = report.to_json()
     reasons = sorted((source, reason.partition(":")[0]) for source, reason in report.unreadable)
@@ -126,7 +126,9 @@ def test_a_run_that_was_broken_off_is_taken_up(model: Embedder, folder: Path, tm
 def test_what_is_removed_while_workers_know_it_stays_removed(model: Embedder, pictures: Path, tmp_path: Path) -> None:
     index_folder(model, "toy", pictures, tmp_path / "g")
 
-    def embed(run: Run, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool) -> None:
+    def embed(
+        run: IndexingRun, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool
+    ) -> None:
         worker = EmbeddingWorker(str(model.folder), "fp32", model.card.fingerprint, str(pictures), ray.known(run))
         run.gallery.remove([3])
         write(run, files, map(worker, tables(files, batch_size)), progress)
