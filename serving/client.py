@@ -1,8 +1,7 @@
 """Clients of the HTTP service: `Client` waits for each answer, `AsyncClient` is awaited.
 
-`_Calls` describes every call once, as a generator that yields the requests to send, receives their outcomes and returns
-the result. Both clients run these generators. `AsyncClient` runs the code of a generator, which encodes images and
-reads answers, in a thread, so that the event loop only waits for the network.
+`_Calls` describes each call once, as a generator of the requests to send, which receives their outcomes and returns the
+result. Both clients run these generators; `AsyncClient` encodes images and reads answers in a thread.
 """
 
 import functools
@@ -28,6 +27,7 @@ from pydantic import TypeAdapter
 
 from serving import schemas
 from serving.gallery.types import Thumbnail
+from serving.schemas import AddedItems, SearchHit
 from zoo.data.images import open_image
 from zoo.errors import GalleryError, ItemNotFoundError, ServiceError, UsageError
 
@@ -60,7 +60,7 @@ class Answer:
     """Answer about one of several images: its matches, or the reason why the service refused it."""
 
     name: str
-    matches: tuple[schemas.SearchHit, ...] = ()
+    matches: tuple[SearchHit, ...] = ()
     refused: schemas.ErrorDetail | None = None
 
 
@@ -168,7 +168,7 @@ class _Calls:
         where: Metadata | None = None,
         crop: Box | None = None,
         rerank: schemas.Rerank = "none",
-    ) -> Steps[list[schemas.SearchHit]]:
+    ) -> Steps[list[SearchHit]]:
         """Return the items nearest to an image, to an item (without itself) or to a text, exactly one of the three.
 
         Args:
@@ -290,11 +290,7 @@ class _Calls:
 
     @_Call
     def mark(
-        self,
-        query: Image | int | schemas.SearchHit,
-        result: int | schemas.SearchHit,
-        right: bool,
-        crop: Box | None = None,
+        self, query: Image | int | SearchHit, result: int | SearchHit, right: bool, crop: Box | None = None
     ) -> Steps[schemas.MarkInfo]:
         """Mark a result as right (of the class of the query) or wrong. Needs a write key.
 
@@ -304,7 +300,7 @@ class _Calls:
         if not isinstance(right, bool):  # a text such as "wrong" would count as right
             raise UsageError(f"right must be True or False, not {right!r}.", code="bad-verdict")
         body = {"query": query, "item": getattr(result, "id", result), "verdict": "right" if right else "wrong"}
-        if isinstance(query, schemas.SearchHit):
+        if isinstance(query, SearchHit):
             body["query"] = query.id
         elif not isinstance(query, int):
             file, parameters = _encode(query), {"format": "base64"} | _narrowed(crop=crop)
@@ -675,13 +671,11 @@ def _read_answers(files: Sequence[_File], response: httpx.Response) -> list[Answ
     return [Answer(file.name, tuple(search.results or ()), search.error) for file, search in pairs]
 
 
-def _read_added(response: httpx.Response) -> schemas.AddedItems:
+def _read_added(response: httpx.Response) -> AddedItems:
     """Read the answer about added images. A single image that is refused is answered with an error only."""
     if response.is_success or "refused" in response.json():
-        return _json(schemas.AddedItems)(response)
-    return schemas.AddedItems(
-        new=0, items=[], refused=[schemas.RefusedImage(number=0, name="", error=_error(response))]
-    )
+        return _json(AddedItems)(response)
+    return AddedItems(new=0, items=[], refused=[schemas.RefusedImage(number=0, name="", error=_error(response))])
 
 
 def _read_embedding(response: httpx.Response) -> dict[str, Any]:
