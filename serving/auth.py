@@ -66,7 +66,7 @@ class Keys:
 
     @property
     def owner(self) -> str:
-        """What the keys are for, as messages name it."""
+        """The name of the collection or service in messages."""
         return f"the collection {self.collection!r}" if self.collection else "this service"
 
     def has(self, key: str) -> bool:

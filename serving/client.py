@@ -394,7 +394,7 @@ class _Calls:
 
     @_Call
     def last_evaluation(self) -> Steps[schemas.GalleryEvaluation | None]:
-        """Return the last evaluation, or None if there was none."""
+        """Return the last evaluation, or None if the gallery was never evaluated."""
         try:
             return (yield from self._ask(_json(schemas.GalleryEvaluation), "GET", "/evaluate"))
         except ItemNotFoundError:

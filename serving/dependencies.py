@@ -113,7 +113,7 @@ class Collections:
 
     @property
     def are_guarded(self) -> bool:
-        """Whether every collection needs a key for reading."""
+        """True if every collection needs a key for reading."""
         return all(collection.keys.read for collection in self.all)
 
     def find(self, path: str, key: str | None = None) -> Collection | None:
@@ -267,7 +267,7 @@ async def read_query(request: Request, model: type[M]) -> tuple[M, tuple[Uploade
 
 
 def checked_images(images: tuple[UploadedImage, ...]) -> tuple[UploadedImage, ...]:
-    """Return the images. Raises `RefusedError` (400) if there are none, or all are empty."""
+    """Return the images. Raises `RefusedError` (400) if no image has any bytes."""
     if any(image.data for image in images):
         return images
     if images:

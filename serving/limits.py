@@ -197,7 +197,7 @@ class RequestLimits:
         return None
 
     def _counted(self, receive: Receive) -> Receive:
-        """Return `receive` with a limit to the bytes of the body, whatever length it announced."""
+        """Return `receive` with a limit to the bytes that arrive, also if fewer were announced."""
         received = 0
 
         async def counted() -> Message:

@@ -339,7 +339,7 @@ def last_evaluation(gallery: Gallery) -> dict[str, Any] | None:
 
 
 def _steps(gallery: Gallery) -> tuple[list[dict[str, Any]], str | None]:
-    """Return the measured steps, or the reason why there are none, if results were marked at least."""
+    """Return the measured steps, or the reason for their absence if at least some results were marked."""
     try:
         return report(gallery_steps(gallery), joined=True), None
     except EvaluationError as error:
@@ -349,7 +349,7 @@ def _steps(gallery: Gallery) -> tuple[list[dict[str, Any]], str | None]:
 
 
 def _calibrate(gallery: Gallery) -> tuple[list[Bin], str | None, int]:
-    """Return the reliability of a new calibration or the reason why there is none, and the number of unused marks."""
+    """Return the reliability of a new calibration, or the reason against one, and the number of unused marks."""
     left_out = 0
     try:
         pairs = known_pairs(gallery)

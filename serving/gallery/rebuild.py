@@ -437,7 +437,7 @@ def begin_upgrade(
 
 
 def previous_model(path: str | Path) -> tuple[Card, str]:
-    """Return the card of the model for a rollback, and how it is loaded. Raises `UsageError` where there is none."""
+    """Return the card of the model for a rollback, and how it is loaded. Raises `UsageError` without one."""
     with Gallery.open(path) as gallery:
         slot = gallery.store.slot()
     if slot is None or slot.role != REPLACED:

@@ -63,7 +63,7 @@ Query = UploadedImage | int | str
 
 
 class Search(NamedTuple):
-    """What a request searches for, and by which queries."""
+    """The options and queries of a request."""
 
     options: SearchOptions
     queries: list[Query]

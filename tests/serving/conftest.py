@@ -93,7 +93,7 @@ def http(server: Running) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Of a module and no longer: while it is open, playwright's loop stands in the way of others' `asyncio.run`."""
+    """A browser for one module: while it is open, playwright's loop stands in the way of others' `asyncio.run`."""
     from tests.serving.browser import chromium
 
     with chromium() as started:

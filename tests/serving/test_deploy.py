@@ -35,7 +35,7 @@ def serve_arguments(words: list[str]) -> dict[str, Any]:
 
 
 def stages() -> list[list[tuple[str, str]]]:
-    """Instruction and arguments, a list a stage."""
+    """Return instructions and arguments, one list per stage."""
     text = re.sub(r"^#.*\n", "", (DEPLOY / "Containerfile").read_text(), flags=re.MULTILINE).replace("\\\n", " ")
     lines = [tuple(re.split(r"\s+", line.strip(), maxsplit=1)) for line in text.splitlines() if line.strip()]
     starts = [i for i, line in enumerate(lines) if line[0] == "FROM"]

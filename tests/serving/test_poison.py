@@ -1,4 +1,4 @@
-"""What the proof says of good queries beside poisoned ones, before it takes minutes to find out."""
+"""Short form of the proof about good queries beside poisoned ones."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tests.proof.line import Line, request
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often each part ran; "load" fails the first time."""
+    """Count the runs of each part; "load" fails the first time."""
     counted: Counter[str] = Counter()
 
     def crash(out: Path, short: bool) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def test_a_part_that_there_is_not(runs: Counter[str], tmp_path: Path) -> None:
 
 
 def test_a_line_that_the_service_has_closed_is_opened_anew() -> None:
-    """A kept connection that nothing comes through for long is closed, which is no failure of the next request."""
+    """A kept connection that nothing comes through for long is closed, and the next request does not fail by that."""
     connections = []
 
     async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -273,7 +273,7 @@ class MilvusStore:
     # What is written
 
     def add(self, items: Sequence[NewItem]) -> AddResult:
-        """Add items; ids of images that are there already are those of the older items.
+        """Add items; images that the gallery has keep the ids of their items.
 
         After a failure a part of the items may be in the gallery. To add them again completes them.
 
@@ -295,7 +295,7 @@ class MilvusStore:
     def _placed(
         self, items: Sequence[NewItem], texts: Sequence[tuple[Any, ...]]
     ) -> tuple[list[int], list[Row], dict[int, Row]]:
-        """Return the id of each item, the rows of the new ones, and the keys that items get that are there already."""
+        """Return the id of each item, the rows of the new ones, and the keys that existing items get."""
         candidates = [number for item in items for number in ids_of(item.content_sha256)]
         by_id = self.by_ids(candidates, ("id", "content_sha256", "key"), strong=True)
         by_key = {row["key"]: row for row in self._with_keys([item.key for item in items if item.key])}
@@ -571,7 +571,7 @@ def open_store(address: str, other: bool = False) -> MilvusStore:
     """Open a gallery, with its present model or with its other one.
 
     Raises:
-        GalleryNotFoundError: If there is none.
+        GalleryNotFoundError: The collection does not exist.
         GalleryError: If the collection is not a gallery's, or there is no other model.
     """
     connection = Connection(address_of(address))

@@ -34,7 +34,7 @@ def expression(selection: Filter, label: str | None = None) -> str:
     """Translate a filter into a Milvus expression that lets at least the items of the filter through.
 
     It is exact for labels. Versions of Milvus differ in null, true and 1, and no expression tests whether any member of
-    a list lies in a range, so that `Filter.matches` decides about metadata.
+    a list is in a range, so that `Filter.matches` decides about metadata.
     """
     lists = [labels for labels in (() if label is None else (label,), selection.labels) if labels]
     parts = [_label_in([label for label in labels if label]) for labels in lists]

@@ -52,10 +52,10 @@ OUTCOMES = pa.schema(
 
 
 def on_ray(model_ref: str, folder: Path, address: str | None = None, workers: int | None = None) -> Fill:
-    """What `index_folder` takes as `embed` to embed the images below `folder` on a Ray cluster.
+    """Return a function for `index_folder(embed=...)` that embeds the images below `folder` on a Ray cluster.
 
     address: of a running cluster, "auto" for the one that this machine is of; by default a Ray of this machine alone
-    is started, and ended afterwards. A Ray that this process has started before is used as it is. workers: how many
+    is started, and ended afterwards. A Ray that this process has started before is used unchanged. workers: how many
     processes embed, one processor each; by default one a processor, of a running cluster all but `SPARE`.
     Raises `MissingDependencyError` and `UsageError`; the run raises `GalleryError` where the cluster cannot be reached
     or a worker fails.
@@ -150,7 +150,7 @@ def is_among(hashes: np.ndarray, content_sha256: str) -> bool:
 
 
 def _absolute(path: Path) -> str:
-    """As it is found from a worker's own folder; links stay, as they may lead elsewhere on another machine."""
+    """Return a path that workers find from their own folder; links stay, as other machines may differ in them."""
     return os.path.abspath(path.expanduser())  # noqa: PTH100
 
 
@@ -170,7 +170,7 @@ def _new_item(run: IndexingRun, file: ImageFile, row: dict[str, Any]) -> NewItem
 
 
 def _outcomes(files: list[pa.Table], worker: tuple[Any, ...], batch_size: int, workers: int) -> Iterator[pa.Table]:
-    """What the workers make of tables of files, in the same order."""
+    """Yield the results of the workers for tables of files, in order."""
     import ray
     import ray.data
 
@@ -227,7 +227,7 @@ def _cluster(address: str | None, workers: int | None) -> Iterator[int]:
 
 
 def _size(resources: dict[str, float], workers: int | None) -> int:
-    """How many workers a running cluster gives. Raises `UsageError` where it has fewer than are asked for."""
+    """Return the number of workers of a running cluster. Raises `UsageError` if it has fewer than requested."""
     most = int(resources.get("CPU", 0)) - SPARE
     if most < max(1, workers or 1):
         raise UsageError(
@@ -245,8 +245,8 @@ def _explained() -> Iterator[None]:
         yield
     except RayError as error:
         raise GalleryError(
-            f"a worker failed: {_reason(error)} What was embedded before is in the gallery; the same command goes on "
-            "from there."
+            f"a worker failed: {_reason(error)} What was embedded before is in the gallery; run the same command again "
+            "to continue."
         ) from None
 
 

@@ -155,7 +155,7 @@ def test_the_commands(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_the_store_and_the_card_alone_are_a_gallery(path: Path, tmp_path: Path) -> None:
-    """As Litestream restores them: the store names an index that is not there."""
+    """A folder restored by Litestream: the store names an index that does not exist."""
     (tmp_path / "copy").mkdir()
     with closing(sqlite3.connect(path / STORE)) as db, closing(sqlite3.connect(tmp_path / "copy" / STORE)) as copy:
         db.backup(copy)

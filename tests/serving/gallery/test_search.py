@@ -134,7 +134,7 @@ def test_the_variants_model_may_have_moved(gallery_folder: Path, gallery: Path, 
 def test_a_model_without_it_is_served_in_fp32_where_nobody_watches(
     model_folder: Path, gallery_folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As after a rebuild to a model that was not exported in int8."""
+    """The case after a rebuild to a model that was not exported in int8."""
     card: Card = read_card(model_folder)
     with pytest.raises(VariantNotFoundError):
         Models(precision="int8").load(card.fingerprint, str(model_folder))

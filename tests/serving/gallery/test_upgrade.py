@@ -236,7 +236,7 @@ def test_what_makes_no_sense_is_refused(
         run("gallery rebuild", gallery, "--model", other_model.folder, "--images", tmp_path / "none")
     run("gallery rebuild", gallery, "--model", other_model.folder)
     with raises(UsageError, "no-previous-model"):
-        run("gallery rollback", gallery)  # what was begun is no model that it had
+        run("gallery rollback", gallery)  # a model that was begun is not a previous model
     run("gallery rebuild", gallery, "--model", other_model.folder, "--swap")
     with raises(ModelMismatchError, "other-model", "toy-pool"):
         run("gallery rollback", gallery, "--model", other_model.folder)

@@ -32,7 +32,7 @@ Content = list[tuple[object, ...]]
 
 @pytest.fixture
 def folder(tmp_path: Path, pictures: Path) -> Path:
-    """24 pictures, of which one has a name that is no UTF-8; one more is a copy, and three cannot be read."""
+    """24 pictures, of which one has a name that is not UTF-8; one more is a copy, and three cannot be read."""
     path = Path(shutil.copytree(pictures, tmp_path / "pictures"))
     shutil.copy(path / "red stripes" / "0.png", path / "green disc" / "twin.png")
     (path / "red stripes" / "1.png").rename(path / os.fsdecode(b"caf\xe9.png"))
