@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from serving.gallery.backends.milvus_client import IDS, SCAN, Address, Connection, Row, address_of, quoted
+from serving.gallery.backends.milvus_client import IDS, PIECE, SCAN, Address, Connection, Row, address_of, quoted
 from serving.gallery.backends.milvus_marks import MilvusMarks
 from serving.gallery.backends.milvus_rows import (
     CHANGE,
@@ -219,7 +219,7 @@ class MilvusStore:
         return {row["content_sha256"]: row["source"] for piece in self.scan(fields) for row in piece}
 
     def rows(self) -> Iterator[tuple[Item, np.ndarray, Thumbnail]]:
-        for piece in self.scan((*ITEM, *PICTURE[1:], "vector"), size=200):
+        for piece in self.scan((*ITEM, *PICTURE[1:], "vector"), size=PIECE):
             for row in piece:
                 yield item_of(row), np.array(row["vector"], np.float32), thumbnail_of(row)
 
@@ -370,12 +370,13 @@ class MilvusStore:
 
     def _rewrite(self, collection: str, changes: Mapping[int, Row]) -> int:
         """Change fields of the items that exist, and return their number."""
-        ids = list(changes)
-        for start in range(0, len(ids), 200):
-            rows = self.connection.by_ids(collection, ids[start : start + 200], WHOLE, strong=True)
+        ids, found = list(changes), 0
+        for start in range(0, len(ids), PIECE):
+            rows = self.connection.by_ids(collection, ids[start : start + PIECE], WHOLE, strong=True)
             changed = [{**row, **changes[number], "change": moment()} for number, row in rows.items()]
             self.connection.write(collection, changed)
-        return len(self.connection.by_ids(collection, ids, ("id",)))
+            found += len(rows)
+        return found
 
     def _write(self, work: Callable[[str], T]) -> tuple[T, int]:
         """Write to the present model's items, and again if the gallery was given another model meanwhile."""

@@ -30,62 +30,58 @@ except ImportError:
 
 
 SPARE = 2
-"""Processors that Ray is told of beside those of the workers: where they take all, its data sets wait for ever."""
+"""Processors of a Ray that stay without a worker; its data sets wait for ever if workers take all of them."""
 
 _TABLES = 10_000
-"""At most so many tables are handed out, however many files there are; each is a whole number of batches."""
+"""Greatest number of tables that are sent out; each holds a whole number of batches."""
 
 FILES = pa.schema({"number": pa.int64(), "path": pa.binary()})
-"""The files' numbers in the list of all, and their full paths as the file system's bytes, which may be no UTF-8."""
+"""Columns of a table of files: number in the list of all files, and full path in the file system's bytes."""
 
-OUTCOMES = pa.schema(
-    {
-        "number": pa.int64(),
-        "content_sha256": pa.string(),
-        "embedding": pa.binary(),
-        "media_type": pa.string(),
-        "thumbnail": pa.binary(),
-        "reason": pa.string(),
-    }
-)
-"""A row a file: `reason` where it cannot be read, else its hash in hex; no embedding where the gallery has it."""
+_TEXTS, _BYTES = ("content_sha256", "media_type", "reason"), ("embedding", "thumbnail")
+OUTCOMES = pa.schema({"number": pa.int64()} | dict.fromkeys(_TEXTS, pa.string()) | dict.fromkeys(_BYTES, pa.binary()))
+"""Columns of a table of outcomes, one row per file. `reason`: why a file cannot be read. A file that the gallery has
+already has its hash only."""
 
 
 def on_ray(model_ref: str, folder: Path, address: str | None = None, workers: int | None = None) -> Fill:
-    """Return a function for `index_folder(embed=...)` that embeds the images below `folder` on a Ray cluster.
+    """Return the function that embeds the images of a folder on a Ray cluster, for `index_folder`.
 
-    address: of a running cluster, "auto" for the one that this machine is of; by default a Ray of this machine alone
-    is started, and ended afterwards. A Ray that this process has started before is used unchanged. workers: how many
-    processes embed, one processor each; by default one a processor, of a running cluster all but `SPARE`.
-    Raises `MissingDependencyError` and `UsageError`; the run raises `GalleryError` where the cluster cannot be reached
-    or a worker fails.
+    A failed run raises `GalleryError`; what was embedded before stays in the gallery.
+
+    Args:
+        model_ref: Name or folder by which each worker loads the model.
+        folder: The folder of the images.
+        address: A running cluster, "auto" for this machine's. By default a Ray of this machine is started for the run,
+            unless this process has one.
+        workers: Number of processes that embed. By default one per processor, of a running cluster all but `SPARE`.
+
+    Raises:
+        MissingDependencyError: If Ray is not installed.
+        UsageError: If workers is below 1 (code "bad-number").
     """
     try:
         import ray.data  # noqa: F401
     except ImportError:
         raise missing("ray", "ray") from None
     if workers is not None and workers < 1:
-        raise UsageError(f"workers must be at least 1, not {workers}.")
+        raise UsageError(f"the number of workers must be 1 or more, not {workers}.", code="bad-number")
 
-    def embed(
-        run: IndexingRun, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool
-    ) -> None:
-        with _cluster(address, workers) as size, _explained():
-            worker = (model_ref, embedder.precision, embedder.card.fingerprint, _absolute(folder), known(run))
+    def embed(run: IndexingRun, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool) -> None:
+        with _cluster(address, workers) as size, _worker_errors():
+            worker = (model_ref, embedder.precision, embedder.card.fingerprint, _absolute(folder), known_hashes(run))
             write(run, files, _outcomes(list(tables(files, batch_size)), worker, batch_size, size), progress)
 
     return embed
 
 
-def known(run: IndexingRun) -> np.ndarray:
-    """The hashes of what the gallery has already, as workers look them up."""
-
+def known_hashes(run: IndexingRun) -> np.ndarray:
+    """Return the hashes of the gallery's images, as `sorted_hashes` does."""
     return sorted_hashes(list(run.gallery.store.ids_by_content()))
 
 
 def tables(files: Sequence[ImageFile], batch_size: int) -> Iterator[pa.Table]:
-    """The files as workers are handed them."""
-
+    """Return the files as tables for the workers."""
     rows = batch_size * max(1, len(files) // (batch_size * _TABLES))
     for start in range(0, len(files), rows):
         paths = [os.fsencode(_absolute(file.path)) for file in files[start : start + rows]]
@@ -93,7 +89,7 @@ def tables(files: Sequence[ImageFile], batch_size: int) -> Iterator[pa.Table]:
 
 
 def write(run: IndexingRun, files: Sequence[ImageFile], outcomes: Iterable[pa.Table], progress: bool) -> None:
-    """Take up tables of outcomes, in the order of the files; each is one transaction."""
+    """Write outcomes to the gallery in the order of the files, each table in one step."""
     with tqdm(total=len(files), unit="image", desc="index", disable=not progress) as bar:
         for table in outcomes:
             items = [_new_item(run, files[row["number"]], row) for row in table.to_pylist()]
@@ -102,55 +98,66 @@ def write(run: IndexingRun, files: Sequence[ImageFile], outcomes: Iterable[pa.Ta
 
 
 class EmbeddingWorker:
-    """One network, made once and called with table after table."""
+    """A process that reads, decodes and embeds files, one table after another."""
 
-    def __init__(self, model_ref: str, precision: str, fingerprint: str, folder: str, known: np.ndarray) -> None:
-        """known: as `sorted_hashes` makes it, of the files that need no embedding.
+    def __init__(self, model_ref: str, precision: str, fingerprint: str, folder: str, hashes: Any) -> None:
+        """Load the model. `hashes`: of images that the gallery has, from `sorted_hashes`, or Ray's reference to them.
 
-        Raises `GalleryError` where this machine lacks the folder of images, `ModelMismatchError` where `model_ref` is
-        another model here than that of the fingerprint, and what `zoo.load` raises.
+        Raises:
+            GalleryError: If this machine lacks the folder of the images (code "no-such-folder").
+            ModelMismatchError: If `model_ref` is a model with another fingerprint on this machine.
         """
+        host = socket.gethostname()
         if not Path(folder).is_dir():
-            raise GalleryError(f"{socket.gethostname()} has no folder {folder}; workers read the images themselves.")
-        self.model, self.known = load(model_ref, runtime="onnx", precision=precision), known
+            raise GalleryError(f"{host} has no folder {folder}; each worker reads the images.", code="no-such-folder")
+        self.model = load(model_ref, runtime="onnx", precision=precision)
         if self.model.card.fingerprint != fingerprint:
             raise ModelMismatchError(
-                f"{model_ref} on {socket.gethostname()} is another model ({self.model.card.fingerprint[:12]}) than "
-                f"where indexing was started ({fingerprint[:12]}). Put the same model on all machines."
+                f"{model_ref} on {host} is another model ({self.model.card.fingerprint[:12]}) than where indexing was "
+                f"started ({fingerprint[:12]}). Put the same model on all machines."
             )
+        if not isinstance(hashes, np.ndarray):
+            import ray
+
+            hashes = ray.get(hashes)
+        self.hashes: np.ndarray = hashes
 
     def __call__(self, files: pa.Table) -> pa.Table:
-        """From a table of `FILES` to one of `OUTCOMES`, a row for each in the same order."""
+        """Return the outcomes of a table of files, in the same order."""
         rows = [self._read(row["number"], Path(os.fsdecode(row["path"]))) for row in files.to_pylist()]
-        _embed(self.model, [row for row in rows if "pixels" in row])
+        if decoded := [row for row in rows if "pixels" in row]:
+            vectors = self.model.embed_pixels(np.stack([row.pop("pixels") for row in decoded]))
+            for row, vector in zip(decoded, vectors, strict=True):
+                row["embedding"] = vector.astype("<f4").tobytes()
         return pa.Table.from_pylist(rows, OUTCOMES)
 
     def _read(self, number: int, path: Path) -> dict[str, Any]:
         try:
             data, content = read_image(path)
             row = {"number": number, "content_sha256": content}
-            if is_among(self.known, content):
+            if has_hash(self.hashes, content):
                 return row
             pixels, thumbnail = decode_image(data, self.model.preprocessing)
         except (ImageError, OSError) as error:
             return {"number": number, "reason": str(error)}
-        return row | {"pixels": pixels, **_columns(thumbnail)}
+        return {**row, "pixels": pixels, "media_type": thumbnail.media_type, "thumbnail": thumbnail.data}
 
 
 def sorted_hashes(contents: list[str]) -> np.ndarray:
-    """SHA-256 sums given in hex as 32 bytes each, ascending: what many workers of one machine can share in memory."""
+    """Return SHA-256 sums, given in hex, as 32 bytes each, ascending; the workers of a machine share the memory."""
     return np.array(sorted(map(bytes.fromhex, contents)), "S32")
 
 
-def is_among(hashes: np.ndarray, content_sha256: str) -> bool:
-    # An array of one, as NumPy drops zeros at the end of a single value.
+def has_hash(hashes: np.ndarray, content_sha256: str) -> bool:
+    """Return whether sorted hashes hold one."""
+    # An array of one, because NumPy drops zeros at the end of a single value.
     wanted = np.array([bytes.fromhex(content_sha256)], "S32")
-    place = int(np.searchsorted(hashes, wanted)[0])
-    return bool((hashes[place : place + 1] == wanted).any())
+    row = int(np.searchsorted(hashes, wanted)[0])
+    return bool((hashes[row : row + 1] == wanted).any())
 
 
 def _absolute(path: Path) -> str:
-    """Return a path that workers find from their own folder; links stay, as other machines may differ in them."""
+    """Return an absolute path with its links, which may lead elsewhere on another machine."""
     return os.path.abspath(path.expanduser())  # noqa: PTH100
 
 
@@ -170,19 +177,18 @@ def _new_item(run: IndexingRun, file: ImageFile, row: dict[str, Any]) -> NewItem
 
 
 def _outcomes(files: list[pa.Table], worker: tuple[Any, ...], batch_size: int, workers: int) -> Iterator[pa.Table]:
-    """Yield the results of the workers for tables of files, in order."""
+    """Return the outcomes of tables of files, in the same order."""
     import ray
     import ray.data
 
-    # It logs what it raises as well, with all of its own traceback.
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-    *words, hashes = worker
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # it logs what it raises, with its own traceback
+    *arguments, hashes = worker
     data = ray.data.from_arrow(files).map_batches(
-        _Actor,
+        EmbeddingWorker,
         batch_size=batch_size,
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(size=workers),
-        fn_constructor_args=(*words, ray.put(hashes)),
+        fn_constructor_args=(*arguments, ray.put(hashes)),
         num_cpus=1,
     )
     data.context.execution_options.preserve_order = True
@@ -190,21 +196,9 @@ def _outcomes(files: list[pa.Table], worker: tuple[Any, ...], batch_size: int, w
     return iter(data.iter_batches(batch_size=None, batch_format="pyarrow"))
 
 
-class _Actor:
-    """An `EmbeddingWorker` in a process of its own, with the hashes where all workers of its machine share them."""
-
-    def __init__(self, model_ref: str, precision: str, fingerprint: str, folder: str, hashes: Any) -> None:
-        import ray
-
-        self.worker = EmbeddingWorker(model_ref, precision, fingerprint, folder, ray.get(hashes))
-
-    def __call__(self, files: pa.Table) -> pa.Table:
-        return self.worker(files)
-
-
 @contextmanager
 def _cluster(address: str | None, workers: int | None) -> Iterator[int]:
-    """Ray, running, and how many workers there are to be."""
+    """Connect to Ray or start one, and give the number of workers."""
     import ray
 
     if ray.is_initialized():
@@ -215,11 +209,11 @@ def _cluster(address: str | None, workers: int | None) -> Iterator[int]:
     own = None if address else (workers or len(os.sched_getaffinity(0)))
     try:
         ray.init(address or "local", num_cpus=own + SPARE if own else None, **quiet)
-    except Exception as error:  # Ray raises plain exceptions where it does not come up in time
+    except Exception as error:  # Ray raises plain exceptions if it does not start in time
         ray.shutdown()
-        where = f"reach Ray at {address}" if address else "start Ray on this machine"
+        action = f"reach Ray at {address}" if address else "start Ray on this machine"
         advice = " If it asks for a token: set RAY_AUTH_MODE=token." if address else ""
-        raise GalleryError(f"cannot {where}: {error}.{advice}") from None
+        raise GalleryError(f"cannot {action}: {error}.{advice}", code="no-cluster") from None
     try:
         yield own or _size(ray.cluster_resources(), workers)
     finally:
@@ -227,42 +221,29 @@ def _cluster(address: str | None, workers: int | None) -> Iterator[int]:
 
 
 def _size(resources: dict[str, float], workers: int | None) -> int:
-    """Return the number of workers of a running cluster. Raises `UsageError` if it has fewer than requested."""
+    """Return the number of workers on a running cluster. Raises `UsageError` if it has too few processors."""
     most = int(resources.get("CPU", 0)) - SPARE
     if most < max(1, workers or 1):
-        raise UsageError(
-            f"the cluster has {most + SPARE} processors, of which {SPARE} stay free: at most {max(0, most)} workers, "
-            f"not {workers or 1}."
-        )
+        limits = f"{most + SPARE} processors, of which {SPARE} stay free: at most {max(0, most)} workers"
+        raise UsageError(f"the cluster has {limits}, not {workers or 1}.", code="too-few-processors")
     return workers or most
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _worker_errors() -> Iterator[None]:
+    """Raise the errors of workers as `GalleryError` (code "worker-failed"), without Ray's traceback."""
     from ray.exceptions import RayError
 
     try:
         yield
     except RayError as error:
         raise GalleryError(
-            f"a worker failed: {_reason(error)} What was embedded before is in the gallery; run the same command again "
-            "to continue."
+            f"a worker failed: {_reason(error)} The gallery has what was embedded before; the same command continues.",
+            code="worker-failed",
         ) from None
 
 
 def _reason(error: BaseException) -> str:
-    """The last line of what Ray says, which ends with the worker's own traceback."""
+    """Return the last line of Ray's message, which follows the worker's traceback."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return (lines[-1].strip().removeprefix("zoo.errors.") if lines else type(error).__name__).rstrip(".") + "."
-
-
-def _embed(model: Embedder, rows: list[dict[str, Any]]) -> None:
-    """Give each row its embedding for its pixels."""
-    if rows:
-        vectors = model.embed_pixels(np.stack([row.pop("pixels") for row in rows]))
-        for row, vector in zip(rows, vectors, strict=True):
-            row["embedding"] = vector.astype("<f4").tobytes()
-
-
-def _columns(thumbnail: Thumbnail) -> dict[str, Any]:
-    return {"media_type": thumbnail.media_type, "thumbnail": thumbnail.data}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,12 +27,11 @@ from tests.serving import toys
 from tests.serving.gallery.addresses import MILVUS, ON_SERVER, SERVER, new_addresses
 from tests.serving.gallery.test_contract import CARD as TOY
 from tests.serving.gallery.test_contract import eventually, item_with, new_items, unit_rows
-from tests.serving.running import run, serving
+from tests.serving.running import ROOT, arguments, run, serving
 from zoo.errors import (
     BackendError,
     GalleryError,
     GalleryNotFoundError,
-    ItemNotFoundError,
     ModelChangedError,
     UsageError,
 )
@@ -376,10 +375,17 @@ def test_two_services_at_one_collection_see_each_others_writes(
             eventually(renewed)
 
 
-def test_a_removed_item_is_not_found(address: str) -> None:
-    with Gallery.create(address, TOY, "toy") as gallery:
-        (number,) = gallery.add([item_with(1)]).ids
-        gallery.remove([number])
-        with raises(ItemNotFoundError):
-            gallery.store.item(number)
-        assert os.environ.get("ZOO_MILVUS_TOKEN") is None
+@pytest.mark.skipif(not SERVER, reason="an embedded Milvus is for one process; ZOO_TEST_MILVUS names a server")
+def test_two_processes_that_add_the_same_images_at_once_add_each_once(
+    model: Embedder, pictures: Path, tmp_path: Path
+) -> None:
+    with new_addresses(ON_SERVER, tmp_path) as new_address:
+        address = new_address()
+        Gallery.create(address, model.card, str(model.folder)).close()
+        words = arguments("index", model.folder, pictures, "--out", address, "--batch-size", 2)
+        running = [subprocess.Popen(words, stdout=subprocess.DEVNULL, cwd=ROOT) for _ in range(2)]
+        assert [process.wait(timeout=120) for process in running] == [0, 0]
+        with Gallery.open(address) as gallery:
+            assert len(gallery.store.ids_by_content()) == gallery.store.count() == 24
+            found = gallery.search(model.embed(toys.query(1)), 30)[0]
+            assert len({hit.id for hit in found}) == len(found) == 24

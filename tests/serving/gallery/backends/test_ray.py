@@ -18,7 +18,7 @@ import pytest
 
 from serving.gallery import Gallery
 from serving.gallery.backends import ray
-from serving.gallery.backends.ray import FILES, EmbeddingWorker, is_among, on_ray, sorted_hashes, tables, write
+from serving.gallery.backends.ray import FILES, EmbeddingWorker, has_hash, on_ray, sorted_hashes, tables, write
 from serving.gallery.indexing import ImageFile, IndexingReport, IndexingRun, find_images, index_folder
 from tests.commandline import run_here
 from tests.raising import raises
@@ -51,7 +51,7 @@ class Workers:
     def __call__(
         self, run: IndexingRun, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool
     ) -> None:
-        known = ray.known(run)
+        known = ray.known_hashes(run)
         worker = EmbeddingWorker(str(self.model.folder), "fp32", embedder.card.fingerprint, str(self.folder), known)
         write(run, files, self._outcomes(worker, tables(files, batch_size)), progress)
 
@@ -129,7 +129,8 @@ def test_what_is_removed_while_workers_know_it_stays_removed(model: Embedder, pi
     def embed(
         run: IndexingRun, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool
     ) -> None:
-        worker = EmbeddingWorker(str(model.folder), "fp32", model.card.fingerprint, str(pictures), ray.known(run))
+        known = ray.known_hashes(run)
+        worker = EmbeddingWorker(str(model.folder), "fp32", model.card.fingerprint, str(pictures), known)
         run.gallery.remove([3])
         write(run, files, map(worker, tables(files, batch_size)), progress)
 
@@ -162,8 +163,8 @@ def test_hashes_are_looked_up_whole() -> None:
     there = set(hashes[::2])
     found = sorted_hashes(list(there))
     assert (found.itemsize, len(found)) == (32, len(there))
-    assert {one for one in hashes if is_among(found, one)} == there
-    assert not is_among(sorted_hashes([]), hashes[0])
+    assert {one for one in hashes if has_hash(found, one)} == there
+    assert not has_hash(sorted_hashes([]), hashes[0])
 
 
 def test_long_lists_are_handed_out_in_few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +178,7 @@ def test_long_lists_are_handed_out_in_few_tables(monkeypatch: pytest.MonkeyPatch
 
 
 def test_workers_that_lack_something_say_so(model: Embedder, other_model: Embedder, pictures: Path) -> None:
-    with raises(GalleryError) as caught:
+    with raises(GalleryError, "no-such-folder") as caught:
         EmbeddingWorker(str(model.folder), "fp32", model.card.fingerprint, "/no/where", sorted_hashes([]))
     assert "/no/where" in str(caught.value)
     with raises(ModelMismatchError):
