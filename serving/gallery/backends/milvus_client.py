@@ -27,8 +27,8 @@ INDEX = "ZOO_MILVUS_INDEX"
 TEXT = 65_535
 """Largest number of bytes of a text field."""
 
-TIMEOUT = 30.0
-"""Seconds after which a request to Milvus is given up."""
+TIMEOUT, PREPARATION_TIMEOUT = 15.0, 300.0
+"""Seconds after which a request to Milvus fails; to make, load or drop a collection takes longer."""
 
 PIECE = 200
 """Rows that are written, or read whole, in one request; a row takes at most 0.1 MB and its embedding."""
@@ -38,6 +38,8 @@ IDS = 2**53
 
 NAMED = 1000
 """Rows that are named by their ids in one request."""
+
+PREPARATIONS = ("create_collection", "load_collection", "drop_collection")
 
 SCAN = 10_000
 """Rows without embedding and thumbnail that are read in one request."""
@@ -112,7 +114,9 @@ class Connection:
         self.address = address
         token = None if address.embedded else os.environ.get(TOKEN)
         with _opening(address) if address.embedded else nullcontext():
-            self._client: Any = self._do(MilvusClient, address.uri, **({"token": token} if token else {}))
+            # An embedded Milvus refuses pymilvus's frequent pings, and gRPC then writes to stderr.
+            options = {"grpc_options": {"grpc.keepalive_time_ms": 600_000}} if address.embedded else {}
+            self._client: Any = self._do(MilvusClient, address.uri, **options, **({"token": token} if token else {}))
 
     def close(self) -> None:
         self._client.close()
@@ -242,7 +246,8 @@ class Connection:
 
     def _do(self, call: Any, *args: Any, **values: Any) -> Any:
         try:
-            return (getattr(self._client, call) if isinstance(call, str) else call)(*args, timeout=TIMEOUT, **values)
+            timeout = PREPARATION_TIMEOUT if call in PREPARATIONS else TIMEOUT
+            return (getattr(self._client, call) if isinstance(call, str) else call)(*args, timeout=timeout, **values)
         except Exception as error:  # pymilvus's own, gRPC's and, of an embedded one, the operating system's
             reason = str(getattr(error, "message", "") or error) or type(error).__name__
             raise BackendError(f"Milvus at {self.address.text} failed: {reason[:300]}") from None
