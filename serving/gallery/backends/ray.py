@@ -67,7 +67,9 @@ def on_ray(model_ref: str, folder: Path, address: str | None = None, workers: in
     if workers is not None and workers < 1:
         raise UsageError(f"the number of workers must be 1 or more, not {workers}.", code="bad-number")
 
-    def embed(run: IndexingRun, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool) -> None:
+    def embed(
+        run: IndexingRun, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool
+    ) -> None:
         with _cluster(address, workers) as size, _worker_errors():
             worker = (model_ref, embedder.precision, embedder.card.fingerprint, _absolute(folder), known_hashes(run))
             write(run, files, _outcomes(list(tables(files, batch_size)), worker, batch_size, size), progress)
@@ -171,9 +173,8 @@ def _new_item(run: IndexingRun, file: ImageFile, row: dict[str, Any]) -> NewItem
     if row["embedding"] is None:
         run.recognise(file, run.gallery.store.item_of_content(content))
         return None
-    thumbnail = Thumbnail(row["thumbnail"], row["media_type"])
-    vector = np.frombuffer(row["embedding"], "<f4").astype(np.float32)
-    return NewItem(file.source, vector, thumbnail, content, file.label, file.metadata)
+    thumbnail, vector = Thumbnail(row["thumbnail"], row["media_type"]), np.frombuffer(row["embedding"], "<f4")
+    return NewItem(file.source, vector.astype(np.float32), thumbnail, content, file.label, file.metadata)
 
 
 def _outcomes(files: list[pa.Table], worker: tuple[Any, ...], batch_size: int, workers: int) -> Iterator[pa.Table]:
