@@ -33,7 +33,9 @@ ANY_HOST = "*"
 MIN_KEY_LENGTH = 16
 READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 READING_POSTS = frozenset({"/search", "/embed"})
-OPEN_PATHS = frozenset({"", "/", "/docs", "/openapi.json", "/livez", "/readyz"})
+PROBES = frozenset({"/livez", "/readyz"})
+"""Health checks. Platforms send them to an address instead of a name, without a key, and as often as they like."""
+OPEN_PATHS = PROBES | {"", "/", "/docs", "/openapi.json"}
 """The page, which holds nothing of the gallery and asks for the key, and the probes."""
 SERVICE_PATHS = frozenset({"/collections", "/metrics"})
 """Paths of the whole service, which collections with a name do not have."""
@@ -115,7 +117,8 @@ class TrustedHosts:
     """ASGI middleware that answers only to known host names, and without read keys only at loopback addresses.
 
     A foreign page can let its own name lead to 127.0.0.1 (DNS rebinding). To the browser the service is then part of
-    that page, which could read the whole gallery. Such a request still has the foreign name in its Host header.
+    that page, which could read the whole gallery. Such a request still has the foreign name in its Host header. Probes
+    are answered at any name: they show nothing of the gallery.
     """
 
     def __init__(self, app: ASGIApp, hosts: str = "", has_keys: bool = False) -> None:
@@ -134,6 +137,8 @@ class TrustedHosts:
         await (error_response(refusal) if refusal else self.app)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> RefusedError | None:
+        if path_in_collection(scope) in PROBES:
+            return None
         if not self.has_keys and not _is_private(scope.get("server")):
             return RefusedError(
                 403,

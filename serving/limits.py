@@ -19,7 +19,7 @@ from anyio import CapacityLimiter, to_thread
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.auth import READING_METHODS, client_of, path_in_collection
+from serving.auth import PROBES, READING_METHODS, client_of, path_in_collection
 from serving.errors import RefusedError, error_response, too_large
 from serving.metrics import WAITING, stage
 from serving.settings import Settings
@@ -138,7 +138,7 @@ class TokenBuckets:
 
 
 class RequestLimits:
-    """ASGI middleware that refuses too many requests (429) and too large bodies (413). /livez has no limits.
+    """ASGI middleware that refuses too many requests (429) and too large bodies (413). Probes have no limits.
 
     Requests that change something or compute count as in progress; the files of the page and thumbnails take next to
     nothing and do not.
@@ -162,7 +162,7 @@ class RequestLimits:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = path_in_collection(scope) if scope["type"] == "http" else ""
-        if scope["type"] != "http" or path == "/livez":
+        if scope["type"] != "http" or path in PROBES:
             await self.app(scope, receive, send)
             return
         counts = scope["method"] not in READING_METHODS or path in COSTLY_READS

@@ -77,6 +77,14 @@ def test_hosts_by_settings_and_by_keys(gallery_folder: Path) -> None:
             assert client.get("/items", headers={"host": host, "x-api-key": READER}).status_code == status
 
 
+def test_probes_are_answered_at_any_name_and_as_often_as_they_come(gallery_folder: Path) -> None:
+    for galleries, prefix in ((gallery_folder, ""), ([f"birds={gallery_folder}"], "/collections/birds")):
+        with local_client(galleries, rate=0.01, burst=1) as client:
+            for path in ("/livez", "/readyz", f"{prefix}/readyz"):
+                answers = [client.get(path, headers={"host": "10.0.0.7"}).status_code for _ in range(3)]
+                assert answers == [200] * 3
+
+
 def test_a_service_with_a_read_key_may_be_public(gallery_folder: Path) -> None:
     environment = {"ZOO_SERVE_READ_KEYS": READER}
     with serving(gallery_folder, "--host", "0.0.0.0", "--max-k", 3, environment=environment) as running:

@@ -203,7 +203,8 @@ def test_loopback_addresses(name: str, local: bool) -> None:
 
 def test_a_foreign_host_name_is_misdirected() -> None:
     app = FastAPI(openapi_url=None)
-    app.add_api_route("/", page)
+    for path in ("/", "/livez", "/readyz", "/collections/birds/readyz"):
+        app.add_api_route(path, page)
     for hosts, asked, status in (
         ("", "localhost:3000", 200),
         ("", "attacker.example", 421),
@@ -216,6 +217,8 @@ def test_a_foreign_host_name_is_misdirected() -> None:
         assert answer.status_code == status
         if status == 421:
             assert answer.json()["error"]["code"] == "unknown_host"
+        for probe in ("/livez", "/readyz", "/collections/birds/readyz"):
+            assert client.get(probe, headers={"host": "10.0.0.7"}).status_code == 200
 
 
 async def page() -> str:
@@ -246,6 +249,7 @@ def test_without_read_keys_only_loopback_addresses_are_answered(
         if answer.status_code == 403:
             assert answer.json()["error"]["code"] == "public_without_key"
             assert READ_KEYS in answer.json()["error"]["message"]
+        assert TestClient(at_server, "http://localhost").get("/livez").status_code == 200
         return answer.status_code
 
     assert asked(collections()) == asked(collections(write_keys=WRITER)) == asked(collections("a", "b")) == status

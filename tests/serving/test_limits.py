@@ -130,7 +130,7 @@ def test_a_body_is_refused_whether_or_not_it_announces_its_length(announced: boo
     run(scenario)
 
 
-def test_one_client_has_its_rate_and_livez_has_none() -> None:
+def test_one_client_has_its_rate_and_probes_have_none() -> None:
     async def scenario() -> None:
         async with client(limited(app(at_once), rate=0.01, burst=3)) as http:
             # A made-up key does not make a new client.
@@ -139,7 +139,8 @@ def test_one_client_has_its_rate_and_livez_has_none() -> None:
             refused = await http.get("/items/1")
             assert refused.json()["error"]["code"] == "rate_limited"
             assert int(refused.headers["retry-after"]) > 1
-            assert (await http.get("/livez")).status_code == 200
+            for path in ("/livez", "/readyz", "/collections/birds/readyz"):
+                assert (await http.get(path)).status_code == 200
 
     run(scenario)
 
