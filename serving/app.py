@@ -16,7 +16,7 @@ from starlette.middleware import Middleware
 
 from serving import errors
 from serving.auth import ANY_HOST, Authentication, TrustedHosts
-from serving.dependencies import Collections
+from serving.dependencies import KNOWN_PARAMETERS, Collections
 from serving.limits import CpuQueue, Deadlines, RequestLimits
 from serving.metrics import TELEMETRY, Observability
 from serving.openapi import openapi
@@ -58,6 +58,7 @@ def create_app(settings: Settings | None = None, collections: Collections | None
         openapi_url=None,  # serving.openapi sends the document, which depends on the collection
         docs_url=None,
         redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,
         lifespan=lifespan,
         telemetry=TELEMETRY,
         middleware=[
@@ -82,7 +83,8 @@ def create_app(settings: Settings | None = None, collections: Collections | None
     app.state.share, app.state.draining = settings.share(), False
     errors.install(app)
     for module in (search, items, feedback, evaluate, status):
-        app.include_router(module.router)
+        app.include_router(module.router, dependencies=[KNOWN_PARAMETERS])
+    app.include_router(status.probes)
     app.add_api_route("/", page, include_in_schema=False)
     app.add_api_route("/docs", docs, include_in_schema=False)
     app.add_api_route("/openapi.json", openapi, include_in_schema=False)

@@ -1,22 +1,18 @@
-"""Collections of the service, and what a route takes from its request: collection, settings, parameters, images."""
+"""Collections of the service, and the dependencies of its routes."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any, TypeVar, get_origin
-from urllib.parse import parse_qsl
 
 from anyio import to_thread
 from fastapi import Depends, Path, Request
-from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ValidationError
-from starlette.datastructures import FormData, UploadFile
+from fastapi.routing import APIRoute
+from pydantic.fields import FieldInfo
 
 from serving.auth import Keys
-from serving.errors import RefusedError, invalid, too_large
+from serving.errors import RefusedError, invalid, unknown_parameter
 from serving.gallery import Gallery
 from serving.gallery.map import Atlas
 from serving.gallery.search import Models, Searcher
@@ -28,16 +24,10 @@ from serving.settings import COLLECTIONS, GALLERY, GalleryAddress, Settings
 from zoo.errors import UsageError
 
 COLLECTIONS_PATH = "/collections"
-JSON, FORM, MULTIPART = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
-RAW_TYPES = ("application/octet-stream", "image/")
-MAX_FIELDS = 32
-MAX_QUERY_BYTES = 2**20
-"""Largest size of a body that holds parameters and no image."""
 NAMED = 10
 """Largest number of collections that a refusal names."""
 
 T = TypeVar("T")
-M = TypeVar("M", bound=BaseModel)
 
 
 class Collection:
@@ -198,11 +188,23 @@ async def _cpu_queue(request: Request) -> CpuQueue:
     return request.app.state.cpu_queue
 
 
-async def _single_values(request: Request) -> None:
-    """Refuse a parameter that is given twice, of which FastAPI would take the last; labels may repeat."""
+async def _parameters(request: Request) -> None:
+    """Refuse an unknown query parameter, and one that is given twice, of which FastAPI would take the last."""
+    route = request.scope["route"]
+    if not request.query_params or route.openapi_extra:  # serving.forms checks the parameters of these routes
+        return
+    fields = _query_fields(route)
     for name in request.query_params:
-        if name != "label" and len(request.query_params.getlist(name)) > 1:
+        if name not in fields:
+            raise unknown_parameter(name, list(fields))
+        if get_origin(fields[name].annotation) is not list and len(request.query_params.getlist(name)) > 1:
             raise invalid(name, "given once")
+
+
+def _query_fields(route: APIRoute) -> dict[str, FieldInfo]:
+    """Return the query parameters of a route; they are the fields of a model."""
+    models: list[Any] = [parameter.field_info.annotation for parameter in route.dependant.query_params]
+    return {name: field for model in models for name, field in model.model_fields.items()}
 
 
 CollectionDep = Annotated[Collection, Depends(_collection)]
@@ -210,138 +212,4 @@ CollectionsDep = Annotated[Collections, Depends(_collections)]
 SettingsDep = Annotated[Settings, Depends(_settings)]
 CpuQueueDep = Annotated[CpuQueue, Depends(_cpu_queue)]
 ItemIdDep = Annotated[ItemId, Path(alias="id")]
-SINGLE_VALUES = Depends(_single_values)
-
-
-# Parameters and images of a request
-
-
-@dataclass(frozen=True)
-class UploadedImage:
-    """Image file of a request: the client's name of it, "" in a raw body, and its bytes."""
-
-    name: str
-    data: bytes
-
-
-Values = dict[str, list[Any]]
-"""Every value of each parameter."""
-
-
-async def read_images(request: Request, model: type[M]) -> tuple[M, tuple[UploadedImage, ...]]:
-    """Return the parameters in the query string and in a multipart form, and the images of the form or the raw body.
-
-    Raises:
-        RefusedError: If the body is of another type, or the form has a file in another field.
-        RequestValidationError: If a parameter is wrong.
-    """
-    values, media_type = _query_values(request), _media_type(request)
-    if media_type == MULTIPART:
-        settings: Settings = request.app.state.settings
-        async with request.form(max_files=settings.max_images, max_fields=MAX_FIELDS) as form:
-            images = await _form_images(form, values)
-        return _validated(model, values), images
-    body = await request.body()
-    if body and media_type and not media_type.startswith(RAW_TYPES):
-        raise RefusedError(
-            415,
-            "unsupported_media_type",
-            f"The content type {media_type[:80]} is not accepted. Send the image as multipart/form-data in the field "
-            "'image', or as the raw body with an image/... content type.",
-        )
-    return _validated(model, values), (UploadedImage("", body),) if body else ()
-
-
-async def read_query(request: Request, model: type[M]) -> tuple[M, tuple[UploadedImage, ...]]:
-    """Return parameters and images as `read_images` does, or the parameters of a JSON object or a urlencoded form."""
-    media_type = _media_type(request)
-    if media_type not in (JSON, FORM):
-        return await read_images(request, model)
-    body = await request.body()
-    if len(body) > MAX_QUERY_BYTES:
-        raise too_large(MAX_QUERY_BYTES)
-    values = _query_values(request)
-    for name, value in _json_values(body, model) if media_type == JSON else _form_values(body):
-        values.setdefault(name, []).append(value)
-    return _validated(model, values), ()
-
-
-def checked_images(images: tuple[UploadedImage, ...]) -> tuple[UploadedImage, ...]:
-    """Return the images. Raises `RefusedError` (400) if no image has any bytes."""
-    if any(image.data for image in images):
-        return images
-    if images:
-        raise RefusedError(400, "no_image", "The image is empty.")
-    message = "The request holds no image. Send it in the field 'image' of a form, curl -F image=@FILE, or as the body."
-    raise RefusedError(400, "no_image", message)
-
-
-def _media_type(request: Request) -> str:
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-def _query_values(request: Request) -> Values:
-    return {name: list(request.query_params.getlist(name)) for name in request.query_params}
-
-
-@cache
-def _lists(model: type[BaseModel]) -> set[str]:
-    """Return the parameters that may have several values."""
-    return {name for name, field in model.model_fields.items() if get_origin(field.annotation) is list}
-
-
-def _validated(model: type[M], values: Values) -> M:
-    lists = _lists(model)
-    single = {name: value if name in lists or len(value) > 1 else value[0] for name, value in values.items()}
-    try:
-        return model.model_validate(single)
-    except ValidationError as error:
-        problems = [{**problem, "loc": ("query", *problem["loc"])} for problem in error.errors()]
-        raise RequestValidationError(problems) from None
-
-
-async def _form_images(form: FormData, values: Values) -> tuple[UploadedImage, ...]:
-    """Return the files of the form, and add its fields to the values."""
-    images = []
-    for name, value in form.multi_items():
-        if isinstance(value, UploadFile) and name == "image":
-            images.append(UploadedImage(value.filename or "", await value.read()))
-        elif isinstance(value, str) and name != "image":
-            values.setdefault(name, []).append(value)
-        elif name == "image":
-            message = "The field 'image' holds a text and not a file: curl -F image=@FILE, with the @, sends the file."
-            raise RefusedError(400, "no_image", message)
-        else:
-            names = ", ".join(sorted(set(form)))[:200]
-            raise RefusedError(400, "no_image", f"The form has no file in the field 'image'; it has: {names}.")
-    return tuple(images)
-
-
-def _json_values(body: bytes, model: type[BaseModel]) -> Iterator[tuple[str, Any]]:
-    """Yield the members of a JSON object, each member of the lists by itself; null is a parameter that is not given."""
-    try:
-        members = json.loads(body)
-        # JSON may hold one half of a surrogate pair, which neither the gallery nor an answer can.
-        json.dumps(members, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
-        members = None
-    if not isinstance(members, dict):
-        message = 'The body is not a JSON object, as {"text": "a red chair", "k": 5}.'
-        raise RefusedError(400, "invalid_json", message)
-    lists = _lists(model)
-    for name, value in members.items():
-        if name in lists and isinstance(value, list):
-            yield from ((name, member) for member in value)
-        elif value is not None:
-            yield name, value
-
-
-def _form_values(body: bytes) -> list[tuple[str, str]]:
-    try:
-        return parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")
-    except ValueError:
-        message = (
-            f"The body is not a form in UTF-8 of at most {MAX_FIELDS} fields. Send an image with curl -F image=@FILE, "
-            "or with the header Content-Type: application/octet-stream."
-        )
-        raise RefusedError(400, "invalid_form", message) from None
+KNOWN_PARAMETERS = Depends(_parameters)

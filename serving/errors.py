@@ -109,7 +109,9 @@ def refusal_of(error: Exception) -> RefusedError:
         status = HTTPStatus(error.status_code)
         return RefusedError(status, status.name.lower(), str(error.detail), error.headers)
     if isinstance(error, RequestValidationError):
-        return _validation_refusal(error.errors()[0])
+        problems = error.errors()
+        unknown = (problem for problem in problems if problem["type"] == "extra_forbidden")
+        return _validation_refusal(next(unknown, problems[0]))
     if known := next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), None):
         return RefusedError(*known, _sentence(str(error)))
     return storage_refusal(error) or RefusedError(
@@ -118,7 +120,7 @@ def refusal_of(error: Exception) -> RefusedError:
 
 
 def _validation_refusal(problem: Mapping[str, Any]) -> RefusedError:
-    """Return the refusal of the first parameter, or field of the body, that pydantic found to be wrong."""
+    """Return the refusal of a parameter, or of a field of the body, that pydantic found to be wrong."""
     (source, *place), kind = problem["loc"], problem["type"]
     message = problem["msg"].removeprefix("Value error, ").rstrip(".")
     if source == "body" and (not place or (len(place) == 1 and kind in BODY_PROBLEMS)):

@@ -9,7 +9,8 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from serving.dependencies import COLLECTIONS_PATH, FORM, JSON, MULTIPART, RAW_TYPES, Collection
+from serving.dependencies import COLLECTIONS_PATH, Collection
+from serving.forms import FORM, JSON, MULTIPART, RAW_TYPES
 from serving.schemas import ErrorBody
 
 SERVICE_PATHS = (COLLECTIONS_PATH, "/metrics", "/livez", "/readyz")
@@ -101,10 +102,14 @@ def document(app: FastAPI, path: str | None = "") -> dict[str, Any]:
 
 
 def _of_any(operations: dict[str, Any]) -> dict[str, Any]:
-    """Return the operations of a path with the name of the collection as a parameter."""
+    """Return the operations of a path with the name of the collection as a parameter, and ids of their own."""
     name = {"name": "collection", "in": "path", "required": True, "schema": {"type": "string"}}
     return {
-        method: {**operation, "parameters": [name, *operation.get("parameters", [])]}
+        method: {
+            **operation,
+            "operationId": f"collection_{operation['operationId']}",
+            "parameters": [name, *operation.get("parameters", [])],
+        }
         for method, operation in operations.items()
     }
 

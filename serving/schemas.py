@@ -53,6 +53,20 @@ def parse_item_id(value: Any) -> int:
     return int(value)
 
 
+def _id_text(value: Any) -> str:
+    """Return an id as a text: whether it can be an id is checked after its combination with other parameters."""
+    if isinstance(value, bool | list | dict):
+        raise ValueError("expected the id of an item")
+    return str(value)
+
+
+def _truth(value: Any) -> Any:
+    """Refuse what pydantic would take for a truth value, such as "yes" and "0"."""
+    if value not in ("true", "false"):
+        raise ValueError("expected true or false")
+    return value
+
+
 def _whole_number(value: Any) -> Any:
     """Refuse what pydantic would take for a whole number: true, 2.0, "1_000", " 5"."""
     if not re.fullmatch(r"-?[0-9]{1,15}", str(value), re.ASCII):
@@ -109,6 +123,8 @@ def _printable(value: str | None) -> str | None:
 
 
 ItemId = Annotated[int, BeforeValidator(parse_item_id), WithJsonSchema({"type": "integer", "minimum": 0})]
+IdText = Annotated[str, BeforeValidator(_id_text), WithJsonSchema({"type": "integer", "minimum": 0})]
+Truth = Annotated[bool, BeforeValidator(_truth)]
 Whole = Annotated[int, BeforeValidator(_whole_number)]
 PageSize = Annotated[int, Field(ge=1, le=MAX_LIMIT), BeforeValidator(_whole_number)]
 Similarity = Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False), BeforeValidator(_number)]
@@ -153,7 +169,7 @@ class FilterParameters(_Request):
 class SearchParameters(FilterParameters):
     """Parameters of POST /search."""
 
-    id: ItemId | None = Field(None, description="Search by this item instead of an image")
+    id: IdText | None = Field(None, description="Search by this item instead of an image")
     text: list[str] = Field(
         default_factory=list, description="Search by this text instead of an image; repeat it for several"
     )
@@ -186,7 +202,7 @@ class NewItemParameters(_Request):
     label: Text = Field(None, description="Label of all images")
     source: Text = Field(None, description="Source of the images")
     metadata: Metadata = Field(default_factory=dict, description="Metadata of all images, a JSON object")
-    update: bool = Field(False, description="Give label and metadata also to images that are already in the gallery")
+    update: Truth = Field(False, description="Give label and metadata also to images that are already in the gallery")
     key: Annotated[str | None, Field(max_length=MAX_KEY), AfterValidator(_printable)] = Field(
         None, description="Your own name of the image, for a single image; no other item may have it"
     )

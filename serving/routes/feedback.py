@@ -14,7 +14,7 @@ import numpy as np
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BeforeValidator, WithJsonSchema
 
-from serving.dependencies import SINGLE_VALUES, Collection, CollectionDep
+from serving.dependencies import Collection, CollectionDep
 from serving.errors import RefusedError, invalid
 from serving.gallery import Gallery
 from serving.gallery.feedback import Mark, MarkFilter, QueryImage
@@ -101,7 +101,6 @@ def _check_model(fingerprint: str | None, gallery: Gallery) -> None:
     "/feedback",
     summary="Marked results in the order in which they were first marked, page by page",
     responses=READING | refusals(404),
-    dependencies=[SINGLE_VALUES],
 )
 async def marks(collection: CollectionDep, parameters: Annotated[MarkParameters, Query()]) -> MarkPage:
     def page(searcher: Searcher) -> MarkPage:

@@ -12,16 +12,13 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from serving.dependencies import (
-    SINGLE_VALUES,
     Collection,
     CollectionDep,
     CpuQueueDep,
     ItemIdDep,
-    UploadedImage,
-    checked_images,
-    read_images,
 )
 from serving.errors import error_json, invalid
+from serving.forms import UploadedImage, checked_images, read_images
 from serving.gallery import UNCHANGED, Gallery, Item, NewItem
 from serving.gallery.filters import Filter
 from serving.gallery.gallery import filter_notes
@@ -61,7 +58,6 @@ PICTURE = {"schema": {"type": "string", "format": "binary"}}
     summary="The gallery's items, page by page, or a random sample of them",
     response_model_exclude_unset=True,
     responses=READING,
-    dependencies=[SINGLE_VALUES],
 )
 async def items(
     request: Request, collection: CollectionDep, parameters: Annotated[ItemParameters, Query()]
@@ -115,7 +111,6 @@ async def thumbnail(request: Request, collection: CollectionDep, item_id: ItemId
     "/labels",
     summary="The labels and how many items have each, the most frequent first",
     responses=READING,
-    dependencies=[SINGLE_VALUES],
 )
 async def labels(collection: CollectionDep, parameters: Annotated[CountParameters, Query()]) -> LabelCounts:
     total, rows = await collection.call(lambda searcher: searcher.gallery.store.overview.labels(parameters.limit))
@@ -126,7 +121,6 @@ async def labels(collection: CollectionDep, parameters: Annotated[CountParameter
     "/metadata",
     summary="Metadata of the items by key and value, the most frequent first",
     responses=READING,
-    dependencies=[SINGLE_VALUES],
 )
 async def metadata(collection: CollectionDep, parameters: Annotated[CountParameters, Query()]) -> MetadataCounts:
     total, rows = await collection.call(lambda searcher: searcher.gallery.store.overview.metadata(parameters.limit))

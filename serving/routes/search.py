@@ -17,12 +17,9 @@ from serving.dependencies import (
     CollectionDep,
     CpuQueueDep,
     SettingsDep,
-    UploadedImage,
-    checked_images,
-    read_images,
-    read_query,
 )
 from serving.errors import RefusedError, error_json, invalid
+from serving.forms import UploadedImage, checked_images, read_images, read_query
 from serving.gallery.calibration import stored_calibration
 from serving.gallery.filters import Filter
 from serving.gallery.gallery import filter_notes
@@ -43,6 +40,7 @@ from serving.schemas import (
     SearchHit,
     SearchParameters,
     SearchPart,
+    parse_item_id,
 )
 from serving.settings import Settings
 from zoo.errors import ImageError, NoTextTowerError, TextError
@@ -103,7 +101,7 @@ def _queries(parameters: SearchParameters, images: tuple[UploadedImage, ...], se
         code = "crop_of_text" if texts else "crop_of_item"
         raise RefusedError(400, code, "Only an image that is sent can be cropped.")
     if item is not None:
-        return [item]
+        return [parse_item_id(item)]
     if not texts:
         return [*checked_images(images)]
     if len(texts) > settings.max_images:

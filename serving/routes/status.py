@@ -31,6 +31,8 @@ from zoo.errors import ZooError
 from zoo.paths import thread_count
 
 router = APIRouter()
+probes = APIRouter()
+"""Routes that take any query parameter, which platforms may add."""
 
 
 @router.get("/model", summary="The model, the gallery's size, and the limits of a request", responses=READING)
@@ -80,7 +82,7 @@ def _service_info(settings: Settings) -> ServiceInfo:
     return ServiceInfo(workers=settings.workers, limits=limits, each_worker=share)
 
 
-@router.get("/collections", summary="The collections that the key may read", responses=refusals(401, 429, 503))
+@router.get("/collections", summary="The collections that the key may read", responses=refusals(401, 422, 429, 503))
 async def collections(request: Request, collections: CollectionsDep) -> CollectionList:
     key = request_key(request.scope)
     readable = collections.readable(key)
@@ -94,7 +96,7 @@ async def collections(request: Request, collections: CollectionsDep) -> Collecti
     "/metrics",
     summary="Metrics in Prometheus's text format",
     response_class=Response,
-    responses=refusals(401) | {200: {"description": "The metrics", "content": {"text/plain": {}}}},
+    responses=refusals(401, 422) | {200: {"description": "The metrics", "content": {"text/plain": {}}}},
 )
 async def metrics(request: Request, collections: CollectionsDep) -> Response:
     """Return the metrics of all collections; the key must read all of them."""
@@ -126,12 +128,12 @@ def _measure(collection: Collection) -> None:
         set_gallery(collection.name, ready, items, index.recall)
 
 
-@router.get("/livez", summary="Whether the process is alive", response_class=Response)
+@probes.get("/livez", summary="Whether the process is alive", response_class=Response)
 async def livez() -> Response:
     return Response()
 
 
-@router.get("/readyz", summary="Whether golden images are embedded and found as they should", responses=refusals(503))
+@probes.get("/readyz", summary="Whether golden images are embedded and found as they should", responses=refusals(503))
 async def readyz(request: Request, collections: CollectionsDep) -> Ready:
     """Check one collection, or at the root all of them. It is not ready while the service stops."""
     if request.app.state.draining:

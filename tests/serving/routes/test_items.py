@@ -193,6 +193,9 @@ def test_metadata_filter(service: TestClient) -> None:
         ({"metadata": '{"a": "\\ud800"}'}, "invalid_metadata"),
         ({"metadata": f'{{"a": "{"x" * 20_000}"}}'}, "invalid_metadata"),
         ({"update": "perhaps"}, "invalid_update"),
+        ({"update": "yes"}, "invalid_update"),
+        ({"update": "1"}, "invalid_update"),
+        ({"update": "True"}, "invalid_update"),
         ({"key": "x" * 201}, "invalid_key"),
         ({"key": "a\nb"}, "invalid_key"),
         ({"labels": "x"}, "unknown_parameter"),
@@ -220,6 +223,8 @@ def test_a_body_that_cannot_be_read_is_refused(service: TestClient, body: bytes)
         (b"{", "invalid_body"),
         (b'{"source": "x"}', "invalid_body"),
         (b'{"label": 1}', "invalid_label"),
+        (b'{"label": ["a"]}', "invalid_label"),
+        (b'{"label": ["a"], "source": "x"}', "invalid_body"),
         (b'{"label": "\\ud800"}', "invalid_label"),
         (b'{"metadata": []}', "invalid_metadata"),
         (b'{"metadata": null}', "invalid_metadata"),
@@ -229,6 +234,30 @@ def test_a_body_that_cannot_be_read_is_refused(service: TestClient, body: bytes)
 def test_an_invalid_change_is_refused(service: TestClient, body: bytes, code: str) -> None:
     for headers in ({}, {"content-type": "application/json"}):
         assert refusal(service.patch("/items/1", content=body, headers=headers)) == (422, code)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/items/1"),
+        ("GET", "/items/1/thumbnail"),
+        ("PATCH", "/items/1"),
+        ("DELETE", "/items/1"),
+        ("GET", "/stats"),
+        ("GET", "/model"),
+        ("GET", "/map"),
+        ("GET", "/evaluate"),
+        ("POST", "/evaluate"),
+        ("GET", "/collections"),
+        ("GET", "/metrics"),
+        ("POST", "/feedback"),
+        ("DELETE", "/feedback/1"),
+    ],
+)
+def test_paths_without_parameters_refuse_all(service: TestClient, method: str, path: str) -> None:
+    body = {"PATCH /items/1": {"label": "x"}, "POST /feedback": {"query": 1, "item": 2, "verdict": "right"}}
+    answer = service.request(method, path, params={"lable": "x"}, json=body.get(f"{method} {path}"))
+    assert refusal(answer) == (422, "unknown_parameter")
 
 
 def test_metadata_up_to_the_limits(service: TestClient) -> None:

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from serving.dependencies import MAX_QUERY_BYTES
+from serving.forms import MAX_QUERY_BYTES
 from serving.gallery import Gallery
 from serving.gallery.search import expanded, k_reciprocal
 from serving.schemas import MAX_QUERY_TEXT
@@ -304,6 +304,15 @@ def test_a_bad_image_is_refused(http: TestClient, name: str) -> None:
         ({"params": "id=../1"}, 404, "no_such_item"),
         ({"params": f"id={'9' * 5000}"}, 404, "no_such_item"),
         ({"params": "id=1", "content": b"x", "headers": {"content-type": "image/png"}}, 400, "image_and_id"),
+        ({"params": "id=abc", "content": b"x", "headers": {"content-type": "image/png"}}, 400, "image_and_id"),
+        ({"params": "id=abc&crop=0,0,1,1"}, 400, "crop_of_item"),
+        ({"params": "id=1&id=2"}, 422, "invalid_id"),
+        ({"params": "id=1&k=0&labels=x"}, 422, "unknown_parameter"),
+        ({"json": {"id": True}}, 422, "invalid_id"),
+        ({"json": {"id": [1]}}, 422, "invalid_id"),
+        ({"json": {"id": {}}}, 422, "invalid_id"),
+        ({"json": {"id": 1.5}}, 404, "no_such_item"),
+        ({"json": {"id": "abc"}}, 404, "no_such_item"),
     ],
 )
 def test_a_bad_search_is_refused(http: TestClient, request_of: dict[str, Any], status: int, code: str) -> None:

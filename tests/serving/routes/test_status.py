@@ -60,7 +60,7 @@ def test_stats(http: TestClient) -> None:
 
 def test_probes_and_metrics(http: TestClient) -> None:
     assert http.get("/livez").status_code == 200
-    assert http.get("/readyz").json() == {"ready": True}
+    assert http.get("/readyz?from=balancer").json() == {"ready": True}
     http.post("/search?id=1")
     answer = http.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
@@ -163,6 +163,15 @@ def test_documents_name_the_paths_of_the_service_and_of_a_collection(named: Test
     parameters = whole["paths"]["/collections/{collection}/items/{id}"]["delete"]["parameters"]
     assert [(one["name"], one["in"]) for one in parameters] == [("collection", "path"), ("id", "path")]
     assert "birds" not in str(whole), "names are for those who may read them"
+
+
+def test_names_in_the_documents_are_those_of_the_routes(named: TestClient) -> None:
+    whole = named.get("/openapi.json").json()
+    ids = [operation["operationId"] for methods in whole["paths"].values() for operation in methods.values()]
+    assert len(ids) == len(set(ids))
+    assert {"collections", "collection_search", "collection_thumbnail"} <= set(ids)
+    names = whole["components"]["schemas"]
+    assert all(name.isalnum() and "serving" not in name for name in names)
 
 
 def test_references_of_the_document_resolve(http: TestClient) -> None:
