@@ -23,7 +23,7 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-from serving.gallery.types import MAX_DEPTH, Hit, IndexStats, Item, Stats, metadata_json
+from serving.gallery.types import MAX_DEPTH, IndexStats, Item, RankedHit, Stats, metadata_json
 from zoo.errors import ItemNotFoundError
 from zoo.evaluation.calibration import Bin, Calibration
 
@@ -286,14 +286,13 @@ class ErrorBody(_Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchHit(Hit):
+class SearchHit(RankedHit):
     """Neighbour of the query. similarity: the cosine, -1 to 1.
 
     p_same: probability that it has the query's class, null if the gallery was not calibrated. thumbnail: path at the
     service. rerank_score: only of re-ranked results, which it orders, highest first.
     """
 
-    p_same: float | None
     thumbnail: str
     rerank_score: float | None = Field(None, exclude_if=lambda score: score is None)
 

@@ -1,4 +1,4 @@
-"""Search of a gallery: embed a query, find its neighbours, filter, re-rank, cut, paginate."""
+"""Search of a gallery: `Searcher.find` embeds a query, finds its neighbours, re-ranks, calibrates, cuts, paginates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -16,9 +16,10 @@ from weakref import WeakValueDictionary
 import numpy as np
 from PIL import Image
 
+from serving.gallery.calibration import stored_calibration
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.gallery import Gallery, model_at
-from serving.gallery.types import Hit
+from serving.gallery.types import Hit, RankedHit
 from zoo.data.images import DEFAULT_LIMITS, ImageLike, Limits, open_image
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError, VariantNotFoundError
@@ -76,10 +77,20 @@ class SearchOptions:
 
 
 @dataclass(frozen=True)
-class RerankedHit(Hit):
-    """A hit ranked by `rerank_score`, in descending order, instead of by its similarity."""
+class SearchQuery:
+    """An image, an item of the gallery (its id) or a text to search by: one of them."""
 
-    rerank_score: float
+    image: ImageLike | None = None
+    item: int | None = None
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The hits of a query, the best first; `truncated`: whether the model did not read the end of a text."""
+
+    hits: list[RankedHit]
+    truncated: bool = False
 
 
 class Searcher:
@@ -140,6 +151,37 @@ class Searcher:
     def close(self) -> None:
         self.gallery.close()
 
+    def find(self, query: SearchQuery, options: SearchOptions) -> SearchResult:
+        """Return a page of the items nearest to a query. An item is not among its own results.
+
+        Raises:
+            ImageError: The image cannot be read.
+            ItemNotFoundError: The gallery does not have the item.
+            NoTextTowerError: The model embeds images only.
+            TextError: The text is empty.
+            UsageError: `min_p` without a calibration.
+        """
+        vector, truncated = self._embed_query(query, options.crop)
+        # The calibration is fitted to pairs of images.
+        calibration = None if query.text is not None else stored_calibration(self.gallery)
+        least, end = _least_similarity(options, calibration), options.offset + options.k
+        depth = end if options.rerank == NONE else max(end, CANDIDATES)
+        exclude = [] if query.item is None else [query.item]
+
+        def neighbours(of: np.ndarray, k: int) -> list[Hit]:
+            return self.gallery.search(of, k, exclude, selection=options.selection)[0]
+
+        with self._timer("find"):
+            if options.rerank == EXPANSION:
+                wider = self._expanded_query(vector, neighbours(vector, EXPANSION_NEIGHBOURS))
+                hits = self._rescored(vector, neighbours(wider, depth))
+            elif options.rerank == RECIPROCAL:
+                hits = self._rerank_reciprocal(vector, neighbours(vector, depth))
+            else:
+                hits = _ranked(neighbours(vector, depth))
+        page = [hit for hit in hits if hit.similarity >= least][options.offset : end]
+        return SearchResult(page if calibration is None else _calibrated(page, calibration), truncated)
+
     def embed(self, image: ImageLike, crop: Box | None = None) -> np.ndarray:
         """Return the unit embedding, float32 [1, dim], of an image or of the part in `crop`. Raises `ImageError`."""
         with self._timer("decode"):
@@ -158,49 +200,6 @@ class Searcher:
             tower = self.embedder.text_tower
             tokens = tower.tokens([text])
             return tower.embed(tokens), tokens.truncated[0]
-
-    def search(
-        self,
-        embedding: np.ndarray,
-        options: SearchOptions,
-        exclude: Sequence[int] = (),
-        calibration: Calibration | None = None,
-    ) -> list[Hit]:
-        """Return the hits of a unit embedding, float32 [1, dim], the best first.
-
-        Args:
-            embedding: The query.
-            options: Page, filter, cuts and re-ranking.
-            exclude: Ids of items that are not results.
-            calibration: The gallery's calibration, for `options.min_p`.
-
-        Raises:
-            UsageError: `min_p` without a calibration.
-        """
-        least, end = _least_similarity(options, calibration), options.offset + options.k
-        depth = end if options.rerank == NONE else max(end, CANDIDATES)
-        with self._timer("find"):
-            if options.rerank == EXPANSION:
-                hits = self._expansion_hits(embedding, depth, exclude, options.selection)
-            else:
-                hits = self.gallery.search(embedding, depth, exclude, selection=options.selection)[0]
-                if options.rerank == RECIPROCAL:
-                    hits = self._rerank_reciprocal(embedding, hits)
-        return [hit for hit in hits if hit.similarity >= least][options.offset : end]
-
-    def by_image(self, image: ImageLike, k: int, selection: Filter = EVERYTHING) -> list[Hit]:
-        """Return the `k` items nearest to an image. Raises `ImageError`."""
-        return self.search(self.embed(image), SearchOptions(k, selection=selection))
-
-    def by_item(self, item_id: int, k: int, selection: Filter = EVERYTHING) -> list[Hit]:
-        """Return the `k` items nearest to an item, without the item. Raises `ItemNotFoundError`."""
-        embedding = self.gallery.store.embedding(item_id)[None]
-        return self.search(embedding, SearchOptions(k, selection=selection), [item_id])
-
-    def by_text(self, text: str, k: int, selection: Filter = EVERYTHING) -> tuple[list[Hit], bool]:
-        """Return the `k` items nearest to a text, and whether the text was truncated. Raises `TextError`."""
-        embedding, truncated = self.embed_text(text)
-        return self.search(embedding, SearchOptions(k, selection=selection)), truncated
 
     def check_texts(self) -> None:
         """Load the model's text tower, if it has one, and try its first golden text.
@@ -235,29 +234,38 @@ class Searcher:
                     self._last_check = time.monotonic(), ready
         return ready
 
-    def _expansion_hits(
-        self, embedding: np.ndarray, depth: int, exclude: Sequence[int], selection: Filter
-    ) -> list[Hit]:
-        """Return the items nearest to the expanded query; `similarity` is to the query itself, as p_same needs it."""
-        first = self.gallery.search(embedding, EXPANSION_NEIGHBOURS, exclude, selection=selection)[0]
-        _, neighbours = self.gallery.store.embeddings([hit.id for hit in first])
-        query = expanded(embedding[0], neighbours)[None].astype(np.float32)
-        hits = {hit.id: hit for hit in self.gallery.search(query, depth, exclude, selection=selection)[0]}
-        ids, vectors = self.gallery.store.embeddings(list(hits))
-        similarities = np.clip(vectors.astype(np.float64) @ embedding[0].astype(np.float64), -1, 1)
+    def _embed_query(self, query: SearchQuery, crop: Box | None) -> tuple[np.ndarray, bool]:
+        """Return the unit embedding of a query, float32 [1, dim], and whether its text was truncated."""
+        if query.text is not None:
+            return self.embed_text(query.text)
+        if query.item is not None:
+            return self.gallery.store.embedding(query.item)[None], False
+        assert query.image is not None
+        return self.embed(query.image, crop), False
+
+    def _expanded_query(self, vector: np.ndarray, neighbours: Sequence[Hit]) -> np.ndarray:
+        """Return the query expanded by its neighbours, float32 [1, dim]."""
+        _, vectors = self.gallery.store.embeddings([hit.id for hit in neighbours])
+        return expanded(vector[0], vectors)[None].astype(np.float32)
+
+    def _rescored(self, vector: np.ndarray, hits: Sequence[Hit]) -> list[RankedHit]:
+        """Return hits of an expanded query; `similarity` is to the query itself, as p_same needs it."""
+        by_id = {hit.id: hit for hit in hits}
+        ids, vectors = self.gallery.store.embeddings(list(by_id))
+        similarities = np.clip(vectors.astype(np.float64) @ vector[0].astype(np.float64), -1, 1).tolist()
         return [
-            RerankedHit(**{**vars(hits[item_id]), "similarity": float(value)}, rerank_score=hits[item_id].similarity)
-            for item_id, value in zip(ids, similarities, strict=True)
+            replace(_ranked_hit(by_id[item_id], by_id[item_id].similarity), similarity=similarity)
+            for item_id, similarity in zip(ids, similarities, strict=True)
         ]
 
-    def _rerank_reciprocal(self, embedding: np.ndarray, hits: list[Hit]) -> list[Hit]:
+    def _rerank_reciprocal(self, vector: np.ndarray, hits: list[Hit]) -> list[RankedHit]:
         """Order the first `CANDIDATES` hits by the neighbours that they share with the query."""
         candidates = {hit.id: hit for hit in hits[:CANDIDATES]}
         ids, vectors = self.gallery.store.embeddings(list(candidates))
-        distances = k_reciprocal(embedding[0], vectors) if ids else np.empty(0)
+        distances = k_reciprocal(vector[0], vectors) if ids else np.empty(0)
         order = np.argsort(distances, kind="stable")
-        reranked = [RerankedHit(**vars(candidates[ids[i]]), rerank_score=float(1 - distances[i])) for i in order]
-        return [*reranked, *hits[CANDIDATES:]]
+        reranked = [_ranked_hit(candidates[ids[i]], float(1 - distances[i])) for i in order]
+        return [*reranked, *_ranked(hits[CANDIDATES:])]
 
     def _cropped(self, image: ImageLike, crop: Box | None) -> ImageLike:
         if crop is None:
@@ -349,7 +357,7 @@ def check_variant(gallery: str | Path, model: str | None, precision: str) -> Non
 
 
 def expanded(query: np.ndarray, neighbours: np.ndarray, alpha: float = 3.0) -> np.ndarray:
-    """The unit vector of the query and its first neighbours, each weighted by its similarity to the power `alpha`.
+    """Return the unit vector of the query and its first neighbours, weighted by their similarity to the power `alpha`.
 
     query: unit row [d]; neighbours: unit rows [m, d], the nearest first. The expanded query is searched with once more
     (Radenovic et al. 2019, Fine-tuning CNN Image Retrieval with No Human Annotation, section 3.5; alpha 0 is the
@@ -361,7 +369,7 @@ def expanded(query: np.ndarray, neighbours: np.ndarray, alpha: float = 3.0) -> n
 
 
 def k_reciprocal(query: np.ndarray, candidates: np.ndarray, k1: int = 20, k2: int = 6, keep: float = 0.3) -> np.ndarray:
-    """Distances [m] of the candidates by the neighbours that they share with the query; smaller is nearer.
+    """Return distances [m] of the candidates by the neighbours that they share with the query; smaller is nearer.
 
     query: unit row [d]; candidates: unit rows [m, d]. (1 - keep) times the Jaccard distance of k-reciprocal neighbours
     plus keep times the squared Euclidean distance (Zhong et al. 2017, Re-ranking Person Re-identification with
@@ -381,7 +389,7 @@ def k_reciprocal(query: np.ndarray, candidates: np.ndarray, k1: int = 20, k2: in
 
 
 def _expanded_sets(order: np.ndarray, k: int) -> np.ndarray:
-    """Bool [n, n]: row i marks R*(i, k), its k-reciprocal neighbours and those of theirs (equation 5)."""
+    """Return bool [n, n], whose row i marks R*(i, k): its k-reciprocal neighbours and those of theirs (equation 5)."""
     whole, half = _reciprocal(order, k), _reciprocal(order, max(1, k // 2))
     common = whole.astype(np.int32) @ half.T.astype(np.int32)
     taken = whole & (3 * common >= 2 * half.sum(axis=1))
@@ -389,7 +397,7 @@ def _expanded_sets(order: np.ndarray, k: int) -> np.ndarray:
 
 
 def _reciprocal(order: np.ndarray, k: int) -> np.ndarray:
-    """Bool [n, n]: both are among the other's `k` nearest; each is its own neighbour besides (equation 3)."""
+    """Return whether two are among each other's `k` nearest, bool [n, n]; each is its own neighbour (equation 3)."""
     near = np.zeros(order.shape, bool)
     np.put_along_axis(near, order[:, : k + 1], True, axis=1)
     return near & near.T
@@ -406,6 +414,20 @@ def _least_similarity(options: SearchOptions, calibration: Calibration | None) -
             code="no-calibration",
         )
     return max(least, calibration.similarity_at(options.min_p))
+
+
+def _ranked(hits: Sequence[Hit]) -> list[RankedHit]:
+    return [_ranked_hit(hit) for hit in hits]
+
+
+def _ranked_hit(hit: Hit, rerank_score: float | None = None) -> RankedHit:
+    return RankedHit(**vars(hit), p_same=None, rerank_score=rerank_score)
+
+
+def _calibrated(hits: Sequence[RankedHit], calibration: Calibration) -> list[RankedHit]:
+    """Return hits with the probability that they are of the query's class, to four digits."""
+    chances = calibration.probability([hit.similarity for hit in hits]).round(4).tolist()
+    return [replace(hit, p_same=chance) for hit, chance in zip(hits, chances, strict=True)]
 
 
 def _png(image: np.ndarray) -> bytes:

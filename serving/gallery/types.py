@@ -130,6 +130,19 @@ class Hit:
 
 
 @dataclass(frozen=True)
+class RankedHit(Hit):
+    """A result of a search.
+
+    Attributes:
+        p_same: Probability that it is of the query's class; None without a calibration and for texts.
+        rerank_score: What orders re-ranked results, the highest first; None for others.
+    """
+
+    p_same: float | None
+    rerank_score: float | None = None
+
+
+@dataclass(frozen=True)
 class Stats:
     items: int
     labels: int

@@ -20,10 +20,9 @@ from serving.dependencies import (
 )
 from serving.errors import RefusedError, error_json, invalid
 from serving.forms import UploadedImage, checked_images, read_images, read_query
-from serving.gallery.calibration import stored_calibration
 from serving.gallery.filters import Filter
 from serving.gallery.gallery import filter_notes
-from serving.gallery.search import Searcher, SearchOptions
+from serving.gallery.search import Searcher, SearchOptions, SearchQuery
 from serving.metrics import stage
 from serving.openapi import IMAGES, form_operation, refusals
 from serving.schemas import (
@@ -56,15 +55,11 @@ ORDER = {
 """What orders the results, by the kind of re-ranking."""
 
 
-Query = UploadedImage | int | str
-"""An image, the id of an item, or a text."""
-
-
 class Search(NamedTuple):
-    """The options and queries of a request."""
+    """The options and queries of a request, and the description of each query in the answer."""
 
     options: SearchOptions
-    queries: list[Query]
+    queries: list[tuple[SearchQuery, QueryInfo]]
 
 
 async def _read_search(request: Request, settings: Settings) -> Search:
@@ -90,7 +85,9 @@ def _k(parameters: SearchParameters, max_k: int) -> int:
     return parameters.k
 
 
-def _queries(parameters: SearchParameters, images: tuple[UploadedImage, ...], settings: Settings) -> list[Query]:
+def _queries(
+    parameters: SearchParameters, images: tuple[UploadedImage, ...], settings: Settings
+) -> list[tuple[SearchQuery, QueryInfo]]:
     """Return the queries. Raises `RefusedError` for parameters that contradict one another."""
     texts, item = parameters.text, parameters.id
     if texts and (images or item is not None):
@@ -101,9 +98,14 @@ def _queries(parameters: SearchParameters, images: tuple[UploadedImage, ...], se
         code = "crop_of_text" if texts else "crop_of_item"
         raise RefusedError(400, code, "Only an image that is sent can be cropped.")
     if item is not None:
-        return [parse_item_id(item)]
+        item_id = parse_item_id(item)
+        return [(SearchQuery(item=item_id), QueryInfo(id=item_id))]
     if not texts:
-        return [*checked_images(images)]
+        several = len(images) > 1
+        return [
+            (SearchQuery(image.data), QueryInfo(name=image.name) if several else QueryInfo(id=None))
+            for image in checked_images(images)
+        ]
     if len(texts) > settings.max_images:
         raise RefusedError(400, "too_many_texts", f"A request may search by at most {settings.max_images} texts.")
     if max(map(len, texts)) > MAX_QUERY_TEXT:
@@ -112,7 +114,7 @@ def _queries(parameters: SearchParameters, images: tuple[UploadedImage, ...], se
         # The similarity of a text and an image is lower than that of two images of a class: p_same is not of texts.
         message = "min_p is of pairs of images; use min_similarity for texts."
         raise RefusedError(422, "min_p_of_text", message)
-    return [*texts]
+    return [(SearchQuery(text=text), QueryInfo(text=text)) for text in texts]
 
 
 @router.post(
@@ -138,13 +140,13 @@ async def search(
     """
     search = await _read_search(request, settings)
     start = perf_counter()
-    if isinstance(search.queries[0], str):
+    if search.queries[0][0].text is not None:
         await collection.call(_check_text_tower)
     several, parts = len(search.queries) > 1, []
-    for number, query in enumerate(search.queries):
+    for number, (query, info) in enumerate(search.queries):
         # Query by query, so that other requests are served in between.
         run = cpu_queue.run_aside if number else cpu_queue.run
-        parts.append(await run(_isolated_part if several else _part, collection, search.options, query))
+        parts.append(await run(_part, collection, search.options, query, info, several))
     chosen = search.options.selection
     any_results = any(part.results for part in parts)
     hints = await to_thread.run_sync(filter_notes, collection.gallery, chosen, any_results) if chosen else []
@@ -165,41 +167,20 @@ def _check_text_tower(searcher: Searcher) -> None:
         raise NoTextTowerError(no_text_tower(card.name))
 
 
-def _isolated_part(collection: Collection, options: SearchOptions, query: Query) -> SearchPart:
-    """Return the answer to one of several queries, or the error of its image or text."""
-    info = QueryInfo(name=query.name) if isinstance(query, UploadedImage) else QueryInfo(text=str(query))
+def _part(
+    collection: Collection, options: SearchOptions, query: SearchQuery, info: QueryInfo, several: bool
+) -> SearchPart:
+    """Return the answer to a query; to one of several, the answer may be the error of its image or text."""
     try:
-        part = _part(collection, options, query)
+        result = collection.current.run(lambda searcher: searcher.find(query, options))
     except (ImageError, TextError) as error:
+        if not several:
+            raise
         return SearchPart(query=info, error=ErrorDetail(**error_json(error)["error"]))
-    return SearchPart(query=info if isinstance(query, UploadedImage) else part.query, results=part.results)
-
-
-def _part(collection: Collection, options: SearchOptions, query: Query) -> SearchPart:
-    """Return the answer to a query."""
-    return collection.current.run(lambda searcher: _answer(searcher, collection, options, query))
-
-
-def _answer(searcher: Searcher, collection: Collection, options: SearchOptions, query: Query) -> SearchPart:
-    if isinstance(query, UploadedImage):
-        embedding, info = searcher.embed(query.data, options.crop), QueryInfo(id=None)
-    elif isinstance(query, int):
-        embedding, info = searcher.gallery.store.embedding(query)[None], QueryInfo(id=query)
-    else:
-        embedding, truncated = searcher.embed_text(query)
-        info = QueryInfo(id=None, text=query, truncated=truncated)
-    # The calibration is fitted to pairs of images.
-    calibration = None if isinstance(query, str) else stored_calibration(searcher.gallery)
-    exclude = [query] if isinstance(query, int) else []
-    hits = searcher.search(embedding, options, exclude, calibration)
-    chances: list[float | None] = [None] * len(hits)
-    if calibration is not None:
-        chances = calibration.probability([hit.similarity for hit in hits]).round(4).tolist()
-    results = [
-        SearchHit(**vars(hit), p_same=chance, thumbnail=collection.thumbnail_path(hit.id))
-        for hit, chance in zip(hits, chances, strict=True)
-    ]
-    return SearchPart(query=info, results=results)
+    if query.text is not None:
+        info = QueryInfo(id=None, text=query.text, truncated=result.truncated)
+    hits = [SearchHit(**vars(hit), thumbnail=collection.thumbnail_path(hit.id)) for hit in result.hits]
+    return SearchPart(query=info, results=hits)
 
 
 NPY = {

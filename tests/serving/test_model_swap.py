@@ -26,7 +26,7 @@ from serving.gallery import Gallery
 from serving.gallery.backup import verify_gallery
 from serving.gallery.gallery import STORE
 from serving.gallery.rebuild import begin_upgrade
-from serving.gallery.search import Models, Searcher
+from serving.gallery.search import Models, Searcher, SearchOptions, SearchQuery
 from serving.model_swap import CurrentSearcher
 from tests.commandline import run_here
 from tests.raising import raises
@@ -159,16 +159,16 @@ def test_a_model_that_cannot_be_loaded_is_refused_and_tried_again(
         assert upgrade.embed() == []
         upgrade.swap()
     new.rename(tmp_path / "away")
-    picture = Image.new("RGB", (32, 32))
+    query = SearchQuery(Image.new("RGB", (32, 32)))
     for _ in range(2):
         with pytest.raises(RefusedError) as caught:
-            current.run(lambda searcher: searcher.by_image(picture, 3))
+            current.run(lambda searcher: searcher.find(query, SearchOptions(3)))
         assert (caught.value.status_code, caught.value.code) == (503, "model_changed")
         assert "Retry-After" in caught.value.headers
         assert current.searcher.gallery.store.count() == 24
     (tmp_path / "away").rename(new)
-    found = current.run(lambda searcher: (searcher.embedder.card.name, searcher.by_image(picture, 3)))
-    assert (found[0], len(found[1])) == ("new", 3)
+    name, result = current.run(lambda searcher: (searcher.embedder.card.name, searcher.find(query, SearchOptions(3))))
+    assert (name, len(result.hits)) == ("new", 3)
     assert current.searcher is not old
     store = old.gallery.store
     del old, caught

@@ -38,12 +38,11 @@ from zoo.console import note, print_json, print_table, printable
 from zoo.errors import GalleryError, ServiceError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
-    from serving.gallery import Gallery, Hit
-    from serving.gallery.filters import Filter
+    from serving.gallery import Gallery
     from serving.gallery.indexing import Fill, IndexingReport
-    from serving.gallery.search import Searcher
+    from serving.gallery.types import RankedHit
 
 
 app = typer.Typer()
@@ -320,7 +319,7 @@ def search(
     as_json: Json = False,
 ) -> None:
     """find the images of a gallery nearest to an image or a text"""
-    results: Sequence[Hit]
+    results: Sequence[RankedHit]
     if url is not None:
         if any(value is not None for value in (image, model, runtime, precision)):
             raise UsageError(
@@ -339,7 +338,9 @@ def search(
         query = Query(image, item, text, k, label or [], where)
         results = _search_folder(query, gallery, model, runtime or "onnx", precision or "fp32")
     if as_json:
-        print_json({"query": query.to_json(), "results": [_result_json(result) for result in results]})
+        # This command does not re-rank, and a folder's results have no p_same.
+        hidden = ("rerank_score", "p_same") if url is None else ("rerank_score",)
+        print_json({"query": query.to_json(), "results": [_result_json(result, hidden) for result in results]})
     else:
         _print_results(query, results)
 
@@ -353,31 +354,23 @@ def _check_image(image: str | None) -> None:
         )
 
 
-def _search_folder(query: Query, gallery: str, model: str | None, runtime: str, precision: str) -> list[Hit]:
-    from serving.gallery.search import Models, Searcher
+def _search_folder(query: Query, gallery: str, model: str | None, runtime: str, precision: str) -> list[RankedHit]:
+    from serving.gallery.search import Models, Searcher, SearchOptions, SearchQuery
 
     selection = item_filter(query.labels, query.where)
     searcher = Searcher.open(gallery, model, models=Models(runtime, precision))
     try:
-        hits = _hits(searcher, query, selection)
-        note_filter(searcher.gallery, selection, bool(hits))
-        return hits
+        asked = SearchQuery(query.image, query.item, query.text)
+        result = searcher.find(asked, SearchOptions(query.k, selection=selection))
+        if result.truncated:
+            note("the text is longer than the model reads; its end was left out.")
+        note_filter(searcher.gallery, selection, bool(result.hits))
+        return result.hits
     finally:
         searcher.close()
 
 
-def _hits(searcher: Searcher, query: Query, selection: Filter) -> list[Hit]:
-    if query.text is not None:
-        hits, truncated = searcher.by_text(query.text, query.k, selection)
-        if truncated:
-            note("the text is longer than the model reads; its end was left out.")
-        return hits
-    if query.item is not None:
-        return searcher.by_item(query.item, query.k, selection)
-    return searcher.by_image(str(query.image), query.k, selection)
-
-
-def _search_service(query: Query, url: str, collection: str | None, key_file: Path | None) -> Sequence[Hit]:
+def _search_service(query: Query, url: str, collection: str | None, key_file: Path | None) -> Sequence[RankedHit]:
     from serving.client import Client
 
     key = None if key_file is None else _read_key(key_file)
@@ -409,7 +402,7 @@ def _read_key(path: Path) -> str:
     raise UsageError(f"{path} does not hold a key; keys consist of ASCII characters.", code="bad-key")
 
 
-def _print_results(query: Query, results: Sequence[Hit]) -> None:
+def _print_results(query: Query, results: Sequence[RankedHit]) -> None:
     rows = [(f"{hit.similarity:.4f}", hit.label or "-", hit.source, str(hit.id)) for hit in results]
     print_table(("similarity", "label", "source", "id"), rows, numbers=("similarity", "id"))
     if len(results) < query.k:
@@ -417,6 +410,5 @@ def _print_results(query: Query, results: Sequence[Hit]) -> None:
         note(f"{len(results):,} found and {query.k:,} asked for: the gallery holds no more{condition}.")
 
 
-def _result_json(result: Hit) -> dict[str, Any]:
-    """Return a result without the score of re-ranking, which this command does not do."""
-    return {name: value for name, value in asdict(result).items() if name != "rerank_score"}
+def _result_json(result: RankedHit, hidden: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in asdict(result).items() if name not in hidden}

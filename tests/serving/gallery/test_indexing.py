@@ -14,7 +14,7 @@ from PIL import Image
 
 from serving.gallery import Gallery
 from serving.gallery.indexing import find_images, index_folder, other_kinds
-from serving.gallery.search import Searcher
+from serving.gallery.search import Searcher, SearchOptions, SearchQuery
 from serving.gallery.types import make_thumbnail, thumbnail_decode_side
 from tests.commandline import run_here
 from tests.raising import raises
@@ -273,8 +273,9 @@ def test_another_model_can_neither_add_nor_search(
 def test_the_right_neighbours_come_first(gallery_folder: Path) -> None:
     searcher = Searcher.open(gallery_folder)
     for kind, label in enumerate(toys.CLASSES):
-        assert {hit.label for hit in searcher.by_image(toys.query(kind), 3)} == {label}
-    hits = searcher.by_item(1, 30)
+        result = searcher.find(SearchQuery(toys.query(kind)), SearchOptions(3))
+        assert {hit.label for hit in result.hits} == {label}
+    hits = searcher.find(SearchQuery(item=1), SearchOptions(30)).hits
     assert len(hits) == 23
     assert 1 not in {hit.id for hit in hits}
     searcher.close()
