@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -575,7 +576,7 @@ def open_store(address: str, other: bool = False) -> MilvusStore:
         GalleryNotFoundError: The collection does not exist.
         GalleryError: If the collection is not a gallery's, or there is no other model.
     """
-    connection = Connection(address_of(address))
+    connection = connect_existing(address)
     try:
         value = present_model(connection)
         value = (fact_value(connection, SLOT) or {}) if other else value
@@ -590,14 +591,30 @@ def open_store(address: str, other: bool = False) -> MilvusStore:
 
 def exists(address: str) -> bool:
     """Return whether Milvus has a collection at the address."""
-    with Connection(address_of(address)).closing() as connection:
+    try:
+        connection = connect_existing(address)
+    except GalleryNotFoundError:
+        return False
+    with connection.closing():
         return connection.has(connection.address.collection)
 
 
 def model_at(address: str) -> tuple[Card, str]:
     """Return the card of the gallery's present model, and the reference by which it is loaded."""
-    with Connection(address_of(address)).closing() as connection:
+    with connect_existing(address).closing() as connection:
         return parse_model(present_model(connection)["model"], address)
+
+
+def connect_existing(text: str) -> Connection:
+    """Connect to Milvus; an embedded one is not created.
+
+    Raises:
+        GalleryNotFoundError: The file of an embedded Milvus does not exist.
+    """
+    address = address_of(text)
+    if address.embedded and not Path(address.uri).exists():
+        raise _not_found(address)
+    return Connection(address)
 
 
 def drop(address: str) -> None:
@@ -629,14 +646,18 @@ def present_model(connection: Connection) -> Row:
     """
     address = connection.address
     if not connection.has(address.collection):
-        raise GalleryNotFoundError(
-            f"there is no gallery at {address.text}. EmbedItems one with: zoo index MODEL DIR --out {address.text}"
-        )
+        raise _not_found(address)
     connection.load(address.collection)
     value = fact_value(connection, MODEL, strong=True) if "value" in connection.fields(address.collection) else None
     if value is None:
         raise GalleryError(f"the collection at {address.text} is not a gallery; name another.", code="not-a-gallery")
     return value
+
+
+def _not_found(address: Address) -> GalleryNotFoundError:
+    return GalleryNotFoundError(
+        f"there is no gallery at {address.text}. Make one with: zoo index MODEL DIR --out {address.text}"
+    )
 
 
 def _as_arrays(found: Sequence[Sequence[Row]], k: int) -> Neighbours:

@@ -132,7 +132,7 @@ class Connection:
         return bool(self._do("has_collection", collection))
 
     def load(self, collection: str) -> None:
-        """EmbedItems a collection searchable; an embedded one is not after its process has ended."""
+        """Load a collection, so that it can be searched; an embedded one must be loaded by each process."""
         self._do("load_collection", collection)
 
     def drop(self, collection: str) -> None:
@@ -145,14 +145,14 @@ class Connection:
         return str((self._do("describe_index", collection, "vector") or {}).get("index_type", "FLAT"))
 
     def create_items(self, name: str, dim: int) -> None:
-        """EmbedItems the collection of items embedded by one model; keep one that exists."""
+        """Create the collection of items of one model, unless it exists."""
         kind = "FLAT" if self.address.embedded else os.environ.get(INDEX) or "FLAT"
         self._create(
             name, dim, {"metadata": "JSON", "lists": "JSON", "change": "INT64", "from_thumbnail": "BOOL"}, kind
         )
 
     def create_facts(self) -> None:
-        """EmbedItems the gallery's collection of facts; each collection of Milvus has vectors, these are not used."""
+        """Create the collection of facts, unless it exists. Its vectors are not used; Milvus requires some."""
         self._create(self.address.collection, 2, {"value": "JSON", "item": "INT64", "order": "INT64"}, "FLAT")
 
     def _create(self, name: str, dim: int, fields: dict[str, str], index_type: str) -> None:

@@ -80,7 +80,7 @@ class MilvusStaging:
         self.connection.delete(self.target, sorted(kept - self._ids(self.source)))
 
     def exchange(self) -> None:
-        """EmbedItems the collection the present one; the other one stays for a rollback."""
+        """Swap the collections; the other one stays for a rollback."""
         slot, old = self._checked(), present_model(self.connection)
         value = {**old, "role": REPLACED, "coming": False, "token": secrets.token_hex(8)}
         present = {"collection": slot["collection"], "model": slot["model"]}

@@ -20,6 +20,7 @@ from serving.gallery import Gallery
 from serving.gallery.backends.milvus_client import Connection, address_of, check_workers
 from serving.gallery.backup import copy_gallery
 from serving.gallery.calibration import calibrate_gallery, stored_calibration
+from serving.gallery.gallery import is_gallery, model_at
 from serving.gallery.indexing import index_folder
 from tests.commandline import run_here
 from tests.raising import raises
@@ -87,6 +88,16 @@ def test_addresses_name_a_server_or_a_file() -> None:
 def test_a_server_that_does_not_answer() -> None:
     with raises(BackendError):
         Gallery.open("milvus://127.0.0.1:1/birds")
+
+
+def test_reading_creates_no_file(tmp_path: Path) -> None:
+    address = f"milvus://{tmp_path}/none.db"
+    assert not is_gallery(address)
+    with raises(GalleryNotFoundError):
+        Gallery.open(address)
+    with raises(GalleryNotFoundError):
+        model_at(address)
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_embedded_milvus_is_for_one_process(tmp_path: Path, capfd: Capture) -> None:
