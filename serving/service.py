@@ -23,6 +23,7 @@ from serving.dependencies import Collections
 from serving.errors import RefusedError, error_json
 from serving.settings import Settings
 from zoo.errors import ZooError
+from zoo.paths import thread_count
 
 # uvicorn believes every local client that names another address in X-Forwarded-For, so that a client could have as many
 # rates as it likes. It reads this variable when its server is made.
@@ -35,6 +36,7 @@ os.environ.setdefault("BENTOML_DO_NOT_TRACK", "True")
 SETTINGS = Settings.load()
 COLLECTIONS = Collections.load(SETTINGS)
 APP = create_app(SETTINGS, COLLECTIONS)
+os.environ["OMP_NUM_THREADS"] = str(min(thread_count(), SETTINGS.share().cores))
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
@@ -45,6 +47,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 @bentoml.asgi_app(application)
 @bentoml.service(
     name="image-search",
+    workers=SETTINGS.workers,
     traffic={"timeout": SETTINGS.answer_seconds + 5},  # the application's own deadline comes first, with JSON
     logging={"access": {"enabled": False}},
     # BentoML keeps metrics for every path that a client makes up, which would fill the memory.

@@ -115,6 +115,21 @@ def test_bentoml_serves_the_module(gallery_folder: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+def test_bentoml_starts_the_workers_of_the_settings(gallery_folder: Path, tmp_path: Path) -> None:
+    """They share the limits, and their metrics are added up."""
+    environment = {"ZOO_GALLERY": str(gallery_folder), "BENTOML_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
+    workers = {"ZOO_SERVE_WORKERS": "2", "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    with bentoml_serve("serving.service:ImageSearch", tmp_path, **environment, **workers) as url:
+        assert_served(url)
+        end = time.monotonic() + 60
+        while "zoo_workers 2.0" not in httpx.get(f"{url}/metrics").text:
+            assert time.monotonic() < end
+            time.sleep(0.2)
+        service = httpx.get(f"{url}/stats").json()["service"]
+    assert (service["workers"], service["each_worker"]["concurrency"]) == (2, 64)
+
+
+@pytest.mark.slow
 def test_a_bento_of_a_gallery_is_built_and_served(gallery_folder: Path, tmp_path: Path) -> None:
     environment = {"BENTOML_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
     parcel = tmp_path / "parcel"
