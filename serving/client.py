@@ -164,7 +164,7 @@ class _Calls:
         offset: int = 0,
         min_similarity: float | None = None,
         min_p: float | None = None,
-        labels: Labels = (),
+        label: Labels | None = None,
         where: Metadata | None = None,
         crop: Box | None = None,
         rerank: schemas.Rerank = "none",
@@ -180,7 +180,7 @@ class _Calls:
             offset: The number of nearest items to skip.
             min_similarity: The lowest cosine of a hit.
             min_p: The lowest `p_same` of a hit.
-            labels: The labels that a hit may have (default: all).
+            label: The label, or several, that a hit may have (default: any).
             where: The metadata that a hit must have. Each key has a value, a list of possible values, or a range such
                 as `{"year": {"gte": 1900, "lt": 1950}}`.
             crop: The part of the image to search by.
@@ -189,7 +189,7 @@ class _Calls:
         if sum(query is not None for query in (image, item, text)) != 1:
             raise UsageError("search needs an image, an item or a text; one of the three.", code="no-query")
         parameters = {"id": item, "k": k, "offset": offset, "min_similarity": min_similarity, "min_p": min_p}
-        parameters |= {"rerank": rerank} | _narrowed(labels, where, crop)
+        parameters |= {"rerank": rerank} | _narrowed(label, where, crop)
         files, body = [] if image is None else [_encode(image)], None if text is None else {"text": text}
         read = _json(schemas.SearchAnswer)
         answer = yield from self._ask(read, "POST", "/search", parameters, files=files, body=body)
@@ -206,14 +206,14 @@ class _Calls:
         offset: int = 0,
         min_similarity: float | None = None,
         min_p: float | None = None,
-        labels: Labels = (),
+        label: Labels | None = None,
         where: Metadata | None = None,
         crop: Box | None = None,
         rerank: schemas.Rerank = "none",
     ) -> Steps[list[Answer]]:
         """Search by several images, with up to 32 per request. A refused image does not affect the others."""
         parameters = {"k": k, "offset": offset, "min_similarity": min_similarity, "min_p": min_p, "rerank": rerank}
-        parameters |= _narrowed(labels, where, crop)
+        parameters |= _narrowed(label, where, crop)
         answers: list[Answer] = []
         for _, files in _parts(_listed(images)):
             read = functools.partial(_read_answers, files)
@@ -342,7 +342,7 @@ class _Calls:
         self, offset: int = 0, limit: int = 50, label: Labels | None = None, where: Metadata | None = None
     ) -> Steps[schemas.ItemPage]:
         """Return a page of the items that have one of the labels and the metadata (see `search`), in order of ids."""
-        parameters = {"offset": offset, "limit": limit} | _narrowed(() if label is None else label, where)
+        parameters = {"offset": offset, "limit": limit} | _narrowed(label, where)
         return self._ask(_json(schemas.ItemPage), "GET", "/items", parameters)
 
     @_Call
@@ -432,7 +432,7 @@ class _Calls:
         try:
             query = httpx.QueryParams(_given(parameters))
             if len(str(query)) > MAX_PARAMETERS:
-                message = f"labels and where are longer than the {MAX_PARAMETERS:,} characters that a URL can hold; "
+                message = f"label and where are longer than the {MAX_PARAMETERS:,} characters that a URL can hold; "
                 raise UsageError(f"{message}filter by fewer values, or search several times.", code="filter-too-long")
             request = self._http.build_request(
                 method,
@@ -629,9 +629,9 @@ def _encode(image: Image) -> _File:
     raise GalleryError(f"{image} cannot be read: {reason}.", code="unreadable-file")
 
 
-def _narrowed(labels: Labels = (), where: Metadata | None = None, crop: Box | None = None) -> dict[str, Any]:
+def _narrowed(label: Labels | None = None, where: Metadata | None = None, crop: Box | None = None) -> dict[str, Any]:
     return {
-        "label": [labels] if isinstance(labels, str) else list(labels),
+        "label": [label] if isinstance(label, str) else list(label or ()),
         "where": None if where is None else _json_text(where, "where"),
         "crop": None if crop is None else ",".join(f"{side:.9f}" for side in crop),
     }

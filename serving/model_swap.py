@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from serving.errors import RefusedError
 from serving.gallery.search import Models, Searcher
-from zoo.errors import GalleryMovedError, ModelChangedError, ZooError
+from zoo.errors import GalleryError, GalleryMovedError, ModelChangedError, ZooError
 from zoo.models.load import Embedder
 
 logger = logging.getLogger(__name__)
@@ -28,6 +28,8 @@ INTERVAL = 1.0
 """Seconds between two looks at what a gallery announces."""
 RETRY_SECONDS = 10.0
 """Seconds before a model that could not be loaded is tried again."""
+MOVED_SECONDS = 0.2
+"""Seconds before a gallery that is not in its place is looked for again."""
 
 T = TypeVar("T")
 OpenSearcher = Callable[[], Searcher]
@@ -49,7 +51,7 @@ class CurrentSearcher:
         self._open, self._open_renewed, self._models = open_searcher, open_renewed or open_searcher, models
         self._lock, self._renewal_lock = threading.Lock(), threading.Lock()
         self._searcher: Searcher | None = None
-        self._retry_time = 0.0
+        self._retry_time, self._logged_failure = 0.0, ""
         self._prepared: Embedder | None = None
         self._closed, self._watcher = threading.Event(), threading.Thread(target=self._watch, daemon=True)
 
@@ -77,7 +79,9 @@ class CurrentSearcher:
 
     def latest(self) -> Searcher:
         """Return the searcher of the model that the gallery has now; this may wait for that model."""
-        return self.run(_checked)
+        searcher = self.run(_checked)
+        self._logged_failure = ""
+        return searcher
 
     def watch(self) -> None:
         """Start a thread that loads announced models and takes new ones over before a request needs them."""
@@ -128,9 +132,13 @@ class CurrentSearcher:
             new = self._open_renewed()
             new.check_texts()
         except ZooError as error:
-            event = "given another model" if isinstance(reason, ModelChangedError) else "moved, removed or replaced"
-            logger.warning("%s was %s, and cannot be served now: %s", old.gallery.address, event, str(error))
-            self._retry_time = time.monotonic() + RETRY_SECONDS
+            is_moved = isinstance(reason, GalleryMovedError)
+            if str(error) != self._logged_failure:  # once, and not for every request
+                event = "moved, removed or replaced" if is_moved else "given another model"
+                logger.warning("%s was %s, and cannot be served now: %s", old.gallery.address, event, str(error))
+                self._logged_failure = str(error)
+            pause = MOVED_SECONDS if is_moved and isinstance(error, GalleryError) else RETRY_SECONDS
+            self._retry_time = time.monotonic() + pause
             raise _refusal(reason) from None
         new.gallery.index.compact_in_background()
         return new

@@ -65,9 +65,9 @@ def test_search_and_read(kind: Any, server: Running, gallery_folder: Path, model
     assert {hit.label for hit in hits} == {toys.HTML_LABEL}
     assert service.search(toys.query(3), k=1, offset=1) == hits[1:2]
     assert 1 not in {hit.id for hit in service.search(item=1, k=24)}
-    some = service.search(toys.query(0), k=24, labels=["blue checks", "green disc"], min_similarity=-0.5)
+    some = service.search(toys.query(0), k=24, label=["blue checks", "green disc"], min_similarity=-0.5)
     assert {hit.label for hit in some} <= {"blue checks", "green disc"}
-    assert service.search(toys.query(0), labels="blue checks", where={"year": 1}, rerank="expansion") == []
+    assert service.search(toys.query(0), label="blue checks", where={"year": 1}, rerank="expansion") == []
     assert {hit.rerank_score for hit in hits} == {None}
     assert isinstance(service.search(path, k=1, rerank="expansion")[0].rerank_score, float)
     np.testing.assert_allclose(service.embed([toys.query(0), path]), model.embed([toys.query(0), path]), atol=1e-6)
@@ -163,7 +163,7 @@ def test_search_by_text(kind: Any, text_server: Running, server: Running, caplog
     assert service.model().text == {"length": text_toys.LENGTH}
     assert not [record for record in caplog.records if record.name == client.__name__]
     service.search(text="rain " * 50)
-    service.search(text="red stripes", labels="no such label")
+    service.search(text="red stripes", label="no such label")
     assert len([record for record in caplog.records if record.name == client.__name__]) == 2
     with raises(ServiceError, "no_text_tower") as refused:
         kind(server.url).search(text="red stripes")

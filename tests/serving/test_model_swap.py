@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -316,6 +317,31 @@ def test_a_gallery_in_the_place_of_another_is_taken_over(client: TestClient, pat
     # Closing the old file leaves the write-ahead log of the new one alone.
     with Gallery.open(path) as gallery:
         assert gallery.store.count() == 13
+
+
+def test_a_gallery_that_is_absent_for_a_second_is_served_as_soon_as_it_is_back(
+    path: Path, smaller: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    current = CurrentSearcher(lambda: Searcher.open(path))
+    current.latest()
+    path.rename(path.with_name("before"))
+    returns, refusals = time.monotonic() + 1, 0
+    with caplog.at_level(logging.WARNING, "serving"):
+        while time.monotonic() < returns:
+            with raises(GalleryMovedError):
+                current.latest()
+            refusals += 1
+            time.sleep(0.02)
+        smaller.rename(path)
+        count = 0
+        while not count:
+            assert time.monotonic() < returns + 1.5
+            with suppress(GalleryMovedError):
+                count = current.latest().gallery.store.count()
+            time.sleep(0.02)
+    assert (count, len(caplog.records)) == (12, 1)
+    assert refusals > 10
+    current.close()
 
 
 def sent(client: TestClient) -> dict[str, Any]:

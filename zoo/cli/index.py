@@ -383,7 +383,7 @@ def _search_service(query: Query, url: str, collection: str | None, key_file: Pa
     with client:
         try:
             return client.search(
-                query.image, item=query.item, text=query.text, k=query.k, labels=query.labels, where=where
+                query.image, item=query.item, text=query.text, k=query.k, label=query.labels, where=where
             )
         except ServiceError as error:
             if error.status not in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
