@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -46,6 +47,7 @@ def create_app(settings: Settings | None = None, collections: Collections | None
         UsageError: If a setting is wrong.
     """
     settings = settings or Settings.load()
+    logging.getLogger("uvicorn.access").disabled = True  # it would show query strings; Observability logs requests
     collections = collections or Collections.load(settings)
     cpu_queue, has_keys = CpuQueue(settings.share().cores), collections.are_guarded
     hosts = settings.hosts or (ANY_HOST if has_keys else "")

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
     from zoo.data.images import Limits
 
 PREFIX = "ZOO_SERVE_"
+NOT_SETTINGS = {
+    "ZOO_SERVE_KEY": "it is the key of a client. Unset it for the service, whose keys are in ZOO_SERVE_READ_KEYS and "
+    "ZOO_SERVE_WRITE_KEYS.",
+    "ZOO_SERVE_HANG_SECONDS": "it was removed. Unset it; the liveness probe of your platform does its work.",
+    "ZOO_SERVE_HOST": "give --host.",
+    "ZOO_SERVE_PORT": "give --port.",
+}
+"""Variables that look like settings, and what to do instead of setting them."""
 HOSTS, READ_KEYS, WRITE_KEYS = "ZOO_SERVE_HOSTS", "ZOO_SERVE_READ_KEYS", "ZOO_SERVE_WRITE_KEYS"
 GALLERY, MODEL, COLLECTIONS = "ZOO_GALLERY", "ZOO_MODEL", "ZOO_COLLECTIONS"
 DEVICE, PRECISION = "ZOO_DEVICE", "ZOO_PRECISION"
@@ -134,8 +143,12 @@ class Settings(BaseSettings):
         return json.loads(value) if isinstance(value, str) and value else value or {}
 
     @classmethod
-    def load(cls, environ: Mapping[str, str] = os.environ) -> Settings:
+    def load(cls, environ: Mapping[str, str] = os.environ, flags: Mapping[str, str] = MappingProxyType({})) -> Settings:
         """Read the settings from environment variables.
+
+        Args:
+            environ: The environment variables.
+            flags: The values of flags of `zoo serve`, by the names of their settings; they win.
 
         Raises:
             UsageError: If a variable begins with ZOO_SERVE_ and is not a setting ("unknown-setting"), or a value is
@@ -145,11 +158,14 @@ class Settings(BaseSettings):
         values: dict[str, Any] = {name: field.get_default() for name, field in cls.model_fields.items()}
         values |= {name: environ[variable] for variable, name in variables.items() if variable in environ}
         try:
-            settings = cls(**values)
+            settings = cls(**values | flags)
         except ValidationError as error:
-            problem = error.errors()[0]
-            variable = variable_of(str(problem["loc"][0]))
-            message = f"{variable} is {environ.get(variable)!r}: {problem['msg']}."
+            # Without an alias the place is the field's name.
+            fields = {variable_of(name): name for name in cls.model_fields}
+            place = str(error.errors()[0]["loc"][0])
+            name = fields.get(place, place)
+            origin = f"--{name.replace('_', '-')}" if name in flags else variable_of(name)
+            message = f"{origin} is {flags.get(name, environ.get(origin))!r}; expected {_expected(name)}."
             raise UsageError(message, code="invalid-setting") from None
         if settings.gallery and settings.collections:
             raise UsageError(
@@ -157,7 +173,7 @@ class Settings(BaseSettings):
                 code="two-kinds-of-gallery",
             )
         own_keys = [variable for name in settings.collections for variable in key_variables(name)]
-        _check_names(environ, [*variables, *own_keys])
+        _check_names(environ, [*variables, *own_keys], list(settings.collections))
         keys = {variable: SecretStr(environ[variable]) for variable in own_keys if variable in environ}
         return settings.model_copy(update={"collection_keys": keys})
 
@@ -206,13 +222,34 @@ def settings_table() -> list[tuple[str, str, str]]:
     return rows
 
 
-def _check_names(environ: Mapping[str, str], known: Sequence[str]) -> None:
+def _check_names(environ: Mapping[str, str], known: Sequence[str], collections: Sequence[str]) -> None:
     """Raise `UsageError` for a variable that looks like a setting and is not: a misspelt key would protect nothing."""
     for variable in environ:
         if variable.startswith(PREFIX) and variable not in known:
-            other = variable.replace(PREFIX, "ZOO_", 1)
-            near = f" Did you mean {other!r}?" if other in known else nearest(variable, known)
-            raise UsageError(f"no setting {variable}.{near} All settings: zoo serve --help", code="unknown-setting")
+            reason = _reason(variable, known, collections)
+            raise UsageError(f"{variable} is not a setting of this service: {reason}", code="unknown-setting")
+
+
+def _reason(variable: str, known: Sequence[str], collections: Sequence[str]) -> str:
+    """Return why a variable is not a setting, and what to do."""
+    if variable in NOT_SETTINGS:
+        return NOT_SETTINGS[variable]
+    if variable.startswith(tuple(f"{name}_" for name in KEYS)):
+        present = f"its collections are {', '.join(collections)}" if collections else "its gallery has no name"
+        return f"it would hold the keys of a collection, and {present}."
+    other = variable.replace(PREFIX, "ZOO_", 1)
+    near = f" Did you mean {other!r}?" if other in known else nearest(variable, known)
+    return f"the name is unknown.{near} docs/serve.md lists all settings."
+
+
+def _expected(name: str) -> str:
+    """Return the values that a setting can have."""
+    field = Settings.model_fields[name]
+    if field.annotation not in (int, float):
+        return 'a JSON object such as {"birds": {"gallery": "FOLDER"}}'
+    kind = "a whole number" if field.annotation is int else "a number"
+    bounds = {end: getattr(bound, end) for bound in field.metadata for end in ("ge", "le") if hasattr(bound, end)}
+    return f"{kind} from {bounds['ge']} to {bounds['le']}" if "le" in bounds else f"{kind} of at least {bounds['ge']}"
 
 
 def gallery_variables(addresses: Sequence[GalleryAddress]) -> dict[str, str]:

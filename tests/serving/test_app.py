@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
@@ -10,7 +14,7 @@ from serving.app import SECURITY_HEADERS, create_app
 from serving.settings import GALLERY
 from tests.raising import raises
 from tests.serving import toys
-from tests.serving.running import Running, local_client, serving
+from tests.serving.running import ROOT, Running, local_client, serving
 from zoo.errors import UsageError
 
 READER = "k" * 20
@@ -98,6 +102,21 @@ def test_a_service_with_a_read_key_may_be_public(gallery_folder: Path) -> None:
 def test_the_process_loads_no_torch(server: Running) -> None:
     assert httpx.post(f"{server.url}/search", content=toys.query(0)).status_code == 200
     assert "torch" not in Path(f"/proc/{server.process.pid}/maps").read_text()
+
+
+def test_a_uvicorn_of_its_own_logs_no_query_strings(gallery_folder: Path) -> None:
+    words = [sys.executable, "-m", "uvicorn", "serving.app:create_app", "--factory", "--port", "0"]
+    environment = {**os.environ, GALLERY: str(gallery_folder)}
+    with subprocess.Popen(
+        words, cwd=ROOT, env=environment, stderr=subprocess.STDOUT, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout
+        url = next(match[0] for line in process.stdout if (match := re.search(r"http://\S+", line.decode())))
+        assert httpx.post(f"{url}/search?id=1&label=my-secret-label").status_code == 200
+        process.terminate()
+        log = process.stdout.read().decode()
+    assert "Shutting down" in log
+    assert "my-secret-label" not in log
 
 
 def test_the_factory_reads_the_environment(gallery_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

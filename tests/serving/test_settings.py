@@ -55,13 +55,46 @@ def test_the_number_of_workers_is_bounded(text: str) -> None:
         ("ZOO_SERVE_MAX_PIXEL", "ZOO_SERVE_MAX_PIXELS"),
         ("ZOO_SERVE_PRECISION", "ZOO_PRECISION"),
         ("ZOO_SERVE_READ_KEY", "ZOO_SERVE_READ_KEYS"),
-        ("ZOO_SERVE_HANG_SECONDS", "ZOO_SERVE_"),
     ],
 )
 def test_a_misspelt_variable_is_refused_with_the_nearest_one(variable: str, suggestion: str) -> None:
     with raises(UsageError, "unknown-setting") as caught:
         Settings.load({variable: "5"})
     assert f"'{suggestion}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "advice"),
+    [
+        ("ZOO_SERVE_KEY", WRITE_KEYS),
+        ("ZOO_SERVE_HANG_SECONDS", "removed"),
+        ("ZOO_SERVE_PORT", "--port"),
+        ("ZOO_SERVE_HOST", "--host"),
+        (f"{WRITE_KEYS}_BIRDS", "no name"),
+        ("ZOO_SERVE_COLOUR", "docs/serve.md"),
+    ],
+)
+def test_a_variable_that_is_no_setting_is_refused_with_advice(variable: str, advice: str) -> None:
+    with raises(UsageError, "unknown-setting") as caught:
+        Settings.load({variable: READER})
+    assert advice in str(caught.value)
+    assert READER not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "expected"),
+    [
+        ("--max-k", "x", "a whole number of at least 1"),
+        ("--workers", "0", "a whole number from 1 to 256"),
+        ("--log-requests", "yes", "a whole number of at least 0"),
+        ("--rate", "inf", "a number of at least 0"),
+    ],
+)
+def test_a_wrong_flag_is_refused_by_its_own_name(flag: str, value: str, expected: str, gallery_folder: Path) -> None:
+    with raises(UsageError, "invalid-setting") as caught:
+        run_here("serve", gallery_folder, flag, value)
+    assert str(caught.value).startswith(f"{flag} ")
+    assert expected in str(caught.value)
 
 
 def test_keys_of_a_collection_are_settings_only_if_it_is_served() -> None:
