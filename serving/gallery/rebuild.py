@@ -10,14 +10,13 @@ A rule decides about items whose image file is missing: `refuse` the swap and na
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tqdm import tqdm
@@ -28,12 +27,11 @@ from serving.gallery.evaluate import METRICS, model_change_steps, report
 from serving.gallery.gallery import MODEL, STORE, Gallery
 from serving.gallery.index_files import compaction_lock
 from serving.gallery.indexing import Originals, indexed_folders
-from serving.gallery.staging import REPLACED, StagedEmbedding
+from serving.gallery.staging import REPLACED, StagedEmbedding, Staging
 from serving.gallery.store import Store
 from serving.gallery.types import (
     IndexStats,
     Item,
-    Thumbnail,
     model_json,
     parse_model,
     vector_to_blob,
@@ -51,10 +49,10 @@ from zoo.errors import (
     ZooError,
 )
 from zoo.files import write_bytes
-from zoo.models.card import Card
 from zoo.models.load import Embedder, load
 
 if TYPE_CHECKING:
+    from serving.gallery.backends.milvus import MilvusStore
     from serving.gallery.backends.milvus_staging import MilvusStaging
 
 DECODED_AHEAD = 256
@@ -99,45 +97,19 @@ class MissingItemsError(GalleryError):
         )
 
 
-class ItemSource(Protocol):
-    """Items that are embedded, and their thumbnails."""
-
-    def items_by_id(self, ids: Sequence[int]) -> dict[int, Item]: ...
-    def thumbnail(self, item_id: int) -> Thumbnail: ...
-
-
-class SecondSlot(Protocol):
-    """The second slot of embeddings. `serving.gallery.staging.Staging` documents each method."""
-
-    def missing(self, since: int = 0) -> tuple[int, list[int]]: ...
-    def put(self, token: str, made: Iterable[StagedEmbedding]) -> None: ...
-    def mark_embedded(self, token: str, number: int) -> None: ...
-    def announce(self, token: str, coming: bool = True) -> None: ...
-    def from_thumbnails(self) -> int: ...
-
-
-class Rebuild(ABC):
-    """Embedding of all items into the second slot of a gallery, and the swap of the slots."""
+class Rebuild:
+    """Embedding of all items into the second slot of a gallery. Subclasses swap the slots."""
 
     def __init__(
         self,
-        items: ItemSource,
-        staging: SecondSlot,
+        items: Store | MilvusStore,
+        staging: Staging | MilvusStaging,
         token: str,
         embed: EmbedItems,
         batch_size: int = 64,
         progress: bool = False,
     ) -> None:
-        """Prepare a rebuild.
-
-        Args:
-            items: The items.
-            staging: The second slot.
-            token: Its token.
-            embed: Embeds items.
-            batch_size: Items per batch.
-            progress: Whether to show a progress bar.
-        """
+        """Prepare a rebuild of `items` into the slot `staging`, which has this token."""
         self.items, self.staging, self.token, self.embed = items, staging, token, embed
         self.batch_size, self.progress = batch_size, progress
         self.settled, self.embedded = 0, 0
@@ -145,16 +117,13 @@ class Rebuild(ABC):
 
     def fill(self) -> None:
         """Embed missing items until at most `LAST` are new. Raises `GalleryError`."""
-        staging = self.staging
         with tqdm(unit="image", desc="embed", disable=not self.progress) as bar:
             while True:
-                number, ids = staging.missing(self.settled)
+                number, ids = self.staging.missing(self.settled)
                 bar.total = bar.n + len(ids)
-                for made, missing in self.embed(self._batches(ids)):
-                    staging.put(self.token, made)
-                    self._count(made, missing)
-                    bar.update(len(made) + len(missing))
-                staging.mark_embedded(self.token, number)
+                for count in self._embed(ids):
+                    bar.update(count)
+                self.staging.mark_embedded(self.token, number)
                 self.settled = number
                 if len(ids) <= LAST:
                     return
@@ -164,82 +133,75 @@ class Rebuild(ABC):
         present = self.items.items_by_id(list(self._missing))
         return [item for item_id, item in self._missing.items() if item_id in present]
 
-    @abstractmethod
-    def swap(self, drop: bool = False) -> None:
-        """Swap the slots; `drop`: remove items that the new model cannot embed.
+    def _embed(self, ids: Sequence[int]) -> Iterator[int]:
+        """Embed items and write their embeddings; yield the number of items of each batch."""
+        starts = range(0, len(ids), self.batch_size)
+        batches = (list(self.items.items_by_id(ids[start : start + self.batch_size]).values()) for start in starts)
+        for made, missing in self.embed(batches):
+            self.staging.put(self.token, made)
+            self.embedded += len(made)
+            self._missing |= {item.item: item for item in missing}
+            yield len(made) + len(missing)
 
-        Raises:
-            MissingItemsError: There are such items and `drop` is not set. Nothing has changed then.
-            GalleryError: The swap failed. Nothing has changed then.
-        """
-
-    def _batches(self, ids: Sequence[int]) -> Iterator[list[Item]]:
-        for start in range(0, len(ids), self.batch_size):
-            yield list(self.items.items_by_id(ids[start : start + self.batch_size]).values())
-
-    def _count(self, made: Sequence[StagedEmbedding], missing: Sequence[MissingItem]) -> None:
-        self.embedded += len(made)
-        self._missing |= {item.item: item for item in missing}
+    def _left(self, drop: bool) -> list[int]:
+        """Return the ids of items that cannot be embedded. Raises `MissingItemsError` unless they may be dropped."""
+        if (left := self.missing()) and not drop:
+            raise MissingItemsError(left)
+        return [item.item for item in left]
 
 
 class StoreRebuild(Rebuild):
     """A rebuild of a gallery folder, whose slots are swapped in one transaction (serving.gallery.staging)."""
 
-    def __init__(
-        self, path: Path, store: Store, token: str, embed: EmbedItems, batch_size: int = 64, progress: bool = False
-    ) -> None:
-        """Prepare as `Rebuild` does. path: the gallery folder; store: its store."""
-        super().__init__(store, store.staging, token, embed, batch_size, progress)
-        self.path, self.store = path, store
+    items: Store
+    staging: Staging
 
     def swap(self, drop: bool = False) -> None:
-        with compaction_lock(self.path, wait=True):  # no index of the old model is published meanwhile
+        """Swap the slots.
+
+        Args:
+            drop: Whether to remove items that the new model cannot embed.
+
+        Raises:
+            MissingItemsError: There are such items and `drop` is not set. Nothing has changed then.
+            GalleryError: The swap failed. Nothing has changed then.
+        """
+        path = self.items.path.parent
+        with compaction_lock(path, wait=True):  # no index of the old model is published meanwhile
             while not self._try_swap(drop):
                 self.fill()
-        self._copy_model()
+        with Store(path / STORE).closing() as store:
+            if store.model is not None:
+                write_bytes(path / MODEL, (store.model + "\n").encode())
 
     def _try_swap(self, drop: bool) -> bool:
         try:
-            with self.store.staging.exchange(self.token) as remove:
-                _, ids = self.store.staging.missing(self.settled)
+            with self.staging.exchange(self.token) as remove:
+                _, ids = self.staging.missing(self.settled)
                 if len(ids) > LAST:
                     raise _TooManyError
-                for made, missing in self.embed(self._batches(ids)):
-                    self.staging.put(self.token, made)
-                    self._count(made, missing)
-                left = self.missing()
-                if left and not drop:
-                    raise MissingItemsError(left)
-                remove([item.item for item in left])
+                for _ in self._embed(ids):
+                    pass
+                remove(self._left(drop))
         except _TooManyError:
             return False
         return True
-
-    def _copy_model(self) -> None:
-        with Store(self.path / STORE).closing() as store:
-            if store.model is not None:
-                write_bytes(self.path / MODEL, (store.model + "\n").encode())
 
 
 class MilvusRebuild(Rebuild):
     """A rebuild of a gallery in Milvus (serving.gallery.backends.milvus_staging)."""
 
-    def __init__(
-        self, items: ItemSource, staging: MilvusStaging, embed: EmbedItems, batch_size: int, progress: bool
-    ) -> None:
-        """Prepare as `Rebuild` does."""
-        super().__init__(items, staging, staging.token, embed, batch_size, progress)
-        self._collection = staging
+    staging: MilvusStaging
 
     def swap(self, drop: bool = False) -> None:
+        """Swap the slots; see `StoreRebuild.swap`."""
         self.fill()
-        if (left := self.missing()) and not drop:
-            raise MissingItemsError(left)
-        self._collection.copy_descriptions()
-        self._collection.exchange()
+        self._left(drop)
+        self.staging.copy_descriptions()
+        self.staging.exchange()
         # What others wrote to the old collection meanwhile.
         self.fill()
-        self._collection.copy_descriptions()
+        self.staging.copy_descriptions()
 
 
 class ItemEmbedder:
@@ -248,7 +210,9 @@ class ItemEmbedder:
     A PNG thumbnail is the image pixel by pixel (serving.gallery.types) and always serves; a smaller one if allowed.
     """
 
-    def __init__(self, items: ItemSource, embedder: Embedder, originals: Originals, thumbnails: bool = False) -> None:
+    def __init__(
+        self, items: Store | MilvusStore, embedder: Embedder, originals: Originals, thumbnails: bool = False
+    ) -> None:
         """Prepare; `items` is not shared, as threads read it; `thumbnails`: whether smaller ones serve."""
         self.items, self.embedder, self.originals, self.thumbnails = items, embedder, originals, thumbnails
 
@@ -257,14 +221,11 @@ class ItemEmbedder:
         numbered = ((number, item) for number, items in enumerate(batches) for item in items)
         pictured = map_in_threads(self._numbered_picture, numbered, DECODED_AHEAD)
         for _, group in groupby(pictured, key=itemgetter(0)):
-            pictures: list[tuple[Item, np.ndarray, bool]] = []
-            missing = []
-            for _, item, picture in group:
-                if isinstance(picture, ZooError):
-                    missing.append(MissingItem(item.id, item.source, str(picture)))
-                else:
-                    pictures.append((item, *picture))
-            yield self._embedded(pictures), missing
+            outcomes = [(item, picture) for _, item, picture in group]
+            missing = [
+                MissingItem(item.id, item.source, str(error)) for item, error in outcomes if isinstance(error, ZooError)
+            ]
+            yield self._embedded([(item, *made) for item, made in outcomes if not isinstance(made, ZooError)]), missing
 
     def _embedded(self, pictures: Sequence[tuple[Item, np.ndarray, bool]]) -> list[StagedEmbedding]:
         if not pictures:
@@ -330,7 +291,7 @@ class ModelComparison:
 class Upgrade:
     """Change of a gallery's model: `embed`, `compare` if wanted, `swap`. Steps that were done are not repeated."""
 
-    def __init__(self, path: str | Path, embedder: Embedder, rebuild: Rebuild, rule: str) -> None:
+    def __init__(self, path: str | Path, embedder: Embedder, rebuild: StoreRebuild | MilvusRebuild, rule: str) -> None:
         """Use `begin_upgrade`."""
         self.path, self.embedder, self._rebuild, self.rule = path, embedder, rebuild, rule
         self._announced: float | None = None
@@ -427,24 +388,15 @@ def begin_upgrade(
         with closing(open_store(str(path))) as source:
             staging = MilvusStaging(source, new, model_ref)
             embed = ItemEmbedder(source, embedder, originals, thumbnails).embed
-            yield Upgrade(path, embedder, MilvusRebuild(source, staging, embed, batch_size, progress), rule)
+            rebuild = MilvusRebuild(source, staging, staging.token, embed, batch_size, progress)
+            yield Upgrade(path, embedder, rebuild, rule)
         return
     path = Path(path)
     with Store(path / STORE).closing() as store, Store(path / STORE).closing() as reader:
         token = store.staging.begin(model_json(card, ref), model_json(new, model_ref), new.fingerprint, new.dim)
-        items = ItemEmbedder(reader, embedder, originals, thumbnails)
-        yield Upgrade(path, embedder, StoreRebuild(path, store, token, items.embed, batch_size, progress), rule)
-
-
-def previous_model(path: str | Path) -> tuple[Card, str]:
-    """Return the card of the model for a rollback, and how it is loaded. Raises `UsageError` without one."""
-    with Gallery.open(path) as gallery:
-        slot = gallery.store.slot()
-    if slot is None or slot.role != REPLACED:
-        raise UsageError(
-            f"{path} keeps no embeddings of a previous model, so it cannot be rolled back.", code="no-previous-model"
-        )
-    return parse_model(slot.model, path)
+        embed = ItemEmbedder(reader, embedder, originals, thumbnails).embed
+        folder_rebuild = StoreRebuild(store, store.staging, token, embed, batch_size, progress)
+        yield Upgrade(path, embedder, folder_rebuild, rule)
 
 
 def load_previous_model(
@@ -462,9 +414,16 @@ def load_previous_model(
         The model, and the name or folder that loads it.
 
     Raises:
+        UsageError: The gallery keeps no embeddings of a previous model.
         ModelMismatchError: `model` is another model.
     """
-    card, ref = previous_model(path)
+    with Gallery.open(path) as gallery:
+        slot = gallery.store.slot()
+    if slot is None or slot.role != REPLACED:
+        raise UsageError(
+            f"{path} keeps no embeddings of a previous model, so it cannot be rolled back.", code="no-previous-model"
+        )
+    card, ref = parse_model(slot.model, path)
     embedder = load(model or ref, runtime=runtime, precision=precision)
     if embedder.card.fingerprint != card.fingerprint:
         raise ModelMismatchError(

@@ -71,7 +71,7 @@ def rebuild(path: Path, notes: Notes, rng: np.random.Generator) -> None:
         if rng.random() < 0.2:
             store.staging.discard()
         token = store.staging.begin(model_json(card, "toy"), model_json(other, "toy"), other.fingerprint, other.dim)
-        run = StoreRebuild(path, store, token, make, batch_size=60)
+        run = StoreRebuild(store, store.staging, token, make, batch_size=60)
         run.fill()
         compact_other(path)
         notes.write("swapping", to=other.name)

@@ -68,7 +68,7 @@ def path(tmp_path: Path) -> Path:
 def begun(store: Store, make: Maker) -> StoreRebuild:
     card = make.card
     token = store.staging.begin(model_json(CARD, "toy"), model_json(card, card.name), card.fingerprint, card.dim)
-    return StoreRebuild(store.path.parent, store, token, make, batch_size=20)
+    return StoreRebuild(store, store.staging, token, make, batch_size=20)
 
 
 def rebuild(path: Path, make: Maker, drop: bool = False, swap: bool = True) -> None:
