@@ -7,7 +7,8 @@ import json
 import os
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -34,9 +35,6 @@ from zoo.data.table import LabelFile, image_path, is_table, read_label_file, rea
 from zoo.errors import GalleryError, ImageError, ImageTooLargeError, UsageError, none_readable_message
 from zoo.models.load import Embedder
 from zoo.paths import expand
-
-_SHOWN_NAMES = 20
-_SHOWN_KINDS = 5
 
 FOLDERS = "folders"
 """Key of the gallery's state with the folders that were indexed."""
@@ -78,7 +76,9 @@ def find_images(folder: Path, exclude: Sequence[Path] = ()) -> tuple[list[ImageF
     if not images:
         present = f"; it holds {other_kinds(kinds)}" if kinds else ""
         raise UsageError(f"{folder} holds no images ({', '.join(sorted(SUFFIXES))}){present}.", code="no-images")
-    return [_image_file(folder, path) for path in images], kinds
+    sources = [_text(path.relative_to(folder).as_posix()) for path in images]
+    files = [ImageFile(path, source, folder_label(source)) for path, source in zip(images, sources, strict=True)]
+    return files, kinds
 
 
 def listed_images(table: Path, rows: LabelFile) -> list[ImageFile]:
@@ -105,9 +105,7 @@ def source_root(images: Path) -> Path:
 
 def other_kinds(kinds: Mapping[str, int]) -> str:
     """Return a text such as "3 .avif, 2 without a suffix", the most frequent first."""
-    shown = [f"{count:,} {kind or 'without a suffix'}" for kind, count in list(kinds.items())[:_SHOWN_KINDS]]
-    rest = sum(list(kinds.values())[_SHOWN_KINDS:])
-    return ", ".join(shown + ([f"{rest:,} others"] if rest else []))
+    return _shortened([f"{count:,} {kind or 'without a suffix'}" for kind, count in kinds.items()], 5)
 
 
 def folder_label(source: str) -> str | None:
@@ -117,28 +115,33 @@ def folder_label(source: str) -> str | None:
 
 def named_images(paths: Sequence[Path], label: str | None, metadata: Mapping[str, Any]) -> list[ImageFile]:
     """Return files given by name, all with one label. Raises `UsageError` that names those which are not files."""
-    wrong = [path for path in paths if not path.is_file()]
+    wrong = [
+        f"{path} ({'a folder; index it with zoo index' if path.is_dir() else 'no such file'})"
+        for path in paths
+        if not path.is_file()
+    ]
     if wrong:
-        names = ", ".join(f"{path} ({_why_not_file(path)})" for path in wrong[:_SHOWN_NAMES])
-        more = f", and {len(wrong) - _SHOWN_NAMES:,} more" if len(wrong) > _SHOWN_NAMES else ""
-        raise UsageError(
-            f"{len(wrong):,} of {len(paths):,} names are not image files: {names}{more}.", code="no-such-file"
-        )
+        message = f"{len(wrong):,} of {len(paths):,} names are not image files: {_shortened(wrong, 20)}."
+        raise UsageError(message, code="no-such-file")
     return [ImageFile(path, _text(path.as_posix()), label, metadata) for path in paths]
 
 
 def read_image(path: Path) -> tuple[bytes, str]:
-    """Return the bytes of a file and their SHA-256 (hex).
+    """Return the bytes of a file and their SHA-256 (hex). Pipes, devices, empty and too large files are not read.
 
     Raises:
-        ImageTooLargeError: The file is larger than `DEFAULT_LIMITS`; it is not read.
-        ImageError: The name cannot be a file's.
+        ImageTooLargeError: The file is larger than `DEFAULT_LIMITS` allow.
+        ImageError: The name is not a file's.
         OSError: The file cannot be read.
     """
     try:
-        size = path.stat().st_size
+        status = path.stat()
     except ValueError as error:
         raise ImageError(f"the name cannot be a file's: {error}.") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise ImageError("it is not a file.")
+    if not (size := status.st_size):  # also of some files of the kernel, which would be read for ever
+        raise ImageError("the image is empty.", code="empty-image")
     if size > DEFAULT_LIMITS.max_bytes:
         raise ImageTooLargeError(f"the file has {size:,} bytes; at most {DEFAULT_LIMITS.max_bytes:,} are accepted.")
     data = path.read_bytes()
@@ -152,7 +155,6 @@ class IndexingReport:
     Attributes:
         gallery: The gallery.
         found: Number of image files.
-        added: Number of new items.
         already_there: Number of files whose content the gallery had.
         moved: Number of items that got another source, label or metadata.
         kept: Number of items that keep a label other than their folder's.
@@ -313,18 +315,15 @@ class Originals:
 
     def read(self, item: Item) -> bytes | None:
         """Return the item's image file; None where no file has its content."""
-        for path in self._paths(Path(item.source)):
-            data = _content(path)
-            if data is not None and hashlib.sha256(data).hexdigest() == item.content_sha256:
-                return data
-        return None
-
-    def _paths(self, source: Path) -> Iterator[Path]:
+        source = Path(item.source)
         # Clients of a service choose sources too; these must not lead out of the folders.
-        if source.is_absolute():
-            yield source
-        elif ".." not in source.parts:
-            yield from (folder / source for folder in self.folders)
+        folders = () if ".." in source.parts else self.folders
+        for path in [source] if source.is_absolute() else [folder / source for folder in folders]:
+            with suppress(ImageError, OSError):
+                data, content = read_image(path)
+                if content == item.content_sha256:
+                    return data
+        return None
 
 
 def index_folder(
@@ -415,15 +414,18 @@ def add_files(
 
 def fill(run: IndexingRun, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool) -> None:
     """Embed the files and add them to the gallery; threads decode up to two batches ahead."""
-    batch: list[_Decoded] = []
+    batch: list[_NewImage] = []
     chunk = max(1, min(8, batch_size // 4))
     decoded = decode_in_threads(partial(_decode, run.gallery, embedder), files, 2 * batch_size, chunk)
     with tqdm(total=len(files), unit="image", desc="index", disable=not progress) as bar:
         for file, image in zip(files, decoded, strict=True):
             if isinstance(image, ImageError):
                 run.leave_out(file, str(image))
-            else:
-                _take(run, file, image, batch)
+            elif run.is_first(file, image.content_sha256):
+                if isinstance(image, Item):
+                    run.recognise(file, image)
+                else:
+                    batch.append(image)
             if len(batch) == batch_size:
                 run.write(_embedded(embedder, batch))
                 batch.clear()
@@ -432,14 +434,37 @@ def fill(run: IndexingRun, embedder: Embedder, files: Sequence[ImageFile], batch
         run.write(_embedded(embedder, batch))
 
 
-def _why_not_file(path: Path) -> str:
-    return "a folder; index it with zoo index" if path.is_dir() else "no such file"
+@dataclass(frozen=True)
+class _NewImage:
+    """A decoded image that the gallery does not have."""
+
+    file: ImageFile
+    content_sha256: str
+    pixels: np.ndarray
+    thumbnail: Thumbnail
 
 
-def _image_file(folder: Path, path: Path) -> ImageFile:
-    below = path.relative_to(folder)
-    source = _text(below.as_posix())
-    return ImageFile(path, source, folder_label(source))
+def _decode(gallery: Gallery, embedder: Embedder, file: ImageFile) -> _NewImage | Item:
+    """Return a decoded image, or the item that has its content. Raises `ImageError`."""
+    try:
+        data, content = read_image(file.path)
+    except OSError as error:
+        raise ImageError(f"the file cannot be read: {error.strerror or error}.") from None
+    item = gallery.store.item_of_content(content)
+    return item or _NewImage(file, content, *decode_image(data, embedder.preprocessing))
+
+
+def _embedded(embedder: Embedder, batch: Sequence[_NewImage]) -> list[NewItem]:
+    vectors = embedder.embed_pixels(np.stack([image.pixels for image in batch]))
+    return [
+        NewItem(image.file.source, vector, image.thumbnail, image.content_sha256, image.file.label, image.file.metadata)
+        for image, vector in zip(batch, vectors, strict=True)
+    ]
+
+
+def _shortened(texts: Sequence[str], limit: int) -> str:
+    """Return the first texts, separated by commas, and the number of the others."""
+    return ", ".join([*texts[:limit], *([f"and {len(texts) - limit:,} more"] if len(texts) > limit else [])])
 
 
 def _absolute(path: Path) -> Path:
@@ -452,40 +477,10 @@ def _text(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "replace")
 
 
-def _content(path: Path) -> bytes | None:
-    """Return the bytes of a regular file of an image's size; pipes and devices are not opened."""
-    try:
-        status = path.stat()
-        if stat.S_ISREG(status.st_mode) and 0 < status.st_size <= DEFAULT_LIMITS.max_bytes:
-            return path.read_bytes()
-    except (OSError, ValueError):  # ValueError: the name cannot be a file's
-        pass
-    return None
-
-
-@dataclass(frozen=True)
-class _Decoded:
-    file: ImageFile
-    content_sha256: str
-    pixels: np.ndarray
-    thumbnail: Thumbnail
-
-
-@dataclass(frozen=True)
-class _Known:
-    """A file whose content is the gallery's `item`."""
-
-    item: Item
-
-    @property
-    def content_sha256(self) -> str:
-        return self.item.content_sha256
-
-
 def _list_images(
     images: Path, out: str | Path, labels: Path | None
 ) -> tuple[list[ImageFile], LabelFile, IndexingReport]:
-    """Return the image files of a folder or table, the rows of a CSV file about them, and a report so far."""
+    """Return the image files, the rows of a CSV file about them, and a report so far."""
     if is_table(images):
         if labels is not None:
             raise UsageError(
@@ -538,32 +533,3 @@ def _check_only_folder(gallery: Gallery, folder: Path) -> None:
 def _check_batch_size(batch_size: int) -> None:
     if batch_size < 1:
         raise UsageError(f"batch_size must be at least 1, not {batch_size}.", code="bad-batch-size")
-
-
-def _take(run: IndexingRun, file: ImageFile, image: _Decoded | _Known, batch: list[_Decoded]) -> None:
-    if not run.is_first(file, image.content_sha256):
-        return
-    if isinstance(image, _Known):
-        run.recognise(file, image.item)
-    else:
-        batch.append(image)
-
-
-def _embedded(embedder: Embedder, batch: Sequence[_Decoded]) -> list[NewItem]:
-    vectors = embedder.embed_pixels(np.stack([image.pixels for image in batch]))
-    return [
-        NewItem(image.file.source, vector, image.thumbnail, image.content_sha256, image.file.label, image.file.metadata)
-        for image, vector in zip(batch, vectors, strict=True)
-    ]
-
-
-def _decode(gallery: Gallery, embedder: Embedder, file: ImageFile) -> _Decoded | _Known:
-    """Return a decoded image, or the item that has its content. Raises `ImageError`."""
-    try:
-        data, content = read_image(file.path)
-        item = gallery.store.item_of_content(content)
-        if item is not None:
-            return _Known(item)
-        return _Decoded(file, content, *decode_image(data, embedder.preprocessing))
-    except OSError as error:
-        raise ImageError(f"the file cannot be read: {error.strerror or error}.") from None

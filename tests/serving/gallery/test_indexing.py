@@ -124,7 +124,7 @@ def test_files_of_other_kinds_are_counted(model: Embedder, folder: Path, tmp_pat
     for _ in range(2):  # neither the table that was named nor the gallery is an image left out
         within = index_folder(model, "toy", folder, folder / "g", labels=labels)
         assert within.other_files == {".avif": 2, "": 1}
-    assert other_kinds({f".{letter}": 1 for letter in "abcdefg"}).endswith("1 .e, 2 others")
+    assert other_kinds({f".{letter}": 1 for letter in "abcdefg"}).endswith("1 .e, and 2 more")
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "one.heic").write_bytes(b"")
     with raises(UsageError, "no-images", "1 .heic"):
