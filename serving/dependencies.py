@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any, TypeVar, get_origin
+from typing import Annotated, Any, TypeVar
 
 from anyio import to_thread
 from fastapi import Depends, Path, Request
@@ -12,7 +12,8 @@ from fastapi.routing import APIRoute
 from pydantic.fields import FieldInfo
 
 from serving.auth import Keys
-from serving.errors import RefusedError, invalid, unknown_parameter
+from serving.errors import RefusedError
+from serving.forms import check_parameters, query_values
 from serving.gallery import Gallery
 from serving.gallery.map import Atlas
 from serving.gallery.search import Models, Searcher
@@ -191,14 +192,8 @@ async def _cpu_queue(request: Request) -> CpuQueue:
 async def _parameters(request: Request) -> None:
     """Refuse an unknown query parameter, and one that is given twice, of which FastAPI would take the last."""
     route = request.scope["route"]
-    if not request.query_params or route.openapi_extra:  # serving.forms checks the parameters of these routes
-        return
-    fields = _query_fields(route)
-    for name in request.query_params:
-        if name not in fields:
-            raise unknown_parameter(name, list(fields))
-        if get_origin(fields[name].annotation) is not list and len(request.query_params.getlist(name)) > 1:
-            raise invalid(name, "given once")
+    if request.query_params and not route.openapi_extra:  # the readers of forms check the parameters of these routes
+        check_parameters(query_values(request), _query_fields(route))
 
 
 def _query_fields(route: APIRoute) -> dict[str, FieldInfo]:

@@ -109,9 +109,7 @@ def refusal_of(error: Exception) -> RefusedError:
         status = HTTPStatus(error.status_code)
         return RefusedError(status, status.name.lower(), str(error.detail), error.headers)
     if isinstance(error, RequestValidationError):
-        problems = error.errors()
-        unknown = (problem for problem in problems if problem["type"] == "extra_forbidden")
-        return _validation_refusal(next(unknown, problems[0]))
+        return _validation_refusal(error.errors())
     if known := next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), None):
         return RefusedError(*known, _sentence(str(error)))
     return storage_refusal(error) or RefusedError(
@@ -119,15 +117,28 @@ def refusal_of(error: Exception) -> RefusedError:
     )
 
 
-def _validation_refusal(problem: Mapping[str, Any]) -> RefusedError:
-    """Return the refusal of a parameter, or of a field of the body, that pydantic found to be wrong."""
+def _validation_refusal(problems: Sequence[Mapping[str, Any]]) -> RefusedError:
+    """Return the refusal of a parameter, or of a member of the body, that pydantic found to be wrong."""
+    unknown = (problem for problem in problems if problem["type"] == "extra_forbidden")
+    # Of a value that can have several types, pydantic reports each; the deepest is of the type that was meant.
+    same = [problem for problem in problems if problem["loc"][:2] == problems[0]["loc"][:2]]
+    problem = next(unknown, max(same, key=lambda problem: len(problem["loc"])))
     (source, *place), kind = problem["loc"], problem["type"]
-    message = problem["msg"].removeprefix("Value error, ").rstrip(".")
     if source == "body" and (not place or (len(place) == 1 and kind in BODY_PROBLEMS)):
+        alike = [other for other in problems if other["type"] == kind and len(other["loc"]) == 1 + len(place)]
+        message = ", ".join(map(_complaint, alike))
         return RefusedError(422, "invalid_body", f"The body is not what this path takes: {message}.")
-    if source != "body" and kind == "extra_forbidden":
-        return unknown_parameter(str(place[-1]))
-    return RefusedError(422, f"invalid_{place[0]}", f"{place[0]}: {message}.")
+    return RefusedError(422, f"invalid_{place[0]}", f"{place[0]}: {_complaint(problem)}.")
+
+
+def _complaint(problem: Mapping[str, Any]) -> str:
+    """Return what is wrong; pydantic's own message does not name a missing or unknown member."""
+    name = str(problem["loc"][-1])[:80]
+    if problem["type"] == "missing":
+        return f"{name} is missing"
+    if problem["type"] == "extra_forbidden":
+        return f"{name!r} is unknown"
+    return str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
 
 
 def _sentence(text: str) -> str:

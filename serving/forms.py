@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar, get_origin
@@ -12,9 +12,11 @@ from urllib.parse import parse_qsl
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
 
-from serving.errors import RefusedError, too_large
+from serving.errors import RefusedError, invalid, too_large, unknown_parameter
 from serving.settings import Settings
 
 JSON, FORM, MULTIPART = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
@@ -45,11 +47,17 @@ async def read_images(request: Request, model: type[M]) -> tuple[M, tuple[Upload
         RefusedError: If the body is of another type, or the form has a file in another field.
         RequestValidationError: If a parameter is wrong.
     """
-    values, media_type = _query_values(request), _media_type(request)
+    values, media_type = query_values(request), _media_type(request)
     if media_type == MULTIPART:
         settings: Settings = request.app.state.settings
-        async with request.form(max_files=settings.max_images, max_fields=MAX_FIELDS) as form:
-            images = await _form_images(form, values)
+        try:
+            async with request.form(max_files=settings.max_images, max_fields=MAX_FIELDS) as form:
+                images = await _form_images(form, values)
+        except HTTPException as error:
+            if str(error.detail).startswith("Too many files"):
+                message = f"A request may hold at most {settings.max_images} images."
+                raise RefusedError(400, "too_many_images", message) from None
+            raise
         return _validated(model, values), images
     body = await request.body()
     if body and media_type and not media_type.startswith(RAW_TYPES):
@@ -70,7 +78,7 @@ async def read_query(request: Request, model: type[M]) -> tuple[M, tuple[Uploade
     body = await request.body()
     if len(body) > MAX_QUERY_BYTES:
         raise too_large(MAX_QUERY_BYTES)
-    values = _query_values(request)
+    values = query_values(request)
     for name, value in _json_values(body, model) if media_type == JSON else _form_values(body):
         values.setdefault(name, []).append(value)
     return _validated(model, values), ()
@@ -90,7 +98,8 @@ def _media_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def _query_values(request: Request) -> Values:
+def query_values(request: Request) -> Values:
+    """Return the values of each parameter in the query string."""
     return {name: list(request.query_params.getlist(name)) for name in request.query_params}
 
 
@@ -100,9 +109,24 @@ def _lists(model: type[BaseModel]) -> set[str]:
     return {name for name, field in model.model_fields.items() if get_origin(field.annotation) is list}
 
 
+def check_parameters(values: Values, fields: Mapping[str, FieldInfo]) -> None:
+    """Refuse an unknown parameter, and one that is given twice although it has one value.
+
+    Raises:
+        RefusedError: 422, "unknown_parameter" or "invalid_NAME".
+    """
+    for name in values:
+        if name not in fields:
+            raise unknown_parameter(name, list(fields))
+    for name, given in values.items():
+        if len(given) > 1 and get_origin(fields[name].annotation) is not list:
+            raise invalid(name, "given once")
+
+
 def _validated(model: type[M], values: Values) -> M:
+    check_parameters(values, model.model_fields)
     lists = _lists(model)
-    single = {name: value if name in lists or len(value) > 1 else value[0] for name, value in values.items()}
+    single = {name: value if name in lists else value[0] for name, value in values.items()}
     try:
         return model.model_validate(single)
     except ValidationError as error:

@@ -169,6 +169,23 @@ def test_an_invalid_mark_is_refused(service: TestClient, body: Any, code: str) -
     assert service.get("/stats").json()["marks"] == {"right": 0, "wrong": 0}
 
 
+@pytest.mark.parametrize(
+    ("body", "code", "names"),
+    [
+        ({"query": 7}, "invalid_body", ("item", "verdict")),
+        ({"query": 7, "item": 2, "verdict": "right", "foo": 1}, "invalid_body", ("foo",)),
+        ({"query": {"content_sha256": "0" * 64}, "item": 2, "verdict": "right"}, "invalid_query", ("embedding",)),
+        (_with(foo=1), "invalid_query", ("foo",)),
+    ],
+)
+def test_a_refused_mark_names_the_member(
+    service: TestClient, body: dict[str, Any], code: str, names: tuple[str, ...]
+) -> None:
+    error = service.post("/feedback", json=body).json()["error"]
+    assert error["code"] == code
+    assert set(names) <= set(error["message"].replace("'", " ").replace(".", " ").split())
+
+
 def test_an_embedding_of_another_model_is_refused(service: TestClient, model: Embedder) -> None:
     query = sent(service, toys.query(2))
     answer = service.post(

@@ -278,7 +278,7 @@ def test_a_bad_image_is_refused(http: TestClient, name: str) -> None:
         ({"files": {"image": (None, "text field")}}, 400, "no_image"),
         ({"files": {"image": ("a.png", b"")}}, 400, "no_image"),
         ({"json": {"k": 5}}, 400, "no_image"),
-        ({"files": [("image", b"x")] * 33}, 400, "bad_request"),
+        ({"files": [("image", b"x")] * 33}, 400, "too_many_images"),
         ({"content": b"--x", "headers": {"content-type": "multipart/form-data"}}, 400, "bad_request"),
         ({"content": b"nonsense", "headers": {"content-type": "multipart/form-data; boundary=x"}}, 400, "bad_request"),
         ({"content": "hello", "headers": {"content-type": "text/plain"}}, 415, "unsupported_media_type"),
@@ -317,6 +317,20 @@ def test_a_bad_image_is_refused(http: TestClient, name: str) -> None:
 )
 def test_a_bad_search_is_refused(http: TestClient, request_of: dict[str, Any], status: int, code: str) -> None:
     assert refusal(http.post("/search", **request_of)) == (status, code)
+
+
+def test_a_parameter_in_the_form_and_in_the_query_string_is_given_twice(http: TestClient) -> None:
+    answer = http.post("/search?k=2", files={"image": toys.query(1)}, data={"k": "1"})
+    assert refusal(answer) == (422, "invalid_k")
+    assert "given once" in answer.json()["error"]["message"]
+    assert "given once" in http.post("/search?id=1&id=2").json()["error"]["message"]
+
+
+def test_an_unknown_parameter_is_refused_with_the_known_ones(http: TestClient) -> None:
+    for path, known in (("/search?item=1", "id"), ("/embed?item=1", "format"), ("/items?item=1", "sample")):
+        answer = http.get(path) if path.startswith("/items") else http.post(path, content=toys.query(1))
+        assert refusal(answer) == (422, "unknown_parameter")
+        assert f" {known}," in answer.json()["error"]["message"].replace(".", ",")
 
 
 # Embeddings
