@@ -6,7 +6,7 @@ import csv
 import json
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -37,21 +37,22 @@ PAGES = 2000
 """SQLite pages, 4 KiB each, between two reports of progress."""
 
 Progress = Callable[[int, int], None]
-_COLUMNS: dict[str, tuple[str, Callable[[Mark], Any]]] = {
-    "query_source": ("string", lambda mark: mark.query_source),
-    "query_sha256": ("string", lambda mark: mark.query),
-    "query_item": ("int64", lambda mark: mark.query_item),
-    "query_label": ("string", lambda mark: mark.query_label),
-    "result_source": ("string", lambda mark: mark.source),
-    "result_sha256": ("string", lambda mark: mark.content_sha256),
-    "result_item": ("int64", lambda mark: mark.item),
-    "result_label": ("string", lambda mark: mark.label),
-    "same": ("int8", lambda mark: int(mark.same)),
-    "similarity": ("float64", lambda mark: mark.similarity),
-    "model": ("string", lambda mark: mark.model),
-    "marked_at": ("string", lambda mark: mark.marked_at),
+PAIR_FILES = (".csv", ".parquet")
+_COLUMNS = {
+    "query_source": ("query_source", "string"),
+    "query_sha256": ("query", "string"),
+    "query_item": ("query_item", "int64"),
+    "query_label": ("query_label", "string"),
+    "result_source": ("source", "string"),
+    "result_sha256": ("content_sha256", "string"),
+    "result_item": ("item", "int64"),
+    "result_label": ("label", "string"),
+    "same": ("same", "int8"),
+    "similarity": ("similarity", "float64"),
+    "model": ("model", "string"),
+    "marked_at": ("marked_at", "string"),
 }
-"""Columns of exported pairs: Arrow type, and value of a mark."""
+"""Columns of exported pairs: attribute of a mark, and Arrow type."""
 
 
 def verify_gallery(path: Path) -> Iterator[Check]:
@@ -67,19 +68,13 @@ def verify_gallery(path: Path) -> Iterator[Check]:
         problems = store.problems()
         yield Check("database", not problems, "; ".join(problems) or f"{store.count():,} items")
         try:
-            comparison = _compare(gallery, store)
+            embeddings, *others = _compare(gallery, store)
         except GalleryError as error:
             yield Check("embeddings", False, str(error))
             return
-        wrong = comparison.not_unit
-        yield Check(
-            "embeddings", wrong is None, "unit rows" if wrong is None else f"that of item {wrong} has not unit length"
-        )
+        yield embeddings
         yield _generation_check(path, store)
-        other = "holds other vectors than the store; run zoo gallery compact"
-        yield Check("index", comparison.equal, f"holds change {comparison.change}" if comparison.equal else other)
-        if len(comparison.queries):
-            yield _search_check(comparison)
+        yield from others
         if gallery.index.stats().recall is not None:
             yield _recall_check(gallery, store)
 
@@ -151,7 +146,7 @@ def restore(copy: Path, out: Path) -> BackupInfo:
     Raises:
         GalleryError: A file of the backup has changed, or the gallery is not valid; `out` does not exist then.
     """
-    files = _manifest(copy)["files"]
+    files = _hashes(copy)
     for name in (STORE, MODEL):
         if not (copy / name).is_file() or sha256_of(copy / name) != files.get(name):
             raise GalleryError(
@@ -175,7 +170,8 @@ def restore(copy: Path, out: Path) -> BackupInfo:
 
 def check_pairs_file(file: Path, replace: bool) -> None:
     """Raise `UsageError` for a file that `export_pairs` cannot write, or that exists, unless `replace`."""
-    _writer(file)
+    if file.suffix.lower() not in PAIR_FILES:
+        raise UsageError(f"{file}: the file's name must end in {' or '.join(PAIR_FILES)}.", code="unknown-format")
     if file.is_dir():
         raise UsageError(f"{file} is a folder; name a file in it.", code="unsupported-input")
     if file.exists() and not replace:
@@ -183,52 +179,33 @@ def check_pairs_file(file: Path, replace: bool) -> None:
 
 
 def export_pairs(gallery: Gallery, file: Path) -> int:
-    """Write all marks to a .csv or .parquet file; return their number. Raises `UsageError`."""
-    write = _writer(file)
+    """Write all marks to a file that `check_pairs_file` accepts; return their number. Raises `UsageError`."""
+    write = _write_parquet if file.suffix.lower() == ".parquet" else _write_csv
+    rows = [_pair(mark) for mark in gallery.store.marks.all()]
     try:
         with atomic_path(file) as temporary:
-            marks = gallery.store.marks.all()
-            return write(temporary, ([value(mark) for _, value in _COLUMNS.values()] for mark in marks))
+            write(temporary, rows)
     except OSError as error:
         raise UsageError(f"{file} cannot be written: {error.strerror or error}.", code="not-writable") from None
+    return len(rows)
 
 
-@dataclass(frozen=True)
-class _Comparison:
-    """Store and index after one change.
-
-    Attributes:
-        change: Its number.
-        index: The index.
-        not_unit: An item whose embedding has not unit length, if any.
-        equal: Whether index and store hold the same vectors.
-        queries: Some embeddings of the store, float32 [q, dim].
-        nearest: Similarities of their nearest in the store, float32 [q, k].
-    """
-
-    change: int
-    index: SearchableIndex
-    not_unit: int | None
-    equal: bool
-    queries: np.ndarray
-    nearest: np.ndarray
-
-
-def _compare(gallery: Gallery, store: Store) -> _Comparison:
+def _compare(gallery: Gallery, store: Store) -> list[Check]:
+    """Return the checks of embeddings, index and search after one change."""
     for _ in range(100):
         index = gallery.index.current()
         with store.stream_changes(0) as reading:
             if reading.number != index.change:
                 continue
-            comparison = _compare_reading(reading, index, store)
+            checks = _compare_reading(reading, index, store)
         # Others may have written to an index that processes share.
-        if comparison.equal or store.change() == comparison.change:
-            return comparison
+        if checks[1].ok or store.change() == reading.number:
+            return checks
     raise GalleryError("the gallery is written to without a pause; verify it when it is quieter.", code="gallery-busy")
 
 
-def _compare_reading(reading: StoreChanges, index: SearchableIndex, store: Store) -> _Comparison:
-    """Read all vectors of the store once, block by block."""
+def _compare_reading(reading: StoreChanges, index: SearchableIndex, store: Store) -> list[Check]:
+    """Read all vectors of the store once, block by block, and compare the index with them."""
     wrong, equal, count = [], True, 0
     _, queries = store.embeddings([item.id for item in store.sample(QUERIES, seed=0)])
     queries = queries[is_unit(queries)]
@@ -244,7 +221,14 @@ def _compare_reading(reading: StoreChanges, index: SearchableIndex, store: Store
 
     nearest, _ = nearest_in_blocks(unit_blocks(), queries, K)
     equal = equal and count == len(index.ids())
-    return _Comparison(reading.number, index, min(wrong, default=None), equal, queries, nearest)
+    detail = (
+        f"holds change {reading.number}" if equal else "holds other vectors than the store; run zoo gallery compact"
+    )
+    checks = [
+        Check("embeddings", not wrong, f"that of item {min(wrong)} has not unit length" if wrong else "unit rows"),
+        Check("index", equal, detail),
+    ]
+    return [*checks, _search_check(index, queries, nearest)] if len(queries) else checks
 
 
 def _generation_check(path: Path, store: Store) -> Check:
@@ -261,13 +245,12 @@ def _generation_check(path: Path, store: Store) -> Check:
     return Check("generation", True, f"{name}, {facts.setting.kind}, {facts.count:,} vectors")
 
 
-def _search_check(comparison: _Comparison) -> Check:
-    """Compare exact search of the index with exact search of the store's vectors."""
-    similarities, _ = comparison.index.search(comparison.queries, K, exact=True)
-    same_shape = similarities.shape == comparison.nearest.shape
-    equal = same_shape and bool(np.allclose(similarities, comparison.nearest, atol=1e-5))
+def _search_check(index: SearchableIndex, queries: np.ndarray, nearest: np.ndarray) -> Check:
+    """Compare exact search of the index with the similarities of the nearest vectors in the store."""
+    similarities, _ = index.search(queries, K, exact=True)
+    equal = similarities.shape == nearest.shape and bool(np.allclose(similarities, nearest, atol=1e-5))
     verb = "equal" if equal else "differ from"
-    return Check("search", equal, f"{len(comparison.queries)} searches {verb} exact search of the store")
+    return Check("search", equal, f"{len(queries)} searches {verb} exact search of the store")
 
 
 def _recall_check(gallery: Gallery, store: Store) -> Check:
@@ -305,10 +288,10 @@ def _check_copy(folder: Path) -> BackupInfo:
     return BackupInfo(stats.items, stats.change, (folder / STORE).stat().st_size)
 
 
-def _manifest(copy: Path) -> dict[str, Any]:
+def _hashes(copy: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file of a backup, by its manifest."""
     try:
-        manifest = json.loads((copy / MANIFEST).read_text(encoding="utf-8"))
-        return {"files": dict(manifest["files"])}
+        return dict(json.loads((copy / MANIFEST).read_text(encoding="utf-8"))["files"])
     except (OSError, ValueError, KeyError, TypeError):
         raise GalleryNotFoundError(
             f"{copy} is not a backup: it has no valid {MANIFEST}. Write one with zoo gallery backup.", code="no-backup"
@@ -326,27 +309,22 @@ def _new_folder(out: Path) -> Iterator[Path]:
         raise GalleryError(f"{out} cannot be written: {error.strerror or error}.", code="not-writable") from None
 
 
-def _writer(file: Path) -> Callable[[Path, Iterator[list[Any]]], int]:
-    write = {".csv": _write_csv, ".parquet": _write_parquet}.get(file.suffix.lower())
-    if write is None:
-        raise UsageError(f"{file}: the file's name must end in .csv or .parquet.", code="unknown-format")
-    return write
+def _pair(mark: Mark) -> dict[str, Any]:
+    return {name: getattr(mark, attribute) for name, (attribute, _) in _COLUMNS.items()} | {"same": int(mark.same)}
 
 
-def _write_csv(file: Path, rows: Iterator[list[Any]]) -> int:
+def _write_csv(file: Path, rows: Sequence[dict[str, Any]]) -> None:
     with file.open("w", encoding="utf-8", newline="") as out:
-        writer = csv.writer(out)
-        writer.writerow(_COLUMNS)
-        return sum(1 for row in rows if writer.writerow(row))
+        writer = csv.DictWriter(out, _COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
 
 
-def _write_parquet(file: Path, rows: Iterator[list[Any]]) -> int:
+def _write_parquet(file: Path, rows: Sequence[dict[str, Any]]) -> None:
     try:
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError:
         raise missing("pyarrow", "parquet") from None
-    schema = pa.schema([(name, kind) for name, (kind, _) in _COLUMNS.items()])
-    table = pa.Table.from_pylist([dict(zip(_COLUMNS, row, strict=True)) for row in rows], schema)
-    parquet.write_table(table, file, compression="zstd")
-    return int(table.num_rows)
+    schema = pa.schema([(name, kind) for name, (_, kind) in _COLUMNS.items()])
+    parquet.write_table(pa.Table.from_pylist(rows, schema), file, compression="zstd")

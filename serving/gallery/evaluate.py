@@ -12,6 +12,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,15 +32,17 @@ from serving.gallery.index import NO_ROW
 from serving.gallery.indexing import Originals, indexed_folders
 from serving.gallery.search import Searcher
 from serving.gallery.tune import drop_self, label_codes
-from serving.gallery.types import Block, Item, decode_image
+from serving.gallery.types import Block, Item
 from zoo.data.dataset import Dataset
 from zoo.data.images import ImageLike
+from zoo.data.preprocessing import to_pixels
 from zoo.errors import EvaluationError, ImageError, UsageError
 from zoo.evaluation import PerQuery, bootstrap_intervals, per_query
 from zoo.evaluation.calibration import Bin
 from zoo.evaluation.evaluate import search_arguments
 from zoo.evaluation.retrieval import measure_hits
-from zoo.models.load import Embedder, find_model, load
+from zoo.files import sha256_of
+from zoo.models.load import find_model, load
 from zoo.models.onnx_runtime import GRAPH_FILES
 
 SAMPLE, SECONDS = 256, 10.0
@@ -75,7 +78,7 @@ def served_model_report(searcher: Searcher) -> dict[str, Any]:
         `least_cosine` between the two embeddings of an item, and `recall_at_1` of labelled items through the index by
         either; None where there are no such items. `not_measured` gives the reason.
     """
-    model, pairs = searcher.embedder, list(_pairs(searcher))
+    model, pairs = searcher.embedder, _pairs(searcher)
     cosines = [float(stored @ now) for _, stored, now in pairs]
     labelled = [pair for pair in pairs if pair[0].label is not None]
     return {
@@ -106,9 +109,11 @@ class Step:
 
 def model_steps(model: str, dataset: Dataset, with_torch: bool, batch_size: int = 64) -> Iterator[Step]:
     """Measure a data set as each runtime and precision of a model embeds it: torch, then the ONNX variants."""
-    for embedder in _variants(find_model(model), with_torch):
-        rows = embedder.embed(dataset.images, batch_size)
-        arguments = search_arguments(rows, dataset.labels, dataset)
+    folder = find_model(model)
+    variants = [("onnx", precision) for precision, file in GRAPH_FILES.items() if (folder / file).is_file()]
+    for runtime, precision in [*([("torch", "fp32")] if with_torch else []), *variants]:
+        embedder = load(folder, runtime=runtime, precision=precision)
+        arguments = search_arguments(embedder.embed(dataset.images, batch_size), dataset.labels, dataset)
         others = len(arguments["embeddings"]) - ("queries" not in arguments)
         measured = per_query(**arguments, k=_depths(others))
         yield Step(f"{embedder.runtime} {embedder.precision}", "data set", measured)
@@ -234,13 +239,22 @@ class LabelledItems:
         return hits
 
 
-def same_images(dataset: Dataset, gallery: Gallery) -> bool:
-    """Return whether the data set's images are the gallery's items, by SHA-256, and all items are labelled."""
-    contents = gallery.store.ids_by_content()
-    if len(dataset) != len(contents) or None in gallery.store.labels().values():
-        return False
-    hashes = (_content(image) for image in dataset.images)
-    return {content for content in hashes if content} == contents.keys()
+def in_order_of_items(dataset: Dataset, gallery: Gallery) -> Dataset | None:
+    """Return the data set in the order of the gallery's items, with their labels.
+
+    None unless its images are the gallery's items, by SHA-256, and all items are labelled.
+    """
+    labels, ids = gallery.store.labels(), gallery.store.ids_by_content()
+    if len(dataset) != len(ids) or None in labels.values():
+        return None
+    images = {_content(image): image for image in dataset.images}
+    if images.keys() != ids.keys():
+        return None
+    by_id = {ids[content]: image for content, image in images.items()}
+    classes, codes = np.unique([label or "" for label in labels.values()], return_inverse=True)
+    names = [str(item_id) for item_id in labels]
+    ordered = [by_id[item_id] for item_id in labels]
+    return Dataset(dataset.name, dataset.split, ordered, codes.astype(np.int64), tuple(classes.tolist()), names)
 
 
 def report(steps: Sequence[Step], joined: bool) -> list[dict[str, Any]]:
@@ -285,9 +299,8 @@ def measure(
         queries: Greatest number of queries in the gallery.
     """
     torch_too = importlib.util.find_spec("torch") is not None if with_torch is None else with_torch
-    joined = dataset is not None and same_images(dataset, gallery)
-    if dataset is not None and joined:
-        dataset = _as_in(gallery, dataset)
+    same = in_order_of_items(dataset, gallery) if dataset else None
+    dataset, joined = same or dataset, same is not None
     steps = list(model_steps(model, dataset, torch_too)) if dataset else []
     steps += gallery_steps(gallery, max(queries, gallery.store.count()) if joined else queries)
     return {
@@ -360,47 +373,33 @@ def _calibrate(gallery: Gallery) -> tuple[list[Bin], str | None, int]:
     return held_out_bins(pairs), None, left_out
 
 
-def _pairs(searcher: Searcher) -> Iterator[Pair]:
-    """Yield items with their unit embeddings, float32 [dim]: the stored one, and today's by the served model."""
-    store, deadline, count = searcher.gallery.store, time.monotonic() + SECONDS, 0
+def _pairs(searcher: Searcher) -> list[Pair]:
+    """Return items with their unit embeddings, float32 [dim]: the stored one, and today's by the served model."""
+    store, deadline, pairs = searcher.gallery.store, time.monotonic() + SECONDS, list[Pair]()
     originals = Originals(indexed_folders(searcher.gallery))
     items = {item.id: item for item in store.sample(CANDIDATES, seed=0)}
     small = store.from_thumbnails(list(items))
     for item_id, stored in zip(*store.embeddings([item for item in items if item not in small]), strict=True):
-        if (now := _embedded(searcher, originals.read(items[item_id]))) is not None:
-            count += 1
-            yield items[item_id], stored, now
-        if count == SAMPLE or time.monotonic() > deadline:
-            return
-
-
-def _embedded(searcher: Searcher, data: bytes | None) -> np.ndarray | None:
-    try:
-        pixels = None if data is None else decode_image(data, searcher.embedder.preprocessing, searcher.limits)[0]
-    except ImageError:  # larger than this service accepts
-        return None
-    return None if pixels is None else searcher.embedder.embed_pixels(pixels[None])[0]
+        data, how = originals.read(items[item_id]), searcher.embedder.preprocessing
+        with suppress(ImageError):  # larger than this service accepts
+            if data is not None:
+                now = searcher.embedder.embed_pixels(to_pixels(data, how, searcher.limits)[None])[0]
+                pairs.append((items[item_id], stored, now))
+        if len(pairs) == SAMPLE or time.monotonic() > deadline:
+            break
+    return pairs
 
 
 def _recalls(searcher: Searcher, labelled: Sequence[Pair]) -> dict[str, Any]:
     def recall(rows: list[np.ndarray]) -> float:
-        results = zip(searcher.gallery.search(np.stack(rows), 2), labelled, strict=True)
-        right = []
-        for hits, (item, _, _) in results:
-            nearest = next((hit for hit in hits if hit.id != item.id), None)
-            right.append(nearest is not None and nearest.label == item.label)
-        return float(np.mean(right))
+        found = [
+            next((hit.label for hit in hits if hit.id != item.id), None)
+            for hits, (item, _, _) in zip(searcher.gallery.search(np.stack(rows), 2), labelled, strict=True)
+        ]
+        return float(np.mean([label == item.label for label, (item, _, _) in zip(found, labelled, strict=True)]))
 
     stored, served = [row for _, row, _ in labelled], [row for _, _, row in labelled]
     return {"images": len(labelled), "stored": recall(stored), "served": recall(served)}
-
-
-def _variants(folder: Path, with_torch: bool) -> Iterator[Embedder]:
-    if with_torch:
-        yield load(folder, runtime="torch")
-    for precision, file in GRAPH_FILES.items():
-        if (folder / file).is_file():
-            yield load(folder, runtime="onnx", precision=precision)
 
 
 def _sample(rows: np.ndarray, n: int) -> np.ndarray:
@@ -409,22 +408,11 @@ def _sample(rows: np.ndarray, n: int) -> np.ndarray:
     return rows if len(rows) <= n else np.sort(np.random.default_rng(0).choice(rows, n, replace=False))
 
 
-def _as_in(gallery: Gallery, dataset: Dataset) -> Dataset:
-    """Return the data set in the order of the gallery's items, with their labels."""
-    by_content = {_content(image): number for number, image in enumerate(dataset.images)}
-    contents = {item_id: content for content, item_id in gallery.store.ids_by_content().items()}
-    labels = {item_id: label or "" for item_id, label in gallery.store.labels().items()}
-    images = [dataset.images[by_content[contents[item_id]]] for item_id in labels]
-    classes = tuple(sorted(set(labels.values())))
-    codes = np.searchsorted(classes, list(labels.values())).astype(np.int64)
-    return Dataset(dataset.name, dataset.split, images, codes, classes, [str(item_id) for item_id in labels])
-
-
-def _content(image: ImageLike) -> str | None:
-    """Return the SHA-256 (hex) of an image file; None for an image in memory."""
+def _content(image: ImageLike) -> str:
+    """Return the SHA-256 (hex) of an image file; "" for an image in memory."""
     if isinstance(image, str | os.PathLike):
-        return hashlib.sha256(Path(image).read_bytes()).hexdigest()
-    return hashlib.sha256(image).hexdigest() if isinstance(image, bytes) else None
+        return sha256_of(Path(image))
+    return hashlib.sha256(image).hexdigest() if isinstance(image, bytes) else ""
 
 
 def _depths(others: int) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ import pytest
 from onnx import numpy_helper
 
 from serving.gallery import Gallery
-from serving.gallery.evaluate import LabelledItems, gallery_steps, measure, model_change_steps, report, same_images
+from serving.gallery.evaluate import LabelledItems, gallery_steps, measure, model_change_steps, report
 from serving.gallery.gallery import STORE
 from serving.gallery.index import Neighbours
 from serving.gallery.indexing import index_folder
@@ -62,7 +62,6 @@ def test_each_step_is_what_the_evaluation_says(served: tuple[Path, Path], pictur
     dataset = load_dataset("folder", "test", pictures)
     with Gallery.open(path) as gallery:
         outcome = measure(gallery, str(folder), dataset, with_torch=False)
-        assert same_images(dataset, gallery)
     assert outcome["same_images"] is True
     steps = {step["step"]: step for step in outcome["steps"]}
     assert list(steps) == ["onnx fp32", "onnx int8", "gallery, exact", "gallery, flat index"]
