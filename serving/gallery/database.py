@@ -89,15 +89,7 @@ class Database:
     """
 
     def __init__(self, path: Path, views: str = "") -> None:
-        """Open an existing file.
-
-        Args:
-            path: The file.
-            views: Statements that each connection runs first.
-
-        Raises:
-            GalleryError: If the file is missing, damaged or of a newer version.
-        """
+        """Open an existing file; each connection runs the statements in `views` first. Raises `GalleryError`."""
         self.path, self._views = path.absolute(), views
         self._lock, self._thread, self._closed = threading.RLock(), threading.local(), False
         self._idle = deque[sqlite3.Connection]()

@@ -137,11 +137,6 @@ def gallery_steps(gallery: Gallery, queries: int = 2000) -> list[Step]:
 def model_change_steps(before: Gallery, after: Gallery, queries: int = 2000) -> list[Step]:
     """Measure two models of a gallery by exact search with the same at most `queries` items.
 
-    Args:
-        before: The gallery with one model.
-        after: The gallery with the other model; it may lack items.
-        queries: Greatest number of queries.
-
     Raises:
         EvaluationError: No two items of both share a label.
     """
@@ -316,11 +311,7 @@ def measure(
 
 
 def evaluate_gallery(gallery: Gallery, served_model: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Measure a gallery, calibrate it, and keep both with it.
-
-    Args:
-        gallery: The gallery.
-        served_model: Comparison of stored embeddings with those of the served model.
+    """Measure a gallery, calibrate it, and keep both, and the comparison `served_model`, with it.
 
     Raises:
         EvaluationError: If no two items share a label and no result was marked.

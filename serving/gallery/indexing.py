@@ -202,14 +202,10 @@ class IndexingRun:
         keys: Sequence[str] = (),
         update: bool = False,
     ) -> None:
-        """Begin a run.
+        """Begin a run that counts in `report`.
 
-        Args:
-            gallery: The gallery.
-            report: Counts what is done.
-            labelled: Labels come from a file, not from folders.
-            keys: Metadata keys of the files.
-            update: Labels and these keys replace those of items, also by none.
+        labelled: labels come from a file, not from folders; update: labels and the metadata `keys` of the files replace
+        those of items, also by none.
         """
         self.gallery, self.report, self._labelled, self._keys, self._update = gallery, report, labelled, keys, update
         self.differing: list[tuple[ImageFile, Item]] = []
@@ -284,10 +280,8 @@ class IndexingRun:
 
         Items whose file cannot be read now are not among them; if no file can be read, none is.
         """
-        if not self._first:
-            return []
         unreadable = {source for source, _ in self.report.unreadable}
-        absent = [content for content, source in self._absent.items() if source not in unreadable]
+        absent = [content for content, source in self._absent.items() if self._first and source not in unreadable]
         return [item.id for item in map(self.gallery.store.item_of_content, absent) if item]
 
 

@@ -48,10 +48,6 @@ class Atlas:
 def draw(gallery: Gallery, most: int = MOST) -> dict[str, Any]:
     """Draw a map of a sample of the items; the sample and the map are the same while the gallery does not change.
 
-    Args:
-        gallery: The gallery.
-        most: Largest number of items in the sample.
-
     Returns:
         "total": the number of items in the gallery; "explained": the shares of the variance in the first two principal
         components, from which the map starts; "points": "id", "x", "y", "label" of each item. x and y are on one

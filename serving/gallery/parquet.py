@@ -14,13 +14,7 @@ import numpy as np
 from serving.gallery.feedback import Mark
 from serving.gallery.gallery import MODEL, Gallery, is_gallery
 from serving.gallery.index_files import FlatFile
-from serving.gallery.types import (
-    Item,
-    NewItem,
-    Thumbnail,
-    model_json,
-    read_model,
-)
+from serving.gallery.types import Item, NewItem, Thumbnail, model_json, read_model
 from zoo.errors import GalleryError, GalleryNotFoundError, UsageError, missing
 from zoo.files import atomic_folder, write_bytes
 
@@ -145,13 +139,8 @@ def _schema(dim: int) -> Any:
 def _table(rows: Sequence[Row], dim: int) -> Any:
     values = [
         {
-            "id": item.id,
-            "source": item.source,
-            "label": item.label,
+            **vars(item),
             "metadata": json.dumps(item.metadata, ensure_ascii=False),
-            "content_sha256": item.content_sha256,
-            "added_at": item.added_at,
-            "key": item.key,
             "embedding": embedding,
             "thumbnail": thumbnail.data,
             "thumbnail_type": thumbnail.media_type,
@@ -163,14 +152,11 @@ def _table(rows: Sequence[Row], dim: int) -> Any:
 
 def _new_item(row: dict[str, Any]) -> NewItem:
     return NewItem(
-        source=row["source"],
         embedding=np.array(row["embedding"], np.float32),
         thumbnail=Thumbnail(row["thumbnail"], row["thumbnail_type"]),
-        content_sha256=row["content_sha256"],
-        label=row["label"],
         metadata=json.loads(row["metadata"]),
-        added_at=row["added_at"],
         key=row.get("key"),  # exports of older versions have no keys
+        **{name: row[name] for name in ("source", "content_sha256", "label", "added_at")},
     )
 
 

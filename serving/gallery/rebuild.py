@@ -402,16 +402,7 @@ def begin_upgrade(
 def load_previous_model(
     path: str | Path, model: str | None, runtime: str = "onnx", precision: str = "fp32"
 ) -> tuple[Embedder, str]:
-    """Load the model for a rollback.
-
-    Args:
-        path: The gallery folder.
-        model: Name or folder of the model, if it has moved.
-        runtime: As for `zoo.load`.
-        precision: As for `zoo.load`.
-
-    Returns:
-        The model, and the name or folder that loads it.
+    """Load the model for a rollback; return it, and the name or folder that loads it. `model`: where it has moved to.
 
     Raises:
         UsageError: The gallery keeps no embeddings of a previous model.

@@ -99,13 +99,7 @@ class Searcher:
     def __init__(
         self, gallery: Gallery, embedder: Embedder, limits: Limits = DEFAULT_LIMITS, timer: Timer = untimed
     ) -> None:
-        """Bind a gallery to its model, and try a golden image.
-
-        Args:
-            gallery: The gallery; the searcher closes it.
-            embedder: The model that embedded the gallery.
-            limits: Bounds of query images.
-            timer: Called around each stage of a search.
+        """Bind a gallery, which the searcher closes, to its model, and try a golden image.
 
         Raises:
             ModelMismatchError: Another model embedded the gallery.
@@ -131,14 +125,10 @@ class Searcher:
         models: Models | None = None,
         timer: Timer = untimed,
     ) -> Searcher:
-        """Open a gallery and load its model.
+        """Open a gallery and load its model, which is `model` if it has moved.
 
-        Args:
-            path: The gallery.
-            model: Name or folder of its model, if that has moved.
-            limits: Bounds of query images.
-            models: Models that are loaded already. The index is searched on their device.
-            timer: Called around each stage of a search.
+        With `models` these are loaded once, and the index is searched on their device. `timer` is called around each
+        stage of a search.
         """
         models = models or Models()
         gallery = Gallery.open(path, device=models.device)
@@ -292,14 +282,10 @@ class Models:
     def __init__(
         self, runtime: str = "onnx", precision: str = "fp32", device: str | None = None, or_fp32: bool = False
     ) -> None:
-        """Set how models are loaded.
+        """Set how models are loaded, as for `zoo.load`.
 
-        Args:
-            runtime: As for `zoo.load`.
-            precision: As for `zoo.load`.
-            device: As for `zoo.load`.
-            or_fp32: Load a model without a variant of this precision in fp32. A gallery in use may be given such a
-                model, and a slower answer is better than none.
+        or_fp32: a model without a variant of this precision is loaded in fp32. A gallery in use may be given such a
+        model, and a slower answer is better than none.
         """
         self._runtime, self._precision, self._device, self._or_fp32 = runtime, precision, device, or_fp32
         self._lock = threading.Lock()
@@ -341,12 +327,7 @@ class Models:
 
 
 def check_variant(gallery: str | Path, model: str | None, precision: str) -> None:
-    """Check that a gallery's model has an ONNX variant.
-
-    Args:
-        gallery: The gallery folder.
-        model: Name or folder of its model, if that has moved.
-        precision: fp32, fp16 or int8.
+    """Check that a gallery's model has an ONNX variant; `model`: its name or folder, if it has moved.
 
     Raises:
         VariantNotFoundError: The model lacks the variant.
