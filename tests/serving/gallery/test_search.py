@@ -1,4 +1,4 @@
-"""Re-ranking by hand calculation, and the choice of the ONNX variant that embeds."""
+"""A search from query to page, re-ranking by hand calculation, and the choice of the ONNX variant that embeds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,17 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 
 from serving.gallery import Gallery
-from serving.gallery.search import Models, Searcher, check_variant, expanded, k_reciprocal
+from serving.gallery.calibration import calibrate_gallery
+from serving.gallery.search import (
+    RERANKINGS,
+    Models,
+    Searcher,
+    SearchOptions,
+    SearchQuery,
+    check_variant,
+    expanded,
+    k_reciprocal,
+)
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving import toys
@@ -148,6 +158,32 @@ def test_a_model_without_it_is_served_in_fp32_where_nobody_watches(
 def test_a_search_at_a_service_takes_no_precision() -> None:
     with raises(UsageError, "options-of-a-folder"):
         run_here("search", "--url", "http://127.0.0.1:1", "--id", 1, "--precision", "int8")
+
+
+@pytest.mark.parametrize("rerank", RERANKINGS)
+def test_a_search_calibrates_cuts_and_paginates(gallery_folder: Path, tmp_path: Path, rerank: str) -> None:
+    path = Path(shutil.copytree(gallery_folder, tmp_path / "g"))
+    searcher, query = Searcher.open(path), SearchQuery(item=1)
+    assert {hit.p_same for hit in searcher.find(query, SearchOptions(24, rerank=rerank)).hits} == {None}
+    with raises(UsageError, "no-calibration"):
+        searcher.find(query, SearchOptions(min_p=0.5, rerank=rerank))
+    calibration = calibrate_gallery(searcher.gallery)
+    hits = searcher.find(query, SearchOptions(24, rerank=rerank)).hits
+    own = searcher.gallery.store.embedding(1)
+    assert sorted(hit.id for hit in hits) == list(range(2, 25))
+    for hit in hits:
+        assert hit.similarity == pytest.approx(float(own @ searcher.gallery.store.embedding(hit.id)), abs=1e-6)
+        assert hit.p_same == pytest.approx(float(calibration.probability([hit.similarity])[0]), abs=5e-5)
+        assert (hit.rerank_score is None) == (rerank == "none")
+    scores = [hit.similarity if hit.rerank_score is None else hit.rerank_score for hit in hits]
+    assert scores == sorted(scores, reverse=True)
+    assert searcher.find(query, SearchOptions(3, 2, rerank=rerank)).hits == hits[2:5]
+    likely = searcher.find(query, SearchOptions(24, min_p=0.5, rerank=rerank)).hits
+    assert 0 < len(likely) < 23
+    assert likely == [hit for hit in hits if calibration.probability([hit.similarity])[0] >= 0.5]
+    near = searcher.find(query, SearchOptions(24, min_similarity=hits[5].similarity, rerank=rerank)).hits
+    assert near == [hit for hit in hits if hit.similarity >= hits[5].similarity]
+    searcher.close()
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
