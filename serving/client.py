@@ -12,7 +12,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from io import BytesIO
 from pathlib import Path
@@ -27,12 +27,13 @@ from pydantic import TypeAdapter
 
 from serving import schemas
 from serving.gallery.types import Thumbnail
-from serving.schemas import AddedItems, SearchHit
+from serving.schemas import AddedItems, SearchHit, SearchPart
 from zoo.data.images import open_image
 from zoo.errors import GalleryError, ItemNotFoundError, ServiceError, UsageError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Numbered = TypeVar("Numbered", schemas.RefusedImage, schemas.Differing)
 
 KEY = "ZOO_SERVE_KEY"
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # seconds until a request is repeated
@@ -53,27 +54,6 @@ Images = Image | Iterable[Image]
 """One image or several. An array of four dimensions is several images."""
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """Answer about one of several images: its matches, or the reason why the service refused it."""
-
-    name: str
-    matches: tuple[SearchHit, ...] = ()
-    refused: schemas.ErrorDetail | None = None
-
-
-@dataclass(frozen=True)
-class Added:
-    """Answer about added images. new: the number that were not in the gallery; items: the items of all that were not
-    refused; refused: reasons by number of the image, from 0; differing: those with another label or other metadata.
-    """
-
-    new: int = 0
-    items: tuple[schemas.ItemInfo, ...] = ()
-    refused: Mapping[int, schemas.ErrorDetail] = field(default_factory=dict)
-    differing: tuple[schemas.Differing, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -210,11 +190,11 @@ class _Calls:
         where: Metadata | None = None,
         crop: Box | None = None,
         rerank: schemas.Rerank = "none",
-    ) -> Steps[list[Answer]]:
-        """Search by several images, with up to 32 per request. A refused image does not affect the others."""
+    ) -> Steps[list[SearchPart]]:
+        """Search by several images, with up to 32 per request. A refused image has an error instead of results."""
         parameters = {"k": k, "offset": offset, "min_similarity": min_similarity, "min_p": min_p, "rerank": rerank}
         parameters |= _narrowed(label, where, crop)
-        answers: list[Answer] = []
+        answers: list[SearchPart] = []
         for _, files in _parts(_listed(images)):
             read = functools.partial(_read_answers, files)
             answers += yield from self._ask(read, "POST", "/search", parameters, files=files, accepted=_BAD_IMAGE)
@@ -244,14 +224,15 @@ class _Calls:
         metadata: Metadata | None = None,
         update: bool = False,
         key: str | None = None,
-    ) -> Steps[Added]:
+    ) -> Steps[AddedItems]:
         """Add images, with up to 32 per request. Needs a write key.
 
         An image whose content is in the gallery is not added again, so it is safe to repeat the call if one of several
         requests fails. Images that a broken request has added count as images that were in the gallery.
 
         Args:
-            images: The images. A refused one of several is reported in the answer; a single one raises `ServiceError`.
+            images: The images. A refused one of several is reported in the answer, by its number from 0; a single one
+                raises `ServiceError`.
             label: The label of all images.
             source: Their source (default: the names of the files).
             metadata: Their metadata.
@@ -264,15 +245,14 @@ class _Calls:
         accepted = () if listed and listed[0] is images else _BAD_IMAGE
         text = None if metadata is None else _json_text(metadata, "metadata")
         form = {"label": label, "source": source, "metadata": text, "key": key, "update": "true" if update else None}
-        added = Added()
+        added = AddedItems(new=0, items=[], refused=[])
         for start, files in _parts(listed):
             part = yield from self._ask(_read_added, "POST", "/items", files=files, form=form, accepted=accepted)
-            differing = [image.model_copy(update={"number": start + image.number}) for image in part.differing]
-            added = Added(
-                added.new + part.new,
-                (*added.items, *part.items),
-                {**added.refused, **{start + image.number: image.error for image in part.refused}},
-                (*added.differing, *differing),
+            added = AddedItems(
+                new=added.new + part.new,
+                items=added.items + part.items,
+                refused=added.refused + _shifted(part.refused, start),
+                differing=added.differing + _shifted(part.differing, start),
             )
         return added
 
@@ -660,15 +640,22 @@ def _json(model: type[T]) -> Callable[[httpx.Response], T]:
     return read
 
 
-def _read_answers(files: Sequence[_File], response: httpx.Response) -> list[Answer]:
+def _read_answers(files: Sequence[_File], response: httpx.Response) -> list[SearchPart]:
     """Read the answers about several images. The answer about a single one has another form."""
+    query = schemas.QueryInfo(name=files[0].sent_name)
     if response.is_error:
-        return [Answer(files[0].name, refused=_error(response))]
+        return [SearchPart(query=query, error=_error(response))]
     if len(files) == 1:
-        return [Answer(files[0].name, tuple(_json(schemas.SearchAnswer)(response).results))]
+        return [SearchPart(query=query, results=_json(schemas.SearchAnswer)(response).results)]
     searches = _json(schemas.SearchAnswers)(response).searches
-    pairs = zip(files, searches, strict=True)
-    return [Answer(file.name, tuple(search.results or ()), search.error) for file, search in pairs]
+    if len(searches) != len(files):
+        raise ValueError(f"{len(searches)} answers about {len(files)} images")
+    return searches
+
+
+def _shifted(images: Iterable[Numbered], start: int) -> list[Numbered]:
+    """Return images of a later request with their numbers in the whole call."""
+    return [image.model_copy(update={"number": start + image.number}) for image in images]
 
 
 def _read_added(response: httpx.Response) -> AddedItems:

@@ -91,12 +91,12 @@ def test_many_images_are_sent_in_parts(
     np.testing.assert_allclose(service.embed(iter(pictures)), model.embed(pictures), atol=1e-6)
     pictures[50] = b"no image"
     answers = service.search_many(pictures, k=1)
-    assert [n for n, answer in enumerate(answers) if answer.refused] == [50]
-    assert [answer.matches for answer in answers[33:35]] == [tuple(service.search(p, k=1)) for p in pictures[33:35]]
+    assert [n for n, answer in enumerate(answers) if answer.error] == [50]
+    assert [answer.results for answer in answers[33:35]] == [service.search(p, k=1) for p in pictures[33:35]]
     monkeypatch.setattr(client, "MAX_BYTES", 8 * len(pictures[0]))
     service.add(pictures[40], label="old")
     added = service.add(pictures, label="new", metadata={"lot": 1})
-    assert (added.new, list(added.refused), len(added.items)) == (68, [50], 69)
+    assert (added.new, [image.number for image in added.refused], len(added.items)) == (68, [50], 69)
     assert [image.number for image in added.differing] == [40]
     ids = [item.id for item in added.items]
     assert [item.id for item in service.items(label=["old", "new"], limit=200).items] == sorted(ids)
@@ -121,13 +121,17 @@ def test_refused_image_of_a_later_part_is_counted_among_all(kind: Any, writable:
         kind(writable.url).embed([toys.query(0), b"no image"])
 
 
-def test_one_bad_image_of_several_is_named(kind: Any, server: Running) -> None:
+def test_one_bad_image_of_several_is_named(kind: Any, server: Running, tmp_path: Path) -> None:
     service = kind(server.url)
     good, bad = service.search_many([toys.query(1), b"no image"], k=2)
-    assert ({hit.label for hit in good.matches}, good.refused) == ({"blue checks"}, None)
-    assert (bad.matches, bad.refused.code) == ((), "unreadable_image")
+    assert ({hit.label for hit in good.results}, good.error) == ({"blue checks"}, None)
+    assert (bad.results, bad.error.code) == (None, "unreadable_image")
     (alone,) = service.search_many([b"no image"])
-    assert alone.refused == bad.refused
+    assert alone == bad
+    file = tmp_path / "query.png"
+    file.write_bytes(toys.query(1))
+    for images in ([file], [file, file]):
+        assert {answer.query.name for answer in service.search_many(images)} == {"query.png"}
 
 
 def test_items_are_filtered_by_metadata(kind: Any, writable: Running) -> None:
@@ -201,8 +205,9 @@ def test_write(kind: Any, writable: Running) -> None:
     assert service.add([image]).new == 0
     both = service.add([b"nothing", image, other], source="camera")
     assert (both.new, both.items[0].id, both.items[1].source) == (1, item.id, "camera")
-    assert both.refused[0].code == "unreadable_image"
-    assert (list(service.add([b"nothing"]).refused), list(service.add([b"a", b"b"]).refused)) == ([0], [0, 1])
+    assert both.refused[0].error.code == "unreadable_image"
+    for images in ([b"nothing"], [b"a", b"b"]):
+        assert [image.number for image in service.add(images).refused] == list(range(len(images)))
     with raises(ServiceError, "unreadable_image"):
         service.add(b"nothing")
     assert service.describe(item.id, label="newer").label == "newer"
@@ -336,8 +341,8 @@ def test_search_by_images_in_memory(kind: Any, server: Running) -> None:
     half = service.search(PIXELS, k=1, crop=(0, 0, 0.5, 1))
     assert half == service.search(PIXELS[:, : PIXELS.shape[1] // 2], k=1)
     answers = service.search_many([PIXELS, toys.query(1), Image.fromarray(PIXELS)], k=3)
-    assert [answer.name for answer in answers] == ["", "", ""]
-    assert answers[0].matches == answers[2].matches == tuple(service.search(PIXELS, k=3))
+    assert answers[0].query == answers[2].query != answers[1].query
+    assert answers[0].results == answers[2].results == service.search(PIXELS, k=3)
     assert service.search_many(np.stack([PIXELS] * 2), k=3) == [answers[0]] * 2
 
 
@@ -345,7 +350,7 @@ def test_same_pixels_are_the_same_content(kind: Any, writable: Running) -> None:
     service = kind(writable.url, key=KEY)
     fresh = np.random.default_rng(len(kind.name)).integers(0, 256, (24, 24, 3), np.uint8)
     added = service.add([fresh, Image.fromarray(fresh)], label="noise")
-    assert (added.new, len(added.items), added.refused) == (1, 2, {})
+    assert (added.new, len(added.items), added.refused) == (1, 2, [])
     (item,) = {item.id for item in added.items}
     assert service.search(fresh, k=1)[0].id == item
     assert service.add(fresh, label="noise").new == 0
