@@ -85,7 +85,6 @@ def document(app: FastAPI, path: str | None = "") -> dict[str, Any]:
     document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     # The key is needed if the service was started with keys; the empty requirement stands for a service without.
     document["security"] = [{"key": []}, {}]
-    _limit_k(document["paths"]["/search"]["post"], app.state.settings.max_k)
     paths = document["paths"]
     if path is None:
         document["paths"] = {
@@ -112,12 +111,3 @@ def _of_any(operations: dict[str, Any]) -> dict[str, Any]:
         }
         for method, operation in operations.items()
     }
-
-
-def _limit_k(operation: dict[str, Any], max_k: int) -> None:
-    """Set the largest k, which is a setting."""
-    contents = operation["requestBody"]["content"].values()
-    schemas = [content["schema"].get("properties", {}).get("k") for content in contents]
-    schemas += [parameter["schema"] for parameter in operation["parameters"] if parameter["name"] == "k"]
-    for schema in filter(None, schemas):
-        schema |= {"maximum": max_k, "default": min(schema["default"], max_k)}

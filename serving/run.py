@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -36,6 +36,7 @@ from serving.settings import (
     GalleryAddress,
     Settings,
     gallery_variables,
+    variable_of,
 )
 from zoo.errors import GalleryError, UsageError, ZooError
 from zoo.paths import thread_count
@@ -49,7 +50,12 @@ KILL_SECONDS = 5.0
 
 
 def serve(
-    addresses: Sequence[GalleryAddress], host: str, port: int, device: str | None = None, precision: str | None = None
+    addresses: Sequence[GalleryAddress],
+    host: str,
+    port: int,
+    flags: Mapping[str, str],
+    device: str | None = None,
+    precision: str | None = None,
 ) -> None:
     """Serve galleries until SIGINT or SIGTERM, and finish the open requests. Print the address once it answers.
 
@@ -57,6 +63,7 @@ def serve(
         addresses: The galleries.
         host: The address to listen on; one that other machines reach needs read keys.
         port: The port; 0 takes a free one.
+        flags: The values of flags, by the names of their settings.
         device: The device of the models.
         precision: The ONNX variant that embeds.
 
@@ -65,11 +72,13 @@ def serve(
         VariantNotFoundError: If a model lacks the variant.
         GalleryError: If a gallery cannot be served.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _leave)
     for name in (GALLERY, COLLECTIONS):
         os.environ.pop(name, None)
     os.environ |= gallery_variables(addresses)
+    Settings.load(flags)  # its message about a wrong value names the flag
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)
+    os.environ |= {variable_of(name): value for name, value in flags.items()}
     os.environ |= {name: value for name, value in ((DEVICE, device), (PRECISION, precision)) if value}
     settings = Settings.load()
     for address in addresses:

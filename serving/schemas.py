@@ -173,7 +173,7 @@ class SearchParameters(FilterParameters):
     text: list[str] = Field(
         default_factory=list, description="Search by this text instead of an image; repeat it for several"
     )
-    k: Whole = Field(DEFAULT_K, ge=1, description="Number of results")
+    k: Whole = Field(DEFAULT_K, ge=1, description="Number of results, up to the max_k of GET /model")
     offset: Whole = Field(0, ge=0, le=MAX_OFFSET, description="Number of nearest items to skip")
     min_similarity: Similarity | None = Field(None, description="Only results of at least this similarity")
     min_p: Probability | None = Field(

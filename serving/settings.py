@@ -16,9 +16,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from serving.gallery.backends.milvus_client import is_address
+from serving.gallery.types import is_address
 from zoo.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Settings(BaseSettings):
     `concurrency`, `rate` and `burst` hold for the whole service: each worker takes its `share`.
     """
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", populate_by_name=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
     workers: int = _at_least(1, 1, "processes; they share cores, concurrency, rate and burst equally", 256)
     max_bytes: int = _at_least(1024, 20 * 2**20, "bytes of one image")
@@ -117,8 +117,9 @@ class Settings(BaseSettings):
         default=SecretStr(""),
         description="keys that may read and change every collection; without any, nobody may change it",
     )
+    # No variable has this alias: `load` fills the field.
     collection_keys: dict[str, SecretStr] = Field(
-        default={}, description="keys of single collections, by their variable"
+        default={}, validation_alias=" ", description="keys of single collections, by their variable"
     )
     hosts: str = Field(
         default="",
@@ -126,8 +127,8 @@ class Settings(BaseSettings):
         "with read keys",
     )
     gallery: str = _named(GALLERY, "the gallery to serve at the root")
-    collections: dict[Annotated[str, Field(pattern=f"^{COLLECTION_NAME}$")], GalleryPlace] = _named(
-        COLLECTIONS, 'several galleries: `{"NAME": {"gallery": "FOLDER", "model": "MODEL, optional"}, ...}`', {}
+    collections: Annotated[dict[Annotated[str, Field(pattern=f"^{COLLECTION_NAME}$")], GalleryPlace], NoDecode] = (
+        _named(COLLECTIONS, 'several galleries: `{"NAME": {"gallery": "FOLDER", "model": "MODEL, optional"}, ...}`', {})
     )
     model: str = _named(MODEL, "the place of the gallery's model, if it has moved")
     device: str = _named(
@@ -143,29 +144,25 @@ class Settings(BaseSettings):
         return json.loads(value) if isinstance(value, str) and value else value or {}
 
     @classmethod
-    def load(cls, environ: Mapping[str, str] = os.environ, flags: Mapping[str, str] = MappingProxyType({})) -> Settings:
+    def load(cls, flags: Mapping[str, Any] = MappingProxyType({})) -> Settings:
         """Read the settings from environment variables.
 
         Args:
-            environ: The environment variables.
             flags: The values of flags of `zoo serve`, by the names of their settings; they win.
 
         Raises:
             UsageError: If a variable begins with ZOO_SERVE_ and is not a setting ("unknown-setting"), or a value is
                 invalid ("invalid-setting", "two-kinds-of-gallery").
         """
-        variables = {variable_of(name): name for name in cls.model_fields if name != "collection_keys"}
-        values: dict[str, Any] = {name: field.get_default() for name, field in cls.model_fields.items()}
-        values |= {name: environ[variable] for variable, name in variables.items() if variable in environ}
         try:
-            settings = cls(**values | flags)
+            settings = cls(**flags)
         except ValidationError as error:
             # Without an alias the place is the field's name.
             fields = {variable_of(name): name for name in cls.model_fields}
             place = str(error.errors()[0]["loc"][0])
             name = fields.get(place, place)
             origin = f"--{name.replace('_', '-')}" if name in flags else variable_of(name)
-            message = f"{origin} is {flags.get(name, environ.get(origin))!r}; expected {_expected(name)}."
+            message = f"{origin} is {flags.get(name, os.environ.get(origin))!r}; expected {_expected(name)}."
             raise UsageError(message, code="invalid-setting") from None
         if settings.gallery and settings.collections:
             raise UsageError(
@@ -173,8 +170,9 @@ class Settings(BaseSettings):
                 code="two-kinds-of-gallery",
             )
         own_keys = [variable for name in settings.collections for variable in key_variables(name)]
-        _check_names(environ, [*variables, *own_keys], list(settings.collections))
-        keys = {variable: SecretStr(environ[variable]) for variable in own_keys if variable in environ}
+        variables = [variable for variable, _, _ in settings_table()]
+        _check_names([*variables, *own_keys], list(settings.collections))
+        keys = {variable: SecretStr(os.environ[variable]) for variable in own_keys if variable in os.environ}
         return settings.model_copy(update={"collection_keys": keys})
 
     @property
@@ -222,9 +220,9 @@ def settings_table() -> list[tuple[str, str, str]]:
     return rows
 
 
-def _check_names(environ: Mapping[str, str], known: Sequence[str], collections: Sequence[str]) -> None:
+def _check_names(known: Sequence[str], collections: Sequence[str]) -> None:
     """Raise `UsageError` for a variable that looks like a setting and is not: a misspelt key would protect nothing."""
-    for variable in environ:
+    for variable in os.environ:
         if variable.startswith(PREFIX) and variable not in known:
             reason = _reason(variable, known, collections)
             raise UsageError(f"{variable} is not a setting of this service: {reason}", code="unknown-setting")

@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from serving.gallery import schema
-from serving.gallery.backends.milvus_client import is_address
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.index import Neighbours
 from serving.gallery.index_files import LiveIndex
 from serving.gallery.store import Store
 from serving.gallery.tune import measure_recall, sample_index
-from serving.gallery.types import AddResult, Hit, NewItem, parse_model, rank_hits, read_model
+from serving.gallery.types import AddResult, Hit, NewItem, is_address, parse_model, rank_hits, read_model
 from zoo.errors import (
     GalleryError,
     GalleryExistsError,

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
-from serving.gallery.backends.milvus_client import is_address
 from serving.gallery.calibration import calibrate_gallery, stored_calibration
 from serving.gallery.evaluate import METRICS, model_change_steps, report
 from serving.gallery.gallery import MODEL, STORE, Gallery
@@ -32,6 +31,7 @@ from serving.gallery.store import Store
 from serving.gallery.types import (
     IndexStats,
     Item,
+    is_address,
     model_json,
     parse_model,
     vector_to_blob,

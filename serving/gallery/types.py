@@ -29,6 +29,9 @@ LOSSLESS_SIDE = 128
 MAX_DEPTH = 32
 """Nesting of objects and lists in metadata; Python reads and writes JSON by recursion."""
 
+SCHEME = "milvus"
+"""Beginning of the addresses of galleries in Milvus."""
+
 MAX_ID = 2**63 - 1
 """SQLite's largest integer, and so the largest id."""
 
@@ -370,6 +373,11 @@ def parse_model(text: str, path: str | Path) -> tuple[Card, str]:
     except (ValueError, KeyError, TypeError, CardError) as error:
         message = f"{path} does not name the gallery's model: {error}."
         raise GalleryError(message, code="damaged-model-json") from None
+
+
+def is_address(text: str | Path) -> bool:
+    """Return whether a text is meant as an address in Milvus, not as a folder."""
+    return str(text).startswith(f"{SCHEME}://")
 
 
 def utc_now() -> str:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from unittest.mock import patch
 
 import httpx
 import uvicorn
@@ -97,9 +98,10 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 def settings(environ: Mapping[str, str] = MappingProxyType({}), **values: object) -> Settings:
-    """Return settings that do not depend on the environment of the tests."""
+    """Return the settings of this environment, without that of the tests."""
     keys = {name: SecretStr(str(values[name])) for name in ("read_keys", "write_keys") if name in values}
-    return Settings.load(environ).model_copy(update={**values, **keys})
+    with patch.dict(os.environ, environ, clear=True):
+        return Settings.load().model_copy(update={**values, **keys})
 
 
 def app_over(gallery: Path | Searcher | Callable[[], Searcher] | list[str], **values: object) -> FastAPI:

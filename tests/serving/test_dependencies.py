@@ -17,10 +17,10 @@ from serving.dependencies import Collections
 from serving.gallery import Gallery
 from serving.gallery.backup import backup, restore
 from serving.gallery.indexing import index_folder
-from serving.settings import Settings, gallery_variables, parse_galleries
+from serving.settings import gallery_variables, parse_galleries
 from tests.raising import raises
 from tests.serving import toys
-from tests.serving.running import local_client
+from tests.serving.running import local_client, settings
 from zoo.errors import UsageError
 from zoo.models.load import Embedder
 
@@ -132,7 +132,7 @@ def test_each_follows_its_own_store_and_is_backed_up_alone(
 
 
 def test_galleries_of_one_model_share_its_session(words: list[str]) -> None:
-    collections = Collections.load(Settings.load(gallery_variables(parse_galleries(words))))
+    collections = Collections.load(settings(gallery_variables(parse_galleries(words))))
     collections.open()
     birds, cars, art = (collection.current.searcher.embedder for collection in collections.all)
     assert birds is cars
@@ -143,6 +143,6 @@ def test_galleries_of_one_model_share_its_session(words: list[str]) -> None:
 
 
 def test_a_service_without_a_gallery_does_not_open() -> None:
-    collections = Collections.load(Settings.load({}))
+    collections = Collections.load(settings({}))
     with raises(UsageError, "no-gallery"):
         collections.open()

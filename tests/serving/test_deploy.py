@@ -18,9 +18,8 @@ from typing import Any
 import pytest
 
 from serving.gallery.backup import restore
-from serving.settings import Settings
 from tests.commandline import parsed
-from tests.serving.running import ROOT
+from tests.serving.running import ROOT, settings
 
 DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "dml-zoo.service"
@@ -95,7 +94,7 @@ def test_the_unit_starts_the_service_and_gives_it_no_more_than_it_needs() -> Non
     assert Path(args["galleries"][0]).is_relative_to(service["ReadWritePaths"])
     assert service["EnvironmentFile"].startswith("/etc/")
     assert "KEYS" not in service["Environment"]
-    defaults = Settings.load({})
+    defaults = settings()
     assert int(service["TimeoutStopSec"]) > float(args["shutdown_delay"]) + defaults.drain_seconds + 5
     assert (service["User"], service["CapabilityBoundingSet"]) == ("zoo", "")
 

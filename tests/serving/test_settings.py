@@ -23,7 +23,7 @@ from serving.settings import (
 from tests.commandline import command_named, run_here
 from tests.raising import raises
 from tests.serving.running import ROOT, run
-from tests.serving.running import settings as made
+from tests.serving.running import settings as loaded
 from zoo.errors import UsageError
 
 READER, WRITER, BIRDS = "r" * 20, "w=" * 10, "b" * 20
@@ -31,7 +31,7 @@ READER, WRITER, BIRDS = "r" * 20, "w=" * 10, "b" * 20
 
 def test_values_come_from_the_environment_that_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZOO_SERVE_MAX_K", "7")
-    settings = Settings.load({"ZOO_SERVE_RATE": "2.5", "ZOO_DEVICE": "cuda", "PATH": "/bin"})
+    settings = loaded({"ZOO_SERVE_RATE": "2.5", "ZOO_DEVICE": "cuda", "PATH": "/bin"})
     assert (settings.rate, settings.device, settings.max_k) == (2.5, "cuda", 1000)
     assert Settings.load().max_k == 7
 
@@ -39,14 +39,14 @@ def test_values_come_from_the_environment_that_is_given(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("text", ["", "ten", "-1", "nan", "inf", "1.5", "0"])
 def test_a_wrong_value_is_refused_with_its_variable(text: str) -> None:
     with raises(UsageError, "invalid-setting") as caught:
-        Settings.load({"ZOO_SERVE_MAX_K": text})
+        loaded({"ZOO_SERVE_MAX_K": text})
     assert "ZOO_SERVE_MAX_K" in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["0", "257", "two"])
 def test_the_number_of_workers_is_bounded(text: str) -> None:
     with raises(UsageError, "invalid-setting"):
-        Settings.load({"ZOO_SERVE_WORKERS": text})
+        loaded({"ZOO_SERVE_WORKERS": text})
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,12 @@ def test_the_number_of_workers_is_bounded(text: str) -> None:
         ("ZOO_SERVE_MAX_PIXEL", "ZOO_SERVE_MAX_PIXELS"),
         ("ZOO_SERVE_PRECISION", "ZOO_PRECISION"),
         ("ZOO_SERVE_READ_KEY", "ZOO_SERVE_READ_KEYS"),
+        ("ZOO_SERVE_COLLECTION_KEYS", "ZOO_COLLECTIONS"),
     ],
 )
 def test_a_misspelt_variable_is_refused_with_the_nearest_one(variable: str, suggestion: str) -> None:
     with raises(UsageError, "unknown-setting") as caught:
-        Settings.load({variable: "5"})
+        loaded({variable: "5"})
     assert f"'{suggestion}" in str(caught.value)
 
 
@@ -76,7 +77,7 @@ def test_a_misspelt_variable_is_refused_with_the_nearest_one(variable: str, sugg
 )
 def test_a_variable_that_is_no_setting_is_refused_with_advice(variable: str, advice: str) -> None:
     with raises(UsageError, "unknown-setting") as caught:
-        Settings.load({variable: READER})
+        loaded({variable: READER})
     assert advice in str(caught.value)
     assert READER not in str(caught.value)
 
@@ -90,7 +91,10 @@ def test_a_variable_that_is_no_setting_is_refused_with_advice(variable: str, adv
         ("--rate", "inf", "a number of at least 0"),
     ],
 )
-def test_a_wrong_flag_is_refused_by_its_own_name(flag: str, value: str, expected: str, gallery_folder: Path) -> None:
+def test_a_wrong_flag_is_refused_by_its_own_name(
+    flag: str, value: str, expected: str, gallery_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(GALLERY, "")  # the command sets it
     with raises(UsageError, "invalid-setting") as caught:
         run_here("serve", gallery_folder, flag, value)
     assert str(caught.value).startswith(f"{flag} ")
@@ -99,23 +103,23 @@ def test_a_wrong_flag_is_refused_by_its_own_name(flag: str, value: str, expected
 
 def test_keys_of_a_collection_are_settings_only_if_it_is_served() -> None:
     environment = {COLLECTIONS: '{"old-cars": {"gallery": "a"}}', f"{READ_KEYS}_OLD_CARS": READER}
-    settings = Settings.load({**environment, WRITE_KEYS: BIRDS, HOSTS: "a, b"})
+    settings = loaded({**environment, WRITE_KEYS: BIRDS, HOSTS: "a, b"})
     assert Keys.load(settings, "old-cars").may_read(READER)
     assert READER not in repr(settings)
     with raises(UsageError, "unknown-setting"):
-        Settings.load({**environment, f"{READ_KEYS}_FISH": READER})
+        loaded({**environment, f"{READ_KEYS}_FISH": READER})
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 8, 64])
 def test_all_workers_together_keep_to_the_limits(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
-    share = made(workers=workers, concurrency=32, rate=12.0, burst=20).share()
+    share = loaded(workers=workers, concurrency=32, rate=12.0, burst=20).share()
     assert workers * share.rate == pytest.approx(12)
     for part, whole in ((share.concurrency, 32), (share.burst, 20), (share.cores, 8)):
         assert part >= 1
         assert workers * part <= max(whole, workers)
         assert workers * (part + 1) > whole
-    assert made(workers=4).share().rate == 0
+    assert loaded(workers=4).share().rate == 0
 
 
 def test_every_setting_is_in_the_docs_and_a_flag_of_the_command() -> None:
@@ -173,19 +177,19 @@ def test_words_that_name_no_gallery_or_model_are_refused(words: list[str], model
     ],
 )
 def test_workers_read_the_same_galleries_from_the_environment(addresses: list[GalleryAddress]) -> None:
-    assert Settings.load(gallery_variables(addresses)).addresses == addresses
+    assert loaded(gallery_variables(addresses)).addresses == addresses
 
 
 @pytest.mark.parametrize("text", ["[1]", "birds", '{"birds": "a"}', '{"birds": {}}', '{"Birds!": {"gallery": "a"}}'])
 def test_collections_that_cannot_be_read_are_refused(text: str) -> None:
     with raises(UsageError, "invalid-setting"):
-        Settings.load({COLLECTIONS: text})
+        loaded({COLLECTIONS: text})
 
 
 def test_a_service_has_one_gallery_or_named_ones() -> None:
-    assert Settings.load({}).addresses == Settings.load({GALLERY: "", COLLECTIONS: ""}).addresses == []
+    assert loaded({}).addresses == loaded({GALLERY: "", COLLECTIONS: ""}).addresses == []
     with raises(UsageError, "two-kinds-of-gallery"):
-        Settings.load({GALLERY: "a", COLLECTIONS: '{"b": {"gallery": "b"}}', MODEL: "m"})
+        loaded({GALLERY: "a", COLLECTIONS: '{"b": {"gallery": "b"}}', MODEL: "m"})
 
 
 def test_one_folder_under_two_names_is_reported(
@@ -204,7 +208,7 @@ def test_keys_come_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text(f"# of 2026\n\n{READ_KEYS}={READER}, {BIRDS}\n {WRITE_KEYS}_BIRDS = '{WRITER}'\n")
     variables = read_keys_file(tmp_path / "keys")
     assert variables == {READ_KEYS: f"{READER}, {BIRDS}", f"{WRITE_KEYS}_BIRDS": WRITER}
-    settings = Settings.load({**variables, COLLECTIONS: '{"birds": {"gallery": "a"}, "cars": {"gallery": "b"}}'})
+    settings = loaded({**variables, COLLECTIONS: '{"birds": {"gallery": "a"}, "cars": {"gallery": "b"}}'})
     birds, cars = Keys.load(settings, "birds"), Keys.load(settings, "cars")
     assert birds.may_write(WRITER)
     assert birds.may_read(READER)

@@ -156,9 +156,9 @@ def backend(
     as_json: Json = False,
 ) -> None:
     """copy a gallery into Milvus, or out of it"""
-    from serving.gallery.backends.milvus_client import is_address
     from serving.gallery.backup import copy_gallery
     from serving.gallery.gallery import check_exists
+    from serving.gallery.types import is_address
 
     check_exists(gallery)
     if target == "faiss":

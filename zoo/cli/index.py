@@ -165,7 +165,8 @@ def _gallery_address(out: str | None, backend: str | None) -> str:
     Raises:
         UsageError: If none is given (code "no-gallery"), both are ("conflicting-options"), or it is not an address.
     """
-    from serving.gallery.backends.milvus_client import address_of, is_address
+    from serving.gallery.backends.milvus_client import address_of
+    from serving.gallery.types import is_address
 
     if backend in (None, "faiss"):
         if out is None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from serving.settings import PREFIX, Settings, gallery_variables, parse_galleries, read_keys_file, same_folders
+from serving.settings import Settings, parse_galleries, read_keys_file, same_folders
 from zoo.cli.options import OptionalPrecision
 from zoo.console import note
 
@@ -94,9 +94,7 @@ def serve(
     from serving import run  # FastAPI and FAISS, after the arguments are checked
 
     os.environ |= read_keys_file(keys_file) if keys_file else {}
-    values = {name: context.params[name] for name in NUMBERS if context.params[name] is not None}
-    Settings.load(gallery_variables(addresses), values)
-    os.environ |= {f"{PREFIX}{name.upper()}": value for name, value in values.items()}
+    flags = {name: context.params[name] for name in NUMBERS if context.params[name] is not None}
     for names in same_folders(addresses):
         note(f"{' and '.join(names)} are one folder, and so the same gallery.")
-    run.serve(addresses, host, port, device, precision)
+    run.serve(addresses, host, port, flags, device, precision)

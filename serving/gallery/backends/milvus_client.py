@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
+from serving.gallery.types import SCHEME, is_address
 from zoo.errors import BackendError, GalleryError, UsageError, missing
 
-SCHEME, PORT, EMBEDDED = "milvus", 19530, "gallery"
+PORT, EMBEDDED = 19530, "gallery"
 TOKEN = "ZOO_MILVUS_TOKEN"
 """Environment variable with the token of a server: user:password, or a key."""
 
@@ -61,11 +62,6 @@ class Address:
     uri: str
     collection: str
     embedded: bool
-
-
-def is_address(text: str | Path) -> bool:
-    """Return whether a text is meant as an address in Milvus, not as a folder."""
-    return str(text).startswith(f"{SCHEME}://")
 
 
 def address_of(text: str) -> Address:
