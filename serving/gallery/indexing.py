@@ -9,7 +9,7 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -186,9 +186,6 @@ class IndexingReport:
     labels_unused: list[str] = field(default_factory=list)
     metadata: tuple[str, ...] = ()
     items: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class IndexingRun:

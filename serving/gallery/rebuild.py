@@ -293,22 +293,13 @@ class Upgrade:
 
     def __init__(self, path: str | Path, embedder: Embedder, rebuild: StoreRebuild | MilvusRebuild, rule: str) -> None:
         """Use `begin_upgrade`."""
-        self.path, self.embedder, self._rebuild, self.rule = path, embedder, rebuild, rule
+        self.path, self.embedder, self.rebuild, self.rule = path, embedder, rebuild, rule
         self._announced: float | None = None
 
     def embed(self) -> list[MissingItem]:
         """Embed all items that the new model has not embedded; return those that it cannot."""
-        self._rebuild.fill()
-        return self._rebuild.missing()
-
-    @property
-    def embedded(self) -> int:
-        """Number of items embedded in this run."""
-        return self._rebuild.embedded
-
-    def from_thumbnails(self) -> int:
-        """Return the number of items that the new model embedded by smaller thumbnails."""
-        return self._rebuild.staging.from_thumbnails()
+        self.rebuild.fill()
+        return self.rebuild.missing()
 
     def compare(self, queries: int = 2000) -> ModelComparison:
         """Write the new model's index, measure both models, and calibrate the new one if the present one is."""
@@ -326,7 +317,7 @@ class Upgrade:
     @contextmanager
     def announced(self) -> Iterator[None]:
         """Announce a swap within the block, so that running services load the model."""
-        staging, token = self._rebuild.staging, self._rebuild.token
+        staging, token = self.rebuild.staging, self.rebuild.token
         staging.announce(token)
         self._announced = time.monotonic()
         try:
@@ -343,7 +334,7 @@ class Upgrade:
         """
         if self._announced is not None:
             time.sleep(max(0.0, self._announced + notice - time.monotonic()))
-        self._rebuild.swap(drop=self.rule == "drop")
+        self.rebuild.swap(drop=self.rule == "drop")
 
 
 @contextmanager
@@ -423,12 +414,6 @@ def load_previous_model(
             code="other-model",
         )
     return embedder, ref
-
-
-def discard_other(path: str | Path) -> None:
-    """Discard the embeddings of the other model: of a rebuild, or of the previous model."""
-    with Gallery.open(path) as gallery:
-        gallery.store.discard_other()
 
 
 class _TooManyError(Exception):

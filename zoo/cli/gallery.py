@@ -73,7 +73,7 @@ def add(
     with Gallery.open(gallery) as opened:
         embedder = load(model or opened.model_ref, runtime, precision)
         report = add_files(opened, embedder, files, progress=sys.stderr.isatty(), update=update)
-    print_outcome(as_json, report.to_json(), *_added_lines(report, update))
+    print_outcome(as_json, asdict(report), *_added_lines(report, update))
     return 1 if report.unreadable else 0
 
 

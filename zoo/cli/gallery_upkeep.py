@@ -345,8 +345,8 @@ def _outcome(upgrade: Upgrade, not_embedded: Sequence[MissingItem]) -> dict[str,
     return {
         "gallery": str(upgrade.path),
         "model": upgrade.embedder.card.name,
-        "embedded": upgrade.embedded,
-        "from_thumbnails": upgrade.from_thumbnails(),
+        "embedded": upgrade.rebuild.embedded,
+        "from_thumbnails": upgrade.rebuild.staging.from_thumbnails(),
         "rule": upgrade.rule,
         "missing": [asdict(item) for item in not_embedded],
     }
@@ -428,12 +428,13 @@ def rollback(
     as_json: Json = False,
 ) -> int:
     """return a gallery to the model it had before a rebuild"""
-    from serving.gallery.rebuild import discard_other as discard_replaced
+    from serving.gallery import Gallery
     from serving.gallery.rebuild import load_previous_model
 
     embedding = Embedding(gallery, images or (), missing, batch_size)
     if discard:
-        discard_replaced(gallery)
+        with Gallery.open(gallery) as opened:
+            opened.store.discard_other()
         print_outcome(as_json, {"discarded": True}, "the kept embeddings are deleted")
         return 0
     embedder, reference = load_previous_model(gallery, model, runtime, precision)

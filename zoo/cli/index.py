@@ -152,7 +152,7 @@ def index(
         prune=_pruning(prune, yes),
     )
     if as_json:
-        print_json(report.to_json())
+        print_json(asdict(report))
     else:
         print(printable("\n".join(_report_lines(report, prune))))
         _advise_tuning(gallery, report)

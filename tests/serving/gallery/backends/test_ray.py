@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +79,7 @@ def embeddings(path: Path) -> np.ndarray:
 
 def outcome_of(report: IndexingReport) -> dict[str, object]:
     """A report without the names of places that differ between runs."""
-    values = report.to_json()
+    values = asdict(report)
     reasons = sorted((source, reason.partition(":")[0]) for source, reason in report.unreadable)
     return {**values, "gallery": None, "unreadable": reasons}
 
