@@ -165,7 +165,8 @@ class ReferenceRetrieval:
 def reference_retrieval(folder: Path, card: Card, run: EmbedPixels, data: Path | None = None) -> ReferenceRetrieval:
     """Measure fp32's retrieval on the test classes of the model's data set.
 
-    For a folder of images without splits these are the classes that the model's recipe.json holds out.
+    For a folder of images without splits these are the classes that the model's recipe.json holds out. A model that
+    names no known data set, such as a public backbone, is measured on the folder `data`.
 
     Args:
         folder: The model folder.
@@ -177,13 +178,13 @@ def reference_retrieval(folder: Path, card: Card, run: EmbedPixels, data: Path |
         ExportError: If the card's data set has no test classes here.
         ZooError: If the data set cannot be read or measured.
     """
-    if card.dataset not in DATASETS:
-        raise ExportError(f"the data set {card.dataset!r} is unknown", code="cost-not-measurable")
-    if card.dataset == FOLDER and data is None:
-        message = "the model was trained on a folder of images; name one with one subfolder per class: --data DIR"
+    name = card.dataset if card.dataset in DATASETS else FOLDER
+    if name == FOLDER and data is None:
+        origin = "was trained on a folder of images" if card.dataset == FOLDER else "names no data set of the zoo"
+        message = f"the model {origin}; name a folder with one subfolder per class: --data DIR"
         raise ExportError(message, code="cost-not-measurable")
     unreadable: dict[str, ImageError] = {}
-    split = find_split(folder, card, card.dataset, "test", folder_for(card.dataset, data))
+    split = find_split(folder, card, name, "test", folder_for(name, data))
     if split.dataset.split == WHOLE:
         message = (
             "the folder does not say which classes are for testing (folders train and test, or a table's column "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import multiprocessing
 import os
 import resource
@@ -40,6 +41,8 @@ from serving.settings import (
 )
 from zoo.errors import GalleryError, UsageError, ZooError
 from zoo.paths import thread_count
+
+logger = logging.getLogger(__name__)
 
 BACKLOG = 2048
 """Connections that the kernel keeps until they are accepted."""
@@ -173,7 +176,11 @@ class WorkerSupervisor(Multiprocess):
 
     def keep_subprocess_alive(self) -> None:
         """Start dead workers again, and give the socket the backlog that a starting worker has reduced."""
+        before = list(self.processes)
         super().keep_subprocess_alive()
+        for old, new in zip(before, self.processes, strict=True):
+            if new is not old:
+                logger.warning("worker %d ended or did not answer; worker %d takes its place.", old.pid, new.pid)
         for listening in self.sockets:
             listening.listen(BACKLOG)
         if self.message and all(process.is_ready() for process in self.processes):

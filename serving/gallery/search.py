@@ -174,8 +174,11 @@ class Searcher:
 
     def embed(self, image: ImageLike, crop: Box | None = None) -> np.ndarray:
         """Return the unit embedding, float32 [1, dim], of an image or of the part in `crop`. Raises `ImageError`."""
+        return self._embed(self._cropped(image, crop), self.limits)
+
+    def _embed(self, image: ImageLike, limits: Limits) -> np.ndarray:
         with self._timer("decode"):
-            pixels = to_pixels(self._cropped(image, crop), self.embedder.preprocessing, self.limits)
+            pixels = to_pixels(image, self.embedder.preprocessing, limits)
         with self._timer("embed"):
             return self.embedder.embed_pixels(pixels[None])
 
@@ -216,7 +219,7 @@ class Searcher:
             if time.monotonic() - checked > READY_SECONDS:
                 ready = False
                 try:
-                    embedding = self.embed(self._golden_image)
+                    embedding = self._embed(self._golden_image, DEFAULT_LIMITS)
                     self.gallery.search(embedding, 1)
                     cosine = float(embedding[0] @ self._golden_embedding)
                     ready = cosine >= GOLDEN_FLOORS[self.embedder.precision]
@@ -273,7 +276,7 @@ class Searcher:
             images, embeddings = read_golden(self.embedder.folder)
             return _png(images[0]), embeddings[0]
         noise = _png(np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8))
-        return noise, self.embed(noise)[0]
+        return noise, self._embed(noise, DEFAULT_LIMITS)[0]
 
 
 class Models:
@@ -304,7 +307,8 @@ class Models:
             if ref is not None:
                 raise
             raise ModelNotFoundError(
-                f"{error} It is the model of {gallery.address}. If it has moved, name it with --model MODEL."
+                f"{str(error).rstrip('.')}. It is the model of {gallery.address}. If it has moved, name it with --model "
+                "MODEL."
             ) from None
 
     def load(self, fingerprint: str, ref: str) -> Embedder:

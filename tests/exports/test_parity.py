@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 
@@ -82,14 +83,28 @@ def test_costs_need_test_classes(tmp_path: Path) -> None:
     for name in "ab":
         write_pictures(tmp_path / "all" / name, 3, first=ord(name) * 100)
     run = run_of(table(0.0))
-    with raises(ExportError, "cost-not-measurable"):
+    with raises(ExportError, "cost-not-measurable") as caught:
         reference_retrieval(Path(), CARD, run)
+    assert "--data DIR" in str(caught.value)
     folder = dataclasses.replace(CARD, dataset="folder")
     with raises(ExportError, "cost-not-measurable") as caught:
         reference_retrieval(Path(), folder, run)
     assert "--data DIR" in str(caught.value)
     with raises(ExportError, "cost-not-measurable"):
         reference_retrieval(Path(), folder, run, tmp_path / "all")
+
+
+def test_a_model_of_no_data_set_is_measured_on_the_folder_that_is_given(tmp_path: Path) -> None:
+    for part, name in itertools.product(("train", "test"), "ab"):
+        write_pictures(tmp_path / part / name, 2, first=ord(name) * 100)
+    card = dataclasses.replace(CARD, dataset="unknown")
+    rows = np.eye(4, 12, dtype=np.float32)
+    reference = reference_retrieval(tmp_path, card, lambda pixels: rows[: len(pixels)], tmp_path)
+    assert (reference.dataset.name, reference.dataset.split, reference.dataset.classes) == (
+        "folder",
+        "test",
+        ("a", "b"),
+    )
 
 
 def test_costs_are_measured_on_held_out_classes_and_readable_images(tmp_path: Path) -> None:

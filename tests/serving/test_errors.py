@@ -26,7 +26,8 @@ from serving.gallery.search import Searcher
 from tests.serving import toys
 from tests.serving.gallery.test_database import unwritable
 from tests.serving.running import local_client
-from zoo.errors import GalleryError, ImageTooLargeError, ItemNotFoundError, UsageError
+from zoo.errors import GalleryError, ImageTooLargeError, ItemNotFoundError, NoTextTowerError, UsageError
+from zoo.models.text_tower import no_text_tower
 
 KEY = "w" * 20
 PICTURE = {"image": ("new.png", toys.query(0))}
@@ -101,6 +102,12 @@ def test_while_another_process_writes_for_long_a_change_is_refused_for_some_seco
 
 def _impatient(connect: Callable[..., sqlite3.Connection], *args: Any, **options: Any) -> sqlite3.Connection:
     return connect(*args, **{**options, "timeout": 0.05})
+
+
+def test_a_message_keeps_the_case_of_a_models_name() -> None:
+    message = error_json(NoTextTowerError(no_text_tower("photos")))["error"]["message"]
+    assert "photos " in message
+    assert message[0].isupper()
 
 
 def test_without_its_milvus_a_gallery_is_unavailable(

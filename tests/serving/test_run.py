@@ -38,7 +38,8 @@ POST = b"POST /search?k=1 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png
 def workers(gallery_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     copy = tmp_path_factory.mktemp("workers") / "gallery"
     shutil.copytree(gallery_folder, copy)
-    with serving(copy, "--workers", 2, environment={"ZOO_SERVE_WRITE_KEYS": KEY}) as running:
+    environment = {"ZOO_SERVE_WRITE_KEYS": KEY}
+    with serving(copy, "--workers", 2, environment=environment, stderr=subprocess.PIPE) as running:
         yield running
 
 
@@ -157,6 +158,8 @@ def test_a_worker_that_dies_is_replaced_while_the_other_answers(workers: Running
     until(lambda: len(workers.workers()) == 2 and first not in workers.workers())
     assert second in workers.workers()
     (new,) = set(workers.workers()) - {second}
+    assert workers.process.stderr
+    assert any(f"worker {first}" in line and "WARNING" in line for line in workers.process.stderr)
     until(lambda: "onnxruntime" in Path(f"/proc/{new}/maps").read_text())
     with stopped(second):
         assert httpx.post(f"{workers.url}/search?id=1", timeout=60).status_code == 200

@@ -126,6 +126,9 @@ def test_a_collection_is_searched_with_its_key(
         assert [hit["id"] for hit in found] == [h["id"] for h in json.loads(capsys.readouterr().out)["results"]]
         with raises(ServiceError, "key_needed"):
             search(*words)
+        with raises(ServiceError, "name_a_collection") as caught:
+            search("--url", url, "--id", 3)
+        assert "--collection" in str(caught.value)
     with raises(UsageError, "options-of-a-service"):
         search(gallery_folder, "--collection", "birds", "--id", 3)
 
@@ -186,6 +189,7 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ([*url, "--id", 1, "--key-file", "nowhere"], "unreadable-file"),
         ([*url, "a.png"], "no-image"),
         ([*url, "."], "no-image"),
+        ([*url, "--id", 1, "--where", "a=1"], "not-json"),
         (["--url", "ftp://h", "--id", 1], "bad-url"),
     ):
         with raises(UsageError, code):

@@ -25,6 +25,7 @@ from tests.raising import raises
 from tests.serving.running import ROOT, run
 from tests.serving.running import settings as loaded
 from zoo.errors import UsageError
+from zoo.models.onnx_runtime import GRAPH_FILES
 
 READER, WRITER, BIRDS = "r" * 20, "w=" * 10, "b" * 20
 
@@ -132,6 +133,12 @@ def test_every_setting_is_in_the_docs_and_a_flag_of_the_command() -> None:
         if field.annotation in (int, float):
             assert f"--{name.replace('_', '-')}" in flags
     assert "ZOO_SERVE_KEY`" in text
+
+
+def test_the_flag_of_the_precision_offers_what_the_service_accepts() -> None:
+    (flag,) = (option for option in command_named("serve").params if "--precision" in option.opts)
+    assert all(name in flag.help for name in GRAPH_FILES)
+    assert "bf16" not in flag.help
 
 
 def test_one_gallery_needs_no_name(tmp_path: Path) -> None:

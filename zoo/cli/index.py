@@ -387,9 +387,12 @@ def _search_service(query: Query, url: str, collection: str | None, key_file: Pa
                 query.image, item=query.item, text=query.text, k=query.k, label=query.labels, where=where
             )
         except ServiceError as error:
-            if error.status not in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            if error.code == "name_a_collection":
+                message = f"{error} Name it with --collection NAME."
+            elif error.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+                message = f"{error} The command takes the key from --key-file or ZOO_SERVE_KEY."
+            else:
                 raise
-            message = f"{error} The command takes the key from --key-file or ZOO_SERVE_KEY."
             raise ServiceError(message, error.status, error.code) from None
 
 

@@ -142,7 +142,7 @@ def json_object(text: str, option: str, example: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        raise UsageError(f"{option} is not JSON: {error}.", code="not-json") from None
+        raise UsageError(f"{option} is not a JSON object, as {example}: {error}.", code="not-json") from None
     except (ValueError, RecursionError):
         raise UsageError(
             f"{option} holds a number with too many digits, or is nested too deep.", code="not-json"

@@ -10,7 +10,6 @@ import typer
 from typer import Argument, Option
 
 from serving.settings import Settings, parse_galleries, read_keys_file, same_folders
-from zoo.cli.options import OptionalPrecision
 from zoo.console import note
 
 app = typer.Typer()
@@ -68,7 +67,10 @@ def serve(
             "or tensorrt (default: cpu)"
         ),
     ] = None,
-    precision: OptionalPrecision = None,
+    precision: Annotated[
+        str | None,
+        Option(metavar="P", help="ONNX variant that embeds: fp32, fp16 or int8, made by zoo export (default: fp32)"),
+    ] = None,
     workers: Annotated[str | None, _number("workers")] = None,
     max_bytes: Annotated[str | None, _number("max_bytes")] = None,
     max_pixels: Annotated[str | None, _number("max_pixels")] = None,

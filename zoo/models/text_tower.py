@@ -179,8 +179,8 @@ def no_text_tower(name: str) -> str:
     """Return the message that a model has no text tower and which public backbones can have one."""
     names = ", ".join(sorted(baseline.name for baseline in baselines().values() if baseline.text))
     return (
-        f"{name} has no text tower, so it cannot embed text. Models like CLIP and SigLIP can have one; of the public "
-        f"backbones: {names}. See zoo text-tower --help"
+        f"the model {name} has no text tower, so it cannot embed text. Models like CLIP and SigLIP can have one; of "
+        f"the public backbones: {names}. See zoo text-tower --help"
     )
 
 

@@ -32,8 +32,9 @@ from tests.raising import raises
 from tests.serving import toys
 from tests.serving.running import run, serving
 from zoo.cli.main import main
+from zoo.data.images import Limits
 from zoo.data.preprocessing import to_pixels
-from zoo.errors import UsageError, VariantNotFoundError
+from zoo.errors import ImageTooLargeError, UsageError, VariantNotFoundError
 from zoo.files import sha256_of
 from zoo.models.card import Card, read_card
 from zoo.models.load import Embedder
@@ -71,6 +72,14 @@ def by_hand(folder: Path, precision: str, image: bytes) -> np.ndarray:
     pixels = to_pixels(image, read_card(folder).preprocessing)[None]
     session = onnxruntime.InferenceSession(folder / GRAPH_FILES[precision])
     return session.run(None, {"pixels": pixels})[0]
+
+
+def test_limits_of_requests_do_not_hold_for_the_golden_image(gallery_folder: Path) -> None:
+    searcher = Searcher.open(gallery_folder, limits=Limits(max_bytes=1, max_pixels=1))
+    assert searcher.is_ready()
+    with raises(ImageTooLargeError, "image-too-large"):
+        searcher.embed(toys.query(0))
+    searcher.close()
 
 
 def test_index_embeds_with_the_variant(varied: Path, gallery: Path, pictures: Path) -> None:
