@@ -306,10 +306,8 @@ class Models:
         except ModelNotFoundError as error:
             if ref is not None:
                 raise
-            raise ModelNotFoundError(
-                f"{str(error).rstrip('.')}. It is the model of {gallery.address}. If it has moved, name it with --model "
-                "MODEL."
-            ) from None
+            origin = f"It is the model of {gallery.address}. If it has moved, name it with --model MODEL."
+            raise ModelNotFoundError(f"{str(error).rstrip('.')}. {origin}") from None
 
     def load(self, fingerprint: str, ref: str) -> Embedder:
         """Return the model with this fingerprint, or load `ref`."""
