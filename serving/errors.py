@@ -195,7 +195,8 @@ async def _handle(request: Request, error: Exception) -> JSONResponse:
     refusal = refusal_of(error)
     if refusal.status_code == HTTPStatus.INTERNAL_SERVER_ERROR:
         raise error
-    if refusal.status_code > HTTPStatus.INTERNAL_SERVER_ERROR and refusal is not error:  # storage, for its operator
+    is_logged = refusal is error or isinstance(error, GalleryMovedError)  # serving.model_swap logs a move once
+    if refusal.status_code > HTTPStatus.INTERNAL_SERVER_ERROR and not is_logged:  # storage, for its operator
         logger.warning("request %s got %d %s: %s", metrics.request_id(), refusal.status_code, refusal.code, error)
     response = error_response(refusal)
     if response.status_code == HTTPStatus.METHOD_NOT_ALLOWED:

@@ -290,7 +290,9 @@ def test_a_gallery_that_was_moved_is_neither_read_nor_written(path: Path) -> Non
     assert rows_in(path) == 23
 
 
-def test_requests_to_a_gallery_that_was_moved_are_refused(client: TestClient, path: Path) -> None:
+def test_requests_to_a_gallery_that_was_moved_are_refused(
+    client: TestClient, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     assert client.get("/readyz").status_code == 200
     away = path.rename(path.with_name("away"))
     refused = [
@@ -302,6 +304,8 @@ def test_requests_to_a_gallery_that_was_moved_are_refused(client: TestClient, pa
     for answer in refused:
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "gallery_moved")
         assert str(path) not in answer.text
+    warnings = [record.name for record in caplog.records if record.levelno >= logging.WARNING]
+    assert warnings == ["serving.model_swap"]
     away.rename(path)
     assert client.delete("/items/5").status_code == 200
     assert rows_in(path) == 23
