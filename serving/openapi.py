@@ -9,11 +9,10 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
+from serving.auth import PROBES, SERVICE_PATHS
 from serving.dependencies import COLLECTIONS_PATH, Collection
 from serving.forms import FORM, JSON, MULTIPART, RAW_TYPES
 from serving.schemas import ErrorBody
-
-SERVICE_PATHS = (COLLECTIONS_PATH, "/metrics", "/livez", "/readyz")
 
 
 def form_operation(model: type[BaseModel], without_image: bool = False) -> dict[str, Any]:
@@ -90,12 +89,12 @@ def document(app: FastAPI, path: str | None = "") -> dict[str, Any]:
         document["paths"] = {
             f"{COLLECTIONS_PATH}/{{collection}}{name}": _of_any(operations)
             for name, operations in paths.items()
-            if name not in SERVICE_PATHS[:2]
+            if name not in SERVICE_PATHS
         }
-        document["paths"] |= {name: paths[name] for name in SERVICE_PATHS}
+        document["paths"] |= {name: paths[name] for name in sorted(SERVICE_PATHS | PROBES)}
     elif path:
         document["servers"] = [{"url": path}]
-        for name in SERVICE_PATHS[:2]:
+        for name in SERVICE_PATHS:
             del paths[name]
     return document
 

@@ -23,7 +23,7 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-from serving.gallery.types import MAX_DEPTH, IndexStats, Item, RankedHit, Stats, metadata_json
+from serving.gallery.types import MAX_DEPTH, IndexStats, Item, MarkCounts, RankedHit, Stats, metadata_json
 from zoo.errors import ItemNotFoundError
 from zoo.evaluation.calibration import Bin, Calibration
 
@@ -449,13 +449,6 @@ class MarkPage(_Answer):
     marks: list[MarkInfo]
 
 
-class MarkTotals(_Answer):
-    """Numbers of marked results."""
-
-    right: int
-    wrong: int
-
-
 class LabelCount(_Answer):
     """Number of items with a label."""
 
@@ -529,14 +522,12 @@ class ServiceInfo(_Answer):
     each_worker: dict[str, int | float]
 
 
-class CollectionStats(_Answer):
+@dataclass(frozen=True, kw_only=True)
+class CollectionStats(Stats):
     """Numbers of the gallery, its index, its marks and its calibration (null if it was never calibrated)."""
 
-    items: int
-    labels: int
-    change: int
     index: IndexStats
-    marks: MarkTotals | None = None
+    marks: MarkCounts | None = None
     calibration: CalibrationInfo | None
     service: ServiceInfo | None = None
 
@@ -565,7 +556,8 @@ class ServedModel(_Answer):
     not_measured: str | None
 
 
-class MarksReport(MarkTotals):
+@dataclass(frozen=True, kw_only=True)
+class MarksReport(MarkCounts):
     """Marks, the share of right ones, and the marks that contradict the labels."""
 
     precision: float | None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from serving.gallery.database import Database, Row
-from serving.gallery.types import LISTED, MAX_ID, is_unit, utc_now
+from serving.gallery.types import LISTED, MAX_ID, MarkCounts, is_unit, utc_now
 from zoo.errors import ItemNotFoundError, UsageError
 
 MARKS_AT_ONCE = 2000
@@ -89,16 +89,6 @@ class MarkFilter:
 
 
 ALL_MARKS = MarkFilter()
-
-
-@dataclass(frozen=True)
-class MarkCounts:
-    right: int
-    wrong: int
-
-    @property
-    def total(self) -> int:
-        return self.right + self.wrong
 
 
 @dataclass(frozen=True)

@@ -153,6 +153,18 @@ class Stats:
 
 
 @dataclass(frozen=True)
+class MarkCounts:
+    """Numbers of marked results."""
+
+    right: int
+    wrong: int
+
+    @property
+    def total(self) -> int:
+        return self.right + self.wrong
+
+
+@dataclass(frozen=True)
 class IndexStats:
     """Index of a gallery.
 

@@ -20,7 +20,6 @@ from serving.schemas import (
     CalibrationInfo,
     CollectionList,
     CollectionStats,
-    MarkTotals,
     ModelLimits,
     Ready,
     ServedModelInfo,
@@ -68,7 +67,7 @@ async def stats(collection: CollectionDep, settings: SettingsDep) -> CollectionS
         return CollectionStats(
             **asdict(gallery.store.stats()),
             index=gallery.index.stats(),
-            marks=MarkTotals(**asdict(gallery.store.marks.counts())),
+            marks=gallery.store.marks.counts(),
             calibration=CalibrationInfo(**calibration) if calibration else None,
             service=_service_info(settings),
         )

@@ -23,6 +23,7 @@ from PIL import Image
 import serving
 from serving import AsyncClient, Client, client, schemas
 from serving.gallery import Gallery
+from serving.gallery.types import MarkCounts
 from tests import text_toys
 from tests.children import run_python
 from tests.raising import raises
@@ -249,7 +250,7 @@ def test_mark(kind: Any, writable: Running, tmp_path: Path) -> None:
         ({"result": 5, "offset": 1}, sent),
     ):
         assert service.marks(**values).marks == [expected]
-    assert service.stats().marks == schemas.MarkTotals(right=2, wrong=1)
+    assert service.stats().marks == MarkCounts(2, 1)
     assert service.evaluate().marks.precision == pytest.approx(2 / 3)
     for mark in (again, sent, part):
         service.unmark(mark.id)

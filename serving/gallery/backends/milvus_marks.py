@@ -9,8 +9,8 @@ import numpy as np
 
 from serving.gallery.backends.milvus_client import Row, quoted
 from serving.gallery.backends.milvus_rows import ids_of, mark_row
-from serving.gallery.feedback import ALL_MARKS, Mark, MarkCounts, MarkedPairs, MarkFilter, Marks, QueryImage
-from serving.gallery.types import Item, is_unit, utc_now
+from serving.gallery.feedback import ALL_MARKS, Mark, MarkedPairs, MarkFilter, Marks, QueryImage
+from serving.gallery.types import Item, MarkCounts, is_unit, utc_now
 from zoo.errors import ItemNotFoundError, UsageError
 
 if TYPE_CHECKING:

@@ -14,9 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from serving.gallery import schema
-from serving.gallery.feedback import MarkCounts, MarkFilter, QueryImage
+from serving.gallery.feedback import MarkFilter, QueryImage
 from serving.gallery.schema import SCHEMA
 from serving.gallery.store import Store
+from serving.gallery.types import MarkCounts
 from tests.raising import raises
 from tests.serving.gallery.older import as_schema_2
 from tests.serving.gallery.test_database import unwritable
