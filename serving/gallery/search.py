@@ -172,13 +172,14 @@ class Searcher:
         page = [hit for hit in hits if hit.similarity >= least][options.offset : end]
         return SearchResult(page if calibration is None else _calibrated(page, calibration), truncated)
 
-    def embed(self, image: ImageLike, crop: Box | None = None) -> np.ndarray:
-        """Return the unit embedding, float32 [1, dim], of an image or of the part in `crop`. Raises `ImageError`."""
-        return self._embed(self._cropped(image, crop), self.limits)
+    def embed(self, image: ImageLike, crop: Box | None = None, limits: Limits | None = None) -> np.ndarray:
+        """Return the unit embedding, float32 [1, dim], of an image or of the part in `crop`.
 
-    def _embed(self, image: ImageLike, limits: Limits) -> np.ndarray:
+        `limits` replaces the bounds of query images. Raises `ImageError`.
+        """
+        limits = limits or self.limits
         with self._timer("decode"):
-            pixels = to_pixels(image, self.embedder.preprocessing, limits)
+            pixels = to_pixels(self._cropped(image, crop, limits), self.embedder.preprocessing, limits)
         with self._timer("embed"):
             return self.embedder.embed_pixels(pixels[None])
 
@@ -219,7 +220,7 @@ class Searcher:
             if time.monotonic() - checked > READY_SECONDS:
                 ready = False
                 try:
-                    embedding = self._embed(self._golden_image, DEFAULT_LIMITS)
+                    embedding = self.embed(self._golden_image, limits=DEFAULT_LIMITS)
                     self.gallery.search(embedding, 1)
                     cosine = float(embedding[0] @ self._golden_embedding)
                     ready = cosine >= GOLDEN_FLOORS[self.embedder.precision]
@@ -260,13 +261,13 @@ class Searcher:
         reranked = [_ranked_hit(candidates[ids[i]], float(1 - distances[i])) for i in order]
         return [*reranked, *_ranked(hits[CANDIDATES:])]
 
-    def _cropped(self, image: ImageLike, crop: Box | None) -> ImageLike:
+    def _cropped(self, image: ImageLike, crop: Box | None, limits: Limits) -> ImageLike:
         if crop is None:
             return image
         left, top, right, bottom = crop
         # The part must keep as many pixels as the network wants of a whole image.
         draft = math.ceil(self.embedder.preprocessing.resize / min(right - left, bottom - top))
-        picture = open_image(image, self.limits, min(draft, MAX_DRAFT))
+        picture = open_image(image, limits, min(draft, MAX_DRAFT))
         x, y = np.array([left, right]) * picture.width, np.array([top, bottom]) * picture.height
         return picture.crop((int(x[0]), int(y[0]), max(int(x[0]) + 1, round(x[1])), max(int(y[0]) + 1, round(y[1]))))
 
@@ -276,7 +277,7 @@ class Searcher:
             images, embeddings = read_golden(self.embedder.folder)
             return _png(images[0]), embeddings[0]
         noise = _png(np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8))
-        return noise, self._embed(noise, DEFAULT_LIMITS)[0]
+        return noise, self.embed(noise, limits=DEFAULT_LIMITS)[0]
 
 
 class Models:

@@ -170,7 +170,7 @@ def test_json_that_is_not_utf_8_is_refused(gallery_folder: Path) -> None:
 def test_a_failure_is_logged_and_answered_with_its_request_id(
     gallery_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(searcher: Searcher, *args: object) -> None:
+    def fail(searcher: Searcher, *args: object, **options: object) -> None:
         raise RuntimeError("the reason")
 
     monkeypatch.setattr(Searcher, "embed", fail)

@@ -21,6 +21,7 @@ from serving.gallery.search import Searcher
 from tests.children import run_python
 from tests.serving import toys
 from tests.serving.running import ROOT
+from zoo.data.images import Limits
 from zoo.errors import GalleryError
 
 
@@ -50,11 +51,11 @@ def test_readiness_is_checked_once_a_second(gallery_folder: Path, monkeypatch: p
     searcher = Searcher.open(gallery_folder)
     embed = searcher.embed
 
-    def counted(image: bytes) -> np.ndarray:
+    def counted(image: bytes, limits: Limits) -> np.ndarray:
         checks.append(image)
-        return embed(image)
+        return embed(image, limits=limits)
 
-    def fail(image: bytes) -> np.ndarray:
+    def fail(image: bytes, limits: Limits) -> np.ndarray:
         checks.append(image)
         raise GalleryError("the disk is gone")
 
