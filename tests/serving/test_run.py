@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import httpx
 import numpy as np
+import psutil
 import pytest
 from PIL import Image
 
@@ -163,6 +165,25 @@ def test_a_worker_that_dies_is_replaced_while_the_other_answers(workers: Running
     until(lambda: "onnxruntime" in Path(f"/proc/{new}/maps").read_text())
     with stopped(second):
         assert httpx.post(f"{workers.url}/search?id=1", timeout=60).status_code == 200
+
+
+def test_connections_that_come_together_are_shared(workers: Running) -> None:
+    """One worker that took all of them would leave the other without work for as long as clients keep them."""
+    url = httpx.URL(workers.url)
+
+    async def counts() -> list[int]:
+        opened = await asyncio.gather(*(asyncio.open_connection(url.host, url.port) for _ in range(8)))
+        for reader, writer in opened:
+            writer.write(GET + b"\r\n")
+            await reader.readuntil(b"\r\n\r\n")
+        processes = [psutil.Process(pid).net_connections() for pid in workers.workers()]
+        for _, writer in opened:
+            writer.close()
+        return [sum(one.status == "ESTABLISHED" and one.laddr.port == url.port for one in each) for each in processes]
+
+    until(lambda: len(workers.workers()) == 2)
+    for _ in range(5):
+        assert min(asyncio.run(counts())) >= 2
 
 
 def test_each_worker_has_its_share_of_the_limits(workers: Running) -> None:
