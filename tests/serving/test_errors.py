@@ -75,7 +75,10 @@ def picture(seed: int) -> bytes:
 
 
 def test_a_gallery_that_can_only_be_read_is_searched(path: Path) -> None:
-    with unwritable(path), serving(path) as service:
+    def searcher() -> Searcher:
+        return Searcher.open(path, str(path.parent / "model"))
+
+    with local_client(searcher, KEY) as service, unwritable(path):
         assert service.post("/search", content=toys.query(0)).status_code == 200
         answers = (
             service.post("/items", files=PICTURE),
