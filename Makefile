@@ -43,7 +43,7 @@ test: $(READY) ## run check and all tests at the same time
 	$(MAKE) --no-print-directory --jobs 2 check tests
 
 tests: $(READY)
-	$(BIN)/python -m pytest --numprocesses $$(($$(nproc) + 1)) --dist loadfile
+	$(BIN)/python -m pytest --numprocesses logical --dist loadfile
 
 slow: $(READY)-slow ## run the tests that `make test` leaves out: Ray, a Bento, onnxruntime-web (npm), 400 killed writers
 	$(BIN)/python -m pytest -m slow --timeout 3600

@@ -17,13 +17,13 @@ from starlette.middleware import Middleware
 
 from serving import errors
 from serving.auth import ANY_HOST, Authentication, TrustedHosts
+from serving.connections import delay_stop
 from serving.dependencies import KNOWN_PARAMETERS, Collections
 from serving.limits import CpuQueue, Deadlines, RequestLimits
 from serving.metrics import TELEMETRY, Observability
 from serving.openapi import openapi
 from serving.routes import evaluate, feedback, items, search, status
 from serving.settings import Settings
-from serving.shutdown import delay_stop
 from zoo import __version__
 
 PAGE = Path(__file__).parent / "page"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import logging
 import multiprocessing
@@ -14,7 +13,6 @@ import sys
 import tempfile
 import threading
 import warnings
-import weakref
 from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any, NoReturn
@@ -50,10 +48,6 @@ BACKLOG = 2048
 """Connections that the kernel keeps until they are accepted."""
 KEEP_ALIVE = 75
 """Seconds that an idle connection stays open. Proxies close theirs after 60, and must be the first to close."""
-YIELD_SECONDS = 0.001
-"""Seconds that a worker leaves the next connection to the others, for each connection that it has..."""
-MAX_YIELDS = 5
-"""... up to this number."""
 KILL_SECONDS = 5.0
 """Seconds after the drain period until a worker that has not ended is killed."""
 
@@ -120,7 +114,7 @@ def run_workers(listening: socket.socket, url: str, settings: Settings) -> None:
             settings,
             factory=True,
             workers=settings.workers,
-            loop="serving.run:WorkerLoop",
+            loop="serving.connections:WorkerLoop",
             backlog=1,  # asyncio accepts as many connections at once
         )
         configure_logging(bool(settings.log_requests))
@@ -162,35 +156,6 @@ def create_worker() -> FastAPI:
         print(f"zoo: error: {error}", file=sys.stderr, flush=True)
         os._exit(STARTUP_FAILURE)  # at once: the supervisor waits for an answer of a process that is ending
     return app
-
-
-class WorkerLoop(asyncio.SelectorEventLoop):
-    """Event loop of a worker that leaves the next connection to workers with fewer.
-
-    The kernel wakes all workers for a connection, and the one that runs already would take every connection of clients
-    that come together. Kept-alive connections then stay there, and the other workers have nothing to do.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.connections: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()
-
-    def _make_socket_transport(self, *args: Any, **options: Any) -> asyncio.Transport:
-        transport: asyncio.Transport = super()._make_socket_transport(*args, **options)  # type: ignore[misc]
-        self.connections.add(transport)
-        return transport
-
-    def _accept_connection(self, make_protocol: Any, listening: socket.socket, *args: Any) -> None:
-        super()._accept_connection(make_protocol, listening, *args)  # type: ignore[misc]
-        number = listening.fileno()
-        if number in self._selector.get_map():  # type: ignore[attr-defined]
-            pause = YIELD_SECONDS * min(1 + len(self.connections), MAX_YIELDS)
-            self.remove_reader(number)
-            self.call_later(pause, self._accept_again, make_protocol, listening, *args)
-
-    def _accept_again(self, make_protocol: Any, listening: socket.socket, *args: Any) -> None:
-        if listening.fileno() >= 0:  # it may have been closed meanwhile
-            self.add_reader(listening.fileno(), self._accept_connection, make_protocol, listening, *args)
 
 
 class Server(uvicorn.Server):
