@@ -118,7 +118,7 @@ def run_workers(listening: socket.socket, url: str, settings: Settings) -> None:
             backlog=1,  # asyncio accepts as many connections at once
         )
         configure_logging(bool(settings.log_requests))
-        workers = WorkerSupervisor(config, listening, f"{settings.workers} workers, at {url} (Ctrl-C ends)")
+        workers = WorkerSupervisor(config, listening, settings, f"{settings.workers} workers, at {url} (Ctrl-C ends)")
         workers.run()
     if any(process.exitcode == STARTUP_FAILURE for process in workers.processes):
         raise GalleryError("a worker could not start; the message above says why.", code="worker-failed")
@@ -175,9 +175,10 @@ class Server(uvicorn.Server):
 class WorkerSupervisor(Multiprocess):
     """uvicorn's supervisor of worker processes. It prints a line once all of them answer."""
 
-    def __init__(self, config: uvicorn.Config, listening: socket.socket, message: str) -> None:
+    def __init__(self, config: uvicorn.Config, listening: socket.socket, settings: Settings, message: str) -> None:
         super().__init__(config, [listening])
         self.message: str | None = message
+        self.end_seconds = settings.shutdown_delay + settings.drain_seconds + KILL_SECONDS
 
     def keep_subprocess_alive(self) -> None:
         """Start dead workers again, and give the socket the backlog that a starting worker has reduced."""
@@ -200,9 +201,8 @@ class WorkerSupervisor(Multiprocess):
 
     def join_all(self) -> None:
         """Wait for the workers, and kill those that a thread keeps alive."""
-        settings = Settings.load()
         for process in self.processes:
-            process.process.join(settings.shutdown_delay + settings.drain_seconds + KILL_SECONDS)
+            process.process.join(self.end_seconds)
             if process.process.is_alive():
                 process.process.kill()
         super().join_all()

@@ -64,7 +64,7 @@ def verify_gallery(path: Path) -> Iterator[Check]:
     except GalleryError as error:
         yield Check("database", False, str(error))
         return
-    with opened as gallery, Store(path / STORE).closing() as store:
+    with opened as gallery, closing(Store(path / STORE)) as store:
         problems = store.problems()
         yield Check("database", not problems, "; ".join(problems) or f"{store.count():,} items")
         try:
@@ -277,7 +277,7 @@ def _copy_store(source: Path, target: Path, progress: Progress) -> None:
 
 
 def _check_copy(folder: Path) -> BackupInfo:
-    with Store(folder / STORE).closing() as store:
+    with closing(Store(folder / STORE)) as store:
         if problems := store.problems():
             raise GalleryError(
                 f"the copy is damaged, and so is the gallery: {'; '.join(problems)}. Run zoo gallery verify.",

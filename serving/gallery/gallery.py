@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -281,7 +282,7 @@ def model_at(address: str | Path) -> tuple[Card, str]:
 
         return milvus.model_at(str(address))
     path = Path(address)
-    with Store(path / STORE).closing() as store:
+    with closing(Store(path / STORE)) as store:
         return store_model(path, store)
 
 

@@ -21,7 +21,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -175,7 +175,7 @@ class LiveIndex:
         Raises:
             GalleryError: If it cannot be written (code "index-not-written"); the gallery is unchanged then.
         """
-        with self._compacting, self._store.reopen().closing() as store:
+        with self._compacting, closing(self._store.reopen()) as store:
             return compact(self.folder, store)
 
     def finish(self) -> None:
@@ -203,7 +203,7 @@ class LiveIndex:
             raise UsageError(message, code="bad-recall")
         for kind in kinds:
             find_kind(kind)
-        with self._compacting, self._store.reopen().closing() as store:
+        with self._compacting, closing(self._store.reopen()) as store:
             return tune(self.folder, store, recall, k, kinds)
 
     def _catch_up(self) -> Index:
@@ -253,7 +253,7 @@ class LiveIndex:
 
     def _try_to_compact(self) -> None:
         try:
-            with self._store.reopen().closing() as store:
+            with closing(self._store.reopen()) as store:
                 compact(self.folder, store, wait=False)
         except BusyError:
             self._not_before = time.monotonic() + BUSY_SECONDS

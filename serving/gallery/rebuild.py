@@ -170,7 +170,7 @@ class StoreRebuild(Rebuild):
         with compaction_lock(path, wait=True):  # no index of the old model is published meanwhile
             while not self._try_swap(drop):
                 self.fill()
-        with Store(path / STORE).closing() as store:
+        with closing(Store(path / STORE)) as store:
             if store.model is not None:
                 write_bytes(path / MODEL, (store.model + "\n").encode())
 
@@ -383,7 +383,7 @@ def begin_upgrade(
             yield Upgrade(path, embedder, rebuild, rule)
         return
     path = Path(path)
-    with Store(path / STORE).closing() as store, Store(path / STORE).closing() as reader:
+    with closing(Store(path / STORE)) as store, closing(Store(path / STORE)) as reader:
         token = store.staging.begin(model_json(card, ref), model_json(new, model_ref), new.fingerprint, new.dim)
         embed = ItemEmbedder(reader, embedder, originals, thumbnails).embed
         folder_rebuild = StoreRebuild(store, store.staging, token, embed, batch_size, progress)

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -124,13 +124,6 @@ class Store:
 
     def close(self) -> None:
         self.database.close()
-
-    @contextmanager
-    def closing(self) -> Iterator[Self]:
-        try:
-            yield self
-        finally:
-            self.close()
 
     # Changes
 

@@ -132,6 +132,7 @@ COMPACTED = (
     MEMORY
     + """
 import sys, threading, time
+from contextlib import closing
 from pathlib import Path
 from serving.gallery import index_files as compaction
 from serving.gallery.store import Store
@@ -142,7 +143,7 @@ def watch():
         most[0] = max(most[0], memory("RssAnon"))
 watching = threading.Thread(target=watch)
 watching.start()
-with Store(Path(sys.argv[1]) / "gallery.sqlite").closing() as store:
+with closing(Store(Path(sys.argv[1]) / "gallery.sqlite")) as store:
     start = time.perf_counter()
     compaction.compact(Path(sys.argv[1]), store)
     seconds = time.perf_counter() - start

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -595,13 +595,13 @@ def exists(address: str) -> bool:
         connection = connect_existing(address)
     except GalleryNotFoundError:
         return False
-    with connection.closing():
+    with closing(connection):
         return connection.has(connection.address.collection)
 
 
 def model_at(address: str) -> tuple[Card, str]:
     """Return the card of the gallery's present model, and the reference by which it is loaded."""
-    with connect_existing(address).closing() as connection:
+    with closing(connect_existing(address)) as connection:
         return parse_model(present_model(connection)["model"], address)
 
 
@@ -619,7 +619,7 @@ def connect_existing(text: str) -> Connection:
 
 def drop(address: str) -> None:
     """Delete a gallery."""
-    with Connection(address_of(address)).closing() as connection:
+    with closing(Connection(address_of(address))) as connection:
         collections = [present_model(connection), fact_value(connection, SLOT, strong=True)]
         for name in [*(value["collection"] for value in collections if value), connection.address.collection]:
             connection.drop(name)

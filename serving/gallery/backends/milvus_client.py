@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from serving.gallery.types import SCHEME, is_address
@@ -116,13 +116,6 @@ class Connection:
 
     def close(self) -> None:
         self._client.close()
-
-    @contextmanager
-    def closing(self) -> Iterator[Self]:
-        try:
-            yield self
-        finally:
-            self.close()
 
     def has(self, collection: str) -> bool:
         return bool(self._do("has_collection", collection))

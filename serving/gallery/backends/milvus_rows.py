@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from serving.gallery.backends.milvus_client import IDS, TEXT, Row, quoted
-from serving.gallery.filters import Filter, Range, Value
+from serving.gallery.filters import BOUNDS, Filter, Range, Value
 from serving.gallery.types import MAX_ID, Item, NewItem, Thumbnail, Unchanged, metadata_json
 
 ATTEMPTS = 3
@@ -53,8 +53,7 @@ def _condition(key: str, wanted: Value | list[Value] | Range) -> str | None:
     if None in values or len(values) > LISTED or -MAX_ID - 1 in values:  # Milvus does not read the last one
         return None
     if isinstance(wanted, Mapping):
-        signs = {"gte": ">=", "gt": ">", "lte": "<=", "lt": "<"}
-        bounds = " and ".join(f"{path} {signs[name]} {quoted(value)}" for name, value in wanted.items())
+        bounds = " and ".join(f"{path} {BOUNDS[name]} {quoted(value)}" for name, value in wanted.items())
         return f"(({bounds}) or {is_list})"
     texts = [text for value in values for text in _forms(value)]
     tests = [f"{path} == {text}" for text in texts]

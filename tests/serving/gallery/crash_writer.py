@@ -16,6 +16,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def rebuild(path: Path, notes: Notes, rng: np.random.Generator) -> None:
             yield [StagedEmbedding(one.id, row) for one, row in zip(batch, rows, strict=True)], []
 
     notes.write("rebuilding", to=other.name)
-    with Store(path / STORE).closing() as store:
+    with closing(Store(path / STORE)) as store:
         if rng.random() < 0.2:
             store.staging.discard()
         token = store.staging.begin(model_json(card, "toy"), model_json(other, "toy"), other.fingerprint, other.dim)

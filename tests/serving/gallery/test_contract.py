@@ -19,6 +19,7 @@ from serving.gallery.gallery import is_gallery, model_at
 from serving.gallery.types import ItemUpdate
 from tests.raising import raises
 from tests.serving.gallery.addresses import FOLDER, MILVUS, new_addresses
+from tests.serving.gallery.test_gallery import CARD, DIM, unit_rows
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import (
     GalleryError,
@@ -31,15 +32,8 @@ from zoo.errors import (
 )
 from zoo.models.card import Card
 
-DIM = 6
-CARD = Card("toy", "none", "none", "none", "none", DIM, Preprocessing(8, 8), files={"model.safetensors": "0" * 64})
 OTHER = Card("other", "none", "none", "none", "none", DIM, Preprocessing(8, 8), files={"model.safetensors": "1" * 64})
 Address = Callable[[], str]
-
-
-def unit_rows(n: int, seed: int = 0) -> np.ndarray:
-    rows = np.random.default_rng(seed).normal(size=(n, DIM))
-    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
 def new_items(vectors: np.ndarray, start: int = 0) -> list[NewItem]:

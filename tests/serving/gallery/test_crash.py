@@ -15,7 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -179,7 +179,7 @@ def model_in(path: Path) -> str:
 
 
 def labels_in(path: Path) -> dict[int, str | None]:
-    with Store(path / STORE).closing() as store:
+    with closing(Store(path / STORE)) as store:
         return store.labels()
 
 
@@ -193,7 +193,7 @@ def said_in(path: Path) -> dict[tuple[str, int], str]:
 
 def check_content(path: Path) -> None:
     """Check that embeddings and thumbnails are those of the items, by the gallery's model."""
-    with Gallery.open(path) as gallery, Store(path / STORE).closing() as store:
+    with Gallery.open(path) as gallery, closing(Store(path / STORE)) as store:
         for item, embedding, thumbnail in store.rows():
             number = int(item.source.removesuffix(".png"))
             np.testing.assert_array_equal(embedding, embedded_by(gallery.card, number))
@@ -218,7 +218,7 @@ def check_searches(gallery: Gallery, plan: TuningPlan, rng: np.random.Generator)
 
     Return the recall of the k nearest, of up to 300 items as queries.
     """
-    with Store(Path(gallery.address) / STORE).closing() as store:
+    with closing(Store(Path(gallery.address) / STORE)) as store:
         ids = np.array(list(store.labels()))
         _, truth = store.embeddings(ids.tolist())
     queries = np.concatenate([truth[rng.permutation(len(truth))[:300]], rng.normal(size=(20, truth.shape[1]))])
@@ -240,7 +240,7 @@ def kill_and_check(path: Path, tmp_path: Path, rounds: int, plan: TuningPlan) ->
     """Kill and check in rounds; return the ledger and the lowest recall."""
     (tmp_path / "notes").touch()
     ledger, rng, recalls = Ledger(path, tmp_path / "notes"), random.Random(0), []
-    with Store(path / STORE).closing() as store:
+    with closing(Store(path / STORE)) as store:
         store.set_state("plan", json.dumps(asdict(plan)))
     reader = Gallery.open(path)
     with writers(path, tmp_path / "notes") as process:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -127,7 +128,7 @@ def labelled(tmp_path: Path, n: int = 1000) -> Path:
 
 def test_an_approximate_index_loses_what_it_does_not_find(tmp_path: Path) -> None:
     path = labelled(tmp_path)
-    with Gallery.open(path) as gallery, Store(path / STORE).closing() as store:
+    with Gallery.open(path) as gallery, closing(Store(path / STORE)) as store:
         store.set_state("plan", json.dumps({"kind": "ivf-pq", "recall": 0.2, "k": 10}))
         gallery.index.compact()
         exact, index = report(gallery_steps(gallery, queries=200), joined=False)

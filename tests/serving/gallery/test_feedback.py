@@ -40,7 +40,7 @@ def path(tmp_path: Path) -> Path:
     """Store of items 1 to 5, labelled by their number modulo 3."""
     path = tmp_path / "gallery.sqlite"
     schema.create(path, DIM, "fingerprint")
-    with Store(path).closing() as store:
+    with closing(Store(path)) as store:
         store.add([new_item(n) for n in range(1, ITEMS + 1)])
     return path
 
@@ -61,7 +61,7 @@ OPERATIONS = st.lists(
 def test_marks_equal_a_dictionary(tmp_path_factory: Any, operations: list[tuple[Any, ...]]) -> None:
     path = tmp_path_factory.mktemp("marks") / "gallery.sqlite"
     schema.create(path, DIM, "fingerprint")
-    with Store(path).closing() as store:
+    with closing(Store(path)) as store:
         store.add([new_item(n) for n in range(1, ITEMS + 1)])
         change = store.change()
         there = set(range(1, ITEMS + 1))
@@ -94,7 +94,7 @@ def test_marks_equal_a_dictionary(tmp_path_factory: Any, operations: list[tuple[
                 store.remove(given_values)
                 change += 1
                 expected = {pair: same for pair, same in expected.items() if given_values[0] not in pair}
-        with Store(path).closing() as again:
+        with closing(Store(path)) as again:
             marks = list(again.marks.all())
             assert {(int(mark.query, 16), mark.item): mark.same for mark in marks} == expected
             assert again.marks.page(limit=100) == marks
@@ -109,7 +109,7 @@ def test_marks_equal_a_dictionary(tmp_path_factory: Any, operations: list[tuple[
 
 
 def test_pages_and_filters(path: Path) -> None:
-    with Store(path).closing() as store:
+    with closing(Store(path)) as store:
         for query, item, same in ((1, 2, True), (1, 3, False), (2, 3, True), (4, 1, False)):
             store.marks.put(query, item, same)
         store.marks.put(sent(100), 3, False)
@@ -131,7 +131,7 @@ def test_pages_and_filters(path: Path) -> None:
 
 
 def test_invalid_query_embedding_is_refused(path: Path) -> None:
-    with Store(path).closing() as store:
+    with closing(Store(path)) as store:
         for vector in (np.zeros(DIM), np.full(DIM, np.nan), np.eye(DIM + 1)[0], np.eye(DIM), np.eye(DIM)[0] * 2):
             with raises(UsageError, "invalid-embedding"):
                 store.marks.put(replace(sent(100), embedding=vector.astype(np.float32)), 1, True)
@@ -139,13 +139,13 @@ def test_invalid_query_embedding_is_refused(path: Path) -> None:
 
 
 def test_pairs_are_measured_by_the_present_model(path: Path) -> None:
-    with Store(path).closing() as store:
+    with closing(Store(path)) as store:
         store.marks.put(1, 2, True)
         store.marks.put(sent(100), 3, False)
         store.marks.put(sent(101), 4, True)
     with closing(sqlite3.connect(path)) as db, db:  # as marks that an older model measured
         db.execute("UPDATE marks SET model = 'older', similarity = 0.5 WHERE id IN (1, 2)")
-    with Store(path).closing() as store:
+    with closing(Store(path)) as store:
         pairs = store.marks.pairs()
         expected = {2: (new_item(1), new_item(2), True), 4: (new_item(101), new_item(4), True)}
         assert len(pairs.same) == len(expected), "the query of mark 2 is not an item, so it cannot be embedded again"
@@ -158,7 +158,7 @@ def test_pairs_are_measured_by_the_present_model(path: Path) -> None:
 
 def test_later_mark_of_two_galleries_wins(path: Path, tmp_path: Path) -> None:
     schema.create(tmp_path / "other.sqlite", DIM, "fingerprint")
-    with Store(path).closing() as store, Store(tmp_path / "other.sqlite").closing() as other:
+    with closing(Store(path)) as store, closing(Store(tmp_path / "other.sqlite")) as other:
         other.add([new_item(n) for n in (9, 3, 2, 1)])  # other ids, and not all of the items
         for query, item in ((1, 2), (1, 5), (3, 1)):
             store.marks.put(query, item, True)
@@ -176,7 +176,7 @@ def test_later_mark_of_two_galleries_wins(path: Path, tmp_path: Path) -> None:
 
 def test_schema_2_is_upgraded(path: Path) -> None:
     as_schema_2(path)
-    with Store(path).closing() as store:
+    with closing(Store(path)) as store:
         store.marks.put(1, 2, True)
         store.remove([2])
         assert store.marks.counts().total == 0
@@ -186,7 +186,7 @@ def test_schema_2_is_upgraded(path: Path) -> None:
 
 def test_read_only_schema_2_has_no_marks(path: Path) -> None:
     as_schema_2(path)
-    with reachable_copy(path.parent) as folder, unwritable(folder), Store(folder / path.name).closing() as store:
+    with reachable_copy(path.parent) as folder, unwritable(folder), closing(Store(folder / path.name)) as store:
         assert (list(store.marks.all()), store.marks.counts()) == ([], MarkCounts(0, 0))
         assert store.marks.contradictions() == (0, [])
         assert len(store.marks.pairs().same) == 0

@@ -37,7 +37,7 @@ METADATA: list[dict[str, Any]] = [
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "gallery.sqlite"
     schema.create(path, DIM, "fingerprint")
-    with Store(path).closing() as store:
+    with closing(Store(path)) as store:
         labels = ("a", None, "b", "a", None, "a")
         store.add([new_item(n, label=label, metadata=METADATA[n]) for n, label in enumerate(labels)])
     return path
@@ -47,7 +47,7 @@ def test_overview_counts_labels_and_values(path: Path) -> None:
     members = [(key, set(v) if isinstance(v, list) else {v}) for one in METADATA for key, v in one.items() if v != MORE]
     values = [(key, value) for key, several in members for value in several if value is not None]
     expected = Counter((key, type(value), value) for key, value in values)
-    with Store(path).closing() as store:
+    with closing(Store(path)) as store:
         overview = store.overview
         assert overview.labels(9) == (2, [("a", 3), ("b", 1)])
         assert overview.labels(1) == (2, [("a", 3)])
@@ -101,14 +101,14 @@ def test_filter_equals_a_plain_comparison(several: list[dict[str, Any]], where: 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "gallery.sqlite"
         schema.create(path, DIM, "fingerprint")
-        with Store(path).closing() as store:
+        with closing(Store(path)) as store:
             ids = store.add([new_item(n, metadata=metadata) for n, metadata in enumerate(several)]).ids
             hits = [item.id for item in store.items(0, 100, None, Filter((), where))]
     assert hits == [item for item, metadata in zip(ids, several, strict=True) if matches(metadata)]
 
 
 def test_overview_omits_integers_that_sqlite_reads_as_infinity(path: Path) -> None:
-    with Store(path).closing() as store:
+    with closing(Store(path)) as store:
         before = store.overview.metadata(100)[1]
         store.add([new_item(50)])
         with closing(sqlite3.connect(path)) as older, older:
@@ -117,7 +117,7 @@ def test_overview_omits_integers_that_sqlite_reads_as_infinity(path: Path) -> No
 
 
 def test_overview_sees_other_writers_and_does_not_wait(path: Path) -> None:
-    with Store(path).closing() as store, Store(path).closing() as another:
+    with closing(Store(path)) as store, closing(Store(path)) as another:
         for number in range(3):
             another.add([new_item(100 + number, label="new")])
             assert store.overview.labels(9)[0] == 3
@@ -126,7 +126,7 @@ def test_overview_sees_other_writers_and_does_not_wait(path: Path) -> None:
 
 
 def test_items_by_label_and_metadata(path: Path) -> None:
-    with Store(path).closing() as store:
+    with closing(Store(path)) as store:
         for label in (None, "a", "c"):
             for where in ({}, {"colour": "red"}, {"colour": ["red", None], "new": True}, {"year": [1908, "1908"]}):
                 wanted = [
@@ -143,7 +143,7 @@ def test_items_by_label_and_metadata(path: Path) -> None:
 
 def test_matching_ids_are_cached_until_a_change(path: Path) -> None:
     red, label_a = Filter((), {"colour": "red"}), Filter(("a",))
-    with Store(path).closing() as store, Store(path).closing() as another:
+    with closing(Store(path)) as store, closing(Store(path)) as another:
         first = store.matching_ids(red)
         assert first.tolist() == [1, 2, 5]
         assert store.matching_ids(Filter((), {"colour": "red"})) is first
@@ -159,7 +159,7 @@ def test_matching_ids_are_cached_until_a_change(path: Path) -> None:
 
 def test_cache_has_a_limit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     red, label_a = Filter((), {"colour": "red"}), Filter(("a",))
-    with Store(path).closing() as store:
+    with closing(Store(path)) as store:
         monkeypatch.setattr(store_module, "CACHE_FILTERS", 1)
         first = store.matching_ids(red)
         second = store.matching_ids(label_a)
@@ -171,7 +171,7 @@ def test_cache_has_a_limit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_cache_has_a_limit_for_filters_without_matches(path: Path) -> None:
-    with Store(path).closing() as store:
+    with closing(Store(path)) as store:
         for number in range(3 * store_module.CACHE_FILTERS):
             assert len(store.matching_ids(Filter((), {"year": -number - 1}))) == 0
         assert len(store._filter_cache._ids) <= store_module.CACHE_FILTERS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -177,7 +178,7 @@ def test_simplest_of_nearly_equal_kinds_is_chosen(
 
 
 def test_compaction_keeps_the_kind_and_its_recall(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with Gallery.open(path) as gallery, Store(path / STORE).closing() as store:
+    with Gallery.open(path) as gallery, closing(Store(path / STORE)) as store:
         store.set_state("plan", '{"kind": "hnsw", "recall": 0.95, "k": 5}')
         gallery.add(new_items(clustered(200, seed=3), 400))
         facts = compact(path, store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import faiss
@@ -56,7 +57,7 @@ def blocks_of(vectors: np.ndarray, ids: np.ndarray, size: int) -> Iterator[Block
 
 
 def test_blocks_contain_all_vectors(path: Path, block: int) -> None:
-    with Store(path / STORE).closing() as store:
+    with closing(Store(path / STORE)) as store:
         with store.stream_changes(0) as whole:
             read = list(whole.blocks)
         assert max(len(ids) for ids, _ in read) == min(block, len(KEPT))
@@ -71,7 +72,7 @@ def test_blocks_contain_all_vectors(path: Path, block: int) -> None:
 
 
 def test_blocks_are_of_one_moment(path: Path, block: int) -> None:
-    with Store(path / STORE).closing() as store, Store(path / STORE).closing() as writer:
+    with closing(Store(path / STORE)) as store, closing(Store(path / STORE)) as writer:
         with store.stream_changes(0) as whole:
             read = [next(iter(whole.blocks))]
             writer.remove(KEPT[-50:])
@@ -81,7 +82,7 @@ def test_blocks_are_of_one_moment(path: Path, block: int) -> None:
 
 
 def test_compaction_writes_the_file_of_faiss(path: Path, block: int) -> None:
-    with Store(path / STORE).closing() as store:
+    with closing(Store(path / STORE)) as store:
         facts = compact(path, store)
         assert facts is not None
         assert (facts.count, facts.change) == (len(KEPT), store.change())
@@ -180,12 +181,12 @@ def test_sample_does_not_depend_on_blocks(block: int) -> None:
 def test_verify_finds_damage_in_any_block(path: Path, block: int) -> None:
     with Gallery.open(path) as gallery:
         gallery.index.compact()
-    with Store(path / STORE).closing() as store, store.database.transaction() as db:
+    with closing(Store(path / STORE)) as store, store.database.transaction() as db:
         db.execute("UPDATE embeddings SET embedding = ? WHERE item = 50", (np.full(DIM, np.nan, np.float32).tobytes(),))
     checks = {check.name: check for check in verify_gallery(path)}
     assert (checks["embeddings"].ok, checks["index"].ok) == (False, False)
     assert checks["embeddings"].detail == "that of item 50 has not unit length"
-    with Store(path / STORE).closing() as store:
+    with closing(Store(path / STORE)) as store:
         with store.database.transaction() as db:
             db.execute("UPDATE embeddings SET embedding = x'00' WHERE item = 51")
         with raises(GalleryError, "damaged-gallery"):

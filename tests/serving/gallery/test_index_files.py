@@ -125,7 +125,7 @@ def test_reader_keeps_a_removed_generation(path: Path) -> None:
 
 def test_only_one_process_compacts(path: Path) -> None:
     with (
-        Store(path / STORE).closing() as store,
+        closing(Store(path / STORE)) as store,
         compaction_lock(path, wait=True),
         raises(BusyError),
     ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,7 +73,7 @@ def begun(store: Store, make: Maker) -> StoreRebuild:
 
 
 def rebuild(path: Path, make: Maker, drop: bool = False, swap: bool = True) -> None:
-    with Store(path / STORE).closing() as store:
+    with closing(Store(path / STORE)) as store:
         run = begun(store, make)
         run.fill()
         if run.missing() and not drop:
@@ -222,7 +223,7 @@ def test_what_could_not_be_embedded_at_first_is_taken_up_later(path: Path) -> No
         assert (shadow.store.count(), gallery.store.count()) == (198, 199)
         assert shadow.card == OTHER
         assert 4 not in shadow.store.labels()
-        with pytest.raises(MissingItemsError), Store(path / STORE).closing() as store:
+        with pytest.raises(MissingItemsError), closing(Store(path / STORE)) as store:
             run = begun(store, Maker(OTHER, ("3.png",)))
             run.fill()
             run.swap()
@@ -264,7 +265,7 @@ def test_a_search_under_way_ends_with_the_vectors_that_it_began_with(path: Path)
 
 
 def test_the_last_rebuild_that_was_begun_counts(path: Path) -> None:
-    with Store(path / STORE).closing() as store:
+    with closing(Store(path / STORE)) as store:
         run = begun(store, Maker(OTHER))
         run.fill()
         store.staging.discard()
@@ -280,7 +281,7 @@ def test_the_last_rebuild_that_was_begun_counts(path: Path) -> None:
         assert slot
         assert (slot.fingerprint, slot.role) == (THIRD.fingerprint, REBUILT)
     rebuild(path, Maker(THIRD))
-    with Store(path / STORE).closing() as store:
+    with closing(Store(path / STORE)) as store:
         slot = store.staging.slot()
         assert slot
         assert (slot.fingerprint, slot.role) == (CARD.fingerprint, REPLACED)

@@ -78,9 +78,9 @@ def test_stored_count_equals_counted_items(tmp_path_factory: pytest.TempPathFact
     path = tmp_path_factory.mktemp("g") / STORE
     schema.create(path, DIM, CARDS[0].fingerprint)
     for step, numbers in steps:
-        with Store(path).closing() as store:
+        with closing(Store(path)) as store:
             apply_step(store, step, numbers)
-        with Store(path).closing() as store:  # the model may have changed
+        with closing(Store(path)) as store:  # the model may have changed
             assert store.state("count") is not None
             with store.stream_changes(0) as changes:
                 assert store.count() == changes.count == counted(path)
@@ -88,21 +88,21 @@ def test_stored_count_equals_counted_items(tmp_path_factory: pytest.TempPathFact
 
 
 def test_second_slot_counts_its_own_items(path: Path) -> None:
-    with Store(path).closing() as store:
+    with closing(Store(path)) as store:
         store.add([new_item(number) for number in range(5)])
         token = store.staging.begin("{}", "{}", CARDS[1].fingerprint, DIM)
         number, missing = store.staging.missing()
         store.staging.put(token, [StagedEmbedding(item, embedded_by(CARDS[1], item).tobytes()) for item in missing[:3]])
         store.staging.mark_embedded(token, number)
-        with Store(path, other=True).closing() as other:
+        with closing(Store(path, other=True)) as other:
             assert (store.count(), other.count()) == (5, 3)
 
 
 def test_older_file_without_a_count_gets_one(path: Path) -> None:
-    with Store(path).closing() as store:
+    with closing(Store(path)) as store:
         store.add([new_item(number) for number in range(3)])
     as_schema_4(path)
-    with Store(path).closing() as store:
+    with closing(Store(path)) as store:
         assert store.state("count") == "3"
         store.remove([1])
         assert (store.count(), store.problems()) == (2, [])
@@ -118,6 +118,6 @@ def test_wrong_count_is_reported_and_search_still_works(tmp_path: Path) -> None:
     with Gallery.open(tmp_path / "g") as gallery:
         hits = gallery.search(new_item(1).embedding[None], 5)[0]
         assert (hits[0].source, len(hits)) == ("1.png", 3)
-    with Store(tmp_path / "g" / STORE).closing() as store:
+    with closing(Store(tmp_path / "g" / STORE)) as store:
         (problem,) = store.problems()
         assert problem.startswith("4 items")

@@ -287,7 +287,7 @@ def test_killed_writer_loses_no_acknowledged_write(path: Path) -> None:
 
 
 def test_embeddings_keep_the_order_of_the_ids(path: Path) -> None:
-    with Store(path).closing() as store:
+    with closing(Store(path)) as store:
         ids = store.add([new_item(number) for number in range(1200)]).ids
         wanted = [ids[700], ids[3], ids[1199], *ids[:600], ids[3]]
         expected = [store.embedding(item_id) for item_id in wanted]

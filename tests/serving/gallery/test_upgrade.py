@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -243,6 +244,6 @@ def test_what_makes_no_sense_is_refused(
     run("gallery rollback", gallery, "--discard")
     with raises(UsageError, "no-previous-model"):
         run("gallery rollback", gallery)
-    with Store(gallery / STORE).closing() as store:
+    with closing(Store(gallery / STORE)) as store:
         assert store.staging.slot() is None
     assert len(vectors(gallery)) == 24

@@ -10,6 +10,7 @@ import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -118,7 +119,7 @@ def test_an_embedded_milvus_is_for_one_process(tmp_path: Path, capfd: Capture) -
 
 
 def test_another_collection_is_not_taken_for_a_gallery(address: str) -> None:
-    with Connection(address_of(address)).closing() as connection:
+    with closing(Connection(address_of(address))) as connection:
         connection.create_items(connection.address.collection, 3)
         with raises(GalleryError, "not-a-gallery"):
             Gallery.open(address)
