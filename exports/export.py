@@ -26,6 +26,7 @@ from exports.parity import (
     ReferenceRetrieval,
     draw_calibration_images,
     golden_pixels,
+    images_folder,
     measure_parity,
     noise_images,
     pattern_images,
@@ -118,8 +119,8 @@ class Exporter:
 
     Args:
         folder: The model folder.
-        calibration, data, count: The images that calibrate int8; see `draw_calibration_images`. `data` also holds the
-            data set that the cost is measured on.
+        calibration, data, count: The images that calibrate int8; see `draw_calibration_images`. The cost is measured
+            on the data set in `data`; without it, see `images_folder`.
         force: Write a variant that misses its floor as well.
         cost: Measure the cost of fp16 and int8 in retrieval where the data set is available.
         into: The folder that variants are written to (default: `folder`). The model is copied there with the first one.
@@ -147,6 +148,7 @@ class Exporter:
             raise UsageError(message, code="shipped-model")
         self.folder, self.card = folder, read_card(folder)
         self.calibration, self.data, self.force, self.measures_cost, self.count = calibration, data, force, cost, count
+        self.measured_images = data or images_folder(self.card, calibration)
         self.into = into or folder
         self.dropped: list[str] = []
         self._reference: ReferenceRetrieval | None = None
@@ -262,7 +264,7 @@ class Exporter:
         if self._reference is None and self._not_measured is None:
             run, _ = open_graph(base, self.card)
             try:
-                self._reference = reference_retrieval(self.folder, self.card, run, self.data)
+                self._reference = reference_retrieval(self.folder, self.card, run, self.measured_images)
             except ZooError as error:
                 self._not_measured = str(error)
         if self._reference is None:

@@ -27,7 +27,7 @@ from zoo.data.table import is_table
 from zoo.errors import ExportError, ImageError, UsageError, ZooError, nearest, none_readable_message
 from zoo.evaluation.remeasure import measure_retrieval, precision_cost
 from zoo.evaluation.retrieval import PerQuery
-from zoo.evaluation.split import find_split, read_split_record
+from zoo.evaluation.split import find_split
 from zoo.models.card import Card
 from zoo.models.golden import read_golden
 from zoo.models.load import Embedder
@@ -272,8 +272,8 @@ def draw_calibration_images(
             images, of which a part is held out; by default the data set that the model was trained on.
         data: The folder that has that data set.
         count: The number of images that calibrate.
-        folder: The model folder. If its recipe.json says which classes of `data` the model was trained on, these
-            calibrate, because costs are measured on the others.
+        folder: The model folder. If its recipe.json says which classes of the folder or table the model was trained
+            on, these calibrate, because costs are measured on the others.
 
     Raises:
         ExportError: If there are no such images.
@@ -292,17 +292,31 @@ def draw_calibration_images(
         )
     if source is None:
         raise _no_images(card)
-    if not (expand(source).is_dir() or is_table(source)):
+    if not _is_own_images(source):
         hint = nearest(source, _data_set_names())
         raise UsageError(f"--calibration is {_known_sources()}, not {source!r}.{hint}", code="unknown-calibration")
-    return _draw_parts(card, Path(source), list_unlabelled(source), count)
+    return _draw_parts(card, Path(source), _trained_on(folder, card, Path(source)) or list_unlabelled(source), count)
+
+
+def images_folder(card: Card, source: str | None) -> Path | None:
+    """Return the folder or table that calibrates int8, if costs are measured on it too; else None.
+
+    They are if the model was trained on a folder or names no data set: its held-out classes are then in `source`.
+    """
+    if source is None or (card.dataset in DATASETS and card.dataset != FOLDER) or not _is_own_images(source):
+        return None
+    return Path(source)
+
+
+def _is_own_images(source: str) -> bool:
+    return source not in DATASETS and (expand(source).is_dir() or is_table(source))
 
 
 def _trained_on(folder: Path | None, card: Card, data: Path) -> Sequence[ImageLike]:
-    """Return the images of the classes that the model was trained on; none if unknown or if some are missing here."""
+    """Return the images to train on: of the classes that recipe.json records, or of the split train; none if unknown."""
+    if folder is None:
+        return []
     try:
-        if folder is None or read_split_record(folder) is None:
-            return []
         dataset = find_split(folder, card, FOLDER, "train", data).dataset
     except ZooError:  # `data` has no classes, and calibration needs none
         return []
@@ -373,8 +387,7 @@ def _no_images(card: Card) -> ExportError:
     if card.dataset == FOLDER:
         message = (
             f"int8 is calibrated on training images, and {card.name} was trained on those of a folder. Name it: "
-            f"zoo export {card.name} --precision int8 --calibration DIR. With --data DIR instead, a folder with one "
-            "subfolder per class, the cost of int8 in retrieval is measured on it as well."
+            f"zoo export {card.name} --precision int8 --calibration DIR"
         )
     else:
         message = (

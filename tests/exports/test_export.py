@@ -19,7 +19,7 @@ import zoo
 from exports.export import Exporter, export, writable_folder
 from exports.graph import keep_padding
 from exports.parity import draw_calibration_images, measure_parity
-from tests.exports.toys import picture, write_pictures
+from tests.exports.toys import make_toy, picture, write_pictures
 from tests.models import CARD
 from tests.raising import raises
 from zoo.cli.main import main
@@ -353,6 +353,17 @@ def test_the_command(copy: Path, pictures: Path, capsys: pytest.CaptureFixture[s
     assert main(["export", str(copy), "--precision", "int4"]) == 2
     assert main(["export", str(copy), "--precision", "int8", "--calibration", "glyfs"]) == 2
     assert "not 'glyfs'. Did you mean 'glyphs'?" in capsys.readouterr().err
+
+
+def test_costs_are_measured_on_the_held_out_classes_of_the_images_that_calibrate(tmp_path: Path) -> None:
+    make_toy(tmp_path / "toy", dataclasses.replace(CARD, dataset="folder"))
+    for i, name in enumerate("abcd"):
+        write_pictures(tmp_path / "all" / name, 5, first=100 * i)
+    split = {"train_classes": ["a", "b"], "test_classes": ["c", "d"], "images_sha256": "unknown"}
+    (tmp_path / "toy" / "recipe.json").write_text(json.dumps({"split": split}))
+    cost = export(tmp_path / "toy", "int8", calibration=str(tmp_path / "all")).cost
+    assert cost is not None
+    assert [cost[key] for key in ("dataset", "split", "queries", "classes")] == ["folder", "test", 10, 2]
 
 
 def test_shipped_models_are_copied_and_then_found(own_zoo: Path) -> None:

@@ -113,6 +113,7 @@ def run(
     """
     from training.studies.papers import check_name, find_studies, partial_note
     from zoo.data import check_dataset, check_dataset_path
+    from zoo.data.dataset import FOLDER
 
     check_name(study)
     if dataset is None:
@@ -121,7 +122,7 @@ def run(
         )
     check_dataset(dataset)
     if data is not None:
-        check_dataset_path(data, dataset)  # --set may name another data set that reads it
+        check_dataset_path(data, FOLDER)  # --set may name another data set, which is checked once torch is loaded
     studies = find_studies(study, dataset)
     if (text := partial_note(study)) is not None and not quiet:
         print(text, file=sys.stderr)
@@ -367,10 +368,11 @@ def search(
     from training.studies.search_spaces import find_space
     from zoo import paths
     from zoo.data import check_dataset, check_dataset_path
+    from zoo.data.dataset import FOLDER
 
     check_dataset(dataset)
     if data is not None:
-        check_dataset_path(data, dataset)  # --set may name another data set that reads it
+        check_dataset_path(data, FOLDER)  # --set may name another data set, which is checked once torch is loaded
     for loss in losses:
         find_space(loss)
     from training.studies.plan import check_images

@@ -95,6 +95,15 @@ def test_a_folder_of_images_is_a_data_set_of_its_own(
     out = capsys.readouterr().out
     assert "# toys/two on folder" in out
     assert f"The images are those of the data set folder ({data}), the recipes those of cifar100." in out
+    table = own_zoo / "birds.csv"
+    files = sorted(Path(data).rglob("*.png"))
+    splits = [file.relative_to(data).parts[0] for file in files]
+    rows = [f"{file},{split} {file.parent.name},{split}" for file, split in zip(files, splits, strict=True)]
+    table.write_text("\n".join(["image,label,split", *rows]))
+    quick = ("--seeds", "1", "--only", "margin", "--quiet", "--out", str(own_zoo / "by-table"))
+    by_table = ("benchmark run", "toys/two", "--dataset", "glyphs", "--data", str(table), *quick)
+    assert run_here(*by_table, *SETTINGS) == 0
+    capsys.readouterr()
     with raises(UsageError, "not-begun") as caught:
         run_here("benchmark resume", "toys/two", "--dataset", "glyphs")
     assert "toys-two-glyphs" in str(caught.value)
