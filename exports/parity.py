@@ -313,7 +313,7 @@ def _is_own_images(source: str) -> bool:
 
 
 def _trained_on(folder: Path | None, card: Card, data: Path) -> Sequence[ImageLike]:
-    """Return the images to train on: of the classes that recipe.json records, or of the split train; none if unknown."""
+    """Return the images of the classes that recipe.json records, or of the split train; none if there is neither."""
     if folder is None:
         return []
     try:
@@ -343,8 +343,8 @@ def _load_split(card: Card, name: str, split: str, data: Path | None) -> Sequenc
         return _load_images(name, split, data)
     except ZooError as error:
         raise ExportError(
-            f"int8 is calibrated on training images, and {name} is not available: {error} Or name other images: "
-            f"zoo export {card.name} --precision int8 --calibration DATASET, DIR or TABLE.csv",
+            f"int8 is calibrated on training images, and {name} is not available: {error} Or name {_known_sources()}: "
+            f"zoo export {card.name} --precision int8 --calibration DIR",
             code="no-calibration-images",
         ) from None
 

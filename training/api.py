@@ -34,7 +34,7 @@ from training.trainer import Execution, Trained, fit
 from zoo import data as datasets
 from zoo import paths
 from zoo.data.dataset import WHOLE, Dataset
-from zoo.errors import DatasetError, UsageError, ZooError
+from zoo.errors import DatasetError, UsageError, ZooError, command
 from zoo.evaluation.split import find_split
 from zoo.files import atomic_folder, sha256_of, write_bytes, write_json
 from zoo.models.card import Card, read_card
@@ -329,8 +329,12 @@ class Outcome:
         evaluation = None if self.evaluation is None else self.evaluation.to_json()
         return {**values, "folder": str(self.folder), "evaluation": evaluation}
 
-    def summary(self) -> str:
-        """Return the run as a text: epochs, folder, and the scores or the reason why they are missing."""
+    def summary(self, data: str | None = None) -> str:
+        """Return the run as a text: epochs, folder, and the scores or the reason why they are missing.
+
+        Args:
+            data: The folder or table of the data set, for the command that measures the model.
+        """
         scores = ", ".join(f"{name} {value:.4f}" for name, value in self.validation.items())
         kept_epoch = (
             f"epoch {self.best_epoch}, best on held-out training classes ({scores})" if scores else "the last epoch"
@@ -338,16 +342,17 @@ class Outcome:
         left_out = f"{self.skipped} images could not be read and were left out.\n" if self.skipped else ""
         return (
             f"{left_out}{self.name}: {self.epochs} epochs in {self.seconds:.0f} s; kept {kept_epoch}.\n"
-            f"Written to {self.folder}.\n{self._scores()}"
+            f"Written to {self.folder}.\n{self._scores(data)}"
         )
 
-    def _scores(self) -> str:
-        command = f"Measure it with: zoo evaluate {self.name} --save"
+    def _scores(self, data: str | None) -> str:
+        named = () if data is None else ("--data", data)
+        measure = f"Measure it with: {command('evaluate', self.name, *named, '--save')}"
         if self.evaluation is not None:
             scores = ", ".join(f"{name} {value:.4f}" for name, value in self.evaluation.metrics.items())
             unread = f" ({self.evaluation.unreadable} images could not be read)" if self.evaluation.unreadable else ""
             return f"Test split of {self.evaluation.dataset}: {scores}{unread}."
-        return command if self.not_evaluated is None else f"Not measured: {self.not_evaluated} {command}"
+        return measure if self.not_evaluated is None else f"Not measured: {self.not_evaluated} {measure}"
 
 
 def train(
@@ -512,7 +517,9 @@ def measure_test_split(
     dataset = find_split(folder, model.card, model.card.dataset, "test", root).dataset
     if dataset.split == WHOLE:
         raise DatasetError(
-            f"{root} has no test split (the folders train and test, or a column split).", code="no-test-split"
+            f"{root} has no test split (the folders train and test, or a column split): all its classes were trained "
+            "on.",
+            code="no-test-split",
         )
     # The measurement counts the images that cannot be read.
     return zoo.evaluate(model, dataset, progress=progress, unreadable={})

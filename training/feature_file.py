@@ -21,7 +21,7 @@ from safetensors import safe_open
 
 from training.recipe import Augmentation, Backbone, Data, EnsembleRecipe, Recipe
 from zoo.data.preprocessing import Preprocessing
-from zoo.errors import RecipeError, UsageError
+from zoo.errors import RecipeError, UsageError, command
 from zoo.files import atomic_path
 from zoo.models.card import Card
 
@@ -107,7 +107,7 @@ class Features:
             raise UsageError(
                 f"{self.path} holds features of {self.about.model} (fingerprint {self.about.fingerprint[:12]}), not of "
                 f"{card.name} (fingerprint {card.fingerprint[:12]}): its weights or preprocessing differ. Make the "
-                f"features again: zoo features {card.name} ...",
+                f"features again: {command('features', card.name, 'DIR', '-o', self.path)}",
                 code="other-model",
             )
 
@@ -170,7 +170,8 @@ def read_features(path: str | Path) -> Features:
     path = Path(path).expanduser()
     if not path.is_file():
         raise UsageError(
-            f"there is no file {path}. Make it with: zoo features MODEL DIR -o {path}", code="no-such-file"
+            f"there is no file {path}. Make it with: {command('features', 'MODEL', 'DIR', '-o', path)}",
+            code="no-such-file",
         )
     about = _about(path)
     try:

@@ -171,7 +171,7 @@ def draw_views(cached: Tensor, size: int, part: slice, gather: Callable[[Tensor]
         if count < 2:
             raise RecipeError(
                 "the method compares two views of each image, and the features hold one. Make them again with more: "
-                "zoo features ... --views 8",
+                "zoo features MODEL DIR -o FILE --views 8",
                 code="too-few-views",
             )
         return pick((view_numbers + 1 + torch.randint(count - 1, (size,))[part]) % count)

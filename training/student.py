@@ -120,7 +120,8 @@ def check_source(path: str | None, dataset: str | None, data: str | None = None)
         )
     if dataset == FOLDER:
         raise UsageError(
-            "a folder or a table is named without --dataset: zoo distill TEACHER DIR ...", code="folder-as-dataset"
+            "a folder or a table is named without --dataset: zoo distill TEACHER DIR --backbone NAME",
+            code="folder-as-dataset",
         )
     if dataset is not None:
         datasets.check_dataset(dataset, "train", data)

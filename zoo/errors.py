@@ -42,6 +42,7 @@ Every error has a `code`, its stable name in lower case with hyphens. It is the 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -212,6 +213,11 @@ def nearest(name: str, names: Iterable[str], n: int = 3) -> str:
     """Return the hint " Did you mean 'a' or 'b'?" with the known names most like `name`, or "" if none is like it."""
     close = get_close_matches(name, list(names), n=n, cutoff=0.5)
     return f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
+
+
+def command(*words: object) -> str:
+    """Return a `zoo` command to run next, its words quoted for a shell."""
+    return shlex.join(["zoo", *map(str, words)])
 
 
 def none_readable_message(images: int, first: object) -> str:

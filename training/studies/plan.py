@@ -26,7 +26,7 @@ from training.studies.study import (
 )
 from zoo.data.folder import check_splits
 from zoo.data.official import RECALL_DEPTHS
-from zoo.errors import TrainingError, UsageError
+from zoo.errors import TrainingError, UsageError, command
 from zoo.files import locked, write_json
 
 PLAN_FILE, FAILURE_FILE = "plan.json", "failure.json"
@@ -288,9 +288,10 @@ def read_plan(folder: Path) -> Plan:
     """
     path = folder / PLAN_FILE
     if not path.is_file():
-        out = f" --out {folder}, as before: its finished runs stay" if (folder / RESULTS_FILE).is_file() else ""
+        again = (folder / RESULTS_FILE).is_file()
+        begin = command("benchmark", "run", "STUDY", "--dataset", "D", *(("--out", folder) if again else ()))
         raise UsageError(
-            f"{folder} is not a study: it has no {PLAN_FILE}. Begin one with: zoo benchmark run STUDY{out}",
+            f"{folder} is not a study: it has no {PLAN_FILE}.{' Its finished runs stay.' * again} Begin one: {begin}",
             code="not-a-study",
         )
     record = read_record(path)

@@ -29,7 +29,7 @@ from zoo.cli.options import (
     strict_status,
 )
 from zoo.console import note, print_json, print_table
-from zoo.errors import DatasetError, UsageError
+from zoo.errors import DatasetError, UsageError, command
 
 if TYPE_CHECKING:
     from training.distill import Distilled, Score
@@ -47,10 +47,11 @@ NamedDataset = Annotated[
 AugmentedViews = Annotated[int, Option("--views", metavar="N", help="augmented views of each image")]
 
 
-def _print_next_step(name: str, folder: Path) -> None:
-    """Print where a new model is, and how to search images with it."""
+def _print_next_step(name: str, folder: Path, images: str | None) -> None:
+    """Print where a new model is, and how to search the images of a folder or table with it."""
+    index = command("index", name, images or "DIR", "--out", f"{name}-gallery")
     print(f"Written to {folder}.")
-    print(f"Index pictures with: zoo export {name} && zoo index {name} DIR --out GALLERY")
+    print(f"Index pictures with: {command('export', name)} && {index}")
 
 
 # zoo train
@@ -131,7 +132,7 @@ def train(
     )
     if int(os.environ.get("RANK", "0")):
         return  # of several processes only the first one prints
-    print_outcome(as_json, outcome.to_json(), outcome.summary())
+    print_outcome(as_json, outcome.to_json(), outcome.summary(data))
 
 
 def _recipe_on_features(
@@ -217,11 +218,11 @@ def finetune(
     if as_json:
         print_json(fitted.to_json())
     else:
-        _print_finetuned(fitted)
+        _print_finetuned(fitted, source)
     return strict_status(strict, fitted.pictures.unreadable)
 
 
-def _print_finetuned(fitted: Finetuned) -> None:
+def _print_finetuned(fitted: Finetuned, source: str) -> None:
     for text in fitted.pictures.notes():
         note(text)
     split = fitted.split
@@ -243,7 +244,7 @@ def _print_finetuned(fitted: Finetuned) -> None:
         for row in fitted.rows
     ]
     print_table(COMPARISON, rows, numbers=("before", "after", "difference"))
-    _print_next_step(fitted.outcome.name, fitted.outcome.folder)
+    _print_next_step(fitted.outcome.name, fitted.outcome.folder, source)
 
 
 def novelty(seen_classes: tuple[str, ...], unread: Path | None = None) -> str:
@@ -365,11 +366,11 @@ def distill(
     if as_json:
         print_json(distilled.to_json())
     else:
-        _print_distilled(distilled)
+        _print_distilled(distilled, images)
     return strict_status(strict, distilled.pictures.unreadable)
 
 
-def _print_distilled(distilled: Distilled) -> None:
+def _print_distilled(distilled: Distilled, images: str | None) -> None:
     pictures, fidelity = distilled.pictures, distilled.fidelity
     for source, reason in pictures.unreadable.items():
         note(f"left out, cannot be read: {source}: {reason}")
@@ -393,7 +394,7 @@ def _print_distilled(distilled: Distilled) -> None:
     if fidelity.cosine is not None:
         fidelity_rows.append(["cosine to the teacher's embedding", _score(fidelity.cosine)])
     print_table(("student beside teacher", "mean (95 %)"), fidelity_rows)
-    _print_next_step(distilled.outcome.name, distilled.outcome.folder)
+    _print_next_step(distilled.outcome.name, distilled.outcome.folder, images)
 
 
 def _score(score: Score) -> str:
@@ -401,6 +402,9 @@ def _score(score: Score) -> str:
 
 
 # zoo features
+
+HEADS = "margin-conv4-cifar100"
+"""The recipe that is proposed for the features of a model that no recipe is named after."""
 
 
 @app.command(
@@ -436,6 +440,7 @@ def features(
     """keep the features of a model's trunk, to train heads in minutes"""
     from zoo import data as datasets
     from zoo.models.load import find_model
+    from zoo.models.registry import recipes
 
     if (folder is None) == (dataset is None):
         raise UsageError(
@@ -454,12 +459,13 @@ def features(
     images = datasets.load_dataset(name, split, root)
     extract(source, images, out, chosen_views, dtype, Execution(choose_device(device)), batch_size, not quiet)
     size = out.stat().st_size
+    heads = source.card.name if source.card.name in recipes() else HEADS
     print_outcome(
         as_json,
         {"file": str(out), "images": len(images), "views": chosen_views.count, "bytes": size},
         f"{len(images):,} images of {len(images.classes):,} classes, {chosen_views.count} views of each: {out} "
         f"({size / 2**20:,.0f} MiB)",
-        f"Train on them with: zoo train RECIPE --features {out}",
+        f"Train on them with: {command('train', heads, '--features', out)}",
     )
 
 
