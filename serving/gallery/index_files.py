@@ -46,8 +46,6 @@ GENERATION_PREFIX = "index-"
 NO_GENERATION = "none-"
 """Prefix of a name that stands for no generation, and yet differs from the previous name."""
 
-SCHEMA_1_FILES = ("index.faiss", "index.json")
-
 CHECKED_BYTES = 256 * 2**20
 """Up to this size a generation is compared with its hashes when it is opened; beyond, only by `verify`."""
 
@@ -441,13 +439,11 @@ def _finish(
 
 
 def _remove_unused(folder: Path, used: set[str]) -> None:
-    """Remove older generations, folders that killed processes left, and files of schema 1."""
+    """Remove older generations and folders that killed processes left."""
     for path in folder.iterdir():
         is_generation = path.name.startswith((GENERATION_PREFIX, f".{GENERATION_PREFIX}")) and path.is_dir()
         if is_generation and path.name not in used:
             shutil.rmtree(path, ignore_errors=True)
-        elif path.name in SCHEMA_1_FILES:
-            path.unlink(missing_ok=True)
 
 
 @contextmanager

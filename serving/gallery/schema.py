@@ -1,94 +1,26 @@
-"""Tables of a gallery's SQLite file, and upgrades of older versions.
+"""Tables of a gallery's SQLite file, and the upgrade of files that older versions wrote.
 
-1    no generation in `state`
-2    `state` names the index generation in use (serving.gallery.index_files)
-3    marks (serving.gallery.feedback)
-4    embeddings in a table of their own, and a second one for another model (serving.gallery.staging)
-5    `state` holds the number of items
-6    clients' own keys of items
+6    without a journal
 7    a journal for services that followed the gallery
-8    no journal
+8    without a journal
 
-Older files are upgraded when they are opened; those that cannot be written to are read through views.
+An older file is upgraded when it is opened. One that cannot be written to is read as it is.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
 from zoo.errors import GalleryError
 
-SCHEMA = 8
+SCHEMA, OLDEST = 8, 6
+"""The version of new files, and the oldest one that is read."""
+
 APPLICATION_ID = 0x5A4F4F47
 """Marks the SQLite file as a gallery ("ZOOG")."""
 
 METRIC = "cosine"
-
-_MARKS = """
-CREATE TABLE IF NOT EXISTS marks (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    item INTEGER NOT NULL,
-    query TEXT NOT NULL,
-    query_source TEXT NOT NULL,
-    same INTEGER NOT NULL,
-    similarity REAL NOT NULL,
-    model TEXT NOT NULL,
-    marked_at TEXT NOT NULL,
-    UNIQUE (item, query)
-);
-CREATE INDEX IF NOT EXISTS marks_by_query ON marks (query);
-CREATE TRIGGER IF NOT EXISTS marks_of_removed AFTER DELETE ON items BEGIN
-    DELETE FROM marks WHERE item = OLD.id;
-    DELETE FROM marks WHERE query = OLD.content_sha256;
-END;
-"""
-
-_EMBEDDINGS = """
--- from_thumbnail: 1 if it was made of the item's thumbnail, because the image was not available.
-CREATE TABLE embeddings (
-    item INTEGER PRIMARY KEY REFERENCES items (id) ON DELETE CASCADE,
-    embedding BLOB NOT NULL,
-    from_thumbnail INTEGER NOT NULL DEFAULT 0
-);
-CREATE TABLE embeddings_other (
-    item INTEGER PRIMARY KEY REFERENCES items (id) ON DELETE CASCADE,
-    embedding BLOB NOT NULL,
-    from_thumbnail INTEGER NOT NULL DEFAULT 0
-);
-"""
-
-_COUNT = """
--- Read at every change that an index applies; counting would take longer with more items.
-INSERT OR REPLACE INTO state SELECT 'count', count(*) FROM items;
-CREATE TRIGGER items_added AFTER INSERT ON items BEGIN
-    UPDATE state SET value = value + 1 WHERE key = 'count';
-END;
-CREATE TRIGGER items_removed AFTER DELETE ON items BEGIN
-    UPDATE state SET value = value - 1 WHERE key = 'count';
-END;
-"""
-
-_KEYS = """
--- A client's own name of an item, so that sending it twice adds it once.
-CREATE TABLE keys (
-    item INTEGER PRIMARY KEY REFERENCES items (id) ON DELETE CASCADE,
-    key TEXT NOT NULL UNIQUE
-);
-"""
-
-_MOVE_EMBEDDINGS = """
-INSERT INTO embeddings (item, embedding) SELECT id, embedding FROM items ORDER BY id;
-ALTER TABLE items DROP COLUMN embedding;
-"""
-
-_JOURNAL = "item_added item_changed item_removed key mark_made mark_changed mark_removed state_made state_changed"
-_DROP_JOURNAL = f"""
-{chr(10).join(f"DROP TRIGGER IF EXISTS {event}_noted;" for event in (*_JOURNAL.split(), "state_removed"))}
-DROP TABLE IF EXISTS journal;
-DELETE FROM state WHERE key IN ('history', 'following');
-"""
 
 _TABLES = f"""
 PRAGMA journal_mode = WAL;
@@ -114,7 +46,47 @@ CREATE TABLE thumbnails (
 );
 CREATE TABLE removals (item INTEGER PRIMARY KEY, change INTEGER NOT NULL);
 CREATE INDEX removals_by_change ON removals (change);
-{_EMBEDDINGS}{_MARKS}{_COUNT}{_KEYS}"""
+-- from_thumbnail: 1 if it was made of the item's thumbnail, because the image was not available.
+CREATE TABLE embeddings (
+    item INTEGER PRIMARY KEY REFERENCES items (id) ON DELETE CASCADE,
+    embedding BLOB NOT NULL,
+    from_thumbnail INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE embeddings_other (
+    item INTEGER PRIMARY KEY REFERENCES items (id) ON DELETE CASCADE,
+    embedding BLOB NOT NULL,
+    from_thumbnail INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE marks (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    item INTEGER NOT NULL,
+    query TEXT NOT NULL,
+    query_source TEXT NOT NULL,
+    same INTEGER NOT NULL,
+    similarity REAL NOT NULL,
+    model TEXT NOT NULL,
+    marked_at TEXT NOT NULL,
+    UNIQUE (item, query)
+);
+CREATE INDEX marks_by_query ON marks (query);
+CREATE TRIGGER marks_of_removed AFTER DELETE ON items BEGIN
+    DELETE FROM marks WHERE item = OLD.id;
+    DELETE FROM marks WHERE query = OLD.content_sha256;
+END;
+-- Read at every change that an index applies; counting would take longer with more items.
+INSERT INTO state VALUES ('count', 0);
+CREATE TRIGGER items_added AFTER INSERT ON items BEGIN
+    UPDATE state SET value = value + 1 WHERE key = 'count';
+END;
+CREATE TRIGGER items_removed AFTER DELETE ON items BEGIN
+    UPDATE state SET value = value - 1 WHERE key = 'count';
+END;
+-- A client's own name of an item, so that sending it twice adds it once.
+CREATE TABLE keys (
+    item INTEGER PRIMARY KEY REFERENCES items (id) ON DELETE CASCADE,
+    key TEXT NOT NULL UNIQUE
+);
+"""
 
 _CHANGES = "SELECT change FROM items UNION ALL SELECT change FROM removals"
 _PROBLEMS = {
@@ -133,32 +105,14 @@ _PROBLEMS = {
 }
 """Problems of a damaged file, and the queries that count them."""
 
-_UPGRADES = {
-    1: """
-INSERT OR IGNORE INTO state VALUES ('generation', ''), ('metric', 'cosine');
-DELETE FROM state WHERE key = 'mark';
-""",
-    2: _MARKS,
-    3: _EMBEDDINGS + _MOVE_EMBEDDINGS,
-    4: _COUNT,
-    5: _KEYS,
-    6: "",
-    7: _DROP_JOURNAL,
-}
-"""Statements from each version to the next. The upgrade from 3 takes as long as copying all embeddings once."""
-
-_VIEWS = {
-    2: """
-CREATE TEMP VIEW marks AS SELECT NULL AS id, NULL AS item, NULL AS query, NULL AS query_source, NULL AS same,
-    NULL AS similarity, NULL AS model, NULL AS marked_at WHERE 0;
-""",
-    3: """
-CREATE TEMP VIEW embeddings AS SELECT id AS item, embedding, 0 AS from_thumbnail FROM main.items;
-CREATE TEMP VIEW embeddings_other AS SELECT NULL AS item, NULL AS embedding, NULL AS from_thumbnail WHERE 0;
-""",
-    5: "CREATE TEMP VIEW keys AS SELECT NULL AS item, NULL AS key WHERE 0;",
-}
-"""Views in place of these upgrades, for files that cannot be written to."""
+_EVENTS = "item_added item_changed item_removed key mark_made mark_changed mark_removed state_made state_changed"
+_UPGRADE = (
+    *(f"DROP TRIGGER IF EXISTS {event}_noted" for event in (*_EVENTS.split(), "state_removed")),
+    "DROP TABLE IF EXISTS journal",
+    "DELETE FROM state WHERE key IN ('history', 'following')",
+    f"PRAGMA user_version = {SCHEMA}",
+)
+"""Statements that make the present version of any that is read."""
 
 
 def create(path: Path, dim: int, fingerprint: str) -> None:
@@ -177,7 +131,8 @@ def check_version(db: sqlite3.Connection, path: Path) -> None:
     """Upgrade an older file.
 
     Raises:
-        GalleryError: If it is not a gallery (code "not-a-gallery") or a newer one (code "newer-version").
+        GalleryError: If it is not a gallery (code "not-a-gallery"), a newer one (code "newer-version") or an older one
+            than is read (code "older-version").
     """
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise GalleryError(f"{path} is a SQLite file, but not a gallery.", code="not-a-gallery")
@@ -188,8 +143,14 @@ def check_version(db: sqlite3.Connection, path: Path) -> None:
             "Upgrade: pip install -U dml-zoo",
             code="newer-version",
         )
+    if version < OLDEST:
+        raise GalleryError(
+            f"{path} has schema {version}; this version of dml-zoo reads {OLDEST} to {SCHEMA}. "
+            "Index the images again: zoo index MODEL DIR --out GALLERY",
+            code="older-version",
+        )
     if version < SCHEMA:
-        _upgrade(db, version)
+        _upgrade(db)
 
 
 def problems(db: sqlite3.Connection) -> list[str]:
@@ -202,28 +163,14 @@ def problems(db: sqlite3.Connection) -> list[str]:
     return damage + [f"{count} {problem}" for problem, count in counts.items() if count]
 
 
-def _upgrade(db: sqlite3.Connection, version: int) -> None:
+def _upgrade(db: sqlite3.Connection) -> None:
     try:
         db.execute("BEGIN IMMEDIATE")
-        # Another process may have upgraded it meanwhile.
-        (present,) = db.execute("PRAGMA user_version").fetchone()
-        for statement in _statements("".join(_UPGRADES[number] for number in range(present, SCHEMA))):
+        for statement in _UPGRADE:
             db.execute(statement)
-        db.execute(f"PRAGMA user_version = {SCHEMA}")
         db.execute("COMMIT")
     except sqlite3.OperationalError as error:
         if db.in_transaction:
             db.execute("ROLLBACK")
         if "readonly" not in str(error):
             raise
-        db.executescript("".join(script for number, script in _VIEWS.items() if number >= version))
-
-
-def _statements(script: str) -> Iterator[str]:
-    """Yield the statements of a script, because `executescript` would end the transaction first."""
-    statement = ""
-    for line in script.splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""

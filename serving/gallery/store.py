@@ -109,7 +109,7 @@ class Store:
         try:
             if self.database.fingerprint is None:
                 raise GalleryError(f"{path} holds no embeddings of another model.", code="no-other-model")
-            if (metric := state.get("metric", schema.METRIC)) != schema.METRIC:
+            if (metric := state["metric"]) != schema.METRIC:
                 message = f"{path} is for {metric} similarity; this version of dml-zoo has {schema.METRIC}."
                 raise GalleryError(message, code="unknown-metric")
         except BaseException:
@@ -320,7 +320,7 @@ class Store:
     def count(self, label: str | None = None, selection: Filter = EVERYTHING) -> int:
         """Return the number of items that a filter lets through (and that have a label)."""
         clause, values = where_clause(label, selection)
-        # The second slot and old files that cannot be written to have no stored count.
+        # The second slot has no stored count.
         if not clause and (stored := self.state("count")) is not None:
             return int(stored)
         return int(self._query(f"SELECT count(*) FROM items {clause}", *values)[0][0])

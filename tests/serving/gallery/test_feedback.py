@@ -15,15 +15,11 @@ from hypothesis import strategies as st
 
 from serving.gallery import schema
 from serving.gallery.feedback import MarkFilter, QueryImage
-from serving.gallery.schema import SCHEMA
 from serving.gallery.store import Store
 from serving.gallery.types import MarkCounts
 from tests.raising import raises
-from tests.serving.gallery.older import as_schema_2
-from tests.serving.gallery.test_database import unwritable
-from tests.serving.gallery.test_index_files import reachable_copy
 from tests.serving.gallery.test_store import DIM, new_item
-from zoo.errors import GalleryError, ItemNotFoundError, UsageError
+from zoo.errors import ItemNotFoundError, UsageError
 
 ITEMS = 5
 SENT = [new_item(100 + i) for i in range(3)]
@@ -172,24 +168,3 @@ def test_later_mark_of_two_galleries_wins(path: Path, tmp_path: Path) -> None:
         assert other.marks.take_over([later]) == 0
         taken = list(other.marks.all())[1]
         assert (taken.query_item, taken.item, taken.source) == (2, 4, "1.png")
-
-
-def test_schema_2_is_upgraded(path: Path) -> None:
-    as_schema_2(path)
-    with closing(Store(path)) as store:
-        store.marks.put(1, 2, True)
-        store.remove([2])
-        assert store.marks.counts().total == 0
-    with closing(sqlite3.connect(path)) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
-
-
-def test_read_only_schema_2_has_no_marks(path: Path) -> None:
-    as_schema_2(path)
-    with reachable_copy(path.parent) as folder, unwritable(folder), closing(Store(folder / path.name)) as store:
-        assert (list(store.marks.all()), store.marks.counts()) == ([], MarkCounts(0, 0))
-        assert store.marks.contradictions() == (0, [])
-        assert len(store.marks.pairs().same) == 0
-        assert store.problems() == []
-        with pytest.raises(GalleryError):
-            store.marks.put(1, 2, True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import resource
 import shutil
 import sqlite3
@@ -32,7 +31,7 @@ from serving.gallery.index_files import (
 from serving.gallery.schema import SCHEMA
 from serving.gallery.store import Store
 from tests.raising import raises
-from tests.serving.gallery.older import as_schema_1, as_schema_7
+from tests.serving.gallery.older import as_schema_6, as_schema_7
 from tests.serving.gallery.test_database import unwritable
 from tests.serving.gallery.test_gallery import CARD, assert_hits, by_id, generation, new_items, unit_rows
 from tests.serving.toys import content
@@ -277,22 +276,9 @@ def test_read_only_gallery_is_not_compacted(path: Path, caplog: pytest.LogCaptur
     assert caplog.messages == []
 
 
-def test_schema_1_is_upgraded(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    as_schema_1(path)
-    with caplog.at_level(logging.INFO), Gallery.open(path) as gallery:
-        assert_hits(gallery, by_id(unit_rows(200)))
-        gallery.add(new_items(unit_rows(1, seed=4), 200))
-        gallery.index.compact()
-        assert_hits(gallery, by_id(np.concatenate([unit_rows(200), unit_rows(1, seed=4)])))
-    assert caplog.messages == []
-    assert not (path / "index.faiss").exists()
-    with closing(sqlite3.connect(path / STORE)) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
-    assert_whole(path)
-
-
-def test_upgrade_of_schema_7_drops_the_journal(path: Path) -> None:
-    as_schema_7(path / STORE)
+@pytest.mark.parametrize("as_older", [as_schema_6, as_schema_7])
+def test_older_gallery_is_upgraded(as_older: Callable[[Path], None], path: Path) -> None:
+    as_older(path / STORE)
     with Gallery.open(path) as gallery:
         gallery.add(new_items(unit_rows(1, seed=4), 200))
         gallery.store.marks.put(1, 2, True)
@@ -307,14 +293,8 @@ def test_upgrade_of_schema_7_drops_the_journal(path: Path) -> None:
     assert_whole(path)
 
 
-def test_read_only_schema_7_is_read(path: Path) -> None:
+def test_older_gallery_that_cannot_be_written_to_is_read(path: Path) -> None:
     as_schema_7(path / STORE)
-    with reachable_copy(path) as folder, unwritable(folder), Gallery.open(folder) as gallery:
-        assert_hits(gallery, by_id(unit_rows(200)))
-
-
-def test_read_only_schema_1_is_read(path: Path) -> None:
-    as_schema_1(path)
     with reachable_copy(path) as folder, unwritable(folder), Gallery.open(folder) as gallery:
         assert_hits(gallery, by_id(unit_rows(200)))
 

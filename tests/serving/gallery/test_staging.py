@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 from serving.gallery import Gallery, schema
 from serving.gallery.gallery import STORE
-from serving.gallery.schema import SCHEMA
 from serving.gallery.staging import StagedEmbedding
 from serving.gallery.store import Store
 from tests.serving.gallery.crash_writer import CARDS, embedded_by
-from tests.serving.gallery.older import as_schema_4
 from tests.serving.gallery.test_store import DIM, new_item
 
 NUMBERS = st.lists(st.integers(1, 12), max_size=5)
@@ -96,18 +94,6 @@ def test_second_slot_counts_its_own_items(path: Path) -> None:
         store.staging.mark_embedded(token, number)
         with closing(Store(path, other=True)) as other:
             assert (store.count(), other.count()) == (5, 3)
-
-
-def test_older_file_without_a_count_gets_one(path: Path) -> None:
-    with closing(Store(path)) as store:
-        store.add([new_item(number) for number in range(3)])
-    as_schema_4(path)
-    with closing(Store(path)) as store:
-        assert store.state("count") == "3"
-        store.remove([1])
-        assert (store.count(), store.problems()) == (2, [])
-    with closing(sqlite3.connect(path)) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
 
 
 def test_wrong_count_is_reported_and_search_still_works(tmp_path: Path) -> None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -18,17 +15,12 @@ from PIL import Image
 
 from serving.client import Client
 from serving.gallery import Gallery
-from serving.gallery.gallery import STORE
 from serving.gallery.parquet import export_gallery, import_gallery
-from serving.gallery.schema import SCHEMA
 from serving.gallery.search import Searcher
 from tests.serving import toys
-from tests.serving.gallery.older import as_schema_5
-from tests.serving.gallery.test_database import new_item, unwritable
 from tests.serving.running import writing_to
 from zoo.cli.main import main
 from zoo.errors import ServiceError
-from zoo.models.load import Embedder
 
 KEY = "w" * 20
 
@@ -116,22 +108,3 @@ def test_the_client_and_the_command_line_know_keys(
     import_gallery(tmp_path / "out", tmp_path / "copy")
     with Gallery.open(tmp_path / "copy") as copy:
         assert [item.key for item in copy.store.items(limit=100)] == [None] * 24 + ["mine"]
-
-
-def test_a_gallery_of_before_there_were_keys(path: Path, model: Embedder) -> None:
-    as_schema_5(path / STORE)
-    with Gallery.open(path) as gallery:
-        assert gallery.store.item(1).key is None
-        gallery.add([new_item(model)])
-    with closing(sqlite3.connect(path / STORE)) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
-
-
-def test_one_that_cannot_be_written_to_is_read(gallery_folder: Path) -> None:
-    with tempfile.TemporaryDirectory() as made:  # every user can reach it, unlike pytest's own
-        Path(made).chmod(0o755)
-        folder = Path(made) / "g"
-        shutil.copytree(gallery_folder, folder, ignore=shutil.ignore_patterns("*-wal", "*-shm"))
-        as_schema_5(folder / STORE)
-        with unwritable(folder), Gallery.open(folder) as gallery:
-            assert [item.key for item in gallery.store.items(limit=100)] == [None] * 24
