@@ -60,7 +60,7 @@ TELEMETRY: TelemetryConfig = {
     "metrics": False,
     "logs": False,
     "operation_spans": False,
-    "exclude": lambda scope: scope.get("path") in ("/livez", "/readyz", "/metrics"),
+    "exclude": lambda scope: scope.get("path", "").rpartition("/")[2] in ("livez", "readyz", "metrics"),
 }
 """For FastAPI: it traces requests if OTEL_EXPORTER_OTLP_ENDPOINT is set, apart from those of probes and Prometheus."""
 

@@ -16,6 +16,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from serving.metrics import TELEMETRY
 from tests.serving import toys
 from tests.serving.running import serving
 
@@ -124,6 +125,9 @@ def test_probes_and_prometheus_are_not_traced(url: str, collector: Collector) ->
         httpx.get(url + path, headers={"X-Request-ID": path.strip("/")})
     collector.of("model")
     assert not {attributes(span).get("url.path") for span in collector.spans} & {"/livez", "/readyz", "/metrics"}
+    is_excluded = TELEMETRY["exclude"]
+    assert all(is_excluded({"path": f"/collections/birds{path}"}) for path in ("/livez", "/readyz"))
+    assert not is_excluded({"path": "/collections/birds/search"})
 
 
 def test_the_log_of_a_traced_request_names_its_trace(collector: Collector, gallery_folder: Path) -> None:
