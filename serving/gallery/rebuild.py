@@ -406,10 +406,11 @@ def load_previous_model(
             f"{path} keeps no embeddings of a previous model, so it cannot be rolled back.", code="no-previous-model"
         )
     card, ref = parse_model(slot.model, path)
-    embedder = load(model or ref, runtime=runtime, precision=precision)
+    ref = model or ref
+    embedder = load(ref, runtime=runtime, precision=precision)
     if embedder.card.fingerprint != card.fingerprint:
         raise ModelMismatchError(
-            f"{model or ref} is {embedder.card.name} ({embedder.card.fingerprint[:12]}), but the previous model of "
+            f"{ref} is {embedder.card.name} ({embedder.card.fingerprint[:12]}), but the previous model of "
             f"{path} is {card.name} ({card.fingerprint[:12]}). Name that one with --model.",
             code="other-model",
         )

@@ -111,6 +111,8 @@ class Staging:
                 # From now on the store names its own model, which a transaction can change.
                 db.execute("INSERT OR IGNORE INTO state VALUES ('model', ?)", (present_model,))
         ((token,),) = self._database.query("SELECT value FROM state WHERE key = 'other token'")
+        with self._transaction(token) as db:  # it may have been begun by another name or folder of the model
+            db.execute("UPDATE state SET value = ? WHERE key = 'other model'", (model,))
         self.announce(token, coming=False)  # a killed process may have left its announcement
         self._retry_failed()
         return str(token)

@@ -437,7 +437,7 @@ def rollback(
             opened.store.discard_other()
         print_outcome(as_json, {"discarded": True}, "the kept embeddings are deleted")
         return 0
-    embedder, reference = load_previous_model(gallery, model, runtime, precision)
+    embedder, reference = load_previous_model(gallery, model and model_reference(model), runtime, precision)
     with embedding.upgrade(embedder, reference) as upgrade:
         not_embedded = upgrade.embed()
         if not_embedded and missing == "refuse":

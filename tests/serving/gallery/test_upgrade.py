@@ -23,7 +23,7 @@ from tests.commandline import run_here as run
 from tests.raising import raises
 from tests.serving import toys
 from tests.serving.toys import content
-from zoo.errors import GalleryError, ModelMismatchError, UsageError
+from zoo.errors import GalleryError, ModelMismatchError, ModelNotFoundError, UsageError
 from zoo.evaluation import PerQuery, bootstrap_intervals, per_query
 from zoo.models.load import Embedder
 
@@ -74,6 +74,24 @@ def test_the_gallery_is_as_if_the_new_model_had_indexed_it(
     np.testing.assert_allclose(vectors(gallery), model.embed([folder / one for one in sources]), atol=1e-5)
     with Gallery.open(gallery) as opened:
         assert stored_calibration(opened) == before
+
+
+def test_rollback_to_a_model_that_has_moved(
+    folder: Path, model: Embedder, other_model: Embedder, tmp_path: Path, capsys: Capture
+) -> None:
+    old, new = Path(shutil.copytree(model.folder, tmp_path / "old")), tmp_path / "new"
+    index_folder(model, str(old), folder, tmp_path / "g")
+    run("gallery rebuild", tmp_path / "g", "--model", other_model.folder, "--swap")
+    old.rename(new)
+    with pytest.raises(ModelNotFoundError):
+        run("gallery rollback", tmp_path / "g")
+    assert run("gallery rollback", tmp_path / "g", "--model", new) == 0
+    with Gallery.open(tmp_path / "g") as opened:
+        assert (opened.card, opened.model_ref) == (model.card, str(new))
+    capsys.readouterr()
+    picture = next(folder.rglob("*.png"))
+    assert run("search", tmp_path / "g", picture, "-k", 1) == 0, "without --model"
+    assert picture.name in capsys.readouterr().out
 
 
 def test_both_models_are_measured_as_the_evaluation_measures(
