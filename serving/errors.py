@@ -40,6 +40,23 @@ JSON_ERRORS = (UnicodeDecodeError, RecursionError)
 """Causes of FastAPI's error for JSON that cannot be read."""
 BODY_PROBLEMS = ("extra_forbidden", "json_invalid", "missing")
 """Types of pydantic's errors that are about a JSON body as a whole."""
+EXPECTED = {
+    "dict_type": "a JSON object",
+    "finite_number": "a finite number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "greater_than_equal": "at least {ge:g}",
+    "int_type": "a whole number",
+    "json_invalid": "valid JSON",
+    "less_than_equal": "at most {le:g}",
+    "literal_error": "{expected}",
+    "model_attributes_type": "a JSON object, sent as application/json",
+    "string_pattern_mismatch": "a text of the form {pattern}",
+    "string_too_long": "at most {max_length} characters",
+    "string_type": "a text",
+    "string_unicode": "a text in valid Unicode",
+}
+"""What a value should have been, by the type of pydantic's error."""
 RETRY_SECONDS = 5
 
 
@@ -132,12 +149,14 @@ def _validation_refusal(problems: Sequence[Mapping[str, Any]]) -> RefusedError:
 
 
 def _complaint(problem: Mapping[str, Any]) -> str:
-    """Return what is wrong; pydantic's own message does not name a missing or unknown member."""
-    name = str(problem["loc"][-1])[:80]
-    if problem["type"] == "missing":
+    """Return what is wrong, in the words of our own checks."""
+    name, kind = str(problem["loc"][-1])[:80], problem["type"]
+    if kind == "missing":
         return f"{name} is missing"
-    if problem["type"] == "extra_forbidden":
+    if kind == "extra_forbidden":
         return f"{name!r} is unknown"
+    if kind in EXPECTED:
+        return f"expected {EXPECTED[kind].format(**problem.get('ctx', {}))}"
     return str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
 
 

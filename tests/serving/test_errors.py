@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import resource
 import shutil
 import sqlite3
@@ -30,6 +31,7 @@ from zoo.errors import GalleryError, ImageTooLargeError, ItemNotFoundError, NoTe
 from zoo.models.text_tower import no_text_tower
 
 KEY = "w" * 20
+JSON = {"content-type": "application/json"}
 PICTURE = {"image": ("new.png", toys.query(0))}
 
 
@@ -162,6 +164,35 @@ def test_a_wrong_method_is_answered_with_the_methods_of_its_path(gallery_folder:
             answer = client.request(wrong, path)
             assert (answer.status_code, answer.headers["allow"]) == (405, methods)
             assert answer.json()["error"]["code"] == "method_not_allowed"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "sent"),
+    [
+        *[("POST", f"/search?id=1&{words}", {}) for words in ("k=0", "k=2.0", "offset=10001", "rerank=all", "crop=1")],
+        *[("POST", f"/search?id=1&min_similarity={number}", {}) for number in ("nan", "2", "-2", "x")],
+        *[("GET", path, {}) for path in ("/items?limit=0", "/labels?limit=-1", "/feedback?verdict=x")],
+        *[
+            ("PATCH", "/items/1", {"json": body})
+            for body in ({"label": 5}, {"label": "x" * 1001}, {"metadata": [1]}, [])
+        ],
+        ("PATCH", "/items/1", {"content": b'{"label": "\\ud800"}', "headers": JSON}),
+        ("PATCH", "/items/1", {"content": b"{", "headers": JSON}),
+        ("PATCH", "/items/1", {"data": {"label": "a"}}),
+        *[
+            ("POST", "/feedback", {"json": {"query": query, "item": 1, "verdict": "right"}})
+            for query in (1.5, "x", {"content_sha256": "x", "embedding": [0]}, {"content_sha256": "a" * 64})
+        ],
+        ("POST", "/feedback", {"json": {"query": 1, "item": 1, "verdict": "perhaps"}}),
+    ],
+)
+def test_wrong_values_are_refused_in_words_of_our_own(
+    method: str, path: str, sent: dict[str, Any], gallery_folder: Path
+) -> None:
+    with local_client(gallery_folder, KEY) as client:
+        answer = client.request(method, path, **sent)
+    assert answer.status_code == 422
+    assert not re.search(r"Input|should|decode error", answer.json()["error"]["message"])
 
 
 def test_json_that_is_not_utf_8_is_refused(gallery_folder: Path) -> None:
