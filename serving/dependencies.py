@@ -142,9 +142,7 @@ class Collections:
     def open(self) -> None:
         """Open all galleries, load their models and watch for new ones. Raises the error of the first that fails."""
         for collection in self.all:
-            collection.gallery.index.compact_in_background()
-            collection.current.searcher.check_texts()
-            collection.current.watch()
+            collection.current.start()
 
     def is_ready(self) -> bool:
         """Return whether every collection embeds and finds its golden image."""

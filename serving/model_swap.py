@@ -60,7 +60,7 @@ class CurrentSearcher:
         """The searcher that was opened last; it is opened at first use. It may be of a former model: see `run`."""
         with self._lock:
             if self._searcher is None:
-                self._searcher = self._open()
+                self._searcher = _served(self._open)
             return self._searcher
 
     def run(self, work: Callable[[Searcher], T]) -> T:
@@ -83,8 +83,9 @@ class CurrentSearcher:
         self._logged_failure = ""
         return searcher
 
-    def watch(self) -> None:
-        """Start a thread that loads announced models and takes new ones over before a request needs them."""
+    def start(self) -> None:
+        """Open the searcher, and start a thread that takes new models over before a request needs them."""
+        _ = self.searcher
         with self._lock:
             if not self._watcher.is_alive() and not self._closed.is_set():
                 self._watcher.start()
@@ -129,8 +130,7 @@ class CurrentSearcher:
 
     def _opened(self, old: Searcher, reason: ModelChangedError | GalleryMovedError) -> Searcher:
         try:
-            new = self._open_renewed()
-            new.check_texts()
+            return _served(self._open_renewed)
         except ZooError as error:
             is_moved = isinstance(reason, GalleryMovedError)
             if str(error) != self._logged_failure:  # once, and not for every request
@@ -140,8 +140,18 @@ class CurrentSearcher:
             pause = MOVED_SECONDS if is_moved and isinstance(error, GalleryError) else RETRY_SECONDS
             self._retry_time = time.monotonic() + pause
             raise _refusal(reason) from None
-        new.gallery.index.compact_in_background()
-        return new
+
+
+def _served(open_searcher: OpenSearcher) -> Searcher:
+    """Open a searcher, try its text tower, and let its index compact in the background."""
+    searcher = open_searcher()
+    try:
+        searcher.check_texts()
+    except BaseException:
+        searcher.close()
+        raise
+    searcher.gallery.index.compact_in_background()
+    return searcher
 
 
 def _checked(searcher: Searcher) -> Searcher:

@@ -11,10 +11,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from serving.app import SECURITY_HEADERS, create_app
+from serving.gallery.search import Searcher
 from serving.settings import GALLERY
 from tests.raising import raises
 from tests.serving import toys
-from tests.serving.running import ROOT, Running, local_client, serving
+from tests.serving.running import ROOT, Running, app_over, local_client, serving
 from zoo.errors import UsageError
 
 READER = "k" * 20
@@ -117,6 +118,18 @@ def test_a_uvicorn_of_its_own_logs_no_query_strings(gallery_folder: Path) -> Non
         log = process.stdout.read().decode()
     assert "Shutting down" in log
     assert "my-secret-label" not in log
+
+
+def test_galleries_are_prepared_once_however_often_they_are_opened(
+    gallery_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[Searcher] = []
+    monkeypatch.setattr(Searcher, "check_texts", lambda searcher: tried.append(searcher))
+    app = app_over(gallery_folder)
+    app.state.collections.open()  # as `zoo serve` does, whose errors have no traceback
+    with TestClient(app, "http://localhost") as client:
+        assert client.post("/search?id=1").status_code == 200
+    assert len(tried) == 1
 
 
 def test_the_factory_reads_the_environment(gallery_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -240,7 +240,7 @@ def test_a_watcher_takes_the_new_model_over_by_itself(
     monkeypatch.setattr(model_swap, "INTERVAL", 0.02)
     current = CurrentSearcher(lambda: Searcher.open(path))
     old = current.searcher.embedder.card
-    current.watch()
+    current.start()
     with begin_upgrade(path, other_model, str(other_model.folder)) as upgrade:
         upgrade.embed()
         upgrade.swap()
