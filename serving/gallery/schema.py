@@ -4,7 +4,7 @@
 7    a journal for services that followed the gallery
 8    without a journal
 
-An older file is upgraded when it is opened. One that cannot be written to is read as it is.
+An older file is upgraded when it is opened. One that cannot be written to is read unchanged.
 """
 
 from __future__ import annotations
