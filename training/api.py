@@ -8,7 +8,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -27,6 +27,7 @@ from training.data import TrainingData
 from training.distributed import Processes, connect, keep_freed_memory
 from training.frozen import Samples
 from training.logging import check_trackers, create_trackers
+from training.overrides import changed_settings
 from training.recipe import EnsembleRecipe, Recipe
 from training.recipes import RECIPES, standard_recipe
 from training.samplers import Sampler
@@ -37,20 +38,22 @@ from zoo.data.dataset import WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError, ZooError, command
 from zoo.evaluation.split import find_split
 from zoo.files import atomic_folder, sha256_of, write_bytes, write_json
-from zoo.models.card import Card, read_card
+from zoo.models.baselines import PRETRAINED
+from zoo.models.card import Card, joint_licence, read_card
 from zoo.models.folder import check_files
 from zoo.models.golden import read_golden, write_golden
 from zoo.models.load import find_model
 from zoo.models.network import Network, create_trunk, feature_count, load_network, save_network
 from zoo.models.results import Evaluation, add_result
 from zoo.models.torch_runtime import choose_device, open_model
+from zoo.models.weights import public_facts
 from zoo.paths import thread_count
-
-IDENTITY_KEYS = ("name", "method", "seed", "sources")
-"""Keys that do not count as changed settings: papers print means over seeds, and the objective names the method."""
 
 NO_ORIGIN: dict[str, Any] = {"origin": None, "settings": {}}
 """The record of a model that does not follow a recipe of `RECIPES`."""
+
+UNTRAINED = "untrained"
+"""Method of a model whose head, or whose whole network, has random weights."""
 
 LIBRARIES = ("torch", "torchvision", "timm", "numpy", "pillow", "dml-zoo")
 
@@ -68,37 +71,6 @@ def origin_facts(recipe: Recipe | EnsembleRecipe, name: str | None = None) -> di
     if name not in RECIPES or (isinstance(recipe, Recipe) and recipe.data.features):
         return NO_ORIGIN
     return {"origin": name, "settings": changed_settings(recipe, standard_recipe(name))}
-
-
-def changed_settings(recipe: Recipe | EnsembleRecipe, standard: Recipe | EnsembleRecipe) -> dict[str, Any]:
-    """Return setting -> value, as `--set` takes them, where `recipe` differs from `standard`.
-
-    For an ensemble, the changes that all members share are named once, the others with the member's number.
-    """
-    if isinstance(recipe, Recipe) and isinstance(standard, Recipe):
-        return dict(_differences(recipe.to_json(), standard.to_json()))
-    members, standard_members = (
-        value.members if isinstance(value, EnsembleRecipe) else (value,) for value in (recipe, standard)
-    )
-    if len(members) != len(standard_members):
-        return {"members": len(members)}
-    changes = [changed_settings(a, b) for a, b in zip(members, standard_members, strict=True)]
-    common = {key: value for key, value in changes[0].items() if all(c.get(key, ...) == value for c in changes)}
-    own = {
-        f"members.{i}.{key}": v for i, change in enumerate(changes) for key, v in change.items() if key not in common
-    }
-    return {**common, **own}
-
-
-def _differences(new: Mapping[str, Any], old: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in new.items():
-        before = old.get(key, ...)
-        if value == before or (not prefix and key in IDENTITY_KEYS):
-            continue
-        if isinstance(value, dict) and isinstance(before, dict) and before.keys() <= value.keys():
-            yield from _differences(value, before, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def write_model_folder(
@@ -124,11 +96,7 @@ def write_model_folder(
         teacher: The card of the model that the network learnt from; its licence and sources are kept.
     """
     with atomic_folder(folder) as temporary:
-        card = recipe_card(recipe, network)
-        if teacher is not None:
-            card = _derived(card, teacher, f"Distilled from {teacher.name} (fingerprint {teacher.fingerprint[:12]}).")
-        if base is not None:
-            card = _derived(card, base, f"Trained from {base.name}.")
+        card = recipe_card(recipe, network, base, teacher)
         weights = save_network(network, card, temporary)
         card = dataclasses.replace(card, files={name: sha256_of(temporary / name) for name in weights})
         card.write(temporary)
@@ -140,33 +108,53 @@ def write_model_folder(
     return card
 
 
-def recipe_card(recipe: Recipe, network: Network, files: dict[str, str] | None = None) -> Card:
-    """Return the card of a recipe's model; without its files' hashes unless they are given."""
+def recipe_card(recipe: Recipe, network: Network, base: Card | None = None, teacher: Card | None = None) -> Card:
+    """Return the card of a recipe's model, without its files' hashes; arguments as in `write_model_folder`.
+
+    A model that learned nothing does not get the recipe's method, data set, papers and teacher.
+    """
+    start = recipe.backbone.pretrained
+    tag, licence = public_facts(recipe.backbone.architecture, start)
+    licences = [licence] if base is None and start is not False else []
+    sources, about = (recipe.sources if recipe.learns else ()), []
+    method, dataset = (recipe.method, recipe.data.dataset) if recipe.learns else _start_facts(recipe, base, tag)
+    if teacher is not None and recipe.learns:
+        sources, licences = (*teacher.sources, *sources), [teacher.licence, *licences]
+        about = [f"Distilled from {teacher.name} (fingerprint {teacher.fingerprint[:12]})."]
+    if base is not None:
+        sources, licences = (*base.sources, *sources), [base.licence, *licences]
+        about = [f"{'Trained from' if recipe.learns else 'The trunk of'} {base.name}.", *about]
+    if not recipe.learns:
+        about.append(f"{'A head with random weights' if recipe.heads else 'Pooled features'}; not trained.")
     return Card(
         name=recipe.name,
-        method=recipe.method,
+        method=method,
         backbone=recipe.backbone.name,
-        dataset=recipe.data.dataset,
+        dataset=dataset,
         architecture=recipe.backbone.architecture,
         architecture_args=dict(recipe.backbone.args),
         dim=recipe.dim or feature_count(network.trunk),
         preprocessing=recipe.preprocessing,
         heads=recipe.heads,
-        files=files or {},
-        sources=recipe.sources,
+        licence=joint_licence(licences),
+        sources=tuple(dict.fromkeys(sources)),
+        description=" ".join(about),
     )
 
 
-def _derived(card: Card, parent: Card, description: str) -> Card:
-    """Return the card with a parent's licence and sources; two different licences both apply."""
-    own = Card.licence  # of a network that began with random weights
-    licence = parent.licence if card.licence in (own, parent.licence) else f"{parent.licence} AND {card.licence}"
-    return dataclasses.replace(
-        card,
-        licence=licence,
-        sources=tuple(dict.fromkeys((*parent.sources, *card.sources))),
-        description=" ".join(filter(None, (description, card.description))),
-    )
+def _start_facts(recipe: Recipe, base: Card | None, tag: str) -> tuple[str, str]:
+    """Return method and data set of a model that learned nothing by its recipe: those of the weights it starts from.
+
+    Args:
+        recipe: The recipe.
+        base: The card of the model that it starts from.
+        tag: The name of the public weights that it starts from, which names their training data.
+    """
+    if base is not None:
+        method, dataset = base.method, base.dataset
+    else:
+        method, dataset = (UNTRAINED, "none") if recipe.backbone.pretrained is False else (PRETRAINED, tag)
+    return UNTRAINED if recipe.heads else method, dataset
 
 
 def provenance() -> dict[str, Any]:
@@ -279,7 +267,7 @@ def ensemble_card(cards: Sequence[Card], name: str) -> Card:
         architecture_args={"members": members},
         dim=sum(card.dim for card in cards),
         preprocessing=cards[0].preprocessing,
-        licence=_joined(card.licence for card in cards),
+        licence=joint_licence(card.licence for card in cards),
         sources=tuple(dict.fromkeys(source for card in cards for source in card.sources)),
         description=f"Concatenation of {', '.join(card.name for card in cards)}.",
     )
@@ -404,7 +392,8 @@ def train(
     if not evaluate or dataset is not None or not processes.first:
         return outcome
     try:
-        evaluation = measure_test_split(outcome.folder, root, str(torch_device), progress and sys.stderr.isatty())
+        progress = progress and sys.stderr.isatty()
+        evaluation = measure_test_split(outcome.folder, recipe.data.dataset, root, str(torch_device), progress)
         add_result(outcome.folder, evaluation)
     except (ZooError, OSError) as error:
         return dataclasses.replace(outcome, not_evaluated=" ".join(str(error).split()))
@@ -499,12 +488,13 @@ def train_network(
 
 
 def measure_test_split(
-    folder: Path, root: str | Path | None = None, device: str | None = None, progress: bool = False
+    folder: Path, dataset: str, root: str | Path | None = None, device: str | None = None, progress: bool = False
 ) -> Evaluation:
-    """Measure a model folder on the test split of its data set, as `zoo evaluate` does.
+    """Measure a model folder on the test split of a data set, as `zoo evaluate` does.
 
     Args:
         folder: The model folder.
+        dataset: The name of the data set.
         root: The folder of the data set, which a model that was made from a folder of images needs.
         device: As in `zoo.load`.
         progress: Whether to show a progress bar.
@@ -514,15 +504,15 @@ def measure_test_split(
         ZooError: If the model cannot be loaded or an image cannot be read.
     """
     model = zoo.load(folder, device=device)
-    dataset = find_split(folder, model.card, model.card.dataset, "test", root).dataset
-    if dataset.split == WHOLE:
+    images = find_split(folder, model.card, dataset, "test", root).dataset
+    if images.split == WHOLE:
         raise DatasetError(
             f"{root} has no test split (the folders train and test, or a column split): all its classes were trained "
             "on.",
             code="no-test-split",
         )
     # The measurement counts the images that cannot be read.
-    return zoo.evaluate(model, dataset, progress=progress, unreadable={})
+    return zoo.evaluate(model, images, progress=progress, unreadable={})
 
 
 def _train_ensemble(

@@ -6,15 +6,17 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from training.construction import check_arguments, with_defaults
 from training.recipe import EnsembleRecipe, Objective, Recipe
 from training.recipes import RECIPES, standard_recipe
+from training.recipes.common import ARCHITECTURES, backbone_name
 from zoo import data
 from zoo.errors import CardError, RecipeError, nearest
 from zoo.models.card import Head
+from zoo.models.registry import recipes
 
 ARGUMENTS = {
     "loss": "loss_args",
@@ -24,6 +26,9 @@ ARGUMENTS = {
     "architecture": "args",
 }
 """Choice -> its arguments, which a new choice resets, since the arguments of the old one do not fit it."""
+
+IDENTITY_KEYS = ("name", "method", "seed", "sources", "backbone.name")
+"""Keys that do not count as changed settings: papers print means over seeds, and the other keys are names."""
 
 FIELD_KINDS: dict[Any, tuple[str, str]] = {
     int: ("a whole number", "8"),
@@ -73,7 +78,39 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
         changed: Recipe = _apply(recipe, tree, "")
     except CardError as error:
         raise RecipeError(str(error), code=error.code) from None
-    return changed
+    if "method" in tree:
+        _check_method_name(changed.method, recipe.method)
+    return _with_backbone_name(changed, recipe, "name" in tree.get("backbone", {}))
+
+
+def _check_method_name(method: str, before: str) -> None:
+    """Refuse the name of another recipe's method, which a change of the objective alone does not make."""
+    if method != before and method in {row["method"] for row in recipes().values()}:
+        raise RecipeError(
+            f"method={method} is the name of other recipes' method. Train one of them (zoo list --recipes --method "
+            f"{method}), or choose a name of your own.",
+            code="foreign-name",
+        )
+
+
+def _with_backbone_name(recipe: Recipe, before: Recipe, is_named: bool) -> Recipe:
+    """Return the recipe with the backbone's name that fits its architecture.
+
+    Raises:
+        RecipeError: If the name was set to that of another architecture.
+    """
+    backbone = recipe.backbone
+    if not is_named and backbone.architecture != before.backbone.architecture:
+        return dataclasses.replace(
+            recipe, backbone=dataclasses.replace(backbone, name=backbone_name(backbone.architecture))
+        )
+    if is_named and backbone.name in ARCHITECTURES and backbone.name != backbone_name(backbone.architecture):
+        raise RecipeError(
+            f"backbone.name={backbone.name} is the name of {ARCHITECTURES[backbone.name]}, and the architecture is "
+            f"{backbone.architecture}. Leave the name out: it follows from the architecture.",
+            code="foreign-name",
+        )
+    return recipe
 
 
 def _apply(value: Any, tree: Mapping[str, Any], prefix: str) -> Any:
@@ -265,6 +302,50 @@ def _miners(objective: Objective) -> tuple[str | None, str | None]:
     """Return the miner and the one that rho wraps (by default distance-weighted)."""
     wrapped = objective.miner_args.get("miner", "distance-weighted") if objective.miner == "rho" else None
     return objective.miner, wrapped
+
+
+def changed_settings(recipe: Recipe | EnsembleRecipe, standard: Recipe | EnsembleRecipe) -> dict[str, Any]:
+    """Return setting -> value, as `--set` takes them, where `recipe` differs from `standard`.
+
+    A model without changes is the standard's model: only then the scores that papers print for it are the model's
+    (`zoo.models.card.Origin.exact_recipe`). For an ensemble, the changes that all members share are named once, the
+    others with the member's number.
+    """
+    if isinstance(recipe, Recipe) and isinstance(standard, Recipe):
+        changed = dict(_differences(recipe.to_json(), standard.to_json()))
+        if standard.backbone.pretrained is True and "backbone.pretrained" in changed and _has_public_weights(recipe):
+            del changed["backbone.pretrained"]
+        return changed
+    members, standard_members = (
+        value.members if isinstance(value, EnsembleRecipe) else (value,) for value in (recipe, standard)
+    )
+    if len(members) != len(standard_members):
+        return {"members": len(members)}
+    changes = [changed_settings(a, b) for a, b in zip(members, standard_members, strict=True)]
+    common = {key: value for key, value in changes[0].items() if all(c.get(key, ...) == value for c in changes)}
+    own = {
+        f"members.{i}.{key}": v for i, change in enumerate(changes) for key, v in change.items() if key not in common
+    }
+    return {**common, **own}
+
+
+def _differences(new: Mapping[str, Any], old: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in new.items():
+        before = old.get(key, ...)
+        if value == before or f"{prefix}{key}" in IDENTITY_KEYS:
+            continue
+        if isinstance(value, dict) and isinstance(before, dict) and before.keys() <= value.keys():
+            yield from _differences(value, before, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _has_public_weights(recipe: Recipe) -> bool:
+    """Return whether the recipe names, as a folder or a name, the weights that its architecture has by default."""
+    from zoo.models.weights import is_public
+
+    start = recipe.backbone.pretrained
+    return isinstance(start, str) and is_public(recipe.backbone.architecture, start)
 
 
 def with_explicit_defaults(recipe: Recipe) -> Recipe:

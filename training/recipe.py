@@ -285,6 +285,11 @@ class Recipe:
     def dim(self) -> int:
         return sum(head.dim for head in self.heads)
 
+    @property
+    def learns(self) -> bool:
+        """Return whether the run changes the network's weights."""
+        return self.schedule.epochs > 0 and self.optimizer.lr > 0
+
     def to_json(self) -> dict[str, Any]:
         return json.loads(json.dumps(dataclasses.asdict(self)))
 

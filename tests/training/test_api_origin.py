@@ -13,8 +13,8 @@ import pytest
 import zoo
 from tests.training.toys import noise
 from training import api
-from training.api import changed_settings, concatenate, origin_facts
-from training.overrides import resolve
+from training.api import concatenate, origin_facts
+from training.overrides import changed_settings, resolve
 from training.recipe import Recipe
 from training.recipes import RECIPES
 from zoo.cli.main import main
@@ -75,7 +75,7 @@ def test_the_command_records_the_origin_under_any_name(own_zoo: Path, monkeypatc
     assert record["model"] == of
     assert [check.ok for check in verify_records(own_zoo / "models" / "mine-seed1")] == [True, None]
     origin = zoo.info("mine-seed1").origin
-    assert origin == read_origin(own_zoo / "models" / "mine-seed1", "mine-seed1")
+    assert origin == read_origin(own_zoo / "models" / "mine-seed1")
     assert (origin.recipe, origin.changed) == ("margin-conv4-glyphs", expected)
 
 
@@ -92,4 +92,4 @@ def test_other_images_and_joined_models_have_no_origin(own_zoo: Path) -> None:
     models = own_zoo / "models"
     concatenate([models / "margin0", models / "margin1"], models / "margin2-conv4-glyphs", "margin2-conv4-glyphs")
     for name in ("margin0", "margin2-conv4-glyphs"):
-        assert read_origin(models / name, name).recipe is None
+        assert read_origin(models / name).recipe is None

@@ -106,14 +106,25 @@ DIVA = "Milbich, Roth et al. 2020, DiVA: Diverse Visual Feature Aggregation for 
 GROUP = "Elezi et al. 2020, The Group Loss for Deep Metric Learning, arXiv:1912.00385"
 REALITY = "Musgrave et al. 2020, A Metric Learning Reality Check, arXiv:2003.08505"
 
-_DENSENETS = ("d121", "d161", "d169", "d201")
+ARCHITECTURES = {
+    "r50": "resnet50.tv_in1k",
+    "gn": "googlenet",
+    "ibn": "bn_inception",
+    **{f"d{layers}": f"densenet{layers}.tv_in1k" for layers in (121, 161, 169, 201)},
+    "conv4": "conv4",
+}
+"""Short name of a backbone -> its architecture."""
 
 
 def backbone(name: str, freeze_norm: str = "none", **args: Any) -> Backbone:
-    """Return a pretrained backbone of the papers by its short name: r50, gn, ibn, d121, d161, d169 or d201."""
-    architectures = {"r50": "resnet50.tv_in1k", "gn": "googlenet", "ibn": "bn_inception"}
-    architectures |= {short: f"densenet{short[1:]}.tv_in1k" for short in _DENSENETS}
-    return Backbone(name, architectures[name], args, pretrained=True, freeze_norm=freeze_norm)
+    """Return a pretrained backbone of the papers by its short name in `ARCHITECTURES`."""
+    return Backbone(name, ARCHITECTURES[name], args, pretrained=True, freeze_norm=freeze_norm)
+
+
+def backbone_name(architecture: str) -> str:
+    """Return the short name of an architecture, or timm's name of it without the tag of its weights."""
+    family = architecture.partition(".")[0]
+    return next((name for name, other in ARCHITECTURES.items() if other.partition(".")[0] == family), family)
 
 
 def preprocessing(name: str, resize: int = 256, crop: int = 224) -> Preprocessing:

@@ -387,7 +387,8 @@ def _read_model(model: ModelInfo, folder: Path) -> TrainedModel:
         return TrainedModel(model.name, model.dim, None, selection, None, model.results)
     settings = {key: value for key, value in recipe.items() if key not in ("name", "seed", "sources")}
     seed = recipe["seed"] if type(recipe.get("seed")) is int else None
-    selection, changed = _selection_of_model(record, recipe), bool(model.origin.changed)
+    selection = _selection_of_model(record, recipe)
+    changed = "origin" in record and model.origin.exact_recipe is None
     return TrainedModel(model.name, model.dim, seed, selection, settings, model.results, changed=changed)
 
 

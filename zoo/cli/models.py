@@ -28,7 +28,6 @@ app = typer.Typer()
 
 FACTS = ("name", "status", "dim", "method", "backbone", "dataset")
 COLUMNS = (*FACTS, "size", "paper's R@1", "R@1")
-CHANGED = "*"
 
 
 @app.command(
@@ -68,8 +67,6 @@ def _print_models(models: Sequence[ModelInfo], with_recipes: bool) -> None:
     hidden = len(models) - len(shown)
     if shown:
         print_table(COLUMNS, [_cells(model) for model in shown], numbers=("dim", "size", "paper's R@1", "R@1"))
-    if any(map(_is_changed, shown)):
-        print(f"{CHANGED} is for the recipe; this model was trained with changes to it: zoo info NAME")
     if hidden:
         print(f"{hidden:,} recipe{'' if hidden == 1 else 's'} not trained yet: zoo list --recipes")
     if not models:
@@ -79,7 +76,7 @@ def _print_models(models: Sequence[ModelInfo], with_recipes: bool) -> None:
 def _row(model: ModelInfo) -> dict[str, Any]:
     row = {fact: getattr(model, fact) for fact in FACTS}
     measured = {"published_recall_at_1": _published_recall(model), "recall_at_1": _recall_at_1(model)}
-    changed = {"changed": dict(model.origin.changed)}
+    changed = {"changed": model.origin.changed}
     return {**row, "size": model.size, "parameters": model.parameters, **measured, **changed}
 
 
@@ -96,13 +93,9 @@ def _published_recall(model: ModelInfo) -> float | None:
 def _paper_cell(model: ModelInfo) -> str:
     """Return R@1 on the model's own data set; else the first that a paper measured, with the name of its data set."""
     if _published_recall(model) is not None or not model.published_recall:
-        return _cell(_published_recall(model)) + (CHANGED if _is_changed(model) else "")
+        return _cell(_published_recall(model))
     dataset, value = next(iter(model.published_recall.items()))
     return f"{dataset} {value:.4f}"
-
-
-def _is_changed(model: ModelInfo) -> bool:
-    return bool(model.origin.changed) and _published_recall(model) is not None
 
 
 def _recall_at_1(model: ModelInfo) -> float | None:
@@ -147,7 +140,7 @@ def info(name: Model, as_json: Json = False) -> None:
         print(f"\nmeasured on {_subject(result)}")
         print_table(("metric", "value", "95 % over classes"), _scores(result), numbers=("value",))
     if model.published:
-        print(f"\npublished{_changes(model)}")
+        print("\npublished")
         print_table(("data set", "metric", "value", "dim", "source"), _published_rows(model), numbers=("value", "dim"))
     for line in _advice(model):
         print(line)
@@ -167,14 +160,7 @@ def _facts(model: ModelInfo) -> dict[str, str]:
 
 
 def _recipe(model: ModelInfo) -> dict[str, str]:
-    origin = model.origin
-    return {"recipe": f"{origin.recipe}{f', {origin.words}' if origin.words else ''}"} if origin.recipe else {}
-
-
-def _changes(model: ModelInfo) -> str:
-    """Return what a reader of the paper's numbers must know of this model."""
-    changes = model.origin.words
-    return f" for {model.origin.recipe} (of this model, {changes})" if changes else ""
+    return {"recipe": model.origin.text} if model.origin.recipe else {}
 
 
 def _papers_recall(model: ModelInfo) -> str:
@@ -194,7 +180,7 @@ def _card_facts(card: Card) -> dict[str, str]:
         "heads": ", ".join(f"{head.name} ({head.dim})" for head in card.heads) or "-",
         "input": f"{pixels.mode}, {size}, {pixels.interpolation}",
         **({"text": f"texts of up to {card.text.length} tokens"} if card.text else {}),
-        "licence": card.licence,
+        "licence": card.licence_text,
         "sources": ", ".join(card.sources) or "-",
         "fingerprint": card.fingerprint,
     }

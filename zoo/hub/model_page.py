@@ -39,7 +39,7 @@ COST_TITLES = {"recall_at_1": "R@1", "map_at_r": "MAP@R"}
 
 @dataclass(frozen=True)
 class ModelScore:
-    """A measured score of a model, with the scores that papers print for its recipe.
+    """A measured score of a model, with the scores that papers print for exactly this model.
 
     Attributes:
         dataset: The data set's name.
@@ -51,7 +51,6 @@ class ModelScore:
         value: a fraction.
         interval: Its 95 % interval, None if it was not measured.
         published: Pairs (value, source) of papers.
-        changed: The changes to the recipe that this model was trained with, in words.
     """
 
     dataset: str
@@ -63,7 +62,6 @@ class ModelScore:
     value: float
     interval: tuple[float, float] | None
     published: tuple[tuple[float, str], ...]
-    changed: str = ""
 
 
 @dataclass(frozen=True)
@@ -129,6 +127,7 @@ def readme(folder: Path, card: Card, repo_id: str, files: Collection[str]) -> st
         .render(
             metadata=_metadata(card, scores, files),
             card=card,
+            recipe=read_origin(folder).text,
             heads=", ".join(f"{head.name} ({head.dim})" for head in card.heads),
             repo_id=repo_id,
             library=library(card),
@@ -150,12 +149,12 @@ def library(card: Card) -> str:
 
 
 def scores_of(folder: Path, card: Card) -> Iterator[ModelScore]:
-    """Read recall and `SCORE_TITLES` from results.json, each with what papers print for the model's recipe.
+    """Read recall and `SCORE_TITLES` from results.json, each with what papers print for exactly this model.
 
     Raises:
         ModelFolderError: If results.json is damaged.
     """
-    origin = read_origin(folder, card.name)
+    recipe = read_origin(folder).exact_recipe
     for result in read_results(folder):
         dataset, split = result["dataset"] or "unknown", result["split"] or "unknown"
         for metric, value in result["metrics"].items():
@@ -171,8 +170,7 @@ def scores_of(folder: Path, card: Card) -> Iterator[ModelScore]:
                 title=title,
                 value=value,
                 interval=(bounds[0], bounds[1]) if bounds else None,
-                published=tuple(_published(origin.recipe, dataset, split, metric)),
-                changed=origin.words,
+                published=tuple(_published(recipe, dataset, split, metric)),
             )
 
 
@@ -195,7 +193,6 @@ def score_table(scores: Sequence[ModelScore]) -> tuple[Table, list[str]]:
     rows = []
     for score in scores:
         published = "; ".join(f"{100 * value:.1f} [{_note(notes, source)}]" for value, source in score.published)
-        published += f" ({score.changed})" if published and score.changed else ""
         interval = f"{100 * score.interval[0]:.1f} to {100 * score.interval[1]:.1f}" if score.interval else ""
         value = f"{100 * score.value:.1f}"
         rows.append([score.dataset, score.split, score.variant, score.title, value, interval, published])
@@ -248,7 +245,6 @@ def _eval_result(score: ModelScore) -> Any:
         facts["interval_95"] = list(score.interval)
     if score.published:
         facts["published"] = [{"value": value, "source": source} for value, source in score.published]
-        facts |= {"recipe": score.changed} if score.changed else {}
     return EvalResult(
         task_type="image-feature-extraction",
         task_name="Image retrieval",

@@ -15,7 +15,7 @@ from zoo.files import atomic_folder, read_json, write_bytes
 from zoo.hub.download import repository_id
 from zoo.hub.errors import convert_error
 from zoo.hub.model_page import OnnxGraph, graphs_of, readme
-from zoo.models.card import Card, read_card
+from zoo.models.card import UNKNOWN_LICENCE, Card, read_card
 from zoo.models.folder import KNOWN_FILES, check_config, find_pickles, known_files, path_inside
 from zoo.models.load import find_model
 from zoo.models.verify import verify, verify_records
@@ -174,6 +174,8 @@ def prepare(folder: Path, repo_id: str, revision: str, licence: str | None = Non
     contents["README.md"] = readme(folder, card, repo_id, names).encode()
     left_out = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - contents.keys()
     remarks = [graph.remark for graph in graphs if graph.remark]
+    if UNKNOWN_LICENCE in card.licence:
+        remarks.append(f"the licence is {card.licence}: no source states it. If you know it, state it: --licence ID")
     if shortened:
         remarks.append(f"{' and '.join(sorted(shortened))}: only the last part of paths on this machine is sent")
     return Publication(repo_id, revision, dict(sorted(contents.items())), tuple(sorted(left_out)), tuple(remarks))

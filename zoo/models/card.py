@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -43,6 +43,9 @@ _KINDS = {
 MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 HEAD_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 """Names without dots, which separate a module from its parameters in the names of weights."""
+
+UNKNOWN_LICENCE = "unknown"
+"""Licence of a model whose weights come with none and whose author states none."""
 
 LARGEST_DIM = 65_536
 """Largest dimension of an embedding. A larger one in a card would request memory that no machine has."""
@@ -119,7 +122,7 @@ class Card:
     heads: tuple[Head, ...] = ()
     architecture_args: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
-    licence: str = "apache-2.0"
+    licence: str = UNKNOWN_LICENCE
     sources: tuple[str, ...] = ()
     description: str = ""
     text: TextSettings | None = None
@@ -159,6 +162,11 @@ class Card:
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     @property
+    def licence_text(self) -> str:
+        """Return the licence for people."""
+        return "unknown (not stated)" if self.licence == UNKNOWN_LICENCE else self.licence
+
+    @property
     def identity(self) -> dict[str, str]:
         """Return the name and fingerprint by which records refer to this model."""
         return {"name": self.name, "fingerprint": self.fingerprint}
@@ -168,6 +176,11 @@ class Card:
 
     def write(self, folder: Path) -> None:
         write_json(folder / "card.json", self.to_json())
+
+
+def joint_licence(licences: Iterable[str]) -> str:
+    """Return the licence of a model that was made of others: all of theirs apply."""
+    return " AND ".join(dict.fromkeys(licences)) or UNKNOWN_LICENCE
 
 
 def read_card(folder: Path) -> Card:
@@ -274,35 +287,41 @@ def _matches(value: Any, annotation: str) -> bool:
 
 @dataclass(frozen=True)
 class Origin:
-    """Recipe of a model and the changes to it, by which published scores are compared with the model's.
+    """Recipe of a model and the changes to it.
 
     Attributes:
         recipe: Name of the recipe; None for a model without one.
-        changed: Setting -> value, as `--set` takes them.
+        changed: Setting -> value, as `--set` takes them; None if the folder does not record it.
     """
 
     recipe: str | None
-    changed: Mapping[str, Any] = field(default_factory=dict)
+    changed: Mapping[str, Any] | None = field(default_factory=dict)
 
     @property
-    def words(self) -> str:
-        """Return "changed: schedule.epochs=1" on one line, or "" without changes; paths are cut to their last part."""
-        if not self.changed:
-            return ""
+    def exact_recipe(self) -> str | None:
+        """Return the recipe if the model was trained exactly by it, so that its papers' scores belong to the model."""
+        return None if self.changed is None or self.changed else self.recipe
+
+    @property
+    def text(self) -> str:
+        """Return the recipe with the changes to it on one line, or "" without one; paths are cut to their last part."""
+        if self.recipe is None or self.changed == {}:
+            return self.recipe or ""
+        if self.changed is None:
+            return f"{self.recipe}, changes not recorded"
         settings = ", ".join(f"{key}={_as_text(without_paths(value))}" for key, value in self.changed.items())
-        return f"changed: {' '.join(settings.split())}"
+        return f"{self.recipe}, changed: {' '.join(settings.split())}"
 
 
-def read_origin(folder: Path, name: str) -> Origin:
-    """Return the origin of the model `name` in a folder.
-
-    The name stands for the recipe in older folders, which do not record it, and where recipe.json cannot be read.
-    """
+def read_origin(folder: Path) -> Origin:
+    """Return the origin of the model in a folder; a folder of an older version records no changes."""
     record = read_object(folder / "recipe.json")
     if "origin" not in record:
-        return Origin(None if "baseline" in record else name)
+        older = record.get("recipe")
+        name = older.get("name") if isinstance(older, dict) and "split" not in record else None
+        return Origin(name, None) if isinstance(name, str) else Origin(None)
     recipe, changed = record["origin"], record.get("settings")
-    return Origin(recipe if isinstance(recipe, str) else None, changed if isinstance(changed, dict) else {})
+    return Origin(recipe if isinstance(recipe, str) else None, changed if isinstance(changed, dict) else None)
 
 
 def _as_text(value: Any) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from zoo import paths
 from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError, check_text, nearest
+from zoo.files import read_object
 from zoo.hub.download import cached_model_name, cached_models
 from zoo.models.baselines import (
     PRETRAINED,
@@ -21,15 +22,13 @@ from zoo.models.baselines import (
     repository_of,
 )
 from zoo.models.card import Card, Origin, read_card, read_origin
+from zoo.models.folder import count_parameters
 from zoo.models.published import published_tables
 from zoo.models.registry import cached_folder, exists, looks_like_path, model_folders, model_text, recipes
 from zoo.models.results import read_results
 
 STATUSES = {"shipped": "shipped", "trained": "trained here", "hub": "on the Hub", "recipe": "recipe only"}
 """Status -> text for people. hub: in the Hub's cache, or a public backbone that timm hosts there."""
-
-NETWORK_SETTINGS = ("backbone.architecture", "backbone.args", "heads", "preprocessing.mode", "members")
-"""Settings that decide the number of parameters."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +39,10 @@ class ModelInfo:
         status: A key of `STATUSES`.
         folder: The model folder; None, as `card`, if this machine has no file of the model.
         results: Own measurements, as in results.json.
-        published: Scores that papers print for it: source, dataset, metric, value (a fraction), dim.
+        published: Scores that papers print for exactly this model: source, dataset, metric, value (a fraction), dim.
         parameters: Number of the network's parameters; None if it is not known without loading.
         facts: Further facts of its recipe or of the list of baselines.
-        origin: The recipe that it was trained by, to which `published` belongs, and the changes to it.
+        origin: The recipe that it was trained by, and the changes to it.
         copied: True for a copy in the local zoo of a shipped model or a model of the Hub, as `zoo export` makes it.
     """
 
@@ -64,8 +63,10 @@ class ModelInfo:
 
     @property
     def status_text(self) -> str:
-        """Return the status for people."""
-        return STATUSES[self.status] + (", exported here" if self.copied else "")
+        """Return the status for people; a model that has a recipe's name and was not made by it is marked."""
+        other = self.name in recipes() and self.origin.changed is not None and self.origin.exact_recipe != self.name
+        marks = (", exported here" if self.copied else "") + (", not by the recipe" if other else "")
+        return STATUSES[self.status] + marks
 
     @property
     def published_recall(self) -> dict[str, float]:
@@ -86,7 +87,7 @@ class ModelInfo:
         facts: dict[str, Any] = {key: getattr(self, key) for key in names}
         facts |= {"size": self.size, "parameters": self.parameters, "published": self.published}
         facts["facts"] = dict(self.facts)
-        facts |= {"origin": self.origin.recipe, "changed": dict(self.origin.changed)}
+        facts |= {"origin": self.origin.recipe, "changed": self.origin.changed}
         facts["folder"] = str(self.folder) if self.folder else None
         facts["card"] = self.card.to_json() if self.card else None
         facts["results"] = self.results
@@ -187,8 +188,8 @@ def _folder_info(folder: Path) -> ModelInfo:
     card = read_card(folder)
     original_status = _original_status(folder)
     name = cached_model_name(folder) or _local_name(folder) or card.name
-    origin = read_origin(folder, card.name)
-    baseline = baselines().get(name) if card.method == PRETRAINED else None
+    origin = read_origin(folder)
+    baseline = _baseline_of(folder)
     return ModelInfo(
         name,
         original_status or _status(folder),
@@ -199,9 +200,9 @@ def _folder_info(folder: Path) -> ModelInfo:
         folder,
         card,
         read_results(folder),
-        list(map(dict, baseline.scores)) if baseline else _published_scores(origin.recipe),
-        baseline.parameters if baseline else _parameters(origin),
-        origin=origin if origin.recipe in recipes() else Origin(None),
+        list(map(dict, baseline.scores)) if baseline else _published_scores(origin.exact_recipe),
+        baseline.parameters if baseline else count_parameters(folder, card),
+        origin=origin if origin.recipe in recipes() else Origin(None, origin.changed),
         copied=original_status is not None,
     )
 
@@ -214,12 +215,11 @@ def _local_name(folder: Path) -> str | None:
     return None
 
 
-def _parameters(origin: Origin) -> int | None:
-    """Return the number of parameters of the recipe's network; None if a change replaced the network."""
-    if any(key.startswith(NETWORK_SETTINGS) for key in origin.changed):
-        return None
-    row: Mapping[str, Any] = recipes().get(origin.recipe or "", {})
-    return row.get("parameters")
+def _baseline_of(folder: Path) -> Baseline | None:
+    """Return the public backbone that a folder holds unaltered; None for another model, whatever its name is."""
+    record = read_object(folder / "recipe.json").get("baseline")
+    repository = record.get("repository") if isinstance(record, dict) else None
+    return next((baseline for baseline in baselines().values() if baseline.repository == repository), None)
 
 
 def _status(folder: Path) -> str:

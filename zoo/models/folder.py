@@ -28,6 +28,9 @@ KNOWN_FILES = (
     "onnx/parity.json",
 )
 
+NORM_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+"""Ends of the names of tensors that batch norm counts and training does not fit."""
+
 PICKLES = (".bin", ".pth", ".pt", ".pkl", ".pickle", ".ckpt", ".joblib")
 """Suffixes of formats that may run code when they are read."""
 
@@ -41,6 +44,21 @@ def known_files(folder: Path, card: Card) -> list[str]:
 def weight_files(card: Card) -> tuple[str, ...]:
     """Return the files that the card's torch network is read from."""
     return (WEIGHTS_FILE, HEADS_FILE) if card.heads else (WEIGHTS_FILE,)
+
+
+def count_parameters(folder: Path, card: Card) -> int | None:
+    """Return the number of a network's parameters, from the headers of its weights; None if they cannot be read."""
+    from safetensors import SafetensorError, safe_open
+
+    count = 0
+    try:
+        for name in weight_files(card):
+            with safe_open(folder / name, "numpy") as tensors:
+                names = (key for key in tensors.keys() if not key.endswith(NORM_STATISTICS))  # noqa: SIM118
+                count += sum(math.prod(tensors.get_slice(key).get_shape()) for key in names)
+    except (OSError, SafetensorError):
+        return None
+    return count
 
 
 def check_files(folder: Path, card: Card, files: Sequence[str] | None = None) -> None:

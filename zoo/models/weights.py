@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,18 @@ from typing import Any
 import timm
 from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError, RemoteEntryNotFoundError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from zoo.errors import HubError, RecipeError, nearest
+from zoo.errors import HubError, ModelFolderError, RecipeError, nearest
 from zoo.files import read_json
 from zoo.hub.download import COMMIT, call_with_retries, remove_leftovers, without_xet
 from zoo.hub.errors import convert_error, is_unreachable, root_cause
 from zoo.models.backbones.caffe import convert_caffe
 from zoo.models.backbones.googlenet import convert_torchvision
+from zoo.models.baselines import read_timm_config, repository_of
+from zoo.models.card import UNKNOWN_LICENCE
 from zoo.models.folder import CONFIG_FILE, WEIGHTS_FILE
 from zoo.models.registry import cached_folder
 from zoo.paths import expand
@@ -117,6 +121,41 @@ def read_weights(architecture: str, pretrained: bool | str) -> Weights:
         )
     path, images = _local_weights(architecture, _resolve_path(pretrained)) or _hub_weights(architecture, pretrained)
     return Weights(read_state(path), images, str(path))
+
+
+def public_facts(architecture: str, pretrained: bool | str) -> tuple[str, str]:
+    """Return the name and the licence of public weights as their source states them, each "unknown" if it does not.
+
+    Args:
+        architecture: timm's name, optionally with a tag.
+        pretrained: As in `read_weights`.
+    """
+    tag, licence = "", ""
+    if pretrained is True and timm.is_model_pretrained(architecture):
+        cfg = timm.models.get_pretrained_cfg(architecture)
+        tag, licence = (cfg.tag, cfg.license) if cfg else ("", "")
+    elif isinstance(pretrained, str):
+        with suppress(ModelFolderError, OSError):
+            model = read_timm_config(_resolve_path(pretrained) / CONFIG_FILE)
+            tag, licence = model.tag, model.licence
+    return tag or "unknown", licence or UNKNOWN_LICENCE
+
+
+def is_public(architecture: str, pretrained: str) -> bool:
+    """Return whether a name or a folder stands for the public weights of an architecture: timm's, or `PUBLIC_WEIGHTS`.
+
+    Args:
+        architecture: timm's name with its tag, or a name in `PUBLIC_WEIGHTS`.
+        pretrained: As in `read_weights`.
+    """
+    if architecture not in PUBLIC_WEIGHTS:
+        return repository_of(pretrained) == f"timm/{architecture}"
+    try:
+        with safe_open(_resolve_path(pretrained) / WEIGHTS_FILE, "numpy") as file:
+            source = file.metadata() or {}  # `zoo convert` writes the SHA-256 of the file that it read
+    except (OSError, SafetensorError, ValueError):
+        return False
+    return source.get("sha256", "").startswith(PUBLIC_WEIGHTS[architecture].sha256)
 
 
 def _fetch_timm_weights(architecture: str) -> Path:

@@ -20,6 +20,7 @@ from zoo.evaluation import Evaluation, evaluate, nearest_neighbours
 from zoo.evaluation.calibration import Bin, expected_calibration_error, held_out_probabilities, reliability_bins
 from zoo.evaluation.evaluate import attribute_to_model, embed_dataset
 from zoo.evaluation.structure import spectral_decay
+from zoo.models.card import read_origin
 from zoo.models.load import Embedder
 from zoo.render import Table
 from zoo.report import figures
@@ -256,12 +257,14 @@ def _scores_text(measured: Evaluation) -> str:
 def _model_section(model: Embedder) -> Section:
     card = model.card
     facts = {
+        "description": card.description or "-",
+        "recipe": read_origin(model.folder).text or "-",
         "method": card.method,
         "trained on": card.dataset,
         "architecture": card.architecture,
         "dimension": str(card.dim),
         "heads": ", ".join(f"{head.name} ({head.dim})" for head in card.heads) or "-",
-        "licence": card.licence,
+        "licence": card.licence_text,
         "sources": ", ".join(card.sources) or "-",
         "fingerprint": card.fingerprint[:16],
     }

@@ -147,7 +147,7 @@ def test_list(capsys, toy):
         "backbone": "pool",
         "dataset": "toys",
         "size": sum(file.stat().st_size for file in toy.rglob("*") if file.is_file()),
-        "parameters": None,
+        "parameters": 3 * (toys.SIDE // 4) ** 2 * toys.DIM,
         "published_recall_at_1": None,
         "recall_at_1": None,
         "changed": {},

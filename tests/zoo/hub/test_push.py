@@ -275,7 +275,7 @@ def test_paths_of_this_machine_are_not_sent(hub: Hub, copy: Path, capsys: pytest
     )
     assert record_sent["recipe"]["data"]["features"] == "features-12.safetensors"
     assert (record_sent["skipped"], record_sent["split"]) == (["a.jpg"], {"train_classes": ["/m/01g317"]})
-    assert "changed: backbone.pretrained=first one" in texts["README.md"]
+    assert "Recipe: diva-r50-cub, changed: backbone.pretrained=first one." in texts["README.md"]
     assert "there is no folder cub; name" in texts["onnx/parity.json"]
     # Resuming a run needs the paths here.
     assert json.loads((copy / "recipe.json").read_text()) == record
@@ -325,6 +325,7 @@ def test_the_page_has_measured_and_published_scores(copy: Path) -> None:
     results[0] |= {"dataset": "cub", "metrics": {"recall_at_1": 0.6812, "map_at_r": 0.25, "precision_at_1": 0.6812}}
     results[0]["intervals"] = {"recall_at_1": [0.66, 0.7]}
     (copy / "results.json").write_text(json.dumps(results))
+    (copy / "recipe.json").write_text(json.dumps({"origin": "diva-r50-cub", "settings": {}}))
     text = readme(copy, card, "org/toy", ["golden.safetensors", "onnx/model.onnx"])
     data = ModelCard(text).data
     assert (data.library_name, data.license, data.license_name) == ("timm", "other", "my licence")
@@ -344,7 +345,7 @@ def test_the_page_has_measured_and_published_scores(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["diva-r50-cub", "diva-seed1"])
-def test_a_published_number_belongs_to_the_recipe_and_names_its_changes(copy: Path, name: str) -> None:
+def test_a_published_number_belongs_only_to_the_model_of_the_unchanged_recipe(copy: Path, name: str) -> None:
     card = dataclasses.replace(read_card(copy), name=name)
     results = json.loads((copy / "results.json").read_text())[:1]
     results[0] |= {"dataset": "cub", "metrics": {"recall_at_1": 0.3}, "intervals": {}}
@@ -357,12 +358,12 @@ def test_a_published_number_belongs_to_the_recipe_and_names_its_changes(copy: Pa
         return text, ModelCard(text).data.eval_results[0].metric_args
 
     text, facts = page(origin="diva-r50-cub", settings={"schedule.epochs": 1, "backbone.pretrained": "a|b"})
-    assert "| R@1 | 30.0 |  | 69.2 [1] (changed: schedule.epochs=1, backbone.pretrained=a\\|b) |" in text
-    assert facts["published"][0]["value"] == 0.692
-    assert facts["recipe"] == "changed: schedule.epochs=1, backbone.pretrained=a|b"
+    assert "Recipe: diva-r50-cub, changed: schedule.epochs=1, backbone.pretrained=a|b." in text
+    assert "69.2" not in text
+    assert "published" not in facts
     text, facts = page(origin="diva-r50-cub", settings={})
     assert "| 30.0 |  | 69.2 [1] |" in text
-    assert "recipe" not in facts
+    assert facts["published"][0]["value"] == 0.692
     text, facts = page(origin=None, settings={})
     assert "69.2" not in text
     assert "published" not in facts

@@ -168,53 +168,68 @@ def test_a_trained_model_replaces_its_recipe(own_zoo: Path) -> None:
     toys.write_model(own_zoo / "models" / "diva-r50-cub", name="diva-r50-cub")
     model = zoo.info("diva-r50-cub")
     assert (model.status, model.dim) == ("trained", toys.DIM)
-    assert model.published[0]["value"] == 0.692
+    assert model.published == []  # nothing records that it is the paper's model
     assert [m.status for m in zoo.list_models() if m.name == "diva-r50-cub"] == ["trained"]
 
 
-def test_published_scores_follow_the_recipe_and_name_its_changes(
+def test_published_scores_belong_only_to_the_unchanged_recipes_model(
     own_zoo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Under any name; an older folder without the record goes by its name, as in the test above."""
+    """Under any name; a public backbone's belong to the folder that was made of it, and not to one of its name."""
     records = {
         "diva-r50-cub": {"origin": "diva-r50-cub", "settings": {"schedule.epochs": 1}},
         "diva-seed1": {"origin": "diva-r50-cub", "settings": {}},
         "diva-small": {"origin": "diva-r50-cub", "settings": {"heads": [{"name": "one", "dim": 16}]}},
         "diva-r50-cars": {"origin": None, "settings": {}},
         "diva-r50-sop": {"baseline": {"name": "dinov2-s14"}},
+        "r50-tv": {"baseline": {"name": "r50-tv", "fingerprint": "0"}},
+        "dino": {"baseline": {"repository": zoo.info("dinov2-s14").facts["sources"][1].split("/", 3)[3]}},
+        "older": {"recipe": {"name": "diva-r50-cub"}},
     }
     for name, record in records.items():
         folder = toys.write_model(own_zoo / "models" / name, name=name)
         (folder / "recipe.json").write_text(json.dumps(record))
         dataclasses.replace(read_card(folder), dataset="cub").write(folder)
-    assert {name: [s["value"] for s in zoo.info(name).published] for name in records} == {
-        **{name: [0.692] for name in ("diva-r50-cub", "diva-seed1", "diva-small")},
-        **{name: [] for name in ("diva-r50-cars", "diva-r50-sop")},
-    }
-    parameters = zoo.info("diva-r50-cub").parameters
-    assert parameters == zoo.info("diva-seed1").parameters == recipes()["diva-r50-cub"]["parameters"]
-    assert zoo.info("diva-small").parameters is None
+    published = {name: [s["value"] for s in zoo.info(name).published] for name in records}
+    assert published["diva-seed1"] == [0.692]
+    assert published.pop("dino")[0] == zoo.info("dinov2-s14").published[0]["value"]
+    assert [name for name, values in published.items() if values] == ["diva-seed1"]
+    assert zoo.info("older").origin.text == "diva-r50-cub, changes not recorded"
     assert main(["info", "diva-r50-cub"]) == 0
-    assert "published for diva-r50-cub (of this model, changed: schedule.epochs=1)" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "diva-r50-cub, changed: schedule.epochs=1" in out
+    assert "0.692" not in out
     assert main(["info", "diva-seed1"]) == 0
     out = capsys.readouterr().out
     assert "changed" not in out
-    assert "diva-r50-cub" in out
+    assert "0.6920" in out
     assert main(["list", "--method", "none"]) == 0
-    out = capsys.readouterr().out
-    assert [line.split()[-2] for line in out.splitlines() if "diva-r50-cub " in line] == ["0.6920*"]
-    assert [line.split()[-2] for line in out.splitlines() if "diva-seed1 " in line] == ["0.6920"]
-    assert "* is for the recipe; this model was trained with changes to it: zoo info NAME" in out
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.startswith("diva-")}
+    assert {name: row.split()[-2] for name, row in rows.items()} == {
+        **dict.fromkeys(("diva-r50-cars", "diva-r50-cub", "diva-r50-sop", "diva-small"), "-"),
+        "diva-seed1": "0.6920",
+    }
+    assert {name for name, row in rows.items() if "not by the recipe" in row} == {"diva-r50-cars", "diva-r50-cub"}
     assert main(["info", "diva-r50-cub", "--json"]) == 0
     row = json.loads(capsys.readouterr().out)
     assert (row["origin"], row["changed"]) == ("diva-r50-cub", {"schedule.epochs": 1})
+
+
+def test_the_parameters_are_those_of_the_models_own_weights(own_zoo: Path) -> None:
+    """shared-conv4-glyphs has four heads; the recipe's number is counted by torch."""
+    for name in ("margin-conv4-glyphs", "shared-conv4-glyphs"):
+        assert zoo.info(name).parameters == recipes()[name]["parameters"]
+    folder = toys.write_model(own_zoo / "models" / "margin-r50-cub", name="margin-r50-cub")
+    assert zoo.info("margin-r50-cub").parameters != recipes()["margin-r50-cub"]["parameters"]
+    (folder / "model.safetensors").write_bytes(b"x")
+    assert zoo.info("margin-r50-cub").parameters is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"origin": 1, "settings": []}'])
 def test_a_damaged_recipe_json_does_not_hide_the_model(own_zoo: Path, text: str) -> None:
     folder = toys.write_model(own_zoo / "models" / "diva-r50-cub", name="diva-r50-cub")
     (folder / "recipe.json").write_text(text)
-    assert len(zoo.info("diva-r50-cub").published) == (0 if "origin" in text else 1)
+    assert zoo.info("diva-r50-cub").published == []
 
 
 def test_models_in_the_hubs_cache_are_listed_as_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import zoo
-from training.api import changed_settings
+from training.overrides import changed_settings
 from training.recipes import RECIPES
 from zoo.data.dataset import Dataset
 from zoo.models.card import Head, read_card
