@@ -23,11 +23,12 @@ from training.recipes.small import WU_2017
 from zoo.cli.main import main
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError
-from zoo.models.card import Card, Head, Origin
+from zoo.models.card import Card, Origin
 from zoo.models.network import Network, create_trunk
 
 PAPER = "margin-r50-cub"
-BASE = Card("base", "diva", "r50", "cub", "resnet50", 8, Preprocessing(40, 32), licence="mit", sources=("base's paper",))
+PIXELS = Preprocessing(40, 32)
+BASE = Card("base", "diva", "r50", "cub", "resnet50", 8, PIXELS, licence="mit", sources=("base's paper",))
 TEACHER = dataclasses.replace(BASE, name="teacher", licence="bsd", sources=("teacher's paper",))
 CONV4 = ("backbone.architecture=conv4", "backbone.pretrained=false", "backbone.freeze_norm=none")
 

@@ -216,7 +216,7 @@ def _local_name(folder: Path) -> str | None:
 
 
 def _baseline_of(folder: Path) -> Baseline | None:
-    """Return the public backbone that a folder holds unaltered; None for another model, whatever its name is."""
+    """Return the public backbone that a folder holds unaltered; None for another model of its name."""
     record = read_object(folder / "recipe.json").get("baseline")
     repository = record.get("repository") if isinstance(record, dict) else None
     return next((baseline for baseline in baselines().values() if baseline.repository == repository), None)

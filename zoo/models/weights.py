@@ -130,10 +130,11 @@ def public_facts(architecture: str, pretrained: bool | str) -> tuple[str, str]:
         architecture: timm's name, optionally with a tag.
         pretrained: As in `read_weights`.
     """
-    tag, licence = "", ""
+    tag: str | None = None
+    licence: str | None = None
     if pretrained is True and timm.is_model_pretrained(architecture):
         cfg = timm.models.get_pretrained_cfg(architecture)
-        tag, licence = (cfg.tag, cfg.license) if cfg else ("", "")
+        tag, licence = (cfg.tag, cfg.license) if cfg else (None, None)
     elif isinstance(pretrained, str):
         with suppress(ModelFolderError, OSError):
             model = read_timm_config(_resolve_path(pretrained) / CONFIG_FILE)
