@@ -35,7 +35,7 @@ from exports.parity import (
 from exports.precision import write_fp16
 from exports.quantize import write_int8
 from zoo import paths
-from zoo.errors import ExportError, ModelFolderError, UsageError, ZooError
+from zoo.errors import ExportError, ModelFolderError, UsageError, ZooError, command
 from zoo.files import atomic_folder, atomic_path, locked, read_object, sha256_of, write_json
 from zoo.hub.download import cached_model_name
 from zoo.models import torch_runtime
@@ -50,6 +50,7 @@ from zoo.models.onnx_runtime import (
     check_precision,
     open_graph,
 )
+from zoo.models.registry import reference
 from zoo.models.results import PARITY_FILE, entry_mismatch
 
 
@@ -173,7 +174,7 @@ class Exporter:
             write_metadata(graph, self.card, precision)
             parity = dataclasses.replace(self._parity(graph, pixels, precision), details=details)
             if not parity.holds and not self.force:
-                raise _below_floor(self.card, parity)
+                raise self._below_floor(parity)
             parity = dataclasses.replace(parity, forced=not parity.holds, cost=self._cost(graph, base, precision))
             self._add(GRAPH_FILES[precision], graph, precision, parity.to_json())
         return parity
@@ -272,6 +273,16 @@ class Exporter:
         run, _ = open_graph(graph, self.card)
         return self._reference.cost(self.folder, self.card, run, precision)
 
+    def _below_floor(self, parity: Parity) -> ExportError:
+        options = (("--calibration", self.calibration), ("--data", self.data))
+        images = [word for option, value in options if value is not None for word in (option, value)]
+        again = command("export", reference(self.folder), "--precision", parity.variant, *images, "--force")
+        return ExportError(
+            f"the {parity.variant} graph of {self.card.name} differs from torch: least cosine "
+            f"{parity.min_cosine:.7f}, floor {parity.floor}; nothing was written. To write it nevertheless: {again}",
+            code="below-floor",
+        )
+
 
 def export(
     folder: Path, precision: str = "fp32", calibration: str | None = None, data: Path | None = None, force: bool = False
@@ -350,12 +361,3 @@ def _parity_entries(folder: Path, card: Card) -> dict[str, Any]:
 
 def _without(entries: Mapping[str, Any], left_out: Collection[str]) -> dict[str, Any]:
     return {key: value for key, value in entries.items() if key not in left_out}
-
-
-def _below_floor(card: Card, parity: Parity) -> ExportError:
-    return ExportError(
-        f"the {parity.variant} graph of {card.name} differs from torch: least cosine {parity.min_cosine:.7f}, "
-        f"floor {parity.floor}; nothing was written. To write it nevertheless: "
-        f"zoo export {card.name} --precision {parity.variant} --force",
-        code="below-floor",
-    )

@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validat
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from serving.gallery.types import is_address
-from zoo.errors import UsageError, nearest
+from zoo.errors import UsageError, command, nearest
 
 if TYPE_CHECKING:
     from zoo.data.images import Limits
@@ -274,7 +274,8 @@ def parse_galleries(words: Sequence[str], models: Sequence[str] = ()) -> list[Ga
     pairs = [_name_and_folder(word) for word in words]
     names = [name for name, _ in pairs]
     if len(pairs) > 1 and "" in names:
-        raise UsageError("several galleries need names: zoo serve birds=GALLERY cars=GALLERY2.", code="unnamed-gallery")
+        named = [f"{name or f'gallery-{i}'}={gallery}" for i, (name, gallery) in enumerate(pairs, 1)]
+        raise UsageError(f"several galleries need names, as in: {command('serve', *named)}", code="unnamed-gallery")
     if doubles := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(f"two galleries have the name {doubles[0]}.", code="two-galleries-of-one-name")
     places = dict(("", word) if names == [""] else _name_and_folder(word) for word in models)

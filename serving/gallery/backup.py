@@ -24,7 +24,7 @@ from serving.gallery.indexing import indexed_folders, remember_folder
 from serving.gallery.store import Store
 from serving.gallery.tune import SearchableIndex, nearest_in_blocks
 from serving.gallery.types import Block, Item, NewItem, StoreChanges, Thumbnail, equal_blocks, is_unit
-from zoo.errors import GalleryError, GalleryExistsError, GalleryNotFoundError, UsageError, missing
+from zoo.errors import GalleryError, GalleryExistsError, GalleryNotFoundError, UsageError, command, missing
 from zoo.files import atomic_folder, atomic_path, sha256_of, write_json
 from zoo.models.results import Check
 
@@ -222,7 +222,9 @@ def _compare_reading(reading: StoreChanges, index: SearchableIndex, store: Store
     nearest, _ = nearest_in_blocks(unit_blocks(), queries, K)
     equal = equal and count == len(index.ids())
     detail = (
-        f"holds change {reading.number}" if equal else "holds other vectors than the store; run zoo gallery compact"
+        f"holds change {reading.number}"
+        if equal
+        else "holds other vectors than the store; run zoo gallery compact GALLERY"
     )
     checks = [
         Check("embeddings", not wrong, f"that of item {min(wrong)} has not unit length" if wrong else "unit rows"),
@@ -241,7 +243,7 @@ def _generation_check(path: Path, store: Store) -> Check:
     except (OSError, ValueError, TypeError, KeyError) as error:
         if store.position()[1] != name:
             return _generation_check(path, store)
-        return Check("generation", False, f"{name}: {error}; run zoo gallery compact")
+        return Check("generation", False, f"{name}: {error}; run {command('gallery', 'compact', path)}")
     return Check("generation", True, f"{name}, {facts.setting.kind}, {facts.count:,} vectors")
 
 
@@ -294,7 +296,8 @@ def _hashes(copy: Path) -> dict[str, str]:
         return dict(json.loads((copy / MANIFEST).read_text(encoding="utf-8"))["files"])
     except (OSError, ValueError, KeyError, TypeError):
         raise GalleryNotFoundError(
-            f"{copy} is not a backup: it has no valid {MANIFEST}. Write one with zoo gallery backup.", code="no-backup"
+            f"{copy} is not a backup: it has no valid {MANIFEST}. Write one: zoo gallery backup GALLERY COPY",
+            code="no-backup",
         ) from None
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from serving.gallery import schema
 from serving.gallery.types import LISTED
-from zoo.errors import GalleryError, GalleryMovedError, GalleryNotFoundError, ModelChangedError
+from zoo.errors import GalleryError, GalleryMovedError, GalleryNotFoundError, ModelChangedError, command
 
 DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 """Primary codes of SQLite's errors for changed bytes."""
@@ -71,9 +71,9 @@ def gallery_error(error: sqlite3.Error, path: Path) -> GalleryError:
     primary = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
     if primary in DAMAGE_CODES:
         return GalleryError(
-            f"{path}, which holds the whole gallery, is damaged ({error}). Find out what can still be read with: zoo "
-            f"gallery verify {path.parent}. Restore a backup with zoo gallery restore COPY NEW, or index the images "
-            "again with zoo index.",
+            f"{path}, which holds the whole gallery, is damaged ({error}). Restore a backup (zoo gallery restore COPY "
+            "NEW), or index the images again (zoo index MODEL DIR --out NEW). See what can still be read with: "
+            f"{command('gallery', 'verify', path.parent)}",
             code="damaged-gallery",
         )
     codes = {sqlite3.SQLITE_READONLY: "read-only-gallery", sqlite3.SQLITE_FULL: "disk-full"}

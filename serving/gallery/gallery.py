@@ -32,6 +32,7 @@ from zoo.errors import (
     GalleryNotFoundError,
     ModelMismatchError,
     UsageError,
+    command,
     nearest,
 )
 from zoo.files import atomic_folder, write_json
@@ -163,16 +164,17 @@ class Gallery:
             raise ModelMismatchError(
                 f"{self.address} was embedded by {self.card.name} ({self.card.fingerprint[:12]}), not by {card.name} "
                 f"({card.fingerprint[:12]}), whose embeddings cannot be compared. Load {self.model_ref!r}, index into "
-                f"a new gallery, or give this one the other model: zoo gallery rebuild {self.address} --model {ref}"
+                f"a new gallery, or give this one the other model: "
+                f"{command('gallery', 'rebuild', self.address, '--model', ref)}"
             )
 
-    def other_model(self) -> tuple[Card, str] | None:
-        """Return the card of the second model that the gallery has embeddings of, and their role.
+    def other_model(self) -> tuple[Card, str, str] | None:
+        """Return the card and the reference of the second model that the gallery has embeddings of, and their role.
 
         The role is "rebuilt" for a rebuild, complete or not, and "replaced" for the previous model.
         """
         slot = self.store.slot()
-        return (parse_model(slot.model, self.address)[0], slot.role) if slot else None
+        return (*parse_model(slot.model, self.address), slot.role) if slot else None
 
     def coming(self) -> tuple[Card, str] | None:
         """Return the card and the reference of the model that a rebuild has announced."""
@@ -250,7 +252,8 @@ def check_exists(address: str | Path) -> None:
     """Raise `GalleryNotFoundError` if there is no gallery."""
     if not is_gallery(address):
         problem = "is not a gallery" if is_address(address) or Path(address).exists() else "does not exist"
-        raise GalleryNotFoundError(f"{address} {problem}. Make a gallery with: zoo index MODEL DIR --out {address}")
+        make = command("index", "MODEL", "DIR", "--out", address)
+        raise GalleryNotFoundError(f"{address} {problem}. Make a gallery with: {make}")
 
 
 def check_folder(address: str | Path, advice: str) -> Path:
@@ -298,7 +301,7 @@ def tuning_advice(gallery: Gallery) -> str | None:
         return None
     return (
         f"never tuned: each search compares all {items:,} items. A faster index that finds 99 % of the nearest: "
-        f"zoo gallery tune {gallery.address}"
+        f"{command('gallery', 'tune', gallery.address)}"
     )
 
 

@@ -405,7 +405,7 @@ def _planned_index(exact: FrozenIndex, plan: TuningPlan) -> tuple[FrozenIndex, I
     if result is None:
         logger.warning(
             "no %s index of these %d vectors finds %g of the %d nearest, so search is exact. "
-            "Choose again with: zoo gallery tune",
+            "Choose again with: zoo gallery tune GALLERY",
             plan.kind,
             len(vectors),
             plan.recall,

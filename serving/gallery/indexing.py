@@ -116,7 +116,7 @@ def folder_label(source: str) -> str | None:
 def named_images(paths: Sequence[Path], label: str | None, metadata: Mapping[str, Any]) -> list[ImageFile]:
     """Return files given by name, all with one label. Raises `UsageError` that names those which are not files."""
     wrong = [
-        f"{path} ({'a folder; index it with zoo index' if path.is_dir() else 'no such file'})"
+        f"{path} ({'a folder, which zoo index takes' if path.is_dir() else 'no such file'})"
         for path in paths
         if not path.is_file()
     ]
@@ -516,7 +516,7 @@ def _check_only_folder(gallery: Gallery, folder: Path) -> None:
     if others:
         raise UsageError(
             f"the gallery was indexed from {others[0]} too, whose images would all be pruned. Remove items by id or "
-            "label with zoo gallery remove.",
+            "label: zoo gallery remove GALLERY --label LABEL",
             code="other-folder",
         )
 

@@ -120,7 +120,7 @@ def _marks_schema() -> Any:
 def _not_export(source: Path) -> str:
     state = "is not an exported gallery" if source.exists() else "does not exist"
     hint = " It is a gallery or a backup: see zoo gallery backup and restore." if is_gallery(source) else ""
-    return f"{source} {state}. Write one with zoo gallery export; it holds {ITEMS} and {MODEL}.{hint}"
+    return f"{source} {state}. Write one with zoo gallery export GALLERY {source}; it holds {ITEMS} and {MODEL}.{hint}"
 
 
 def _schema(dim: int) -> Any:

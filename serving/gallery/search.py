@@ -22,7 +22,7 @@ from serving.gallery.gallery import Gallery, model_at
 from serving.gallery.types import Hit, RankedHit
 from zoo.data.images import DEFAULT_LIMITS, ImageLike, Limits, open_image
 from zoo.data.preprocessing import to_pixels
-from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError, VariantNotFoundError
+from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError, VariantNotFoundError, command
 from zoo.evaluation.calibration import Calibration
 from zoo.models.card import read_card
 from zoo.models.golden import GOLDEN_FILE, read_golden
@@ -112,7 +112,7 @@ class Searcher:
         if not self.is_ready():
             raise ModelFolderError(
                 f"{embedder.card.name} does not give its golden image the expected embedding. Check the model: "
-                f"zoo verify {embedder.folder}",
+                f"{command('verify', embedder.folder)}",
                 code="golden-mismatch",
             )
 
@@ -207,7 +207,7 @@ class Searcher:
         if float(self.embed_text(texts[0])[0][0] @ expected[0]) < GOLDEN_FLOORS["int8"]:
             raise ModelFolderError(
                 f"{self.embedder.card.name} does not give its golden text the expected embedding. Check the model: "
-                f"zoo verify {self.embedder.folder}"
+                f"{command('verify', self.embedder.folder)}"
             )
 
     def is_ready(self) -> bool:
@@ -325,7 +325,7 @@ class Models:
         except VariantNotFoundError as error:
             if not self._or_fp32 or self._precision == "fp32":
                 raise
-            logger.warning("%s Until then it is served in fp32.", str(error))
+            logger.warning("served in fp32: %s", str(error))
             return load(ref, self._runtime, "fp32", self._device)
 
 
@@ -394,7 +394,7 @@ def _least_similarity(options: SearchOptions, calibration: Calibration | None) -
     if calibration is None:
         raise UsageError(
             "min_p needs a calibration, which this gallery does not have. Label some items or mark results, then send "
-            "POST /evaluate or run zoo gallery calibrate.",
+            "POST /evaluate or run zoo gallery calibrate GALLERY.",
             code="no-calibration",
         )
     return max(least, calibration.similarity_at(options.min_p))

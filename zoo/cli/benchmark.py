@@ -31,6 +31,7 @@ from zoo.cli.options import (
     strict_status,
 )
 from zoo.console import note, note_left_out, print_json, print_table, write_errors, write_text
+from zoo.errors import command
 
 if TYPE_CHECKING:
     from serving.gallery import Gallery
@@ -158,9 +159,7 @@ def compare(
         named = published_table(table)
         tables = [candidate for candidate in tables if candidate is named]
     if not tables:
-        raise UsageError(
-            "no published table matches all of that. All tables: zoo benchmark list [--absent]", code="no-table"
-        )
+        raise UsageError("no published table matches all of that. All tables: zoo benchmark list", code="no-table")
     rows = compare_tables(tables, dataset, find_runs(studies or []))
     if output == "html":
         text = as_html(rows, _model_sections(show or [], show_dataset, data, projection, runtime))
@@ -293,7 +292,8 @@ def report(
 
     if any((Path(model) / plan).is_file() for plan in ("plan.json", "search.json")):
         raise UsageError(
-            f"{model} is a study, which reports itself: zoo benchmark resume {model} --report", code="is-a-study"
+            f"{model} is a study, which reports itself: {command('benchmark', 'resume', model, '--report')}",
+            code="is-a-study",
         )
     embedder, images = open_model_and_images(model, dataset, split, data, runtime, precision, device)
     with leaving_out() as unreadable:

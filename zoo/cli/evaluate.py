@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -32,6 +33,7 @@ from zoo.cli.options import (
     words,
 )
 from zoo.console import note_left_out, print_json, print_table, write_errors
+from zoo.errors import command
 
 if TYPE_CHECKING:
     import numpy as np
@@ -127,9 +129,10 @@ def _check_not_shipped(folder: Path) -> None:
 
     if folder.resolve().is_relative_to(paths.SHIPPED.resolve()):
         copy = paths.local_models() / folder.name
+        make, fill = ["mkdir", "-p", str(copy.parent)], ["cp", "-r", str(folder), str(copy)]
         raise UsageError(
             f"{folder.name} is shipped with the package, where --save must not write. Save the measurement with --out "
-            f"FILE, or measure a copy: mkdir -p {copy.parent} && cp -r {folder} {copy}",
+            f"FILE, or measure a copy: {shlex.join(make)} && {shlex.join(fill)}",
             code="shipped-model",
         )
 
@@ -354,7 +357,7 @@ def _rows(file: Path, model: str | None) -> Embeddings:
     if embeddings.record is None:
         raise UsageError(
             f"{file} does not say which model made its rows, so they cannot be shown to be of {card.name}. "
-            f"Rows that say so are made by: zoo embed {model} ...",
+            f"Rows that say so are made by: {command('embed', model, 'IMAGES', '--out', file, '--replace')}",
             code="no-record",
         )
     embeddings.record.check_model(file, card)
@@ -387,7 +390,7 @@ def _check_length(file: Path, rows: np.ndarray, table: Path, values: np.ndarray 
 
 def _labels_needed(embeddings: Path) -> str:
     table = embeddings.with_suffix(".csv")
-    hint = f" {table} exists: --labels {table}" if table.is_file() else ""
+    hint = f" {table} exists: {command('score', embeddings, '--labels', table)}" if table.is_file() else ""
     return f"the classes of the rows are not known. Name their labels (--labels FILE) or data set (--dataset D).{hint}"
 
 

@@ -31,7 +31,7 @@ from zoo.cli.options import (
     with_marks,
 )
 from zoo.console import note, one_line, print_json, print_table, printable
-from zoo.errors import ItemNotFoundError, UsageError, nearest
+from zoo.errors import ItemNotFoundError, UsageError, command, nearest
 
 if TYPE_CHECKING:
     from serving.gallery import Gallery
@@ -218,7 +218,7 @@ def stats(gallery: GalleryAddress, as_json: Json = False) -> None:
         other = opened.other_model()
         facts = {**asdict(opened.store.stats()), "model": card.name, "fingerprint": card.fingerprint}
     if as_json:
-        facts["other_model"] = {"name": other[0].name, "role": other[1]} if other else None
+        facts["other_model"] = {"name": other[0].name, "role": other[2]} if other else None
         facts |= {"dim": card.dim, "metric": "cosine", "index": {**asdict(index), "hint": hint}}
         print_json({**facts, "marks": asdict(marks)})
         return
@@ -228,8 +228,8 @@ def stats(gallery: GalleryAddress, as_json: Json = False) -> None:
     if hint:
         print(hint)
     if other:
-        command = "zoo gallery rollback" if other[1] == "replaced" else "zoo gallery rebuild"
-        print(f"has embeddings by {other[0].name} as well: {command} {gallery}")
+        words = ("rollback", gallery) if other[2] == "replaced" else ("rebuild", gallery, "--model", other[1])
+        print(f"has embeddings by {other[0].name} as well: {command('gallery', *words)}")
     if marks.total:
         print(f"marked results: {marks.right:,} right, {marks.wrong:,} wrong")
 

@@ -26,7 +26,7 @@ from zoo.cli.options import (
     print_outcome,
 )
 from zoo.console import note, print_json, print_table
-from zoo.errors import UsageError
+from zoo.errors import UsageError, command
 
 if TYPE_CHECKING:
     from serving.gallery.backup import BackupInfo
@@ -188,7 +188,7 @@ def backup(
     from serving.gallery.backup import backup as copy
     from serving.gallery.gallery import check_folder
 
-    folder = check_folder(gallery, "use Milvus's own backup, or zoo gallery export.")
+    folder = check_folder(gallery, f"use Milvus's own backup, or: {command('gallery', 'export', gallery, out)}")
 
     with tqdm(unit="page", desc="backup", disable=not sys.stderr.isatty()) as bar:
 
@@ -394,7 +394,7 @@ def _difference(loss: dict[str, Any] | None, name: str) -> str:
 def _decision(gallery: str, compared: ModelComparison, not_worse: bool, swapped: bool, margin: float | None) -> str:
     """Return what became of the gallery's model and what to run next; margin: of `--swap-if-not-worse`, if given."""
     if swapped:
-        return f"The gallery has the new model. To go back: zoo gallery rollback {gallery}"
+        return f"The gallery has the new model. To go back: {command('gallery', 'rollback', gallery)}"
     if (unknown := compared.undecided()) is not None:
         kept = "" if margin is None else ": the gallery keeps its model"
         return (

@@ -12,6 +12,7 @@ from typer import Argument, Option
 
 from zoo.cli.options import BatchSize, DataFolder, Device, Json, Model, Strict, model_name, print_outcome, strict_status
 from zoo.console import note, note_left_out, one_line, print_json, print_table
+from zoo.errors import command
 
 if TYPE_CHECKING:
     from zoo.data.images import ImageLike
@@ -384,17 +385,19 @@ def ensemble(
 ) -> None:
     """join trained models into one that concatenates their embeddings"""
     from zoo import paths
+    from zoo.data.dataset import FOLDER
     from zoo.models.load import find_model
 
     folder, sources = paths.local_models() / model_name(new_name), [find_model(member) for member in members]
     from training.api import concatenate  # torch: only after the members were found
 
     card = concatenate(sources, folder, new_name)
+    images = ("--data", "DIR") if card.dataset == FOLDER else ()
     print_outcome(
         as_json,
         {"name": card.name, "folder": str(folder), "card": card.to_json()},
         f"{card.name}: {len(members)} models, {card.dim} dimensions.",
-        f"Written to {folder}. Measure it with: zoo evaluate {card.name}",
+        f"Written to {folder}. Measure it with: {command('evaluate', card.name, *images)}",
     )
 
 

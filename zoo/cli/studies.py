@@ -13,7 +13,7 @@ from typer import Argument, Option
 
 from zoo.cli.options import DataFolder, Device, Json, Quiet, Seed, Settings
 from zoo.console import print_json, print_table
-from zoo.errors import UsageError
+from zoo.errors import UsageError, command
 
 if TYPE_CHECKING:
     from training.studies.plan import Plan, RunSchedule
@@ -217,7 +217,7 @@ def _report(schedule: RunSchedule, tally: Tally, output: Output) -> dict[str, An
     if not output.quiet:
         print(f"Written to {folder} (report.html, report.md, report.csv, report.json).", file=sys.stderr)
         if report.missing:
-            print(f"{len(report.missing)} runs are left: zoo benchmark resume {folder}", file=sys.stderr)
+            print(f"{len(report.missing)} runs are left: {command('benchmark', 'resume', folder)}", file=sys.stderr)
     return {"folder": str(folder), **tally.to_json(), "report": to_json(report)}
 
 

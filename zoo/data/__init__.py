@@ -5,6 +5,7 @@ The table is explicit; the module of a data set is imported when it is used.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -111,6 +112,6 @@ def check_dataset_name(name: str) -> None:
     raise DatasetError(
         f"no data set {str(name)!r}.{hint} Known: {', '.join(DATASETS)}. A folder of your own, with one subfolder "
         f"per class, is measured with dataset='folder', data={str(folder)!r}, on the command line with "
-        f"--dataset folder --data {folder}.",
+        f"--dataset folder --data {shlex.quote(str(folder))}",
         code="unknown-dataset",
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from zoo.errors import ModelFolderError
+from zoo.errors import ModelFolderError, command
 from zoo.files import read_json, sha256_of
 from zoo.models.card import Card
 
@@ -87,10 +87,10 @@ def check_files(folder: Path, card: Card, files: Sequence[str] | None = None) ->
             )
         if sha256_of(path) != card.files[name]:
             exported = name.startswith("onnx/model")
-            again = f"Make it again with: zoo export {card.name}. Or download" if exported else "Download"
+            again = f", or make the graph again: {command('export', folder)}" if exported else ""
             raise ModelFolderError(
-                f"{path} is not the file that the card of {card.name} describes (SHA-256 differs). {again} the model "
-                "folder again; from the Hub with revision='main'.",
+                f"{path} is not the file that the card of {card.name} describes (SHA-256 differs). Download the "
+                f"model folder again, from the Hub with revision='main'{again}",
                 code="hash-mismatch",
             )
 
@@ -187,7 +187,7 @@ def pickle_warning(names: Sequence[str]) -> str:
         return ""
     return (
         f" It holds {', '.join(names)}: pickles, which can run code when they are read and are never loaded. Get the "
-        "weights as safetensors, or convert a published file with: zoo convert"
+        "weights as safetensors, or convert a published file with: zoo convert FILE --architecture NAME --out DIR"
     )
 
 

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from zoo import paths
-from zoo.errors import ModelFolderError, UsageError, VariantNotFoundError, check_text, missing, nearest
+from zoo.errors import ModelFolderError, UsageError, VariantNotFoundError, check_text, command, missing, nearest
 from zoo.models.card import Card
+from zoo.models.registry import reference
 
 GRAPH_FILES = {"fp32": "onnx/model.onnx", "fp16": "onnx/model_fp16.onnx", "int8": "onnx/model_int8.onnx"}
 RESIZING_FILES = {precision: file.replace(".onnx", "_resize.onnx") for precision, file in GRAPH_FILES.items()}
@@ -118,7 +119,7 @@ def graph_file(folder: Path, card: Card, precision: str) -> str:
         present = [name for name, file in GRAPH_FILES.items() if (folder / file).is_file()]
         raise VariantNotFoundError(
             f"{card.name} has no {precision} ONNX variant ({path} is missing); it has {', '.join(present) or 'none'}. "
-            f"Make it with: zoo export {card.name} --precision {precision}"
+            f"Make it with: {command('export', reference(folder), '--precision', precision)}"
         )
     return GRAPH_FILES[precision]
 
@@ -209,13 +210,13 @@ def _check_origin(session: Any, card: Card, path: Path, precision: str | None) -
     if metadata.get(FINGERPRINT) not in (None, card.fingerprint):
         raise ModelFolderError(
             f"{path} is the ONNX graph of another model than {card.name}, with other weights, architecture or "
-            f"preprocessing. Make it again with: zoo export {card.name}",
+            f"preprocessing. Make it again with: {command('export', reference(path.parent.parent))}",
             code="other-model",
         )
     if precision is not None and metadata.get(PRECISION) not in (None, precision):
         raise ModelFolderError(
             f"{path} is an ONNX graph in {metadata[PRECISION]}, its name says {precision}. Make it again with: "
-            f"zoo export {card.name} --precision {precision}",
+            f"{command('export', reference(path.parent.parent), '--precision', precision)}",
             code="other-precision",
         )
 

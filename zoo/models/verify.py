@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from zoo.data.images import open_image
-from zoo.errors import ModelFolderError, ZooError
+from zoo.errors import ModelFolderError, ZooError, command
 from zoo.files import read_json, sha256_of
 from zoo.models.card import Card, read_card
 from zoo.models.folder import CONFIG_FILE, check_config, check_files, find_pickles, weight_files
@@ -24,6 +24,7 @@ from zoo.models.onnx_runtime import (
     check_self_contained,
     open_resizing_graph,
 )
+from zoo.models.registry import reference
 from zoo.models.results import (
     GOLDEN_FLOORS,
     GOLDEN_RESIZE_FLOORS,
@@ -275,7 +276,8 @@ def _check_results(folder: Path, card: Card) -> Check:
         return Check(RESULTS_FILE, False, str(error))
     # Scores of plain embeddings have no model.
     if foreign := sorted({str(result["model"]) for result in results if result.get("model") not in (None, card.name)}):
-        detail = f"holds scores of {', '.join(foreign)}. Delete it and measure again: zoo evaluate"
+        again = command("evaluate", reference(folder), "--save")
+        detail = f"holds scores of {', '.join(foreign)}. Delete it and measure again: {again}"
         return Check(RESULTS_FILE, False, detail)
     return Check(RESULTS_FILE, True, f"{len(results)} measurements of {card.name}")
 

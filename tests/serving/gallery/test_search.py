@@ -34,7 +34,7 @@ from tests.serving.running import run, serving
 from zoo.cli.main import main
 from zoo.data.images import Limits
 from zoo.data.preprocessing import to_pixels
-from zoo.errors import ImageTooLargeError, UsageError, VariantNotFoundError
+from zoo.errors import ImageTooLargeError, UsageError, VariantNotFoundError, command
 from zoo.files import sha256_of
 from zoo.models.card import Card, read_card
 from zoo.models.load import Embedder
@@ -132,10 +132,10 @@ def test_going_back_to_a_model_takes_it_too(
     assert main(["gallery", "rollback", str(copy), "--precision", "int8"]) == 0
 
 
-def test_a_service_is_not_started_where_there_is_no_such_variant(gallery_folder: Path) -> None:
+def test_a_service_is_not_started_where_there_is_no_such_variant(model_folder: Path, gallery_folder: Path) -> None:
     outcome = run("serve", gallery_folder, "--precision", "int8", "--port", 0)
     assert (outcome.returncode, outcome.stdout) == (2, "")
-    assert "zoo export toy-pool --precision int8" in outcome.stderr
+    assert command("export", model_folder, "--precision", "int8") in outcome.stderr
     assert "Traceback" not in outcome.stderr
 
 
@@ -161,7 +161,7 @@ def test_a_model_without_it_is_served_in_fp32_where_nobody_watches(
     searcher = Searcher.open(gallery_folder, models=models)
     assert searcher.embedder.precision == "fp32"
     searcher.close()
-    assert "zoo export toy-pool --precision int8" in caplog.text
+    assert command("export", model_folder, "--precision", "int8") in caplog.text
 
 
 def test_a_search_at_a_service_takes_no_precision() -> None:

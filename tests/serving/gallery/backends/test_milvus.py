@@ -265,7 +265,7 @@ def test_the_gallery_gets_another_model_and_its_old_one_again(
         assert search(model, before) == expected["toy-pool"]
         other = before.other_model()
         assert other is not None
-        assert (other[0].name, other[1]) == ("other", "rebuilt")
+        assert (other[0].name, other[2]) == ("other", "rebuilt")
         with Gallery.open(address, other=True) as after:
             assert search(other_model, after) == expected["other"]
         before.store.describe(first.id, "described", {"x": 1})
