@@ -28,7 +28,7 @@ from training.distributed import Processes, connect, keep_freed_memory
 from training.frozen import Samples
 from training.logging import check_trackers, create_trackers
 from training.overrides import changed_settings
-from training.recipe import EnsembleRecipe, Recipe
+from training.recipe import EnsembleRecipe, Recipe, same_recipe
 from training.recipes import RECIPES, standard_recipe
 from training.samplers import Sampler
 from training.trainer import Execution, Trained, fit
@@ -536,7 +536,7 @@ def _is_trained(recipe: Recipe) -> bool:
         record = json.loads((paths.local_models() / recipe.name / "recipe.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return bool(record.get("recipe") == recipe.to_json())
+    return same_recipe(record.get("recipe"), recipe.to_json())
 
 
 def _train_model(
@@ -577,7 +577,7 @@ def _train_model(
         trained.seconds,
         recipe.schedule.epochs,
         trained.best_epoch,
-        _validation(trained.log, trained.best_epoch),
+        trained.validation,
         len(data.skipped),
     )
 
@@ -603,10 +603,3 @@ def teacher_of(recipe: Recipe) -> Card | None:
     if recipe.objective.method != "distillation":
         return None
     return read_card(find_model(recipe.objective.method_args["teacher"]))
-
-
-def _validation(log: list[dict[str, Any]], epoch: int | None) -> dict[str, float]:
-    if epoch is None:
-        return {}
-    record = log[epoch - 1]
-    return {key.removeprefix("validation_"): value for key, value in record.items() if key.startswith("validation_")}

@@ -76,7 +76,7 @@ def _miner(objective: Objective) -> Any:
     if objective.miner is None:
         return None
     miner = create_miner(objective.miner, objective.miner_args)
-    if objective.loss in LOSSES:
+    if objective.loss is not None and objective.loss in LOSSES:
         _check_tuples(objective, LOSSES[objective.loss], miner)
     return miner
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections import UserDict
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 from zoo.errors import RecipeError, nearest
@@ -11,8 +13,28 @@ from zoo.errors import RecipeError, nearest
 _ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
+class ClassTable(UserDict[str, Any]):
+    """Table of classes by name, whose modules are imported when their class is needed: names can be read before torch.
+
+    Args:
+        package: The package of the modules.
+        classes: Name -> "module:Class", or the class itself.
+    """
+
+    def __init__(self, package: str, classes: Mapping[str, Any]) -> None:
+        self.package = package
+        super().__init__(classes)
+
+    def __getitem__(self, name: str) -> Any:
+        value = super().__getitem__(name)
+        if not isinstance(value, str):
+            return value
+        module, _, attribute = value.partition(":")
+        return getattr(import_module(f"{self.package}.{module}"), attribute)
+
+
 def construct(
-    table: dict[str, Any], kind: str, name: str, args: Mapping[str, Any], offered: Mapping[str, Any] | None = None
+    table: Mapping[str, Any], kind: str, name: str, args: Mapping[str, Any], offered: Mapping[str, Any] | None = None
 ) -> Any:
     """Construct the class of a name.
 
@@ -41,6 +63,15 @@ def construct(
         raise RecipeError(f"{kind} {name!r} does not take these arguments: {error}.", code="bad-argument") from None
 
 
+def check_name(table: Mapping[str, Any], kind: str, name: str) -> None:
+    """Raise `RecipeError` (`unknown-<kind>`) for a name that the table lacks; the message names the nearest."""
+    if name not in table:
+        raise RecipeError(
+            f"there is no {kind} {name!r}.{nearest(name, table)} Known: {', '.join(sorted(table))}.",
+            code=f"unknown-{kind}",
+        )
+
+
 def check_arguments(table: Mapping[str, Any], kind: str, name: str, args: Mapping[str, Any]) -> None:
     """Check a name and its arguments without constructing anything.
 
@@ -53,11 +84,7 @@ def check_arguments(table: Mapping[str, Any], kind: str, name: str, args: Mappin
     Raises:
         RecipeError: If the table lacks the name, or the constructor an argument; the message names the nearest.
     """
-    if name not in table:
-        raise RecipeError(
-            f"there is no {kind} {name!r}.{nearest(name, table)} Known: {', '.join(sorted(table))}.",
-            code=f"unknown-{kind}",
-        )
+    check_name(table, kind, name)
     taken = inspect.signature(table[name]).parameters
     for key in args:
         if key not in taken:

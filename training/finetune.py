@@ -1,6 +1,7 @@
 """Finetuning: a model is fitted to a folder of images, and measured before and after on classes that it never saw.
 
-Loads torch only to train, so that mistakes are reported at once.
+Some training classes choose between the base as it is and the epochs of training (`training.selection`). Loads torch
+only to train, so that mistakes are reported at once.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,30 +23,31 @@ from training.feature_file import Features, TrunkModel, Views, read_features, re
 from training.overrides import check_names, name_custom, override
 from training.recipe import Backbone, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
+from training.selection import MetricChange, Selection, measure_change, select, validation_share
 from zoo import paths
-from zoo.data.dataset import Dataset
+from zoo.data.dataset import Dataset, subset
 from zoo.data.folder import ClassSplit, TrainingFolder, read_training_folder, split_classes
 from zoo.errors import UsageError, ZooError, nearest
 from zoo.evaluation import evaluate
-from zoo.evaluation.bootstrap import bootstrap_intervals
 from zoo.evaluation.evaluate import attribute_to_model
-from zoo.evaluation.retrieval import per_query
-from zoo.files import read_object
+from zoo.files import atomic_folder, read_object, write_bytes, write_json
 from zoo.models.card import read_card
 from zoo.models.catalogue import known_names
-from zoo.models.load import load
+from zoo.models.folder import known_files
+from zoo.models.load import Embedder, load
 from zoo.models.registry import cached_folder, reference
 from zoo.models.results import RESULTS_FILE, add_result
 
 if TYPE_CHECKING:
     from training.api import Outcome
 
-METRICS = ("recall_at_1", "map_at_r")
 EPOCHS, HEAD_EPOCHS, STEPS = 10, 20, 200
 LR, HEAD_LR = 1e-4, 3e-3
 """Pretrained trunks need smaller steps than new heads."""
 TWIN_SUFFIX = "-conv4-cifar100"
-RECIPE_FILE = "recipe.json"
+RECIPE_FILE, LOG_FILE = "recipe.json", "log.jsonl"
+OWN_FILES = ("card.json", RECIPE_FILE, RESULTS_FILE, "README.md")
+"""Files of a model folder that are not copied with its network."""
 KEPT_FILES = 4
 """Feature files that are kept: a few methods are tried on the same images, and a file may have gigabytes."""
 
@@ -79,19 +82,6 @@ class FinetuneRequest:
 
 
 @dataclass(frozen=True)
-class MetricChange:
-    """A metric before and after, with 95 % intervals over classes and that of the paired difference."""
-
-    metric: str
-    before: float
-    before_interval: tuple[float, float]
-    after: float
-    after_interval: tuple[float, float]
-    difference: float
-    difference_interval: tuple[float, float]
-
-
-@dataclass(frozen=True)
 class Finetuned:
     """The result of a finetune.
 
@@ -99,7 +89,9 @@ class Finetuned:
         outcome: The new model's training.
         pictures: The images.
         split: The classes to train on and to measure on.
-        rows: The metrics before and after.
+        selection: The model that is kept, and the comparison that decided.
+        dims: The dimension of the base's embedding and of the kept one.
+        rows: The metrics of the base and of the kept model on the classes to measure on.
         seen_classes: The measured classes that the base was itself finetuned on.
         unread: The recipe.json of the base or one of its ancestors that cannot be read, so that `seen_classes` may be
             incomplete.
@@ -108,6 +100,8 @@ class Finetuned:
     outcome: Outcome
     pictures: TrainingFolder
     split: ClassSplit
+    selection: Selection
+    dims: tuple[int, int]
     rows: tuple[MetricChange, ...]
     seen_classes: tuple[str, ...] = ()
     unread: Path | None = None
@@ -121,6 +115,9 @@ class Finetuned:
             "classes_of_one_image": list(self.pictures.alone),
             "seen_by_base": list(self.seen_classes),
             "base_history_known": self.unread is None,
+            "kept": self.selection.kept,
+            "selection": self.selection.to_json(),
+            "dim": {"before": self.dims[0], "after": self.dims[1]},
             "rows": [dataclasses.asdict(row) for row in self.rows],
         }
 
@@ -128,8 +125,9 @@ class Finetuned:
 def finetune(source: str | Path, request: FinetuneRequest, progress: bool = False) -> Finetuned:
     """Train `ZOO_HOME/models/<request.name>` on some of the classes of `source` and measure it on the others.
 
-    The split is written into the model's recipe.json and the measurement into its results.json. The same call
-    continues a stopped run.
+    Where there are enough training classes, some of them choose between the base and the epochs of training; the new
+    model is the base under another name if no epoch is better. The split and the choice are written into the model's
+    recipe.json and the measurement into its results.json. The same call continues a stopped run.
 
     Args:
         source: A folder with one subfolder per class, or a CSV file with the columns image and label.
@@ -168,25 +166,50 @@ def finetune(source: str | Path, request: FinetuneRequest, progress: bool = Fals
     facts = {"split": split.to_json(), "seen_by_base": list(seen), "base_history_known": unread is None}
     check_same(recipe, split.to_json(), request.replace)
     outcome = train(recipe, None, request.device, progress=progress, dataset=split.train, facts=facts, evaluate=False)
-    finetuned = load(outcome.folder, device=request.device)
-    after = finetuned.embed(split.test.images, progress=progress)
-    add_result(outcome.folder, attribute_to_model(evaluate(after, split.test, k=(1,)), finetuned))
-    return Finetuned(outcome, pictures, split, measure_change(before, after, split.test.labels), seen, unread)
+    selection = _select(base, outcome, held_out(recipe, split.train), request.device)
+    _keep(selection, base.folder, outcome.folder)
+    kept = load(outcome.folder, device=request.device)
+    after = kept.embed(split.test.images, progress=progress)
+    add_result(outcome.folder, attribute_to_model(evaluate(after, split.test, k=(1,)), kept))
+    rows = measure_change(before, after, split.test)
+    return Finetuned(outcome, pictures, split, selection, (base.dim, kept.dim), rows, seen, unread)
 
 
-def measure_change(before: np.ndarray, after: np.ndarray, labels: np.ndarray) -> tuple[MetricChange, ...]:
-    """Return each metric of embeddings [n, d] and [n, e] of the same images, before and after."""
-    first, second = (per_query(rows, labels, k=(1,)) for rows in (before, after))
-    changes = {name: second.values[name] - first.values[name] for name in METRICS}
-    low, high, difference = (
-        bootstrap_intervals(values, first.classes)
-        for values in ({n: first.values[n] for n in METRICS}, {n: second.values[n] for n in METRICS}, changes)
-    )
-    old, new = first.means(), second.means()
-    return tuple(
-        MetricChange(name, old[name], low[name], new[name], high[name], new[name] - old[name], difference[name])
-        for name in METRICS
-    )
+def held_out(recipe: Recipe, train: Dataset) -> Dataset | None:
+    """Return the images of the training classes that the recipe holds out; None if it holds out none."""
+    from training.data import held_out_classes
+
+    mask = np.isin(train.labels, held_out_classes(len(train.classes), recipe.data, recipe.seed))
+    return subset(train, mask, "validation") if mask.any() else None
+
+
+def _select(base: Embedder, outcome: Outcome, images: Dataset | None, device: str | None) -> Selection:
+    """Choose between the base and the best epoch by the held-out training classes; without them take the trained."""
+    if images is None:
+        return Selection("trained", outcome.best_epoch)
+    trained = load(outcome.folder, device=device)
+    return select(base.embed(images.images), trained.embed(images.images), images, outcome.best_epoch)
+
+
+def _keep(selection: Selection, base: Path, folder: Path) -> None:
+    """Record the selection in a new model folder and, if the base was chosen, put its network there."""
+    card = read_card(folder)
+    record = {**read_object(folder / RECIPE_FILE), "kept": selection.kept, "selection": selection.to_json()}
+    if selection.kept == "base":
+        source = read_card(base)
+        note = f"The same network as {source.name}: finetuning it on a folder of images did not help."
+        card = replace(source, name=card.name, description=f"{source.description} {note}".strip())
+        log = (folder / LOG_FILE).read_bytes()
+        with atomic_folder(folder) as temporary:
+            for name in known_files(base, source):
+                if name not in OWN_FILES:
+                    (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(base / name, temporary / name)
+            card.write(temporary)
+            write_bytes(temporary / LOG_FILE, log)
+            write_json(temporary / RECIPE_FILE, {**record, "model": card.identity})
+    else:
+        write_json(folder / RECIPE_FILE, record)
 
 
 # recipe
@@ -241,24 +264,28 @@ def recipe_for(
         UsageError: If the method is unknown.
         RecipeError: If a setting does not fit.
     """
+    from training.data import training_labels
+
     twin = small_twin(method)
     card = model.card
     start = Backbone(card.backbone, card.architecture, card.architecture_args, model.reference)
-    batch = batch_for(train.labels)
     epochs, lr = (HEAD_EPOCHS, HEAD_LR) if head_only else (EPOCHS, LR)
     recipe = replace(
         twin,
         name=name,
-        data=Data("folder", 1, 0.0, views.side, views.fit),
+        data=Data("folder", 1, validation_share(len(train.classes)), views.side, views.fit),
         backbone=start if head_only else _freeze_norms(start, model),
         preprocessing=card.preprocessing,
         augmentation=views.augmentation,
-        batch=batch,
         optimizer=replace(twin.optimizer, lr=lr),
-        schedule=Schedule(epochs, min(STEPS, max(10, len(train) // batch.size)), "one-cycle"),
+        schedule=Schedule(epochs, 1, "one-cycle"),
         seed=seed,
+        head_start="pca",
     )
-    changed = override(recipe, settings)
+    labels = training_labels(override(recipe, settings), train)
+    batch = batch_for(labels)
+    schedule = replace(recipe.schedule, steps=min(STEPS, max(10, len(labels) // batch.size)))
+    changed = override(replace(recipe, batch=batch, schedule=schedule), settings)
     check_names(changed)
     return name_custom(changed, twin)
 
@@ -382,7 +409,9 @@ def classes_seen(base: Path, classes: Iterable[str]) -> tuple[str, ...]:
     """Return the names among `classes` that the model in the folder `base` or an ancestor was finetuned on."""
     learnt: set[str] = set()
     for folder in _ancestors(base):
-        learnt.update(_inner(read_object(folder / RECIPE_FILE), "split").get("train_classes", ()))
+        record = read_object(folder / RECIPE_FILE)
+        if record.get("kept") != "base":
+            learnt.update(_inner(record, "split").get("train_classes", ()))
     return tuple(name for name in classes if name in learnt)
 
 

@@ -9,10 +9,14 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from training.construction import check_arguments, with_defaults
+from training.construction import check_arguments, check_name, with_defaults
+from training.losses import LOSSES
+from training.methods import METHODS
+from training.miners import MINERS
 from training.recipe import EnsembleRecipe, Objective, Recipe
 from training.recipes import RECIPES, standard_recipe
 from training.recipes.common import ARCHITECTURES, backbone_name
+from training.samplers import SAMPLERS
 from zoo import data
 from zoo.errors import CardError, RecipeError, nearest
 from zoo.models.card import Head
@@ -350,11 +354,6 @@ def _has_public_weights(recipe: Recipe) -> bool:
 
 def with_explicit_defaults(recipe: Recipe) -> Recipe:
     """Return the recipe with the defaults of its method, loss, miner and sampler: equal for equal models."""
-    from training.losses import LOSSES
-    from training.methods import METHODS
-    from training.miners import MINERS
-    from training.samplers import SAMPLERS
-
     objective, batch = recipe.objective, recipe.batch
     explicit = dataclasses.replace(
         objective,
@@ -374,14 +373,16 @@ def check_names(recipe: Recipe) -> None:
         DatasetError: If the data set is unknown.
     """
     data.check_dataset_name(recipe.data.dataset)
-    from training.losses import LOSSES
-    from training.methods import METHODS
-    from training.miners import MINERS
+    objective, batch = recipe.objective, recipe.batch
+    check_name(METHODS, "method", objective.method)
+    check_name(SAMPLERS, "sampler", batch.sampler)
+    for table, kind, name in ((LOSSES, "loss", objective.loss), (MINERS, "miner", objective.miner)):
+        if name is not None:
+            check_name(table, kind, name)
+    # From here on torch is loaded: arguments are those of the classes.
     from training.optim import OPTIMIZERS
-    from training.samplers import SAMPLERS
     from zoo.models.network import check_heads
 
-    objective, batch = recipe.objective, recipe.batch
     check_arguments(METHODS, "method", objective.method, objective.method_args)
     check_arguments(SAMPLERS, "sampler", batch.sampler, batch.args)
     check_arguments(OPTIMIZERS, "optimizer", recipe.optimizer.name, {})

@@ -20,7 +20,8 @@ PRECISIONS = ("fp32", "bf16")
 FITS = ("square", "whole")
 CROPS = ("none", "window", "squeezed", "resized")
 NORMS = ("none", "statistics", "all")
-LATER_SETTINGS = (("data", "features", ""),)
+HEAD_STARTS = ("random", "pca")
+LATER_SETTINGS = (("data", "features", ""), ("", "head_start", "random"))
 """Settings that are newer than the first studies: part, key, and the value that means the earlier behaviour."""
 
 
@@ -250,6 +251,8 @@ class Recipe:
 
     Attributes:
         method: The short form in model names.
+        head_start: "random", or "pca": the heads begin as the principal directions of the training images' features, so
+            that they are about as good as a pretrained trunk before the first step (`training.head_start`).
         precision: fp32, or bf16: matrix products in bfloat16 on a device that supports it, and fp32 on others, which
             would
             only emulate it, more slowly.
@@ -269,9 +272,11 @@ class Recipe:
     precision: str = "fp32"
     seed: int = 0
     sources: tuple[str, ...] = ()
+    head_start: str = "random"
 
     def __post_init__(self) -> None:
         _check(MODEL_NAME.fullmatch(self.name), "name", self.name, "lower-case letters, digits, '.', '_' and '-'")
+        _check(self.head_start in HEAD_STARTS, "head_start", self.head_start, " or ".join(HEAD_STARTS))
         _check(self.precision in PRECISIONS, "precision", self.precision, " or ".join(PRECISIONS))
         _check(self.seed >= 0, "seed", self.seed, "0 or more")
         paired = self.batch.per_class > 1 or self.batch.sampler == "spc-r"
@@ -301,8 +306,9 @@ class Recipe:
         """
         facts = self.to_json()
         for part, key, before in LATER_SETTINGS:
-            if facts[part][key] == before:
-                del facts[part][key]
+            group = facts[part] if part else facts
+            if group[key] == before:
+                del group[key]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,6 +26,7 @@ from training.checkpoint import check_embeddings, keep_bad_batch
 from training.data import TrainingData, prefetch
 from training.distributed import Processes
 from training.frozen import CachedData, CachedTrunk, Samples, draw_views
+from training.head_start import base_heads, start_heads
 from training.logging import Log, Progress, Tracker
 from training.methods.base import Minibatch
 from training.optim import create_optimizer, freeze_norm, learning_rate_factor
@@ -64,23 +65,38 @@ class Trainer:
         updates: Updates of the weights per epoch.
         execution: The device and the processes.
         memory: The current embeddings of all training samples, float32 [n, dim], for samplers that choose by them.
+        resumes: `restore` follows, so that heads need no start.
     """
 
     def __init__(
-        self, recipe: Recipe, data: Samples, updates: int, execution: Execution, memory: np.ndarray | None = None
+        self,
+        recipe: Recipe,
+        data: Samples,
+        updates: int,
+        execution: Execution,
+        memory: np.ndarray | None = None,
+        resumes: bool = False,
     ) -> None:
         torch.manual_seed(recipe.seed)
         self.recipe, self.data, self.execution, self.memory = recipe, data, execution, memory
-        self.network, self.method = create_parts(recipe, data)
+        self.epoch, self.forwards = 0, 0
+        self.statistics: dict[Preprocessing, list[Tensor]] = {}
+        starts = recipe.head_start == "pca" and not resumes
+        self.network, self.method = create_parts(recipe, data, self._start_heads if starts else None)
         self.network.to(execution.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.method.to(execution.device, memory_format=torch.channels_last)
         self.trunk = torch.compile(self.network.trunk) if execution.compiled else self.network.trunk
         self.optimizer = create_optimizer(recipe.optimizer, self.network, self.method)
         self.schedule = LambdaLR(self.optimizer, lambda step: learning_rate_factor(recipe.schedule, step, updates))
         self.average = _average(self.network, recipe.schedule.average)
-        self.epoch, self.forwards = 0, 0
         self.best: dict[str, Any] | None = None
-        self.statistics: dict[Preprocessing, list[Tensor]] = {}
+
+    def _start_heads(self, trunk: nn.Module, heads: nn.ModuleDict) -> None:
+        """Let the heads begin as the principal directions of the trunk's features of all training samples."""
+        self.network = Network(trunk.to(self.execution.device), nn.ModuleDict())
+        self.trunk = trunk
+        start_heads(heads, training_features(self), base_heads(self.recipe))
+        self.execution.processes.same_everywhere(heads.to(self.execution.device).state_dict().values())
 
     def minibatch(self, samples: np.ndarray, squares: Tensor, task: str) -> Minibatch:
         """Return the batch that the method sees.
@@ -186,14 +202,15 @@ class Trainer:
         """Return the network that is measured and kept: the average if there is one."""
         return self.network if self.average is None else cast(Network, self.average.module)
 
-    def keep_if_best(self, score: float) -> None:
-        """Keep the weights if this epoch's score is the best."""
+    def keep_if_best(self, scores: dict[str, float]) -> None:
+        """Keep the weights if this epoch's MAP@R is the best."""
+        score = scores["map_at_r"]
         if self.best is None or score > self.best["score"]:
             weights = {name: tensor.detach().cpu().clone() for name, tensor in self.evaluated.state_dict().items()}
-            self.best = {"score": score, "epoch": self.epoch, "weights": weights}
+            self.best = {"score": score, "epoch": self.epoch, "weights": weights, "validation": scores}
 
     def final(self) -> Network:
-        """Return the network to publish: the best validated epoch's, or the last one's without validation."""
+        """Return the network to publish: the best validated epoch's (0: the start), else the last one's."""
         network = copy.deepcopy(self.evaluated).cpu()
         if self.best is not None:
             network.load_state_dict(self.best["weights"])
@@ -252,8 +269,15 @@ def has_bf16(device: torch.device) -> bool:
     return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
-def create_parts(recipe: Recipe, data: Samples) -> tuple[Network, Any]:
+def create_parts(
+    recipe: Recipe, data: Samples, start: Callable[[nn.Module, nn.ModuleDict], None] | None = None
+) -> tuple[Network, Any]:
     """Return the recipe's network and method.
+
+    Args:
+        recipe: The recipe.
+        data: The training samples.
+        start: Gives the heads on the trunk other weights than random ones, before the method copies them.
 
     Raises:
         RecipeError: If they cannot be built or do not fit together.
@@ -261,6 +285,8 @@ def create_parts(recipe: Recipe, data: Samples) -> tuple[Network, Any]:
     trunk = CachedTrunk(data.dim) if isinstance(data, CachedData) else _create_trunk(recipe)
     features = feature_count(trunk)
     heads = create_heads(recipe.heads, features)
+    if start is not None and heads:
+        start(trunk, heads)
     context = MethodContext(trunk, heads, features, data.labels, data.classes, recipe.batch.size, recipe.seed)
     return Network(trunk, heads), create_method(recipe.objective, context)
 
@@ -386,7 +412,8 @@ class Trained:
     Attributes:
         network: The network to publish.
         log: One record per epoch.
-        best_epoch: The epoch that was kept by validation; None without validation.
+        best_epoch: The epoch that was kept by validation, 0 for the start; None without validation.
+        validation: Its scores on the held-out training classes; empty without validation.
         seconds: The time of training and validation, over all resumes.
         resumed_at: The epochs that were done before this call.
         precision: The precision of the computation.
@@ -396,6 +423,7 @@ class Trained:
     network: Network
     log: list[dict[str, Any]]
     best_epoch: int | None
+    validation: dict[str, float]
     seconds: float
     resumed_at: int
     precision: str
@@ -456,11 +484,14 @@ def _fit(
 ) -> Trained:
     steps = steps_per_epoch(recipe, data)
     updates = math.ceil(steps / recipe.optimizer.accumulate)
-    run = Trainer(recipe, data, updates, execution, getattr(sampler, "memory", None))
-    if (folder / CHECKPOINT).exists():
+    resumes = (folder / CHECKPOINT).exists()
+    run = Trainer(recipe, data, updates, execution, getattr(sampler, "memory", None), resumes)
+    if resumes:
         run.restore(checkpoint.load(folder / CHECKPOINT))
     elif run.memory is not None:
         run.memory[:] = embed_features(run, training_features(run))
+    if recipe.head_start != "random" and not resumes and (start := validate(run)):
+        run.keep_if_best(start)  # "epoch 0": training may be worse than its start
     resumed_at = run.epoch
     log = Log(folder / LOG, keep=resumed_at, writes=execution.processes.first)
     with Progress(recipe.name, steps * recipe.schedule.epochs, steps * resumed_at, recipe.batch.size, progress) as bar:
@@ -471,9 +502,18 @@ def _fit(
                 tracker.write(record)
             if execution.processes.first:
                 _keep(run, folder)
-    best_epoch = run.best["epoch"] if run.best else None
+    best = run.best or {"epoch": None, "validation": {}}
     seconds = sum(record["seconds"] for record in log.records)
-    return Trained(run.final(), log.records, best_epoch, seconds, resumed_at, run.precision, folder / CHECKPOINT)
+    return Trained(
+        run.final(),
+        log.records,
+        best["epoch"],
+        best["validation"],
+        seconds,
+        resumed_at,
+        run.precision,
+        folder / CHECKPOINT,
+    )
 
 
 def _is_exhausted(run: Trainer, patience: int) -> bool:
@@ -531,7 +571,7 @@ def _epoch(run: Trainer, sampler: Sampler, steps: int, bar: Progress, folder: Pa
     run.epoch += 1
     validation = validate(run)
     if validation:
-        run.keep_if_best(validation["map_at_r"])
+        run.keep_if_best(validation)
     bar.validated(validation)
     return {
         "epoch": run.epoch,

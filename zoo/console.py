@@ -32,6 +32,11 @@ def one_line(text: str) -> str:
     )
 
 
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    """Return a number with its noun: "1 epoch", "1,200 epochs"."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def note(text: str) -> None:
     """Print a remark on stderr, apart from the output."""
     print(f"zoo: {printable(text)}", file=sys.stderr)

@@ -13,11 +13,10 @@ import zoo
 from tests.raising import raises
 from tests.training.before_torch import assert_refused_before_torch
 from tests.training.frozen_pictures import make_model, noise, write_pictures
-from training.finetune import FinetuneRequest, batch_for, finetune, measure_change, method_names
+from training.finetune import FinetuneRequest, batch_for, finetune, method_names
 from zoo.cli.main import main
 from zoo.data.folder import read_training_folder, split_classes
 from zoo.errors import DatasetError, RecipeError, UsageError, ZooError
-from zoo.evaluation import retrieval_metrics
 
 QUICK = ["schedule.epochs=1", "schedule.steps=3"]
 
@@ -136,20 +135,6 @@ def test_batches_fit_the_classes_there_are() -> None:
     ):
         batch = batch_for(np.repeat(np.arange(classes), samples))
         assert (batch.size, batch.per_class) == (size, per_class)
-
-
-def test_the_table_has_the_metrics_and_the_difference_of_the_same_queries() -> None:
-    draw = np.random.default_rng(0)
-    labels = np.repeat(np.arange(6), 8)
-    before = draw.standard_normal((48, 5))
-    after = before + 3 * np.eye(6)[labels][:, :5]
-    for row in measure_change(before, after, labels):
-        first, second = (retrieval_metrics(rows, labels, k=(1,))[row.metric] for rows in (before, after))
-        assert (row.before, row.after) == (first, second)
-        assert row.difference == pytest.approx(second - first)
-        assert row.difference_interval[0] <= row.difference <= row.difference_interval[1]
-    same = measure_change(before, before, labels)[0]
-    assert (same.difference, same.difference_interval) == (0, (0, 0))
 
 
 def test_heads_on_a_frozen_trunk(base: Path, tmp_path: Path, own_zoo: Path) -> None:

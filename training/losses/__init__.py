@@ -11,55 +11,34 @@ unit embeddings, a an anchor, p a positive, n a negative, and [x]+ is max(0, x).
 
 from __future__ import annotations
 
-from torch import nn
+from training.construction import ClassTable
 
-from training.losses.angular import Angular
-from training.losses.arcface import ArcFace
-from training.losses.circle import Circle
-from training.losses.contrastive import Contrastive
-from training.losses.cosface import CosFace
-from training.losses.dance import DaNCE
-from training.losses.fastap import FastAP
-from training.losses.group import GroupLoss
-from training.losses.histogram import Histogram
-from training.losses.lifted import Lifted
-from training.losses.margin import Margin
-from training.losses.multi_similarity import MultiSimilarity
-from training.losses.n_pair import NPair
-from training.losses.norm_softmax import NormSoftmax
-from training.losses.nt_xent import NTXent
-from training.losses.proxy_anchor import ProxyAnchor
-from training.losses.proxy_nca import ProxyNCA
-from training.losses.quadruplet import Quadruplet
-from training.losses.recall_at_k import RecallAtK
-from training.losses.snr import SNRContrastive, SNRTriplet
-from training.losses.softtriple import SoftTriple
-from training.losses.supcon import SupCon
-from training.losses.triplet import Triplet
-
-LOSSES: dict[str, type[nn.Module]] = {
-    "angular": Angular,
-    "arcface": ArcFace,
-    "circle": Circle,
-    "contrastive": Contrastive,
-    "cosface": CosFace,
-    "dance": DaNCE,
-    "fastap": FastAP,
-    "group": GroupLoss,
-    "histogram": Histogram,
-    "lifted": Lifted,
-    "margin": Margin,
-    "multi-similarity": MultiSimilarity,
-    "n-pair": NPair,
-    "norm-softmax": NormSoftmax,
-    "nt-xent": NTXent,
-    "proxy-anchor": ProxyAnchor,
-    "proxy-nca": ProxyNCA,
-    "quadruplet": Quadruplet,
-    "recall-at-k": RecallAtK,
-    "snr-contrastive": SNRContrastive,
-    "snr-triplet": SNRTriplet,
-    "softtriple": SoftTriple,
-    "supcon": SupCon,
-    "triplet": Triplet,
-}
+LOSSES = ClassTable(
+    __name__,
+    {
+        "angular": "angular:Angular",
+        "arcface": "arcface:ArcFace",
+        "circle": "circle:Circle",
+        "contrastive": "contrastive:Contrastive",
+        "cosface": "cosface:CosFace",
+        "dance": "dance:DaNCE",
+        "fastap": "fastap:FastAP",
+        "group": "group:GroupLoss",
+        "histogram": "histogram:Histogram",
+        "lifted": "lifted:Lifted",
+        "margin": "margin:Margin",
+        "multi-similarity": "multi_similarity:MultiSimilarity",
+        "n-pair": "n_pair:NPair",
+        "norm-softmax": "norm_softmax:NormSoftmax",
+        "nt-xent": "nt_xent:NTXent",
+        "proxy-anchor": "proxy_anchor:ProxyAnchor",
+        "proxy-nca": "proxy_nca:ProxyNCA",
+        "quadruplet": "quadruplet:Quadruplet",
+        "recall-at-k": "recall_at_k:RecallAtK",
+        "snr-contrastive": "snr:SNRContrastive",
+        "snr-triplet": "snr:SNRTriplet",
+        "softtriple": "softtriple:SoftTriple",
+        "supcon": "supcon:SupCon",
+        "triplet": "triplet:Triplet",
+    },
+)

@@ -5,24 +5,19 @@ A method has the heads and all other learnt state except the trunk; `plain`, one
 
 from __future__ import annotations
 
-from training.methods.base import Method, Plain
-from training.methods.distillation import Distillation
-from training.methods.diva import DiVA
-from training.methods.group import GroupMethod
-from training.methods.memory import CrossBatchMemory
-from training.methods.mic import MIC
-from training.methods.mixup import Mixup
-from training.methods.s2sd import S2SD
-from training.methods.sharing import Sharing
+from training.construction import ClassTable
 
-METHODS: dict[str, type[Method]] = {
-    "cross-batch-memory": CrossBatchMemory,
-    "distillation": Distillation,
-    "diva": DiVA,
-    "group": GroupMethod,
-    "mic": MIC,
-    "mixup": Mixup,
-    "plain": Plain,
-    "s2sd": S2SD,
-    "sharing": Sharing,
-}
+METHODS = ClassTable(
+    __name__,
+    {
+        "cross-batch-memory": "memory:CrossBatchMemory",
+        "distillation": "distillation:Distillation",
+        "diva": "diva:DiVA",
+        "group": "group:GroupMethod",
+        "mic": "mic:MIC",
+        "mixup": "mixup:Mixup",
+        "plain": "base:Plain",
+        "s2sd": "s2sd:S2SD",
+        "sharing": "sharing:Sharing",
+    },
+)

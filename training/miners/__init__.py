@@ -11,28 +11,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from training.construction import construct
-from training.miners.distance_weighted import DistanceWeighted
-from training.miners.hard import Hard
-from training.miners.inter_class import InterClass
-from training.miners.intra_class import IntraClass
-from training.miners.multi_similarity import MultiSimilarityMiner
-from training.miners.random import Random
-from training.miners.rho import Rho
-from training.miners.semihard import Semihard
-from training.miners.softhard import Softhard
+from training.construction import ClassTable, construct
 
-MINERS: dict[str, type] = {
-    "random": Random,
-    "semihard": Semihard,
-    "softhard": Softhard,
-    "hard": Hard,
-    "distance-weighted": DistanceWeighted,
-    "multi-similarity": MultiSimilarityMiner,
-    "inter-class": InterClass,
-    "intra-class": IntraClass,
-    "rho": Rho,
-}
+MINERS = ClassTable(
+    __name__,
+    {
+        "random": "random:Random",
+        "semihard": "semihard:Semihard",
+        "softhard": "softhard:Softhard",
+        "hard": "hard:Hard",
+        "distance-weighted": "distance_weighted:DistanceWeighted",
+        "multi-similarity": "multi_similarity:MultiSimilarityMiner",
+        "inter-class": "inter_class:InterClass",
+        "intra-class": "intra_class:IntraClass",
+        "rho": "rho:Rho",
+    },
+)
 
 
 def create_miner(name: str, args: Mapping[str, Any]) -> Any:

@@ -8,16 +8,12 @@ each step; it is part of the checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
 
-from training.samplers.class_weighted import ClassWeighted
-from training.samplers.distribution_matching import DDM, FRD
-from training.samplers.greedy_coreset import GreedyCoreset
-from training.samplers.spc import SPC
-from training.samplers.spc_r import SPCR
+from training.construction import ClassTable
 
 
 class Sampler(Protocol):
@@ -27,12 +23,15 @@ class Sampler(Protocol):
         """Yield `batches` index arrays, int64 [size], of epoch `number`."""
 
 
-SAMPLERS: dict[str, Callable[..., Sampler]] = {
-    "spc": SPC,
-    "spc-r": SPCR,
-    "m-per-class": SPC,  # the same draw, under the name of Musgrave et al. 2020, A Metric Learning Reality Check
-    "class-weighted": ClassWeighted,
-    "greedy-coreset": GreedyCoreset,
-    "ddm": DDM,
-    "frd": FRD,
-}
+SAMPLERS = ClassTable(
+    __name__,
+    {
+        "spc": "spc:SPC",
+        "spc-r": "spc_r:SPCR",
+        "m-per-class": "spc:SPC",  # the same draw, as Musgrave et al. 2020, A Metric Learning Reality Check, name it
+        "class-weighted": "class_weighted:ClassWeighted",
+        "greedy-coreset": "greedy_coreset:GreedyCoreset",
+        "ddm": "distribution_matching:DDM",
+        "frd": "distribution_matching:FRD",
+    },
+)

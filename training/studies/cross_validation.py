@@ -192,10 +192,7 @@ def _train_fold(
     held_out = folds(len(split.classes), validation.folds)[number]
     parts = hold_out(data, held_out, split.labels, pixels)
     trained = fit(recipe, parts, fold_folder, context.setup.execution, progress=False, patience=validation.patience)
-    assert trained.best_epoch is not None  # a fold is always validated, and epochs are at least one
-    epoch = trained.log[trained.best_epoch - 1]
-    scores = {metric: epoch[f"validation_{metric}"] for metric in ("recall_at_1", "map_at_r")}
-    record = {"fold": number, "best_epoch": trained.best_epoch, "epochs": len(trained.log), **scores}
+    record = {"fold": number, "best_epoch": trained.best_epoch, "epochs": len(trained.log), **trained.validation}
     facts = {"data": data.digest, "seconds": trained.seconds, "log": trained.log, "date": _now()}
     if name not in results:
         results.add(name, {**record, **facts, **context.made_with})

@@ -311,7 +311,7 @@ def _train_and_measure(run: Run, schedule: RunSchedule, context: StudyContext) -
 def _training_record(trained: Trained) -> dict[str, Any]:
     return {
         "epochs": len(trained.log),
-        "measured_epoch": trained.best_epoch or len(trained.log),
+        "measured_epoch": len(trained.log) if trained.best_epoch is None else trained.best_epoch,
         "seconds": trained.seconds,
         "precision": trained.precision,
         "log": trained.log,

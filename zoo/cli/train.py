@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -28,7 +29,7 @@ from zoo.cli.options import (
     print_outcome,
     strict_status,
 )
-from zoo.console import note, print_json, print_table
+from zoo.console import count, note, print_json, print_table
 from zoo.errors import DatasetError, UsageError, command
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from training.feature_file import TrunkModel, Views
     from training.finetune import Finetuned
     from training.recipe import EnsembleRecipe, Recipe
+    from training.selection import MetricChange, Selection
     from training.student import StudentImages
 
 
@@ -225,10 +227,12 @@ def finetune(
 def _print_finetuned(fitted: Finetuned, source: str) -> None:
     for text in fitted.pictures.notes():
         note(text)
-    split = fitted.split
+    split, selection, (before, after) = fitted.split, fitted.selection, fitted.dims
+    images, classes = len(split.train) - selection.images, len(split.train.classes) - selection.classes
+    print(f"trained on {images:,} images of {classes} classes in {fitted.outcome.seconds:.0f} s")
+    print(_choice(selection, fitted.outcome.name))
     print(
-        f"trained on {len(split.train):,} images of {len(split.train.classes)} classes in "
-        f"{fitted.outcome.seconds:.0f} s; measured on {len(split.test):,} images of {len(split.test.classes)} classes "
+        f"measured on {len(split.test):,} images of {len(split.test.classes)} classes "
         f"{novelty(fitted.seen_classes, fitted.unread)}"
     )
     rows = [
@@ -244,7 +248,40 @@ def _print_finetuned(fitted: Finetuned, source: str) -> None:
         for row in fitted.rows
     ]
     print_table(COMPARISON, rows, numbers=("before", "after", "difference"))
+    for line in _losses(fitted.rows):
+        print(line)
+    if before != after:
+        print(f"a vector has {after:,} numbers instead of {before:,}: {4 * after:,} bytes instead of {4 * before:,}")
     _print_next_step(fitted.outcome.name, fitted.outcome.folder, source)
+
+
+def _choice(selection: Selection, name: str) -> str:
+    """Return how the model that is kept was chosen."""
+    if not selection.classes:
+        return (
+            "no training classes were held out to choose by, so the trained model is kept, whether or not it is better "
+            "than its start"
+        )
+    changes = "; ".join(
+        f"{row.metric} {row.before:.4f} -> {row.after:.4f} ({row.difference:+.4f}, 95 % "
+        f"{_interval(row.difference_interval, '+')})"
+        for row in selection.rows
+    )
+    held_out = f"{count(selection.classes, 'training class', 'training classes')} held out to choose by"
+    if selection.kept == "base":
+        return f"training did not help on {held_out}: {changes}; kept: the base, unchanged, under the name {name}"
+    if selection.kept == "start":
+        return f"no epoch was better than the untrained head on {held_out}: {changes}; kept: the untrained head"
+    return f"training helped on {held_out}: {changes}; kept: epoch {selection.epoch}"
+
+
+def _losses(rows: Iterable[MetricChange]) -> Iterator[str]:
+    """Yield a sentence for each metric that fell."""
+    for row in rows:
+        low, high = row.difference_interval
+        if row.difference < 0:
+            sure = "a loss" if high < 0 else "lower, within the interval's doubt"
+            yield f"{row.metric} is {sure}: {row.difference:+.4f} ({low:+.4f} to {high:+.4f})"
 
 
 def novelty(seen_classes: tuple[str, ...], unread: Path | None = None) -> str:

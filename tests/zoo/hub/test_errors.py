@@ -198,6 +198,10 @@ MISTYPED_COMMANDS = [
     (["benchmark", "run", "claims/rho", "--dataset", "glyhps"], "Did you mean 'glyphs'"),
     (["benchmark", "search", "margn", "--dataset", "glyphs"], "Did you mean 'margin'"),
     (["list", "--method", "marign"], "Did you mean 'margin'"),
+    (["train", "margin-conv4-glyphs", "--set", "objective.miner=semihrad"], "Did you mean 'semihard'"),
+    (["train", "margin-conv4-glyphs", "--set", "objective.loss=tirplet"], "Did you mean 'triplet'"),
+    (["train", "margin-conv4-glyphs", "--set", "objective.method=divva"], "Did you mean 'diva'"),
+    (["train", "margin-conv4-glyphs", "--set", "batch.sampler=spcr"], "Did you mean 'spc-r'"),
 ]
 
 

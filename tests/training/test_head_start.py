@@ -1,0 +1,107 @@
+"""Start of heads: principal directions by scikit-learn's PCA, directions that images do not span, trained heads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.decomposition import PCA
+from torch import nn
+
+from tests.training import toys
+from tests.training.frozen_pictures import make_model
+from training.head_start import base_heads, principal_directions, start_heads
+from training.trainer import Trainer, fit
+from zoo.models.card import Head
+from zoo.models.network import create_heads
+
+
+def correlated(rows: int, width: int = 12) -> torch.Tensor:
+    """Return features whose variance differs between directions, with a mean."""
+    draw = np.random.default_rng(0)
+    mixed = draw.standard_normal((rows, width)) * np.linspace(3, 0.3, width)
+    return torch.from_numpy((mixed @ draw.standard_normal((width, width)) + 5).astype(np.float32))
+
+
+def cosines(rows: np.ndarray) -> np.ndarray:
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return unit @ unit.T
+
+
+@pytest.mark.parametrize("dim", [3, 12])
+def test_a_head_starts_as_the_projection_of_scikit_learns_pca(dim: int) -> None:
+    features = correlated(200)
+    heads = create_heads([Head("a", dim), Head("b", 5)], 12)
+    start_heads(heads, features)
+    for head in heads.values():
+        assert isinstance(head, nn.Linear)
+        pca = PCA(head.out_features).fit(features.double().numpy())
+        expected = pca.transform(features.double().numpy()) / np.sqrt(np.sqrt(pca.explained_variance_))
+        embedded = head(features).detach().numpy()
+        np.testing.assert_allclose(cosines(embedded), cosines(expected), atol=1e-4)
+
+
+def test_random_directions_stand_for_those_that_few_images_do_not_span() -> None:
+    """Of 12 directions 4 images vary along 3; three random ones stand for the other 9."""
+    torch.manual_seed(0)
+    few = correlated(4).double()
+    directions = principal_directions(few, 6)
+    assert directions.shape == (6, 12)
+    np.testing.assert_allclose(directions[3:] @ (few - few.mean(0)).T, 0, atol=1e-6)
+    variances = PCA(3).fit(few.numpy()).explained_variance_
+    lengths = [*variances**-0.25, *[variances[2] ** -0.25] * 3]
+    np.testing.assert_allclose(directions @ directions.T, np.diag(np.square(lengths)), atol=1e-8)
+
+
+def test_more_numbers_than_features_change_cosines_little_and_are_not_dead() -> None:
+    features = correlated(200)
+    heads = create_heads([Head("a", 20)], 12)
+    start_heads(heads, features)
+    head = heads["a"]
+    assert isinstance(head, nn.Linear)
+    embedded = head(features).detach().numpy()
+    np.testing.assert_allclose(cosines(embedded), cosines(embedded[:, :12]), atol=0.05)
+    assert (embedded[:, 12:].std(0) > 0).all()
+
+
+def test_trained_heads_are_continued() -> None:
+    features = correlated(200)
+    base = create_heads([Head("old", 4)], 12)
+    old = base["old"]
+    assert isinstance(old, nn.Linear)
+    heads = create_heads([Head("new", 4)], 12)
+    start_heads(heads, features, base)
+    expected = old(features).detach()
+    pca = PCA(4).fit(expected.numpy())
+    wanted = pca.transform(expected.numpy()) / np.sqrt(np.sqrt(pca.explained_variance_))
+    np.testing.assert_allclose(cosines(heads["new"](features).detach().numpy()), cosines(wanted), atol=1e-3)
+
+
+def test_the_heads_of_a_base_model_are_found(own_zoo: Path) -> None:
+    card = make_model(own_zoo / "models" / "toy")
+    recipe = replace(toys.recipe(), backbone=replace(toys.SMALL, pretrained="toy"))
+    found = base_heads(recipe)
+    assert found is not None
+    assert {name: head.out_features for name, head in found.items()} == {head.name: head.dim for head in card.heads}
+    assert base_heads(toys.recipe()) is None
+
+
+def test_training_that_only_harms_keeps_its_start(tmp_path: Path) -> None:
+    """On labels without meaning training cannot help: epoch 0 is the best on classes that the start separates."""
+    data = toys.noise()
+    classes = np.repeat(np.arange(6), 5)
+    noise = np.random.default_rng(1).integers(0, 20, (30, 16, 16, 3))
+    pixels = (noise + 36 * classes[:, None, None, None]).astype(np.uint8)
+    data = replace(data, validation=(pixels, classes))
+    recipe = replace(toys.recipe(), head_start="pca", optimizer=replace(toys.recipe().optimizer, lr=0.3))
+    start = Trainer(recipe, data, 1, toys.CPU).network.heads.state_dict()
+    trained = fit(recipe, data, tmp_path, toys.CPU, progress=False)
+    assert (trained.best_epoch, len(trained.log)) == (0, 2)
+    assert trained.validation["map_at_r"] > max(record["validation_map_at_r"] for record in trained.log)
+    for name, tensor in trained.network.heads.state_dict().items():
+        torch.testing.assert_close(tensor, start[name])
+    again = fit(recipe, data, tmp_path, toys.CPU, progress=False)
+    assert (again.best_epoch, again.validation) == (0, trained.validation)

@@ -1,0 +1,104 @@
+"""Selection of the model that finetuning and distillation keep, and metrics before and after.
+
+Some training classes are held out, and the starting point and the trained network are compared on them. The test
+classes take no part in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from zoo.data.dataset import Dataset
+from zoo.evaluation.bootstrap import bootstrap_intervals
+from zoo.evaluation.evaluate import search_arguments
+from zoo.evaluation.retrieval import per_query
+
+METRICS = ("recall_at_1", "map_at_r")
+CHOSEN_BY = "map_at_r"
+"""The metric that chooses: it uses all relatives of a query and so varies less than R@1."""
+
+LEAST_TO_SPLIT = 8
+"""Training classes from which some are held out. Two of seven or fewer would say little and be missed in training."""
+VALIDATION_SHARE, MOST_HELD_OUT = 0.25, 30
+
+Kept = Literal["base", "start", "trained"]
+
+
+@dataclass(frozen=True)
+class MetricChange:
+    """A metric before and after, with 95 % intervals over classes and that of the paired difference."""
+
+    metric: str
+    before: float
+    before_interval: tuple[float, float]
+    after: float
+    after_interval: tuple[float, float]
+    difference: float
+    difference_interval: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The model that is kept, and the comparison that decided.
+
+    Attributes:
+        kept: "base", the model that training started from; "start", the new heads before the first step; or "trained".
+        epoch: The kept epoch; 0 for the start, None for the base or if there was no validation.
+        classes: The number of held-out training classes; 0 if there were too few to hold any out.
+        images: The number of their images.
+        rows: The metrics of the base and of the best epoch on them.
+    """
+
+    kept: Kept
+    epoch: int | None
+    classes: int = 0
+    images: int = 0
+    rows: tuple[MetricChange, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the selection as JSON values."""
+        return {**dataclasses.asdict(self), "metric": CHOSEN_BY if self.classes else None}
+
+
+def validation_share(classes: int) -> float:
+    """Return the share of the training classes to hold out: a quarter, from two to 30 classes; 0 for fewer than 8."""
+    if classes < LEAST_TO_SPLIT:
+        return 0.0
+    return min(max(2, round(VALIDATION_SHARE * classes)), MOST_HELD_OUT) / classes
+
+
+def select(before: np.ndarray, after: np.ndarray, held_out: Dataset, epoch: int | None) -> Selection:
+    """Choose between the base and the best epoch of training.
+
+    Args:
+        before: The base's embeddings of the held-out classes, float [n, d].
+        after: Those of the best epoch, float [n, e].
+        held_out: The images of the held-out classes.
+        epoch: The best epoch, 0 for the start.
+    """
+    rows = measure_change(before, after, held_out)
+    worse = next(row.difference for row in rows if row.metric == CHOSEN_BY) < 0
+    kept: Kept = "base" if worse else "trained" if epoch else "start"
+    return Selection(kept, None if worse else epoch, len(held_out.classes), len(held_out), rows)
+
+
+def measure_change(before: np.ndarray, after: np.ndarray, images: Dataset) -> tuple[MetricChange, ...]:
+    """Return each metric of two embeddings [n, d] and [n, e] of the same images, before and after.
+
+    If the data set separates queries and gallery, its queries search its gallery.
+    """
+    first, second = (per_query(**search_arguments(rows, images.labels, images), k=(1,)) for rows in (before, after))
+    changes = {name: second.values[name] - first.values[name] for name in METRICS}
+    low, high, difference = (
+        bootstrap_intervals(values, first.classes)
+        for values in ({n: first.values[n] for n in METRICS}, {n: second.values[n] for n in METRICS}, changes)
+    )
+    old, new = first.means(), second.means()
+    return tuple(
+        MetricChange(name, old[name], low[name], new[name], high[name], new[name] - old[name], difference[name])
+        for name in METRICS
+    )
