@@ -247,9 +247,10 @@ def images_for(model: Embedder, dataset: str | None, split: str = "test", data: 
         data: Folder of the data set; None for ZOO_DATA.
     """
     from zoo.data.dataset import WHOLE
-    from zoo.evaluation.split import find_split
+    from zoo.evaluation.split import default_dataset, find_split
 
-    selection = find_split(model.folder, model.card, dataset or model.card.dataset, split, data)
+    name = dataset or default_dataset(model.folder, model.card)
+    selection = find_split(model.folder, model.card, name, split, data)
     for text in selection.notes:
         note(text)
     if selection.dataset.split == WHOLE and model.card.dataset == selection.dataset.name:
@@ -268,10 +269,12 @@ def open_model_and_images(
 ) -> tuple[Embedder, DataSet]:
     """Return a loaded model and the images of `images_for`; the data set is checked before the model is loaded."""
     from zoo.data import check_dataset
+    from zoo.evaluation.split import default_dataset
     from zoo.models.card import read_card
     from zoo.models.load import find_model, load
 
-    check_dataset(dataset or read_card(find_model(model)).dataset, split, data)
+    folder = find_model(model)
+    check_dataset(dataset or default_dataset(folder, read_card(folder)), split, data)
     embedder = load(model, runtime, precision, device)
     return embedder, images_for(embedder, dataset, split, data)
 

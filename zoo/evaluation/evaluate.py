@@ -20,7 +20,7 @@ from zoo.evaluation.clustering import clustering_metrics
 from zoo.evaluation.inputs import as_labels
 from zoo.evaluation.knn import as_rows
 from zoo.evaluation.retrieval import DEFAULT_K, check_depths, per_query, ranking_per_query
-from zoo.evaluation.split import find_split
+from zoo.evaluation.split import default_dataset, find_split
 from zoo.evaluation.structure import structure_metrics
 from zoo.evaluation.verification import verification_metrics
 from zoo.models.load import Embedder, load
@@ -94,7 +94,7 @@ def evaluate(
                 "labels and queries belong to plain embeddings; a model is measured on a data set, which has its own.",
                 code="labels-with-model",
             )
-        loaded = _load_dataset(dataset or model.card.dataset, split, data, model)
+        loaded = _load_dataset(dataset or default_dataset(model.folder, model.card), split, data, model)
         errors = {} if unreadable is None else unreadable
         rows, measured = embed_dataset(model, loaded, batch_size, progress, errors)
         for error in errors.values() if unreadable is None else ():

@@ -77,7 +77,7 @@ def find_split(folder: Path, card: Card, name: str, split: str, data: str | Path
     Raises:
         DatasetError: `data` is missing for a model that was made from a folder, or as `zoo.data.load_dataset`.
     """
-    record = read_split_record(folder) if name == card.dataset == FOLDER and split in SPLITS else None
+    record = read_split_record(folder) if name == FOLDER and split in SPLITS else None
     if record is None:
         return _whole_split(load_dataset(name, split, data), split)
     names = record.classes(split)
@@ -96,6 +96,14 @@ def find_split(folder: Path, card: Card, name: str, split: str, data: str | Path
     # As it was measured at first: each image searches all others, even if the table marks queries.
     part = replace(subset(whole, _in_classes(whole, names), split), factors={})
     return EvaluationSplit(part, same, tuple(_notes_by_record(card.name, record, whole, split, same)))
+
+
+def default_dataset(folder: Path, card: Card) -> str:
+    """Return the data set on which a model is measured by default: "folder" if it was made from one, else the card's.
+
+    They differ for a finetune that kept its base: the network learnt from the card's data set.
+    """
+    return card.dataset if read_split_record(folder) is None else FOLDER
 
 
 def read_split_record(folder: Path) -> SplitRecord | None:

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from tests.serving import toys
 from zoo.cli.main import main
 from zoo.errors import DatasetError
 from zoo.evaluation.remeasure import remeasure
-from zoo.evaluation.split import EvaluationSplit, find_split, read_split_record
+from zoo.evaluation.split import EvaluationSplit, default_dataset, find_split, read_split_record
+from zoo.models.card import read_card
 from zoo.models.results import Check, read_results
 
 STRIPES, CHECKS, DISC, HTML = toys.CLASSES
@@ -167,11 +169,19 @@ def test_a_record_that_does_not_split_by_class_is_ignored(folder: Path, root: Pa
     assert select(folder, "test", root).dataset.split == "all"
 
 
-def test_without_a_record_of_this_data_set_the_whole_folder_is_used(folder: Path, root: Path) -> None:
-    card = json.loads((folder / "card.json").read_text())
-    (folder / "card.json").write_text(json.dumps({**card, "dataset": "glyphs"}))
-    assert select(folder, "test", root).dataset.split == "all"
-    (folder / "card.json").write_text(json.dumps(card))
+def test_a_finetune_that_kept_the_network_of_another_data_set_is_measured_on_its_folder(
+    folder: Path, root: Path
+) -> None:
+    card = read_card(folder)
+    assert default_dataset(folder, card) == "folder"
+    replace(card, dataset="glyphs").write(folder)
+    assert default_dataset(folder, read_card(folder)) == "folder"
+    assert select(folder, "test", root).dataset.split == "test"
+    (folder / "recipe.json").unlink()
+    assert default_dataset(folder, read_card(folder)) == "glyphs"
+
+
+def test_without_a_record_the_whole_folder_is_used(folder: Path, root: Path) -> None:
     for text in ("[]", "{", '{"split": 1}', "{}"):
         (folder / "recipe.json").write_text(text)
         assert select(folder, "test", root).dataset.split == "all"

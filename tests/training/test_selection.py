@@ -1,0 +1,115 @@
+"""Selection: metrics before and after, the share held out, and the model that `zoo finetune` keeps."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import zoo
+from tests.training.frozen_pictures import make_model, noise, write_pictures
+from training.finetune import FinetuneRequest, finetune
+from training.selection import measure_change, select, validation_share
+from zoo.cli.main import main
+from zoo.evaluation import retrieval_metrics
+
+REQUEST = FinetuneRequest("toy", "mine", head_only=True, views=1, device="cpu")
+HARMFUL = ["schedule.epochs=2", "schedule.steps=3", "optimizer.lr=5"]
+
+
+def rows_of(classes: int, quality: float) -> np.ndarray:
+    """Return embeddings of `noise(classes)`, which are the nearer to their classes the higher the quality."""
+    draw = np.random.default_rng(0)
+    labels = noise(classes).labels
+    return draw.standard_normal((len(labels), 8)) + quality * draw.standard_normal((classes, 8))[labels]
+
+
+def test_the_table_has_the_metrics_and_the_difference_of_the_same_queries() -> None:
+    images = noise(6)
+    before, after = rows_of(6, 0.5), rows_of(6, 2)
+    for row in measure_change(before, after, images):
+        first, second = (retrieval_metrics(rows, images.labels, k=(1,))[row.metric] for rows in (before, after))
+        assert (row.before, row.after) == (first, second)
+        assert row.difference == pytest.approx(second - first)
+        assert row.difference_interval[0] <= row.difference <= row.difference_interval[1]
+    same = measure_change(before, before, images)[0]
+    assert (same.difference, same.difference_interval) == (0, (0, 0))
+
+
+def test_queries_of_a_data_set_search_its_gallery() -> None:
+    queries = np.arange(36) % 6 == 0
+    images = replace(noise(6), factors={"query": queries.astype(np.int64)})
+    before, after = rows_of(6, 0.5), rows_of(6, 2)
+    for row in measure_change(before, after, images):
+        expected = [
+            retrieval_metrics(r[~queries], images.labels[~queries], (1,), r[queries], images.labels[queries])
+            for r in (before, after)
+        ]
+        assert [row.before, row.after] == [metrics[row.metric] for metrics in expected]
+
+
+@pytest.mark.parametrize(("classes", "held_out"), [(7, 0), (8, 2), (14, 4), (100, 25), (120, 30), (5000, 30)])
+def test_a_quarter_of_the_classes_is_held_out_from_eight_on(classes: int, held_out: int) -> None:
+    assert round(classes * validation_share(classes)) == held_out
+
+
+def test_the_better_on_held_out_classes_is_kept() -> None:
+    images = noise(6)
+    worse, better = rows_of(6, 0.5), rows_of(6, 2)
+    chosen = [select(*rows, images, epoch) for rows, epoch in (((worse, better), 3), ((worse, better), 0))]
+    assert [(choice.kept, choice.epoch) for choice in chosen] == [("trained", 3), ("start", 0)]
+    harmed = select(better, worse, images, 3)
+    assert (harmed.kept, harmed.epoch, harmed.classes, harmed.images) == ("base", None, 6, 36)
+    assert select(better, better, images, 3).kept == "trained"
+
+
+def test_a_harmful_finetune_keeps_the_base_under_the_new_name(
+    own_zoo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The base has 16 numbers that separate brightness; a head of 1 number at a large rate cannot be better."""
+    base = make_model(own_zoo / "models" / "toy")
+    root = write_pictures(tmp_path, classes=12)
+    settings = [*HARMFUL, 'heads=[{"name":"embedding","dim":1}]']
+    words = [part for setting in settings for part in ("--set", setting)]
+    call = ["finetune", str(root), "--from", "toy", "--as", "mine", "--head-only", "--views", "1", "--quiet"]
+    assert main([*call, *words, "--json", "--device", "cpu"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["kept"] == found["selection"]["kept"] == "base"
+    assert (found["selection"]["classes"], found["selection"]["images"]) == (2, 12)
+    assert found["dim"] == {"before": base.dim, "after": base.dim}
+    assert {row["difference"] for row in found["rows"]} == {0.0}
+    model = zoo.load("mine", device="cpu")
+    assert (model.card.name, model.card.fingerprint, model.card.dataset) == ("mine", base.fingerprint, base.dataset)
+    assert main(["verify", "mine", "--quick", "--device", "cpu"]) == 0
+    record = json.loads((model.folder / "recipe.json").read_text())
+    assert (record["kept"], record["model"]["name"], record["base"]["name"]) == ("base", "mine", "toy")
+    capsys.readouterr()
+    # The classes that were held out are measured again as by any finetuned model.
+    assert main(["evaluate", "mine", "--data", str(root), "--device", "cpu", "-k", "1", "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["metrics"]["map_at_r"] == found["rows"][1]["after"]
+
+
+def test_without_enough_classes_the_trained_model_is_kept_and_the_command_says_so(
+    own_zoo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_model(own_zoo / "models" / "toy")
+    root = write_pictures(tmp_path, classes=6)
+    words = [part for setting in HARMFUL for part in ("--set", setting)]
+    call = ["finetune", str(root), "--from", "toy", "--as", "mine", "--head-only", "--views", "1", "--quiet"]
+    assert main([*call, *words, "--device", "cpu"]) == 0
+    assert "no training classes were held out to choose by" in capsys.readouterr().out
+    selection = json.loads((own_zoo / "models" / "mine" / "recipe.json").read_text())["selection"]
+    assert (selection["kept"], selection["classes"], selection["rows"]) == ("trained", 0, [])
+
+
+def test_an_untrained_start_is_kept_if_no_epoch_is_better(own_zoo: Path, tmp_path: Path) -> None:
+    make_model(own_zoo / "models" / "toy")
+    root = write_pictures(tmp_path, classes=12)
+    settings = ["schedule.epochs=0", "data.validation=0.25"]
+    fitted = finetune(root, replace(REQUEST, settings=settings))
+    assert fitted.outcome.best_epoch == 0
+    assert fitted.selection.kept in ("start", "base")
