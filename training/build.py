@@ -17,7 +17,10 @@ from training.methods.base import Method, accepted_tuples, mined_tuples
 from training.miners import create_miner
 from training.recipe import Objective, Recipe
 from training.samplers import SAMPLERS, Sampler
-from zoo.errors import RecipeError
+from zoo.errors import RecipeError, ZooError
+from zoo.models.card import read_card
+from zoo.models.load import find_model
+from zoo.models.network import load_network
 
 
 @dataclass(frozen=True)
@@ -130,3 +133,16 @@ def create_sampler(recipe: Recipe, labels: np.ndarray, stream: int = 0) -> Sampl
             f"the sampler {batch.sampler!r} chooses by embeddings: the recipe needs a head.", code="no-heads"
         )
     return sampler
+
+
+def base_heads(recipe: Recipe) -> nn.ModuleDict | None:
+    """Return the heads of the model that a recipe starts from; None if it starts from weights without heads."""
+    start = recipe.backbone.pretrained
+    if isinstance(start, bool):
+        return None
+    try:
+        folder = find_model(start)
+        card = read_card(folder)
+    except ZooError:
+        return None  # a folder or a file of weights alone
+    return load_network(card, folder).heads if card.heads else None

@@ -1,7 +1,7 @@
 """Finetuning: a model is fitted to a folder of images, and measured before and after on classes that it never saw.
 
-Some training classes choose between the base as it is and the epochs of training (`training.selection`). Loads torch
-only to train, so that mistakes are reported at once.
+Some training classes choose between the unchanged base and the epochs of training (`zoo.evaluation.selection`).
+Loads torch only to train, so that mistakes are reported at once.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from training.feature_file import Features, TrunkModel, Views, read_features, re
 from training.overrides import check_names, name_custom, override
 from training.recipe import Backbone, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
-from training.selection import MetricChange, Selection, measure_change, select, validation_share
 from zoo import paths
 from zoo.data.dataset import Dataset, subset
 from zoo.data.folder import ClassSplit, TrainingFolder, read_training_folder, split_classes
 from zoo.errors import UsageError, ZooError, nearest
 from zoo.evaluation import evaluate
 from zoo.evaluation.evaluate import attribute_to_model
+from zoo.evaluation.selection import MetricChange, Selection, measure_change, select, validation_share
 from zoo.files import atomic_folder, read_object, write_bytes, write_json
 from zoo.models.card import read_card
 from zoo.models.catalogue import known_names

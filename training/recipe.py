@@ -252,7 +252,7 @@ class Recipe:
     Attributes:
         method: The short form in model names.
         head_start: "random", or "pca": the heads begin as the principal directions of the training images' features, so
-            that they are about as good as a pretrained trunk before the first step (`training.head_start`).
+            that they are about as good as a pretrained trunk before the first step (`zoo.models.network.start_heads`).
         precision: fp32, or bf16: matrix products in bfloat16 on a device that supports it, and fp32 on others, which
             would
             only emulate it, more slowly.

@@ -21,12 +21,11 @@ from torch.utils import checkpoint as recomputation
 
 from training import checkpoint
 from training.augment import Changes, augment, draw_changes
-from training.build import MethodContext, create_method, create_sampler
+from training.build import MethodContext, base_heads, create_method, create_sampler
 from training.checkpoint import check_embeddings, keep_bad_batch
 from training.data import TrainingData, prefetch
 from training.distributed import Processes
 from training.frozen import CachedData, CachedTrunk, Samples, draw_views
-from training.head_start import base_heads, start_heads
 from training.logging import Log, Progress, Tracker
 from training.methods.base import Minibatch
 from training.optim import create_optimizer, freeze_norm, learning_rate_factor
@@ -36,7 +35,7 @@ from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError, TrainingError
 from zoo.evaluation import retrieval_metrics
 from zoo.files import LockHeldError, locked
-from zoo.models.network import Network, PixelNetwork, create_heads, create_trunk, feature_count
+from zoo.models.network import Network, PixelNetwork, create_heads, create_trunk, feature_count, start_heads
 
 CHECKPOINT, LOG, LOCK = "checkpoint.safetensors", "log.jsonl", "lock"
 Draw = tuple[str, np.ndarray]

@@ -13,10 +13,10 @@ from torch import nn
 
 from tests.training import toys
 from tests.training.frozen_pictures import make_model
-from training.head_start import base_heads, principal_directions, start_heads
+from training.build import base_heads
 from training.trainer import Trainer, fit
 from zoo.models.card import Head
-from zoo.models.network import create_heads
+from zoo.models.network import create_heads, principal_directions, start_heads
 
 
 def correlated(rows: int, width: int = 12) -> torch.Tensor:

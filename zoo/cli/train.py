@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from training.feature_file import TrunkModel, Views
     from training.finetune import Finetuned
     from training.recipe import EnsembleRecipe, Recipe
-    from training.selection import MetricChange, Selection
     from training.student import StudentImages
+    from zoo.evaluation.selection import MetricChange, Selection
 
 
 app = typer.Typer()

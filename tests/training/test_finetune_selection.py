@@ -12,9 +12,9 @@ import pytest
 import zoo
 from tests.training.frozen_pictures import make_model, noise, write_pictures
 from training.finetune import FinetuneRequest, finetune
-from training.selection import measure_change, select, validation_share
 from zoo.cli.main import main
 from zoo.evaluation import retrieval_metrics
+from zoo.evaluation.selection import measure_change, select, validation_share
 
 REQUEST = FinetuneRequest("toy", "mine", head_only=True, views=1, device="cpu")
 HARMFUL = ["schedule.epochs=2", "schedule.steps=3", "optimizer.lr=5"]
