@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import SecretStr
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from serving.errors import RefusedError, error_response
+from serving.errors import RefusedError, error_response, refusal_of
 from serving.settings import HOSTS, KEYS, READ_KEYS, WRITE_KEYS, Settings, key_variables
 from zoo.errors import UsageError
 
@@ -197,7 +198,7 @@ class Authentication:
                 )
             return
         if collection.path and path in SERVICE_PATHS:
-            raise RefusedError(404, "not_found", "Not Found")
+            raise refusal_of(HTTPException(404))
         scope.setdefault("state", {})["collection"] = collection
         if collection.path:
             scope["root_path"] = collection.path

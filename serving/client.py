@@ -26,7 +26,7 @@ from PIL import Image as Pillow
 from pydantic import TypeAdapter
 
 from serving import schemas
-from serving.gallery.types import Thumbnail
+from serving.gallery.types import DEFAULT_K, Box, Thumbnail
 from serving.schemas import AddedItems, SearchHit, SearchPart
 from zoo.data.images import open_image
 from zoo.errors import GalleryError, ItemNotFoundError, ServiceError, UsageError
@@ -44,8 +44,6 @@ _BAD_IMAGE = frozenset({"unreadable_image", "image_too_large"})
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout)
 _BROKEN_OFF = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)  # the service may have done the request
 
-Box = tuple[float, float, float, float]
-"""Left, top, right and bottom of a part of an image, as fractions of its sides."""
 Image = bytes | str | Path | Pillow.Image | np.ndarray
 """The bytes or the path of an image file, a PIL image, or a uint8 array [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]."""
 Labels = str | Sequence[str]
@@ -140,7 +138,7 @@ class _Calls:
         *,
         item: int | None = None,
         text: str | None = None,
-        k: int = schemas.DEFAULT_K,
+        k: int = DEFAULT_K,
         offset: int = 0,
         min_similarity: float | None = None,
         min_p: float | None = None,
@@ -182,7 +180,7 @@ class _Calls:
         self,
         images: Images,
         *,
-        k: int = schemas.DEFAULT_K,
+        k: int = DEFAULT_K,
         offset: int = 0,
         min_similarity: float | None = None,
         min_p: float | None = None,

@@ -57,6 +57,11 @@ EXPECTED = {
     "string_unicode": "a text in valid Unicode",
 }
 """What a value should have been, by the type of pydantic's error."""
+PATHS = {
+    HTTPStatus.NOT_FOUND: "There is nothing at this path. The page /docs lists every path.",
+    HTTPStatus.METHOD_NOT_ALLOWED: "This path does not take this method. The header Allow names those that it takes.",
+}
+"""Refusals by FastAPI's router, by their status."""
 RETRY_SECONDS = 5
 
 
@@ -124,7 +129,7 @@ def refusal_of(error: Exception) -> RefusedError:
         return RefusedError(422, "invalid_body", "The body is not JSON in UTF-8 of moderate depth.")
     if isinstance(error, HTTPException):
         status = HTTPStatus(error.status_code)
-        return RefusedError(status, status.name.lower(), str(error.detail), error.headers)
+        return RefusedError(status, status.name.lower(), PATHS.get(status, str(error.detail)), error.headers)
     if isinstance(error, RequestValidationError):
         return _validation_refusal(error.errors())
     if known := next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartParser
 
 from serving.errors import RefusedError, invalid, too_large, unknown_parameter
 from serving.settings import Settings
@@ -24,6 +26,8 @@ RAW_TYPES = ("application/octet-stream", "image/")
 MAX_FIELDS = 32
 MAX_QUERY_BYTES = 2**20
 """Largest size of a body that holds parameters and no image."""
+
+MultiPartParser.spool_max_size = sys.maxsize  # images stay in memory, within max_body, and are never written to disk
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -231,7 +231,8 @@ def listen(host: str, port: int, has_keys: bool) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:  # UnicodeError: a part of the name is empty or too long
-        raise UsageError(f"cannot serve at {host}:{port}: {error}.", code="invalid-address") from None
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot serve at {host}:{port}: {reason}.", code="invalid-address") from None
     if not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback and not has_keys:
         raise UsageError(
             f"other machines can reach {host}, and the service has no keys. Serve at 127.0.0.1, or set {READ_KEYS} to "

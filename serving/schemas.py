@@ -23,11 +23,20 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-from serving.gallery.types import MAX_DEPTH, IndexStats, Item, MarkCounts, RankedHit, Stats, metadata_json
+from serving.gallery.types import (
+    DEFAULT_K,
+    MAX_DEPTH,
+    Box,
+    IndexStats,
+    Item,
+    MarkCounts,
+    RankedHit,
+    Stats,
+    metadata_json,
+)
 from zoo.errors import ItemNotFoundError
 from zoo.evaluation.calibration import Bin, Calibration
 
-DEFAULT_K = 10
 MAX_OFFSET = 10_000
 MAX_QUERY_TEXT = 10_000
 """Largest number of characters of a text to search by; the model may read less of it."""
@@ -136,8 +145,8 @@ JsonObject = Annotated[
     WithJsonSchema({"type": "string", "format": "json"}),
 ]
 Metadata = Annotated[JsonObject, AfterValidator(_metadata)]
-Box = Annotated[
-    tuple[float, float, float, float],
+Crop = Annotated[
+    Box,
     BeforeValidator(_box),
     WithJsonSchema({"type": "string", "examples": ["0.1,0.2,0.6,0.9"]}),
 ]
@@ -179,7 +188,7 @@ class SearchParameters(FilterParameters):
     min_p: Probability | None = Field(
         None, description="Only results of at least this p_same; needs a calibrated gallery"
     )
-    crop: Box | None = Field(
+    crop: Crop | None = Field(
         None, description="Part of the image to search by: left,top,right,bottom as fractions of its sides"
     )
     rerank: Rerank = Field(
@@ -191,7 +200,7 @@ class EmbedParameters(_Request):
     """Parameters of POST /embed."""
 
     format: EmbeddingFormat = "json"
-    crop: Box | None = Field(
+    crop: Crop | None = Field(
         None, description="Part of the images to embed: left,top,right,bottom as fractions of the sides"
     )
 

@@ -32,7 +32,7 @@ from serving.gallery.index import NO_ROW
 from serving.gallery.indexing import Originals, indexed_folders
 from serving.gallery.search import Searcher
 from serving.gallery.tune import drop_self, label_codes
-from serving.gallery.types import Block, Item
+from serving.gallery.types import DEFAULT_K, Block, Item
 from zoo.data.dataset import Dataset
 from zoo.data.images import ImageLike
 from zoo.data.preprocessing import to_pixels
@@ -62,9 +62,6 @@ DEPTHS = (1, 5, 10)
 """The K of the reported R@K."""
 
 _NAMES = (*(f"recall_at_{k}" for k in DEPTHS), "map_at_r")
-SERVED_K = 10
-"""The default k of a search: R@K is measured on its results."""
-
 NEIGHBOURS_AT_ONCE = 2**20
 """Number of neighbours held at a time, some 100 bytes each: MAP@R needs as many as a label has items."""
 
@@ -216,7 +213,7 @@ class LabelledItems:
     def _values(self, rows: np.ndarray, vectors: np.ndarray, depth: int, exact: bool) -> dict[str, np.ndarray]:
         """Return metrics of some rows, float64 [q]: R@K of a search's results, the others at `depth`."""
         relatives = self.relatives[rows]
-        nearest, deep = (self._hits(rows, vectors, k, exact) for k in (SERVED_K, depth))
+        nearest, deep = (self._hits(rows, vectors, k, exact) for k in (DEFAULT_K, depth))
         first = measure_hits(nearest, relatives, _depths(len(self.ids) - 1))
         recalls = {name: values for name, values in first.items() if name.startswith("recall_at_")}
         return {**measure_hits(deep, relatives, (1,)), **recalls}
@@ -305,7 +302,7 @@ def measure(
         "dataset": dataset.name if dataset else None,
         "same_images": joined,
         "index": asdict(gallery.index.stats()),
-        "index_recall_at_10": gallery.recall(SERVED_K),
+        "index_recall_at_10": gallery.recall(DEFAULT_K),
         "steps": report(steps, joined),
     }
 
@@ -323,7 +320,7 @@ def evaluate_gallery(gallery: Gallery, served_model: dict[str, Any] | None = Non
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "items": stats.items,
         "change": stats.change,
-        "index_recall_at_10": gallery.recall(SERVED_K),
+        "index_recall_at_10": gallery.recall(DEFAULT_K),
         "served_model": served_model,
         "steps": steps,
         "not_measured": not_measured,

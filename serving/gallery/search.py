@@ -19,7 +19,7 @@ from PIL import Image
 from serving.gallery.calibration import stored_calibration
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.gallery import Gallery, model_at
-from serving.gallery.types import Hit, RankedHit
+from serving.gallery.types import DEFAULT_K, Box, Hit, RankedHit
 from zoo.data.images import DEFAULT_LIMITS, ImageLike, Limits, open_image
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError, VariantNotFoundError, command
@@ -32,14 +32,11 @@ from zoo.models.results import GOLDEN_FLOORS
 from zoo.models.text_tower import read_golden_text
 
 NONE, EXPANSION, RECIPROCAL = "none", "expansion", "reciprocal"
-RERANKINGS = (NONE, EXPANSION, RECIPROCAL)
-DEFAULT_K = 10
 EXPANSION_NEIGHBOURS = 10
 CANDIDATES = 200
 """Re-ranking looks at this many of the nearest items at least, whatever page is asked for, as cuts remove some.
 Re-ranking by shared neighbours looks at exactly this many; items behind them keep their order."""
 
-Box = tuple[float, float, float, float]
 Timer = Callable[[str], AbstractContextManager[None]]
 """Times a named stage of a search (decode, embed, find)."""
 
@@ -64,7 +61,7 @@ class SearchOptions:
         min_p: Least probability that a result is of the query's class; needs the gallery's calibration.
         selection: Labels and metadata that results must have.
         crop: Part of the query image: left, top, right, bottom as fractions of its sides.
-        rerank: One of `RERANKINGS`.
+        rerank: "none", "expansion" or "reciprocal".
     """
 
     k: int = DEFAULT_K

@@ -44,6 +44,12 @@ ITEM_COLUMNS = (
 LISTED = "(SELECT value FROM json_each(?))"
 """A list, given as JSON, as one value of a statement, which takes a limited number of them."""
 
+DEFAULT_K = 10
+"""Number of results of a search, and the k at which recall is measured."""
+
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom of a part of an image, as fractions of its sides."""
+
 Block = tuple[np.ndarray, np.ndarray]
 """Ids, int64 [n], ascending, and their vectors, float32 [n, dim]."""
 

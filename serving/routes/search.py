@@ -23,12 +23,11 @@ from serving.forms import UploadedImage, checked_images, read_images, read_query
 from serving.gallery.filters import Filter
 from serving.gallery.gallery import filter_notes
 from serving.gallery.search import Searcher, SearchOptions, SearchQuery
+from serving.gallery.types import DEFAULT_K, Box
 from serving.metrics import stage
 from serving.openapi import IMAGES, form_operation, refusals
 from serving.schemas import (
-    DEFAULT_K,
     MAX_QUERY_TEXT,
-    Box,
     EmbeddingFormat,
     EmbeddingsAnswer,
     EmbedParameters,

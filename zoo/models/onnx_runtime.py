@@ -183,7 +183,7 @@ def providers_of(device: str, available: list[str]) -> list[tuple[str, dict[str,
         raise UsageError(f"device {device!r} is not one of cpu, cuda, cuda:N, tensorrt.{hint}", code="unknown-device")
     if PROVIDERS[kind] not in available:
         raise UsageError(
-            f"this onnxruntime has no {PROVIDERS[kind]}; use device cpu, or run: pip install 'dml-zoo[gpu]'.",
+            f"this onnxruntime has no {PROVIDERS[kind]}; use device cpu, or run: pip install 'dml-zoo[gpu]'",
             code="device-unavailable",
         )
     chain = {"cpu": ("cpu",), "cuda": ("cuda", "cpu"), "tensorrt": ("tensorrt", "cuda", "cpu")}[kind]

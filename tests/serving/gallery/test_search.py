@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import get_args
 
 import httpx
 import numpy as np
@@ -18,7 +19,6 @@ from onnx import numpy_helper
 from serving.gallery import Gallery
 from serving.gallery.calibration import calibrate_gallery
 from serving.gallery.search import (
-    RERANKINGS,
     Models,
     Searcher,
     SearchOptions,
@@ -27,6 +27,7 @@ from serving.gallery.search import (
     expanded,
     k_reciprocal,
 )
+from serving.schemas import Rerank
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving import toys
@@ -169,7 +170,7 @@ def test_a_search_at_a_service_takes_no_precision() -> None:
         run_here("search", "--url", "http://127.0.0.1:1", "--id", 1, "--precision", "int8")
 
 
-@pytest.mark.parametrize("rerank", RERANKINGS)
+@pytest.mark.parametrize("rerank", get_args(Rerank))
 def test_a_search_calibrates_cuts_and_paginates(gallery_folder: Path, tmp_path: Path, rerank: str) -> None:
     path = Path(shutil.copytree(gallery_folder, tmp_path / "g"))
     searcher, query = Searcher.open(path), SearchQuery(item=1)

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import struct
+import tempfile
 import zlib
 from io import BytesIO
 from pathlib import Path
@@ -485,6 +486,19 @@ def test_a_body_that_cannot_be_read_is_refused(
     assert refusal(large) == (413, "body_too_large")
     both = texts.post("/search", files={"image": toys.query(0), "text": (None, TEXT)})
     assert refusal(both) == (400, "text_and_other")
+
+
+def test_images_of_a_form_are_not_written_to_disk(http: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A temporary file would hold a user's image, and a service with a read-only file system could not make one."""
+
+    def refuse(*options: object, **more: object) -> None:
+        raise OSError("no temporary file")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    image = BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (900, 900, 3), np.uint8)).save(image, "PNG")
+    assert len(image.getvalue()) > 2 * 2**20
+    assert http.post("/search", files={"image": image.getvalue()}).status_code == 200
 
 
 def test_a_model_without_a_text_tower(http: TestClient) -> None:
