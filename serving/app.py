@@ -65,10 +65,7 @@ def create_app(settings: Settings | None = None, collections: Collections | None
         telemetry=TELEMETRY,
         middleware=[
             Middleware(
-                Observability,
-                log=bool(settings.log_requests),
-                headers=SECURITY_HEADERS,
-                failure=errors.error_response,
+                Observability, log=bool(settings.log_requests), headers=SECURITY_HEADERS, failure=errors.error_response
             ),
             Middleware(TrustedHosts, hosts=hosts, has_keys=has_keys),
             Middleware(RequestLimits, settings=settings, cpu_queue=cpu_queue, is_known=collections.knows),

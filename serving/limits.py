@@ -243,11 +243,7 @@ class Deadlines:
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        body_seconds: float,
-        answer_seconds: float,
-        is_draining: Callable[[], bool] = lambda: False,
+        self, app: ASGIApp, body_seconds: float, answer_seconds: float, is_draining: Callable[[], bool] = lambda: False
     ) -> None:
         """Initialise the middleware.
 

@@ -27,10 +27,10 @@ from serving.gallery.types import (
     DEFAULT_K,
     MAX_DEPTH,
     Box,
+    Hit,
     IndexStats,
     Item,
     MarkCounts,
-    RankedHit,
     Stats,
     metadata_json,
 )
@@ -140,16 +140,10 @@ Similarity = Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False), BeforeVal
 Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(_number)]
 Text = Annotated[str | None, Field(max_length=MAX_TEXT), AfterValidator(_printable)]
 JsonObject = Annotated[
-    dict[str, Any],
-    BeforeValidator(_json_object),
-    WithJsonSchema({"type": "string", "format": "json"}),
+    dict[str, Any], BeforeValidator(_json_object), WithJsonSchema({"type": "string", "format": "json"})
 ]
 Metadata = Annotated[JsonObject, AfterValidator(_metadata)]
-Crop = Annotated[
-    Box,
-    BeforeValidator(_box),
-    WithJsonSchema({"type": "string", "examples": ["0.1,0.2,0.6,0.9"]}),
-]
+Crop = Annotated[Box, BeforeValidator(_box), WithJsonSchema({"type": "string", "examples": ["0.1,0.2,0.6,0.9"]})]
 Rerank = Literal["none", "expansion", "reciprocal"]
 Verdict = Literal["right", "wrong"]
 EmbeddingFormat = Literal["json", "base64", "npy"]
@@ -295,13 +289,14 @@ class ErrorBody(_Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchHit(RankedHit):
+class SearchHit(Hit):
     """Neighbour of the query. similarity: the cosine, -1 to 1.
 
     p_same: probability that it has the query's class, null if the gallery was not calibrated. thumbnail: path at the
     service. rerank_score: only of re-ranked results, which it orders, highest first.
     """
 
+    p_same: float | None = Field(...)
     thumbnail: str
     rerank_score: float | None = Field(None, exclude_if=lambda score: score is None)
 

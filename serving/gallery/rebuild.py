@@ -28,14 +28,7 @@ from serving.gallery.index_files import compaction_lock
 from serving.gallery.indexing import Originals, indexed_folders
 from serving.gallery.staging import REPLACED, StagedEmbedding, Staging
 from serving.gallery.store import Store
-from serving.gallery.types import (
-    IndexStats,
-    Item,
-    is_address,
-    model_json,
-    parse_model,
-    vector_to_blob,
-)
+from serving.gallery.types import IndexStats, Item, is_address, model_json, parse_model, vector_to_blob
 from zoo.data.decode import map_in_threads
 from zoo.data.images import open_image
 from zoo.data.preprocessing import to_pixels

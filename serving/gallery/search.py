@@ -19,7 +19,7 @@ from PIL import Image
 from serving.gallery.calibration import stored_calibration
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.gallery import Gallery, model_at
-from serving.gallery.types import DEFAULT_K, Box, Hit, RankedHit
+from serving.gallery.types import DEFAULT_K, Box, Hit
 from zoo.data.images import DEFAULT_LIMITS, ImageLike, Limits, open_image
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError, VariantNotFoundError, command
@@ -86,7 +86,7 @@ class SearchQuery:
 class SearchResult:
     """The hits of a query, the best first; `truncated`: whether the model did not read the end of a text."""
 
-    hits: list[RankedHit]
+    hits: list[Hit]
     truncated: bool = False
 
 
@@ -165,7 +165,7 @@ class Searcher:
             elif options.rerank == RECIPROCAL:
                 hits = self._rerank_reciprocal(vector, neighbours(vector, depth))
             else:
-                hits = _ranked(neighbours(vector, depth))
+                hits = neighbours(vector, depth)
         page = [hit for hit in hits if hit.similarity >= least][options.offset : end]
         return SearchResult(page if calibration is None else _calibrated(page, calibration), truncated)
 
@@ -239,24 +239,24 @@ class Searcher:
         _, vectors = self.gallery.store.embeddings([hit.id for hit in neighbours])
         return expanded(vector[0], vectors)[None].astype(np.float32)
 
-    def _rescored(self, vector: np.ndarray, hits: Sequence[Hit]) -> list[RankedHit]:
+    def _rescored(self, vector: np.ndarray, hits: Sequence[Hit]) -> list[Hit]:
         """Return hits of an expanded query; `similarity` is to the query itself, as p_same needs it."""
         by_id = {hit.id: hit for hit in hits}
         ids, vectors = self.gallery.store.embeddings(list(by_id))
         similarities = np.clip(vectors.astype(np.float64) @ vector[0].astype(np.float64), -1, 1).tolist()
         return [
-            replace(_ranked_hit(by_id[item_id], by_id[item_id].similarity), similarity=similarity)
+            replace(by_id[item_id], similarity=similarity, rerank_score=by_id[item_id].similarity)
             for item_id, similarity in zip(ids, similarities, strict=True)
         ]
 
-    def _rerank_reciprocal(self, vector: np.ndarray, hits: list[Hit]) -> list[RankedHit]:
+    def _rerank_reciprocal(self, vector: np.ndarray, hits: list[Hit]) -> list[Hit]:
         """Order the first `CANDIDATES` hits by the neighbours that they share with the query."""
         candidates = {hit.id: hit for hit in hits[:CANDIDATES]}
         ids, vectors = self.gallery.store.embeddings(list(candidates))
         distances = k_reciprocal(vector[0], vectors) if ids else np.empty(0)
         order = np.argsort(distances, kind="stable")
-        reranked = [_ranked_hit(candidates[ids[i]], float(1 - distances[i])) for i in order]
-        return [*reranked, *_ranked(hits[CANDIDATES:])]
+        reranked = [replace(candidates[ids[i]], rerank_score=float(1 - distances[i])) for i in order]
+        return [*reranked, *hits[CANDIDATES:]]
 
     def _cropped(self, image: ImageLike, crop: Box | None, limits: Limits) -> ImageLike:
         if crop is None:
@@ -397,15 +397,7 @@ def _least_similarity(options: SearchOptions, calibration: Calibration | None) -
     return max(least, calibration.similarity_at(options.min_p))
 
 
-def _ranked(hits: Sequence[Hit]) -> list[RankedHit]:
-    return [_ranked_hit(hit) for hit in hits]
-
-
-def _ranked_hit(hit: Hit, rerank_score: float | None = None) -> RankedHit:
-    return RankedHit(**vars(hit), p_same=None, rerank_score=rerank_score)
-
-
-def _calibrated(hits: Sequence[RankedHit], calibration: Calibration) -> list[RankedHit]:
+def _calibrated(hits: Sequence[Hit], calibration: Calibration) -> list[Hit]:
     """Return hits with the probability that they are of the query's class, to four digits."""
     chances = calibration.probability([hit.similarity for hit in hits]).round(4).tolist()
     return [replace(hit, p_same=chance) for hit, chance in zip(hits, chances, strict=True)]

@@ -130,24 +130,19 @@ class AddResult:
 
 @dataclass(frozen=True)
 class Hit:
-    """A neighbour of a query. similarity: the cosine, from -1 to 1."""
+    """A neighbour of a query.
+
+    Attributes:
+        similarity: The cosine, from -1 to 1.
+        p_same: Probability that it is of the query's class; None without a calibration and for texts.
+        rerank_score: What orders re-ranked results, the highest first; None for others.
+    """
 
     id: int
     similarity: float
     label: str | None
     source: str
-
-
-@dataclass(frozen=True)
-class RankedHit(Hit):
-    """A result of a search.
-
-    Attributes:
-        p_same: Probability that it is of the query's class; None without a calibration and for texts.
-        rerank_score: What orders re-ranked results, the highest first; None for others.
-    """
-
-    p_same: float | None
+    p_same: float | None = None
     rerank_score: float | None = None
 
 

@@ -11,12 +11,7 @@ import numpy as np
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from serving.dependencies import (
-    Collection,
-    CollectionDep,
-    CpuQueueDep,
-    ItemIdDep,
-)
+from serving.dependencies import Collection, CollectionDep, CpuQueueDep, ItemIdDep
 from serving.errors import error_json, invalid
 from serving.forms import UploadedImage, checked_images, read_images
 from serving.gallery import UNCHANGED, Gallery, Item, NewItem
@@ -107,21 +102,13 @@ async def thumbnail(request: Request, collection: CollectionDep, item_id: ItemId
     return Response(picture.data, media_type=picture.media_type, headers=headers)
 
 
-@router.get(
-    "/labels",
-    summary="The labels and how many items have each, the most frequent first",
-    responses=READING,
-)
+@router.get("/labels", summary="The labels and how many items have each, the most frequent first", responses=READING)
 async def labels(collection: CollectionDep, parameters: Annotated[CountParameters, Query()]) -> LabelCounts:
     total, rows = await collection.call(lambda searcher: searcher.gallery.store.overview.labels(parameters.limit))
     return LabelCounts(total=total, labels=[LabelCount(label=label, items=count) for label, count in rows])
 
 
-@router.get(
-    "/metadata",
-    summary="Metadata of the items by key and value, the most frequent first",
-    responses=READING,
-)
+@router.get("/metadata", summary="Metadata of the items by key and value, the most frequent first", responses=READING)
 async def metadata(collection: CollectionDep, parameters: Annotated[CountParameters, Query()]) -> MetadataCounts:
     total, rows = await collection.call(lambda searcher: searcher.gallery.store.overview.metadata(parameters.limit))
     values = [MetadataCount(key=key, value=value, items=count) for key, value, count in rows]
@@ -139,10 +126,7 @@ async def metadata(collection: CollectionDep, parameters: Annotated[CountParamet
     | refusals(409)
     | {
         200: {"model": AddedItems, "description": "All images were already there"},
-        422: {
-            "model": NoneAdded | ErrorBody,
-            "description": "Refused: invalid, or no image can be read",
-        },
+        422: {"model": NoneAdded | ErrorBody, "description": "Refused: invalid, or no image can be read"},
     },
 )
 async def add(request: Request, collection: CollectionDep, cpu_queue: CpuQueueDep) -> Any:

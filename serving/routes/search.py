@@ -12,12 +12,7 @@ import numpy as np
 from anyio import to_thread
 from fastapi import APIRouter, Request, Response
 
-from serving.dependencies import (
-    Collection,
-    CollectionDep,
-    CpuQueueDep,
-    SettingsDep,
-)
+from serving.dependencies import Collection, CollectionDep, CpuQueueDep, SettingsDep
 from serving.errors import RefusedError, error_json, invalid
 from serving.forms import UploadedImage, checked_images, read_images, read_query
 from serving.gallery.filters import Filter

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from serving.gallery import Gallery
     from serving.gallery.indexing import Fill, IndexingReport
-    from serving.gallery.types import RankedHit
+    from serving.gallery.types import Hit
 
 
 app = typer.Typer()
@@ -320,7 +320,7 @@ def search(
     as_json: Json = False,
 ) -> None:
     """find the images of a gallery nearest to an image or a text"""
-    results: Sequence[RankedHit]
+    results: Sequence[Hit]
     if url is not None:
         if any(value is not None for value in (image, model, runtime, precision)):
             raise UsageError(
@@ -355,7 +355,7 @@ def _check_image(image: str | None) -> None:
         )
 
 
-def _search_folder(query: Query, gallery: str, model: str | None, runtime: str, precision: str) -> list[RankedHit]:
+def _search_folder(query: Query, gallery: str, model: str | None, runtime: str, precision: str) -> list[Hit]:
     from serving.gallery.search import Models, Searcher, SearchOptions, SearchQuery
 
     selection = item_filter(query.labels, query.where)
@@ -371,7 +371,7 @@ def _search_folder(query: Query, gallery: str, model: str | None, runtime: str, 
         searcher.close()
 
 
-def _search_service(query: Query, url: str, collection: str | None, key_file: Path | None) -> Sequence[RankedHit]:
+def _search_service(query: Query, url: str, collection: str | None, key_file: Path | None) -> Sequence[Hit]:
     from serving.client import Client
 
     key = None if key_file is None else _read_key(key_file)
@@ -406,7 +406,7 @@ def _read_key(path: Path) -> str:
     raise UsageError(f"{path} does not hold a key; keys consist of ASCII characters.", code="bad-key")
 
 
-def _print_results(query: Query, results: Sequence[RankedHit]) -> None:
+def _print_results(query: Query, results: Sequence[Hit]) -> None:
     rows = [(f"{hit.similarity:.4f}", hit.label or "-", hit.source, str(hit.id)) for hit in results]
     print_table(("similarity", "label", "source", "id"), rows, numbers=("similarity", "id"))
     if len(results) < query.k:
@@ -414,5 +414,5 @@ def _print_results(query: Query, results: Sequence[RankedHit]) -> None:
         note(f"{len(results):,} found and {query.k:,} asked for: the gallery holds no more{condition}.")
 
 
-def _result_json(result: RankedHit, hidden: Collection[str]) -> dict[str, Any]:
+def _result_json(result: Hit, hidden: Collection[str]) -> dict[str, Any]:
     return {name: value for name, value in asdict(result).items() if name not in hidden}
