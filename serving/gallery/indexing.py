@@ -155,7 +155,8 @@ class IndexingReport:
     Attributes:
         gallery: The gallery.
         found: Number of image files.
-        already_there: Number of files whose content the gallery had.
+        already_there: Number of files whose content the gallery had before.
+        copies: Source of every file that has the content of an earlier file of the run, and that file's source.
         moved: Number of items that got another source, label or metadata.
         kept: Number of items that keep a label other than their folder's.
         differing: Source, id and label of items whose file asks for another label or other metadata.
@@ -174,6 +175,7 @@ class IndexingReport:
     found: int
     added: int = 0
     already_there: int = 0
+    copies: list[tuple[str, str]] = field(default_factory=list)
     moved: int = 0
     kept: int = 0
     differing: list[tuple[str, int, str | None]] = field(default_factory=list)
@@ -220,7 +222,8 @@ class IndexingRun:
         first = self._first.setdefault(content_sha256, file)
         if first is file:
             return True
-        self.report.already_there += 1
+        if file.source != first.source:
+            self.report.copies.append((file.source, first.source))
         if file.label not in (None, first.label) or not equal_metadata(file.metadata, first.metadata):
             self._duplicates.append((file, content_sha256))
         return False
@@ -342,8 +345,8 @@ def index_folder(
         out: The gallery.
         batch_size: Images per batch.
         progress: Whether to show a progress bar.
-        labels: CSV file with the column path (below the folder), label and others, which are metadata; it replaces
-            the folders' names. Not for a table.
+        labels: CSV file with the column image (or path), label and others, which are metadata; it replaces the
+            folders' names. Its paths are below `images`, or relative to the file's folder. Not for a table.
         embed: Embeds the files; by default in this process (`serving.gallery.backends.ray` has another).
         update: Labels and metadata become those of `images` and `labels`, also where these are empty.
         prune: Decides whether items that are not among the images are removed.
@@ -387,10 +390,12 @@ def add_files(
     """Add single files to a gallery.
 
     An item that is already there stays, and the report names it if its file asks for another label or other metadata;
-    with `update` it gets them.
+    with `update` it gets them. The source of a file is its path below an indexed folder, or its full path.
     """
     gallery.check_model(embedder.card)
     _check_batch_size(batch_size)
+    folders = indexed_folders(gallery)
+    files = [replace(file, source=_source_below(file.path, folders)) for file in files]
     report = IndexingReport(gallery.address, len(files))
     run = IndexingRun(gallery, report)
     fill(run, embedder, files, batch_size, progress)
@@ -453,6 +458,14 @@ def _embedded(embedder: Embedder, batch: Sequence[_NewImage]) -> list[NewItem]:
     ]
 
 
+def _source_below(path: Path, folders: Sequence[Path]) -> str:
+    """Return the path of a file below the first of the folders that holds it, or its full path."""
+    path = _absolute(path)
+    resolved = path.parent.resolve() / path.name  # as the folders are
+    below = next((resolved.relative_to(folder) for folder in folders if resolved.is_relative_to(folder)), path)
+    return _text(below.as_posix())
+
+
 def _shortened(texts: Sequence[str], limit: int) -> str:
     """Return the first texts, separated by commas, and the number of the others."""
     return ", ".join([*texts[:limit], *([f"and {len(texts) - limit:,} more"] if len(texts) > limit else [])])
@@ -485,7 +498,7 @@ def _list_images(
     report = IndexingReport(str(out), len(files), other_files=others)
     if labels is None:
         return files, LabelFile(), report
-    rows = read_label_file(labels)
+    rows = read_label_file(labels, {file.source for file in files}, images)
     return _described(files, rows, labels, report), rows, report
 
 

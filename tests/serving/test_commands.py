@@ -34,7 +34,7 @@ def test_index_then_search(
     run_here("index", model_folder, pictures, "--out", gallery, "--json")
     assert json.loads(capsys.readouterr().out)["items"] == 24
     run_here("index", model_folder, pictures, "--out", gallery)
-    assert capsys.readouterr().out == f"{gallery}: 24 images; 0 added, 24 were there already, 0 could not be read\n"
+    assert capsys.readouterr().out == f"{gallery}: 24 images; 0 added, 24 already there, 0 unreadable\n"
     run_here("index", model_folder, pictures / "green disc", "--out", gallery)
     moved, staying = capsys.readouterr().out.splitlines()[1:]
     assert moved.startswith("6 have moved")

@@ -128,7 +128,11 @@ def test_a_collection_is_searched_with_its_key(
             search(*words)
         with raises(ServiceError, "name_a_collection") as caught:
             search("--url", url, "--id", 3)
-        assert "--collection" in str(caught.value)
+        assert "--collection NAME. They are: cars." in str(caught.value)
+        assert "/collections/" not in str(caught.value)
+        with raises(ServiceError, "name_a_collection") as caught:
+            search("--url", url, "--id", 3, "--key-file", tmp_path / "key")
+        assert "birds, cars." in str(caught.value)
     with raises(UsageError, "options-of-a-service"):
         search(gallery_folder, "--collection", "birds", "--id", 3)
 

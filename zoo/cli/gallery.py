@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
+from zoo.cli.index import copy_lines
 from zoo.cli.options import (
     GalleryAddress,
     GalleryFolder,
@@ -30,7 +31,7 @@ from zoo.cli.options import (
     print_outcome,
     with_marks,
 )
-from zoo.console import note, one_line, print_json, print_table, printable
+from zoo.console import count, note, one_line, print_json, print_table, printable
 from zoo.errors import ItemNotFoundError, UsageError, command, nearest
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ def _added_lines(report: IndexingReport, update: bool) -> Iterator[str]:
     for source, item, label in report.differing:
         outcome = "it is as given now" if update else "it stays unchanged; --update changes it"
         yield f"{source}: already there as {item} with {f'label {label}' if label else 'no label'}; {outcome}"
-    yield f"{report.added:,} added, {report.already_there:,} were there already; {report.items:,} items"
+    yield from map(printable, copy_lines(report))
+    yield f"{report.added:,} added, {report.already_there:,} already there; {count(report.items, 'item')}"
 
 
 def _image_files(images: list[Path], label: str | None, metadata_text: str) -> list[ImageFile]:
@@ -148,7 +150,7 @@ def remove(
     unknown = len(set(numbers)) - removed
     facts = {"removed": removed, "not_there": unknown, "items": items, "marks_removed": marks}
     lost = f"; {mark_count(marks)} went with them" if marks else ""
-    print_outcome(as_json, facts, f"{removed:,} removed, {unknown:,} were not there; {items:,} items{lost}")
+    print_outcome(as_json, facts, f"{removed:,} removed, {unknown:,} not there; {count(items, 'item')}{lost}")
     return ItemNotFoundError.exit_code if unknown else 0
 
 
@@ -161,8 +163,7 @@ def _ids_of_label(gallery: Gallery, label: str, yes: bool) -> list[int]:
         raise ItemNotFoundError(f"no item has the label {label!r}.{nearest(label, known_labels)}", code="unknown-label")
     if yes:
         return ids
-    items = "1 item" if len(ids) == 1 else f"{len(ids):,} items"
-    removal = f"{items} of the label {label!r}{with_marks(gallery.store.marks.of_items(ids))}"
+    removal = f"{count(len(ids), 'item')} of the label {label!r}{with_marks(gallery.store.marks.of_items(ids))}"
     if not sys.stdin.isatty():
         raise UsageError(
             f"{removal} would be removed, out of {len(labels):,}. Add --yes to remove them without a question.",
@@ -355,4 +356,4 @@ def import_gallery(
 
     read, new = import_gallery(export, gallery)
     facts = {"gallery": str(gallery), "read": read, "added": new}
-    print_outcome(as_json, facts, f"{gallery}: {new:,} added, {read - new:,} were there already")
+    print_outcome(as_json, facts, f"{gallery}: {new:,} added, {read - new:,} already there")

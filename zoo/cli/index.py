@@ -34,7 +34,7 @@ from zoo.cli.options import (
     strict_status,
     with_marks,
 )
-from zoo.console import note, print_json, print_table, printable
+from zoo.console import count, note, print_json, print_table, printable
 from zoo.errors import GalleryError, ServiceError, UsageError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 NAMED = 5
-"""Number of items to be pruned that the question names."""
+"""Number of items to be pruned, or of copies, that are named."""
 
 
 @app.command(
@@ -84,8 +84,8 @@ def index(
         Path | None,
         Option(
             metavar="CSV",
-            help="file with the columns path, relative to the folder, and label; further columns are stored as "
-            "metadata (default: the folders' names are the labels)",
+            help="table with the columns image (or path), below DIR or relative to the table, and label; further "
+            "columns are stored as metadata (default: the folders' names are the labels)",
         ),
     ] = None,
     runtime: Runtime = "onnx",
@@ -220,7 +220,7 @@ def _may_prune_unasked(gallery: Gallery, ids: list[int]) -> bool:
 
 def _may_prune(gallery: Gallery, ids: list[int]) -> bool:
     names = ", ".join(gallery.store.item(item).source for item in ids[:NAMED]) + (", ..." if len(ids) > NAMED else "")
-    items = f"{len(ids):,} item(s) whose image is not among those indexed now ({names})"
+    items = f"{count(len(ids), 'item')} whose image is not among those indexed now ({names})"
     return confirm(f"Remove {items}{with_marks(gallery.store.marks.of_items(ids))}?")
 
 
@@ -229,9 +229,10 @@ def _report_lines(report: IndexingReport, pruning: bool) -> Iterator[str]:
 
     for source, reason in report.unreadable:
         yield f"left out {source}: {reason}"
+    yield from copy_lines(report)
     yield (
-        f"{report.gallery}: {report.items:,} images; {report.added:,} added, {report.already_there:,} were there "
-        f"already, {len(report.unreadable):,} could not be read"
+        f"{report.gallery}: {count(report.items, 'image')}; {report.added:,} added, {report.already_there:,} "
+        f"already there, {len(report.unreadable):,} unreadable"
     )
     if report.moved:
         yield f"{report.moved:,} have moved, or are described otherwise now: they were updated"
@@ -253,6 +254,14 @@ def _report_lines(report: IndexingReport, pruning: bool) -> Iterator[str]:
     if stay := len(report.not_in_folder) - report.pruned:
         hint = "" if pruning else "; --prune removes such"
         yield f"{stay:,} are not among the images indexed now: they stay in the gallery{hint}"
+
+
+def copy_lines(report: IndexingReport) -> Iterator[str]:
+    """Yield a line for each of the first files that are copies of others, and one with the number of the rest."""
+    for source, first in report.copies[:NAMED]:
+        yield f"{source} is a copy of {first}: one item stands for both"
+    if (more := len(report.copies) - NAMED) > 0:
+        yield f"{count(more, 'more copy', 'more copies')}; --json names all"
 
 
 def _advise_tuning(path: str, report: IndexingReport) -> None:
@@ -388,7 +397,8 @@ def _search_service(query: Query, url: str, collection: str | None, key_file: Pa
             )
         except ServiceError as error:
             if error.code == "name_a_collection":
-                message = f"{error} Name it with --collection NAME."
+                names = ", ".join(info.name for info in client.collections() if info.name) or "none that this key reads"
+                message = f"{url} has several collections: name one with --collection NAME. They are: {names}."
             elif error.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
                 message = f"{error} The command takes the key from --key-file or ZOO_SERVE_KEY."
             else:

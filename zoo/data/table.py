@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from zoo.paths import expand, is_folder
 
 IMAGE, LABEL, SPLIT, QUERY = "image", "label", "split", "query"
 PATH = "path"
-"""The name of the image column in the tables that `zoo embed` writes and `zoo index --labels` reads."""
+"""Another name of the image column, in the tables that `zoo embed` writes."""
 
 BOOLEANS = {"1": True, "true": True, "0": False, "false": False}
 """Values of a cell that says whether an image is a query."""
@@ -260,16 +260,34 @@ def read_column(path: Path, name: str) -> list[str]:
         raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.", code="not-csv") from None
 
 
-def read_label_file(path: Path) -> LabelFile:
-    """Read a CSV file with the column `path` and at least one more.
+def read_label_file(path: Path, sources: Collection[str] = (), folder: Path | None = None) -> LabelFile:
+    """Read a CSV file with the column `image`, or else `path`, and at least one more.
 
     The column `label` holds labels; every other named column is a key of the metadata. The values of a column are
     numbers if all its cells are written as numbers (00123 is not), booleans if all are true or false, else strings.
 
+    Args:
+        path: The file.
+        sources: The paths of the images below `folder`.
+        folder: The folder of the images. The name of an image that is not among `sources` is relative to the file's
+            folder, as in a table.
+
     Raises:
         UsageError: If the file cannot be read or is malformed; the message names the line.
     """
-    return _read_labels(path, lists=False)
+    rows = _read_labels(path, lists=False)
+    if folder is None:
+        return rows
+    root = expand(folder).resolve()
+
+    def below(name: str) -> str:
+        if name in sources:
+            return name
+        image = image_path(expand(path), name).resolve()
+        return image.relative_to(root).as_posix() if image.is_relative_to(root) else name
+
+    labels = None if rows.labels is None else {below(name): label for name, label in rows.labels.items()}
+    return replace(rows, labels=labels, metadata={below(name): values for name, values in rows.metadata.items()})
 
 
 def read_table(path: Path) -> LabelFile:
@@ -300,9 +318,9 @@ def _read_labels(path: Path, lists: bool) -> LabelFile:
 def _metadata_columns(path: Path, header: list[str], lists: bool) -> tuple[str, list[str]]:
     """Return the header of the image column, and those of the metadata columns."""
     named = [name for name in header if name]  # writers of row numbers leave their column without a name
-    key = IMAGE if lists and IMAGE in named else PATH
+    key = IMAGE if IMAGE in named else PATH
     if key not in named or (not lists and len(named) < 2):
-        columns = "column image (or path)" if lists else "columns path and label, or path and metadata"
+        columns = f"column {IMAGE} (or {PATH})" + ("" if lists else f", and {LABEL} or metadata")
         raise UsageError(
             f"{path} needs a header with the {columns}; it has: {', '.join(header) or 'nothing'}.",
             code="missing-column",

@@ -15,6 +15,7 @@ import pytest
 from serving.gallery import Gallery, Item
 from serving.gallery.backup import verify_gallery
 from serving.gallery.gallery import STORE
+from serving.gallery.indexing import Originals, indexed_folders
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving import toys
@@ -42,7 +43,7 @@ def test_items_are_added_listed_and_removed(gallery: Path, images: list[Path], c
     run_here("gallery add", gallery, *images, "--label", "new", "--metadata", '{"year": 1908}', "--json")
     assert json.loads(capsys.readouterr().out)["added"] == 2
     run_here("gallery add", gallery, images[0], "--label", "other")
-    assert capsys.readouterr().out.splitlines()[-1] == "0 added, 1 were there already; 26 items"
+    assert capsys.readouterr().out.splitlines()[-1] == "0 added, 1 already there; 26 items"
     run_here("gallery list", gallery, "--label", "new", "--json")
     listed = json.loads(capsys.readouterr().out)
     assert [item["source"] for item in listed["items"]] == [path.as_posix() for path in images]
@@ -53,7 +54,7 @@ def test_items_are_added_listed_and_removed(gallery: Path, images: list[Path], c
     assert len(text.splitlines()) == 6
     assert run_here("gallery remove", gallery, 25, 26) == 0
     assert run_here("gallery remove", gallery, 25) == 2
-    assert "1 were not there; 24 items" in capsys.readouterr().out
+    assert "1 not there; 24 items" in capsys.readouterr().out
 
 
 def test_images_that_cannot_be_added_are_reported(
@@ -75,6 +76,24 @@ def test_images_that_cannot_be_added_are_reported(
         assert all(name in str(caught.value) for name in named)
     with raises(UsageError, "bad-number"):
         run_here("gallery list", gallery, "--offset", -1)
+
+
+def test_a_source_is_the_path_below_an_indexed_folder_or_the_full_path(
+    gallery: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The finding: `zoo gallery add new.png` stored new.png, which no command finds from another folder."""
+    (tmp_path / "new.png").write_bytes(toys.query(0))
+    monkeypatch.chdir(tmp_path)
+    run_here("gallery add", gallery, "new.png")
+    (tmp_path / "link").symlink_to(pictures)
+    with Gallery.open(gallery) as opened:
+        assert opened.store.item(25).source == str(tmp_path / "new.png")
+        assert Originals(indexed_folders(opened)).read(opened.store.item(25)) == toys.query(0)
+        opened.remove([1])
+    run_here("gallery add", gallery, *sorted(Path("link").rglob("*.png")))
+    assert {item.source for item in _items(gallery)} - {str(tmp_path / "new.png")} == {
+        path.relative_to(pictures).as_posix() for path in pictures.rglob("*.*g")
+    }
 
 
 def test_an_existing_item_with_another_label_is_reported(gallery: Path, images: list[Path], capsys: Capture) -> None:
@@ -147,7 +166,7 @@ def test_marks_removed_with_their_items_are_counted(gallery: Path, capsys: Captu
     assert "6 items" in str(caught.value)
     assert "3 marked results" in str(caught.value)
     assert run_here("gallery remove", gallery, "--label", label, "--yes") == 0
-    assert capsys.readouterr().out == "6 removed, 0 were not there; 18 items; 3 marked results went with them\n"
+    assert capsys.readouterr().out == "6 removed, 0 not there; 18 items; 3 marked results went with them\n"
     assert run_here("gallery remove", gallery, other, "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"removed": 1, "not_there": 0, "items": 17, "marks_removed": 1}
     with Gallery.open(gallery) as opened:

@@ -87,7 +87,8 @@ def test_indexing_again_adds_only_what_is_new(model: Embedder, folder: Path, tmp
     toys.picture(0, np.random.default_rng(55)).save(folder / "new.png")
     shutil.copy(folder / "new.png", folder / "twin.png")
     again = index_folder(model, "toy", folder, tmp_path / "g", batch_size=7)
-    assert (again.found, again.added, again.already_there, again.items) == (26, 1, 25, 25)
+    assert (again.found, again.added, again.already_there, again.items) == (26, 1, 24, 25)
+    assert again.copies == [("twin.png", "new.png")]
     with Gallery.open(tmp_path / "g") as gallery:
         assert gallery.store.item(25).label is None
         assert gallery.store.item(25).source == "new.png"
@@ -110,7 +111,7 @@ def test_indexing_again_follows_the_folder(model: Embedder, folder: Path, tmp_pa
     shutil.copy(folder / "blue checks" / "moved.png", folder / "twin.png")
     for _ in range(2):
         report = index_folder(model, "toy", folder, tmp_path / "g")
-        assert (report.added, report.already_there, report.moved) == (0, 24, 0), "the first of two equal files counts"
+        assert (report.added, report.already_there, report.moved) == (0, 23, 0), "the first of two equal files counts"
 
 
 def test_files_of_other_kinds_are_counted(model: Embedder, folder: Path, tmp_path: Path) -> None:
@@ -295,6 +296,18 @@ def test_a_model_that_does_not_give_its_golden_embedding_is_refused(gallery_fold
             Searcher(gallery, model)
 
 
+def test_a_fresh_index_names_copies_as_such(
+    model_folder: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The finding: "2 were there already" about two equal files, in a gallery that was new."""
+    for name in ("green disc/0.png", "red stripes/twin.png"):
+        shutil.copy(folder / "red stripes" / "0.png", folder / name)
+    assert index(model_folder, folder, "--out", tmp_path / "g") == 0
+    said = capsys.readouterr().out
+    assert "red stripes/twin.png is a copy of green disc/0.png" in said
+    assert "23 added, 0 already there" in said
+
+
 def test_of_one_image_in_two_folders_the_other_label_is_named(model: Embedder, folder: Path, tmp_path: Path) -> None:
     first = sorted(folder.rglob("*.png"))[0]
     (folder / "zebra").mkdir()
@@ -359,7 +372,7 @@ def test_it_asks_first(
         monkeypatch.setattr("sys.stdin", Terminal(answer))
         index(*words, "--prune")
         output = capsys.readouterr()
-        assert f"Remove 1 item(s) whose image is not among those indexed now ({FIRST})? [y/N]" in output.err
+        assert f"Remove 1 item whose image is not among those indexed now ({FIRST})? [y/N]" in output.err
         assert ("stay in the gallery" in output.out) == (left == 24)
         assert len(sources(gallery_folder)) == left
 

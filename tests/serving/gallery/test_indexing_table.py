@@ -114,6 +114,20 @@ def test_a_file_without_labels_leaves_those_of_the_folders(model: Embedder, fold
     assert metadata_of(tmp_path / "g", FIRST) == {"year": 1908}
 
 
+@pytest.mark.parametrize("column", ["image", "path"])
+@pytest.mark.parametrize("below", ["", "pictures/"])
+def test_a_file_of_labels_is_a_table_as_other_commands_read_it(
+    model: Embedder, folder: Path, tmp_path: Path, column: str, below: str
+) -> None:
+    """Under either name of the column, and with paths relative to the table or below the folder of images."""
+    table = write(tmp_path / "t.csv", f"{column},label,year", f"{below}{FIRST},zebra,1908")
+    report = index_folder(model, "toy", folder, tmp_path / "g", labels=table)
+    assert (report.unlabelled, report.labels_unused, report.metadata) == (23, [], ("year",))
+    assert metadata_of(tmp_path / "g", FIRST) == {"year": 1908}
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert gallery.store.count("zebra") == 1
+
+
 def test_the_file_replaces_the_keys_that_it_has_and_no_others(model: Embedder, folder: Path, tmp_path: Path) -> None:
     gallery_folder = tmp_path / "g"
     index_folder(model, "toy", folder, gallery_folder)
