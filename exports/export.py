@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import onnx
 
-from exports.graph import compare_resizing, write_graph, write_resizing_graph
 from exports.parity import (
     CALIBRATION_COUNT,
     CalibrationImages,
@@ -34,6 +33,7 @@ from exports.parity import (
 )
 from exports.precision import write_fp16
 from exports.quantize import write_int8
+from exports.resizing import compare_resizing, write_resizing_graph
 from zoo import paths
 from zoo.errors import ExportError, ModelFolderError, UsageError, ZooError, command
 from zoo.files import atomic_folder, atomic_path, locked, read_object, sha256_of, write_json
@@ -41,6 +41,7 @@ from zoo.hub.download import cached_model_name
 from zoo.models import torch_runtime
 from zoo.models.card import Card, read_card
 from zoo.models.folder import check_files
+from zoo.models.graph import write_graph
 from zoo.models.onnx_runtime import (
     FINGERPRINT,
     GRAPH_FILES,

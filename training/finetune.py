@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -30,7 +29,7 @@ from zoo.errors import UsageError, ZooError, nearest
 from zoo.evaluation import evaluate
 from zoo.evaluation.evaluate import attribute_to_model
 from zoo.evaluation.selection import MetricChange, Selection, measure_change, select, validation_share
-from zoo.files import atomic_folder, read_object, write_bytes, write_json
+from zoo.files import atomic_folder, keep_newest, read_object, write_bytes, write_json
 from zoo.models.card import read_card
 from zoo.models.catalogue import known_names
 from zoo.models.folder import known_files
@@ -337,8 +336,7 @@ def cached_features(
         from zoo.models.torch_runtime import choose_device
 
         extract(model, train, file, views, execution=Execution(choose_device(device)), progress=progress)
-    os.utime(file)
-    _prune(file)
+    keep_newest(file, "features-*.safetensors", KEPT_FILES)
     return read_features(file)
 
 
@@ -349,14 +347,6 @@ def _is_usable(file: Path) -> bool:
     except UsageError:
         return False
     return True
-
-
-def _prune(used: Path) -> None:
-    """Delete all files but the last used; `used` stays, even if the clock was changed."""
-    older = [file for file in used.parent.glob("features-*.safetensors") if file != used]
-    with suppress(FileNotFoundError):  # another process prunes as well
-        for file in sorted(older, key=lambda file: file.stat().st_mtime_ns, reverse=True)[KEPT_FILES - 1 :]:
-            file.unlink(missing_ok=True)
 
 
 def _cache_key(model: TrunkModel, train: Dataset, views: Views) -> str:

@@ -23,7 +23,6 @@ import numpy as np
 import onnxruntime as ort
 import torch
 
-from exports.graph import write_graph
 from exports.precision import write_fp16
 from exports.quantize import write_int8
 from tests.benchmarks.figures import Figure, print_figures, write_figures
@@ -31,6 +30,7 @@ from tests.benchmarks.torch_forms import torch_forms, unavailable
 from tests.models import CARD, make_model
 from zoo.data.preprocessing import Preprocessing
 from zoo.models.card import Card, Head
+from zoo.models.graph import write_graph
 from zoo.models.network import PixelNetwork, load_network
 from zoo.models.onnx_runtime import INPUT, OUTPUT, open_session
 

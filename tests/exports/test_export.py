@@ -17,7 +17,6 @@ from onnx import TensorProto
 
 import zoo
 from exports.export import Exporter, export, writable_folder
-from exports.graph import keep_padding
 from exports.parity import draw_calibration_images, measure_parity
 from tests.exports.toys import make_toy, picture, write_pictures
 from tests.models import CARD
@@ -27,6 +26,7 @@ from zoo.data.preprocessing import to_pixels
 from zoo.errors import ExportError, ModelFolderError, UsageError, VariantNotFoundError, command
 from zoo.files import sha256_of
 from zoo.models.card import Card, read_card
+from zoo.models.graph import keep_padding
 from zoo.models.onnx_runtime import FINGERPRINT, GRAPH_FILES, PRECISION, open_graph, open_session, providers_of
 from zoo.models.results import EXPORT_FLOORS
 from zoo.models.verify import verify, verify_records

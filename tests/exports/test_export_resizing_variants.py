@@ -16,7 +16,7 @@ from onnx import numpy_helper
 
 import zoo
 from exports.export import Exporter, write_metadata
-from exports.graph import write_resizing_graph
+from exports.resizing import write_resizing_graph
 from tests.models import CARD
 from tests.raising import raises
 from zoo.cli.main import main

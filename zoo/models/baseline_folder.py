@@ -45,7 +45,8 @@ from zoo.models.network import (
     load_network,
     save_network,
 )
-from zoo.models.torch_runtime import open_model, open_trunk
+from zoo.models.torch_runtime import choose_device, open_model, run_trunk
+from zoo.models.trunk_graph import Trunk, normalised, open_trunk_graph
 from zoo.models.weights import Weights, fetch_file, read_state
 
 PROJECTION_HEAD, WHITENING_HEAD = "projection", "whitening"
@@ -203,7 +204,8 @@ def save_baseline(
     if size is not None:
         network, card = _resize(network, card, size)
     if images is not None:
-        features = pooled_features(network, card, images, batch_size, progress, device, unreadable)
+        trunk = _trunk(source, network, card, device, len(images) if size is None else None)
+        features = pooled_features(trunk, card, images, batch_size, progress, unreadable)
         weight, bias = fit_whitening(features, dim)
         head = _linear(torch.from_numpy(weight), torch.from_numpy(bias))
         about = f"PCA whitening to {len(weight)}, fitted on {len(features)} images."
@@ -216,40 +218,45 @@ def save_baseline(
     return _write_folder(out, network.cpu(), card, read_golden(source)[0], record)
 
 
+def _trunk(source: Path, network: Network, card: Card, device: str | None, images: int | None) -> Trunk:
+    """Return the trunk, by ONNX Runtime if that is faster for so many images; None: it is not the source's trunk."""
+    graph = None
+    if images is not None and choose_device(device).type == "cpu":
+        graph = open_trunk_graph(source, card, images)
+    return run_trunk(network.trunk, device) if graph is None else graph
+
+
 def pooled_features(
-    network: Network,
+    trunk: Trunk,
     card: Card,
     images: Iterable[ImageLike],
     batch_size: int = 64,
     progress: bool = False,
-    device: str | None = None,
     unreadable: dict[int, ImageError] | None = None,
 ) -> np.ndarray:
     """Return the trunk's features float32 [n, f], before any head or normalisation.
 
     Args:
-        network: The network whose trunk is used.
+        trunk: The trunk.
         card: The card of its model.
         images: The n images.
         batch_size: Images per batch.
         progress: Whether to show a progress bar.
-        device: As in `zoo.models.torch_runtime.choose_device`.
         unreadable: If given, images that cannot be read are left out and stored here by their index.
 
     Raises:
-        ImageError: If an image cannot be read, or with `unreadable` none can.
+        ImageError: If there is no image, one cannot be read, or with `unreadable` none can.
     """
     from tqdm.auto import tqdm
 
-    run = open_trunk(network, card, device)
     with tqdm(unit="image", desc="whitening", disable=not progress) as bar:
         rows = []
         for pixels in decode_batches(images, card.preprocessing, batch_size, unreadable=unreadable):
-            rows.append(run(pixels))
+            rows.append(trunk(normalised(pixels, card.preprocessing)))
             bar.update(len(pixels))
     if unreadable and not rows:
         raise ImageError(none_readable_message(len(unreadable), next(iter(unreadable.values()))), code="none-readable")
-    return np.concatenate(rows) if rows else np.empty((0, feature_count(network.trunk)), np.float32)
+    return np.concatenate(rows) if rows else np.empty((0, card.dim), np.float32)
 
 
 def _check_name(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence, Sized
@@ -35,13 +36,15 @@ from zoo.hub import download
 from zoo.models.baselines import repository_of
 from zoo.models.card import Card, read_card
 from zoo.models.folder import check_config, check_files, pickle_warning_in
+from zoo.models.onnx_runtime import GRAPH_FILES, graph_file, has_nvidia_driver, open_graph
 from zoo.models.registry import exists, local_folder, looks_like_path, model_text, recipes
 from zoo.paths import is_folder
 
 if TYPE_CHECKING:
     from zoo.models.text_tower import TextTower
 
-RUNTIMES = ("torch", "onnx")
+AUTO = "auto"
+RUNTIMES = (AUTO, "torch", "onnx")
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,7 @@ def load(
     precision: str = "fp32",
     device: str | None = None,
     revision: str | None = None,
+    images: int | None = None,
 ) -> Embedder:
     """Load a model by name or path.
 
@@ -201,12 +205,15 @@ def load(
 
     Args:
         name_or_path: As in `find_model`.
-        runtime: "torch", or "onnx", which needs no torch.
+        runtime: "torch"; "onnx", which needs no torch; or "auto": torch on a GPU, elsewhere ONNX Runtime if the folder
+            or the cache has a graph or one is worth making, else torch.
         precision: torch: fp32, bf16 or fp16; onnx: fp32, fp16 or int8, as exported.
         device: torch: cpu, cuda or cuda:N, by default the best that torch sees; onnx: cpu (default), cuda, cuda:N or
             tensorrt.
         revision: A branch, tag or commit of the Hub's repository. Without one the Hub's cache is used if it has the
             model; with a branch or tag the Hub is asked for its current commit.
+        images: With "auto", the number of images that are to be embedded. If torch would take long for them, a graph
+            is made for the cache (`zoo.models.trunk_graph`), which takes some seconds.
 
     Raises:
         ModelNotFoundError: What `find_model` raises.
@@ -219,13 +226,42 @@ def load(
         check_text(name, value)
     if runtime not in RUNTIMES:
         hint = nearest(runtime, RUNTIMES)
-        raise UsageError(f"runtime is 'torch' or 'onnx', not {runtime!r}.{hint}", code="unknown-runtime")
+        raise UsageError(f"runtime is 'auto', 'torch' or 'onnx', not {runtime!r}.{hint}", code="unknown-runtime")
     folder = find_model(name_or_path, revision)
     card = read_card(folder)
     check_config(folder, card)
+    if runtime == AUTO:
+        runtime = _choose_runtime(folder, card, precision, device)
+        if runtime == AUTO:
+            from zoo.models.trunk_graph import embed_with, open_trunk_graph
+
+            if (trunk := open_trunk_graph(folder, card, images)) is not None:
+                return Embedder(card, folder, "onnx", precision, "cpu", embed_with(trunk, folder, card))
+            runtime = "torch"
     open_runtime = _open_torch if runtime == "torch" else _open_onnx
     run, opened_device = open_runtime(folder, card, precision, device)
     return Embedder(card, folder, runtime, precision, opened_device, run)
+
+
+def _choose_runtime(folder: Path, card: Card, precision: str, device: str | None) -> str:
+    """Return "torch" or "onnx"; "auto" for fp32 on the CPU without a graph in the folder, where the cache decides."""
+    if precision == "bf16" or uses_gpu(device):
+        return "torch"
+    graph = GRAPH_FILES.get(precision, "")
+    if device == "tensorrt" or precision == "int8" or (graph in card.files and (folder / graph).is_file()):
+        return "onnx" if importlib.util.find_spec("onnxruntime") else "torch"
+    return AUTO if precision == "fp32" else "torch"
+
+
+def uses_gpu(device: str | None) -> bool:
+    """Return whether torch would run on a GPU; without a driver and a GPU's name, torch is not loaded to find out."""
+    if importlib.util.find_spec("torch") is None:
+        return False
+    if device is not None or not has_nvidia_driver():
+        return (device or "cpu").startswith("cuda")
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def _open_torch(folder: Path, card: Card, precision: str, device: str | None):  # type: ignore[no-untyped-def]
@@ -247,8 +283,6 @@ def _import_pillow() -> None:
 
 
 def _open_onnx(folder: Path, card: Card, precision: str, device: str | None):  # type: ignore[no-untyped-def]
-    from zoo.models.onnx_runtime import graph_file, open_graph
-
     name = graph_file(folder, card, precision)
     # Hashing the file takes about as long as opening it, so both run at once, as does the import of Pillow. The error
     # of the hash takes precedence: `finally` raises it instead of the error of opening a damaged file.
@@ -423,7 +457,7 @@ def baseline(
     save_baseline(folder, own, images, dim, size, batch_size, progress, device, joint, unreadable)
     for reason in (unreadable or {}).values():
         warnings.warn(f"left out of whitening: {reason}", stacklevel=2)
-    return load(own, device=device)
+    return load(own, AUTO, device=device)
 
 
 def whitening_images(

@@ -26,7 +26,7 @@ RESIZING_FILES = {precision: file.replace(".onnx", "_resize.onnx") for precision
 VARIANT_FILES = GRAPH_FILES | {f"{precision}-resize": file for precision, file in RESIZING_FILES.items()}
 """Both kinds, by their names in onnx/parity.json."""
 
-IMAGES, INPUT, OUTPUT = "images", "pixels", "embeddings"
+IMAGES, INPUT, OUTPUT, FEATURES = "images", "pixels", "embeddings", "features"
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
 
 FINGERPRINT, PRECISION = "dml-zoo.fingerprint", "dml-zoo.precision"
@@ -100,7 +100,6 @@ def check_precision(precision: str) -> None:
     check_text("precision", precision)
     if precision not in GRAPH_FILES:
         hint = nearest(precision, GRAPH_FILES)
-        hint = nearest(precision, GRAPH_FILES)
         raise UsageError(
             f"ONNX models come in {', '.join(GRAPH_FILES)}, not {precision!r}.{hint}", code="unknown-precision"
         )
@@ -158,14 +157,21 @@ def open_session(path: Path, device: str):  # type: ignore[no-untyped-def]  # on
 
 def _gpu_problem() -> str:
     """Return why a provider for a GPU does not start."""
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
+    if not has_nvidia_driver():
         return "this machine has no NVIDIA driver (libcuda.so.1)"
     return (
         "a library is missing or the driver is too old, as ONNX Runtime's message above says; "
         "pip install 'onnxruntime-gpu[cuda,cudnn]' installs the CUDA libraries"
     )
+
+
+def has_nvidia_driver() -> bool:
+    """Return whether the library of NVIDIA's driver can be loaded."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def providers_of(device: str, available: list[str]) -> list[tuple[str, dict[str, Any]]]:

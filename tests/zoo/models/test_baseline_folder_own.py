@@ -120,10 +120,11 @@ def test_a_table_whitens_like_its_images(
 def expected_whitening(name: str, files: list[Path], dim: int) -> np.ndarray:
     from zoo.models.baseline_folder import pooled_features
     from zoo.models.network import load_network
+    from zoo.models.torch_runtime import run_trunk
 
     folder = find_model(name)
     card = read_card(folder)
-    features = pooled_features(load_network(card, folder), card, files)
+    features = pooled_features(run_trunk(load_network(card, folder).trunk), card, files)
     white = PCA(n_components=dim, whiten=True, svd_solver="full").fit_transform(features.astype(np.float64))
     return np.asarray(white / np.linalg.norm(white, axis=1, keepdims=True))
 

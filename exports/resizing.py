@@ -1,19 +1,14 @@
-"""ONNX graphs of torch models: uint8 pixels in, unit float32 embeddings out, any batch size.
+"""ONNX graphs that resize: images of any height and width in, as `zoo.data.preprocessing` would prepare them.
 
-A graph can also resize: images of any height and width in, as `zoo.data.preprocessing` would prepare them. That part is
-Pillow's resampling (Pillow, src/libImaging/Resample.c) as ONNX operators: for each output pixel the taps within the
-filter's support, weighted and normalised, first along the width, then along the height, rounded after each.
+That part is Pillow's resampling (Pillow, src/libImaging/Resample.c) as ONNX operators: for each output pixel the taps
+within the filter's support, weighted and normalised, first along the width, then along the height, rounded after each.
 Pillow 13 takes tall images the other way round and rounds ties from other sums: pixels may differ by one step, and
 after lanczos or bicubic, which overshoot, by more where neighbours differ as much as in noise.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
-import warnings
 from collections.abc import Callable, Sequence
-from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
@@ -22,109 +17,18 @@ import onnx
 import onnx.compose
 import onnx.inliner
 import onnxruntime as ort
-import torch
 from onnxscript import script
 from onnxscript.onnx_opset import opset20
 from onnxscript.onnx_types import UINT8
-from torch import nn
 
 from exports.parity import EmbedPixels
 from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.errors import ExportError
-from zoo.models.card import Card
-from zoo.models.network import PixelNetwork, load_network
 from zoo.models.onnx_runtime import IMAGES, INPUT, OUTPUT, open_session
 from zoo.models.results import RESIZE_FLOOR
 
-OPSET = 20
-LOWEST = "lowest"
-"""The name of the least float32; clipping at it changes no value."""
 RESIZE_PREFIX = "resize."
 """The prefix of names in the resizing part, which must differ from those of the network."""
-
-
-def write_graph(folder: Path, card: Card, path: Path) -> None:
-    """Write the fp32 graph of a model.
-
-    Args:
-        folder: The model folder.
-        card: Its card.
-        path: The new graph.
-
-    Raises:
-        ExportError: If torch cannot export the model.
-    """
-    model = PixelNetwork(load_network(card, folder), card.preprocessing).eval()
-    _rename_keyword_heads(model)
-    example = torch.zeros((2, *card.preprocessing.shape), dtype=torch.uint8)
-    try:
-        program = _export(model, example)
-    except Exception as error:  # the exporter raises a family of its own
-        raise ExportError(f"{card.name} cannot be exported to ONNX: {error}", code="not-exportable") from None
-    graph = program.model_proto
-    _remove_traces(graph)
-    keep_padding(graph)
-    onnx.save(graph, path)
-
-
-def _rename_keyword_heads(model: nn.Module) -> None:
-    """Rename heads with the name of a Python keyword, as MIC's `class`; the exporter writes names into Python code."""
-    for module in model.modules():
-        if isinstance(module, nn.ModuleDict):
-            heads = [(f"{name}_" if iskeyword(name) else name, head) for name, head in module.items()]
-            module.clear()
-            module.update(dict(heads))
-
-
-def _remove_traces(model: onnx.ModelProto) -> None:
-    """Remove the exporter's stack traces, which contain paths of this machine."""
-    for holder in (model.graph, *model.functions):
-        del holder.metadata_props[:]
-        holder.doc_string = ""
-        for part in (*holder.node, *holder.value_info):
-            del part.metadata_props[:]
-            part.doc_string = ""
-    for value in (*model.graph.input, *model.graph.output, *model.graph.initializer):
-        del value.metadata_props[:]
-        value.doc_string = ""
-
-
-def keep_padding(model: onnx.ModelProto) -> None:
-    """Put a node between each padding and a max pooling of it, so that the padding's zeros count.
-
-    ONNX Runtime (1.31, its optimiser "PadFusion") would merge such a padding into MaxPool, whose own padding never is
-    the maximum. Zeros at the border would then be lost where all other values are negative, as in hgnetv2's stem.
-    """
-    nodes: list[onnx.NodeProto] = []
-    padded = {node.output[0] for node in model.graph.node if node.op_type == "Pad"}
-    for node in model.graph.node:
-        if node.op_type == "MaxPool" and node.input[0] in padded:
-            name = f"{node.input[0]}_of_{node.output[0]}"
-            nodes.append(onnx.helper.make_node("Clip", [node.input[0], LOWEST], [name], name=name))
-            node.input[0] = name
-        nodes.append(node)
-    if len(nodes) > len(model.graph.node):
-        lowest = np.array(np.finfo(np.float32).min)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(lowest, LOWEST))
-        del model.graph.node[:]
-        model.graph.node.extend(nodes)
-
-
-def _export(model: PixelNetwork, example: torch.Tensor):  # type: ignore[no-untyped-def]
-    batch = torch.export.Dim("n", min=1)
-    # The exporter reports its steps on standard output, which is for the command's own answer.
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        return torch.onnx.export(
-            model,
-            (example,),
-            dynamo=True,
-            input_names=[INPUT],
-            output_names=[OUTPUT],
-            dynamic_shapes={"pixels": {0: batch}},
-            opset_version=OPSET,
-            verbose=False,
-        )
 
 
 op: Any = opset20  # its type hints reject the numbers that its compiler turns into constants

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import zoo
-from exports.graph import FILTERS, IMAGES, resizing_graph
+from exports.resizing import FILTERS, IMAGES, resizing_graph
 from tests.exports.toys import picture
 from tests.raising import raises
 from zoo.cli.main import main
