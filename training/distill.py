@@ -27,7 +27,7 @@ from zoo.evaluation.inputs import retrieval_inputs, unit_rows
 from zoo.evaluation.knn import neighbour_chunks
 from zoo.evaluation.retrieval import PerQuery, build_per_query, measure_hits
 from zoo.models.card import Card, read_card
-from zoo.models.load import Embedder, find_model, load
+from zoo.models.load import AUTO, Embedder, find_model, load
 from zoo.models.network import check_architecture
 from zoo.models.registry import reference
 from zoo.models.results import add_result
@@ -136,7 +136,7 @@ def distil(
     model = TrunkModel(folder, read_card(folder), reference(folder))
     views = views_of_model(folder, model.card.preprocessing, 0, student.seed)
     draft = recipe_for(student, model, BATCH, views, "folder")
-    teacher_model = load(teacher, device=device)
+    teacher_model = load(teacher, AUTO, device=device)
     check_parts(draft, BATCH)
     pictures = read()
     images = without_labels(pictures.train)
@@ -148,7 +148,7 @@ def distil(
     seen = classes_seen(model.folder, split["test_classes"])
     facts = {"split": split, "seen_by_teacher": list(seen)}
     outcome = train(recipe, None, device, progress=progress, dataset=images, facts=facts, evaluate=False)
-    student_model = load(outcome.folder, device=device)
+    student_model = load(outcome.folder, AUTO, device=device, images=len(pictures.test))
     student_rows = student_model.embed(pictures.test.images, progress=progress)
     fidelity = measure_fidelity(teacher_rows, student_rows, pictures.test, pictures.labelled)
     add_result(outcome.folder, _evaluation(student_model, pictures, fidelity))

@@ -88,9 +88,7 @@ def extract(
             bar.update(len(batch.pixels))
 
 
-def _runner(
-    model: TrunkModel, trunk: nn.Module, device: torch.device, images: int
-) -> Callable[[Tensor], np.ndarray]:
+def _runner(model: TrunkModel, trunk: nn.Module, device: torch.device, images: int) -> Callable[[Tensor], np.ndarray]:
     """Return a function from normalised images on the device to features, by ONNX Runtime where that is faster."""
     if device.type == "cpu" and (graph := open_trunk_graph(model.folder, model.card, images)) is not None:
         return lambda batch: graph(batch.numpy())

@@ -33,7 +33,7 @@ from zoo.files import atomic_folder, keep_newest, read_object, write_bytes, writ
 from zoo.models.card import read_card
 from zoo.models.catalogue import known_names
 from zoo.models.folder import known_files
-from zoo.models.load import Embedder, load
+from zoo.models.load import AUTO, Embedder, load
 from zoo.models.registry import cached_folder, reference
 from zoo.models.results import RESULTS_FILE, add_result
 
@@ -141,7 +141,7 @@ def finetune(source: str | Path, request: FinetuneRequest, progress: bool = Fals
     from training.api import train
 
     small_twin(request.method)  # raises the error of an unknown method before anything is read
-    base = load(request.base, device=request.device)
+    base = load(request.base, AUTO, device=request.device)  # reports a damaged folder before anything is read
     check_name(request.name, base.folder, request.replace)
     pictures = read_training_folder(source, progress)
     split = split_classes(pictures.dataset, request.test_share, request.seed)
@@ -157,6 +157,8 @@ def finetune(source: str | Path, request: FinetuneRequest, progress: bool = Fals
         request.seed,
         head_only=request.head_only,
     )
+    images = 2 * len(split.test) + len(split.train) * (1 + views.count) if request.head_only else len(split.test)
+    base = load(base.folder, AUTO, device=request.device, images=images)
     before = base.embed(split.test.images, progress=progress)
     if request.head_only:
         features = cached_features(model, split.train, views, request.device, progress)
@@ -167,7 +169,7 @@ def finetune(source: str | Path, request: FinetuneRequest, progress: bool = Fals
     outcome = train(recipe, None, request.device, progress=progress, dataset=split.train, facts=facts, evaluate=False)
     selection = _select(base, outcome, held_out(recipe, split.train), request.device)
     _keep(selection, base.folder, outcome.folder)
-    kept = load(outcome.folder, device=request.device)
+    kept = load(outcome.folder, AUTO, device=request.device, images=len(split.test))
     after = kept.embed(split.test.images, progress=progress)
     add_result(outcome.folder, attribute_to_model(evaluate(after, split.test, k=(1,)), kept))
     rows = measure_change(before, after, split.test)
@@ -186,7 +188,7 @@ def _select(base: Embedder, outcome: Outcome, images: Dataset | None, device: st
     """Choose between the base and the best epoch by the held-out training classes; without them take the trained."""
     if images is None:
         return Selection("trained", outcome.best_epoch)
-    trained = load(outcome.folder, device=device)
+    trained = load(outcome.folder, AUTO, device=device, images=len(images))
     return select(base.embed(images.images), trained.embed(images.images), images, outcome.best_epoch)
 
 

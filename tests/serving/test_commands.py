@@ -75,13 +75,13 @@ def test_mistakes_in_a_search_are_named(
         run_here("search", gallery_folder, *words)
 
 
-def test_a_model_without_onnx_is_refused(pictures: Path, tmp_path: Path) -> None:
+def test_with_runtime_onnx_a_model_without_a_graph_is_refused(pictures: Path, tmp_path: Path) -> None:
     bare = toys.write_model(tmp_path / "bare")
     card = read_card(bare)
     shutil.rmtree(bare / "onnx")
     replace(card, files={"model.safetensors": card.files["model.safetensors"]}).write(bare)
     with pytest.raises(ModelFolderError) as caught:
-        run_here("index", bare, pictures, "--out", tmp_path / "g")
+        run_here("index", bare, pictures, "--out", tmp_path / "g", "--runtime", "onnx")
     assert "zoo export" in str(caught.value)
 
 

@@ -144,7 +144,7 @@ def compare(
         Option(metavar="DIR", help="folder of the data set of --show, or the folder or table (default: ZOO_DATA)"),
     ] = None,
     projection: Projection = "pca",
-    runtime: Runtime = "torch",
+    runtime: Runtime = "auto",
 ) -> None:
     """compare published numbers with the models here"""
     from training.studies.compare import compare_tables, find_runs
@@ -280,7 +280,7 @@ def report(
     data: Data = None,
     split: Split = "test",
     projection: Projection = "pca",
-    runtime: Runtime = "torch",
+    runtime: Runtime = "auto",
     precision: Precision = "fp32",
     device: Device = None,
     batch_size: BatchSize = 64,

@@ -84,7 +84,7 @@ def evaluate(
     dataset: Dataset = None,
     data: Data = None,
     split: Split = "test",
-    runtime: Runtime = "torch",
+    runtime: Runtime = "auto",
     precision: Precision = "fp32",
     device: Device = None,
     batch_size: BatchSize = 64,
@@ -191,7 +191,7 @@ def embed(
     ],
     out: Annotated[Path, Option(metavar="FILE", help="rows float32 [n, dim]: .npy or .safetensors")],
     overwrite: Annotated[bool, Option("--replace", help="overwrite files that exist")] = False,
-    runtime: Runtime = "torch",
+    runtime: Runtime = "auto",
     precision: Precision = "fp32",
     device: Device = None,
     batch_size: BatchSize = 64,
@@ -213,7 +213,7 @@ def embed(
     if not overwrite:
         check_outputs_free(out)
     paths, facts = _image_list(images)
-    embedder = load(model, runtime, precision, device)
+    embedder = load(model, runtime, precision, device, images=len(paths))
     rows, unreadable = embedder.embed_readable(paths, batch_size, progress=sys.stderr.isatty())
     note_left_out(unreadable.values())
     if not len(rows):

@@ -61,7 +61,7 @@ def add(
         bool, Option("--update", help="give the label and the metadata also to images that are already there")
     ] = False,
     model: MovedModel = None,
-    runtime: Runtime = "onnx",
+    runtime: Runtime = "auto",
     precision: Precision = "fp32",
     as_json: Json = False,
 ) -> int:

@@ -254,6 +254,13 @@ class Embedding:
             if not folder.is_dir():
                 raise UsageError(f"--images {folder}: there is no such folder.", code="no-such-folder")
 
+    def items(self) -> int:
+        """Return the number of items of the gallery."""
+        from serving.gallery import Gallery
+
+        with Gallery.open(self.gallery) as opened:
+            return opened.store.count()
+
     def upgrade(self, embedder: Embedder, reference: str) -> AbstractContextManager[Upgrade]:
         """Open the upgrade of the gallery to a model, which the gallery remembers by its reference."""
         from serving.gallery.rebuild import begin_upgrade
@@ -291,7 +298,7 @@ def rebuild(
     queries: Annotated[int, Option(metavar="N", help="number of items that are used as queries")] = 2000,
     images: ImageFolders = None,
     missing: MissingImages = "refuse",
-    runtime: Runtime = "onnx",
+    runtime: Runtime = "auto",
     precision: Precision = "fp32",
     batch_size: BatchSize = 64,
     as_json: Json = False,
@@ -308,7 +315,7 @@ def rebuild(
     if not 0 <= margin < 1:
         raise UsageError(f"--margin must be a fraction from 0 to below 1, not {margin:g}.", code="bad-number")
     embedding = Embedding(gallery, images or (), missing, batch_size)
-    embedder = load(model, runtime, precision)
+    embedder = load(model, runtime, precision, images=embedding.items())
     with embedding.upgrade(embedder, model_reference(model)) as upgrade:
         not_embedded = upgrade.embed()
         if not_embedded and missing == "refuse":
@@ -422,7 +429,7 @@ def rollback(
     ] = False,
     images: ImageFolders = None,
     missing: MissingImages = "refuse",
-    runtime: Runtime = "onnx",
+    runtime: Runtime = "auto",
     precision: Precision = "fp32",
     batch_size: BatchSize = 64,
     as_json: Json = False,

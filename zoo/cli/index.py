@@ -88,7 +88,7 @@ def index(
             "columns are stored as metadata (default: the folders' names are the labels)",
         ),
     ] = None,
-    runtime: Runtime = "onnx",
+    runtime: Runtime = "auto",
     precision: Precision = "fp32",
     batch_size: BatchSize = 64,
     on: Annotated[Literal["here", "ray"], Option(help="embed in this process or on a Ray cluster")] = "here",
@@ -132,13 +132,16 @@ def index(
     from zoo.data import check_dataset_path
     from zoo.data.dataset import FOLDER
     from zoo.models.load import load
+    from zoo.models.onnx_runtime import GRAPH_FILES
 
     reference = model_reference(model)
     gallery = _gallery_address(out, backend)
     embed = _ray(reference, images, runtime, ray_address, ray_workers, on == "ray")
     _check_pruning(prune, yes)
     check_dataset_path(images, FOLDER)  # before the model is loaded, which takes a second
-    embedder = load(model, runtime, precision)
+    if on == "ray":
+        runtime = "onnx"
+    embedder = load(model, runtime, precision, images=_image_count(images))
     report = index_folder(
         embedder,
         reference,
@@ -156,7 +159,17 @@ def index(
     else:
         print(printable("\n".join(_report_lines(report, prune))))
         _advise_tuning(gallery, report)
+        if not (embedder.folder / GRAPH_FILES.get(precision, "")).is_file():
+            print(f"To serve it, make the model's ONNX graph first: zoo export {shlex.quote(reference)}")
     return strict_status(strict, report.unreadable)
+
+
+def _image_count(images: Path) -> int:
+    """Return about how many images a folder or a table has."""
+    from zoo.data.folder import list_images
+    from zoo.data.table import is_table
+
+    return len(images.read_bytes().splitlines()) if is_table(images) else len(list_images(images))
 
 
 def _gallery_address(out: str | None, backend: str | None) -> str:
@@ -185,7 +198,7 @@ def _ray(
         if address is not None or workers is not None:
             raise UsageError("--ray-address and --ray-workers need --on ray.", code="option-without-effect")
         return None
-    if runtime != "onnx":
+    if runtime == "torch":
         raise UsageError("workers of a cluster run ONNX models only; leave --runtime out.", code="bad-runtime")
     from serving.gallery.backends.ray import on_ray
     from serving.gallery.indexing import source_root
@@ -346,7 +359,7 @@ def search(
         raise UsageError("name the gallery folder to search, or a service with --url.", code="no-gallery")
     else:
         query = Query(image, item, text, k, label or [], where)
-        results = _search_folder(query, gallery, model, runtime or "onnx", precision or "fp32")
+        results = _search_folder(query, gallery, model, runtime or "auto", precision or "fp32")
     if as_json:
         # This command does not re-rank, and a folder's results have no p_same.
         hidden = ("rerank_score", "p_same") if url is None else ("rerank_score",)

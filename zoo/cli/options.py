@@ -69,9 +69,10 @@ OptionalSplit = Annotated[str | None, Option("--split", metavar="SPLIT", help=f"
 Device = Annotated[
     str | None, Option("--device", metavar="D", help="cpu, cuda or cuda:N (default: cuda if there is one)")
 ]
-RUNTIMES, PRECISIONS = "torch or onnx", "fp32, bf16, fp16 or int8, as the runtime has them"
+RUNTIMES = "torch, onnx, or auto: torch on a GPU, elsewhere onnx if there is a graph or one is worth making"
+PRECISIONS = "fp32, bf16, fp16 or int8, as the runtime has them"
 Runtime = Annotated[str, Option("--runtime", metavar="R", help=RUNTIMES)]
-OptionalRuntime = Annotated[str | None, Option("--runtime", metavar="R", help=f"{RUNTIMES} (default: onnx)")]
+OptionalRuntime = Annotated[str | None, Option("--runtime", metavar="R", help=f"{RUNTIMES} (default: auto)")]
 Precision = Annotated[str, Option("--precision", metavar="P", help=PRECISIONS)]
 OptionalPrecision = Annotated[str | None, Option("--precision", metavar="P", help=f"{PRECISIONS} (default: fp32)")]
 BatchSize = Annotated[int, Option("--batch-size", metavar="N", help="images per step")]
@@ -237,27 +238,6 @@ about new classes. Hold classes out: zoo train and zoo evaluate use the subfolde
 finetune splits any other folder."""
 
 
-def images_for(model: Embedder, dataset: str | None, split: str = "test", data: str | None = None) -> DataSet:
-    """Return the images to measure a model on, and print on stderr what a reader of the scores must know.
-
-    Args:
-        model: The model; of a folder it was finetuned on, the classes that its recipe.json holds out are taken.
-        dataset: Name of the data set; None for the model's own.
-        split: Part of the data set.
-        data: Folder of the data set; None for ZOO_DATA.
-    """
-    from zoo.data.dataset import WHOLE
-    from zoo.evaluation.split import default_dataset, find_split
-
-    name = dataset or default_dataset(model.folder, model.card)
-    selection = find_split(model.folder, model.card, name, split, data)
-    for text in selection.notes:
-        note(text)
-    if selection.dataset.split == WHOLE and model.card.dataset == selection.dataset.name:
-        note(SEEN.format(name=model.card.name))
-    return selection.dataset
-
-
 def open_model_and_images(
     model: str,
     dataset: str | None,
@@ -267,16 +247,36 @@ def open_model_and_images(
     precision: str = "fp32",
     device: str | None = None,
 ) -> tuple[Embedder, DataSet]:
-    """Return a loaded model and the images of `images_for`; the data set is checked before the model is loaded."""
+    """Return a loaded model and the images to measure it on; print what a reader of its scores must know on stderr.
+
+    The images are found first: their number decides whether the model is worth a graph.
+
+    Args:
+        model: The model; of a folder it was finetuned on, the classes that its recipe.json holds out are taken.
+        dataset: Name of the data set; None for the model's own.
+        split: Part of the data set.
+        data: Folder of the data set; None for ZOO_DATA.
+        runtime: As in `zoo.load`.
+        precision: As in `zoo.load`.
+        device: As in `zoo.load`.
+    """
     from zoo.data import check_dataset
-    from zoo.evaluation.split import default_dataset
+    from zoo.data.dataset import WHOLE
+    from zoo.evaluation.split import default_dataset, find_split
     from zoo.models.card import read_card
     from zoo.models.load import find_model, load
 
     folder = find_model(model)
-    check_dataset(dataset or default_dataset(folder, read_card(folder)), split, data)
-    embedder = load(model, runtime, precision, device)
-    return embedder, images_for(embedder, dataset, split, data)
+    card = read_card(folder)
+    name = dataset or default_dataset(folder, card)
+    check_dataset(name, split, data)
+    selection = find_split(folder, card, name, split, data)
+    for text in selection.notes:
+        note(text)
+    if selection.dataset.split == WHOLE and card.dataset == selection.dataset.name:
+        note(SEEN.format(name=card.name))
+    images = selection.dataset
+    return load(folder, runtime, precision, device, images=len(images)), images
 
 
 @contextmanager

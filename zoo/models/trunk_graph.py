@@ -48,7 +48,7 @@ def open_trunk_graph(folder: Path, card: Card, images: int | None = None) -> Tru
     Raises:
         ModelFolderError: If the folder's weights are not those of the card.
     """
-    if importlib.util.find_spec("onnxruntime") is None:
+    if not _is_installed("onnxruntime"):
         return None
     check_files(folder, card)
     file = _file(card)
@@ -137,7 +137,7 @@ def _least_cosine(rows: np.ndarray, expected: np.ndarray) -> float:
 
 def _is_worth_making(folder: Path, card: Card, images: int) -> bool:
     """Return whether a graph can be made, and torch would take longer than that for so many images."""
-    if any(importlib.util.find_spec(name) is None for name in ("torch", "timm", "onnx", "onnxscript")):
+    if not all(map(_is_installed, ("torch", "timm", "onnx", "onnxscript"))):
         return False
     from zoo.models.network import load_network
     from zoo.models.torch_runtime import run_trunk
@@ -148,6 +148,10 @@ def _is_worth_making(folder: Path, card: Card, images: int) -> bool:
     started = time.perf_counter()
     run(batch)
     return (time.perf_counter() - started) / TIMED_IMAGES * images > MAKING_SECONDS
+
+
+def _is_installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
 
 
 def _noise(card: Card, count: int) -> np.ndarray:
