@@ -35,7 +35,7 @@ from zoo.cli.options import (
     with_marks,
 )
 from zoo.console import count, note, print_json, print_table, printable
-from zoo.errors import GalleryError, ServiceError, UsageError
+from zoo.errors import GalleryError, ServiceError, UsageError, command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -160,7 +160,7 @@ def index(
         print(printable("\n".join(_report_lines(report, prune))))
         _advise_tuning(gallery, report)
         if not (embedder.folder / GRAPH_FILES.get(precision, "")).is_file():
-            print(f"To serve it, make the model's ONNX graph first: zoo export {shlex.quote(reference)}")
+            print(f"To serve it, make the model's ONNX graph first: {command('export', reference)}")
     return strict_status(strict, report.unreadable)
 
 

@@ -130,7 +130,7 @@ def test_a_damaged_graph_is_made_again(
 
 
 def test_models_with_one_trunk_share_its_graph(cached: Path, tmp_path: Path, home: Path) -> None:
-    """As those that whitening and finetuning of the head make."""
+    """Whitening and finetuning of the head make such models."""
     from zoo.models.baseline_folder import _write_folder
     from zoo.models.golden import read_golden
     from zoo.models.network import Network, create_heads, feature_count, load_network
