@@ -276,6 +276,7 @@ def _is_same_file(first: Path, second: Path) -> bool:
     epilog="""\
   zoo score rows.npy --labels labels.txt                   float [n, dim] and one label per line
   zoo score rows.safetensors --metrics all --json          with the tensors embeddings and labels
+  zoo score rows.npz                                       with the arrays embeddings and labels (np.savez)
   zoo score rows.npy --labels l.csv --queries l.csv        its columns label and query: queries search the others
   zoo score rows.npy --labels rows.csv --model mine        written by zoo embed: refused if another model made it
   zoo score rows.npy --dataset inshop --data DIR -k 1,10,20,30   its queries search its gallery
@@ -284,14 +285,14 @@ changed since are refused. For other rows no model is known.""",
 )
 def score(
     embeddings: Annotated[
-        Path, Argument(metavar="ROWS", help="one row per image: .npy, or .safetensors with embeddings")
+        Path, Argument(metavar="ROWS", help="one row per image: .npy, or .safetensors or .npz with embeddings")
     ],
     labels: Annotated[
         Path | None,
         Option(
             metavar="FILE",
             help="class of each row: .npy, .csv with the column label, or text with one label per line (default: the "
-            "tensor labels in the file of embeddings)",
+            "array labels in the file of embeddings)",
         ),
     ] = None,
     queries: Annotated[
@@ -424,4 +425,4 @@ def data(
     images = load_dataset(dataset, split, data)
     folder = export_folder(images, out)
     facts = {"folder": str(folder), "images": len(images), "classes": len(images.classes)}
-    print_outcome(as_json, facts, f"{len(images):,} images of {len(images.classes):,} classes written to {folder}")
+    print_outcome(as_json, facts, f"{len(images):,} images of {len(images.classes):,} classes are in {folder}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from zoo.data.images import ImageLike, open_image
-from zoo.errors import DatasetError
+from zoo.errors import DatasetError, ImageError
 from zoo.files import atomic_folder
 
 SPLITS = ("train", "test")
@@ -91,24 +91,51 @@ def subset(dataset: Dataset, mask: np.ndarray, split: str = "train") -> Dataset:
 def export_folder(dataset: Dataset, directory: str | Path) -> Path:
     """Write every image as `directory/<class>/<n>.png`, n counted within the class, and return `directory`.
 
-    `zoo index` and the data set `folder` read the result. It is written whole or not at all.
+    `zoo index` and the data set `folder` read the result. It is written whole or not at all. A directory that holds
+    exactly these images stays as it is.
 
     Raises:
-        DatasetError: If the directory exists and is not empty.
+        DatasetError: If the directory exists and holds something else.
     """
-    target = Path(directory).expanduser()
+    target, names = Path(directory).expanduser(), _exported_names(dataset)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise DatasetError(f"{target} exists already. Name a folder that does not, or delete it.", code="folder-exists")
+        if _is_exported(dataset, target, names):
+            return target
+        raise DatasetError(
+            f"{target} exists already and holds something else. Name a folder that does not exist, or delete it.",
+            code="folder-exists",
+        )
+    with atomic_folder(target, durable=False) as temporary:
+        for image, name in zip(dataset.images, names, strict=True):
+            path = temporary / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            open_image(image).save(path)
+    return target
+
+
+def _exported_names(dataset: Dataset) -> list[str]:
+    """Return the path of each image below the directory of `export_folder`."""
     folders = folder_names(dataset.classes)
     digits = len(str(np.bincount(dataset.labels).max() - 1))
     counts = [0] * len(folders)
-    with atomic_folder(target, durable=False) as temporary:
-        for image, label in zip(dataset.images, dataset.labels.tolist(), strict=True):
-            path = temporary / folders[label] / f"{counts[label]:0{digits}d}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            open_image(image).save(path)
-            counts[label] += 1
-    return target
+    names = []
+    for label in dataset.labels.tolist():
+        names.append(f"{folders[label]}/{counts[label]:0{digits}d}.png")
+        counts[label] += 1
+    return names
+
+
+def _is_exported(dataset: Dataset, folder: Path, names: Sequence[str]) -> bool:
+    """Return whether a folder holds exactly the images of a data set."""
+    if {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()} != set(names):
+        return False
+    try:
+        return all(
+            np.array_equal(np.asarray(open_image(folder / name)), np.asarray(open_image(image)))
+            for name, image in zip(names, dataset.images, strict=True)
+        )
+    except ImageError:
+        return False
 
 
 def folder_names(classes: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Files of embeddings (.npy, .safetensors), their labels, and the record of the model that made them.
+"""Files of embeddings (.npy, .safetensors, .npz), their labels, and the record of the model that made them.
 
 `zoo embed` writes rows.npy with the record in rows.json, or rows.safetensors with the record in the header's metadata;
 the table rows.csv names the images of the rows. `zoo score` reads these files and those of other programs.
@@ -10,12 +10,14 @@ import csv
 import hashlib
 import json
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from tokenize import TokenError
 from typing import TYPE_CHECKING, Any, NamedTuple
+from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 from numpy.lib.format import MAGIC_PREFIX
@@ -33,9 +35,9 @@ if TYPE_CHECKING:
 KIND, SCHEMA = "dml-zoo embeddings", 1
 
 EMBEDDINGS, LABELS = "embeddings", "labels"
-"""The names of tensors in a .safetensors file."""
+"""The names of arrays in a .safetensors or .npz file."""
 
-_NPY, _TENSORS = ".npy", ".safetensors"
+_NPY, _TENSORS, _ARCHIVE = ".npy", ".safetensors", ".npz"
 
 _OPENING = json.dumps({"kind": KIND}, indent=2).removesuffix("\n}").encode()
 """The first bytes of a record: they tell a truncated record from a JSON file of another program."""
@@ -128,12 +130,14 @@ class Embeddings(NamedTuple):
 
 
 def read_embeddings(path: Path) -> Embeddings:
-    """Read rows, labels and record of a .npy file (memory-mapped, without labels) or a .safetensors file.
+    """Read rows, labels and record of a file: .npy (memory-mapped, without labels), .safetensors, or .npz (no record).
 
     Raises:
         UsageError: If the file does not exist or has another format, or its rows differ from its record. The values of
             the rows are checked later, by the metrics.
     """
+    if path.suffix.lower() == _ARCHIVE:
+        return _embeddings_of(path, _read_archive(path), None)
     is_npy = _file_type(path) == _NPY
     embeddings = Embeddings(_read_npy(path), None, read_record(path)) if is_npy else _read_tensors(path)
     if embeddings.record is not None:
@@ -370,7 +374,8 @@ def _damaged_record(path: Path, reason: str) -> UsageError:
 def _file_type(path: Path) -> str:
     if (suffix := path.suffix.lower()) not in (_NPY, _TENSORS):
         raise UsageError(
-            f"embeddings are in a {_NPY} or a {_TENSORS} file, not in {path}.", code="unknown-embeddings-format"
+            f"embeddings are in a {_NPY} or a {_TENSORS} file (zoo score also reads {_ARCHIVE}), not in {path}.",
+            code="unknown-embeddings-format",
         )
     return suffix
 
@@ -402,12 +407,33 @@ def _read_tensors(path: Path) -> Embeddings:
         raise _unreadable(path, _damaged_file(error)) from None
     except (KeyError, TypeError, AttributeError) as error:  # a dtype that NumPy lacks
         raise _unreadable(path, str(error)) from None
-    if EMBEDDINGS not in tensors:
+    return _embeddings_of(path, tensors, record_from_metadata(metadata, path))
+
+
+def _read_archive(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of an .npz file by name; nothing is unpickled."""
+    try:
+        with path.open("rb") as file:
+            if not is_zipfile(file):
+                raise _unreadable(path, "it is not an .npz file, or it is truncated")
+        with np.load(path, allow_pickle=False) as archive:
+            if EMBEDDINGS not in archive.files:
+                return dict.fromkeys(archive.files, np.empty(0))  # only to be named
+            return {name: archive[name] for name in (EMBEDDINGS, LABELS) if name in archive.files}
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from None
+    except (ValueError, BadZipFile, zlib.error, EOFError, SyntaxError, TokenError, NotImplementedError) as error:
+        raise _unreadable(path, str(error) if "pickle" in str(error) else _damaged_file(error)) from None
+
+
+def _embeddings_of(path: Path, arrays: Mapping[str, np.ndarray], record: EmbeddingRecord | None) -> Embeddings:
+    """Return the embeddings among the named arrays of a file."""
+    if EMBEDDINGS not in arrays:
         raise UsageError(
-            f"{path} has no tensor {EMBEDDINGS!r}; it has {', '.join(sorted(tensors)) or 'none'}.",
+            f"{path} has no array {EMBEDDINGS!r}; it has {', '.join(sorted(arrays)) or 'none'}.",
             code="missing-tensor",
         )
-    return Embeddings(tensors[EMBEDDINGS], tensors.get(LABELS), record_from_metadata(metadata, path))
+    return Embeddings(arrays[EMBEDDINGS], arrays.get(LABELS), record)
 
 
 def _write_tensors(path: Path, rows: np.ndarray, labels: Sequence[str], record: EmbeddingRecord) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -135,6 +136,14 @@ def test_a_full_folder_is_not_overwritten(tmp_path: Path) -> None:
     with raises(DatasetError, "folder-exists"):
         export_folder(dataset(("a", "b"), [0, 1]), tmp_path / "full" / "keep.png")
     assert names(tmp_path / "full") == ["keep.png"]
+    shown = dataset(("a", "b"), [0, 1])
+    for _ in range(2):  # the finding: the second call failed
+        assert names(export_folder(shown, tmp_path / "twice")) == ["a/0.png", "b/0.png"]
+    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "twice").rglob("*.png")}
+    other = dataclasses.replace(shown, images=[shown.images[1], shown.images[0]])
+    with raises(DatasetError, "folder-exists"):
+        export_folder(other, tmp_path / "twice")
+    assert {path: path.stat().st_mtime_ns for path in written} == written
     assert names(export_folder(dataset(("a", "b"), [0, 1]), tmp_path / "empty")) == ["a/0.png", "b/0.png"]
 
 

@@ -36,6 +36,9 @@ def written(folder: Path, kind: str) -> list[str]:
     if kind == "safetensors":
         save_file({"embeddings": ROWS, "labels": np.array([int(name[-1]) for name in NAMES])}, labels)
         return [str(labels)]
+    if kind == "npz":
+        np.savez_compressed(labels, embeddings=ROWS, labels=np.array(NAMES))
+        return [str(labels)]
     if kind == "npy":
         np.save(labels, np.array(NAMES))
     elif kind == "csv":
@@ -45,7 +48,7 @@ def written(folder: Path, kind: str) -> list[str]:
     return [str(rows), "--labels", str(labels)]
 
 
-@pytest.mark.parametrize("kind", ["npy", "csv", "txt", "safetensors"])
+@pytest.mark.parametrize("kind", ["npy", "csv", "txt", "safetensors", "npz"])
 def test_rows_and_labels_of_files(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.json"
     assert main(["score", *written(tmp_path, kind), "-k", "1,5", "--json", "--out", str(out)]) == 0
@@ -273,6 +276,10 @@ def mistakes(folder: Path) -> dict[str, tuple[list[str], str, str]]:
     (folder / "cut.npy").write_bytes(Path(rows).read_bytes()[:-9])
     (folder / "empty.npy").write_bytes(b"")
     (folder / "zip.npy").write_bytes(b"PK\x03\x04" + bytes(60))
+    np.savez(folder / "features.npz", features=ROWS)
+    np.savez(folder / "objects.npz", embeddings=ROWS, labels=np.array([{}, []], dtype=object))
+    (folder / "cut.npz").write_bytes((folder / "features.npz").read_bytes()[:-9])
+    shutil.copy(rows, folder / "rows.npz")
     header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (40,"
     (folder / "header.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
     (folder / "short.txt").write_text("\n".join(NAMES[:-1]))
@@ -310,6 +317,10 @@ def mistakes(folder: Path) -> dict[str, tuple[list[str], str, str]]:
         "no table there": ([rows, "--labels", str(folder / "no.csv")], "unreadable-file", "No such file"),
         "no text": ([rows, "--labels", named["bytes.txt"]], "unreadable-file", "bytes.txt"),
         "no tensor": ([named["features.safetensors"]], "missing-tensor", "features"),
+        "no array": ([named["features.npz"]], "missing-tensor", "features"),
+        "pickled array": ([named["objects.npz"]], "unreadable-file", "Object arrays"),
+        "cut arrays": ([named["cut.npz"]], "unreadable-file", "cut."),
+        "no archive": ([named["rows.npz"]], "unreadable-file", "rows.npz"),
         "cut tensors": ([named["cut.safetensors"]], "unreadable-file", "cut."),
         "no group": ([rows, "--labels", labels, "--metrics", "rankin"], "unknown-metric-group", "ranking"),
     }
