@@ -241,7 +241,13 @@ def test_from_images_to_a_model_on_the_command_line(
         (tmp_path / "pictures" / str(label)).mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(tmp_path / "pictures" / str(label) / f"{i}.png")
     out = tmp_path / "f.safetensors"
-    assert main(["features", str(folder), str(tmp_path / "pictures"), "-o", str(out), "--views", "2", "--quiet"]) == 0
+    (tmp_path / "pictures" / "0" / "cut.png").write_bytes(b"no image")
+    call = ["features", str(folder), str(tmp_path / "pictures"), "-o", str(out), "--views", "2", "--quiet"]
+    assert main([*call, "--strict", "--json"]) == 1
+    output = capsys.readouterr()
+    assert (json.loads(output.out)["images"], json.loads(output.out)["unreadable"]) == (48, ["0/cut.png"])
+    assert "cut.png" in output.err
+    assert main(call) == 0
     found: Features = read_features(out)
     assert (found.plain.dtype, found.views.shape, len(found.classes)) == (np.float16, (2, 48, 16), 8)
     arguments = [part for setting in SETTINGS for part in ("--set", setting)]

@@ -29,7 +29,7 @@ from zoo.cli.options import (
     print_outcome,
     strict_status,
 )
-from zoo.console import count, note, print_json, print_table
+from zoo.console import count, note, note_left_out, print_json, print_table
 from zoo.errors import DatasetError, UsageError, command
 
 if TYPE_CHECKING:
@@ -104,14 +104,11 @@ def train(
     """train a model by its recipe into the local zoo"""
     from training.logging import check_trackers
     from training.overrides import resolve, with_custom_name
-    from zoo.data import check_dataset, check_dataset_path
 
     check_trackers(track or [])
     if data is not None:
-        check_dataset_path(data, "folder")  # before torch is loaded
+        _check_data(name, settings or [], data)  # before torch is loaded
     recipe: Recipe | EnsembleRecipe = with_custom_name(resolve(name, settings or [], seed, new_name), name)
-    if data is not None:
-        check_dataset(recipe.data.dataset, "train", data)
     if features is not None:
         recipe = _recipe_on_features(recipe, features, model, settings or [], new_name)
     elif model is not None:
@@ -135,6 +132,19 @@ def train(
     if int(os.environ.get("RANK", "0")):
         return  # of several processes only the first one prints
     print_outcome(as_json, outcome.to_json(), outcome.summary(data))
+
+
+def _check_data(name: str, settings: list[str], data: str) -> None:
+    """Check the folder or table of images for a recipe's data set, or for the one that the settings name."""
+    from zoo.data import check_dataset, check_dataset_path
+    from zoo.models.registry import recipes
+
+    pairs = [setting.partition("=") for setting in settings]
+    datasets = [value.strip() for key, _, value in pairs if key.strip() == "data.dataset"]
+    if name in recipes():
+        check_dataset([recipes()[name]["dataset"], *datasets][-1], "train", data)
+    else:
+        check_dataset_path(data, "folder")
 
 
 def _recipe_on_features(
@@ -453,7 +463,8 @@ HEADS = "margin-conv4-cifar100"
 
 The file holds the trunk's pooled features (before any heads) of each image and of N random views of it, made by the
 augmentation of the recipe that made the model, else by random resized crops and mirror images. It belongs to that one
-model: training with another, or with changed weights, is refused.""",
+model: training with another, or with changed weights, is refused. Images of a folder that cannot be read are left out
+and listed: the exit status is 0, with --strict 1.""",
 )
 def features(
     model: Model,
@@ -471,9 +482,10 @@ def features(
     seed: Seed = 0,
     device: Device = None,
     batch_size: BatchSize = 64,
+    strict: Strict = False,
     as_json: Json = False,
     quiet: Quiet = False,
-) -> None:
+) -> int:
     """keep the features of a model's trunk, to train heads in minutes"""
     from zoo import data as datasets
     from zoo.models.load import find_model
@@ -487,23 +499,38 @@ def features(
     name, root = ("folder", folder) if dataset is None else (dataset, data)
     datasets.check_dataset(name, split, root)
     find_model(model)
+    import numpy as np
+
     from training.features import extract  # torch, after the arguments are checked
     from training.trainer import Execution
+    from zoo.data.dataset import subset
+    from zoo.data.decode import unreadable_images
     from zoo.models.torch_runtime import choose_device
 
     source = _trunk_model(model)
     chosen_views = _views(source, recipe, views, seed)
     images = datasets.load_dataset(name, split, root)
+    unreadable = {} if folder is None else unreadable_images(images, not quiet)  # a named data set is whole
+    note_left_out(unreadable.values())
+    if unreadable:
+        images = subset(images, np.array([source not in unreadable for source in images.sources]), images.split)
     extract(source, images, out, chosen_views, dtype, Execution(choose_device(device)), batch_size, not quiet)
     size = out.stat().st_size
     heads = source.card.name if source.card.name in recipes() else HEADS
     print_outcome(
         as_json,
-        {"file": str(out), "images": len(images), "views": chosen_views.count, "bytes": size},
-        f"{len(images):,} images of {len(images.classes):,} classes, {chosen_views.count} views of each: {out} "
-        f"({size / 2**20:,.0f} MiB)",
+        {
+            "file": str(out),
+            "images": len(images),
+            "views": chosen_views.count,
+            "bytes": size,
+            "unreadable": list(unreadable),
+        },
+        f"{count(len(images), 'image')} of {count(len(images.classes), 'class')}, {count(chosen_views.count, 'view')} "
+        f"of each: {out} ({size / 2**20:,.0f} MiB)",
         f"Train on them with: {command('train', heads, '--features', out)}",
     )
+    return strict_status(strict, unreadable)
 
 
 def _trunk_model(name: str) -> TrunkModel:
