@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 from zoo.data import DATASETS, folder_for, load_dataset
-from zoo.data.dataset import FOLDER, WHOLE, Dataset
+from zoo.data.dataset import FOLDER, WHOLE, Dataset, without
 from zoo.data.folder import has_splits, list_unlabelled
 from zoo.data.images import ImageLike
 from zoo.data.preprocessing import Preprocessing, to_pixels
@@ -137,7 +137,7 @@ class ReferenceRetrieval:
     """The fp32 graph's retrieval on a test split, with which other precisions are compared.
 
     Attributes:
-        dataset: The test split.
+        dataset: The readable images of the test split.
         measured: fp32's result per query.
         unreadable: The number of images of a folder that were left out.
         notes: Remarks for readers of the costs.
@@ -195,7 +195,7 @@ def reference_retrieval(folder: Path, card: Card, run: EmbedPixels, data: Path |
     if len(np.unique(measured.classes)) < 2:
         raise ExportError("the test split has a single class", code="cost-not-measurable")
     left_out = (f"left out: {error}" for error in unreadable.values())
-    return ReferenceRetrieval(split.dataset, measured, len(unreadable), (*split.notes, *left_out))
+    return ReferenceRetrieval(without(split.dataset, unreadable), measured, len(unreadable), (*split.notes, *left_out))
 
 
 def _measure(

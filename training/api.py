@@ -44,7 +44,7 @@ from zoo.models.folder import check_files
 from zoo.models.golden import read_golden, write_golden
 from zoo.models.load import find_model
 from zoo.models.network import Network, create_trunk, feature_count, load_network, save_network
-from zoo.models.results import Evaluation, add_result
+from zoo.models.results import Evaluation, add_result, data_title, origin_text
 from zoo.models.torch_runtime import choose_device, open_model
 from zoo.models.weights import public_facts
 from zoo.paths import thread_count
@@ -339,7 +339,9 @@ class Outcome:
         if self.evaluation is not None:
             scores = ", ".join(f"{name} {value:.4f}" for name, value in self.evaluation.metrics.items())
             unread = f" ({self.evaluation.unreadable} images could not be read)" if self.evaluation.unreadable else ""
-            return f"Test split of {self.evaluation.dataset}: {scores}{unread}."
+            facts = self.evaluation.to_json()
+            how = f"{self.evaluation.runtime} in {self.evaluation.precision}; {origin_text(facts)}"
+            return f"Test split of {data_title(facts)}{unread}: {scores} ({how})."
         return measure if self.not_evaluated is None else f"Not measured: {self.not_evaluated} {measure}"
 
 

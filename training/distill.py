@@ -264,7 +264,21 @@ def _evaluation(model: Embedder, pictures: StudentImages, fidelity: Fidelity) ->
     test = pictures.test
     date = datetime.now(UTC).isoformat(timespec="seconds")
     evaluation = fidelity.evaluation or Evaluation(
-        None, test.name, test.split, UNLABELLED_PROTOCOL, None, None, model.dim, len(test), 0, 0, {}, {}, date, {}
+        None,
+        test.name,
+        test.split,
+        UNLABELLED_PROTOCOL,
+        None,
+        None,
+        model.dim,
+        len(test),
+        0,
+        0,
+        {},
+        {},
+        date,
+        {},
+        data=test.identity,
     )
     agreement = {f"teacher_neighbours_at_{fidelity.k}": fidelity.neighbours}
     if fidelity.cosine is not None:

@@ -15,7 +15,7 @@ from training.overrides import override
 from training.recipe import Backbone, Batch, Data, Objective, Optimizer, Recipe, Schedule, check_same_dim
 from zoo import data as datasets
 from zoo.data import table
-from zoo.data.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset
+from zoo.data.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset, without
 from zoo.data.decode import unreadable_images
 from zoo.data.folder import MIN_CLASSES, check_share, has_splits, list_images, sources_sha256
 from zoo.data.preprocessing import Preprocessing
@@ -215,15 +215,15 @@ def held_out_rows(dataset: Dataset, by_class: bool, share: float, seed: int) -> 
 def _readable(dataset: Dataset, unreadable: dict[str, str], progress: bool) -> Dataset:
     """Return the images that can be read, at least two; put the reasons of the others into `unreadable`."""
     unreadable |= {source: str(error) for source, error in unreadable_images(dataset, progress).items()}
-    readable = np.array([source not in unreadable for source in dataset.sources])
-    if readable.sum() < 2:
+    readable = sum(source not in unreadable for source in dataset.sources)
+    if readable < 2:
         reason = "".join(f" {source}: {why}" for source, why in list(unreadable.items())[:1])
         raise DatasetError(
-            f"of the {len(dataset)} images of the split {dataset.split!r} {int(readable.sum())} can be read; two to "
+            f"of the {len(dataset)} images of the split {dataset.split!r} {readable} can be read; two to "
             f"learn from and two to measure on are needed.{reason}",
             code="too-few-images",
         )
-    return dataset if readable.all() else subset(dataset, readable, dataset.split)
+    return without(dataset, unreadable)
 
 
 def _list(path: Path, split: str = WHOLE) -> Dataset:
@@ -239,7 +239,8 @@ def _list(path: Path, split: str = WHOLE) -> Dataset:
         )
     names = [image.relative_to(root).as_posix() for image in images]
     classes, labels = np.unique([name.rpartition("/")[0] for name in names], return_inverse=True)
-    return Dataset(FOLDER, split, images, labels.astype(np.int64), tuple(classes.tolist()), names)
+    coded, own_name = labels.astype(np.int64), path.resolve().name
+    return Dataset(FOLDER, split, images, coded, tuple(classes.tolist()), names, own_name=own_name)
 
 
 def check_student(student: Student, teacher: Path, replaces: bool = False) -> None:

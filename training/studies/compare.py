@@ -17,21 +17,41 @@ from typing import Any
 from training.recipe import same_recipe
 from training.studies.results import RESULTS_FILE
 from training.studies.statistics import interval_over_seeds
-from zoo.errors import UsageError, nearest
+from zoo.data.dataset import FOLDER
+from zoo.errors import UsageError
 from zoo.files import complete_lines, read_object
 from zoo.models.catalogue import ModelInfo, list_models
 from zoo.models.published import WHOLE_EMBEDDING, PublishedScore, PublishedTable
+from zoo.models.results import data_title
 from zoo.paths import home
 from zoo.report.model import recalls_of
-
-METRICS = ("recall_at_1", "map_at_r")
 
 SEEDED = re.compile(r"(?P<name>.+)-seed(?P<seed>\d{1,9})")
 """Names of a model's seeds: `zoo train NAME --seed 1 --as NAME-seed1`."""
 
 UNRECORDED = "how it was trained is not recorded"
 
+ASSUMED = "images not recorded, assumed by the data set's name"
+
 Record = dict[str, Any]
+
+
+@dataclass(frozen=True, order=True)
+class MeasuredImages:
+    """The images of measurements that may be compared with one another.
+
+    Attributes:
+        dataset: The name of the data set.
+        split: The split.
+        key: The hash of the images; "" for a published data set in older files; the model's name for a folder or table
+            in older files, which may have been any.
+        title: The name and short hash of the images, as `data_title`.
+    """
+
+    dataset: str
+    split: str
+    key: str
+    title: str = field(compare=False)
 
 
 @dataclass(frozen=True)
@@ -68,6 +88,17 @@ class TrainedModel:
     arm: str | None = None
     parts: Sequence[Record] = field(default_factory=list)
 
+    def measurements(self) -> Iterator[tuple[MeasuredImages, Record]]:
+        """Yield each measurement on a data set with its images; plain embeddings have none."""
+        for result in self.results:
+            dataset, split, data = result["dataset"], result["split"], result.get("data")
+            if dataset is None or split is None:
+                continue
+            title, key = data_title(result), data["sha256"] if data else ""
+            if data is None and dataset == FOLDER:
+                title, key = f"{title}, of {self.name}", self.name
+            yield MeasuredImages(dataset, split, key, title), result
+
     def view(self, name: str) -> TrainedModel | None:
         """Return the model with its measurements of a view, or None without such measurements."""
         if name == WHOLE_EMBEDDING:
@@ -91,7 +122,10 @@ class MeasuredScore:
         runs: Names of the runs.
         seeds: Their seeds.
         protocol: How the epoch was selected and the score measured.
+        data: The name and short hash of the images.
         models: The runs themselves.
+        fingerprints: Of the models, None where it is not recorded.
+        dates: Of the measurements.
     """
 
     value: float
@@ -101,7 +135,10 @@ class MeasuredScore:
     runs: tuple[str, ...]
     seeds: tuple[int | None, ...]
     protocol: str
+    data: str
     models: tuple[TrainedModel, ...] = ()
+    fingerprints: tuple[str | None, ...] = ()
+    dates: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,34 +164,6 @@ class Comparison:
         return None if self.ours is None else self.ours.value - self.score.value
 
 
-@dataclass(frozen=True)
-class SeedDifference:
-    """A model's mean minus another's over their common seeds.
-
-    interval: 95 %, Student's t of the paired differences; None for a single seed.
-    """
-
-    value: float
-    interval: tuple[float, float] | None
-    seeds: tuple[int | None, ...]
-
-
-@dataclass(frozen=True)
-class OwnScore:
-    """One metric of a model, or of all seeds of its recipe, on one split.
-
-    difference: to the model that was named, if one was.
-    """
-
-    name: str
-    dim: int
-    dataset: str
-    split: str
-    metric: str
-    ours: MeasuredScore
-    difference: SeedDifference | None = None
-
-
 Measurement = tuple[TrainedModel, Record]
 """A model and a measurement of it, as in results.json."""
 
@@ -176,40 +185,6 @@ def compare_tables(
         for score in table.scores
         if dataset is None or score.dataset == dataset
     ]
-
-
-def own_scores(
-    runs: Sequence[TrainedModel],
-    names: Sequence[str] = (),
-    dataset: str | None = None,
-    metrics: Sequence[str] = METRICS,
-    against: str | None = None,
-) -> list[OwnScore]:
-    """Return the measured scores of models, by data set, metric and name. Runs of studies are left out.
-
-    Args:
-        runs: Models and runs.
-        names: Only these models, each with the other seeds of its recipe.
-        dataset: Only scores on this data set.
-        metrics: Keys of results.json.
-        against: The model, or one of its seeds, from which differences are taken.
-
-    Raises:
-        UsageError: If no model has a given name.
-    """
-    groups = list(_seed_groups([run for run in runs if run.curves is None]))
-    named = [_group_of(name, groups) for name in names]
-    selected_groups = [group for group in groups if group in named] if named else groups
-    metrics = tuple(dict.fromkeys(metrics))
-    base = None if against is None else _group_of(against, groups)
-    rows = [
-        _own_score(group, base, split, metric, measurements)
-        for group in selected_groups
-        for split in _measured_splits(group, dataset)
-        for metric in metrics
-        if (measurements := newest_measurements(group, *split, metric))
-    ]
-    return sorted(rows, key=lambda row: (row.dataset, row.split, metrics.index(row.metric), row.name))
 
 
 def find_runs(folders: Iterable[Path] = ()) -> list[TrainedModel]:
@@ -287,16 +262,15 @@ def seeds_of(standard: TrainedModel, runs: Iterable[TrainedModel]) -> list[Train
     return sorted(by_seed.values(), key=lambda run: run.seed or 0)
 
 
-def newest_measurements(runs: Iterable[TrainedModel], dataset: str, split: str, metric: str) -> list[Measurement]:
+def newest_measurements(runs: Iterable[TrainedModel], images: MeasuredImages, metric: str) -> list[Measurement]:
     """Return the newest measurement of a metric of each run that has one, with torch in fp32 where there is one.
 
     Args:
         runs: The runs.
-        dataset: The name of the data set.
-        split: The split that was measured.
+        images: The images that were measured.
         metric: The metric that the measurement must have.
     """
-    return [(run, result) for run in runs if (result := _newest_measurement(run, dataset, split, metric)) is not None]
+    return [(run, result) for run in runs if (result := _newest_measurement(run, images, metric)) is not None]
 
 
 def average_measurements(metric: str, measurements: Sequence[Measurement]) -> MeasuredScore:
@@ -312,18 +286,26 @@ def average_measurements(metric: str, measurements: Sequence[Measurement]) -> Me
         runs=tuple(run.name for run, _ in measurements),
         seeds=tuple(run.seed for run, _ in measurements),
         protocol="; ".join(dict.fromkeys(_protocol(run, result) for run, result in measurements)),
+        data=data_title(measurements[0][1]),
         models=tuple(run for run, _ in measurements),
+        fingerprints=tuple(result.get("fingerprint") for _, result in measurements),
+        dates=tuple(str(result.get("date", "")) for _, result in measurements),
     )
 
 
 def _comparison(table: PublishedTable, score: PublishedScore, models: Sequence[TrainedModel]) -> Comparison:
     if score.recipe is None and score.study is None:
         return Comparison(table, score, "no recipe")
-    groups = _candidates(score, models)
-    pairs = max((newest_measurements(runs, score.dataset, score.split, score.metric) for runs in groups), key=len)
-    if not pairs:
+    groups = [complete_identities(runs) for runs in _candidates(score, models)]
+    choices = [
+        pairs
+        for runs in groups
+        for images in measured_images(runs, score.dataset)
+        if images.split == score.split and (pairs := newest_measurements(runs, images, score.metric))
+    ]
+    if not choices:
         return Comparison(table, score, "not measured" if any(groups) else "not run")
-    return Comparison(table, score, "measured", average_measurements(score.metric, pairs))
+    return Comparison(table, score, "measured", average_measurements(score.metric, max(choices, key=len)))
 
 
 def _candidates(score: PublishedScore, models: Sequence[TrainedModel]) -> list[list[TrainedModel]]:
@@ -336,12 +318,8 @@ def _candidates(score: PublishedScore, models: Sequence[TrainedModel]) -> list[l
     return [[run for run in group if run.dim == score.dim] for group in views]
 
 
-def _newest_measurement(run: TrainedModel, dataset: str, split: str, metric: str) -> Record | None:
-    results = [
-        result
-        for result in run.results
-        if (result["dataset"], result["split"]) == (dataset, split) and metric in result["metrics"]
-    ]
+def _newest_measurement(run: TrainedModel, images: MeasuredImages, metric: str) -> Record | None:
+    results = [result for of, result in run.measurements() if of == images and metric in result["metrics"]]
     exact = [result for result in results if (result["runtime"], result["precision"]) == ("torch", "fp32")]
     return next(reversed(exact or results), None)
 
@@ -352,7 +330,8 @@ def _interval_over_classes(result: Record, metric: str) -> tuple[float, float] |
 
 
 def _protocol(run: TrainedModel, result: Record) -> str:
-    return f"{run.selection}; {result['protocol']}; {result['runtime']} {result['precision']}"
+    named = f"; {ASSUMED}" if result.get("assumed") else ""
+    return f"{run.selection}; {result['protocol']}; {result['runtime']} {result['precision']}{named}"
 
 
 def _standard_model(recipe: str, runs: Sequence[TrainedModel]) -> TrainedModel | None:
@@ -384,12 +363,12 @@ def _read_model(model: ModelInfo, folder: Path) -> TrainedModel:
     if not isinstance(recipe, dict):
         members = record.get("ensemble")
         selection = f"{len(members)} models joined" if isinstance(members, list) else UNRECORDED
-        return TrainedModel(model.name, model.dim, None, selection, None, model.results)
+        return TrainedModel(model.name, model.dim, None, selection, None, model.own_results)
     settings = {key: value for key, value in recipe.items() if key not in ("name", "seed", "sources")}
     seed = recipe["seed"] if type(recipe.get("seed")) is int else None
     selection = _selection_of_model(record, recipe)
     changed = "origin" in record and model.origin.exact_recipe is None
-    return TrainedModel(model.name, model.dim, seed, selection, settings, model.results, changed=changed)
+    return TrainedModel(model.name, model.dim, seed, selection, settings, model.own_results, changed=changed)
 
 
 def _selection_of_model(record: Record, recipe: Record) -> str:
@@ -471,73 +450,26 @@ def _facts_from_plan(plan: Record, result: Record) -> Record:
     return {**facts, "resolved": list(recipes.values())}
 
 
-def _own_score(
-    group: Sequence[TrainedModel],
-    base: Sequence[TrainedModel] | None,
-    split: tuple[str, str],
-    metric: str,
-    measurements: Sequence[Measurement],
-) -> OwnScore:
-    base_measurements = newest_measurements(base, *split, metric) if base is not None and base is not group else []
-    difference = _seed_difference(measurements, base_measurements, metric)
-    return OwnScore(
-        _group_name(group), group[0].dim, *split, metric, average_measurements(metric, measurements), difference
-    )
+def complete_identities(runs: Iterable[TrainedModel]) -> list[TrainedModel]:
+    """Return the runs; their older measurements of a published data set have the identity that all others of it have.
+
+    They are marked as assumed, and stay without identity if there is no other, or more than one.
+    """
+    runs = list(runs)
+    known: dict[tuple[str, str], dict[str, Record]] = {}
+    for result in (result for run in runs for result in run.results if result.get("data")):
+        known.setdefault((result["dataset"], result["split"]), {})[result["data"]["sha256"]] = result["data"]
+
+    def complete(result: Record) -> Record:
+        found = list(known.get((result["dataset"], result["split"]), {}).values())
+        if result.get("data") or result["dataset"] == FOLDER or len(found) != 1:
+            return result
+        return {**result, "data": found[0], "assumed": True}
+
+    return [replace(run, results=list(map(complete, run.results))) for run in runs]
 
 
-def _seed_difference(
-    measurements: Sequence[Measurement], base_measurements: Sequence[Measurement], metric: str
-) -> SeedDifference | None:
-    """Return None where no seed was measured of both, on as many images and by one protocol."""
-    other_by_seed = {(run.seed, *_conditions(result)): result for run, result in base_measurements}
-    differences: dict[int | None, float] = {}
-    for run, result in measurements:
-        other = other_by_seed.get((run.seed, *_conditions(result)))
-        if other is not None:
-            differences[run.seed] = float(result["metrics"][metric]) - float(other["metrics"][metric])
-    if not differences:
-        return None
-    values = list(differences.values())
-    interval = interval_over_seeds(values) if len(values) > 1 else None
-    return SeedDifference(statistics.fmean(values), interval, tuple(differences))
-
-
-def _conditions(result: Record) -> tuple[Any, ...]:
-    """Return the facts that two comparable measurements share."""
-    return tuple(result.get(key) for key in ("protocol", "runtime", "precision", "queries", "classes"))
-
-
-def _seed_groups(runs: Sequence[TrainedModel]) -> Iterator[list[TrainedModel]]:
-    """Group the runs by recipe; each run is in one group."""
-    left = sorted(runs, key=lambda run: (SEEDED.fullmatch(run.name) is not None, run.name))
-    while left:
-        group = seeds_of(left[0], left)
-        yield group
-        left = [run for run in left if run not in group]
-
-
-def _group_of(name: str, groups: Sequence[list[TrainedModel]]) -> list[TrainedModel]:
-    for group in groups:
-        if any(name in _names(run) for run in group):
-            return group
-    names = [run.name for group in groups for run in group]
-    raise UsageError(f"no model {name!r} here.{nearest(name, names)} List the models: zoo list", code="unknown-model")
-
-
-def _names(run: TrainedModel) -> tuple[str, ...]:
-    """Return the names that select a run: its own, and the one without its seed."""
-    seeded = SEEDED.fullmatch(run.name)
-    return (run.name, seeded["name"]) if seeded else (run.name,)
-
-
-def _group_name(group: Sequence[TrainedModel]) -> str:
-    """Return the shortest name of the group, without the seed."""
-    shortest = min((run.name for run in group), key=len)
-    seeded = SEEDED.fullmatch(shortest)
-    return seeded["name"] if seeded and len(group) > 1 else shortest
-
-
-def _measured_splits(group: Sequence[TrainedModel], dataset: str | None) -> list[tuple[str, str]]:
-    """Return the data sets and splits that the runs were measured on."""
-    splits = {(result["dataset"], result["split"]) for run in group for result in run.results}
-    return sorted(split for split in splits if None not in split and dataset in (None, split[0]))
+def measured_images(group: Sequence[TrainedModel], dataset: str | None = None) -> list[MeasuredImages]:
+    """Return the images that the runs were measured on, all or those of one data set."""
+    found = {images for run in group for images, _ in run.measurements()}
+    return sorted(images for images in found if dataset in (None, images.dataset))

@@ -8,10 +8,11 @@ from importlib.util import find_spec
 from itertools import groupby
 from typing import Any
 
-from training.studies.compare import Comparison, TrainedModel
+from training.studies.compare import Comparison, MeasuredImages, MeasuredScore, TrainedModel, complete_identities
 from training.studies.statistics import correlation_triangle, pearson
+from zoo.data.dataset import split_title
 from zoo.models.load import find_model
-from zoo.models.published import PublishedScore, PublishedTable, metric_scale
+from zoo.models.published import PublishedScore, PublishedTable
 from zoo.render import Table, environment
 from zoo.report import figures
 from zoo.report.html import (
@@ -32,6 +33,8 @@ from zoo.report.model import recall_by_epoch
 
 COLUMNS = ("row", "data set", "metric", "published", "ours", "95 %", "seeds", "difference", "how ours came about")
 NUMBERS = ("published", "ours", "seeds", "difference")
+NAMED_MODELS = 3
+"""The largest number of fingerprints in a cell; JSON has all."""
 FEWEST_POINTS = 3
 """Fewer points say nothing about how two measures go together."""
 
@@ -79,26 +82,27 @@ FORMATS: dict[str, Callable[[Sequence[Comparison]], str]] = {
 }
 
 
-def interval_text(metric: str, bounds: tuple[float, float] | None, over: str | None) -> str:
+def interval_text(bounds: tuple[float, float] | None, over: str | None) -> str:
     """Return the printed bounds and the population that they refer to; nothing without bounds."""
     if bounds is None:
         return ""
-    low, high = (number_text(metric, bound) for bound in bounds)
+    low, high = (number_text(bound) for bound in bounds)
     return f"{low} to {high} over {over}"
 
 
-def number_text(metric: str, value: float, sd: float | None = None, sign: str = "") -> str:
-    """Return a metric's value with its standard deviation, in percent where papers print percent.
+def number_text(value: float, sd: float | None = None, sign: str = "") -> str:
+    """Return a value with its standard deviation; sign "+" shows the sign of positive values too."""
+    return f"{value:{sign}.4f}" if sd is None else f"{value:{sign}.4f} ± {sd:.4f}"
 
-    Args:
-        metric: The name of the metric, which decides the scale.
-        value: Its value, unscaled.
-        sd: Its standard deviation, unscaled; None leaves it out.
-        sign: The sign of a number format; "+" shows the sign of positive values.
-    """
-    factor, digits = metric_scale(metric), 2 if metric_scale(metric) == 100 else 3
-    text = f"{factor * value:{sign}.{digits}f}"
-    return text if sd is None else f"{text} ± {factor * sd:.{digits}f}"
+
+def origin_text(ours: MeasuredScore) -> str:
+    """Return how a score came about: protocol, the models' fingerprints, and when they were measured."""
+    models = [fingerprint[:8] for fingerprint in ours.fingerprints if fingerprint]
+    more = f" and {len(models) - NAMED_MODELS} more" if len(models) > NAMED_MODELS else ""
+    named = f"model {', '.join(models[:NAMED_MODELS])}{more}" if models else "model not recorded"
+    days = sorted(date[:10] for date in ours.dates)
+    parts = [ours.protocol, named, " to ".join(dict.fromkeys((days[0], days[-1])))]
+    return "; ".join(filter(None, parts))
 
 
 def _by_table(rows: Sequence[Comparison]) -> list[tuple[PublishedTable, list[Comparison]]]:
@@ -125,13 +129,13 @@ def _table(rows: Sequence[Comparison]) -> Table:
 
 def _table_cells(row: Comparison) -> list[str]:
     score, ours = row.score, row.ours
-    head = [score.row, score.dataset, score.metric, number_text(score.metric, score.value, score.sd)]
+    head = [score.row, score.dataset, score.metric, number_text(score.value, score.sd)]
     if ours is None or row.difference is None:
         return [*head, row.status, "", "", "", _command_of(score) if row.status == "not run" else ""]
-    value = number_text(score.metric, ours.value, ours.sd)
-    interval = interval_text(score.metric, ours.interval, ours.over)
-    difference = number_text(score.metric, row.difference, sign="+")
-    return [*head, value, interval, str(len(ours.runs)), difference, ours.protocol]
+    value = number_text(ours.value, ours.sd)
+    interval = interval_text(ours.interval, ours.over)
+    difference = number_text(row.difference, sign="+")
+    return [*head, value, interval, str(len(ours.runs)), difference, f"{ours.data}; {origin_text(ours)}"]
 
 
 def _command_of(score: PublishedScore) -> str:
@@ -170,6 +174,9 @@ def _comparison_record(row: Comparison) -> dict[str, Any]:
         "ours_runs": ours and list(ours.runs),
         "ours_seeds": ours and list(ours.seeds),
         "ours_protocol": ours and ours.protocol,
+        "ours_data": ours and ours.data,
+        "ours_fingerprints": ours and list(ours.fingerprints),
+        "ours_dates": ours and list(ours.dates),
         "difference": row.difference,
     }
 
@@ -194,16 +201,14 @@ def _forest_lines(rows: Sequence[Comparison]) -> list[ForestLine]:
     """Return of each row the published number with its deviation, then ours with its interval in green."""
     lines = []
     for row in rows:
-        score, ours, factor = row.score, row.ours, metric_scale(row.score.metric)
-        mean, sd = factor * score.value, factor * (score.sd or 0)
+        score, ours = row.score, row.ours
+        mean, sd = score.value, score.sd or 0
         spread = (mean - sd, mean + sd) if score.sd is not None else None
         note = f"published, {row.table.protocol}"
         lines.append(ForestLine(score.row, mean, spread, note, f"{mean:.4g}" + (f" ± {sd:.2g}" if sd else "")))
         if ours is not None:
-            bounds = ours.interval and (factor * ours.interval[0], factor * ours.interval[1])
-            note = f"ours, {len(ours.runs)} seeds, {ours.protocol}"
-            value = factor * ours.value
-            lines.append(ForestLine(score.row, value, bounds, note, f"{value:.4g}", "good"))
+            note = f"ours, {len(ours.runs)} seeds, {ours.data}; {origin_text(ours)}"
+            lines.append(ForestLine(score.row, ours.value, ours.interval, note, f"{ours.value:.4g}", "good"))
     return lines
 
 
@@ -221,7 +226,7 @@ def _decay_sections(rows: Sequence[Comparison]) -> list[Section]:
 
 def _decay_section(dataset: str, points_of: dict[str, dict[str, tuple[float, float]]]) -> Section:
     drawn = {kind: points for kind, points in points_of.items() if points}
-    image = figures.scatter([list(points.values()) for points in drawn.values()], "spectral decay", "R@1, %")
+    image = figures.scatter([list(points.values()) for points in drawn.values()], "spectral decay", "R@1")
     heading = f"R@1 against spectral decay on {dataset}"
     blocks: list[Block] = [Picture(image, SVG, heading), Legend(list(drawn), figures.COLOURS)]
     for kind, points in drawn.items():
@@ -231,7 +236,7 @@ def _decay_section(dataset: str, points_of: dict[str, dict[str, tuple[float, flo
 
 
 def _decay_points(rows: Sequence[Comparison], dataset: str, ours: bool) -> dict[str, tuple[float, float]]:
-    """Return by row: spectral decay of training data and R@1 in percent, where both are known."""
+    """Return by row: spectral decay of training data and R@1, where both are known."""
     values_of: dict[str, dict[str, float]] = {}
     for row in rows:
         if row.score.dataset == dataset and row.score.metric in ("recall_at_1", "spectral_decay"):
@@ -239,26 +244,26 @@ def _decay_points(rows: Sequence[Comparison], dataset: str, ours: bool) -> dict[
             if score is not None:
                 values_of.setdefault(row.score.row, {})[row.score.metric] = score.value
     return {
-        name: (values["spectral_decay"], 100 * values["recall_at_1"])
-        for name, values in values_of.items()
-        if len(values) > 1
+        name: (values["spectral_decay"], values["recall_at_1"]) for name, values in values_of.items() if len(values) > 1
     }
 
 
 def _correlation_sections(runs: Sequence[TrainedModel]) -> list[Section]:
     """Show how the metrics of our models go together (Revisiting, figure 4), for each data set and split."""
-    measured: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
-    for run in runs:
-        for result in run.results:
-            measured.setdefault((result["dataset"], result["split"]), {})[run.name] = result["metrics"]
+    measured: dict[MeasuredImages, dict[str, dict[str, float]]] = {}
+    for run in complete_identities(runs):
+        for images, result in run.measurements():
+            measured.setdefault(images, {})[run.name] = result["metrics"]
     sections = []
-    for (dataset, split), models in measured.items():
+    for images, models in measured.items():
         common = [name for name in next(iter(models.values())) if all(name in metrics for metrics in models.values())]
         if len(models) >= FEWEST_POINTS and len(common) >= FEWEST_POINTS:
             columns = {name: [metrics[name] for metrics in models.values()] for name in common}
             text = f"Pearson's correlation over {len(models)} models of this zoo: {', '.join(models)}."
             heat_map = HeatMap(common, correlation_triangle(columns))
-            sections.append(Section(f"Metrics on {dataset}, {split} split", [heat_map, Paragraph(text)]))
+            sections.append(
+                Section(f"Metrics on {images.title}, {split_title(images.split)}", [heat_map, Paragraph(text)])
+            )
     return sections
 
 

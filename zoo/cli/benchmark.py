@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -35,7 +36,7 @@ from zoo.errors import command
 
 if TYPE_CHECKING:
     from serving.gallery import Gallery
-    from training.studies.compare import OwnScore
+    from training.studies.compare_own import OwnScore
     from zoo.data.dataset import Dataset as DataSet
     from zoo.models.published import AbsentTable, PublishedTable
     from zoo.report.html import Section
@@ -184,13 +185,13 @@ def _model_sections(
         model, images = open_model_and_images(name, dataset, "test", data, runtime)
         with leaving_out() as unreadable:
             parts = sections(model, images, projection, unreadable=unreadable)
-        pages += [replace(part, heading=f"{model.card.name} on {images.name}: {part.heading}") for part in parts]
+        pages += [replace(part, heading=f"{model.card.name} on {images.identity}: {part.heading}") for part in parts]
     return pages
 
 
 # zoo benchmark models
 
-MODEL_COLUMNS = ("data set", "metric", "model", "dim", "mean", "95 %", "seeds")
+MODEL_COLUMNS = ("metric", "model", "dim", "mean", "95 %", "seeds")
 MODEL_NUMBERS = ("dim", "mean", "seeds")
 
 
@@ -203,7 +204,8 @@ MODEL_NUMBERS = ("dim", "mean", "seeds")
   zoo benchmark models --dataset omniglot --against margin-conv4-omniglot --metric recall_at_1
   zoo benchmark models margin-conv4-glyphs r-margin-conv4-glyphs --markdown table.md
 
-The scores are those that zoo evaluate --save kept, the newest of each model, by torch in fp32 if there is one.
+The scores are those that zoo evaluate --save kept, the newest of each model, by torch in fp32 if there is one. Each
+table is of the same images, named with their short hash; scores on other images are not compared.
 Models whose recipes differ in name and seed alone are one row: mean, standard deviation and the 95 % interval of the
 mean (Student's t). A single model has its interval over classes. Differences are taken seed by seed, between
 measurements of the same kind.""",
@@ -223,7 +225,8 @@ def models(
     as_json: Json = False,
 ) -> None:
     """compare the models measured here, seeds as one row"""
-    from training.studies.compare import METRICS, find_runs, own_scores
+    from training.studies.compare import find_runs
+    from training.studies.compare_own import METRICS, own_scores
     from zoo.data import check_dataset_name
     from zoo.render import Table
 
@@ -232,33 +235,52 @@ def models(
     rows = own_scores(find_runs(), names or [], dataset, metric or METRICS, against)
     columns = (*MODEL_COLUMNS, *((f"less {against}", "95 %, paired") if against else ()), "how")
     numbers = [name for name in columns if name in MODEL_NUMBERS or name.startswith("less ")]
-    cells = [_model_cells(row, bool(against)) for row in rows]
+    tables = {
+        _images_heading(same): Table(columns, [_model_cells(row, bool(against)) for row in same], numbers)
+        for _, group in groupby(rows, key=lambda row: row.images)
+        if (same := list(group))
+    }
     if markdown is not None:
-        write_text(markdown, Table(columns, cells, numbers).markdown() + "\n")
+        write_text(markdown, "\n".join(f"## {title}\n\n{table.markdown()}\n" for title, table in tables.items()))
     if as_json:
-        print_json([asdict(row) | {"ours": _mean_facts(row)} for row in rows])
+        print_json([_row_facts(row) for row in rows])
     elif rows:
-        print_table(columns, cells, numbers)
+        for title, table in tables.items():
+            print(title)
+            print_table(table.columns, table.rows, numbers)
     else:
         note("no such measurement exists yet; measure a model with: zoo evaluate MODEL --save")
 
 
-def _mean_facts(row: OwnScore) -> dict[str, Any]:
-    """Return what is known of the mean, without the runs themselves."""
-    return {key: value for key, value in asdict(row.ours).items() if key != "models"}
+def _images_heading(rows: Sequence[OwnScore]) -> str:
+    """Return the name of the images of a table, and the number of their classes."""
+    from zoo.data.dataset import split_title
+    from zoo.models.results import few_classes_note
+
+    images, classes = rows[0].images, rows[0].classes
+    heading = f"{images.title}, {split_title(images.split)}" + (f", {classes:,} classes" if classes else "")
+    note_on_classes = few_classes_note(classes)
+    return f"{heading} ({note_on_classes})" if note_on_classes else heading
+
+
+def _row_facts(row: OwnScore) -> dict[str, Any]:
+    """Return a row for programs, without the runs themselves."""
+    facts, images = asdict(row), row.images
+    del facts["images"], facts["ours"]["models"]
+    return {"dataset": images.dataset, "split": images.split, "data": images.title, "data_key": images.key, **facts}
 
 
 def _model_cells(row: OwnScore, paired: bool) -> list[str]:
-    from training.studies.compare_page import interval_text, number_text
+    from training.studies.compare_page import interval_text, number_text, origin_text
 
-    ours, split = row.ours, "" if row.split == "test" else f", {row.split}"
-    head = [f"{row.dataset}{split}", row.metric, row.name, str(row.dim), number_text(row.metric, ours.value, ours.sd)]
-    cells = [*head, interval_text(row.metric, ours.interval, ours.over), str(len(ours.runs))]
+    ours = row.ours
+    cells = [row.metric, row.name, str(row.dim), number_text(ours.value, ours.sd)]
+    cells += [interval_text(ours.interval, ours.over), str(len(ours.runs))]
     if paired:
         less = row.difference
-        cells.append("" if less is None else number_text(row.metric, less.value, sign="+"))
-        cells.append("" if less is None else interval_text(row.metric, less.interval, f"{len(less.seeds)} seeds"))
-    return [*cells, ours.protocol]
+        cells.append("-" if less is None else number_text(less.value, sign="+"))
+        cells.append(row.no_difference if less is None else interval_text(less.interval, f"{len(less.seeds)} seeds"))
+    return [*cells, origin_text(ours)]
 
 
 # zoo benchmark report
@@ -299,7 +321,7 @@ def report(
     with leaving_out() as unreadable:
         text = report_page(embedder, images, projection, batch_size, sys.stderr.isatty(), unreadable)
     write_text(out, text)
-    print(f"report of {embedder.card.name} on {images.name} written to {out} ({len(text.encode()) / 1024:,.0f} KiB)")
+    print(f"report of {embedder.card.name} on {images.title} written to {out} ({len(text.encode()) / 1024:,.0f} KiB)")
     return strict_status(strict, unreadable)
 
 

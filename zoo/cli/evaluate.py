@@ -152,11 +152,12 @@ def _print_result(result: Evaluation, as_json: bool, out: Path | None) -> None:
 
 def _print_scores(result: Evaluation) -> None:
     from zoo.data.dataset import split_title
+    from zoo.models.results import data_title, origin_text
 
-    measured = result.queries - result.queries_without_relatives
+    facts = result.to_json()
     subject = f"{result.model} ({result.runtime}, {result.precision})" if result.model else f"{result.dim} dimensions"
-    print(f"{subject} on {result.dataset}, {split_title(result.split)}" if result.dataset else subject)
-    print(f"{measured:,} queries of {result.classes:,} classes; {result.protocol}")
+    print(f"{subject} on {data_title(facts)}" + (f", {split_title(result.split)}" if result.dataset else ""))
+    print(origin_text(facts))
     if result.unreadable:
         images = "image" if result.unreadable == 1 else "images"
         print(f"{result.unreadable:,} {images} could not be read; the scores are of the others")
@@ -341,6 +342,8 @@ def score(
         if record is not None and table is not None:
             check_table(embeddings, record, table)
     result = measure(rows, dataset, split or "test", data, classes, depths, metrics=groups, queries=searching)
+    if dataset is None and result.data is not None:
+        result = replace(result, data=replace(result.data, name=(labels or embeddings).name))
     _print_result(result if record is None else _with_model(result, record), as_json, out)
 
 

@@ -112,7 +112,7 @@ def _export(exporter: Exporter, folder: Path, precisions: Sequence[str], resize:
 
 def parity_lines(graph: Path, parity: Parity) -> Iterator[str]:
     """Yield how a graph compares with torch: its embeddings and, if measured, its cost in retrieval."""
-    from zoo.models.results import COST_METRICS
+    from zoo.models.results import COST_METRICS, data_title
 
     yield (
         f"{graph}: cosine to torch at least {parity.min_cosine:.7f} on {parity.images} images "
@@ -130,7 +130,8 @@ def parity_lines(graph: Path, parity: Parity) -> Iterator[str]:
             yield f"  {name}: {_change(cost[name])}"
     if "target" in cost:
         left_out = f", {cost['unreadable']} unreadable left out" if cost.get("unreadable") else ""
-        yield f"  on {cost['dataset']}{left_out}; the target is a loss of at most {100 * cost['target']:.1f} points"
+        images = f"{data_title(cost)}, {cost['queries']:,} queries of {cost['classes']:,} classes{left_out}"
+        yield f"  on {images}; the target is a loss of at most {cost['target']:g}"
 
 
 def _change(row: Mapping[str, Any]) -> str:
@@ -139,14 +140,14 @@ def _change(row: Mapping[str, Any]) -> str:
 
     over_classes, over_queries = row["interval"], row["over_queries"]["interval"]
     return (
-        f"{100 * row['difference']:+.2f} points against fp32; target {cost_verdict(over_classes)} over classes "
-        f"({_points(over_classes)}), {cost_verdict(over_queries)} over queries ({_points(over_queries)})"
+        f"{row['difference']:+.4f} against fp32; target {cost_verdict(over_classes)} over classes "
+        f"({_interval(over_classes)}), {cost_verdict(over_queries)} over queries ({_interval(over_queries)})"
     )
 
 
-def _points(interval: Sequence[float]) -> str:
-    low, high = (100 * bound for bound in interval)
-    return f"95 % {low:+.2f} to {high:+.2f}"
+def _interval(bounds: Sequence[float]) -> str:
+    low, high = bounds
+    return f"95 % {low:+.4f} to {high:+.4f}"
 
 
 def _resizing_line(graph: Path, row: Mapping[str, Any]) -> str:

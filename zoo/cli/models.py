@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +28,8 @@ app = typer.Typer()
 # zoo list
 
 FACTS = ("name", "status", "dim", "method", "backbone", "dataset")
-COLUMNS = (*FACTS, "size", "paper's R@1", "R@1")
+COLUMNS = (*FACTS, "size", "paper's R@1", "R@1 (classes)")
+NUMBERS = ("dim", "size", "paper's R@1", "R@1 (classes)")
 
 
 @app.command(
@@ -40,7 +41,8 @@ COLUMNS = (*FACTS, "size", "paper's R@1", "R@1")
   zoo list --json                           everything, recipes too
 
 size: megabytes on disk, or millions of parameters (M) if the model is not here yet. paper's R@1: on the model's data
-set, or on the one that is named; zoo info NAME has all of them.""",
+set, or on the one that is named; zoo info NAME has all of them. R@1 (classes): the newest on the test split of the
+model's data set, and the number of classes. Only scores on the same images, named below the table, compare.""",
 )
 def list_models(
     method: Annotated[str | None, Option(metavar="M", help="only models of this method")] = None,
@@ -67,7 +69,8 @@ def _print_models(models: Sequence[ModelInfo], with_recipes: bool) -> None:
     shown = [model for model in models if with_recipes or model.status != "recipe"]
     hidden = len(models) - len(shown)
     if shown:
-        print_table(COLUMNS, [_cells(model) for model in shown], numbers=("dim", "size", "paper's R@1", "R@1"))
+        print_table(COLUMNS, [_cells(model) for model in shown], numbers=NUMBERS)
+    _print_measured_on(shown)
     if hidden:
         print(f"{hidden:,} recipe{'' if hidden == 1 else 's'} not trained yet: zoo list --recipes")
     if not models:
@@ -76,14 +79,34 @@ def _print_models(models: Sequence[ModelInfo], with_recipes: bool) -> None:
 
 def _row(model: ModelInfo) -> dict[str, Any]:
     row = {fact: getattr(model, fact) for fact in FACTS}
-    measured = {"published_recall_at_1": _published_recall(model), "recall_at_1": _recall_at_1(model)}
+    result = _test_result(model)
+    measured = {"published_recall_at_1": _published_recall(model), "recall_at_1": result["metrics"].get("recall_at_1")}
+    measured |= {"measured_on": result.get("data"), "classes": result.get("classes")}
     changed = {"changed": model.origin.changed}
     return {**row, "size": model.size, "parameters": model.parameters, **measured, **changed}
 
 
 def _cells(model: ModelInfo) -> list[str]:
     row = {**_row(model), "status": model.status_text}
-    return [*(_cell(row[fact]) for fact in FACTS), _size(row), _paper_cell(model), _cell(row["recall_at_1"])]
+    return [*(_cell(row[fact]) for fact in FACTS), _size(row), _paper_cell(model), _recall_cell(row)]
+
+
+def _recall_cell(row: Mapping[str, Any]) -> str:
+    """Return R@1 with the number of classes that it was measured on."""
+    value = _cell(row["recall_at_1"])
+    return f"{value} ({row['classes']})" if row["recall_at_1"] is not None and row["classes"] else value
+
+
+def _print_measured_on(models: Sequence[ModelInfo]) -> None:
+    """Print a line for each data set of the shown scores, with the models that were measured on it."""
+    from zoo.models.results import data_title
+
+    names: dict[str, list[str]] = {}
+    for model in models:
+        if "recall_at_1" in (result := _test_result(model))["metrics"]:
+            names.setdefault(data_title(result), []).append(model.name)
+    for title, measured in names.items():
+        print(f"R@1 on {title}: {', '.join(measured)}")
 
 
 def _published_recall(model: ModelInfo) -> float | None:
@@ -99,10 +122,10 @@ def _paper_cell(model: ModelInfo) -> str:
     return f"{dataset} {value:.4f}"
 
 
-def _recall_at_1(model: ModelInfo) -> float | None:
-    """Return the newest score on the unseen classes of the data set that the model was trained on."""
-    results = [r for r in model.results if (r["dataset"], r["split"]) == (model.dataset, "test")]
-    return results[-1]["metrics"].get("recall_at_1") if results else None
+def _test_result(model: ModelInfo) -> Mapping[str, Any]:
+    """Return the newest measurement on the unseen classes of the data set that the model was trained on."""
+    results = [r for r in model.own_results if (r["dataset"], r["split"]) == (model.dataset, "test")]
+    return results[-1] if results else {"dataset": None, "metrics": {}}
 
 
 def _size(row: dict[str, Any]) -> str:
@@ -131,6 +154,7 @@ def _cell(value: Any) -> str:
 def info(name: Model, as_json: Json = False) -> None:
     """show a model's card, files, measured and published scores"""
     from zoo.models.catalogue import info as model_info
+    from zoo.models.results import origin_text
 
     model = model_info(name)
     if as_json:
@@ -138,7 +162,7 @@ def info(name: Model, as_json: Json = False) -> None:
         return
     print_table(("what", "value"), list(_facts(model).items()))
     for result in model.results:
-        print(f"\nmeasured on {_subject(result)}")
+        print(f"\nmeasured on {_subject(result)}\n{origin_text(result)}{_other_model(model, result)}")
         print_table(("metric", "value", "95 % over classes"), _scores(result), numbers=("value",))
     if model.published:
         print("\npublished")
@@ -215,13 +239,17 @@ def _published_rows(model: ModelInfo) -> list[list[str]]:
 
 def _subject(result: dict[str, Any]) -> str:
     from zoo.data.dataset import split_title
+    from zoo.models.results import data_title
 
-    named = {key: str(result[key] or "-") for key in ("dataset", "runtime", "precision")}
-    when = result.get("date", "date unknown")
+    named = {key: str(result[key] or "-") for key in ("runtime", "precision")}
     part = split_title(result["split"])
     if left_out := result.get("unreadable"):  # which older files do not have
         part += f", {left_out} unreadable left out"
-    return f"{named['dataset']}, {part}, with {named['runtime']} in {named['precision']} ({when})"
+    return f"{data_title(result)}, {part}, with {named['runtime']} in {named['precision']}"
+
+
+def _other_model(model: ModelInfo, result: dict[str, Any]) -> str:
+    return "" if result in model.own_results else "; of other weights or preprocessing than this model's"
 
 
 def _scores(result: dict[str, Any]) -> list[list[str]]:

@@ -235,6 +235,8 @@ def finetune(
 
 
 def _print_finetuned(fitted: Finetuned, source: str) -> None:
+    from zoo.models.results import few_classes_note
+
     for text in fitted.pictures.notes():
         note(text)
     split, selection, (before, after) = fitted.split, fitted.selection, fitted.dims
@@ -242,9 +244,11 @@ def _print_finetuned(fitted: Finetuned, source: str) -> None:
     print(f"trained on {images:,} images of {classes} classes in {fitted.outcome.seconds:.0f} s")
     print(_choice(selection, fitted.outcome.name))
     print(
-        f"measured on {len(split.test):,} images of {len(split.test.classes)} classes "
+        f"measured on {split.test.identity}, {len(split.test):,} images of {len(split.test.classes)} classes "
         f"{novelty(fitted.seen_classes, fitted.unread)}"
     )
+    if few := few_classes_note(len(split.test.classes)):
+        print(few)
     rows = [
         [
             row.metric,
@@ -418,14 +422,19 @@ def distill(
 
 
 def _print_distilled(distilled: Distilled, images: str | None) -> None:
+    from zoo.models.results import few_classes_note
+
     pictures, fidelity = distilled.pictures, distilled.fidelity
     for source, reason in pictures.unreadable.items():
         note(f"left out, cannot be read: {source}: {reason}")
-    kind = f" of {len(pictures.test.classes)} classes" if pictures.labelled else ", without labels"
+    classes = len(pictures.test.classes)
+    kind = f" of {classes} classes" if pictures.labelled else ", without labels"
     print(
         f"learnt from {distilled.teacher.name} on {len(pictures.train):,} images in {distilled.outcome.seconds:.0f} s; "
-        f"measured on {len(pictures.test):,} others{kind}"
+        f"measured on {pictures.test.identity}, {len(pictures.test):,} others{kind}"
     )
+    if pictures.labelled and (few := few_classes_note(classes)):
+        print(few)
     if distilled.seen_classes:
         print(
             f"the teacher was finetuned on {len(distilled.seen_classes)} of these classes: the scores of both "

@@ -1,10 +1,16 @@
-"""Data set value: one split's images, labels, classes and factors; its subsets and its export as a folder of PNG."""
+"""Data set value: one split's images, labels, classes, factors and identity; its subsets and its export as PNG."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import posixpath
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +21,9 @@ from zoo.files import atomic_folder
 
 SPLITS = ("train", "test")
 FOLDER = "folder"
-"""The name of every data set that is a user's own folder of images, or a table of them."""
+"""The `Dataset.name` of every data set that is a user's own folder of images, or a table of them."""
+QUERY = "query"
+"""The factor that divides a retrieval test into queries (1) and the gallery that they search (0)."""
 WHOLE = "all"
 """The split of a folder or table without the parts train and test."""
 
@@ -26,11 +34,53 @@ def split_title(split: str | None) -> str:
 
 
 @dataclass(frozen=True)
+class DataIdentity:
+    """Identity of measured images: equal wherever the same images with the same labels are stored.
+
+    Attributes:
+        name: The data set's name, for people: "glyphs"; of a folder or table its own name, "birds" or "birds.csv".
+        sha256: Of each image's source, class and part in the search, and of the size of each file of a user's own.
+        images: The number of images.
+        classes: The number of classes that they have.
+    """
+
+    name: str
+    sha256: str
+    images: int
+    classes: int
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.sha256[:8]})"
+
+
+def identify(
+    name: str,
+    sources: Sequence[str],
+    labels: Sequence[object],
+    queries: Sequence[object] | None = None,
+    sizes: Sequence[int | None] | None = None,
+) -> DataIdentity:
+    """Return the identity of n images, whatever their order.
+
+    Args:
+        name: The name for people, which does not count.
+        sources: n paths or ids.
+        labels: n classes, compared as text.
+        queries: n marks of queries, if some images search the others.
+        sizes: n sizes of files in bytes, where they count.
+    """
+    columns = [sources, list(map(str, labels)), *(column for column in (queries, sizes) if column is not None)]
+    rows = sorted(zip(*columns, strict=True), key=lambda row: str(row[0]))
+    digest = hashlib.sha256(json.dumps(rows).encode()).hexdigest()  # pure ASCII, also of names that are not UTF-8
+    return DataIdentity(name, digest, len(rows), len(set(columns[1])))
+
+
+@dataclass(frozen=True)
 class Dataset:
     """One split of a data set.
 
     Attributes:
-        name: The data set's name.
+        name: The data set's name in `zoo.data.DATASETS`: `FOLDER` for a user's own folder or table.
         split: "train", "test" or "all".
         images: n images (paths, bytes, PIL images or uint8 arrays), indexable; may be decoded or drawn on access.
         labels: Indices into `classes`, int64 [n].
@@ -38,6 +88,7 @@ class Dataset:
         sources: n paths or ids of the images, unique within the split.
         factors: Known properties of the images apart from the class, name -> array [n]. The factor `query` divides a
             retrieval test: images with 1 are queries, images with 0 are the gallery that the queries search.
+        own_name: Of a user's folder or table: its own name, "birds" or "birds.csv".
     """
 
     name: str
@@ -47,6 +98,7 @@ class Dataset:
     classes: tuple[str, ...]
     sources: Sequence[str]
     factors: Mapping[str, np.ndarray] = field(default_factory=dict)
+    own_name: str = ""
 
     def __post_init__(self) -> None:
         n = len(self.images)
@@ -68,6 +120,39 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.images)
 
+    @property
+    def title(self) -> str:
+        """Return the name for people: of a user's folder or table its own."""
+        return self.own_name or self.name
+
+    @cached_property
+    def identity(self) -> DataIdentity:
+        """Return what a score on these images is stored with, and compared by.
+
+        The files of a user's folder or table count with their sizes, and their paths from the folder that holds them
+        all, so that neither the place nor the kind of the list matters.
+        """
+        queries = self.factors[QUERY].tolist() if QUERY in self.factors else None
+        labels = [self.classes[label] for label in self.labels.tolist()]
+        if self.name != FOLDER:
+            return identify(self.title, self.sources, labels, queries)
+        return identify(self.title, _shared_paths(self.sources), labels, queries, list(map(_file_size, self.images)))
+
+
+def _shared_paths(sources: Iterable[str]) -> list[str]:
+    """Return paths relative to the deepest folder that holds all of them."""
+    paths = [posixpath.normpath(source) for source in sources]
+    with suppress(ValueError):  # absolute and relative paths are mixed
+        root = posixpath.commonpath([posixpath.dirname(path) for path in paths])
+        return [posixpath.relpath(path, root) if root else path for path in paths]
+    return paths
+
+
+def _file_size(image: ImageLike) -> int | None:
+    with suppress(OSError):
+        return Path(image).stat().st_size if isinstance(image, str | os.PathLike) else None
+    return None
+
 
 def subset(dataset: Dataset, mask: np.ndarray, split: str = "train") -> Dataset:
     """Return the rows where `mask` (bool [n]) is true, in their order, with the classes that these rows have.
@@ -77,15 +162,21 @@ def subset(dataset: Dataset, mask: np.ndarray, split: str = "train") -> Dataset:
     """
     rows = np.flatnonzero(mask).tolist()
     codes, labels = np.unique(dataset.labels[rows], return_inverse=True)
-    return Dataset(
-        dataset.name,
-        split,
-        [dataset.images[row] for row in rows],
-        labels.astype(np.int64),
-        tuple(dataset.classes[code] for code in codes),
-        [dataset.sources[row] for row in rows],
-        {name: values[rows] for name, values in dataset.factors.items()},
+    return replace(
+        dataset,
+        split=split,
+        images=[dataset.images[row] for row in rows],
+        labels=labels.astype(np.int64),
+        classes=tuple(dataset.classes[code] for code in codes),
+        sources=[dataset.sources[row] for row in rows],
+        factors={name: values[rows] for name, values in dataset.factors.items()},
     )
+
+
+def without(dataset: Dataset, sources: Container[str]) -> Dataset:
+    """Return the data set without the images of some sources. Raises `DatasetError` if none is left."""
+    kept = np.array([source not in sources for source in dataset.sources])
+    return dataset if kept.all() else subset(dataset, kept, dataset.split)
 
 
 def export_folder(dataset: Dataset, directory: str | Path) -> Path:

@@ -23,7 +23,7 @@ from PIL import Image
 from tqdm.auto import tqdm
 
 from zoo import paths
-from zoo.data.dataset import Dataset, subset
+from zoo.data.dataset import Dataset, without
 from zoo.data.images import ImageLike, open_image
 from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.errors import DatasetError, ImageError, none_readable_message
@@ -134,12 +134,9 @@ def readable_subset(dataset: Dataset, progress: bool = False) -> tuple[Dataset, 
         ImageError: If none of the images can be decoded.
     """
     unreadable = unreadable_images(dataset, progress)
-    if not unreadable:
-        return dataset, unreadable
     if len(unreadable) == len(dataset):
         raise ImageError(none_readable_message(len(dataset), next(iter(unreadable.values()))), code="none-readable")
-    readable = np.array([source not in unreadable for source in dataset.sources])
-    return subset(dataset, readable, dataset.split), unreadable
+    return without(dataset, unreadable), unreadable
 
 
 def unreadable_images(dataset: Dataset, progress: bool = False) -> dict[str, ImageError]:

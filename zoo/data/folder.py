@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from zoo.data import table
-from zoo.data.dataset import SPLITS, WHOLE, Dataset, subset
+from zoo.data.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset
 from zoo.data.decode import unreadable_images
 from zoo.data.images import SUFFIXES
 from zoo.errors import DatasetError, UsageError, none_readable_message
@@ -51,7 +51,7 @@ def load(split: str, data: str | Path | None = None) -> Dataset:
     paths = list_images(root)
     names = [path.relative_to(root).as_posix() for path in paths]
     labels, classes = _classes(root, names)
-    return Dataset(name="folder", split=split, images=paths, labels=labels, classes=classes, sources=names)
+    return Dataset(FOLDER, split, paths, labels, classes, names, own_name=expand(data).resolve().name)
 
 
 def has_splits(root: str | Path) -> bool:

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from zoo.data.dataset import FOLDER, SPLITS, WHOLE, Dataset
+from zoo.data.dataset import FOLDER, QUERY, SPLITS, WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError
 from zoo.paths import expand, is_folder
 
-IMAGE, LABEL, SPLIT, QUERY = "image", "label", "split", "query"
+IMAGE, LABEL, SPLIT = "image", "label", "split"
 PATH = "path"
 """Another name of the image column, in the tables that `zoo embed` writes."""
 
@@ -127,7 +127,8 @@ def _split_dataset(path: Path, rows: list[Row], split: str) -> Dataset:
     names = [row[IMAGE] for row in rows]
     images = [image_path(path, name) for name in names]
     factors = {QUERY: np.array([BOOLEANS[row[QUERY].lower()] for row in rows], np.int64)} if QUERY in rows[0] else {}
-    return Dataset(FOLDER, split, images, labels.astype(np.int64), tuple(map(str, classes)), names, factors)
+    coded = labels.astype(np.int64)
+    return Dataset(FOLDER, split, images, coded, tuple(map(str, classes)), names, factors, path.name)
 
 
 def read_image_rows(path: str | Path, labelled: bool = False) -> list[Row]:

@@ -22,7 +22,8 @@ from zipfile import BadZipFile, is_zipfile
 import numpy as np
 from numpy.lib.format import MAGIC_PREFIX
 
-from zoo.data.table import BOOLEANS, LABEL, PATH, QUERY, read_column
+from zoo.data.dataset import QUERY
+from zoo.data.table import BOOLEANS, LABEL, PATH, read_column
 from zoo.errors import UsageError
 from zoo.files import CHUNK_BYTES, atomic_path, read_json, write_json
 from zoo.models.card import MODEL_NAME, Card

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from zoo.data import check_dataset, load_dataset
-from zoo.data.dataset import FOLDER, Dataset, subset
+from zoo.data.dataset import FOLDER, DataIdentity, Dataset, identify, without
 from zoo.errors import EvaluationError, ImageError, UsageError, nearest, none_readable_message
 from zoo.evaluation.bootstrap import bootstrap_intervals
 from zoo.evaluation.clustering import clustering_metrics
@@ -176,12 +176,11 @@ def embed_dataset(
     rows, errors = model.embed_readable(dataset.images, batch_size, progress)
     if not errors:
         return rows, dataset
-    unreadable.update((dataset.sources[row], error) for row, error in errors.items())
+    by_source = {dataset.sources[row]: error for row, error in errors.items()}
+    unreadable.update(by_source)
     if not len(rows):
         raise ImageError(none_readable_message(len(dataset), next(iter(errors.values()))), code="no-readable-images")
-    readable = np.ones(len(dataset), bool)
-    readable[list(errors)] = False
-    return rows, subset(dataset, readable, dataset.split)
+    return rows, without(dataset, by_source)
 
 
 def search_arguments(rows: np.ndarray, labels: Any, dataset: Dataset | None) -> dict[str, Any]:
@@ -263,4 +262,11 @@ def _evaluate_rows(
         intervals=bootstrap_intervals(scores.values, scores.classes) if classes > 1 else {},
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=library_versions(),
+        data=dataset.identity if dataset else _identify_labels(as_labels(labels, len(rows)), queries),
     )
+
+
+def _identify_labels(labels: np.ndarray, queries: Any) -> DataIdentity:
+    """Return the identity of rows that are known by their labels [n] and marks of queries, bool [n] or None, alone."""
+    marks = None if queries is None else np.asarray(queries).tolist()
+    return identify("labels", list(map(str, range(len(labels)))), labels.tolist(), marks)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from zoo.data import folder_for
-from zoo.data.dataset import FOLDER, WHOLE, Dataset
+from zoo.data.dataset import FOLDER, WHOLE, Dataset, without
 from zoo.errors import DatasetError, ImageError, MissingDependencyError, ModelFolderError, ZooError
 from zoo.evaluation.bootstrap import bootstrap_intervals
 from zoo.evaluation.evaluate import embed_dataset, evaluate, search_arguments
@@ -24,7 +25,17 @@ from zoo.evaluation.split import EvaluationSplit, find_split
 from zoo.models.card import read_card
 from zoo.models.load import Embedder, load
 from zoo.models.onnx_runtime import GRAPH_FILES
-from zoo.models.results import COST_METRICS, COST_TARGET, Check, Evaluation, cost_verdict, read_parity, read_results
+from zoo.models.results import (
+    COST_METRICS,
+    COST_TARGET,
+    Check,
+    Evaluation,
+    cost_verdict,
+    data_title,
+    read_parity,
+    read_results,
+    same_images,
+)
 
 TOLERANCE = 0.002
 """The largest accepted difference of a score: rounding on another processor reorders near ties, for one or two queries
@@ -49,7 +60,7 @@ def remeasure(
     Args:
         folder: The model folder.
         data: The folder of the data sets (default: `ZOO_DATA`, else the download cache). A missing data set leaves its
-            check open, and so does a folder of other images.
+            check open, and so does a folder of other images than the recorded ones.
         progress: Show a progress bar.
         device: The device for scores by torch, as for `zoo.load`.
     """
@@ -76,7 +87,7 @@ def remeasure(
         except ZooError as error:
             yield Check(name, False, str(error))
         else:
-            yield _compare_scores(name, result, evaluation, measured.same_images is not False)
+            yield _compare_scores(name, result, evaluation)
 
 
 def remeasure_costs(folder: Path, data: str | Path | None = None, progress: bool = False) -> Iterator[Check]:
@@ -94,11 +105,11 @@ def remeasure_costs(folder: Path, data: str | Path | None = None, progress: bool
     split = cache(partial(_matching_split, folder, data, "the costs"))
 
     @cache
-    def fp32(name: str, part: str) -> tuple[PerQuery, int]:
-        """Return the scores by fp32 and the number of images that were left out."""
+    def fp32(name: str, part: str) -> tuple[PerQuery, Mapping[str, ImageError]]:
+        """Return the scores by fp32 and the errors of the images that were left out."""
         unreadable: dict[str, ImageError] = {}
         model = load(folder, "onnx" if (folder / GRAPH_FILES["fp32"]).is_file() else "torch")
-        return measure_retrieval(split(name, part).dataset, model, progress, unreadable), len(unreadable)
+        return measure_retrieval(split(name, part).dataset, model, progress, unreadable), unreadable
 
     try:
         parity = read_parity(folder)
@@ -116,9 +127,10 @@ def remeasure_costs(folder: Path, data: str | Path | None = None, progress: bool
         try:
             key = str(recorded["dataset"]), str(recorded["split"])
             measured, (before, unreadable) = split(*key), fp32(*key)
-            after = measure_retrieval(measured.dataset, load(folder, "onnx", precision), progress)
-            cost = precision_cost(measured.dataset, before, after, precision)
-            yield _compare_cost(name, recorded, cost, precision, unreadable, measured.same_images is not False)
+            images = without(measured.dataset, unreadable)
+            after = measure_retrieval(images, load(folder, "onnx", precision), progress)
+            cost = precision_cost(images, before, after, precision)
+            yield _compare_cost(name, recorded, cost, precision, len(unreadable))
         except (DatasetError, MissingDependencyError) as error:
             yield Check(name, None, str(error))
         except ZooError as error:
@@ -165,7 +177,7 @@ def precision_cost(dataset: Dataset, fp32: PerQuery, variant: PerQuery, precisio
     `within_target` is True if an interval is above a loss of `COST_TARGET`. The scores must be of at least two classes.
 
     Args:
-        dataset: The data set that was measured.
+        dataset: The images that were measured, all of them readable.
         fp32: The scores of each query in fp32.
         variant: The scores of the same queries with the variant.
         precision: The variant's precision; its means have this key.
@@ -185,6 +197,7 @@ def precision_cost(dataset: Dataset, fp32: PerQuery, variant: PerQuery, precisio
         for name in COST_METRICS
     }
     facts = {"dataset": dataset.name, "split": dataset.split, "queries": len(fp32.rows)}
+    facts["data"] = asdict(dataset.identity)
     return {**facts, "classes": len(np.unique(fp32.classes)), "target": COST_TARGET, **rows}
 
 
@@ -207,16 +220,21 @@ def _matching_split(folder: Path, data: str | Path | None, subject: str, name: s
     return measured
 
 
-def _compare_scores(name: str, result: Mapping[str, Any], evaluation: Evaluation, same_images: bool) -> Check:
-    """Compare recorded scores with a new evaluation; metrics of further groups are named as not checked.
+def _other_images(recorded: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
+    """Return that recorded scores are of other images of a user's own; "" if not, and of a published data set."""
+    if recorded["dataset"] != FOLDER or same_images(recorded, measured):
+        return ""
+    return f"other images: these are {data_title(measured)}, the recorded ones {data_title(recorded)}"
 
-    `same_images` is False where the images are known to be others, whose scores may differ.
-    """
+
+def _compare_scores(name: str, result: Mapping[str, Any], evaluation: Evaluation) -> Check:
+    """Compare recorded scores with a new evaluation; metrics of further groups are named as not checked."""
+    if problem := _other_images(result, evaluation.to_json()):
+        return Check(name, None, problem)
     if "queries" in result and evaluation.queries != result["queries"]:
         left_out = f" ({evaluation.unreadable} unreadable left out)" if evaluation.unreadable else ""
         counts = f"{evaluation.queries} queries{left_out}, the card's scores are of {result['queries']}"
-        # Any folder of images is the data set "folder".
-        return Check(name, None if evaluation.dataset == FOLDER else False, f"{counts}: other images")
+        return Check(name, False, f"{counts}: other images")
     claimed: Mapping[str, float] = result["metrics"]
     compared = [metric for metric in claimed if metric in evaluation.metrics]
     deviations = [
@@ -225,8 +243,6 @@ def _compare_scores(name: str, result: Mapping[str, Any], evaluation: Evaluation
         if not abs(evaluation.metrics[metric] - claimed[metric]) <= TOLERANCE + ROUNDING
     ]
     unchecked = _unchecked([metric for metric in claimed if metric not in evaluation.metrics])
-    if deviations and not same_images:
-        return Check(name, None, f"{'; '.join(deviations)}: other images than those that were held out")
     if deviations or not compared:
         problem = "; ".join(deviations) or "has no score that can be measured again"
         return Check(name, False, problem + unchecked)
@@ -245,22 +261,20 @@ def _compare_cost(
     measured: Mapping[str, Any],
     precision: str,
     unreadable: int,
-    same_images: bool,
 ) -> Check:
+    if problem := _other_images(recorded, measured):
+        return Check(name, None, problem)
     if measured["queries"] != recorded["queries"]:
         left_out = f" ({unreadable} unreadable left out)" if unreadable else ""
         counts = f"{measured['queries']} queries{left_out}, the costs are of {recorded['queries']}"
-        # Any folder of images is the data set "folder".
-        return Check(name, None if measured["dataset"] == FOLDER else False, f"{counts}: other images")
+        return Check(name, False, f"{counts}: other images")
     deviations = [
         deviation
         for metric in COST_METRICS
         for deviation in _deviations(metric, recorded[metric], measured[metric], precision)
     ]
-    if deviations and not same_images:
-        return Check(name, None, f"{'; '.join(deviations)}: other images than those that were held out")
     change = ", ".join(f"{metric} {measured[metric]['difference']:+.4f}" for metric in COST_METRICS)
-    summary = f"{change} on {measured['dataset']}, within {TOLERANCE:g}"
+    summary = f"{change} on {data_title(measured)}, within {TOLERANCE:g}"
     return Check(name, not deviations, "; ".join(deviations) or summary)
 
 

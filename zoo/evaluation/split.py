@@ -52,12 +52,10 @@ class EvaluationSplit:
 
     Attributes:
         dataset: The data set.
-        same_images: The images are those of the record; None where no record was used.
         notes: Sentences that a reader of the scores should know.
     """
 
     dataset: Dataset
-    same_images: bool | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -95,7 +93,7 @@ def find_split(folder: Path, card: Card, name: str, split: str, data: str | Path
     same = _has_same_images(whole, record)
     # As it was measured at first: each image searches all others, even if the table marks queries.
     part = replace(subset(whole, _in_classes(whole, names), split), factors={})
-    return EvaluationSplit(part, same, tuple(_notes_by_record(card.name, record, whole, split, same)))
+    return EvaluationSplit(part, tuple(_notes_by_record(card.name, record, whole, split, same)))
 
 
 def default_dataset(folder: Path, card: Card) -> str:

@@ -7,10 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zoo.data.dataset import split_title
 from zoo.models.card import Card, read_origin
 from zoo.models.onnx_runtime import GRAPH_FILES, RESIZING_FILES
 from zoo.models.published import published_tables
-from zoo.models.results import EXPORT_FLOORS, RESIZE_FLOOR, parity_error, read_parity, read_results
+from zoo.models.results import (
+    EXPORT_FLOORS,
+    RESIZE_FLOOR,
+    data_title,
+    origin_text,
+    parity_error,
+    read_parity,
+    read_results,
+)
 from zoo.render import Table, environment
 
 ENSEMBLE = "ensemble"
@@ -42,9 +51,12 @@ class ModelScore:
     """A measured score of a model, with the scores that papers print for exactly this model.
 
     Attributes:
-        dataset: The data set's name.
+        dataset: The data set's name in `zoo.data.DATASETS`.
+        data: The name and short hash of the measured images.
+        sha256: Their whole hash; None where older files do not have it.
         split: The measured split.
-        protocol: How the score was measured.
+        origin: How the score came about: classes, protocol, model and date.
+        classes: The number of classes; None where it is not recorded.
         variant: Runtime and precision.
         metric: The key in results.json.
         title: The printed name of the metric.
@@ -54,8 +66,11 @@ class ModelScore:
     """
 
     dataset: str
+    data: str
+    sha256: str | None
     split: str
-    protocol: str
+    origin: str
+    classes: int | None
     variant: str
     metric: str
     title: str
@@ -86,6 +101,7 @@ class OnnxGraph:
         resizes: Whether it resizes images itself.
         changes: The cost of its precision by metric, where it was measured.
         holds: Whether the cosine meets `zoo export`'s floor; False where the graph was kept by force.
+        measured_on: The images of `changes`; "" where there are none.
     """
 
     file: str
@@ -94,12 +110,13 @@ class OnnxGraph:
     resizes: bool = False
     changes: Mapping[str, PrecisionChange] = field(default_factory=dict)
     holds: bool = True
+    measured_on: str = ""
 
     @property
     def remark(self) -> str | None:
         """A warning that a loss in retrieval is not shown to be small; None where it is, or was not measured."""
         beyond = [
-            f"{title} {100 * cost.change:+.2f} points, 95 % {100 * cost.low:+.2f} to {100 * cost.high:+.2f}"
+            f"{title} {cost.change:+.4f}, 95 % {cost.low:+.4f} to {cost.high:+.4f}"
             for title, cost in self.changes.items()
             if not cost.within
         ]
@@ -135,9 +152,15 @@ def readme(folder: Path, card: Card, repo_id: str, files: Collection[str]) -> st
             has_golden="golden.safetensors" in files,
             in_timm=card.architecture != ENSEMBLE,
             scores=table if scores else None,
-            protocols=", ".join(dict.fromkeys(score.protocol for score in scores)),
+            origins=list(
+                dict.fromkeys(
+                    ", ".join(filter(None, (score.data, split_title(score.split), score.variant))) + f": {score.origin}"
+                    for score in scores
+                )
+            ),
             notes=notes,
             graphs=graph_table(graphs) if graphs else None,
+            cost_data=", ".join(dict.fromkeys(graph.measured_on for graph in graphs if graph.measured_on)),
             resizing=any(graph.resizes for graph in graphs),
         )
     )
@@ -151,11 +174,15 @@ def library(card: Card) -> str:
 def scores_of(folder: Path, card: Card) -> Iterator[ModelScore]:
     """Read recall and `SCORE_TITLES` from results.json, each with what papers print for exactly this model.
 
+    Measurements of other weights or preprocessing than the card's are left out.
+
     Raises:
         ModelFolderError: If results.json is damaged.
     """
     recipe = read_origin(folder).exact_recipe
     for result in read_results(folder):
+        if result.get("fingerprint") not in (None, card.fingerprint):
+            continue
         dataset, split = result["dataset"] or "unknown", result["split"] or "unknown"
         for metric, value in result["metrics"].items():
             if (title := _title(metric)) is None:
@@ -163,8 +190,11 @@ def scores_of(folder: Path, card: Card) -> Iterator[ModelScore]:
             bounds = result.get("intervals", {}).get(metric)
             yield ModelScore(
                 dataset=dataset,
+                data=data_title(result),
+                sha256=result["data"]["sha256"] if result.get("data") else None,
                 split=split,
-                protocol=result["protocol"],
+                origin=origin_text(result),
+                classes=result.get("classes"),
                 variant=" ".join(filter(None, (result["runtime"], result["precision"]))),
                 metric=metric,
                 title=title,
@@ -188,15 +218,15 @@ def graphs_of(folder: Path) -> list[OnnxGraph]:
 
 
 def score_table(scores: Sequence[ModelScore]) -> tuple[Table, list[str]]:
-    """Return the table of scores in percent, and the sources that its numbers in brackets refer to."""
+    """Return the table of scores, and the sources that its numbers in brackets refer to."""
     notes: list[str] = []
     rows = []
     for score in scores:
-        published = "; ".join(f"{100 * value:.1f} [{_note(notes, source)}]" for value, source in score.published)
-        interval = f"{100 * score.interval[0]:.1f} to {100 * score.interval[1]:.1f}" if score.interval else ""
-        value = f"{100 * score.value:.1f}"
-        rows.append([score.dataset, score.split, score.variant, score.title, value, interval, published])
-    columns = ("data set", "split", "runtime", "metric", "here", "95 % interval", "published")
+        published = "; ".join(f"{value:.4f} [{_note(notes, source)}]" for value, source in score.published)
+        interval = f"{score.interval[0]:.4f} to {score.interval[1]:.4f}" if score.interval else ""
+        facts = [score.data, score.split, score.variant, str(score.classes or "")]
+        rows.append([*facts, score.title, f"{score.value:.4f}", interval, published])
+    columns = ("data set", "split", "runtime", "classes", "metric", "here", "95 % interval", "published")
     return Table(columns, rows), notes
 
 
@@ -240,7 +270,7 @@ def _licence(licence: str) -> dict[str, Any]:
 def _eval_result(score: ModelScore) -> Any:
     from huggingface_hub import EvalResult
 
-    facts: dict[str, Any] = {"protocol": score.protocol}
+    facts: dict[str, Any] = {"protocol": score.origin}
     if score.interval:
         facts["interval_95"] = list(score.interval)
     if score.published:
@@ -249,7 +279,8 @@ def _eval_result(score: ModelScore) -> Any:
         task_type="image-feature-extraction",
         task_name="Image retrieval",
         dataset_type=score.dataset,
-        dataset_name=score.dataset,
+        dataset_name=score.data,
+        dataset_revision=score.sha256,
         dataset_split=score.split,
         metric_type=score.metric,
         metric_name=f"{score.title} ({score.variant})" if score.variant else score.title,
@@ -291,7 +322,8 @@ def _graphs(folder: Path, parity: Mapping[str, Any]) -> Iterator[OnnxGraph]:
             record = parity.get(precision, {})
             cosine = _number(record.get("min_cosine"))
             holds = _holds(record, cosine, EXPORT_FLOORS[precision])
-            yield OnnxGraph(file, (folder / file).stat().st_size, cosine, False, dict(_changes(record)), holds)
+            size, changes = (folder / file).stat().st_size, dict(_changes(record))
+            yield OnnxGraph(file, size, cosine, False, changes, holds, data_title(record["cost"]) if changes else "")
     for precision, file in RESIZING_FILES.items():
         if (folder / file).is_file():
             record = parity.get(f"{precision}-resize", {})
@@ -318,7 +350,7 @@ def _changes(record: Mapping[str, Any]) -> Iterator[tuple[str, PrecisionChange]]
 
 
 def _change(title: str, cost: PrecisionChange) -> str:
-    text = f"{title} {100 * cost.change:+.2f} ({100 * cost.low:+.2f} to {100 * cost.high:+.2f})"
+    text = f"{title} {cost.change:+.4f} ({cost.low:+.4f} to {cost.high:+.4f})"
     return text if cost.within else f"{text}, not shown to be within the target"
 
 

@@ -69,6 +69,12 @@ class ModelInfo:
         return STATUSES[self.status] + marks
 
     @property
+    def own_results(self) -> list[dict[str, Any]]:
+        """Return the measurements without those of other weights or preprocessing than the card's."""
+        known = None if self.card is None else self.card.fingerprint
+        return [result for result in self.results if result.get("fingerprint") in (None, known)]
+
+    @property
     def published_recall(self) -> dict[str, float]:
         """Return the first published R@1 by data set: on the model's own, or all for a public backbone."""
         recall: dict[str, float] = {}

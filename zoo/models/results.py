@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from zoo.data.dataset import FOLDER, DataIdentity
 from zoo.errors import ModelFolderError
 from zoo.files import locked, read_json, write_json
 from zoo.models.card import Card
@@ -145,8 +147,12 @@ def _interval_problems(row: Mapping[str, Any], change: float) -> Iterator[str]:
 
 RESULTS_FILE = "results.json"
 
-_IDENTITY = ("dataset", "split", "protocol", "runtime", "precision")
-"""Keys that identify a measurement: a newer one with equal values replaces the older."""
+CONDITIONS = ("dataset", "split", "protocol", "runtime", "precision")
+"""Keys that two measurements share, in addition to their images, if one replaces the other."""
+
+FEW_CLASSES = 10
+"""Below this number of classes, an interval over classes is too narrow: two or three classes do not show how much
+classes differ."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +169,7 @@ class Evaluation:
         versions: Library -> version.
         unreadable: Number of images that could not be read and were left out; not in files before 0.3.0.
         fingerprint: `Card.fingerprint` of the model; not in files before 0.3.0.
+        data: The identity of the measured images; older files lack it.
     """
 
     model: str | None
@@ -181,6 +188,7 @@ class Evaluation:
     versions: Mapping[str, str] = field(default_factory=dict)
     unreadable: int = 0
     fingerprint: str | None = None
+    data: DataIdentity | None = None
 
     def to_json(self) -> dict[str, Any]:
         values = dataclasses.asdict(self)
@@ -217,8 +225,55 @@ def add_result(folder: Path, evaluation: Evaluation) -> None:
     """
     new = evaluation.to_json()
     with locked(folder):
-        other_results = [old for old in read_results(folder) if any(old.get(key) != new[key] for key in _IDENTITY)]
+        other_results = [old for old in read_results(folder) if not _replaces(new, old)]
         write_json(folder / RESULTS_FILE, [*other_results, new])
+
+
+def _replaces(new: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
+    """Return whether a measurement is the older one made again: same conditions, images and model."""
+    same_model = old.get("fingerprint") in (None, new["fingerprint"])
+    return same_model and all(old[key] == new[key] for key in CONDITIONS) and same_images(new, old)
+
+
+def same_images(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Return whether two measurements, as in results.json, are known to be of the same images.
+
+    Older files lack the identity of the images. There a published data set is trusted by its name, and a user's own
+    folder or table is equal to nothing.
+    """
+    if a.get("data") and b.get("data"):
+        return bool(a["data"]["sha256"] == b["data"]["sha256"])
+    return a["dataset"] == b["dataset"] not in (None, FOLDER) and a["split"] == b["split"]
+
+
+def data_title(result: Mapping[str, Any]) -> str:
+    """Return the name and short hash of the images of a measurement: "birds.csv (3f2a91c0)"."""
+    if data := result.get("data"):
+        return str(DataIdentity(**data))
+    if result["dataset"] is None:
+        return "unnamed embeddings"
+    return f"{result['dataset']} ({'data unknown' if result['dataset'] == FOLDER else 'images not recorded'})"
+
+
+def origin_text(result: Mapping[str, Any]) -> str:
+    """Return how a measurement came about: queries, classes, protocol, model and date, and a warning of few classes."""
+    classes, fingerprint = result.get("classes"), result.get("fingerprint")
+    queries = None if result.get("queries") is None else result["queries"] - result.get("queries_without_relatives", 0)
+    parts = [
+        f"{queries:,} queries of {classes:,} classes" if queries and classes else "",
+        result["protocol"],
+        f"model {fingerprint[:8]}" if fingerprint else "model not recorded",
+        result.get("date", "date unknown"),
+        few_classes_note(classes),
+    ]
+    return "; ".join(filter(None, parts))
+
+
+def few_classes_note(classes: int | None) -> str:
+    """Return a warning about an interval over few classes; "" for enough of them, or an unknown number."""
+    if not classes or classes >= FEW_CLASSES:
+        return ""
+    return f"only {classes} {'class' if classes == 1 else 'classes'}, so others may differ by more than intervals say"
 
 
 def _results_error(problem: str) -> ModelFolderError:
@@ -227,16 +282,29 @@ def _results_error(problem: str) -> ModelFolderError:
 
 
 def _is_result(value: Any) -> bool:
-    """Return whether a JSON value has the keys of `_IDENTITY` as text, and metrics and bounds that are numbers."""
-    if not isinstance(value, dict) or not all(key in value for key in _IDENTITY):
+    """Return whether a JSON value has the keys of `CONDITIONS` as text, and metrics and bounds that are numbers."""
+    if not isinstance(value, dict) or not all(key in value for key in CONDITIONS):
         return False
-    if not isinstance(value["protocol"], str) or not all(isinstance(value[key], str | None) for key in _IDENTITY):
+    if not isinstance(value["protocol"], str) or not all(isinstance(value[key], str | None) for key in CONDITIONS):
+        return False
+    if value.get("data") is not None and not _is_identity(value["data"]):
         return False
     metrics, intervals = value.get("metrics"), value.get("intervals", {})
     if not isinstance(metrics, dict) or not isinstance(intervals, dict):
         return False
     pairs = all(isinstance(bounds, list) and len(bounds) == 2 for bounds in intervals.values())
     return pairs and all(map(_is_number, chain(metrics.values(), *intervals.values())))
+
+
+def _is_identity(value: Any) -> bool:
+    """Return whether a JSON value is a `DataIdentity`."""
+    if not isinstance(value, dict) or value.keys() != {field.name for field in dataclasses.fields(DataIdentity)}:
+        return False
+    texts = isinstance(value["name"], str) and isinstance(value["sha256"], str)
+    return texts and bool(_SHA256.fullmatch(value["sha256"])) and all(type(value[n]) is int for n in _COUNTS)
+
+
+_SHA256, _COUNTS = re.compile("[0-9a-f]{64}"), ("images", "classes")
 
 
 def _is_number(value: Any) -> bool:

@@ -22,6 +22,7 @@ from zoo.evaluation.evaluate import attribute_to_model, embed_dataset
 from zoo.evaluation.structure import spectral_decay
 from zoo.models.card import read_origin
 from zoo.models.load import Embedder
+from zoo.models.results import data_title, origin_text
 from zoo.render import Table
 from zoo.report import figures
 from zoo.report.html import SVG, ImageTile, Legend, Paragraph, Picture, Section, Thumbnails, page
@@ -80,7 +81,7 @@ def report(
         ZooError: The errors of `Embedder.embed` and `zoo.evaluate`.
     """
     parts = sections(model, dataset, mapping, batch_size, progress, unreadable)
-    return page(f"{model.card.name} on {dataset.name}, {split_title(dataset.split)}", parts)
+    return page(f"{model.card.name} on {dataset.title}, {split_title(dataset.split)}", parts)
 
 
 def sections(
@@ -241,11 +242,8 @@ def _scores_section(measured: Evaluation) -> Section:
 
 
 def _scores_text(measured: Evaluation) -> str:
-    queries = measured.queries - measured.queries_without_relatives
-    text = (
-        f"{queries:,} queries of {measured.classes:,} classes; {measured.protocol}; {measured.runtime} in "
-        f"{measured.precision}; {measured.date}."
-    )
+    facts = measured.to_json()
+    text = f"{data_title(facts)}; {measured.runtime} in {measured.precision}; {origin_text(facts)}."
     if measured.queries_without_relatives:
         text += f" {measured.queries_without_relatives:,} images alone in their class were left out as queries."
     if measured.unreadable:

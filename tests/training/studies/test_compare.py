@@ -195,7 +195,7 @@ def test_csv_reads_back(rows):
 def test_markdown_has_as_many_cells_in_each_line(rows):
     lines = [line for line in FORMATS["markdown"](rows).splitlines() if line.startswith("|")]
     assert {line.replace("\\|", "").count("|") for line in lines} == {10}
-    assert "63.00 ± 0.50 | 61.23 | 60.23 to 62.23 over classes | 1 | -1.77 |" in lines[2]
+    assert "0.6300 ± 0.0050 | 0.6123 | 0.6023 to 0.6223 over classes | 1 | -0.0177 |" in lines[2]
 
 
 def test_the_table_states_both_protocols(rows):

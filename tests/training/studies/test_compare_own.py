@@ -9,7 +9,8 @@ import pytest
 
 from tests.raising import raises
 from tests.training.studies.test_compare import RECIPE, model
-from training.studies.compare import find_runs, own_scores
+from training.studies.compare import find_runs
+from training.studies.compare_own import own_scores
 from zoo.cli.main import main
 from zoo.errors import UsageError
 
@@ -74,11 +75,15 @@ def test_the_command_prints_every_format(two_methods: Path, tmp_path: Path, caps
     words = ["benchmark", "models", "--dataset", "cub", "--metric", "recall_at_1", "--metric", "mrr"]
     table = tmp_path / "t.md"
     assert main([*words, "--against", "margin-r50-cub", "--markdown", str(table)]) == 0
-    lines = {line.split()[2]: line for line in capsys.readouterr().out.splitlines()[2:]}
-    assert "62.00 ± 2.00" in lines["margin-r50-cub"]
-    assert "+1.67" in lines["contrastive"]
-    assert "0.23 to 3.10 over 3 seeds" in lines["contrastive"]
-    assert "| 62.00 ± 2.00 | 57.03 to 66.97 over seeds | 3 |" in table.read_text()
+    heading, _, _, *rows = capsys.readouterr().out.splitlines()
+    assert heading.startswith("cub (images not recorded), test split, 5 classes")
+    lines = {line.split()[1]: line for line in rows}
+    assert "0.6200 ± 0.0200" in lines["margin-r50-cub"]
+    assert "the model itself" in lines["margin-r50-cub"]
+    assert "+0.0167" in lines["contrastive"]
+    assert "0.0023 to 0.0310 over 3 seeds" in lines["contrastive"]
+    assert "not measured on these images" in lines["alone"]  # mrr, which margin does not have
+    assert "| 0.6200 ± 0.0200 | 0.5703 to 0.6697 over seeds | 3 |" in table.read_text()
     assert main([*words, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["metric"] for row in rows] == ["recall_at_1"] * 3 + ["mrr"]

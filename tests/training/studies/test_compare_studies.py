@@ -143,7 +143,7 @@ def test_the_seeds_of_a_study_by_hand(own_zoo: Path) -> None:
     assert row.ours.runs[0] == "claims-rho-cub/margin/seed-0"
     protocol = "last of 150 epochs, study claims-rho-cub; leave-one-out, cosine, exact; torch fp32"
     assert row.ours.protocol == protocol
-    assert "62.00 ± 2.00 | 57.03 to 66.97 over seeds | 3 | -1.00" in FORMATS["markdown"]([row])
+    assert "0.6200 ± 0.0200 | 0.5703 to 0.6697 over seeds | 3 | -0.0100" in FORMATS["markdown"]([row])
 
 
 def test_the_protocol_names_settings_and_the_selection_of_a_study(own_zoo: Path) -> None:

@@ -93,7 +93,7 @@ print({{"torch", "timm", "sklearn"}} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.endswith("set()\n"), done.stderr
-    assert f"report of toy-pool on folder written to {out}" in done.stdout
+    assert f"report of toy-pool on pictures written to {out}" in done.stdout
     assert out.read_text().startswith("<!doctype html>")
 
 

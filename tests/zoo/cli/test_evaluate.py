@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -43,7 +44,7 @@ def test_evaluate_prints_a_table_writes_a_file_and_saves(capsys, toy, pictures, 
     assert f"{low:.4f} to {high:.4f}" in row
     assert main(["info", "toy-pool"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert any("measured on folder, all of it, with onnx in fp32" in line for line in lines)
+    assert f"measured on {pictures.name} ({result['data']['sha256'][:8]}), all of it, with onnx in fp32" in lines
     for name, value in result["metrics"].items():
         low, high = result["intervals"][name]
         assert any(line.split() == [name, f"{value:.4f}", f"{low:.4f}", "to", f"{high:.4f}"] for line in lines)
@@ -61,7 +62,7 @@ def test_scores_are_not_saved_in_a_shipped_model():
 def test_a_model_trained_on_a_folder_gets_a_warning_on_folders(capsys, toy, pictures):
     assert main([*EVALUATE, "--data", str(pictures)]) == 0
     out, err = capsys.readouterr()
-    assert "on folder, all of it" in out
+    assert re.search(rf"on {pictures.name} \([0-9a-f]{{8}}\), all of it\n", out)
     assert "has seen" not in err
     card = json.loads((toy / "card.json").read_text())
     (toy / "card.json").write_text(json.dumps({**card, "dataset": "folder"}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -150,6 +151,8 @@ def test_list(capsys, toy):
         "parameters": 3 * (toys.SIDE // 4) ** 2 * toys.DIM,
         "published_recall_at_1": None,
         "recall_at_1": None,
+        "measured_on": None,
+        "classes": None,
         "changed": {},
     }
     assert "margin-conv4-glyphs" in rows
@@ -169,11 +172,12 @@ def test_list_hides_recipes_and_counts_them(capsys):
     assert {"toy-pool", "margin-conv4-glyphs", "dinov2-s14"} <= usable < statuses.keys()
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert {line.split()[0] for line in lines[2:-1]} == usable
+    assert {line.split()[0] for line in lines[2:-2]} == usable
+    assert re.match(r"R@1 on glyphs \([0-9a-f]{8}\): diva-conv4-glyphs, ", lines[-2])
     assert lines[-1].startswith(f"{len(statuses) - len(usable):,} recipes")
     assert "zoo list --recipes" in lines[-1]
     assert main(["list", "--recipes"]) == 0
-    assert {line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]} == statuses.keys()
+    assert {line.split()[0] for line in capsys.readouterr().out.splitlines()[2:-1]} == statuses.keys()
     assert main(["list", "--status", "recipe", "--dataset", "cub"]) == 0
     assert "diva-r50-cub" in capsys.readouterr().out
     assert main(["list", "--backbone", "ibn", "--dataset", "sop"]) == 0

@@ -101,8 +101,22 @@ def test_a_missing_data_set_leaves_the_check_open(copy: Path, tmp_path: Path, pi
     change(copy, dataset=None)
     assert check_of(copy, pictures).ok is None
     change(copy, dataset="folder", queries=7)
-    assert "other images" in check_of(copy, pictures).detail
+    assert check_of(copy, pictures).ok is False  # of the same images, and not as many
+
+
+def test_other_images_leave_the_check_open(copy: Path, pictures: Path, tmp_path: Path) -> None:
+    (result,) = read_results(copy)
+    moved = Path(shutil.copytree(pictures, tmp_path / "moved"))
+    assert check_of(copy, moved).ok is True
+    first = next(moved.rglob("*.png"))
+    first.write_bytes(first.read_bytes() + b" ")  # the same name and class
+    check = check_of(copy, moved)
+    assert check.ok is None
+    assert check.detail.startswith("other images: these are moved (")
+    assert f"{pictures.name} ({result['data']['sha256'][:8]})" in check.detail
+    change(copy, data=None)  # of an older file
     assert check_of(copy, pictures).ok is None
+    assert "folder (data unknown)" in check_of(copy, pictures).detail
 
 
 def test_a_missing_variant_and_unknown_scores_fail(copy: Path, pictures: Path) -> None:

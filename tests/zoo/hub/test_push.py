@@ -258,7 +258,8 @@ def test_paths_of_this_machine_are_not_sent(hub: Hub, copy: Path, capsys: pytest
     record |= {"skipped": ["/srv/secret/a.jpg"], "split": {"train_classes": ["/m/01g317"]}}
     (copy / "recipe.json").write_text(json.dumps(record))
     results = json.loads((copy / "results.json").read_text())[:1]
-    results[0] |= {"dataset": "cub", "metrics": {"recall_at_1": 0.3}, "intervals": {}}
+    results[0] |= {"fingerprint": None, "data": None, "dataset": "cub"}
+    results[0] |= {"metrics": {"recall_at_1": 0.3}, "intervals": {}}
     (copy / "results.json").write_text(json.dumps(results))
     parity = json.loads((copy / "onnx" / "parity.json").read_text())
     parity["fp32"]["cost"] = {"not_measured": "there is no folder /srv/secret/cub; name the one that holds it."}
@@ -322,7 +323,8 @@ def test_the_page_has_measured_and_published_scores(copy: Path) -> None:
     """Read back by huggingface_hub's own parser."""
     card = dataclasses.replace(read_card(copy), name="diva-r50-cub", architecture="resnet50", licence="my licence")
     results = json.loads((copy / "results.json").read_text())[:1]
-    results[0] |= {"dataset": "cub", "metrics": {"recall_at_1": 0.6812, "map_at_r": 0.25, "precision_at_1": 0.6812}}
+    results[0] |= {"fingerprint": None, "data": None, "dataset": "cub"}
+    results[0] |= {"metrics": {"recall_at_1": 0.6812, "map_at_r": 0.25, "precision_at_1": 0.6812}}
     results[0]["intervals"] = {"recall_at_1": [0.66, 0.7]}
     (copy / "results.json").write_text(json.dumps(results))
     (copy / "recipe.json").write_text(json.dumps({"origin": "diva-r50-cub", "settings": {}}))
@@ -338,8 +340,9 @@ def test_the_page_has_measured_and_published_scores(copy: Path) -> None:
     assert recall.metric_args["published"][0]["value"] == 0.692
     assert "arXiv:2004.13458" in recall.metric_args["published"][0]["source"]
     assert (precision.metric_type, precision.metric_value) == ("map_at_r", 0.25)
-    assert "| cub | test | torch fp32 | R@1 | 68.1 | 66.0 to 70.0 | 69.2 [1] |" in text
-    assert "| cub | test | torch fp32 | MAP@R | 25.0 |  |  |" in text
+    start = "| cub (images not recorded) | test | torch fp32 | 121 |"
+    assert f"{start} R@1 | 0.6812 | 0.6600 to 0.7000 | 0.6920 [1] |" in text
+    assert f"{start} MAP@R | 0.2500 |  |  |" in text
     assert 'zoo.load("org/toy", runtime="onnx")' in text
     assert 'timm.create_model("hf-hub:org/toy", pretrained=True, num_classes=0)' in text
 
@@ -348,7 +351,8 @@ def test_the_page_has_measured_and_published_scores(copy: Path) -> None:
 def test_a_published_number_belongs_only_to_the_model_of_the_unchanged_recipe(copy: Path, name: str) -> None:
     card = dataclasses.replace(read_card(copy), name=name)
     results = json.loads((copy / "results.json").read_text())[:1]
-    results[0] |= {"dataset": "cub", "metrics": {"recall_at_1": 0.3}, "intervals": {}}
+    results[0] |= {"fingerprint": None, "data": None, "dataset": "cub"}
+    results[0] |= {"metrics": {"recall_at_1": 0.3}, "intervals": {}}
     (copy / "results.json").write_text(json.dumps(results))
     record = json.loads((copy / "recipe.json").read_text())
 
@@ -359,13 +363,13 @@ def test_a_published_number_belongs_only_to_the_model_of_the_unchanged_recipe(co
 
     text, facts = page(origin="diva-r50-cub", settings={"schedule.epochs": 1, "backbone.pretrained": "a|b"})
     assert "Recipe: diva-r50-cub, changed: schedule.epochs=1, backbone.pretrained=a|b." in text
-    assert "69.2" not in text
+    assert "0.692" not in text
     assert "published" not in facts
     text, facts = page(origin="diva-r50-cub", settings={})
-    assert "| 30.0 |  | 69.2 [1] |" in text
+    assert "| 0.3000 |  | 0.6920 [1] |" in text
     assert facts["published"][0]["value"] == 0.692
     text, facts = page(origin=None, settings={})
-    assert "69.2" not in text
+    assert "0.692" not in text
     assert "published" not in facts
 
 
@@ -376,10 +380,8 @@ def test_the_page_has_the_cost_of_each_graph(copy: Path) -> None:
     parity = {"int8": {"min_cosine": 0.9876, "cost": {"dataset": "glyphs", "queries": 9, "recall_at_1": row}}}
     (copy / "onnx" / "parity.json").write_text(json.dumps(parity))
     text = readme(copy, read_card(copy), "org/toy", [])
-    assert (
-        "| `onnx/model_int8.onnx` | 1.2 | 0.987600 | R@1 -0.20 (-0.40 to +0.10), not shown to be within the target |"
-        in text
-    )
+    change = "R@1 -0.0020 (-0.0040 to +0.0010), not shown to be within the target"
+    assert f"| `onnx/model_int8.onnx` | 1.2 | 0.987600 | {change} |" in text
     assert "| `onnx/model.onnx` | 0.6 |  |  |" in text
     (copy / "onnx" / "parity.json").write_text('{"fp32"')
     with pytest.raises(ModelFolderError) as caught:

@@ -1,0 +1,190 @@
+"""Models that were measured here next to one another: only scores on the same images are compared."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from training.studies.compare import (
+    SEEDED,
+    MeasuredImages,
+    MeasuredScore,
+    Measurement,
+    Record,
+    TrainedModel,
+    average_measurements,
+    complete_identities,
+    measured_images,
+    newest_measurements,
+    seeds_of,
+)
+from training.studies.statistics import interval_over_seeds
+from zoo.data.dataset import split_title
+from zoo.errors import UsageError, nearest
+
+METRICS = ("recall_at_1", "map_at_r")
+
+
+@dataclass(frozen=True)
+class SeedDifference:
+    """A model's mean minus another's over their common seeds.
+
+    interval: 95 %, Student's t of the paired differences; None for a single seed.
+    """
+
+    value: float
+    interval: tuple[float, float] | None
+    seeds: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class OwnScore:
+    """One metric of a model, or of all seeds of its recipe, on the same images.
+
+    Attributes:
+        images: The images that were measured.
+        classes: The number of their classes that have queries; None where it is not recorded.
+        difference: To the model that was named, if one was and both were measured alike.
+        no_difference: Why there is none.
+    """
+
+    name: str
+    dim: int
+    images: MeasuredImages
+    metric: str
+    ours: MeasuredScore
+    classes: int | None
+    difference: SeedDifference | None = None
+    no_difference: str = ""
+
+
+def own_scores(
+    runs: Sequence[TrainedModel],
+    names: Sequence[str] = (),
+    dataset: str | None = None,
+    metrics: Sequence[str] = METRICS,
+    against: str | None = None,
+) -> list[OwnScore]:
+    """Return the measured scores of models, by data set, metric and name. Runs of studies are left out.
+
+    Args:
+        runs: Models and runs.
+        names: Only these models, each with the other seeds of its recipe.
+        dataset: Only scores on this data set.
+        metrics: Keys of results.json.
+        against: The model, or one of its seeds, from which differences are taken.
+
+    Raises:
+        UsageError: If no model has a given name, or `against` has no score on the images of any other row.
+    """
+    groups = list(_seed_groups(complete_identities([run for run in runs if run.curves is None])))
+    named = [_group_of(name, groups) for name in names]
+    selected_groups = [group for group in groups if group in named] if named else groups
+    metrics = tuple(dict.fromkeys(metrics))
+    base = None if against is None else _group_of(against, groups)
+    rows = [
+        _own_score(group, base, images, metric, measurements)
+        for group in selected_groups
+        for images in measured_images(group, dataset)
+        for metric in metrics
+        if (measurements := newest_measurements(group, images, metric))
+    ]
+    if against is not None and base is not None:
+        _check_common_images(against, base, rows)
+    return sorted(rows, key=lambda row: (row.images, metrics.index(row.metric), row.name))
+
+
+def _own_score(
+    group: Sequence[TrainedModel],
+    base: Sequence[TrainedModel] | None,
+    images: MeasuredImages,
+    metric: str,
+    measurements: Sequence[Measurement],
+) -> OwnScore:
+    ours, classes = average_measurements(metric, measurements), measurements[0][1].get("classes")
+    row = OwnScore(_group_name(group), group[0].dim, images, metric, ours, classes)
+    if base is None:
+        return row
+    if base is group:
+        return replace(row, no_difference="the model itself")
+    base_measurements = newest_measurements(base, images, metric)
+    if not base_measurements:
+        return replace(row, no_difference="not measured on these images")
+    difference = _seed_difference(measurements, base_measurements, metric)
+    return replace(row, difference=difference) if difference else replace(row, no_difference=_unlike(base_measurements))
+
+
+def _unlike(base_measurements: Sequence[Measurement]) -> str:
+    """Return with what a measurement has to agree to be compared with those of the base."""
+    seeds = sorted({"none" if run.seed is None else str(run.seed) for run, _ in base_measurements})
+    ways = sorted({f"{result['runtime']} {result['precision']}" for _, result in base_measurements})
+    return f"none measured alike: seed {', '.join(seeds)}, {', '.join(ways)}, same protocol"
+
+
+def _check_common_images(against: str, base: Sequence[TrainedModel], rows: Sequence[OwnScore]) -> None:
+    """Raise `UsageError` if there are rows of other models, and the base was measured on the images of none."""
+    own = measured_images(base)
+    others = {row.images for row in rows if row.name != _group_name(base)}
+    if not others or others & set(own):
+        return
+    has = ", ".join(f"{images.title}, {split_title(images.split)}" for images in own) or "no scores"
+    wanted = ", ".join(f"{images.title}, {split_title(images.split)}" for images in sorted(others))
+    raise UsageError(
+        f"{against} cannot be compared: it has {has}, and the other models were measured on {wanted}. Measure it on "
+        f"the same images: zoo evaluate {against} --save [--dataset D] [--data DIR]",
+        code="no-common-images",
+    )
+
+
+def _seed_difference(
+    measurements: Sequence[Measurement], base_measurements: Sequence[Measurement], metric: str
+) -> SeedDifference | None:
+    """Return None where no seed was measured of both, on as many images and by one protocol."""
+    other_by_seed = {(run.seed, *_conditions(result)): result for run, result in base_measurements}
+    differences: dict[int | None, float] = {}
+    for run, result in measurements:
+        other = other_by_seed.get((run.seed, *_conditions(result)))
+        if other is not None:
+            differences[run.seed] = float(result["metrics"][metric]) - float(other["metrics"][metric])
+    if not differences:
+        return None
+    values = list(differences.values())
+    interval = interval_over_seeds(values) if len(values) > 1 else None
+    return SeedDifference(statistics.fmean(values), interval, tuple(differences))
+
+
+def _conditions(result: Record) -> tuple[Any, ...]:
+    """Return the facts that two comparable measurements share."""
+    return tuple(result.get(key) for key in ("protocol", "runtime", "precision", "queries", "classes"))
+
+
+def _seed_groups(runs: Sequence[TrainedModel]) -> Iterator[list[TrainedModel]]:
+    """Group the runs by recipe; each run is in one group."""
+    left = sorted(runs, key=lambda run: (SEEDED.fullmatch(run.name) is not None, run.name))
+    while left:
+        group = seeds_of(left[0], left)
+        yield group
+        left = [run for run in left if run not in group]
+
+
+def _group_of(name: str, groups: Sequence[list[TrainedModel]]) -> list[TrainedModel]:
+    for group in groups:
+        if any(name in _names(run) for run in group):
+            return group
+    names = [run.name for group in groups for run in group]
+    raise UsageError(f"no model {name!r} here.{nearest(name, names)} List the models: zoo list", code="unknown-model")
+
+
+def _names(run: TrainedModel) -> tuple[str, ...]:
+    """Return the names that select a run: its own, and the one without its seed."""
+    seeded = SEEDED.fullmatch(run.name)
+    return (run.name, seeded["name"]) if seeded else (run.name,)
+
+
+def _group_name(group: Sequence[TrainedModel]) -> str:
+    """Return the shortest name of the group, without the seed."""
+    shortest = min((run.name for run in group), key=len)
+    seeded = SEEDED.fullmatch(shortest)
+    return seeded["name"] if seeded and len(group) > 1 else shortest
