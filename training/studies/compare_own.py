@@ -47,7 +47,7 @@ class OwnScore:
         images: The images that were measured.
         classes: The number of their classes that have queries; None where it is not recorded.
         difference: To the model that was named, if one was and both were measured alike.
-        no_difference: Why there is none.
+        no_difference: Why the difference is missing.
     """
 
     name: str

@@ -60,7 +60,7 @@ def identify(
     queries: Sequence[object] | None = None,
     sizes: Sequence[int | None] | None = None,
 ) -> DataIdentity:
-    """Return the identity of n images, whatever their order.
+    """Return the identity of n images; their order does not count.
 
     Args:
         name: The name for people, which does not count.

@@ -101,7 +101,7 @@ class OnnxGraph:
         resizes: Whether it resizes images itself.
         changes: The cost of its precision by metric, where it was measured.
         holds: Whether the cosine meets `zoo export`'s floor; False where the graph was kept by force.
-        measured_on: The images of `changes`; "" where there are none.
+        measured_on: The images of `changes`; "" without changes.
     """
 
     file: str

@@ -87,5 +87,5 @@ def test_a_loss_that_may_exceed_the_target_is_named(tmp_path: Path) -> None:
             assert graph.remark is None
         else:
             assert graph.remark == (
-                "onnx/model_int8.onnx is not shown to cost less than its target: R@1 -0.20 points, 95 % -0.40 to +0.10"
+                "onnx/model_int8.onnx is not shown to cost less than its target: R@1 -0.0020, 95 % -0.0040 to +0.0010"
             )
