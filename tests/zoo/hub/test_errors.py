@@ -175,7 +175,7 @@ MISTYPED_COMMANDS = [
     (["train", MODEL, "--set", "optimizer.lrr=1"], "Did you mean 'optimizer.lr'"),
     (["train", MODEL, "--set", "schedule.epochs=many"], "'many'"),
     (["train", MODEL, "--set", "data.dataset=glyhps"], "Did you mean 'glyphs'"),
-    (["train", MODEL, "--data", "nowhere"], "nowhere"),
+    (["train", "margin-conv4-omniglot", "--data", "nowhere"], "nowhere"),
     (["evaluate", "margin-conv4-glyps"], "Did you mean 'margin-conv4-glyphs'"),
     (["evaluate", MODEL, "--dataset", "cras"], "Did you mean 'cars'"),
     (["evaluate", MODEL, "--split", "tset"], "Did you mean 'test'"),
