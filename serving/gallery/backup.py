@@ -19,7 +19,7 @@ from serving.gallery.calibration import FACT as CALIBRATION
 from serving.gallery.database import connect, gallery_error
 from serving.gallery.feedback import Mark
 from serving.gallery.gallery import MODEL, STORE, Gallery, is_gallery
-from serving.gallery.index_files import NO_GENERATION, check_hashes, read_facts, read_plan
+from serving.gallery.index_files import check_hashes, read_facts, read_plan
 from serving.gallery.indexing import indexed_folders, remember_folder
 from serving.gallery.store import Store
 from serving.gallery.tune import SearchableIndex, nearest_in_blocks
@@ -235,7 +235,7 @@ def _compare_reading(reading: StoreChanges, index: SearchableIndex, store: Store
 
 def _generation_check(path: Path, store: Store) -> Check:
     name = store.position()[1]
-    if not name or name.startswith(NO_GENERATION):
+    if not name:
         return Check("generation", None, "none is written yet; searches use the store's vectors")
     try:
         facts = read_facts(path / name)

@@ -43,9 +43,6 @@ logger = logging.getLogger(__name__)
 
 EXACT, APPROXIMATE, IDS, FACTS = "exact.faiss", "index.faiss", "ids.npy", "facts.json"
 GENERATION_PREFIX = "index-"
-NO_GENERATION = "none-"
-"""Prefix of a name that stands for no generation, and yet differs from the previous name."""
-
 CHECKED_BYTES = 256 * 2**20
 """Up to this size a generation is compared with its hashes when it is opened; beyond, only by `verify`."""
 
@@ -232,7 +229,7 @@ class LiveIndex:
     def _open(self, generation: str) -> tuple[Index, GenerationFacts | None]:
         """Open a generation, or an empty index of this name if its files are missing or damaged."""
         empty = Index(self._store.dim, generation=generation)
-        if not generation or generation.startswith(NO_GENERATION):
+        if not generation:
             return empty, None
         try:
             frozen, facts = open_generation(self.folder / generation, self._store.fingerprint, self._store.dim)

@@ -110,6 +110,7 @@ _UPGRADE = (
     *(f"DROP TRIGGER IF EXISTS {event}_noted" for event in (*_EVENTS.split(), "state_removed")),
     "DROP TABLE IF EXISTS journal",
     "DELETE FROM state WHERE key IN ('history', 'following')",
+    "UPDATE state SET value = '' WHERE key LIKE '%generation' AND value LIKE 'none-%'",
     f"PRAGMA user_version = {SCHEMA}",
 )
 """Statements that make the present version of any that is read."""

@@ -210,11 +210,12 @@ def _store(
     with stage("write"):
         added = gallery.add(list(new.values()))
         known = {number: _stored(gallery, item_id, new[number]) for number, item_id in zip(new, added.ids, strict=True)}
-        differing = {number: item for number, item in known.items() if _differs(item, described)}
+        label, metadata = described.label, described.metadata
+        differing = {number: item for number, item in known.items() if item.differs(label, metadata)}
         if described.update and differing:
             for item in differing.values():
                 with suppress(ItemNotFoundError):  # removed by another client
-                    gallery.store.describe(item.id, described.label or UNCHANGED, described.metadata or UNCHANGED)
+                    gallery.store.describe(item.id, label or UNCHANGED, metadata or UNCHANGED)
             known = {number: _stored(gallery, item.id, new[number]) for number, item in known.items()}
     answer = AddedItems(
         new=added.new,
@@ -227,10 +228,6 @@ def _store(
     first = refused[0].error
     message = f"None of the {len(refused)} images was added. Of the first: {first.message}"
     return NoneAdded(error=ErrorDetail(code=first.code, message=message), **vars(answer))
-
-
-def _differs(item: Item, described: NewItemParameters) -> bool:
-    return item.differs(described.label, described.metadata)
 
 
 def _stored(gallery: Gallery, item_id: int, new: NewItem) -> Item:

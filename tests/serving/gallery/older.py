@@ -34,6 +34,7 @@ def as_schema_7(store: Path) -> None:
         db.executescript("""
             INSERT INTO journal (of, key) SELECT 'item', id FROM items ORDER BY id;
             INSERT INTO state VALUES ('history', '0123456789abcdef'), ('following', '{}');
+            UPDATE state SET value = 'none-1' WHERE key = 'generation';
             PRAGMA user_version = 7;
         """)
 
