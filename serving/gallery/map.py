@@ -127,10 +127,12 @@ def principal_plane(vectors: np.ndarray) -> tuple[np.ndarray, list[float]]:
     """
     centred = vectors.astype(np.float64)
     centred -= centred.mean(axis=0) if len(centred) else 0
-    variances, axes = np.linalg.eigh(centred.T @ centred)  # ascending
-    axes = axes[:, :-3:-1]
+    if len(centred) < centred.shape[1]:  # much faster for few items of many dimensions
+        axes = np.linalg.svd(centred, full_matrices=False)[2][:2].T
+    else:
+        axes = np.linalg.eigh(centred.T @ centred)[1][:, :-3:-1]  # ascending
     axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(axes.shape[1])])
     places = np.zeros((len(centred), 2))
     places[:, : axes.shape[1]] = centred @ axes
-    total = max(float(variances.sum()), 1e-12)
+    total = max(float((centred**2).sum()), 1e-12)
     return places, [round(max(float(one), 0) / total, 4) for one in (places**2).sum(axis=0)]
