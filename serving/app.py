@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.middleware import Middleware
+from uvicorn.config import STARTUP_FAILURE
 
 from serving import errors
 from serving.auth import ANY_HOST, Authentication, TrustedHosts
@@ -25,6 +27,7 @@ from serving.openapi import openapi
 from serving.routes import evaluate, feedback, items, search, status
 from serving.settings import Settings
 from zoo import __version__
+from zoo.errors import UsageError
 
 PAGE = Path(__file__).parent / "page"
 SECURITY_HEADERS = {
@@ -45,10 +48,22 @@ def create_app(settings: Settings | None = None, collections: Collections | None
 
     Raises:
         UsageError: If a setting is wrong.
+        SystemExit: If a setting of the environment is wrong. uvicorn would show a traceback of any other error, and
+            start its workers again and again.
     """
-    settings = settings or Settings.load()
+    try:
+        chosen = settings or Settings.load()
+        collections = collections or Collections.load(chosen)
+    except UsageError as error:
+        if settings is not None:
+            raise
+        print(f"zoo: error: {error}", file=sys.stderr, flush=True)
+        raise SystemExit(STARTUP_FAILURE) from None
+    return _app(chosen, collections)
+
+
+def _app(settings: Settings, collections: Collections) -> FastAPI:
     logging.getLogger("uvicorn.access").disabled = True  # it would show query strings; Observability logs requests
-    collections = collections or Collections.load(settings)
     cpu_queue, has_keys = CpuQueue(settings.share().cores), collections.are_guarded
     hosts = settings.hosts or (ANY_HOST if has_keys else "")
     app: FastAPI = FastAPI(
