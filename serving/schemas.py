@@ -292,8 +292,10 @@ class ErrorBody(_Answer):
 class SearchHit(Hit):
     """Neighbour of the query. similarity: the cosine, -1 to 1.
 
-    p_same: probability that it has the query's class, null if the gallery was not calibrated. thumbnail: path at the
-    service. rerank_score: only of re-ranked results, which it orders, highest first.
+    p_same: probability that it has the query's class: the share of such results among those whose similarity is as far
+    above the query's background, the mean similarity of its 21st to 50th result without filters; 1 for the identical
+    image, null if the gallery was not calibrated. thumbnail: path at the service. rerank_score: only of re-ranked
+    results, which it orders, highest first.
     """
 
     p_same: float | None = Field(...)
@@ -513,7 +515,10 @@ class ServedModelInfo(_Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationInfo(Calibration):
-    """Calibration of p_same. error_not_measured: reason why the calibration has no error."""
+    """Calibration of p_same: its curve over the similarity above the query's background.
+
+    error_not_measured: reason why the calibration has no error.
+    """
 
     error_not_measured: str | None = None
 
@@ -573,8 +578,9 @@ class GalleryEvaluation(_Answer):
     """Measurement of the labelled gallery through the served index and model.
 
     not_measured, not_calibrated: reasons why there are no steps or no calibration. reliability: promised and observed
-    shares in tenths of p_same, on classes that the curve was not fitted to. marks_left_out: number of marks that the
-    calibration could not use because another model measured them. changed_since: whether the gallery has changed.
+    shares in tenths of p_same, on classes that the curve was not fitted to, with 95 % intervals. marks_left_out: number
+    of marks that the calibration could not use because another model measured them. changed_since: whether the gallery
+    has changed.
     """
 
     date: str

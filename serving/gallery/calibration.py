@@ -1,26 +1,36 @@
-"""Calibration of a gallery: the probability that a neighbour is of the query's class.
+"""Calibration of a gallery: the probability that a result of a search has the query's class.
 
-It is fitted to the gallery's labelled items and marked results, and kept with the gallery.
+It is fitted to the results of the gallery's labelled items and to marked results, and kept with the gallery.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+import logging
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from serving.gallery.feedback import MarkedPairs
 from serving.gallery.gallery import Gallery
-from serving.gallery.tune import SearchableIndex, drop_self, label_codes, nearest_of_sample
-from zoo.errors import EvaluationError
-from zoo.evaluation.calibration import Bin, Calibration, calibrate, held_out_probabilities, reliability_bins
+from serving.gallery.index import NO_ROW
+from serving.gallery.tune import drop_self, label_codes
+from zoo.errors import EvaluationError, GalleryError
+from zoo.evaluation.calibration import (
+    DEPTH,
+    ENOUGH_PAIRS,
+    IDENTICAL,
+    Calibration,
+    Pairs,
+    background,
+    calibrate,
+    pairs_of_searches,
+)
 
 FACT = "calibration"
-NEIGHBOURS = 10
-ENOUGH_MARKS = 20
-"""Number of marks that suffices without labels."""
+QUERIES = 2000
+"""Largest number of labelled items that search for a calibration."""
 
 NO_ERROR = (
     "not measured: this needs queries of at least four labels, or four queries without labels, and pairs in either "
@@ -28,29 +38,29 @@ NO_ERROR = (
 )
 """Why a calibration has no error."""
 
+_NO_PAIRS = Pairs(np.empty(0), np.empty(0, bool), np.empty(0, np.int64), np.empty(0))
+
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class KnownPairs:
-    """Pairs of images of which it is known whether they are of one class: neighbours of labelled items, then marks.
+    """Pairs of images of which it is known whether they are of one class: results of labelled items, then marks.
 
     Attributes:
-        similarities: Cosines, float32 [n].
-        same: Whether the two are of one class, bool [n].
-        classes: Class of the query, int64 [n]; a number of its own where it has no label.
-        neighbours: Number of neighbours per labelled item; 0 without labels.
+        pairs: The pairs; a query without a label has a class of its own.
+        neighbours: Number of results per labelled item; 0 without labels.
         marked: How many of the pairs are marks.
         left_out: Number of marks that an earlier model measured, on query images that the gallery does not keep.
     """
 
-    similarities: np.ndarray
-    same: np.ndarray
-    classes: np.ndarray
+    pairs: Pairs
     neighbours: int
     marked: int
     left_out: int = 0
 
 
-def calibrate_gallery(gallery: Gallery, queries: int = 2000) -> Calibration:
+def calibrate_gallery(gallery: Gallery, queries: int = QUERIES) -> Calibration:
     """Fit a calibration on at most `queries` labelled items and on the marks, and keep it.
 
     Raises:
@@ -59,18 +69,32 @@ def calibrate_gallery(gallery: Gallery, queries: int = 2000) -> Calibration:
     return calibrate_pairs(gallery, known_pairs(gallery, queries))
 
 
-def calibrate_pairs(gallery: Gallery, pairs: KnownPairs) -> Calibration:
+def calibrate_pairs(gallery: Gallery, known: KnownPairs) -> Calibration:
     """Fit a calibration to pairs of the gallery, and keep it. Raises `EvaluationError`."""
-    calibration = calibrate(pairs.similarities, pairs.same, pairs.classes)
-    calibration = replace(calibration, neighbours=pairs.neighbours, marked=pairs.marked)
+    calibration = calibrate(known.pairs, known.neighbours, known.marked)
     gallery.store.set_fact(FACT, json.dumps(calibration.to_json()))
     return calibration
 
 
 def stored_calibration(gallery: Gallery) -> Calibration | None:
-    """Return the gallery's calibration; None where it was never calibrated."""
+    """Return the gallery's calibration; None where it was never calibrated or only by an earlier version."""
     text = gallery.store.fact(FACT)
-    return None if text is None else Calibration.from_json(json.loads(text))
+    values = {} if text is None else json.loads(text)
+    return Calibration.from_json(values) if "contrasts" in values else None
+
+
+def renew_calibration(gallery: Gallery) -> None:
+    """Calibrate a gallery again if its calibration is the logistic curve of an earlier version."""
+    if gallery.store.fact(FACT) is None or stored_calibration(gallery) is not None:
+        return
+    try:
+        calibrate_gallery(gallery)
+    except (EvaluationError, GalleryError) as error:
+        logger.warning(
+            "%s was calibrated by an earlier version. It has no p_same until zoo gallery calibrate succeeds: %s",
+            gallery.address,
+            error,
+        )
 
 
 def calibration_json(calibration: Calibration | None) -> dict[str, Any] | None:
@@ -80,40 +104,33 @@ def calibration_json(calibration: Calibration | None) -> dict[str, Any] | None:
     return {**calibration.to_json(), "error_not_measured": NO_ERROR if calibration.error is None else None}
 
 
-def held_out_bins(pairs: KnownPairs) -> list[Bin]:
-    """Return the reliability of p_same on queries of classes outside the fit; empty where it cannot be measured."""
-    probabilities = held_out_probabilities(pairs.similarities, pairs.same, pairs.classes)
-    return [] if probabilities is None else reliability_bins(probabilities, pairs.same)
+def background_of(gallery: Gallery, vector: np.ndarray, exclude: int | None = None) -> float:
+    """Return the background of a query, float32 [1, dim], in a search of all items but `exclude`."""
+    similarities, ids = gallery.neighbours(vector, DEPTH + 2)
+    return background(similarities[0, (ids[0] != exclude) & (ids[0] != NO_ROW)])
 
 
-def known_pairs(gallery: Gallery, queries: int = 2000) -> KnownPairs:
-    """Return the nearest labelled neighbours of at most `queries` labelled items, and all marked results.
+def known_pairs(gallery: Gallery, queries: int = QUERIES) -> KnownPairs:
+    """Return the labelled results of at most `queries` labelled items, and all marked results.
 
     Raises:
-        EvaluationError: Fewer than two items are labelled and fewer than `ENOUGH_MARKS` results are marked.
+        EvaluationError: There are fewer than `ENOUGH_PAIRS` pairs.
     """
-    index, labels = gallery.index.current(), gallery.store.labels()
-    ids = index.ids()
+    labels, ids = gallery.store.labels(), gallery.index.current().ids()
     codes = label_codes(labels, ids)
-    near, same, classes = _neighbours(index, ids[codes >= 0], codes[codes >= 0], queries)
+    results, neighbours = _results(gallery, ids, codes, queries)
     marks = gallery.store.marks.pairs()
-    if not near.size and len(marks.same) < ENOUGH_MARKS:
+    numbers = {labels.get(item): code for item, code in zip(ids.tolist(), codes.tolist(), strict=True) if code >= 0}
+    marked = _marked(gallery, marks, numbers)
+    known = KnownPairs(results.joined(marked), neighbours, len(marked.same), marks.left_out)
+    if len(known.pairs.same) < ENOUGH_PAIRS:
         without = f" ({left_out_note(marks.left_out)})" if marks.left_out else ""
         raise EvaluationError(
-            f"{gallery.address} has fewer than two labelled items and {len(marks.same)} marked results{without}. "
-            f"Without labels, {ENOUGH_MARKS} marks suffice.",
+            f"{gallery.address} has {len(results.same)} pairs of labelled items and {len(marked.same)} marked "
+            f"results{without}; a calibration needs {ENOUGH_PAIRS}. Label some items, or mark results.",
             code="too-few-pairs",
         )
-    numbers = {labels.get(item): code for item, code in zip(ids.tolist(), codes.tolist(), strict=True) if code >= 0}
-    marked = _mark_classes(marks, numbers)
-    return KnownPairs(
-        np.concatenate([near.ravel(), marks.similarities]),
-        np.concatenate([same.ravel(), marks.same]),
-        np.concatenate([np.repeat(classes, near.shape[1]), marked]),
-        near.shape[1],
-        len(marked),
-        marks.left_out,
-    )
+    return known
 
 
 def left_out_note(count: int) -> str:
@@ -124,17 +141,45 @@ def left_out_note(count: int) -> str:
     )
 
 
-def _neighbours(
-    index: SearchableIndex, ids: np.ndarray, codes: np.ndarray, queries: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return, for a sample of the ids, similarities float32 [q, k], equal codes bool [q, k] and own codes int64 [q]."""
-    k = min(NEIGHBOURS, len(ids) - 1)
-    if k < 1:
-        return np.empty((0, 0), np.float32), np.empty((0, 0), bool), np.empty(0, np.int64)
-    (asks, _), (similarities, found) = nearest_of_sample(len(ids), lambda rows: index.vectors_of(ids[rows]), k, queries)
-    near, others = drop_self(similarities, found, asks), drop_self(found, found, asks)
+def _results(gallery: Gallery, ids: np.ndarray, codes: np.ndarray, queries: int) -> tuple[Pairs, int]:
+    """Return the pairs of a sample of the labelled items and their results, and the number of results per item.
+
+    All items are searched, as a user's query searches them; `pairs_of_searches` leaves unlabelled results out.
+    """
+    labelled, k = ids[codes >= 0], min(DEPTH, len(ids) - 1)
+    if not len(labelled) or k < 1:
+        return _NO_PAIRS, 0
+    draws = np.random.default_rng(0).choice(len(labelled), min(queries, len(labelled)), replace=False)
+    asks, vectors = gallery.index.current().vectors_of(np.sort(labelled[draws]))
+    similarities, found = _others(gallery, asks, vectors, k)
     own = codes[np.searchsorted(ids, asks)]
-    return near, codes[np.searchsorted(ids, others)] == own[:, None], own
+    places = np.minimum(np.searchsorted(ids, found), len(ids) - 1)
+    theirs = np.where(ids[places] == found, codes[places], -1)  # items added after the ids were read have no code
+    outcomes = np.where(theirs < 0, -1, theirs == own[:, None])
+    return pairs_of_searches(similarities, outcomes, own), k
+
+
+def _others(gallery: Gallery, ids: np.ndarray, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return similarities and ids of the k nearest others of items, both [q, k]; -inf and NO_ROW in empty places."""
+    similarities, found = gallery.neighbours(vectors, k + 1)
+    missing = ((0, 0), (0, k + 1 - found.shape[1]))  # items may have been removed since
+    found = np.pad(found, missing, constant_values=NO_ROW)
+    similarities = np.pad(similarities, missing, constant_values=-np.inf)
+    return drop_self(similarities, found, ids), drop_self(found, found, ids)
+
+
+def _marked(gallery: Gallery, marks: MarkedPairs, numbers: dict[str | None, int]) -> Pairs:
+    """Return the marked pairs, without identical images."""
+    items = np.unique(np.array(marks.items, np.int64))
+    if not len(items):
+        return _NO_PAIRS
+    present, vectors = gallery.index.current().vectors_of(items)
+    rows = _others(gallery, present, vectors, DEPTH)[0]
+    backgrounds = {item: background(row) for item, row in zip(present.tolist(), rows, strict=True)}
+    kept = np.array([item in backgrounds for item in marks.items]) & (marks.similarities < IDENTICAL)
+    base = np.array([backgrounds.get(item, 0.0) for item in marks.items])
+    pairs = Pairs(marks.similarities - base, marks.same, _mark_classes(marks, numbers), np.ones(len(base)))
+    return pairs.chosen(kept)
 
 
 def _mark_classes(marks: MarkedPairs, numbers: dict[str | None, int]) -> np.ndarray:

@@ -23,7 +23,6 @@ import numpy as np
 from serving.gallery.calibration import (
     calibrate_pairs,
     calibration_json,
-    held_out_bins,
     known_pairs,
     stored_calibration,
 )
@@ -38,7 +37,7 @@ from zoo.data.images import ImageLike
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import EvaluationError, ImageError, UsageError
 from zoo.evaluation import PerQuery, bootstrap_intervals, per_query
-from zoo.evaluation.calibration import Bin
+from zoo.evaluation.calibration import Bin, held_out_bins
 from zoo.evaluation.evaluate import search_arguments
 from zoo.evaluation.retrieval import measure_hits
 from zoo.files import sha256_of
@@ -336,7 +335,10 @@ def evaluate_gallery(gallery: Gallery, served_model: dict[str, Any] | None = Non
 def last_evaluation(gallery: Gallery) -> dict[str, Any] | None:
     """Return the last evaluation that `evaluate_gallery` stored; None without one."""
     text = gallery.store.fact(FACT)
-    return None if text is None else json.loads(text)
+    values = None if text is None else json.loads(text)
+    if values and "slope" in (values["calibration"] or {}):  # of a version that fitted a logistic curve
+        return {**values, "calibration": calibration_json(stored_calibration(gallery)), "reliability": []}
+    return values
 
 
 def _steps(gallery: Gallery) -> tuple[list[dict[str, Any]], str | None]:
@@ -353,12 +355,12 @@ def _calibrate(gallery: Gallery) -> tuple[list[Bin], str | None, int]:
     """Return the reliability of a new calibration, or the reason against one, and the number of unused marks."""
     left_out = 0
     try:
-        pairs = known_pairs(gallery)
-        left_out = pairs.left_out
-        calibrate_pairs(gallery, pairs)
+        known = known_pairs(gallery)
+        left_out = known.left_out
+        calibrate_pairs(gallery, known)
     except EvaluationError as error:
         return [], str(error), left_out
-    return held_out_bins(pairs), None, left_out
+    return held_out_bins(known.pairs), None, left_out
 
 
 def _pairs(searcher: Searcher) -> list[Pair]:

@@ -100,6 +100,7 @@ class MarkedPairs:
         same: Whether the two are of one class, bool [n].
         queries: SHA-256 of each pair's query.
         labels: Label of each pair's query, None if it is not an item or has no label.
+        items: The item that each pair's query is, else the result: its neighbourhood tells the pair's background.
         left_out: Marks that another model measured and that cannot be measured again.
     """
 
@@ -107,6 +108,7 @@ class MarkedPairs:
     same: np.ndarray
     queries: list[str]
     labels: list[str | None]
+    items: list[int]
     left_out: int = 0
 
 
@@ -179,12 +181,12 @@ class Marks:
 
     def pairs(self) -> MarkedPairs:
         """Return the marked pairs. Pairs of items that another model measured are measured again."""
-        columns = "marks.similarity, marks.same, marks.query, asked.label"
+        columns = "marks.similarity, marks.same, marks.query, asked.label, coalesce(asked.id, items.id)"
         rows = self._query(f"SELECT {columns} FROM {_FROM} WHERE marks.model = {_FINGERPRINT}")
         vectors = "JOIN embeddings AS one ON one.item = asked.id JOIN embeddings AS two ON two.item = items.id"
         for one, two, *rest in self._query(
-            f"SELECT one.embedding, two.embedding, marks.same, marks.query, asked.label FROM {_FROM} {vectors} "
-            f"WHERE marks.model != {_FINGERPRINT} AND asked.id IS NOT NULL"
+            f"SELECT one.embedding, two.embedding, marks.same, marks.query, asked.label, asked.id FROM {_FROM} "
+            f"{vectors} WHERE marks.model != {_FINGERPRINT} AND asked.id IS NOT NULL"
         ):
             rows.append((float(np.frombuffer(one, "<f4") @ np.frombuffer(two, "<f4")), *rest))
         return MarkedPairs(
@@ -192,6 +194,7 @@ class Marks:
             np.array([row[1] for row in rows], bool),
             [row[2] for row in rows],
             [row[3] for row in rows],
+            [row[4] for row in rows],
             self.counts().total - len(rows),
         )
 

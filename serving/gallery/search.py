@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import threading
@@ -16,14 +17,14 @@ from weakref import WeakValueDictionary
 import numpy as np
 from PIL import Image
 
-from serving.gallery.calibration import stored_calibration
+from serving.gallery.calibration import background_of, renew_calibration, stored_calibration
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.gallery import Gallery, model_at
 from serving.gallery.types import DEFAULT_K, Box, Hit
 from zoo.data.images import DEFAULT_LIMITS, ImageLike, Limits, open_image
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError, VariantNotFoundError, command
-from zoo.evaluation.calibration import Calibration
+from zoo.evaluation.calibration import DEPTH, Calibration, background
 from zoo.models.card import read_card
 from zoo.models.golden import GOLDEN_FILE, read_golden
 from zoo.models.load import Embedder, find_model, load
@@ -58,7 +59,7 @@ class SearchOptions:
         k: Number of results.
         offset: Rank of the first result, from 0.
         min_similarity: Least cosine of a result.
-        min_p: Least probability that a result is of the query's class; needs the gallery's calibration.
+        min_p: Least p_same of a result (`Hit`); needs the gallery's calibration.
         selection: Labels and metadata that results must have.
         crop: Part of the query image: left, top, right, bottom as fractions of its sides.
         rerank: "none", "expansion" or "reciprocal".
@@ -103,6 +104,7 @@ class Searcher:
             ModelFolderError: The golden image does not get its embedding.
         """
         gallery.check_model(embedder.card)
+        renew_calibration(gallery)
         self.gallery, self.embedder, self.limits, self._timer = gallery, embedder, limits, timer
         self._golden_image, self._golden_embedding = self._golden()
         self._ready_lock, self._last_check = threading.Lock(), (-math.inf, False)
@@ -151,23 +153,49 @@ class Searcher:
         vector, truncated = self._embed_query(query, options.crop)
         # The calibration is fitted to pairs of images.
         calibration = None if query.text is not None else stored_calibration(self.gallery)
-        least, end = _least_similarity(options, calibration), options.offset + options.k
+        if calibration is None and options.min_p is not None:
+            raise UsageError(
+                "min_p needs a calibration, which this gallery does not have. Label some items or mark results, then "
+                "send POST /evaluate or run zoo gallery calibrate GALLERY.",
+                code="no-calibration",
+            )
+        end = options.offset + options.k
         depth = end if options.rerank == NONE else max(end, CANDIDATES)
+        with self._timer("find"):
+            hits, base = self._ranked_hits(query, vector, options, depth, calibration is not None)
+        if calibration is not None:
+            hits = _calibrated(hits, calibration, base, self._copy_of(query, options.crop))
+        page = [hit for hit in hits if _is_likely(hit, options)][options.offset : end]
+        return SearchResult(page, truncated)
+
+    def _ranked_hits(
+        self, query: SearchQuery, vector: np.ndarray, options: SearchOptions, depth: int, with_background: bool
+    ) -> tuple[list[Hit], float]:
+        """Return the first `depth` hits or more, in order, and the query's background (0 if not asked for)."""
         exclude = [] if query.item is None else [query.item]
+        plain = with_background and not options.selection and options.rerank != EXPANSION
 
         def neighbours(of: np.ndarray, k: int) -> list[Hit]:
             return self.gallery.search(of, k, exclude, selection=options.selection)[0]
 
-        with self._timer("find"):
-            if options.rerank == EXPANSION:
-                wider = self._expanded_query(vector, neighbours(vector, EXPANSION_NEIGHBOURS))
-                hits = self._rescored(vector, neighbours(wider, depth))
-            elif options.rerank == RECIPROCAL:
-                hits = self._rerank_reciprocal(vector, neighbours(vector, depth))
-            else:
-                hits = neighbours(vector, depth)
-        page = [hit for hit in hits if hit.similarity >= least][options.offset : end]
-        return SearchResult(page if calibration is None else _calibrated(page, calibration), truncated)
+        if options.rerank == EXPANSION:
+            wider = self._expanded_query(vector, neighbours(vector, EXPANSION_NEIGHBOURS))
+            return self._rescored(vector, neighbours(wider, depth)), self._background(query, vector, with_background)
+        near = neighbours(vector, max(depth, DEPTH + 1) if plain else depth)
+        hits = self._rerank_reciprocal(vector, near) if options.rerank == RECIPROCAL else near
+        if plain:  # the background is among these hits
+            return hits, background(np.array([hit.similarity for hit in near]))
+        return hits, self._background(query, vector, with_background)
+
+    def _background(self, query: SearchQuery, vector: np.ndarray, wanted: bool) -> float:
+        return background_of(self.gallery, vector, query.item) if wanted else 0.0
+
+    def _copy_of(self, query: SearchQuery, crop: Box | None) -> int | None:
+        """Return the item whose file has the bytes of the query."""
+        if not isinstance(query.image, bytes) or crop is not None:
+            return None
+        item = self.gallery.store.item_of_content(hashlib.sha256(query.image).hexdigest())
+        return item.id if item else None
 
     def embed(self, image: ImageLike, crop: Box | None = None, limits: Limits | None = None) -> np.ndarray:
         """Return the unit embedding, float32 [1, dim], of an image or of the part in `crop`.
@@ -384,23 +412,16 @@ def _reciprocal(order: np.ndarray, k: int) -> np.ndarray:
     return near & near.T
 
 
-def _least_similarity(options: SearchOptions, calibration: Calibration | None) -> float:
-    least = -np.inf if options.min_similarity is None else options.min_similarity
-    if options.min_p is None:
-        return least
-    if calibration is None:
-        raise UsageError(
-            "min_p needs a calibration, which this gallery does not have. Label some items or mark results, then send "
-            "POST /evaluate or run zoo gallery calibrate GALLERY.",
-            code="no-calibration",
-        )
-    return max(least, calibration.similarity_at(options.min_p))
+def _is_likely(hit: Hit, options: SearchOptions) -> bool:
+    """Return whether a hit reaches `min_similarity` and `min_p`."""
+    similar = options.min_similarity is None or hit.similarity >= options.min_similarity
+    return similar and (options.min_p is None or (hit.p_same is not None and hit.p_same >= options.min_p))
 
 
-def _calibrated(hits: Sequence[Hit], calibration: Calibration) -> list[Hit]:
-    """Return hits with the probability that they are of the query's class, to four digits."""
-    chances = calibration.probability([hit.similarity for hit in hits]).round(4).tolist()
-    return [replace(hit, p_same=chance) for hit, chance in zip(hits, chances, strict=True)]
+def _calibrated(hits: Sequence[Hit], calibration: Calibration, base: float, copy: int | None) -> list[Hit]:
+    """Return hits with p_same, to four digits; `base` is the query's background, `copy` the item that is its file."""
+    chances = calibration.probability([hit.similarity for hit in hits], base).round(4).tolist()
+    return [replace(hit, p_same=1.0 if hit.id == copy else chance) for hit, chance in zip(hits, chances, strict=True)]
 
 
 def _png(image: np.ndarray) -> bytes:

@@ -134,7 +134,8 @@ class Hit:
 
     Attributes:
         similarity: The cosine, from -1 to 1.
-        p_same: Probability that it is of the query's class; None without a calibration and for texts.
+        p_same: Probability that it has the query's class (see `zoo.evaluation.calibration`), 1 for the identical image;
+            None without a calibration and for texts.
         rerank_score: What orders re-ranked results, the highest first; None for others.
     """
 

@@ -164,7 +164,7 @@ function step({ step: name, queries, metrics, intervals }) {
 function explained({ pairs, neighbours, error, error_not_measured: unmeasured, marked = 0 }) {
   const without = unmeasured ? ` Its error on other classes was ${unmeasured}.` : "";
   const off = typeof error === "number" ? ` On classes outside the fit its average error is ${percent(error)}.` : without;
-  const labelled = neighbours ? [`${counted(pairs - marked, "neighbour")} (the first ${neighbours} of each labelled item)`] : [];
+  const labelled = neighbours ? [`${counted(pairs - marked, "neighbour")} (the first ${neighbours} of each labelled item, where their label is known)`] : [];
   const sources = [...labelled, ...(marked ? [counted(marked, "marked result")] : [])].join(" and ");
   return `The probability that a result has the query's class, fitted to ${sources}.${off}`;
 }

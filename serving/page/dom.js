@@ -90,51 +90,56 @@ export function percent(fraction) {
 const WIDE = 340;
 const HIGH = 220;
 const EDGE = { left: 48, right: 20, top: 12, bottom: 40 };
-const STEPS = 120;
 
-const across = (low) => (value) => EDGE.left + ((value - low) / (1 - low)) * (WIDE - EDGE.left - EDGE.right);
+const across = (low, high) => (value) => EDGE.left + ((value - low) / (high - low)) * (WIDE - EDGE.left - EDGE.right);
 const up = (share) => HIGH - EDGE.bottom - share * (HIGH - EDGE.top - EDGE.bottom);
 
-/** Draw the logistic curve of a calibration {slope, offset}, with a dot where "same" becomes the likelier answer. */
-export function curve({ slope, offset }) {
-  const half = -offset / slope;
-  const low = Math.min(0, Math.floor(10 * (half - 4 / slope)) / 10) < -0.05 ? -1 : 0;
-  const x = across(low);
-  const chance = (similarity) => 1 / (1 + Math.exp(-(slope * similarity + offset)));
-  const points = Array.from({ length: STEPS + 1 }, (_, i) => low + (i / STEPS) * (1 - low));
-  const line = points.map((one) => `${x(one).toFixed(1)},${up(chance(one)).toFixed(1)}`).join(" ");
+/** Draw the curve of a calibration {contrasts, probabilities}, with a dot where "same" becomes the likelier answer. */
+export function curve({ contrasts, probabilities }) {
+  const [low, high] = [contrasts[0], contrasts[contrasts.length - 1]];
+  const x = across(low, high);
+  const line = contrasts.map((one, i) => `${x(one).toFixed(1)},${up(probabilities[i]).toFixed(1)}`).join(" ");
   const shapes = [drawn("polyline", { points: line, class: "line" })];
-  if (half > low && half < 1) shapes.push(drawn("circle", { cx: x(half), cy: up(0.5), r: 4.5, class: "dot" }));
-  const said = `The probability of the same class grows from ${percent(chance(low))} at similarity ${low} to ` +
-    `${percent(chance(1))} at 1; it is one half at ${half.toFixed(2)}.`;
-  return chart(said, "similarity", low, (value) => `${value}`, shapes);
+  const after = probabilities.findIndex((chance) => chance >= 0.5);
+  let half = "";
+  if (after > 0) {
+    const [from, to] = [probabilities[after - 1], probabilities[after]];
+    const at = contrasts[after - 1] + ((0.5 - from) / (to - from)) * (contrasts[after] - contrasts[after - 1]);
+    shapes.push(drawn("circle", { cx: x(at), cy: up(0.5), r: 4.5, class: "dot" }));
+    half = `; it is one half at ${at.toFixed(2)}`;
+  }
+  const said = `The probability of the same class grows from ${percent(probabilities[0])} at a similarity of ` +
+    `${low.toFixed(2)} above the query's background to ${percent(probabilities[probabilities.length - 1])} at ` +
+    `${high.toFixed(2)}${half}.`;
+  return chart(said, "similarity above the query's background", [low, high], (value) => value.toFixed(2), shapes);
 }
 
 /** Draw a reliability diagram of bins {probability, share, count}: good predictions are on the diagonal. */
 export function reliability(bins) {
-  const x = across(0);
+  const x = across(0, 1);
   const most = Math.max(...bins.map(({ count }) => count));
-  const dots = bins.map(({ probability, share, count }) => {
+  const dots = bins.map(({ probability, share, count, low: bottom, high: top }) => {
     const dot = drawn("circle", { cx: x(probability), cy: up(share), r: 3 + 5 * Math.sqrt(count / most), class: "dot" });
-    dot.append(drawn("title", {}, `Predicted ${percent(probability)}, observed ${percent(share)} of ${counted(count, "pair")}`));
+    const range = `${percent(bottom)} to ${percent(top)}`;
+    dot.append(drawn("title", {}, `Predicted ${percent(probability)}, observed ${percent(share)} (${range}) of ${counted(count, "pair")}`));
     return dot;
   });
   const even = drawn("line", { x1: x(0), y1: up(0), x2: x(1), y2: up(1), class: "even" });
   const said = bins.map((one) => `predicted ${percent(one.probability)}, observed ${percent(one.share)} of ${one.count} pairs`);
   const title = "predicted p_same (across) and observed share (up)";
-  return chart(`Reliability: ${said.join("; ")}.`, title, 0, (value) => `${100 * value} %`, [even, ...dots]);
+  return chart(`Reliability: ${said.join("; ")}.`, title, [0, 1], (value) => `${100 * value} %`, [even, ...dots]);
 }
 
-/** Draw shapes over axes: `low` to 1 across, with texts by `text`, and 0 to 100 % up. */
-function chart(said, title, low, text, shapes) {
-  const x = across(low);
+/** Draw shapes over axes: `low` to `high` across, with texts by `text`, and 0 to 100 % up. */
+function chart(said, title, [low, high], text, shapes) {
+  const x = across(low, high);
   const rules = [0, 0.5, 1].flatMap((share) => [
-    drawn("line", { x1: x(low), x2: x(1), y1: up(share), y2: up(share), class: "rule" }),
+    drawn("line", { x1: x(low), x2: x(high), y1: up(share), y2: up(share), class: "rule" }),
     drawn("text", { x: EDGE.left - 8, y: up(share) + 4, "text-anchor": "end" }, `${100 * share} %`),
   ]);
-  const ticks = [low, (low + 1) / 2, 1].map((value) =>
+  const ticks = [low, (low + high) / 2, high].map((value) =>
     drawn("text", { x: x(value), y: HIGH - EDGE.bottom + 18, "text-anchor": "middle" }, text(value)));
-  const name = drawn("text", { x: x((low + 1) / 2), y: HIGH - 4, "text-anchor": "middle" }, title);
+  const name = drawn("text", { x: x((low + high) / 2), y: HIGH - 4, "text-anchor": "middle" }, title);
   const frame = { viewBox: `0 0 ${WIDE} ${HIGH}`, class: "curve", role: "img", "aria-label": said };
   return drawn("svg", frame, ...rules, ...ticks, name, ...shapes);
 }

@@ -230,7 +230,7 @@ function likeness({ similarity, p_same: chance }) {
   const row = element("div", "likeness", element("span", "track", part), element("span", "", similarity.toFixed(3)));
   if (typeof chance !== "number") return row;
   const said = element("div", "chance", `${percent(chance)} same class`);
-  said.title = "The probability that it has the query's class (p_same)";
+  said.title = "The probability that it has the query's class (p_same): the share among results whose similarity is as far above the query's background; 1 for the identical image";
   return element("div", "both", row, said);
 }
 

@@ -32,8 +32,8 @@ async def evaluate(collection: CollectionDep) -> GalleryEvaluation:
 
     served_model: of up to 256 items whose image files are still there, the least cosine of the stored embeddings to
     those that the served runtime and precision make now, and R@1 through the index by each. reliability: in each tenth
-    of p_same, the mean promise and the observed share, for pairs of classes that the curve was not fitted to. marks:
-    numbers of marked results, the share of right ones, and those that contradict the labels.
+    of p_same, the mean promise and the observed share with its 95 % interval, for pairs of classes that the curve was
+    not fitted to. marks: numbers of marked results, the share of right ones, and those that contradict the labels.
     """
 
     def measure(searcher: Searcher) -> GalleryEvaluation:

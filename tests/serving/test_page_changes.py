@@ -134,6 +134,12 @@ def test_results_say_how_likely_they_are_of_the_class(page: Page) -> None:
     expect(page.locator(".card")).not_to_have_count(23)
 
 
+def test_the_identical_picture_is_of_the_same_class(page: Page, pictures: Path) -> None:
+    page.locator("#file").set_input_files(sorted(pictures.rglob("*.png"))[0])
+    expect(page.locator(".chance").first).to_have_text("100 % same class")
+    expect(page.locator(".chance").nth(1)).not_to_have_text("100 % same class")
+
+
 def test_images_are_added_and_deleted(
     browser: Browser, service: Running, http: httpx.Client, tmp_path: Path, noise: Callable[[int, str], Path]
 ) -> None:

@@ -92,8 +92,9 @@ def _tune_row(name: str, measured: IndexMeasurement | None, chosen: str) -> list
     epilog="""\
   zoo gallery calibrate gallery/
   zoo gallery calibrate gallery/ --json
-Searches then return p_same, and min_p of the service cuts by it. The table shows the promised and the measured
-probability, one line per tenth. A running service takes up the new calibration at once.""",
+Searches then return p_same, and min_p of the service cuts by it. The table shows the promised probability and the
+observed share with its 95 % interval, one line per tenth, on labels that the curve was not fitted to. A running service
+takes up the new calibration at once.""",
 )
 def calibrate(
     gallery: Annotated[
@@ -108,31 +109,37 @@ def calibrate(
     """
     from serving.gallery import Gallery
     from serving.gallery.calibration import NO_ERROR, calibrate_pairs, calibration_json, known_pairs
-    from zoo.evaluation.calibration import reliability_bins
+    from zoo.evaluation.calibration import held_out_bins
 
     check_number("--queries", queries, 1)
     with Gallery.open(gallery) as opened:
-        pairs = known_pairs(opened, queries)
-        fitted = calibrate_pairs(opened, pairs)
-    bins = reliability_bins(fitted.probability(pairs.similarities), pairs.same)
+        known = known_pairs(opened, queries)
+        fitted = calibrate_pairs(opened, known)
+    bins = held_out_bins(known.pairs)
     if as_json:
-        facts = {**(calibration_json(fitted) or {}), "marks_left_out": pairs.left_out}
+        facts = {**(calibration_json(fitted) or {}), "marks_left_out": known.left_out}
         print_json({**facts, "reliability": [asdict(row) for row in bins]})
         return
-    print(f"p_same = 1 / (1 + exp(-({fitted.slope:.4f} * similarity {fitted.offset:+.4f})))")
-    print(_fitted_pairs(fitted, pairs.left_out))
+    low, high = fitted.probabilities[0], fitted.probabilities[-1]
+    print(f"p_same is {low:.3f} to {high:.3f} by the similarity above the query's background; 1 for identical images")
+    print(_fitted_pairs(fitted, known.left_out))
     error = NO_ERROR if fitted.error is None else f"{fitted.error:.4f}"
-    print(f"calibration error on other classes: {error}\n")
-    columns = ("p_same", "of the query's label", "pairs")
-    rows = [(f"{row.probability:.3f}", f"{row.share:.3f}", f"{row.count:,}") for row in bins]
-    print_table(columns, rows, numbers=columns)
+    print(f"calibration error on other classes: {error}")
+    if bins:
+        print()
+        columns = ("p_same", "of the query's label", "95 % interval", "pairs")
+        rows = [
+            (f"{row.probability:.3f}", f"{row.share:.3f}", f"{row.low:.3f} to {row.high:.3f}", f"{row.count:,}")
+            for row in bins
+        ]
+        print_table(columns, rows, numbers=columns)
 
 
 def _fitted_pairs(fitted: Calibration, left_out: int) -> str:
     from serving.gallery.calibration import left_out_note
 
     omitted = f", and {left_out_note(left_out)}" if left_out else ""
-    labelled = f"the {fitted.neighbours} nearest others of labelled items: {fitted.pairs - fitted.marked:,}"
+    labelled = f"the first {fitted.neighbours} results of labelled items: {fitted.pairs - fitted.marked:,}"
     parts = [*([labelled] if fitted.neighbours else []), f"marked results: {fitted.marked:,}{omitted}"]
     return f"fitted to {fitted.pairs:,} pairs ({'; '.join(parts)})"
 

@@ -1,179 +1,305 @@
-"""Calibration of similarities: the probability that a neighbour has the query's class."""
+"""Calibration of similarities: the probability that a result of a search has the query's class (p_same).
+
+The similarity alone does not tell it: a query in a crowded region has many results of other classes at a similarity
+that only relatives of another query reach. p_same is therefore a function of the contrast: the similarity minus the
+query's background, which is the mean similarity of its 21st to 50th result.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from zoo.errors import EvaluationError
 
-_MAX_STEPS, _TOLERANCE = 100, 1e-10
+DEPTH, NEAR = 50, 20
+"""Number of results per search that a calibration is fitted to. Those after the first `NEAR` are the background."""
+
+PERSISTENCE = 0.9
+"""Probability that a user who looks at a result looks at the next one too: ten results on average, as on a page."""
+
+IDENTICAL = 1 - 1e-5
+"""Images of at least this similarity are identical: rounding alone separates their embeddings."""
+
+ENOUGH_PAIRS = 20
+"""Least number of pairs of a fit."""
+
+_GROUPS, _LEAST = 40, 25
+"""Most groups of a fit, and least pairs of a group (fewer only in a fit of few pairs)."""
+
+_Z = 1.96
+"""Quantile of the normal distribution for 95 % intervals."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Logistic curve p(same class) = 1 / (1 + exp(-(slope * similarity + offset))).
+    """Non-decreasing curve from contrasts to probabilities: linear between its points, constant outside them.
 
-    The curve is valid if the share of queries whose class is in the gallery is the same as in the fit. It is not valid
-    for images of another kind.
+    p_same is the share of results with the query's class among the results of this contrast that a user looks at, in
+    searches without a filter: each next one with probability 0.9 (`PERSISTENCE`; the user of rank-biased precision,
+    Moffat & Zobel 2008). Identical images (`IDENTICAL`) have p_same 1 and are not part of the fit. The curve is valid
+    for queries and a gallery like those of the fit.
 
     Attributes:
-        neighbours: The number of neighbours per search for which the curve was fitted; 0 for single pairs.
+        contrasts: The points' contrasts, ascending.
+        probabilities: Their probabilities.
+        neighbours: The number of results per search in the fit; 0 for marked pairs alone.
         pairs: The number of pairs of the fit.
-        marked: The number of those pairs that users marked; the others are neighbours of labelled queries.
         error: The expected calibration error on classes outside the fit (mean distance between probability and share
-            over ten bins, weighted by their size); None where it was not measured.
+            over ten bins, by their weights); None where it was not measured.
+        marked: The number of those pairs that users marked; the others are results of labelled queries.
     """
 
-    slope: float
-    offset: float
+    contrasts: tuple[float, ...]
+    probabilities: tuple[float, ...]
     neighbours: int
     pairs: int
     error: float | None = None
     marked: int = 0
 
-    def probability(self, similarities: Any) -> np.ndarray:
-        """Return the probabilities, float64 of the shape of `similarities`."""
-        return _logistic(self.slope * np.asarray(similarities, np.float64) + self.offset)
-
-    def similarity_at(self, probability: float) -> float:
-        """Return the lowest similarity that reaches `probability`; outside -1 to 1 it means never or always."""
-        if not 0 < probability < 1:
-            return float("-inf") if probability <= 0 else float("inf")
-        return float((np.log(probability / (1 - probability)) - self.offset) / self.slope)
+    def probability(self, similarities: Any, background: Any) -> np.ndarray:
+        """Return the probabilities, float64, of similarities to queries of this background (broadcast)."""
+        similarities = np.asarray(similarities, np.float64)
+        chances = np.interp(similarities - background, self.contrasts, self.probabilities)
+        return np.where(similarities >= IDENTICAL, 1.0, chances)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Calibration:
-        return cls(**values)
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        curve = {name: tuple(values[name]) for name in ("contrasts", "probabilities")}
+        return cls(**{**values, **curve})
 
 
 @dataclass(frozen=True)
 class Bin:
-    """Bin of a reliability diagram: `count` neighbours, their mean `probability`, and the `share` of correct ones."""
+    """Bin of a reliability diagram.
+
+    Attributes:
+        probability: Mean probability of its pairs.
+        share: Share of pairs of one class.
+        count: Number of pairs.
+        low, high: 95 % interval of the share, over classes.
+        weight: Sum of its pairs' weights.
+    """
 
     probability: float
     share: float
     count: int
+    low: float
+    high: float
+    weight: float
 
 
-def calibrate(similarities: Any, same: Any, classes: Any) -> Calibration:
-    """Fit the logistic curve to neighbours of known class.
+@dataclass(frozen=True)
+class Pairs:
+    """Queries and results of which it is known whether they have one class.
 
-    The curve is Platt's (1999, Probabilistic Outputs for Support Vector Machines, section 2.1), with his targets that
-    stay off 0 and 1, so that classes without overlap give a steep curve and not an infinitely steep one.
+    Attributes:
+        contrasts: float64 [n].
+        same: Whether the two have one class, bool [n].
+        classes: Class of the query, int64 [n].
+        weights: How much each pair counts, float64 [n].
+    """
+
+    contrasts: np.ndarray
+    same: np.ndarray
+    classes: np.ndarray
+    weights: np.ndarray
+
+    def chosen(self, rows: np.ndarray) -> Pairs:
+        return Pairs(self.contrasts[rows], self.same[rows], self.classes[rows], self.weights[rows])
+
+    def joined(self, other: Pairs) -> Pairs:
+        parts = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Pairs(*(np.concatenate(part) for part in parts))
+
+
+def background(similarities: np.ndarray) -> float:
+    """Return the mean similarity of a query's 21st to 50th result, identical images not counted.
+
+    similarities: float [k], of the results of a search without a filter, highest first. Of fewer than 50 the last three
+    fifths count.
+    """
+    others = similarities[(similarities < IDENTICAL) & np.isfinite(similarities)][:DEPTH]
+    return float(others[len(others) * NEAR // DEPTH :].mean(dtype=np.float64)) if others.size else 1.0
+
+
+def pairs_of_searches(similarities: np.ndarray, outcomes: np.ndarray, classes: np.ndarray) -> Pairs:
+    """Return the known pairs of searches, each weighted by the probability that a user looks at it (`PERSISTENCE`).
+
+    Results without a label are left out, and the others stand for them: how the share of unlabelled results changes
+    with the contrast tells whether whole classes or single items lack labels, and so how many of the unlabelled results
+    have the query's class.
 
     Args:
-        similarities: Float [n, k], of the neighbours of n labelled queries without the query itself, or [n], of pairs.
-        same: Bool of that shape: the two have one class.
-        classes: The n labels of the queries.
+        similarities: Float [q, k], of each query's results without the query, highest first; -inf where there are
+            fewer. k is at most `DEPTH`.
+        outcomes: Int [q, k]: 1 for the query's class, 0 for another, -1 where it is not known.
+        classes: The class of each query, int64 [q].
+    """
+    similarities = np.asarray(similarities, np.float64)
+    counted = np.isfinite(similarities) & (similarities < IDENTICAL)
+    weights = PERSISTENCE ** (counted.cumsum(axis=1) - 1)
+    backgrounds = np.array([background(row) for row in similarities])
+    contrasts = similarities - backgrounds[:, None]
+    own = np.broadcast_to(np.asarray(classes)[:, None], counted.shape)
+    contrasts, outcomes, own, weights = contrasts[counted], outcomes[counted], own[counted], weights[counted]
+    same, known = outcomes == 1, outcomes >= 0
+    factors = _unlabelled_factors(contrasts, outcomes, weights)
+    weights = weights * np.where(same, factors[0], factors[1])
+    return Pairs(contrasts[known], same[known], own[known], weights[known])
+
+
+def calibrate(pairs: Pairs, neighbours: int = 0, marked: int = 0) -> Calibration:
+    """Fit the curve to pairs by isotonic regression; `neighbours` and `marked` are kept with it.
+
+    Its points are the blocks of the regression (centred isotonic regression: Oron & Flournoy 2017).
 
     Raises:
-        EvaluationError: If all neighbours have the query's class or none has it, or the more similar neighbours do not
-            have the query's class more often.
+        EvaluationError: If there are fewer than `ENOUGH_PAIRS` pairs, all pairs have one class or none has, or pairs of
+            higher contrast do not have one class more often.
     """
-    similarities, same = _check_arguments(similarities, same, classes)
-    slope, offset = _fit(similarities.ravel(), same.ravel())
-    probabilities = held_out_probabilities(similarities, same, classes)
-    error = None if probabilities is None else expected_calibration_error(reliability_bins(probabilities, same))
-    return Calibration(slope, offset, same.shape[1] if same.ndim == 2 else 0, same.size, error)
+    if len(pairs.same) < ENOUGH_PAIRS:
+        message = f"a calibration needs {ENOUGH_PAIRS} pairs of known class, not {len(pairs.same)}."
+        raise EvaluationError(message, code="too-few-pairs")
+    contrasts, probabilities = _fit(pairs)
+    held_out = held_out_bins(pairs)
+    error = expected_calibration_error(held_out) if held_out else None
+    points = tuple(contrasts.round(6).tolist()), tuple(probabilities.round(6).tolist())
+    return Calibration(*points, neighbours, len(pairs.same), error, marked)
 
 
-def held_out_probabilities(similarities: Any, same: Any, classes: Any) -> np.ndarray | None:
-    """Return each pair's probability by a curve that was fitted without its query's class.
+def held_out_bins(pairs: Pairs) -> list[Bin]:
+    """Return the reliability of curves on classes outside their fit.
 
-    One curve is fitted to every second class and applied to the others, a second one the other way round. The arguments
-    are those of `calibrate`.
-
-    Returns:
-        Float64 of the shape of `similarities`; None for fewer than four classes and where a half cannot be fitted.
+    One curve is fitted to every second class of the queries and applied to the others, a second one the other way
+    round. The list is empty for fewer than four classes and where a half cannot be fitted.
     """
-    similarities, same = _check_arguments(similarities, same, classes)
-    codes = np.unique(np.asarray(classes), return_inverse=True)[1]
+    codes = np.unique(pairs.classes, return_inverse=True)[1]
     if codes.max(initial=0) < 3:
-        return None
-    probabilities = np.empty_like(similarities)
+        return []
+    probabilities = np.empty(len(codes))
     for half in (0, 1):
-        fitted, rest = codes % 2 == half, codes % 2 != half
         try:
-            slope, offset = _fit(similarities[fitted].ravel(), same[fitted].ravel())
+            curve = _fit(pairs.chosen(codes % 2 == half))
         except EvaluationError:
-            return None
-        probabilities[rest] = _logistic(slope * similarities[rest] + offset)
-    return probabilities
+            return []
+        rest = codes % 2 != half
+        probabilities[rest] = np.interp(pairs.contrasts[rest], *curve)
+    return reliability_bins(probabilities, pairs.same, pairs.classes, pairs.weights)
 
 
-def reliability_bins(probabilities: Any, same: Any, bins: int = 10) -> list[Bin]:
-    """Return the reliability diagram: one `Bin` for each of `bins` equal parts of 0 to 1 that is not empty."""
-    probabilities, same = np.asarray(probabilities, np.float64).ravel(), np.asarray(same, bool).ravel()
+def reliability_bins(
+    probabilities: np.ndarray, same: np.ndarray, classes: np.ndarray, weights: np.ndarray | None = None, bins: int = 10
+) -> list[Bin]:
+    """Return the reliability diagram: one `Bin` for each of `bins` equal parts of 0 to 1 that is not empty.
+
+    The arguments are of pairs, as in `Pairs`; without `weights` each counts 1.
+    """
+    weights = np.ones(len(same)) if weights is None else weights
     index = np.minimum((probabilities * bins).astype(int), bins - 1)
-    counts = np.bincount(index, minlength=bins)
-    sums, hits = np.bincount(index, probabilities, bins), np.bincount(index, same, bins)
-    return [Bin(sums[i] / counts[i], hits[i] / counts[i], int(counts[i])) for i in np.flatnonzero(counts)]
+    found = []
+    for rows in (index == number for number in np.unique(index)):
+        total = weights[rows].sum()
+        mean, share = weights[rows] @ probabilities[rows] / total, weights[rows] @ same[rows] / total
+        interval = _share_interval(float(share), same[rows], classes[rows], weights[rows])
+        found.append(Bin(float(mean), float(share), int(rows.sum()), *interval, float(total)))
+    return found
 
 
 def expected_calibration_error(bins: list[Bin]) -> float:
-    """Return the mean distance between probability and share, weighted by the bins' sizes (Naeini et al. 2015)."""
-    total = sum(part.count for part in bins)
-    return sum(part.count * abs(part.probability - part.share) for part in bins) / total
+    """Return the mean distance between probability and share, by the bins' weights (Naeini et al. 2015)."""
+    return sum(part.weight * abs(part.probability - part.share) for part in bins) / sum(part.weight for part in bins)
 
 
-def _check_arguments(similarities: Any, same: Any, classes: Any) -> tuple[np.ndarray, np.ndarray]:
-    similarities, same = np.asarray(similarities, np.float64), np.asarray(same, bool)
-    if similarities.shape != same.shape or similarities.ndim not in (1, 2) or len(classes) != len(same):
-        raise EvaluationError(
-            f"similarities {list(similarities.shape)} and same {list(same.shape)} must both be [n, k] or [n], with n "
-            f"classes, not {len(classes)}.",
-            code="invalid-shape",
-        )
-    if not np.isfinite(similarities).all():
-        raise EvaluationError("similarities must be finite.", code="not-finite")
-    return similarities, same
+def isotonic(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the non-decreasing numbers nearest to `values` by weighted squares (pool adjacent violators)."""
+    blocks: list[tuple[float, float, int]] = []  # sum, weight and number of pooled values
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        block = (value * weight, weight, 1)
+        while blocks and blocks[-1][0] * block[1] >= block[0] * blocks[-1][1]:
+            total, size, count = blocks.pop()
+            block = (block[0] + total, block[1] + size, block[2] + count)
+        blocks.append(block)
+    return np.repeat([total / size for total, size, _ in blocks], [count for *_, count in blocks])
 
 
-def _fit(similarities: np.ndarray, same: np.ndarray) -> tuple[float, float]:
-    """Return slope and offset by Newton's method with halved steps; the loss is convex."""
-    positives, negatives = int(same.sum()), int((~same).sum())
-    if not positives or not negatives:
+def _fit(pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
+    """Return contrasts and probabilities of the curve's points."""
+    count, positives = len(pairs.same), int(pairs.same.sum())
+    if positives in (0, count):
         kind = "of the query's class" if positives else "of another class"
-        raise EvaluationError(
-            f"all {same.size} neighbours are {kind}: a calibration needs neighbours of both kinds.",
-            code="single-outcome",
-        )
-    targets = np.where(same, (positives + 1) / (positives + 2), 1 / (negatives + 2))
-    # With standardised inputs the two unknowns are nearly independent and the first step is nearly right.
-    mean, deviation = similarities.mean(), max(float(similarities.std()), 1e-12)
-    inputs = np.stack([(similarities - mean) / deviation, np.ones_like(similarities)])
-    weights = np.array([0.0, np.log((positives + 1) / (negatives + 1))])
-    loss = _cross_entropy(weights @ inputs, targets)
-    for _ in range(_MAX_STEPS):
-        probabilities = _logistic(weights @ inputs)
-        gradient = inputs @ (probabilities - targets)
-        curvature = (inputs * (probabilities * (1 - probabilities))) @ inputs.T + 1e-9 * np.eye(2)
-        step, scale = np.linalg.solve(curvature, gradient), 1.0
-        while (new_loss := _cross_entropy((weights - scale * step) @ inputs, targets)) > loss and scale > 1e-6:
-            scale /= 2
-        weights, gain, loss = weights - scale * step, loss - new_loss, new_loss
-        if gain <= _TOLERANCE * same.size:
-            break
-    slope = float(weights[0] / deviation)
-    if slope <= 0:
+        message = f"all {count} neighbours are {kind}: a calibration needs neighbours of both kinds."
+        raise EvaluationError(message, code="single-outcome")
+    groups = _groups(pairs.contrasts, pairs.weights)
+    counts, weights = np.bincount(groups), np.bincount(groups, pairs.weights)
+    contrasts = np.bincount(groups, pairs.weights * pairs.contrasts) / weights
+    shares = np.bincount(groups, pairs.weights * pairs.same) / weights
+    # Half a pair of either kind keeps shares of few pairs off 0 and 1 (Jeffreys).
+    fitted = isotonic((shares * counts + 0.5) / (counts + 1), weights)
+    blocks = np.unique(fitted, return_inverse=True)[1]
+    if not blocks.any():
         raise EvaluationError(
             "neighbours of higher similarity are not more often of the query's class, so similarity predicts nothing "
             "here. Check that the labels belong to these images.",
             code="uninformative-similarity",
         )
-    return slope, float(weights[1] - slope * mean)
+    return np.bincount(blocks, weights * contrasts) / np.bincount(blocks, weights), np.unique(fitted)
 
 
-def _logistic(scores: np.ndarray) -> np.ndarray:
-    return 0.5 * (1 + np.tanh(0.5 * scores))  # without overflow
+def _groups(contrasts: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the number of each pair's group, int64 [n]: groups of one weight, the last one halved again and again.
+
+    The halves follow the rise of the curve among the few pairs of the highest contrasts.
+    """
+    order = np.argsort(contrasts, kind="stable")
+    ordered, cumulated = contrasts[order], np.cumsum(weights[order])
+    count = int(np.clip(weights.sum() // _LEAST, 2, _GROUPS))
+    numbers = np.minimum(count * (cumulated - weights[order]) / cumulated[-1], count - 1).astype(int)
+    start = int(np.searchsorted(numbers, count - 1))
+    while len(order) - start >= 2 * _LEAST:
+        start, count = (start + len(order)) // 2, count + 1
+        numbers[start:] = count - 1
+    groups = np.empty(len(order), np.int64)
+    groups[order] = numbers[np.searchsorted(ordered, ordered)]  # equal contrasts are of one group
+    return np.unique(groups, return_inverse=True)[1]
 
 
-def _cross_entropy(scores: np.ndarray, targets: np.ndarray) -> float:
-    return float((np.logaddexp(0, scores) - targets * scores).sum())
+def _unlabelled_factors(contrasts: np.ndarray, outcomes: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
+    """Return how many results each labelled one of the query's class, and of another class, stands for.
+
+    If a share of the items of either kind has labels, the unlabelled results of a group are a sum of multiples of its
+    labelled ones: least squares over the groups finds the two multiples.
+    """
+    if not (outcomes < 0).any():
+        return 1.0, 1.0
+    groups = _groups(contrasts, weights)
+    other, same, unknown = (np.bincount(groups, weights * (outcomes == kind), groups.max() + 1) for kind in (0, 1, -1))
+    multiples = np.linalg.lstsq(np.stack([same, other], axis=1), unknown, rcond=None)[0]
+    for kind, only in ((0, other), (1, same)):
+        if multiples[kind] < 0:
+            multiples[kind], multiples[1 - kind] = 0, float(unknown @ only) / max(float(only @ only), 1e-12)
+    return 1 + float(multiples[0]), 1 + float(multiples[1])
+
+
+def _share_interval(share: float, same: np.ndarray, classes: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
+    """Return the 95 % interval of a share over classes (low, high).
+
+    Wilson's interval (1927), with as many independent pairs as give the variance between classes.
+    """
+    codes = np.unique(classes, return_inverse=True)[1]
+    clusters = int(codes.max()) + 1
+    if clusters < 2:
+        return 0.0, 1.0
+    sums = np.bincount(codes, weights * (same - share))
+    variance = float(sums @ sums) / float(weights.sum()) ** 2 * clusters / (clusters - 1)
+    n = share * (1 - share) / variance if variance > 0 else float(clusters)
+    n = min(n, float(weights.sum() ** 2 / (weights @ weights)))
+    middle = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
+    half = _Z * float(np.sqrt(share * (1 - share) / n + _Z**2 / (4 * n**2))) / (1 + _Z**2 / n)
+    return max(0.0, middle - half), min(1.0, middle + half)

@@ -17,7 +17,7 @@ from zoo.data.dataset import Dataset, split_title
 from zoo.data.images import ImageLike, open_image
 from zoo.errors import ImageError, UsageError
 from zoo.evaluation import Evaluation, evaluate, nearest_neighbours
-from zoo.evaluation.calibration import Bin, expected_calibration_error, held_out_probabilities, reliability_bins
+from zoo.evaluation.calibration import DEPTH, Bin, expected_calibration_error, held_out_bins, pairs_of_searches
 from zoo.evaluation.evaluate import attribute_to_model, embed_dataset
 from zoo.evaluation.structure import spectral_decay
 from zoo.models.card import read_origin
@@ -32,8 +32,8 @@ MAP_POINTS = 2000
 """The largest number of images on the map."""
 THUMBNAIL_SIZE = 128
 EXAMPLE_NEIGHBOURS = 6
-CALIBRATION_NEIGHBOURS, CALIBRATION_QUERIES = 10, 2000
-"""The neighbours per query and the largest number of queries, drawn at random, as a gallery calibrates itself."""
+CALIBRATION_QUERIES = 2000
+"""The largest number of queries, drawn at random, as a gallery calibrates itself."""
 LOG_FILE = "log.jsonl"
 
 
@@ -174,12 +174,11 @@ def calibration_bins(rows: np.ndarray, dataset: Dataset) -> list[Bin]:
     Returns:
         The bins; empty if a half allows no fit, as with fewer than four classes.
     """
-    queries, similarities, neighbours = query_neighbours(rows, dataset, CALIBRATION_NEIGHBOURS)
+    queries, similarities, neighbours = query_neighbours(rows, dataset, DEPTH)
     sample = np.sort(np.random.default_rng(0).permutation(len(queries))[:CALIBRATION_QUERIES])
     classes = dataset.labels[queries[sample]]
-    same = dataset.labels[neighbours[sample]] == classes[:, None]
-    probabilities = held_out_probabilities(similarities[sample], same, classes)
-    return [] if probabilities is None else reliability_bins(probabilities, same)
+    same = (dataset.labels[neighbours[sample]] == classes[:, None]).astype(int)
+    return held_out_bins(pairs_of_searches(similarities[sample], same, classes))
 
 
 def calibration_section(rows: np.ndarray, dataset: Dataset) -> Section:
@@ -189,8 +188,11 @@ def calibration_section(rows: np.ndarray, dataset: Dataset) -> Section:
         text = "Not measured: that takes queries of at least four classes, with and without neighbours of their class."
         return Section("p_same", [Paragraph(text)], "half")
     picture = Picture(figures.reliability(bins), SVG, "How often neighbours are of the query's class")
-    columns = ("promised", "observed", "neighbours")
-    rows_of_bins = [[f"{bin_.probability:.3f}", f"{bin_.share:.3f}", f"{bin_.count:,}"] for bin_ in bins]
+    columns = ("promised", "observed", "95 % interval", "neighbours")
+    rows_of_bins = [
+        [f"{bin_.probability:.3f}", f"{bin_.share:.3f}", f"{bin_.low:.3f} to {bin_.high:.3f}", f"{bin_.count:,}"]
+        for bin_ in bins
+    ]
     return Section(
         "p_same", [picture, Paragraph(_calibration_text(bins)), Table(columns, rows_of_bins, columns)], "half"
     )
@@ -335,7 +337,8 @@ def _spectrum_section(rows: np.ndarray, split: str) -> Section:
 
 def _calibration_text(bins: list[Bin]) -> str:
     return (
-        "The probability that a neighbour is of the query's class, by its similarity: what was promised and what was "
+        "The probability that a neighbour is of the query's class, by its similarity above the query's background (the "
+        "mean similarity of its 21st to 50th neighbour): what was promised and what was "
         f"so, in tenths of it, of {sum(bin_.count for bin_ in bins):,} neighbours; on the dashed line the two agree. "
         f"Expected calibration error {expected_calibration_error(bins):.3f}. The curve was fitted to one half of the "
         "classes and judged on the other, and the other way round."

@@ -87,6 +87,7 @@ class MilvusMarks(Marks):
             np.array([mark.same for _, mark in known], bool),
             [mark.query for _, mark in known],
             [mark.query_label for _, mark in known],
+            [mark.item if mark.query_item is None else mark.query_item for _, mark in known],
             len(marks) - len(known),
         )
 

@@ -15,21 +15,22 @@ import pytest
 
 from serving.gallery import Gallery, NewItem
 from serving.gallery.calibration import (
-    ENOUGH_MARKS,
+    FACT,
     NO_ERROR,
     calibrate_gallery,
-    held_out_bins,
     known_pairs,
+    renew_calibration,
     stored_calibration,
 )
 from serving.gallery.evaluate import evaluate_gallery
 from serving.gallery.feedback import QueryImage
 from serving.gallery.gallery import STORE
-from serving.gallery.types import Thumbnail
+from serving.gallery.types import ItemUpdate, Thumbnail
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving.gallery.test_gallery import CARD
 from zoo.errors import EvaluationError, UsageError
+from zoo.evaluation.calibration import ENOUGH_PAIRS, held_out_bins
 
 SIDE = 11
 """Items of a block: each has just the others of its block as its ten nearest."""
@@ -64,58 +65,68 @@ def run(*words: object) -> None:
     run_here("gallery calibrate", *words)
 
 
-def by_hand() -> tuple[float, float, dict[float, float]]:
-    """Slope, offset and the shares. Two values of similarity leave the logistic curve no choice: it goes through the
-    mean of Platt's targets at each.
+FAR = len(BLOCKS) * SIDE * (len(BLOCKS) - 1) * SIDE
+"""Pairs of items of different blocks, at similarity 0; they are the background, which is 0 too."""
+
+
+def by_hand(wrong_marks: int = 0) -> dict[float, float]:
+    """The probability at each similarity: shares of pairs, rank r counting 0.9 ** (r - 1), and half a pair of either
+    kind more. Equally near items are in the order of their ids. `wrong_marks` of pairs at 0.9 count 1 each.
     """
-    shares = {s: sum(n * (n - 1) for n in sizes) / (SIDE * (SIDE - 1)) for s, sizes in BLOCKS}
-    pairs = 2 * SIDE * (SIDE - 1)
-    positives = pairs * sum(shares.values())
-    high, low = (positives + 1) / (positives + 2), 1 / (2 * pairs - positives + 2)
-    logits = {s: math.log(p / (1 - p)) for s, share in shares.items() for p in [share * high + (1 - share) * low]}
-    slope = (logits[0.9] - logits[0.5]) / 0.4
-    return slope, logits[0.9] - slope * 0.9, shares
+    out = {0.0: 0.5 / (FAR + 1)}
+    for similarity, sizes in BLOCKS:
+        labels = [part for part, size in enumerate(sizes) for _ in range(size)]
+        weights = [0.9**rank for rank in range(SIDE - 1)]
+        right = 2 * sum(
+            weight * (labels[other] == labels[own])
+            for own in range(SIDE)
+            for weight, other in zip(weights, [n for n in range(SIDE) if n != own], strict=True)
+        )
+        marks = wrong_marks if similarity == 0.9 else 0
+        count = 2 * SIDE * (SIDE - 1) + marks
+        out[similarity] = (right / (2 * SIDE * sum(weights) + marks) * count + 0.5) / (count + 1)
+    return out
 
 
 def test_the_curve_goes_through_the_known_shares(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    slope, offset, shares = by_hand()
+    expected = by_hand()
     run(path, "--json")
     told = json.loads(capsys.readouterr().out)
-    assert (told["slope"], told["offset"]) == pytest.approx((slope, offset), abs=1e-3)
-    assert (told["pairs"], told["neighbours"]) == (len(BLOCKS) * SIDE * 10, 10)
-    low, high = told["reliability"]
-    assert (low["share"], high["share"]) == pytest.approx((shares[0.5], shares[0.9]))
-    assert (low["probability"], high["probability"]) == pytest.approx((shares[0.5], shares[0.9]), abs=0.01)
-    assert low["count"] == high["count"] == 2 * SIDE * 10
+    assert told["contrasts"] == pytest.approx(sorted(expected), abs=1e-6)
+    assert told["probabilities"] == pytest.approx([expected[s] for s in sorted(expected)], abs=1e-5)
+    assert (told["pairs"], told["neighbours"]) == (len(BLOCKS) * SIDE * (SIDE * len(BLOCKS) - 1), 43)
+    assert sum(part["count"] for part in told["reliability"]) == told["pairs"]
+    assert told["reliability"][0]["share"] == 0
+    assert told["reliability"][0]["count"] == FAR
     with Gallery.open(path) as gallery:
         kept = stored_calibration(gallery)
         assert kept
-        assert kept.probability(0.9) == pytest.approx(shares[0.9], abs=0.01)
+        assert kept.probability([0.9, 1.0], 0) == pytest.approx([expected[0.9], 1], abs=1e-5)
 
 
-def test_the_table_has_the_same_curve(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    slope, offset, shares = by_hand()
+def test_the_table_is_of_other_classes_with_intervals(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = by_hand()
     run(path)
     said = capsys.readouterr().out
-    assert f"exp(-({slope:.1f}" in said
-    assert f"{offset:+.1f}"[:4] in said
-    assert f"{shares[0.5]:.3f}" in said
+    assert f"{expected[0.0]:.3f} to {expected[0.9]:.3f}" in said
     assert "on other classes: 0." in said
+    with Gallery.open(path) as gallery:
+        bins = held_out_bins(known_pairs(gallery).pairs)
+    for part in bins:
+        assert f"{part.low:.3f} to {part.high:.3f}" in said
 
 
 def test_marked_results_count_beside_labelled_ones(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By hand as above, with the marks among the pairs of their similarity."""
-    _, _, shares = by_hand()
-    near, marked = BLOCKS[0][0], SIDE * (SIDE - 1)
+    marked = SIDE * (SIDE - 1)
+    expected = by_hand(wrong_marks=marked)
     with Gallery.open(path) as gallery:
         for query, item in permutations(range(1, SIDE + 1), 2):  # all pairs of the first block
             gallery.store.marks.put(query, item, False)
     run(path, "--json")
     told = json.loads(capsys.readouterr().out)
-    assert (told["pairs"], told["marked"]) == (len(BLOCKS) * SIDE * 10 + marked, marked)
-    low, high = told["reliability"]
-    assert low["share"] == pytest.approx(shares[0.5])
-    assert high["share"] == pytest.approx(shares[near] * 2 / 3), "a third of the near pairs are marked wrong"
+    assert (told["pairs"], told["marked"]) == (len(BLOCKS) * SIDE * 43 + marked, marked)
+    assert told["probabilities"] == pytest.approx([expected[s] for s in sorted(expected)], abs=1e-5)
     run(path)
     assert f"marked results: {marked}" in capsys.readouterr().out
 
@@ -125,18 +136,43 @@ def test_marks_alone_are_enough(tmp_path: Path) -> None:
     with Gallery.create(tmp_path / "g", replace(CARD, dim=SIDE + 1), "toy") as gallery:
         picture = Thumbnail(b"picture", "image/png")
         gallery.add([NewItem(str(n), row, picture, f"{n:064x}") for n, row in enumerate(vectors)])
-        for number in range(2, 2 + ENOUGH_MARKS // 2):
+        for number in range(2, 2 + ENOUGH_PAIRS // 2):
             with raises(EvaluationError, "too-few-pairs") as caught:
                 calibrate_gallery(gallery)
-            assert str(ENOUGH_MARKS) in str(caught.value)
+            assert str(ENOUGH_PAIRS) in str(caught.value)
             gallery.store.marks.put(1, number, number > 3)  # near ones, of which eight are right
             gallery.store.marks.put(SIDE + 1, SIDE + number, number <= 3)  # of far ones two are
         found = calibrate_gallery(gallery)
         assert (found.pairs, found.marked, found.neighbours) == (20, 20, 0)
-        right, wrong = 11 / 12, 1 / 12  # Platt's targets of ten right and ten wrong ones
-        assert found.probability(0.9) == pytest.approx(0.8 * right + 0.2 * wrong, abs=1e-4)
-        assert found.probability(0.5) == pytest.approx(0.2 * right + 0.8 * wrong, abs=1e-4)
-        assert held_out_bins(known_pairs(gallery)) == [], "only two queries were asked"
+        assert found.probabilities == pytest.approx((2.5 / 11, 8.5 / 11), abs=1e-5), "half a mark of either kind more"
+        assert held_out_bins(known_pairs(gallery).pairs) == [], "only two queries were asked"
+
+
+def test_marks_of_sent_images_have_the_background_of_the_result(path: Path) -> None:
+    """An image between the first block and nothing else: 0.45 to each of its items, whose background is 0."""
+    with Gallery.open(path) as gallery:
+        vector = np.zeros(gallery.card.dim, np.float32)
+        vector[[0, -1]] = 0.45 / math.sqrt(0.9), math.sqrt(1 - 0.45**2 / 0.9)
+        gallery.store.marks.put(QueryImage("e" * 64, vector), 1, True)
+        known = known_pairs(gallery)
+    assert (known.marked, known.pairs.same[-1], known.pairs.weights[-1]) == (1, True, 1)
+    assert known.pairs.contrasts[-1] == pytest.approx(0.45, abs=1e-6)
+
+
+def test_the_calibration_of_an_earlier_version_is_fitted_again(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A logistic curve in the similarity is no p_same of today. It is renewed when the gallery is opened to search."""
+    old = json.dumps({"slope": 9.0, "offset": -5.0, "neighbours": 10, "pairs": 440, "error": 0.01, "marked": 0})
+    with Gallery.open(path) as gallery:
+        gallery.store.set_fact(FACT, old)
+        assert stored_calibration(gallery) is None
+        renew_calibration(gallery)
+        renewed = stored_calibration(gallery)
+        assert renewed == calibrate_gallery(gallery)
+        gallery.store.update([ItemUpdate(item.id, item.source, None) for item in gallery.store.items(limit=100)])
+        gallery.store.set_fact(FACT, old)
+        renew_calibration(gallery)
+        assert stored_calibration(gallery) is None, "nothing rather than a wrong one"
+    assert "zoo gallery calibrate" in caplog.text
 
 
 def test_marks_of_sent_images_that_another_model_measured_are_counted(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from hashlib import sha256
 from pathlib import Path
 from typing import get_args
 
@@ -16,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
-from serving.gallery import Gallery
-from serving.gallery.calibration import calibrate_gallery
+from serving.gallery import Gallery, NewItem
+from serving.gallery.calibration import background_of, calibrate_gallery
+from serving.gallery.filters import Filter
 from serving.gallery.search import (
     Models,
     Searcher,
@@ -27,6 +29,7 @@ from serving.gallery.search import (
     expanded,
     k_reciprocal,
 )
+from serving.gallery.types import Thumbnail
 from serving.schemas import Rerank
 from tests.commandline import run_here
 from tests.raising import raises
@@ -180,19 +183,44 @@ def test_a_search_calibrates_cuts_and_paginates(gallery_folder: Path, tmp_path: 
     calibration = calibrate_gallery(searcher.gallery)
     hits = searcher.find(query, SearchOptions(24, rerank=rerank)).hits
     own = searcher.gallery.store.embedding(1)
+    base = background_of(searcher.gallery, own[None], exclude=1)
     assert sorted(hit.id for hit in hits) == list(range(2, 25))
     for hit in hits:
         assert hit.similarity == pytest.approx(float(own @ searcher.gallery.store.embedding(hit.id)), abs=1e-6)
-        assert hit.p_same == pytest.approx(float(calibration.probability([hit.similarity])[0]), abs=5e-5)
+        assert hit.p_same == pytest.approx(float(calibration.probability(hit.similarity, base)), abs=5e-5)
         assert (hit.rerank_score is None) == (rerank == "none")
     scores = [hit.similarity if hit.rerank_score is None else hit.rerank_score for hit in hits]
     assert scores == sorted(scores, reverse=True)
     assert searcher.find(query, SearchOptions(3, 2, rerank=rerank)).hits == hits[2:5]
     likely = searcher.find(query, SearchOptions(24, min_p=0.5, rerank=rerank)).hits
     assert 0 < len(likely) < 23
-    assert likely == [hit for hit in hits if calibration.probability([hit.similarity])[0] >= 0.5]
+    assert likely == [hit for hit in hits if hit.p_same >= 0.5]
     near = searcher.find(query, SearchOptions(24, min_similarity=hits[5].similarity, rerank=rerank)).hits
     assert near == [hit for hit in hits if hit.similarity >= hits[5].similarity]
+    for hit in searcher.find(query, SearchOptions(24, selection=Filter((hits[0].label,)), rerank=rerank)).hits:
+        known = next(other for other in hits if other.id == hit.id)
+        assert hit.p_same == known.p_same, "a filter does not change the background"
+    searcher.close()
+
+
+def test_the_identical_image_is_of_the_same_class(gallery_folder: Path, tmp_path: Path) -> None:
+    """Its file is recognised by its bytes, also where a variant of the model embeds it a little differently."""
+    path = Path(shutil.copytree(gallery_folder, tmp_path / "g"))
+    searcher = Searcher.open(path)
+    calibration = calibrate_gallery(searcher.gallery)
+    assert calibration.probabilities[-1] < 1, "only the identical image is certain"
+    item = searcher.gallery.store.items(0, 1)[0]
+    data = toys.query(0)
+    added = NewItem("sent", searcher.embed(toys.query(1))[0], Thumbnail(b"p", "image/png"), sha256(data).hexdigest())
+    (number,) = searcher.gallery.add([added]).ids  # the bytes of one image with the embedding of another
+    hits = {hit.id: hit for hit in searcher.find(SearchQuery(data), SearchOptions(30)).hits}
+    assert hits[number].similarity < 0.99
+    assert hits[number].p_same == 1
+    vector = searcher.gallery.store.embedding(item.id)
+    twin = NewItem("twin", vector, Thumbnail(b"p", "image/png"), "f" * 64)
+    (number,) = searcher.gallery.add([twin]).ids
+    best = searcher.find(SearchQuery(item=item.id), SearchOptions(1, min_p=1)).hits
+    assert [(hit.id, hit.p_same) for hit in best] == [(number, 1)]
     searcher.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from serving.gallery import Gallery
+from serving.gallery.calibration import FACT as CALIBRATION
+from serving.gallery.evaluate import FACT as EVALUATION
+from serving.gallery.evaluate import last_evaluation
 from serving.gallery.gallery import MODEL
 from serving.gallery.types import ItemUpdate
 from tests.serving import toys
@@ -66,17 +70,43 @@ def test_the_last_evaluation_is_kept(service: TestClient, folder: Path) -> None:
 def test_calibrated_probabilities(service: TestClient) -> None:
     assert service.post("/search?id=1&min_p=0.5").json()["error"]["code"] == "invalid_value"
     calibration = service.post("/evaluate").json()["calibration"]
-    assert calibration["slope"] > 0
-    hits = service.post("/search?id=1&k=20").json()["results"]
-    expected = [1 / (1 + np.exp(-(calibration["slope"] * h["similarity"] + calibration["offset"]))) for h in hits]
+    hits = service.post("/search?id=1&k=23").json()["results"]
+    similarities = np.array([hit["similarity"] for hit in hits])
+    contrasts = similarities - similarities[9:].mean()  # of 23 results, the last three fifths
+    expected = np.interp(contrasts, calibration["contrasts"], calibration["probabilities"])
     np.testing.assert_allclose([hit["p_same"] for hit in hits], expected, atol=1e-4)
+    assert service.post("/search?id=1&k=20").json()["results"] == hits[:20]
     cut = service.post("/search?id=1&k=20&min_p=0.5").json()["results"]
-    assert cut == [hit for hit, p in zip(hits, expected, strict=True) if p >= 0.5]
+    assert cut == [hit for hit in hits if hit["p_same"] >= 0.5]
     reranked = {
         hit["id"]: hit["p_same"] for hit in service.post("/search?id=1&k=20&rerank=expansion").json()["results"]
     }
     for hit in hits:  # the curve is fitted to similarities of two images
         assert reranked.get(hit["id"], hit["p_same"]) == hit["p_same"]
+
+
+def test_the_identical_image_has_p_same_1(service: TestClient, pictures: Path) -> None:
+    service.post("/evaluate")
+    for name in sorted(pictures.rglob("*.png"))[:4]:
+        for least in ("0.5", "1"):
+            found = service.post(f"/search?k=3&min_p={least}", content=name.read_bytes()).json()["results"]
+            assert (found[0]["source"], found[0]["p_same"]) == (name.relative_to(pictures).as_posix(), 1)
+        assert found[1:] == []
+
+
+def test_an_evaluation_of_an_earlier_version_is_read(service: TestClient, folder: Path) -> None:
+    new = service.post("/evaluate").json()
+    with Gallery.open(folder) as gallery:
+        old = {"slope": 9.0, "offset": -5.0, "neighbours": 10, "pairs": 240, "error": 0.1, "marked": 0}
+        kept = {**last_evaluation(gallery), "calibration": {**old, "error_not_measured": None}}
+        kept["reliability"] = [{"probability": 0.4, "share": 0.8, "count": 240}]
+        gallery.store.set_fact(EVALUATION, json.dumps(kept))
+        gallery.store.set_fact(CALIBRATION, json.dumps(old))
+    answer = service.get("/evaluate").json()
+    assert (answer["calibration"], answer["reliability"], answer["steps"]) == (None, [], new["steps"])
+    with local_client(folder, KEY) as again:  # which renews the calibration
+        assert again.get("/evaluate").json()["calibration"] == new["calibration"]
+        assert again.get("/stats").json()["calibration"] == new["calibration"]
 
 
 def test_one_evaluation_at_a_time(service: TestClient, folder: Path) -> None:

@@ -1,133 +1,183 @@
+"""The calibration of p_same, compared with known probabilities, scikit-learn, loops and hand calculations."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.isotonic import IsotonicRegression
 
 from tests.raising import raises
 from zoo.errors import EvaluationError
 from zoo.evaluation.calibration import (
+    DEPTH,
+    IDENTICAL,
+    NEAR,
+    PERSISTENCE,
     Bin,
     Calibration,
+    Pairs,
+    background,
     calibrate,
     expected_calibration_error,
-    held_out_probabilities,
+    held_out_bins,
+    isotonic,
+    pairs_of_searches,
     reliability_bins,
 )
 
 
-def drawn(n: int = 4000, k: int = 5, slope: float = 9.0, offset: float = -5.0, seed: int = 0):
+def chance(contrasts: np.ndarray) -> np.ndarray:
+    """The true probability, far from a logistic curve."""
+    return np.interp(contrasts, [0.0, 0.2, 0.35, 0.9], [0.1, 0.15, 0.75, 0.98])
+
+
+def drawn(n: int = 20_000, classes: int = 200, seed: int = 0) -> Pairs:
     draw = np.random.default_rng(seed)
-    similarities = draw.uniform(-0.2, 1, (n, k))
-    same = draw.random((n, k)) < 1 / (1 + np.exp(-(slope * similarities + offset)))
-    return similarities, same, draw.integers(20, size=n)
+    contrasts = draw.beta(1, 4, n) - 0.05  # few pairs of high contrast, as in a gallery
+    return Pairs(contrasts, draw.random(n) < chance(contrasts), draw.integers(classes, size=n), np.ones(n))
 
 
-def test_the_curve_that_made_the_data_is_found():
-    fitted = calibrate(*drawn(20_000))
-    assert fitted.slope == pytest.approx(9, rel=0.03)
-    assert fitted.offset == pytest.approx(-5, rel=0.03)
-    assert (fitted.neighbours, fitted.pairs) == (5, 100_000)
+def test_probabilities_are_the_ones_that_made_the_data() -> None:
+    fitted = calibrate(drawn(), 20, 3)
+    assert (fitted.neighbours, fitted.pairs, fitted.marked) == (20, 20_000, 3)
+    for low, high in ((-0.05, 0.1), (0.1, 0.28), (0.32, 0.5), (0.5, 0.7), (0.7, 0.9)):
+        inside = np.linspace(low, high, 101)
+        assert fitted.probability(inside, 0).mean() == pytest.approx(chance(inside).mean(), abs=0.05)
     assert fitted.error is not None
-    assert fitted.error < 0.01
+    assert fitted.error < 0.02
 
 
-def test_the_fit_is_the_minimum_that_a_general_optimiser_finds():
-    similarities, same, classes = drawn(60, seed=3)
-    x, y = similarities.ravel(), same.ravel()
-    targets = np.where(y, (y.sum() + 1) / (y.sum() + 2), 1 / ((~y).sum() + 2))
-
-    def loss(weights: np.ndarray) -> float:
-        chance = 1 / (1 + np.exp(-(weights[0] * x + weights[1])))
-        return -float((targets * np.log(chance) + (1 - targets) * np.log(1 - chance)).sum())
-
-    best = minimize(loss, [1.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-7, "fatol": 1e-10, "maxiter": 4000})
-    fitted = calibrate(similarities, same, classes)
-    np.testing.assert_allclose([fitted.slope, fitted.offset], best.x, rtol=1e-4)
+def test_the_table_is_reliable_on_classes_outside_the_fit() -> None:
+    bins = held_out_bins(drawn())
+    assert sum(part.count for part in bins) == 20_000
+    for part in bins:
+        assert abs(part.probability - part.share) <= 0.05 or part.low <= part.probability <= part.high
 
 
-def test_classes_without_overlap_give_a_steep_and_finite_curve():
-    similarities = np.array([[0.9, 0.1], [0.8, 0.2], [0.95, 0.15]] * 20)
-    fitted = calibrate(similarities, similarities > 0.5, np.arange(60) % 5)
-    assert np.isfinite([fitted.slope, fitted.offset]).all()
-    assert fitted.probability(0.8) > 0.95
-    assert fitted.probability(0.2) < 0.05
+@settings(max_examples=25)
+@given(st.integers(20, 400), st.integers(0, 10_000))
+def test_p_same_never_falls_and_is_one_for_the_identical_image(n: int, seed: int) -> None:
+    try:
+        fitted = calibrate(drawn(n, seed=seed))
+    except EvaluationError:  # all of one kind
+        return
+    similarities = np.append(np.linspace(-1, 1, 501), 1 + 1e-7)
+    for base in (-0.5, 0.3, 0.99):
+        chances = fitted.probability(similarities, base)
+        assert (np.diff(chances) >= 0).all()
+        assert ((chances >= 0) & (chances <= 1)).all()
+        assert chances[-1] == chances[-2] == fitted.probability(IDENTICAL, base) == 1
+    assert fitted.probability(0.5, 0.5) <= fitted.probability(0.5, 0.4), "a crowded region promises less"
 
 
-def test_probability_and_its_inverse():
-    calibration = Calibration(9.0, -5.0, 10, 100)
-    assert calibration.probability(5 / 9) == pytest.approx(0.5)
-    for p in (0.01, 0.5, 0.9):
-        assert calibration.probability(calibration.similarity_at(p)) == pytest.approx(p)
-    assert calibration.similarity_at(0) == -np.inf
-    assert calibration.similarity_at(1) == np.inf
-    assert np.isfinite(calibration.probability([-1e6, 1e6])).all()
-    assert Calibration.from_json(calibration.to_json()) == calibration
+@settings(max_examples=100)
+@given(st.lists(st.tuples(st.integers(-9, 9), st.integers(1, 9)), min_size=1, max_size=30))
+def test_isotonic_is_scikit_learns(pairs: list[tuple[int, int]]) -> None:
+    values, weights = np.array(pairs, float).T
+    expected = IsotonicRegression().fit_transform(np.arange(len(values)), values, sample_weight=weights)
+    np.testing.assert_allclose(isotonic(values, weights), expected, atol=1e-9)
 
 
-def test_the_reliability_diagram_by_hand():
-    bins = reliability_bins([0.05, 0.05, 0.95, 0.95, 0.95, 1.0], [False, True, True, True, True, False])
-    assert [part.count for part in bins] == [2, 4]
-    assert bins[0] == Bin(0.05, 0.5, 2)
-    assert bins[1].share == 0.75
-    assert bins[1].probability == pytest.approx((3 * 0.95 + 1) / 4)
+def test_the_background_by_hand() -> None:
+    row = np.linspace(0.9, 0.3, 61)
+    assert background(row) == pytest.approx(row[NEAR:DEPTH].mean())
+    with_copies = np.concatenate([[1.0, IDENTICAL], row, [-np.inf]])
+    assert background(with_copies) == pytest.approx(row[NEAR:DEPTH].mean()), "identical images do not count"
+    assert background(np.array([0.9, 0.8, 0.6, 0.5, 0.4])) == pytest.approx(0.5), "the last three of five"
+    assert background(np.array([0.7, -np.inf])) == pytest.approx(0.7)
+    assert background(np.array([1.0])) == 1.0
+
+
+def test_pairs_of_searches_by_loops() -> None:
+    draw = np.random.default_rng(0)
+    similarities = -np.sort(-draw.uniform(-0.2, 0.99, (7, DEPTH)), axis=1)
+    similarities[0, :2], similarities[1, 40:] = 1.0, -np.inf
+    outcomes, classes = draw.integers(0, 2, (7, DEPTH)), np.arange(7) * 10
+    pairs = pairs_of_searches(similarities, outcomes, classes)
+    expected = []
+    for row, same, own in zip(similarities, outcomes, classes, strict=True):
+        others = [(s, y) for s, y in zip(row, same, strict=True) if -1 <= s < IDENTICAL]
+        base = np.mean([s for s, _ in others[len(others) * 2 // 5 :]])
+        expected += [(s - base, y, own, PERSISTENCE**rank) for rank, (s, y) in enumerate(others)]
+    found = list(zip(pairs.contrasts, pairs.same, pairs.classes, pairs.weights, strict=True))
+    np.testing.assert_allclose(np.array(found, float), np.array(expected, float))
+
+
+@pytest.mark.parametrize("missing", ["classes", "items"])
+def test_missing_labels_do_not_change_the_probabilities(missing: str) -> None:
+    """A searched item has a query's class with a known probability; labels lack whole classes, or half of all items."""
+    draw = np.random.default_rng(1)
+    similarities = -np.sort(-draw.beta(2, 3, (3000, DEPTH)), axis=1) * 0.99
+    true = np.clip(1.5 * similarities - 0.4, 0.02, 0.95)
+    same = draw.random(true.shape) < true
+    # The queries' classes have all their labels, and another item has one in half of the cases.
+    hidden = draw.random(true.shape) < 0.5
+    outcomes = np.where(hidden & (~same if missing == "classes" else True), -1, same)
+    whole = calibrate(pairs_of_searches(similarities, same.astype(int), np.arange(3000)))
+    partly = calibrate(pairs_of_searches(similarities, outcomes, np.arange(3000)))
+    contrasts = np.linspace(-0.1, 0.5, 13)
+    np.testing.assert_allclose(partly.probability(contrasts, 0), whole.probability(contrasts, 0), atol=0.06)
+
+
+def test_a_calibration_is_read_back() -> None:
+    fitted = calibrate(drawn(500))
+    assert Calibration.from_json(fitted.to_json()) == fitted
+    assert fitted.probability([0.5, 0.9], [[0.1], [0.2]]).shape == (2, 2)
+
+
+def test_two_contrasts_by_hand() -> None:
+    """40 pairs at 0.1, of which 10 have one class, and 60 at 0.4, of which 45 have: half a pair of either kind more."""
+    contrasts = np.repeat([0.1, 0.4], [40, 60])
+    same = np.concatenate([np.arange(40) < 10, np.arange(60) < 45])
+    fitted = calibrate(Pairs(contrasts, same, np.arange(100) % 2, np.ones(100)))
+    assert fitted.contrasts == (0.1, 0.4)
+    assert fitted.probabilities == pytest.approx((10.5 / 41, 45.5 / 61), abs=1e-6)
+    assert fitted.probability(0.85, 0.6) == pytest.approx((10.5 / 41 + 45.5 / 61) / 2, abs=1e-6)
+    assert fitted.error is None, "two classes are too few to leave half of them out"
+
+
+def test_the_reliability_diagram_by_hand() -> None:
+    probabilities = np.array([0.05, 0.05, 0.95, 0.95, 0.95, 1.0])
+    same = np.array([False, True, True, True, True, False])
+    low, high = reliability_bins(probabilities, same, np.array([0, 1, 0, 1, 2, 2]))
+    assert (low.probability, low.share, low.count) == (0.05, 0.5, 2)
+    assert (high.share, high.count) == (0.75, 4)
+    assert high.probability == pytest.approx((3 * 0.95 + 1) / 4)
     by_hand = (2 * 0.45 + 4 * (0.9625 - 0.75)) / 6
-    assert expected_calibration_error(bins) == pytest.approx(by_hand)
+    assert expected_calibration_error([low, high]) == pytest.approx(by_hand)
+    (weighted,) = reliability_bins(probabilities[2:], same[2:], np.array([0, 1, 2, 2]), np.array([1.0, 1, 1, 5]))
+    assert weighted.share == pytest.approx(3 / 8)
+    (single,) = reliability_bins(probabilities[2:], same[2:], np.zeros(4, int))
+    assert (single.low, single.high) == (0, 1), "one class shows nothing about others"
 
 
-def test_a_curve_that_fits_other_classes_badly_has_an_error():
-    similarities, same, _ = drawn(2000)
-    classes = np.arange(2000) % 4
-    same[classes % 2 == 0] = ~same[classes % 2 == 0] & (similarities[classes % 2 == 0] > 0.4)
-    error = calibrate(similarities, same, classes).error
-    assert error is None or error > 0.05
-
-
-def test_single_pairs_give_the_curve_of_rows_of_pairs():
-    similarities, same, classes = drawn(300)
-    rows, singles = (
-        calibrate(similarities, same, classes),
-        calibrate(similarities.ravel(), same.ravel(), classes.repeat(5)),
+def test_the_interval_covers_the_share_of_further_classes() -> None:
+    """Classes differ: class c has one class with a probability around 0.6."""
+    draw, covered = np.random.default_rng(5), 0
+    for _ in range(300):
+        classes = np.repeat(np.arange(30), 20)
+        same = draw.random(600) < np.clip(draw.normal(0.6, 0.2, 30), 0, 1)[classes]
+        (part,) = reliability_bins(np.full(600, 0.6), same, classes)
+        covered += part.low <= 0.6 <= part.high
+    assert 0.9 < covered / 300 < 0.99
+    (sure,) = reliability_bins(np.full(60, 0.95), np.ones(60, bool), np.arange(60) % 6)
+    assert sure == Bin(pytest.approx(0.95), 1.0, 60, pytest.approx(6 / (6 + 1.96**2)), pytest.approx(1), 60), (
+        "Wilson, of six classes"
     )
-    np.testing.assert_allclose([singles.slope, singles.offset], [rows.slope, rows.offset])
-    assert (singles.error, singles.pairs, singles.neighbours) == (pytest.approx(rows.error), 1500, 0)
-
-
-def test_held_out_probabilities_are_of_the_curve_of_the_other_classes():
-    similarities, same, classes = drawn(400)
-    chances = held_out_probabilities(similarities, same, classes)
-    assert chances is not None
-    for half in (0, 1):
-        ours, others = classes % 2 == half, classes % 2 != half
-        curve = calibrate(similarities[others], same[others], classes[others])
-        np.testing.assert_allclose(chances[ours], curve.probability(similarities[ours]))
-    error = (
-        np.mean([abs(part.probability - part.share) * part.count for part in reliability_bins(chances, same)])
-        * 10
-        / 2000
-    )
-    assert calibrate(similarities, same, classes).error == pytest.approx(error)
-    assert held_out_probabilities(similarities, same, np.arange(400) % 3) is None
-
-
-def test_few_classes_leave_the_error_open():
-    similarities, same, _ = drawn(100)
-    assert calibrate(similarities, same, ["a", "b"] * 50).error is None
 
 
 @pytest.mark.parametrize(
-    ("similarities", "same", "classes", "code", "value"),
+    ("contrasts", "same", "code"),
     [
-        ([[0.1, 0.2]], [[True, True]], [0], "single-outcome", "2"),
-        ([[0.1, 0.2]], [[False, False]], [0], "single-outcome", "2"),
-        ([[0.9, 0.1]] * 9, [[False, True]] * 9, [0] * 9, "uninformative-similarity", ""),
-        ([[0.5, 0.5]] * 9, [[False, True]] * 9, [0] * 9, "uninformative-similarity", ""),
-        ([[0.1, np.nan]], [[True, False]], [0], "not-finite", ""),
-        ([[0.1, 0.2]], [[True]], [0], "invalid-shape", ""),
-        ([[[0.1]], [[0.2]]], [[[True]], [[False]]], [0, 1], "invalid-shape", ""),
+        (np.linspace(0, 1, 19), np.arange(19) > 9, "too-few-pairs"),
+        (np.linspace(0, 1, 30), np.ones(30, bool), "single-outcome"),
+        (np.linspace(0, 1, 30), np.zeros(30, bool), "single-outcome"),
+        (np.linspace(0, 1, 100), np.arange(100) < 50, "uninformative-similarity"),
+        (np.full(100, 0.5), np.arange(100) < 50, "uninformative-similarity"),
     ],
 )
-def test_neighbours_without_a_calibration_are_refused(similarities, same, classes, code, value):
-    with raises(EvaluationError, code) as caught:
-        calibrate(similarities, same, classes)
-    assert value in str(caught.value)
+def test_pairs_without_a_calibration_are_refused(contrasts: np.ndarray, same: np.ndarray, code: str) -> None:
+    with raises(EvaluationError, code):
+        calibrate(Pairs(contrasts, same, np.arange(len(same)), np.ones(len(same))))
