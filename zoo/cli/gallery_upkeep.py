@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from serving.gallery.backup import BackupInfo
     from serving.gallery.rebuild import MissingItem, ModelComparison, Upgrade
     from serving.gallery.tune import IndexMeasurement
+    from serving.gallery.types import IndexStats
     from zoo.evaluation.calibration import Calibration
     from zoo.models.load import Embedder
 
@@ -66,17 +67,53 @@ def tune(
     from serving.gallery.index import KINDS
 
     with Gallery.open(gallery) as opened:
+        before = opened.index.stats()
         facts, rows = opened.index.tune(recall, k, kind or tuple(KINDS))
     if facts and k >= facts.count:
         note(f"-k {k:,} is more than the {facts.count - 1:,} others that each item has; that many were taken.")
     if as_json:
         measured = {name: asdict(row) if row else None for name, row in rows}
-        print_json({"chosen": asdict(facts) if facts else None, "measured": measured})
+        had = {"kind": before.kind, "recall": before.recall, "milliseconds": before.milliseconds}
+        print_json({"chosen": asdict(facts) if facts else None, "measured": measured, "before": had})
     elif facts:
         columns = ("kind", "effort", "shortlist", "recall", "ms per search", "s to build", "")
         print_table(columns, [_tune_row(name, row, facts.setting.kind) for name, row in rows], numbers=columns[1:6])
+        print(*tuning_lines(facts.setting.kind, {name: row for name, row in rows if row}, before), sep="\n")
     else:
         print("the gallery is empty; there is nothing to tune")
+
+
+def tuning_lines(chosen: str, measured: Mapping[str, IndexMeasurement], before: IndexStats) -> Iterator[str]:
+    """Yield why a kind of index was chosen, and how it compares with the gallery's index before.
+
+    Args:
+        chosen: The kind.
+        measured: The measurement of each kind that holds the recall, the simplest first.
+        before: The gallery's index before.
+    """
+    from serving.gallery.index_files import SPEED_MARGIN
+
+    if chosen not in measured:
+        yield f"{chosen} was chosen: there is nothing to compare"
+        return
+    own, fastest = measured[chosen], min(measured.values(), key=lambda row: row.milliseconds)
+    if own is fastest:
+        reason = "it is the fastest of those that hold the recall"
+    else:
+        gain = 1 - fastest.milliseconds / own.milliseconds
+        reason = (
+            f"{fastest.setting.kind} is faster by {gain:.0%}, and only more than {SPEED_MARGIN:.0%} counts against a "
+            "simpler kind"
+        )
+    yield f"{chosen} was chosen: {reason}"
+    if chosen == before.kind:
+        yield f"kept: the gallery had {before.kind} before"
+        return
+    again = measured.get(before.kind)
+    milliseconds, recall = (again or before).milliseconds, (again or before).recall
+    speed = f"{milliseconds:.3f} to {own.milliseconds:.3f} ms per search" if milliseconds else "not measured before"
+    found = "" if recall is None else f"; recall {recall:.4f} to {own.recall:.4f}"
+    yield f"changed from {before.kind} to {chosen}: {speed}{found}"
 
 
 def _tune_row(name: str, measured: IndexMeasurement | None, chosen: str) -> list[str]:

@@ -15,12 +15,16 @@ import pytest
 from serving.gallery import Gallery, Item
 from serving.gallery.backup import verify_gallery
 from serving.gallery.gallery import STORE
+from serving.gallery.index import IndexSetting
 from serving.gallery.indexing import Originals, indexed_folders
+from serving.gallery.tune import IndexMeasurement
+from serving.gallery.types import IndexStats
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving import toys
 from tests.serving.gallery.terminal import Terminal
 from tests.serving.gallery.test_gallery import damage_one_bit, generation
+from zoo.cli.gallery_upkeep import tuning_lines
 from zoo.cli.main import main
 from zoo.errors import UsageError
 
@@ -124,7 +128,7 @@ def test_compact_tune_and_stats(gallery: Path, capsys: Capture) -> None:
     run_here("gallery compact", gallery)
     assert "24 vectors in a new flat index" in capsys.readouterr().out
     run_here("gallery tune", gallery, "--recall", 0.9, "-k", 3, "--kind", "flat-fp16")
-    assert "chosen" in capsys.readouterr().out
+    assert "was chosen: " in capsys.readouterr().out
     run_here("gallery tune", gallery, "--recall", 1, "--kind", "flat", "--json")
     assert json.loads(capsys.readouterr().out)["chosen"]["setting"]["kind"] == "flat"
     run_here("gallery stats", gallery, "--json")
@@ -137,6 +141,27 @@ def test_compact_tune_and_stats(gallery: Path, capsys: Capture) -> None:
     run_here("gallery stats", gallery)
     assert "finds 1.0000 of the 10 nearest" in (said := capsys.readouterr().out)
     assert "marked results: 1 right, 0 wrong" in said
+
+
+@pytest.mark.parametrize(
+    ("hnsw", "before", "chosen", "said"),
+    [
+        (0.088, "flat", "flat", ["hnsw is faster by 2%", "10%", "kept: the gallery had flat"]),  # the finding
+        (0.088, "hnsw", "flat", ["hnsw is faster by 2%", "from hnsw to flat: 0.088 to 0.090 ms", "0.9900 to 1.0000"]),
+        (0.03, "flat", "hnsw", ["it is the fastest", "from flat to hnsw: 0.090 to 0.030 ms", "1.0000 to 0.9900"]),
+        (0.2, "ivf", "flat", ["it is the fastest", "from ivf to flat: 0.500 to 0.090 ms", "0.9500 to 1.0000"]),
+    ],
+)
+def test_tuning_gives_its_reason_and_compares_with_the_index_before(
+    hnsw: float, before: str, chosen: str, said: list[str]
+) -> None:
+    rows = {
+        "flat": IndexMeasurement(IndexSetting("flat"), 1.0, 0.09, 0.0),
+        "hnsw": IndexMeasurement(IndexSetting("hnsw"), 0.99, hnsw, 0.1),
+    }
+    stats = IndexStats(before, 0, 0, 0.95, 10, 0.5, "", 9, 0, 0)
+    text = "\n".join(tuning_lines(chosen, rows, stats))
+    assert all(part in text for part in said), text
 
 
 def test_a_large_k_and_a_misspelt_label_are_reported(gallery: Path, capsys: Capture) -> None:
