@@ -15,11 +15,12 @@ from exports.parity import ReferenceRetrieval, draw_calibration_images, measure_
 from tests.exports.toys import write_pictures
 from tests.models import CARD
 from tests.raising import raises
-from zoo.cli.export import parity_lines
+from zoo.cli.export import parity_lines, preference_lines
 from zoo.data.dataset import Dataset
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import ExportError, UsageError
 from zoo.evaluation import per_query
+from zoo.hub.model_page import OnnxGraph, PrecisionChange
 
 CLASSES, EACH = 6, 4
 LABELS = np.repeat(np.arange(CLASSES), EACH)
@@ -191,3 +192,32 @@ def test_the_command_prints_both_intervals_with_their_verdicts() -> None:
     ]
     some = "\n".join(parity_lines(Path("model_int8.onnx"), dataclasses.replace(known, cost={**cost, "unreadable": 2})))
     assert some.endswith("of 50 classes, 2 unreadable left out; the target is a loss of at most 0.002")
+
+
+def graph(name: str, size: int, within: bool | None = None) -> OnnxGraph:
+    changes = {} if within is None else {"R@1": PrecisionChange(-0.001, -0.002, 0.001, within)}
+    return OnnxGraph(f"onnx/{name}.onnx", size, 0.999, changes=changes)
+
+
+@pytest.mark.parametrize(
+    ("graphs", "said"),
+    [
+        (
+            [graph("model", 400), graph("model_fp16", 210, True), graph("model_int8", 230, True)],
+            ["int8 is not", "fp16"],
+        ),
+        ([graph("model", 400), graph("model_fp16", 210, True), graph("model_int8", 120, True)], ["prefer int8"]),
+        ([graph("model", 400), graph("model_fp16", 210, True), graph("model_int8", 120, False)], ["prefer fp16"]),
+        ([graph("model", 400), graph("model_int8", 120, False)], ["prefer fp32"]),
+        ([graph("model", 400), graph("model_int8", 400)], ["int8 is not smaller than fp32"]),  # no cost was measured
+        ([graph("model", 400), graph("model_int8", 120)], []),
+    ],
+)
+def test_a_precision_without_gain_is_remarked_and_the_smallest_safe_one_preferred(
+    graphs: list[OnnxGraph], said: list[str]
+) -> None:
+    lines = list(preference_lines([*graphs, dataclasses.replace(graph("model_resize", 1), resizes=True)]))
+    assert [line for line in lines if any(part in line for part in said)] == lines
+    assert len(lines) >= (1 if said else 0)
+    if len(said) == 2:
+        assert lines[-1].startswith("prefer fp16: ")

@@ -16,6 +16,7 @@ from zoo.console import note, print_json, printable
 if TYPE_CHECKING:
     from exports.export import Exporter
     from exports.parity import Parity
+    from zoo.hub.model_page import OnnxGraph
 
 
 app = typer.Typer()
@@ -78,6 +79,7 @@ def export(
 def _export(exporter: Exporter, folder: Path, precisions: Sequence[str], resize: bool, as_json: bool) -> int:
     """Export each precision, print how it compares with torch, and return the exit status."""
     from zoo.errors import ZooError
+    from zoo.hub.model_page import graphs_of
     from zoo.models.onnx_runtime import GRAPH_FILES, RESIZING_FILES
 
     parities: dict[str, Parity] = {}
@@ -102,12 +104,49 @@ def _export(exporter: Exporter, folder: Path, precisions: Sequence[str], resize:
             print(_resizing_line(folder / RESIZING_FILES[precision], resized[precision]))
     for remark in exporter.notes:
         note(remark)
+    remarks = list(preference_lines(graphs_of(folder))) if parities else []
     if as_json:
         parity = {precision: proof.to_json() for precision, proof in parities.items()}
-        print_json({"folder": str(folder), "parity": parity, "resize": resized, "dropped": dropped, "failed": failed})
-    elif dropped:
+        written = {"folder": str(folder), "parity": parity, "resize": resized, "dropped": dropped, "failed": failed}
+        print_json({**written, "remarks": remarks})
+        return status
+    if dropped:
         print(f"removed, because made of the graph before: {', '.join(dropped)}; to write it again: --resize")
+    for remark in remarks:
+        print(remark)
     return status
+
+
+def preference_lines(graphs: Sequence[OnnxGraph]) -> Iterator[str]:
+    """Yield a remark on each graph that a more precise one equals in size, and the precision to prefer, if measured."""
+    from zoo.models.onnx_runtime import GRAPH_FILES
+    from zoo.models.results import COST_TARGET
+
+    sizes = {graph.file: graph.size for graph in graphs}
+    present = [(precision, file) for precision, file in GRAPH_FILES.items() if file in sizes]  # the most precise first
+    for number, (precision, file) in enumerate(present):
+        smaller = [other for other, name in present[:number] if sizes[name] <= sizes[file]]
+        if smaller:
+            yield (
+                f"{precision} is not smaller than {smaller[-1]}: {_megabytes(sizes[file])} and "
+                f"{_megabytes(sizes[GRAPH_FILES[smaller[-1]]])}. It can only be faster"
+            )
+    changes = {graph.file: graph.changes for graph in graphs}
+    if not any(changes[file] for _, file in present):
+        return
+    safe = [
+        (sizes[file], precision)
+        for precision, file in present
+        if precision == "fp32" or (changes[file] and all(change.within for change in changes[file].values()))
+    ]
+    if safe:
+        size, precision = min(safe)
+        reason = f"the smallest graph ({_megabytes(size)}) that is shown to lose at most {100 * COST_TARGET:g} points"
+        yield f"prefer {precision}: {reason}"
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.2f} MB"
 
 
 def parity_lines(graph: Path, parity: Parity) -> Iterator[str]:
