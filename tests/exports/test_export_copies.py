@@ -91,7 +91,7 @@ def test_the_copy_of_a_shipped_model_was_not_trained_here(
     # A model of that name that was trained here replaces the shipped one.
     shutil.rmtree(copy)
     shutil.copytree(exported, copy)
-    assert zoo.info(name).status_text == "trained here"
+    assert zoo.info(name).status_text == "trained here, not by the recipe"
 
 
 def test_a_damaged_model_is_not_copied(exported: Path, tmp_path: Path) -> None:

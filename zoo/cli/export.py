@@ -141,7 +141,7 @@ def preference_lines(graphs: Sequence[OnnxGraph]) -> Iterator[str]:
     ]
     if safe:
         size, precision = min(safe)
-        reason = f"the smallest graph ({_megabytes(size)}) that is shown to lose at most {100 * COST_TARGET:g} points"
+        reason = f"the smallest graph ({_megabytes(size)}) that is shown to lose at most {COST_TARGET:g}"
         yield f"prefer {precision}: {reason}"
 
 
