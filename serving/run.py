@@ -84,7 +84,7 @@ def serve(
     os.environ |= {variable_of(name): value for name, value in flags.items()}
     os.environ |= {name: value for name, value in ((DEVICE, device), (PRECISION, precision)) if value}
     settings = Settings.load()
-    for address in addresses:
+    for address in settings.addresses:  # with the place of a model that ZOO_MODEL names
         check_workers(address.gallery, settings.workers)
         if settings.precision:
             check_variant(address.gallery, address.model, settings.precision)

@@ -266,6 +266,16 @@ def test_requests_at_the_end_are_answered_or_refused_but_never_cut_off(
     assert sum(outcomes.values()) - outcomes["answered"] - outcomes["refused"] <= 1, outcomes
 
 
+def test_the_variant_of_a_model_that_a_variable_names_is_checked_there(
+    gallery_folder: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    moved = Path(shutil.copytree(gallery_folder, tmp_path / "gallery"))
+    file = json.loads((moved / "model.json").read_text())
+    (moved / "model.json").write_text(json.dumps({**file, "ref": str(tmp_path / "gone")}))
+    with serving(moved, "--precision", "fp32", environment={"ZOO_MODEL": str(model_folder)}) as running:
+        assert httpx.get(f"{running.url}/readyz").status_code == 200
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_during_the_shutdown_delay_everything_is_answered_but_readyz(count: int, gallery_folder: Path) -> None:
     with (
