@@ -1,25 +1,17 @@
-"""Every command block of the README and of docs/ runs as printed, on small data, or says why it cannot run here.
+"""Every command of the README, docs/ and the help texts runs as printed, on small data, or says why it cannot run here.
 
-Each page is one test: its blocks run in order in a folder with the files that pages name. Models are small, training is
-two steps, and the data set glyphs has few characters. `<!-- not run: REASON -->` above a block leaves it out.
-
-To save time, a service starts with the first request to it, and a training, an export or features that an earlier page
-made by the same words are taken from there. tests/test_documents.py parses every command of every page.
+A page is one test: its blocks run in order in a folder with the files that pages name (`tests.sandbox`). The examples
+in the help of a command are one test, too, and so is a command that prints others to run. Models are small, training is
+two steps, and the data set glyphs has few characters. `<!-- not run: REASON -->` above a block leaves it out; for
+examples, NOT_RUN does. tests/test_documents.py parses every command, also those.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shlex
 import shutil
-import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -30,33 +22,19 @@ from PIL import Image
 import zoo
 from exports.text import attach_text_tower
 from tests import text_toys
-from zoo.cli.main import main
+from tests.sandbox import KEY, QUICK, ROOT, Block, Products, Sandbox, copy
+from tests.test_documents import examples
+from zoo.cli.main import COMMANDS, main
 from zoo.data import glyphs
 from zoo.models.card import read_card
 from zoo.models.load import load
 
-ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in PAGES if page.name != "report.md"]
 REASONS = {"hub", "data", "gpu", "hours", "server", "registry"}
 """Why a block cannot run here: it needs the Hub, a data set, a GPU, much time, another server, a package registry."""
 
-URL, KEY = "http://127.0.0.1:3000", "a-key-of-this-test-alone"
-QUICK = ["--set", "schedule.epochs=1", "--set", "schedule.steps=2"]
-"""Appended to commands that train: two steps are enough to run everything else."""
-
 BLOCK = re.compile(r"^( *)(?:<!-- not run: (.*?) -->\n\1)?```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
-ASSIGNMENT = re.compile(r"[A-Z_]+=.*")
-
-
-@dataclass(frozen=True)
-class Block:
-    """A code block: its language, its text, and the reason that keeps it from running ("" if it runs)."""
-
-    line: int
-    language: str
-    text: str
-    reason: str
 
 
 def blocks(page: Path) -> list[Block]:
@@ -91,169 +69,6 @@ def test_every_block_has_a_language_and_a_known_reason(capsys: pytest.CaptureFix
 def test_a_page_starts_with_a_command(page: Path) -> None:
     first = page.read_text("utf-8").split("\n## ")[0]
     assert page.name == "README.md" or "```sh" in first
-
-
-class Products:
-    """Files and model folders that slow commands wrote, by the words of the command."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.kept: dict[str, Path] = {}
-
-    def keep(self, words: list[str], product: Path) -> None:
-        """Copy the product of a command."""
-        self.kept[shlex.join(words)] = copy(product, self.folder / str(len(self.kept)))
-
-    def restore(self, words: list[str], product: Path) -> bool:
-        """Write the product as the same command did on an earlier page; return False without such a page."""
-        kept = self.kept.get(shlex.join(words))
-        if kept is not None:
-            copy(kept, product)
-        return kept is not None
-
-
-def copy(source: Path, target: Path) -> Path:
-    """Copy a file or a folder."""
-    return Path(shutil.copytree(source, target, dirs_exist_ok=True) if source.is_dir() else shutil.copy(source, target))
-
-
-@dataclass
-class Sandbox:
-    """The folder in which a page's blocks run, its environment, and the services that its requests need."""
-
-    folder: Path
-    home: Path
-    gallery: Path
-    products: Products
-    variables: dict[str, str] = field(default_factory=dict)
-    made: set[str] = field(default_factory=set)
-    shown: dict[str, tuple[list[str], dict[str, str]]] = field(default_factory=dict)
-    services: dict[str, tuple[str, subprocess.Popen[str]]] = field(default_factory=dict)
-
-    def run(self, block: Block) -> None:
-        """Run the lines of a block; raise AssertionError for a command that fails."""
-        if block.language == "text":  # a drawing
-            return
-        if block.language == "python":
-            self._python(block.text)
-            return
-        for line in block.text.replace("\\\n", " ").splitlines():
-            if words := shlex.split(line, comments=True):
-                self._command(words, line)
-
-    def _command(self, words: list[str], line: str) -> None:
-        here = dict(self.variables)
-        if words[0] == "export":
-            name, value = words[1].split("=", 1)[0], line.split("=", 1)[1]
-            done = subprocess.run(["bash", "-c", f"printf %s {value}"], capture_output=True, text=True, check=True)
-            self.variables[name] = KEY if name == "KEY" else done.stdout
-            return
-        while ASSIGNMENT.fullmatch(words[0]):
-            name, value = words.pop(0).split("=", 1)
-            here[name] = self._expand(value)
-        words = [self._expand(word) for word in words]
-        if words[:2] == ["zoo", "serve"]:
-            self._serve(words[2:], here)
-        elif words[0] == "zoo":
-            self._zoo(words[1:])
-        elif words[0] == "curl":
-            self._curl(words[1:])
-        else:
-            interpreter = [sys.executable] if words[0] == "python" else [words[0]]
-            subprocess.run([*interpreter, *words[1:]], cwd=ROOT, check=True, timeout=60, capture_output=True)
-
-    def _expand(self, word: str) -> str:
-        """Return a word as a shell gives it: with the values of variables, and with the home folder."""
-        word = re.sub(r"\$([A-Z]+)", lambda match: self.variables[match[1]], word)
-        return re.sub(r"^~", str(self.folder), word)
-
-    def _zoo(self, words: list[str]) -> None:
-        if "--out" in words and words[0] in ("data", "index"):
-            self._make(words[words.index("--out") + 1])
-        if words[0] in ("train", "finetune", "distill") and "--show" not in words:
-            words = [*words, *QUICK]
-        words = [self.service("collections" if "--collection" in words else "own") if w == URL else w for w in words]
-        product = self._product(words)
-        if product is None or not self.products.restore(words, product):
-            assert main(words) == 0, f"zoo {shlex.join(words)}"
-            if product is not None:
-                self.products.keep(words, product)
-
-    def _product(self, words: list[str]) -> Path | None:
-        """Return the file or model folder that a slow command writes; None for other commands."""
-        if "--show" in words or words[0] not in ("train", "distill", "features", "export"):
-            return None
-        if words[0] == "features":
-            return self.folder / words[words.index("-o") + 1]
-        return self.home / "models" / words[words.index("--as") + 1 if "--as" in words else 1]
-
-    def _make(self, name: str) -> None:
-        """Remove a folder of the sandbox that the page makes itself."""
-        if name not in self.made and name not in ("", "."):
-            self.made.add(name)
-            shutil.rmtree(self.folder / name, ignore_errors=True)
-
-    def _curl(self, words: list[str]) -> None:
-        text = " ".join(words)
-        kind = "collections" if "/collections" in text else "own"
-        words = [word.replace(URL, self.service(kind)) for word in words]
-        curl = [shutil.which("curl") or "curl", "--disable", "--noproxy", "*", "-sS", "-w", "%{stderr}%{http_code}"]
-        done = subprocess.run([*curl, *words], cwd=self.folder, capture_output=True, text=True, timeout=30, check=False)
-        assert re.fullmatch(r"2\d\d", done.stderr), f"curl {text}: {done.stderr} {done.stdout}"
-        if "/search" in text:
-            answer = json.loads(done.stdout)
-            assert all(search["results"] for search in answer.get("searches", [answer])), f"curl {text}"
-        if "-o" in words:
-            assert np.load(self.folder / words[words.index("-o") + 1]).ndim == 2, f"curl {text}"
-
-    def _python(self, source: str) -> None:
-        """Run a block of Python, with the images that the pages name."""
-        array = np.zeros((20, 30, 3), np.uint8)
-        names = {"pil_image": Image.fromarray(array), "uint8_array": array}
-        source = source.replace(URL, self.service("own")) if URL in source else source
-        exec(compile(source, "a block", "exec"), names)
-
-    def service(self, kind: str) -> str:
-        """Return the URL of the page's last service of this kind, or of one that the page does not show; start it."""
-        if kind not in self.services:
-            if kind not in self.shown:
-                self.shown[kind] = [str(copy(self.gallery, self.folder / f"served-{kind}"))], {}
-            self._start(kind, *self.shown[kind])
-        return self.services[kind][0]
-
-    def _serve(self, words: list[str], environment: dict[str, str]) -> None:
-        """Remember a `zoo serve` that the page shows, for its requests until it shows another service of this kind."""
-        kind = "collections" if any("=" in word for word in words) else "own"
-        if kind in self.services:
-            self._end(kind)
-        self.shown[kind] = words, environment
-
-    def _start(self, kind: str, words: list[str], environment: dict[str, str]) -> None:
-        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-        process = subprocess.Popen(
-            [sys.executable, "-m", "zoo.cli.main", "serve", *words, "--port", "0"],
-            cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": path, **environment},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout
-        self.services[kind] = "", process
-        url = re.search(r"http://[\d.:]+", process.stdout.readline())
-        assert url, f"zoo serve {shlex.join(words)} ended"
-        self.services[kind] = url[0], process
-
-    def close(self) -> None:
-        """End all services of the page."""
-        for kind in list(self.services):
-            self._end(kind)
-
-    def _end(self, kind: str) -> None:
-        _, process = self.services.pop(kind)
-        process.send_signal(signal.SIGTERM)
-        process.wait(timeout=30)
-        if process.stdout:
-            process.stdout.close()
 
 
 @pytest.fixture(scope="module")
@@ -297,8 +112,14 @@ def sample(tmp_path_factory: pytest.TempPathFactory, small_glyphs: None) -> Path
     (folder / "birds.csv").write_text("\n".join(["image,label,split", *rows]))
     table = [f"{file.parent.name}/{file.name},{file.parent.name},{1900 + i},a" for i, file in enumerate(files)]
     (folder / "table.csv").write_text("\n".join(["path,label,year,artist", *table]))
+    (folder / "key.txt").write_text("a-key\n")
+    shutil.copy(folder / "query.jpg", folder / "query.png")
+    shutil.copy(folder / "new.png", folder / "new.jpg")
     np.save(folder / "rows.npy", np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32))
     (folder / "labels.csv").write_text("\n".join(["label,query", *(f"{i % 6},{int(i < 12)}" for i in range(60))]))
+    shutil.copy(folder / "labels.csv", folder / "l.csv")
+    np.savez(folder / "rows.npz", embeddings=np.load(folder / "rows.npy"), labels=np.arange(60) % 6)
+    (folder / "labels.txt").write_text("\n".join(str(i % 6) for i in range(60)))
     return folder
 
 
@@ -333,16 +154,11 @@ def products(tmp_path_factory: pytest.TempPathFactory) -> Products:
     return Products(tmp_path_factory.mktemp("documents-products"))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if any(not b.reason for b in blocks(page))], ids=name_of)
-def test_the_blocks_of_a_page_run(
-    page: Path,
-    sample: Path,
-    gallery: Path,
-    home: Path,
-    products: Products,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def sandbox(
+    sample: Path, gallery: Path, home: Path, products: Products, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Sandbox]:
+    """Return a folder of its own with the sample's files, galleries and a local zoo."""
     folder = Path(shutil.copytree(sample, tmp_path / "page"))
     for name in ("gallery", "galleries/birds", "galleries/cars"):
         copy(gallery, folder / name)
@@ -351,9 +167,114 @@ def test_the_blocks_of_a_page_run(
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.chdir(folder)
     sandbox = Sandbox(folder, own_home, gallery, products)
-    try:
-        for block in blocks(page):
-            if not block.reason:
-                sandbox.run(block)
-    finally:
-        sandbox.close()
+    yield sandbox
+    sandbox.close()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(not b.reason for b in blocks(page))], ids=name_of)
+def test_the_blocks_of_a_page_run(page: Path, sandbox: Sandbox) -> None:
+    for block in blocks(page):
+        if not block.reason:
+            sandbox.run(block)
+
+
+EXAMPLES = {entry.name: [line for name, line in examples() if name == entry.name] for entry in COMMANDS}
+WORDS = {"DIR": "pictures", "MODEL": "mine", "photos/": "pictures/"}
+"""What stands in the examples for a value of the reader's own."""
+
+NOT_RUN = {
+    "dinov2|clip-|timm/|siglip|hf download|text/|--text|zoo convert|push ./my-model|margin-r50-cub": "hub",
+    "omniglot|softmax-conv4-cifar100|inshop|cub": "data",
+    "torchrun|revisiting/figure|--dataset folder --data DIR$": "hours",
+    "--on ray|milvus": "server",
+}
+"""Parts of examples -> why they are not run here (REASONS)."""
+
+BEFORE = {
+    "benchmark resume": "zoo benchmark run claims/rho --dataset glyphs --seeds 1",
+    "embed": "zoo export mine --precision all --calibration pictures",
+    "gallery import": "zoo gallery export gallery copy",
+    "gallery remove": "zoo gallery add gallery new.jpg --label wren",
+    "gallery restore": "zoo gallery backup gallery backups/2026-11-22",
+    "gallery rollback": "zoo gallery rebuild gallery --model better --swap",
+    "score": "zoo embed mine pictures --out mine.npy\nzoo embed mine pictures --out mine.safetensors --replace",
+    "search": "zoo serve birds=gallery cars=galleries/cars",
+    "train": "zoo features photos birds -o f.safetensors",
+}
+"""Commands whose outcome a command's examples need."""
+
+STATUSES = {"verify": (0, 1), "gallery rebuild": (0, 1)}
+"""Exit statuses of examples: few glyphs have not the card's scores, and a model that may be worse is not swapped in."""
+
+LONG = {"distill", "export", "benchmark models", "benchmark run", "benchmark resume"}
+"""Commands whose examples take more than two seconds together."""
+
+
+def example_blocks(name: str) -> Iterator[Block]:
+    """Yield the examples in the help of a command, with the reason for those that are not run here."""
+    for line in EXAMPLES[name]:
+        command = re.split(r"\s{2,}", line.strip())[0]
+        reason = next((reason for part, reason in NOT_RUN.items() if re.search(part, command)), "")
+        yield Block(0, "sh", with_values(command), reason)
+
+
+def with_values(command: str) -> str:
+    """Return a command with the values of WORDS."""
+    return " ".join(WORDS.get(word, word) for word in command.split(" "))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in LONG else [])
+        for name in EXAMPLES
+        if any(not block.reason for block in example_blocks(name))
+    ],
+)
+def test_the_examples_in_the_help_of_a_command_run(name: str, sandbox: Sandbox) -> None:
+    for folder in ("my-model", "first", "second", "third"):
+        copy(sandbox.home / "models" / "mine", sandbox.folder / folder)
+    (sandbox.folder / ".dml-zoo").symlink_to(sandbox.home)
+    sandbox.variables["KEY"], sandbox.statuses = KEY, STATUSES.get(name, (0,))
+    sandbox.run(Block(0, "sh", BEFORE.get(name, ""), ""))
+    for block in example_blocks(name):
+        if not block.reason:
+            sandbox.run(block)
+
+
+PRINTED = re.compile(r": ((?:zoo|mkdir) .*)$", re.MULTILINE)
+"""A command at the end of a line of output."""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "zoo train margin-conv4-cifar100 --set data.dataset=folder --data 'my birds' --as own",
+        "zoo finetune 'my birds' --from margin-conv4-glyphs --head-only --as fitted",
+        "zoo features mine 'my birds' -o 'my features.safetensors'",
+        "zoo ensemble mine photos --as both",
+        "zoo embed mine pictures --out 'my rows.npy' && zoo score 'my rows.npy'",
+        "zoo embed mine pictures --out rows.npy --runtime onnx --precision fp16",
+        "zoo evaluate margin-conv4-glyphs --save",
+        "zoo index margin-conv4-glyphs 'my birds' --out 'my gallery'",
+        "zoo gallery add gallery new.jpg --model better",
+        "zoo gallery rebuild gallery --model better && zoo gallery stats gallery",
+        "zoo gallery rebuild gallery --model better --swap",
+        "zoo gallery stats 'no gallery'",
+        "zoo list --dataset omniglot",
+        "zoo benchmark compare diva-main --paper MIC",
+    ],
+)
+def test_a_command_that_is_printed_runs(
+    command: str, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("serving.gallery.gallery.TUNING_ITEMS", 10)
+    copy(sandbox.folder / "birds", sandbox.folder / "my birds")
+    sandbox.statuses = (0, 1, 2)
+    sandbox.run(Block(0, "sh", command, ""))
+    printed = capsys.readouterr()
+    commands = PRINTED.findall(printed.out + printed.err)
+    assert commands, printed
+    sandbox.statuses = (0,)
+    for hint in commands:
+        sandbox.run(Block(0, "sh", with_values(hint.replace("MODEL", "photos")), ""))

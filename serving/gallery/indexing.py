@@ -34,6 +34,7 @@ from zoo.data.images import DEFAULT_LIMITS, SUFFIXES
 from zoo.data.table import LabelFile, image_path, is_table, read_label_file, read_table
 from zoo.errors import GalleryError, ImageError, ImageTooLargeError, UsageError, none_readable_message
 from zoo.models.load import Embedder
+from zoo.models.registry import reference
 from zoo.paths import expand
 
 FOLDERS = "folders"
@@ -392,7 +393,7 @@ def add_files(
     An item that is already there stays, and the report names it if its file asks for another label or other metadata;
     with `update` it gets them. The source of a file is its path below an indexed folder, or its full path.
     """
-    gallery.check_model(embedder.card)
+    gallery.check_model(embedder.card, reference(embedder.folder))
     _check_batch_size(batch_size)
     folders = indexed_folders(gallery)
     files = [replace(file, source=_source_below(file.path, folders)) for file in files]

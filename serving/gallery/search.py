@@ -29,6 +29,7 @@ from zoo.models.card import read_card
 from zoo.models.golden import GOLDEN_FILE, read_golden
 from zoo.models.load import Embedder, find_model, load
 from zoo.models.onnx_runtime import graph_file
+from zoo.models.registry import reference
 from zoo.models.results import GOLDEN_FLOORS
 from zoo.models.text_tower import read_golden_text
 
@@ -103,7 +104,7 @@ class Searcher:
             ModelMismatchError: Another model embedded the gallery.
             ModelFolderError: The golden image does not get its embedding.
         """
-        gallery.check_model(embedder.card)
+        gallery.check_model(embedder.card, reference(embedder.folder))
         renew_calibration(gallery)
         self.gallery, self.embedder, self.limits, self._timer = gallery, embedder, limits, timer
         self._golden_image, self._golden_embedding = self._golden()

@@ -198,10 +198,9 @@ MODEL_NUMBERS = ("dim", "mean", "seeds")
 @app.command(
     "models",
     epilog="""\
-  for s in 0 1 2; do zoo train margin-conv4-omniglot --seed $s --as margin-conv4-omniglot-seed$s; done
-  for s in 0 1 2; do zoo evaluate margin-conv4-omniglot-seed$s --save; done
-  zoo benchmark models --dataset omniglot
-  zoo benchmark models --dataset omniglot --against margin-conv4-omniglot --metric recall_at_1
+  for s in 1 2 3; do zoo train ms-conv4-glyphs --seed $s --as ms-seed$s; done
+  zoo benchmark models --dataset glyphs
+  zoo benchmark models --dataset glyphs --against margin-conv4-glyphs --metric recall_at_1
   zoo benchmark models margin-conv4-glyphs r-margin-conv4-glyphs --markdown table.md
 
 The scores are those that zoo evaluate --save kept, the newest of each model, by torch in fp32 if there is one. Each

@@ -180,9 +180,9 @@ def _print_scores(result: Evaluation) -> None:
     epilog="""\
   zoo embed margin-conv4-glyphs pictures --out rows.npy    and rows.csv: path,label, one line per row; rows.json: model
   zoo score rows.npy --labels rows.csv                     the label is the folder of the image
-  zoo embed mine pictures --out rows.npy --runtime onnx --precision int8
-  zoo embed mine birds.csv --out rows.npy                  image,label: rows.csv has its labels, split and query, too
-  zoo embed mine pictures --out rows.safetensors           labels and model in the file itself; and rows.csv
+  zoo embed mine pictures --out int8.npy --runtime onnx --precision int8
+  zoo embed mine birds.csv --out listed.npy                image,label: listed.csv gets its labels, split and query, too
+  zoo embed mine pictures --out mine.safetensors           labels and model in the file itself; and mine.csv
 Images that cannot be read are left out and listed: the exit status is 0, with --strict 1.""",
 )
 def embed(
@@ -276,10 +276,10 @@ def _is_same_file(first: Path, second: Path) -> bool:
     "score",
     epilog="""\
   zoo score rows.npy --labels labels.txt                   float [n, dim] and one label per line
-  zoo score rows.safetensors --metrics all --json          with the tensors embeddings and labels
+  zoo score mine.safetensors --metrics all --json          with the tensors embeddings and labels
   zoo score rows.npz                                       with the arrays embeddings and labels (np.savez)
   zoo score rows.npy --labels l.csv --queries l.csv        its columns label and query: queries search the others
-  zoo score rows.npy --labels rows.csv --model mine        written by zoo embed: refused if another model made it
+  zoo score mine.npy --labels mine.csv --model mine        written by zoo embed: refused if another model made it
   zoo score rows.npy --dataset inshop --data DIR -k 1,10,20,30   its queries search its gallery
 Rows that zoo embed wrote name their model, which is printed with the scores; rows that were cut off, exchanged or
 changed since are refused. For other rows no model is known.""",

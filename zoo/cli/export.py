@@ -27,10 +27,9 @@ app = typer.Typer()
 @app.command(
     "export",
     epilog="""\
-  zoo export margin-conv4-omniglot                     writes onnx/model.onnx into the model's folder
+  zoo export mine                                      writes onnx/model.onnx into the model's folder
   zoo export margin-conv4-glyphs --precision all       fp32, fp16 and int8, and what the last two cost
-  zoo export ./my-model --precision fp16 --precision int8
-  zoo export ./my-model --precision int8 --calibration ./pictures
+  zoo export mine --precision all --calibration pictures   on the images that zoo finetune was given
   zoo export ./my-model --precision int8 --calibration birds.csv
   zoo export ./my-model --resize                       also onnx/model_resize.onnx: images uint8 [n, h, w, c]
   zoo export ./my-model --json""",

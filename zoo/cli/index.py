@@ -55,8 +55,8 @@ NAMED = 5
     "index",
     epilog="""\
   zoo index margin-conv4-glyphs pictures/ --out gallery/
-  zoo index margin-conv4-glyphs pictures/ --out gallery/ --labels labels.csv
-  zoo index margin-conv4-glyphs birds.csv --out gallery/     the images that a table lists: image,label,...
+  zoo index margin-conv4-glyphs pictures/ --out gallery/ --labels table.csv      its columns path and label
+  zoo index margin-conv4-glyphs birds.csv --out birds/       the images that a table lists: image,label,...
   zoo index margin-conv4-glyphs pictures/ --out gallery/ --on ray --ray-workers 8          eight processes here
   zoo index margin-conv4-glyphs pictures/ --out gallery/ --on ray --ray-address auto       those of this cluster
   zoo index margin-conv4-glyphs pictures/ --out gallery/ --prune --yes --strict            every night, from cron

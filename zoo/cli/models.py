@@ -413,6 +413,7 @@ def ensemble(
 ) -> None:
     """join trained models into one that concatenates their embeddings"""
     from zoo import paths
+    from zoo.data import DATASETS
     from zoo.data.dataset import FOLDER
     from zoo.models.load import find_model
 
@@ -420,7 +421,7 @@ def ensemble(
     from training.api import concatenate  # torch: only after the members were found
 
     card = concatenate(sources, folder, new_name)
-    images = ("--data", "DIR") if card.dataset == FOLDER else ()
+    images = () if card.dataset in DATASETS and card.dataset != FOLDER else ("--dataset", FOLDER, "--data", "DIR")
     print_outcome(
         as_json,
         {"name": card.name, "folder": str(folder), "card": card.to_json()},

@@ -339,8 +339,8 @@ SEARCHERS = {"teacher": "teacher", "student": "student", "cross": "student in th
   zoo distill dinov2-s14 pictures/ --backbone mobilenetv3_small_100 --pretrained true --size 128 --as small
   zoo distill margin-conv4-glyphs --dataset glyphs --backbone conv4 --set backbone.args.widths=[8,16,24,32] --as tiny
   zoo distill MODEL pictures/ --backbone resnet18 --loss rkd --dim 64    fewer dimensions than the teacher has
-  zoo distill MODEL pictures/ --backbone resnet18 --set schedule.epochs=100 --json
-  zoo distill MODEL birds.csv --backbone resnet18           a table: image and, if there are labels, label
+  zoo distill MODEL pictures/ --backbone resnet18 --set schedule.epochs=100 --as longer --json
+  zoo distill MODEL birds.csv --backbone resnet18 --as birds    a table: image and, if there are labels, label
 
 losses: embedding: the teacher's own embeddings (same dimension; the student can search rows that the teacher made);
 rkd: its distances and angles; similarity: its similarities in a batch. Their arguments, as JSON:
