@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -394,7 +393,6 @@ def train(
     if not evaluate or dataset is not None or not processes.first:
         return outcome
     try:
-        progress = progress and sys.stderr.isatty()
         evaluation = measure_test_split(outcome.folder, recipe.data.dataset, root, str(torch_device), progress)
         add_result(outcome.folder, evaluation)
     except (ZooError, OSError) as error:

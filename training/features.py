@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -13,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from training.api import provenance
 from training.augment import augment, draw_changes
 from training.data import golden_images
 from training.feature_file import FeatureLabels, FeatureOrigin, TrunkModel, Views, writing_features
 from training.trainer import Execution
+from zoo.console import Progress
 from zoo.data.dataset import Dataset
 from zoo.data.decode import Squares, decode_in_threads, unreadable_error
 from zoo.data.images import ImageLike
@@ -66,10 +65,9 @@ def extract(
     run = _runner(model, trunk, execution.device, len(dataset) * (1 + views.count))
     labels = FeatureLabels(dataset.labels, dataset.classes, dataset.sources, _golden(dataset))
     shape = views.count, feature_count(trunk)
-    interval = 0.1 if sys.stderr.isatty() else 10  # in a log file every update of the bar is a line
     with (
         writing_features(out, _origin(model, dataset, views), labels, shape, dtype) as (plain, viewed),
-        tqdm(total=len(dataset), desc="features", unit="image", disable=not progress, mininterval=interval) as bar,
+        Progress("features", len(dataset), progress) as bar,
         execution.forked_generators(),
         torch.inference_mode(),
     ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,6 +42,78 @@ def count(number: int, noun: str, plural: str | None = None) -> str:
 def note(text: str) -> None:
     """Print a remark on stderr, apart from the output."""
     print(f"zoo: {printable(text)}", file=sys.stderr)
+
+
+SETTLED_SECONDS, NOTABLE_SECONDS = 2.0, 5.0
+"""An estimate follows this long after the first images, which include the start of a runtime; and it is only printed if
+this much time is left."""
+
+
+class Progress:
+    """Progress of work on images, on stderr: a bar on a terminal, else an estimate and, at the end, the time it took.
+
+    Work that is over soon prints neither of the two lines.
+
+    Args:
+        title: The name of the work.
+        total: The number of images, if it is known.
+        shown: Whether to print anything.
+    """
+
+    def __init__(self, title: str, total: int | None = None, shown: bool = True) -> None:
+        from tqdm.auto import tqdm
+
+        self.title, self.total, self.lines = title, total, shown and not sys.stderr.isatty()
+        self.bar = tqdm(total=total, desc=title, unit="image", disable=not shown or self.lines)
+        self.started, self.done, self.estimated = time.monotonic(), 0, False
+        self.settling: tuple[float, int] | None = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.bar.close()
+        seconds = time.monotonic() - self.started
+        if self.lines and kind is None and seconds >= NOTABLE_SECONDS:
+            rate = _rounded(self.done / seconds)
+            note(f"{self.title}: {count(self.done, 'image')} in {duration(seconds)}, {rate} a second")
+
+    def update(self, images: int = 1) -> None:
+        """Count finished images."""
+        self.bar.update(images)
+        self.done += images
+        if self.lines and self.total is not None and not self.estimated:
+            self._estimate(self.total)
+
+    def expect(self, images: int) -> None:
+        """Set how many more images are to come."""
+        self.total = self.bar.total = self.done + images
+
+    def _estimate(self, total: int) -> None:
+        now = time.monotonic()
+        if self.settling is None:
+            self.settling = now, self.done
+        elif now - self.settling[0] >= SETTLED_SECONDS:
+            self.estimated = True
+            rate = (self.done - self.settling[1]) / (now - self.settling[0])
+            if (left := (total - self.done) / rate) >= NOTABLE_SECONDS:
+                images = f"{count(total, 'image')} at about {_rounded(rate)} a second"
+                note(f"{self.title}: {images}: about {duration(left)} left")
+
+
+def _rounded(rate: float) -> str:
+    """Return a rate to two digits, not as a power of ten."""
+    return f"{float(f'{rate:.2g}'):,g}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in two units: "24 s", "2 min 17 s", "1 h 5 min"."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def note_left_out(errors: Iterable[object]) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from serving.gallery.gallery import Gallery, delete_gallery, is_gallery
 from serving.gallery.types import (
@@ -28,6 +27,7 @@ from serving.gallery.types import (
     decode_image,
     equal_metadata,
 )
+from zoo.console import Progress
 from zoo.data.decode import decode_in_threads
 from zoo.data.folder import list_files
 from zoo.data.images import DEFAULT_LIMITS, SUFFIXES
@@ -414,7 +414,7 @@ def fill(run: IndexingRun, embedder: Embedder, files: Sequence[ImageFile], batch
     batch: list[_NewImage] = []
     chunk = max(1, min(8, batch_size // 4))
     decoded = decode_in_threads(partial(_decode, run.gallery, embedder), files, 2 * batch_size, chunk)
-    with tqdm(total=len(files), unit="image", desc="index", disable=not progress) as bar:
+    with Progress("index", len(files), progress) as bar:
         for file, image in zip(files, decoded, strict=True):
             if isinstance(image, ImageError):
                 run.leave_out(file, str(image))

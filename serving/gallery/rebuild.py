@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm import tqdm
 
 from serving.gallery.calibration import calibrate_gallery, stored_calibration
 from serving.gallery.evaluate import METRICS, model_change_steps, report
@@ -29,6 +28,7 @@ from serving.gallery.indexing import Originals, indexed_folders
 from serving.gallery.staging import REPLACED, StagedEmbedding, Staging
 from serving.gallery.store import Store
 from serving.gallery.types import IndexStats, Item, is_address, model_json, parse_model, vector_to_blob
+from zoo.console import Progress
 from zoo.data.decode import map_in_threads
 from zoo.data.images import open_image
 from zoo.data.preprocessing import to_pixels
@@ -110,10 +110,10 @@ class Rebuild:
 
     def fill(self) -> None:
         """Embed missing items until at most `LAST` are new. Raises `GalleryError`."""
-        with tqdm(unit="image", desc="embed", disable=not self.progress) as bar:
+        with Progress("embed", shown=self.progress) as bar:
             while True:
                 number, ids = self.staging.missing(self.settled)
-                bar.total = bar.n + len(ids)
+                bar.expect(len(ids))
                 for count in self._embed(ids):
                     bar.update(count)
                 self.staging.mark_embedded(self.token, number)

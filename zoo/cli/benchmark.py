@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import groupby
@@ -318,7 +317,7 @@ def report(
         )
     embedder, images = open_model_and_images(model, dataset, split, data, runtime, precision, device)
     with leaving_out() as unreadable:
-        text = report_page(embedder, images, projection, batch_size, sys.stderr.isatty(), unreadable)
+        text = report_page(embedder, images, projection, batch_size, True, unreadable)
     write_text(out, text)
     print(f"report of {embedder.card.name} on {images.title} written to {out} ({len(text.encode()) / 1024:,.0f} KiB)")
     return strict_status(strict, unreadable)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -106,10 +106,9 @@ def evaluate(
     if save:
         _check_not_shipped(find_model(model))
     embedder, images = open_model_and_images(model, dataset, split, data, runtime, precision, device)
-    progress = sys.stderr.isatty()
     with leaving_out() as unreadable:
         result = measure(
-            embedder, images, k=depths, batch_size=batch_size, progress=progress, metrics=groups, unreadable=unreadable
+            embedder, images, k=depths, batch_size=batch_size, progress=True, metrics=groups, unreadable=unreadable
         )
     _print_result(result, as_json, out)
     if save:
@@ -214,8 +213,9 @@ def embed(
     if not overwrite:
         check_outputs_free(out)
     paths, facts = _image_list(images)
+    started = time.monotonic()
     embedder = load(model, runtime, precision, device, images=len(paths))
-    rows, unreadable = embedder.embed_readable(paths, batch_size, progress=sys.stderr.isatty())
+    rows, unreadable = embedder.embed_readable(paths, batch_size, progress=True)
     note_left_out(unreadable.values())
     if not len(rows):
         raise ImageError(none_readable_message(len(paths), unreadable[0]))
@@ -229,6 +229,8 @@ def embed(
         "model": embedder.card.identity,
         "images": len(rows),
         "dim": embedder.dim,
+        "runtime": embedder.runtime,
+        "seconds": time.monotonic() - started,
         "unreadable": [[str(paths[index]), str(error)] for index, error in unreadable.items()],
     }
     model_file = f"; their model: {record[0]}" if record else ""

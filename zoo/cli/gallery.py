@@ -73,7 +73,7 @@ def add(
     files = _image_files(images, label, metadata)
     with Gallery.open(gallery) as opened:
         embedder = load(model or opened.model_ref, runtime, precision)
-        report = add_files(opened, embedder, files, progress=sys.stderr.isatty(), update=update)
+        report = add_files(opened, embedder, files, progress=True, update=update)
     print_outcome(as_json, asdict(report), *_added_lines(report, update))
     return 1 if report.unreadable else 0
 

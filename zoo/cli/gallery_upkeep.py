@@ -309,8 +309,7 @@ class Embedding:
         """Open the upgrade of the gallery to a model, which the gallery remembers by its reference."""
         from serving.gallery.rebuild import begin_upgrade
 
-        progress = sys.stderr.isatty()
-        return begin_upgrade(self.gallery, embedder, reference, self.images, self.missing, self.batch_size, progress)
+        return begin_upgrade(self.gallery, embedder, reference, self.images, self.missing, self.batch_size, True)
 
 
 @app.command(

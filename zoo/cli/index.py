@@ -148,7 +148,7 @@ def index(
         images,
         gallery,
         batch_size,
-        sys.stderr.isatty(),
+        True,
         labels=labels,
         embed=embed,
         update=update,

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import typer
 from typer import Option
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from zoo.console import printable
+from zoo.console import duration, note, printable
 from zoo.errors import MissingDependencyError, UsageError, ZooError, missing, nearest
 
 DISTRIBUTION = "dml-zoo"
@@ -134,6 +135,10 @@ COMMANDS = (
 )
 
 
+LONG_SECONDS = 20
+"""Commands that ran for so long say at the end how long it was, on stderr."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `zoo` and return its exit status.
 
@@ -143,9 +148,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: The words after `zoo` (default: those of the process).
     """
+    started = time.monotonic()
     try:
         status = run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
+        if (seconds := time.monotonic() - started) >= LONG_SECONDS:
+            note(f"took {duration(seconds)}")
         return status
     except ZooError as error:
         print(f"zoo: error: {printable(str(error))}", file=sys.stderr)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -310,8 +310,8 @@ def _checks(model: str, data: str | None, quick: bool, device: str | None) -> It
     yield from verify_files(folder)
     yield from verify_records(folder)
     if not quick:
-        yield from remeasure(folder, data, sys.stderr.isatty(), device)
-        yield from remeasure_costs(folder, data, sys.stderr.isatty())
+        yield from remeasure(folder, data, True, device)
+        yield from remeasure_costs(folder, data, True)
 
 
 # zoo baseline
@@ -366,13 +366,13 @@ def baseline(
 
     # One file that is not an image does not spoil a folder; a named data set is whole, or it is an error.
     unreadable: dict[int, ImageError] | None = {} if whiten else None
-    progress = sys.stderr.isatty()
-    card = save_baseline(folder, new_name, images, dim, size, batch_size, progress, device, joint, unreadable)
+    started = time.monotonic()
+    card = save_baseline(folder, new_name, images, dim, size, batch_size, True, device, joint, unreadable)
     out = paths.local_models() / new_name
     note_left_out((unreadable or {}).values())
     fitted = f", whitened on {len(images) - len(unreadable or {}):,} images" if images is not None else ""
     line = f"{new_name}: {card.dim} numbers of {card.architecture}{fitted}, written to {out}"
-    print_outcome(as_json, {"folder": str(out), "card": card.to_json()}, line)
+    print_outcome(as_json, {"folder": str(out), "card": card.to_json(), "seconds": time.monotonic() - started}, line)
     return strict_status(strict, unreadable)
 
 

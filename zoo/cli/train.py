@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -523,6 +524,7 @@ def features(
     note_left_out(unreadable.values())
     if unreadable:
         images = subset(images, np.array([source not in unreadable for source in images.sources]), images.split)
+    started = time.monotonic()
     extract(source, images, out, chosen_views, dtype, Execution(choose_device(device)), batch_size, not quiet)
     size = out.stat().st_size
     heads = source.card.name if source.card.name in recipes() else HEADS
@@ -533,6 +535,7 @@ def features(
             "images": len(images),
             "views": chosen_views.count,
             "bytes": size,
+            "seconds": time.monotonic() - started,
             "unreadable": list(unreadable),
         },
         f"{count(len(images), 'image')} of {count(len(images.classes), 'class')}, {count(chosen_views.count, 'view')} "

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,9 +19,9 @@ from typing import TypeVar
 
 import numpy as np
 from PIL import Image
-from tqdm.auto import tqdm
 
 from zoo import paths
+from zoo.console import Progress
 from zoo.data.dataset import Dataset, without
 from zoo.data.images import ImageLike, open_image
 from zoo.data.preprocessing import Preprocessing, to_pixels
@@ -121,10 +120,11 @@ def decode_batches(
             yield np.stack(pixels)
 
 
-def _progress_bar(decoded: Iterator[Result], title: str, total: int, progress: bool) -> Iterable[Result]:
-    # On a terminal the bar is one line; a log file gets one line per update.
-    interval = 0.1 if sys.stderr.isatty() else 30
-    return tqdm(decoded, title, total, False, mininterval=interval, unit="image", disable=not progress)
+def _progress_bar(decoded: Iterator[Result], title: str, total: int, progress: bool) -> Iterator[Result]:
+    with Progress(title, total, progress) as bar:
+        for result in decoded:
+            yield result
+            bar.update()
 
 
 def readable_subset(dataset: Dataset, progress: bool = False) -> tuple[Dataset, dict[str, ImageError]]:

@@ -6,7 +6,7 @@ The heads are PCA whitening of the pooled features and CLIP's projection into th
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo import paths
+from zoo.console import Progress
 from zoo.data.decode import decode_batches
 from zoo.data.images import ImageLike
 from zoo.errors import (
@@ -247,9 +248,8 @@ def pooled_features(
     Raises:
         ImageError: If there is no image, one cannot be read, or with `unreadable` none can.
     """
-    from tqdm.auto import tqdm
-
-    with tqdm(unit="image", desc="whitening", disable=not progress) as bar:
+    total = len(images) if isinstance(images, Sized) else None
+    with Progress("whitening", total, progress) as bar:
         rows = []
         for pixels in decode_batches(images, card.preprocessing, batch_size, unreadable=unreadable):
             rows.append(trunk(normalised(pixels, card.preprocessing)))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from zoo import paths
+from zoo.console import Progress
 from zoo.data.folder import list_unlabelled
 from zoo.data.images import ImageLike
 from zoo.data.preprocessing import Preprocessing
@@ -182,9 +183,7 @@ def _as_iterable(images: ImageLike | Iterable[ImageLike]) -> Iterable[ImageLike]
 
 
 def _with_progress(source: Iterable[np.ndarray], total: int | None) -> Iterable[np.ndarray]:
-    from tqdm.auto import tqdm
-
-    with tqdm(total=total, unit="image", desc="embed") as bar:
+    with Progress("embed", total) as bar:
         for pixels in source:
             yield pixels
             bar.update(len(pixels))
