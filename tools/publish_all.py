@@ -151,7 +151,7 @@ def _steps(name: str, recipe: Recipe, options: Options) -> Iterable[Step]:
     weights = dict(options.weights).get(recipe.backbone.name)
     start = (f"backbone.pretrained={weights}",) if weights else ()
     settings = tuple(part for setting in (*start, *options.settings) for part in ("--set", setting))
-    yield Step("train", ("train", name, *data, *device, *settings, "--no-eval", "--quiet", "--json"))
+    yield Step("train", ("train", name, *data, *device, *settings, "--replace", "--no-eval", "--quiet", "--json"))
     yield Step("evaluate", ("evaluate", name, *data, *device, "--save", "--json"))
     for precision in options.precisions:
         # A quantised graph may lose too much for one model; that model is published without it.

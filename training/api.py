@@ -33,6 +33,7 @@ from training.samplers import Sampler
 from training.trainer import Execution, Trained, fit
 from zoo import data as datasets
 from zoo import paths
+from zoo.console import count
 from zoo.data.dataset import WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError, ZooError, command
 from zoo.evaluation.split import find_split
@@ -293,7 +294,7 @@ class Outcome:
         folder: Its model folder.
         seconds: The time of training and validation.
         epochs: The number of epochs.
-        best_epoch: The epoch that was kept by validation; None without validation.
+        best_epoch: The epoch that was kept by validation, 0 for the start; None without validation.
         validation: The scores of that epoch on held-out training classes.
         skipped: The number of images that could not be read.
         evaluation: The measurement on the test split, as in results.json, or None.
@@ -323,12 +324,12 @@ class Outcome:
             data: The folder or table of the data set, for the command that measures the model.
         """
         scores = ", ".join(f"{name} {value:.4f}" for name, value in self.validation.items())
-        kept_epoch = (
-            f"epoch {self.best_epoch}, best on held-out training classes ({scores})" if scores else "the last epoch"
-        )
-        left_out = f"{self.skipped} images could not be read and were left out.\n" if self.skipped else ""
+        best = "the start (epoch 0)" if self.best_epoch == 0 else f"epoch {self.best_epoch}"
+        kept_epoch = f"{best}, best on held-out training classes ({scores})" if scores else "the last epoch"
+        skipped = count(self.skipped, "image")
+        left_out = f"{skipped} could not be read; left out.\n" if self.skipped else ""
         return (
-            f"{left_out}{self.name}: {self.epochs} epochs in {self.seconds:.0f} s; kept {kept_epoch}.\n"
+            f"{left_out}{self.name}: {count(self.epochs, 'epoch')} in {self.seconds:.0f} s; kept {kept_epoch}.\n"
             f"Written to {self.folder}.\n{self._scores(data)}"
         )
 
@@ -337,7 +338,8 @@ class Outcome:
         measure = f"Measure it with: {command('evaluate', self.name, *named, '--save')}"
         if self.evaluation is not None:
             scores = ", ".join(f"{name} {value:.4f}" for name, value in self.evaluation.metrics.items())
-            unread = f" ({self.evaluation.unreadable} images could not be read)" if self.evaluation.unreadable else ""
+            unreadable = self.evaluation.unreadable
+            unread = f" ({count(unreadable, 'image')} could not be read)" if unreadable else ""
             facts = self.evaluation.to_json()
             how = f"{self.evaluation.runtime} in {self.evaluation.precision}; {origin_text(facts)}"
             return f"Test split of {data_title(facts)}{unread}: {scores} ({how})."

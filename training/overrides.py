@@ -6,8 +6,10 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from training.construction import check_arguments, check_name, with_defaults
 from training.losses import LOSSES
@@ -19,6 +21,7 @@ from training.recipes.common import ARCHITECTURES, backbone_name
 from training.samplers import SAMPLERS
 from zoo import data
 from zoo.errors import CardError, RecipeError, nearest
+from zoo.evaluation.selection import LEAST_TO_SPLIT
 from zoo.models.card import Head
 from zoo.models.registry import recipes
 
@@ -350,6 +353,49 @@ def _has_public_weights(recipe: Recipe) -> bool:
 
     start = recipe.backbone.pretrained
     return isinstance(start, str) and is_public(recipe.backbone.architecture, start)
+
+
+def fit_to_classes(
+    recipe: Recipe | EnsembleRecipe, labels: np.ndarray, settings: Iterable[str]
+) -> tuple[Recipe | EnsembleRecipe, tuple[str, ...]]:
+    """Return the recipe with validation and batches that its classes allow, and what was changed, as key=value.
+
+    Args:
+        recipe: The recipe.
+        labels: The labels of the training images, int64 [n].
+        settings: The settings that the user gave, which are not changed.
+    """
+    given = {setting.partition("=")[0].strip() for setting in settings}
+    if isinstance(recipe, EnsembleRecipe):
+        fitted = [_fit_to_classes(member, labels, given) for member in recipe.members]
+        return dataclasses.replace(recipe, members=tuple(member for member, _ in fitted)), fitted[0][1]
+    return _fit_to_classes(recipe, labels, given)
+
+
+def _fit_to_classes(recipe: Recipe, labels: np.ndarray, given: Collection[str]) -> tuple[Recipe, tuple[str, ...]]:
+    from training.data import held_out_classes
+
+    classes, numbers = np.unique(labels, return_inverse=True)
+    data, batch = recipe.data, recipe.batch
+    if data.validation and round(len(classes) * data.validation) < 2 and "data.validation" not in given:
+        # Two classes are the fewest that can be held out.
+        data = dataclasses.replace(data, validation=2 / len(classes) if len(classes) >= LEAST_TO_SPLIT else 0.0)
+    held_out = held_out_classes(len(classes), data, recipe.seed)
+    sizes = np.bincount(numbers[~np.isin(numbers, held_out)])
+    sizes = sizes[sizes > 0]
+    if "batch.per_class" not in given:
+        batch = dataclasses.replace(batch, per_class=min(batch.per_class, int(sizes.max())))
+    if "batch.size" not in given:
+        unit = batch.per_class * int(batch.args.get("together", 1))
+        most = min(batch.size, batch.per_class * len(sizes) * data.turns)
+        batch = dataclasses.replace(batch, size=max(unit, most - most % unit))
+    fitted = dataclasses.replace(recipe, data=data, batch=batch)
+    changes = (
+        ("data.validation", f"{data.validation:.3g}", data.validation != recipe.data.validation),
+        ("batch.per_class", batch.per_class, batch.per_class != recipe.batch.per_class),
+        ("batch.size", batch.size, batch.size != recipe.batch.size),
+    )
+    return fitted, tuple(f"{key}={value}" for key, value, changed in changes if changed)
 
 
 def with_explicit_defaults(recipe: Recipe) -> Recipe:

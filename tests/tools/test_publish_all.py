@@ -79,7 +79,7 @@ def test_a_row_is_commands_of_zoo() -> None:
         assert command[command.index("--device") + 1] == "cuda"
     train = " ".join(row.steps[0].command)
     settings = "--set backbone.pretrained=w --set schedule.epochs=1"
-    assert train == f"train group-ibn-cub --data data --device cuda {settings} --no-eval --quiet --json"
+    assert train == f"train group-ibn-cub --data data --device cuda {settings} --replace --no-eval --quiet --json"
     assert row.steps[-1].command == ("push", "group-ibn-cub", "org/group-ibn-cub", "--private", "--json")
     assert models_of(["group-ibn-cub"], Options())[0].steps[-1].name == "verify"
     with raises(UsageError, "no-fp32"):

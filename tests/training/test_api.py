@@ -10,10 +10,15 @@ import pytest
 from PIL import Image
 
 import zoo
+from tests.training.frozen_pictures import write_pictures
 from tests.training.toys import recipe
 from training import api, recipes, trainer
+from training.build import create_sampler
+from training.data import held_out_classes
 from training.distributed import Processes
+from training.overrides import fit_to_classes, override
 from training.recipe import Data, EnsembleRecipe, Recipe, Schedule
+from training.recipes import RECIPES
 from zoo.cli.main import main
 from zoo.data.dataset import Dataset
 
@@ -133,6 +138,56 @@ def test_the_command_prints_the_scores_and_leaves_them_out_on_request(
     assert answer["evaluation"]["metrics"].keys() >= {"recall_at_1", "map_at_r"}
     folder = own_zoo / "models" / "mine"
     assert json.loads((folder / "results.json").read_text()) == [answer["evaluation"]]
-    assert main([*command, "--no-eval", "--restart"]) == 0
+    assert main([*command, "--no-eval", "--replace", "--restart"]) == 0
     assert json.loads(capsys.readouterr().out)["evaluation"] is None
     assert not (folder / "results.json").exists()
+
+
+def test_a_folder_of_six_classes_is_trained_on_at_once(
+    tmp_path: Path, own_zoo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The recipe holds out a tenth of the classes and draws 128 images, 4 of a class; neither fits six classes."""
+    root = write_pictures(tmp_path / "pictures", classes=6)
+    command = ["train", "margin-conv4-glyphs", "--dataset", "folder", "--data", str(root), "--as", "six", "--quiet"]
+    quick = [part for setting in ("schedule.epochs=1", "schedule.steps=1") for part in ("--set", setting)]
+    assert main([*command, *quick, "--no-eval", "--device", "cpu"]) == 0
+    out, err = capsys.readouterr()
+    assert "changed: data.validation=0, batch.size=24" in err
+    assert "six: 1 epoch in" in out
+    recipe = json.loads((own_zoo / "models" / "six" / "recipe.json").read_text())["recipe"]
+    assert (recipe["data"]["validation"], recipe["batch"]["size"], recipe["batch"]["per_class"]) == (0, 24, 4)
+    # The name is taken now; a setting of the user's is never changed.
+    assert main([*command, *quick, "--no-eval"]) == 2
+    assert "--replace" in capsys.readouterr().err
+    assert main([*command, *quick, "--replace", "--set", "batch.size=128"]) == 2
+    assert "needs 32 classes" in capsys.readouterr().err
+    assert main(["ensemble", "six", "margin-conv4-glyphs", "--as", "six"]) == 2
+    assert "--replace" in capsys.readouterr().err
+
+
+def test_recipes_fit_few_classes_and_stay_where_they_fit() -> None:
+    recipe = RECIPES["margin-conv4-glyphs"]()
+    labels = np.repeat(np.arange(40), 5)
+    assert fit_to_classes(recipe, labels, ()) == (recipe, ())
+    for classes, each, changed in (
+        (12, 5, ("data.validation=0.167", "batch.size=40")),
+        (6, 3, ("data.validation=0", "batch.per_class=3", "batch.size=18")),
+        (25, 9, ("batch.size=92",)),
+    ):
+        fitted, changes = fit_to_classes(recipe, np.repeat(np.arange(classes), each), ())
+        assert changes == changed
+        assert isinstance(fitted, Recipe)
+        kept = np.flatnonzero(~np.isin(np.arange(classes), held_out_classes(classes, fitted.data, fitted.seed)))
+        create_sampler(fitted, np.repeat(np.arange(len(kept)), each))
+    settings = ["batch.size=8", "data.validation=0"]
+    assert fit_to_classes(override(recipe, settings), labels[:30], settings)[1] == ()
+    pair, changes = fit_to_classes(RECIPES["margin2-conv4-glyphs"](), labels[:30], ())
+    assert isinstance(pair, EnsembleRecipe)
+    assert [member.batch.size for member in pair.members] == [24, 24]
+
+
+def test_a_shipped_name_is_not_hidden_in_silence(own_zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "margin-conv4-glyphs"
+    quick = [part for setting in ("schedule.epochs=0", "data.validation=0") for part in ("--set", setting)]
+    assert main(["train", name, *quick, "--quiet", "--no-eval", "--device", "cpu"]) == 0
+    assert f"{name} is also shipped" in capsys.readouterr().err

@@ -130,11 +130,12 @@ def test_the_command(members: list[Path], capsys: pytest.CaptureFixture[str]) ->
     assert main(["ensemble", *names[:2], "--as", "pair"]) == 0
     assert "pair: 2 models, 18 dimensions." in capsys.readouterr().out
     assert zoo.load("pair").dim == 18
-    # By name, and in place of an older ensemble of that name.
+    # By name, and only on request in place of an older ensemble of that name.
     assert main(["ensemble", "pair", names[2], "--as", "all", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["name"], answer["folder"], answer["card"]["dim"]) == ("all", str(paths.local_models() / "all"), 30)
-    assert main(["ensemble", *names, "--as", "pair"]) == 0
+    assert main(["ensemble", *names, "--as", "pair"]) == 2
+    assert main(["ensemble", *names, "--as", "pair", "--replace"]) == 0
     assert zoo.load("pair").dim == 30
 
 

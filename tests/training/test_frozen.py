@@ -256,5 +256,5 @@ def test_from_images_to_a_model_on_the_command_line(
     assert main(command) == 0
     assert json.loads(capsys.readouterr().out)["name"] == "mine"
     assert zoo.info("mine").card.heads[0].name == "discriminative"
-    assert main(["train", "diva-conv4-glyphs", "--from", "mine"]) == 2
+    assert main(["train", "diva-conv4-glyphs", "--model", "mine"]) == 2
     assert main(["features", str(folder), "-o", str(out)]) == 2

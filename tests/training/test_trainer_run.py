@@ -169,7 +169,7 @@ def test_a_damaged_image_ends_a_run_or_is_left_out_and_counted(tmp_path: Path, o
     asked = recipe(data=Data("glyphs", side=16, validation=0, skip_unreadable=True))
     outcome = api.train(asked, progress=False, dataset=dataset)
     assert outcome.skipped == 1
-    assert outcome.summary().startswith("1 images could not be read and were left out.")
+    assert outcome.summary().startswith("1 image could not be read; left out.")
     assert json.loads((outcome.folder / "recipe.json").read_text())["skipped"] == ["13.png"]
 
 

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from zoo.cli.options import BatchSize, DataFolder, Device, Json, Model, Strict, model_name, print_outcome, strict_status
+from zoo.cli.options import (
+    BatchSize,
+    DataFolder,
+    Device,
+    Json,
+    Model,
+    ReplaceModel,
+    Strict,
+    model_name,
+    print_outcome,
+    strict_status,
+)
 from zoo.console import note, note_left_out, one_line, print_json, print_table
 from zoo.errors import command
 
@@ -403,12 +414,13 @@ def _whitening_images(
   zoo ensemble group-ibn-cub group-d169-cub --as group-2-cub        two models of the local zoo
   zoo ensemble ./first ./second ./third --as three                  or of any folders
 
-The members must preprocess images alike. The ensemble is a model like any other in the local zoo (ZOO_HOME/models); it
-replaces one of the same name. zoo evaluate, zoo export, zoo index and zoo.load take it by its name.""",
+The members must preprocess images alike. The ensemble is a model like any other in the local zoo (ZOO_HOME/models):
+zoo evaluate, zoo export, zoo index and zoo.load take it by its name. A name that is taken is refused.""",
 )
 def ensemble(
     members: Annotated[list[str], Argument(metavar="MODEL...", help="names or folders of two or more models")],
     new_name: Annotated[str, Option("--as", metavar="NAME", help="name of the ensemble")],
+    replace: ReplaceModel = False,
     as_json: Json = False,
 ) -> None:
     """join trained models into one that concatenates their embeddings"""
@@ -416,7 +428,9 @@ def ensemble(
     from zoo.data import DATASETS
     from zoo.data.dataset import FOLDER
     from zoo.models.load import find_model
+    from zoo.models.registry import check_free
 
+    check_free(model_name(new_name), replace)
     folder, sources = paths.local_models() / model_name(new_name), [find_model(member) for member in members]
     from training.api import concatenate  # torch: only after the members were found
 

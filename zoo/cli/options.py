@@ -52,12 +52,13 @@ Data = Annotated[
     Option(
         "--data",
         metavar="DIR",
-        help="folder of the data set (default: in ZOO_DATA, else downloaded); with --dataset folder the folder itself, "
-        "or a table (CSV: image,label)",
+        help="where the data set's files are (default: in ZOO_DATA, else downloaded); with --dataset folder your own "
+        "images: a folder, or a table (CSV: image,label)",
     ),
 ]
 DataFolder = Annotated[
-    str | None, Option("--data", metavar="DIR", help="folder of the data set (default: in ZOO_DATA, else downloaded)")
+    str | None,
+    Option("--data", metavar="DIR", help="where the data set's files are (default: in ZOO_DATA, else downloaded)"),
 ]
 Dataset = Annotated[
     str | None, Option("--dataset", metavar="NAME", help="data set (default: the one that the model was trained for)")

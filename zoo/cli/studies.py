@@ -37,7 +37,9 @@ Arms = Annotated[
 OtherStudies = Annotated[
     list[Path] | None,
     Option(
-        "--from", metavar="DIR", help="take over finished runs of the same recipes from this study's folder; repeatable"
+        "--reuse",
+        metavar="DIR",
+        help="take finished runs of the same recipes from this study's folder; repeatable",
     ),
 ]
 
@@ -71,7 +73,7 @@ def _silent(line: str) -> None:
   zoo benchmark run claims/rho --dataset glyphs --seeds 3 --out rho
   zoo benchmark run claims/rho --dataset glyphs --seeds 5 --out rho         two more seeds in the same folder
   zoo benchmark run claims/rho --dataset glyphs --out quick --set schedule.epochs=3
-  zoo benchmark run revisiting/figure-4 --dataset glyphs --from ~/.dml-zoo/studies/revisiting-table-2-glyphs
+  zoo benchmark run revisiting/figure-4 --dataset glyphs --reuse ~/.dml-zoo/studies/revisiting-table-2-glyphs
   zoo benchmark run claims/over-the-years --dataset omniglot                R@1 by the year of each loss's paper
   zoo benchmark run revisiting/figure-2 --dataset glyphs                    every study of the figure, one by one
   zoo benchmark run claims/rho --dataset folder --data DIR                  your own images, recipes of CIFAR-100

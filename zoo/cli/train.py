@@ -13,7 +13,7 @@ from typer import Argument, Option
 
 from zoo.cli.options import (
     BatchSize,
-    DataFolder,
+    Data,
     Device,
     Json,
     Model,
@@ -34,6 +34,8 @@ from zoo.console import count, note, note_left_out, print_json, print_table
 from zoo.errors import DatasetError, UsageError, command
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from training.distill import Distilled, Score
     from training.feature_file import TrunkModel, Views
     from training.finetune import Finetuned
@@ -67,14 +69,15 @@ def _print_next_step(name: str, folder: Path, images: str | None) -> None:
   zoo train margin-conv4-omniglot --data DIR          handwriting, from the two zip files in DIR
   zoo train margin-conv4-glyphs --seed 1 --as mine    another seed, another name
   zoo train margin-conv4-glyphs --set optimizer.lr=1e-3 --set schedule.epochs=4
-  zoo train margin-conv4-cifar100 --set data.dataset=folder --data birds.csv --as birds    your own, in two splits
+  zoo train margin-conv4-cifar100 --dataset folder --data birds.csv --as birds    your own images, in two splits
   zoo train margin-conv4-glyphs --show                print the recipe
   zoo train diva-conv4-cifar100 --features f.safetensors --as mine    heads only, on kept features (zoo features)
   torchrun --nproc-per-node 2 -m zoo.cli.main train margin-conv4-glyphs    two processes share every batch
 
-After an interruption the same command continues from the last checkpoint. A model of the same name in the local zoo
-(ZOO_HOME/models) is replaced when training has ended. At the end the test split is measured: the scores are printed and
-written to results.json.""",
+After an interruption the same command continues from the last checkpoint. A finished model of the local zoo
+(ZOO_HOME/models) keeps its name: give the new one another (--as), or replace it when training has ended (--replace).
+At the end the test split is measured: the scores are printed and written to results.json.
+Too few classes of your own for the recipe's batches or validation: both are made smaller, and the command says so.""",
 )
 def train(
     name: Annotated[str, Argument(metavar="NAME", help="a recipe's name (all of them: zoo list --recipes)")],
@@ -88,9 +91,14 @@ def train(
         ),
     ] = None,
     model: Annotated[
-        str | None, Option("--from", metavar="MODEL", help="model of that trunk (default: as in FILE)")
+        str | None, Option("--model", metavar="MODEL", help="name or folder of that trunk's model, if it has moved")
     ] = None,
-    data: DataFolder = None,
+    dataset: Annotated[
+        str | None,
+        Option("--dataset", metavar="NAME", help="data set (default: the recipe's); folder: your own"),
+    ] = None,
+    data: Data = None,
+    replace: ReplaceModel = False,
     device: Device = None,
     compiled: Annotated[bool, Option("--compile", help="compile the trunk with torch.compile")] = False,
     track: Annotated[
@@ -105,18 +113,24 @@ def train(
     """train a model by its recipe into the local zoo"""
     from training.logging import check_trackers
     from training.overrides import resolve, with_custom_name
+    from zoo.data import load_dataset
+    from zoo.data.dataset import FOLDER
 
     check_trackers(track or [])
+    changes = [*(settings or []), *([f"data.dataset={dataset}"] if dataset else [])]
     if data is not None:
-        _check_data(name, settings or [], data)  # before torch is loaded
-    recipe: Recipe | EnsembleRecipe = with_custom_name(resolve(name, settings or [], seed, new_name), name)
+        _check_data(name, changes, data)  # before torch is loaded
+    recipe: Recipe | EnsembleRecipe = with_custom_name(resolve(name, changes, seed, new_name), name)
     if features is not None:
-        recipe = _recipe_on_features(recipe, features, model, settings or [], new_name)
+        recipe = _recipe_on_features(recipe, features, model, changes, new_name)
     elif model is not None:
-        raise UsageError("--from names the model of cached features; it needs --features FILE.", code="no-features")
+        raise UsageError("--model names the model of cached features; it needs --features FILE.", code="no-features")
+    elif data is not None and recipe.data.dataset == FOLDER:
+        recipe = _fit(recipe, load_dataset(FOLDER, "train", data).labels, changes)
     if show:
         print_json(recipe.to_json())
         return
+    _check_names_free(recipe, replace)
     from training.api import train as run
 
     outcome = run(
@@ -150,14 +164,48 @@ def _check_data(name: str, settings: list[str], data: str) -> None:
 
 def _recipe_on_features(
     recipe: Recipe | EnsembleRecipe, file: str, model: str | None, settings: list[str], new_name: str | None
-) -> Recipe:
+) -> Recipe | EnsembleRecipe:
     from training.feature_file import read_features, recipe_on_features
     from zoo.models.card import read_card
     from zoo.models.load import find_model
 
     features = read_features(file)
     name = model or features.about.model
-    return recipe_on_features(recipe, features, read_card(find_model(name)), name, settings, new_name)
+    made = recipe_on_features(recipe, features, read_card(find_model(name)), name, settings, new_name)
+    return _fit(made, features.labels, settings)
+
+
+def _fit(recipe: Recipe | EnsembleRecipe, labels: np.ndarray, settings: Iterable[str]) -> Recipe | EnsembleRecipe:
+    """Return the recipe with batches and validation that the classes allow, and print on stderr what was changed."""
+    from training.overrides import fit_to_classes
+
+    fitted, changed = fit_to_classes(recipe, labels, settings)
+    if changed:
+        classes = count(len(set(labels.tolist())), "training class", "training classes")
+        note(f"the recipe is for more than {classes}; changed: {', '.join(changed)} (other values: --set)")
+    return fitted
+
+
+def _check_names_free(recipe: Recipe | EnsembleRecipe, replace: bool) -> None:
+    """Refuse to replace a finished model, and say if the new one will hide a shipped model.
+
+    Members of an ensemble that the local zoo has by the same recipe are used.
+    """
+    from training.recipe import EnsembleRecipe, same_recipe
+    from zoo import paths
+    from zoo.files import read_object
+    from zoo.models.registry import check_free
+
+    check_free(recipe.name, replace)
+    for member in recipe.members if isinstance(recipe, EnsembleRecipe) else ():
+        recorded = read_object(paths.local_models() / member.name / "recipe.json").get("recipe")
+        check_free(member.name, replace or same_recipe(recorded, member.to_json()))
+    if (paths.SHIPPED / recipe.name).exists():
+        folder = paths.local_models() / recipe.name
+        note(
+            f"{recipe.name} is also shipped with the package; once trained, the name means your model in {folder}. "
+            "Give yours another name with --as, or delete it to get the shipped one back"
+        )
 
 
 # zoo finetune
@@ -381,7 +429,7 @@ def distill(
     ] = None,
     settings: Settings = None,
     dataset: NamedDataset = None,
-    data: DataFolder = None,
+    data: Data = None,
     test_share: TestShare = 0.2,
     seed: Seed = 0,
     replace: ReplaceModel = False,
@@ -395,11 +443,14 @@ def distill(
     Images without labels are enough. The student's name is TEACHER-distilled, unless --as gives another.
     """
     from training.student import Student, check_source, check_student
+    from zoo.data.dataset import FOLDER
     from zoo.data.folder import check_share
     from zoo.models.load import find_model
 
     name = model_name(new_name, teacher, "distilled")
     check_number("--seed", seed)
+    if images is None and dataset == FOLDER:
+        images, dataset, data = data, None, None
     check_source(images, dataset, data)
     check_share(test_share)
     weights = {"false": False, "true": True}.get(pretrained or "false", pretrained or False)
@@ -481,7 +532,7 @@ def features(
     out: Annotated[Path, Option("-o", "--out", metavar="FILE", help="the .safetensors file to write")],
     folder: Annotated[str | None, Argument(metavar="DIR", help="a folder of images, one subfolder per class")] = None,
     dataset: NamedDataset = None,
-    data: DataFolder = None,
+    data: Data = None,
     split: Split = "train",
     views: AugmentedViews = 8,
     recipe: Annotated[

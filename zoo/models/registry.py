@@ -61,6 +61,24 @@ def model_folders() -> Iterator[Path]:
                 yield card.parent
 
 
+def check_free(name: str, replace: bool = False) -> None:
+    """Check that a new model may have a name: no finished model of the local zoo has it.
+
+    Args:
+        name: The new model's name.
+        replace: The model of that name may be replaced.
+
+    Raises:
+        UsageError: If the name is taken (`name-taken`).
+    """
+    if not replace and exists(paths.local_models() / name / "card.json"):
+        raise UsageError(
+            f"the local zoo ({paths.local_models()}) has a model {name} already. Give the new one another name with "
+            "--as OTHER, or replace that one with --replace.",
+            code="name-taken",
+        )
+
+
 def reference(folder: Path) -> str:
     """Return the name that finds a model folder, with the commit for the Hub's cache; else its full path.
 

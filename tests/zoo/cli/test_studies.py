@@ -60,7 +60,7 @@ def test_a_study_is_run_arm_by_arm_resumed_and_reported(
     assert json.loads((tmp_path / "out" / "report.json").read_text()) == printed["report"]
     assert {row["arm"] for row in printed["report"]["rows"]} == {"margin", "contrastive"}
     other = (*begun[:4], data, "--out", str(tmp_path / "other"), *begun[7:])
-    assert run_here("benchmark run", *other, "--from", folder) == 0
+    assert run_here("benchmark run", *other, "--reuse", folder) == 0
     assert f"2 finished runs taken over from {folder}." in capsys.readouterr().err
 
 
@@ -196,9 +196,9 @@ def test_finished_runs_are_reported_and_adopted_without_the_data(
     moved = (*begun[:4], str(tmp_path / "elsewhere"), *begun[5:])
     (tmp_path / "elsewhere" / "train").rename(tmp_path / "train")
     (tmp_path / "elsewhere" / "train").mkdir()
-    assert run_here("benchmark run", *moved, "--out", str(tmp_path / "new"), "--from", str(folder)) == 0
+    assert run_here("benchmark run", *moved, "--out", str(tmp_path / "new"), "--reuse", str(folder)) == 0
     with pytest.raises(DatasetError):
-        run_here("benchmark run", *moved, "--seeds", "2", "--out", str(tmp_path / "newer"), "--from", str(folder))
+        run_here("benchmark run", *moved, "--seeds", "2", "--out", str(tmp_path / "newer"), "--reuse", str(folder))
     assert not (tmp_path / "newer").exists()
 
 
