@@ -118,11 +118,6 @@ def check_source(path: str | None, dataset: str | None, data: str | None = None)
             "name a folder of images or a table of them, or a data set with --dataset; one of the two.",
             code="folder-or-dataset",
         )
-    if dataset == FOLDER:
-        raise UsageError(
-            "a folder or a table is named without --dataset: zoo distill TEACHER DIR --backbone NAME",
-            code="folder-as-dataset",
-        )
     if dataset is not None:
         datasets.check_dataset(dataset, "train", data)
     elif data is not None:

@@ -356,7 +356,7 @@ def test_on_the_command_line(teacher: Path, tmp_path: Path, capsys: pytest.Captu
     [
         (["toy", "--backbone", "conv4"], "--dataset"),
         (["toy", ".", "--backbone", "conv4", "--dataset", "glyphs"], "--dataset"),
-        (["toy", "--backbone", "conv4", "--dataset", "folder", "--data", "."], "--dataset"),
+        (["toy", "--backbone", "conv4", "--dataset", "folder", "--data", "nowhere"], "nowhere"),
         (["toy", ".", "--backbone", "conv4", "--data", "."], "--data"),
         (["toy", "nowhere", "--backbone", "conv4"], "nowhere"),
         (["toy", "--backbone", "conv4", "--dataset", "glyfs"], "'glyphs'"),
