@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 EPOCHS, HEAD_EPOCHS, STEPS = 10, 20, 200
 LR, HEAD_LR = 1e-4, 3e-4
-"""Pretrained trunks need smaller steps than heads; heads that start at principal directions, smaller than random ones."""
+"""A pretrained trunk needs smaller steps than a head, and a head that has a start smaller ones than a random head."""
 TWIN_SUFFIX = "-conv4-cifar100"
 RECIPE_FILE, LOG_FILE = "recipe.json", "log.jsonl"
 OWN_FILES = ("card.json", RECIPE_FILE, RESULTS_FILE, "README.md")
