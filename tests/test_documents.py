@@ -1,7 +1,8 @@
-"""The command line parses every `zoo` command of the documents and of the examples in the help texts."""
+"""The command line parses every `zoo` command of the documents, of the examples in the help texts, and of messages."""
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -46,6 +47,38 @@ def examples() -> Iterator[tuple[str, str]]:
         yield from ((entry.name, line) for line in page.replace("\\\n", " ").splitlines() if line.startswith("  "))
 
 
+PROPOSED = re.compile(r"[:(`] ?(zoo [a-z].*?)(?=[)`\n]|\.(?: |$)|[;,] |$)", re.MULTILINE)
+"""A command in a message: after a colon, in parentheses or in backticks."""
+
+
+def proposals() -> Iterator[tuple[str, list[str]]]:
+    """Yield the file and the words of each command that a message in the code proposes; VALUE stands for a value.
+
+    Lower-case words after the command's name are prose, and a name alone is a mention.
+    """
+    files = [file for package in ("zoo", "training", "exports", "serving") for file in (ROOT / package).rglob("*.py")]
+    for file in sorted(files):
+        tree = ast.parse(file.read_text("utf-8"))
+        inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+        inside |= {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "command":
+                if not isinstance(node.args[1], ast.Starred):
+                    yield file.name, [text_of(word) for word in node.args if not isinstance(word, ast.Starred)]
+            elif isinstance(node, ast.JoinedStr | ast.Constant) and id(node) not in inside:
+                for words in (words for text in PROPOSED.findall(text_of(node)) for words in commands_of(text)):
+                    rest = words[2:] if words[0] in ("gallery", "benchmark") else words[1:]
+                    if rest and re.match(r"[A-Z-]", rest[0]) and words[0].isalpha():
+                        yield file.name, words
+
+
+def text_of(node: ast.expr) -> str:
+    """Return the text of an expression, with VALUE for the parts that are not constant."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(text_of(part) for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "VALUE"
+
+
 def commands() -> Iterator[tuple[str, list[str]]]:
     """Yield the document or command that shows each command, and its words."""
     for document in DOCUMENTS:
@@ -54,6 +87,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
     for name, line in examples():
         # An explanation follows an example after two blanks or more.
         yield from ((name, words) for words in commands_of(re.split(r"\s{2,}", line.strip())[0]))
+    yield from proposals()
 
 
 SHOWN = list(commands())

@@ -21,8 +21,8 @@ from training.studies.compare import (
     seeds_of,
 )
 from training.studies.statistics import interval_over_seeds
-from zoo.data.dataset import split_title
-from zoo.errors import UsageError, nearest
+from zoo.data.dataset import FOLDER, split_title
+from zoo.errors import UsageError, command, nearest
 
 METRICS = ("recall_at_1", "map_at_r")
 
@@ -131,9 +131,12 @@ def _check_common_images(against: str, base: Sequence[TrainedModel], rows: Seque
         return
     has = ", ".join(f"{images.title}, {split_title(images.split)}" for images in own) or "no scores"
     wanted = ", ".join(f"{images.title}, {split_title(images.split)}" for images in sorted(others))
+    first = min(others)
+    data = ("--data", "DIR") if first.dataset == FOLDER else ()
+    measure = command("evaluate", against, "--dataset", first.dataset, *data, "--split", first.split, "--save")
     raise UsageError(
         f"{against} cannot be compared: it has {has}, and the other models were measured on {wanted}. Measure it on "
-        f"the same images: zoo evaluate {against} --save [--dataset D] [--data DIR]",
+        f"the same images: {measure}",
         code="no-common-images",
     )
 

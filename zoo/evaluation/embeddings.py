@@ -24,7 +24,7 @@ from numpy.lib.format import MAGIC_PREFIX
 
 from zoo.data.dataset import QUERY
 from zoo.data.table import BOOLEANS, LABEL, PATH, read_column
-from zoo.errors import UsageError
+from zoo.errors import UsageError, command
 from zoo.files import CHUNK_BYTES, atomic_path, read_json, write_json
 from zoo.models.card import MODEL_NAME, Card
 from zoo.paths import library_versions
@@ -117,7 +117,7 @@ class EmbeddingRecord:
             raise UsageError(
                 f"{path} holds rows of {self.name} (fingerprint {self.fingerprint[:12]}), not of {card.name} "
                 f"(fingerprint {card.fingerprint[:12]}): weights or preprocessing differ. Make them with: "
-                f"zoo embed {card.name} ...",
+                f"{command('embed', card.name, 'IMAGES', '--out', path, '--replace')}",
                 code="other-model",
             )
 

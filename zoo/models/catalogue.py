@@ -299,7 +299,7 @@ def _baseline_info(baseline: Baseline) -> ModelInfo:
 
 
 def _text_tower_note(text: PublicTextTower) -> str:
-    joint = ", for the backbone with its own projection (zoo baseline --joint)" if text.joint else ""
+    joint = ", for the backbone with its own projection (zoo baseline NAME --as OWN --joint)" if text.joint else ""
     return f"{text.graph} and {text.tokenizer} of https://huggingface.co/{text.repository}{joint}: zoo text-tower"
 
 
