@@ -44,9 +44,9 @@ from zoo.models.folder import check_files
 from zoo.models.golden import read_golden, write_golden
 from zoo.models.load import find_model
 from zoo.models.network import Network, create_trunk, feature_count, load_network, save_network
+from zoo.models.pretrained.weights import public_facts
 from zoo.models.results import Evaluation, add_result, data_title, origin_text
 from zoo.models.torch_runtime import choose_device, open_model
-from zoo.models.weights import public_facts
 from zoo.paths import thread_count
 
 NO_ORIGIN: dict[str, Any] = {"origin": None, "settings": {}}

@@ -349,7 +349,7 @@ def _differences(new: Mapping[str, Any], old: Mapping[str, Any], prefix: str = "
 
 def _has_public_weights(recipe: Recipe) -> bool:
     """Return whether the recipe names, as a folder or a name, the weights that its architecture has by default."""
-    from zoo.models.weights import is_public
+    from zoo.models.pretrained.weights import is_public
 
     start = recipe.backbone.pretrained
     return isinstance(start, str) and is_public(recipe.backbone.architecture, start)

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from zoo.errors import ZooError
     from zoo.evaluation.evaluate import evaluate
     from zoo.hub.push import Publication, push
+    from zoo.models.baseline import baseline
     from zoo.models.catalogue import info, list_models
-    from zoo.models.load import Embedder, baseline, load
+    from zoo.models.load import Embedder, load
 
 # ONNX Runtime from 1.29 on sends telemetry unless this is set before its first import.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -44,7 +45,7 @@ _MODULES = {
     "Embedder": "zoo.models.load",
     "Publication": "zoo.hub.push",
     "ZooError": "zoo.errors",
-    "baseline": "zoo.models.load",
+    "baseline": "zoo.models.baseline",
     "evaluate": "zoo.evaluation.evaluate",
     "info": "zoo.models.catalogue",
     "list_models": "zoo.models.catalogue",

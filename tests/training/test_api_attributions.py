@@ -156,6 +156,7 @@ def test_weights_have_the_licence_that_their_source_states(tmp_path: Path, start
         stated = {"license": expected} if start == "stated" else {}
         text = json.dumps({"architecture": "resnet50", "pretrained_cfg": config | stated})
         (tmp_path / "config.json").write_text(text)
+        (tmp_path / "model.safetensors").touch()
         start = str(tmp_path)
     recipe = made()
     recipe = dataclasses.replace(recipe, backbone=dataclasses.replace(recipe.backbone, pretrained=start))

@@ -327,13 +327,47 @@ def _checks(model: str, data: str | None, quick: bool, device: str | None) -> It
 
 # zoo baseline
 
+Architecture = Annotated[
+    str | None, Option("--architecture", metavar="NAME", help="timm's name (default: the one that the weights state)")
+]
+Mean = Annotated[
+    str | None,
+    Option("--mean", metavar="M,M,M", help="mean of the pixels, 0 to 1 (default: the weights', else timm's)"),
+]
+Std = Annotated[
+    str | None, Option("--std", metavar="S,S,S", help="standard deviation of the pixels (default: in the same way)")
+]
+Sha256 = Annotated[
+    str | None,
+    Option(
+        "--sha256",
+        metavar="HEX",
+        help="the file's hash (default: not checked, unless it is known)",
+    ),
+]
+
+
+def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
+    """Return the numbers of an option, separated by commas."""
+    from zoo.errors import UsageError
+
+    if text is None:
+        return None
+    try:
+        return tuple(float(number) for number in text.split(","))
+    except ValueError:
+        raise UsageError(f"{option} takes numbers as 0.485,0.456,0.406, not {text!r}.", code="bad-statistics") from None
+
 
 @app.command(
     "baseline",
     epilog="""\
   zoo baseline dinov2-s14 --as photos --size 224 --whiten ~/Pictures --dim 128
   zoo baseline dinov2-s14 --as birds --whiten birds.csv  the images of a table; it needs no labels
-  zoo baseline timm/resnet50.a1_in1k --as r50-plain
+  zoo baseline resnet50.a1_in1k --as r50-plain           any timm model of the Hub
+  zoo baseline lite0 --as photos                         weights of an installed package; needs no network
+  zoo baseline net.pth --architecture resnet50 --as own  a file of yours; --mean and --std if they are not timm's
+  zoo baseline net.onnx --mean 0.5 --std 0.5 --as own    an ONNX graph from images to vectors
   zoo baseline clip-b16 --as clip-cub --whiten-on cub --dim 256 --limit 5000
   zoo baseline clip-b32 --as clip-texts --joint          for text queries: then zoo text-tower clip-texts ...
   zoo evaluate photos --dataset folder --data DIR        as any model: zoo index, zoo export, zoo verify
@@ -341,9 +375,21 @@ Images of --whiten that cannot be read are left out and listed: the exit status 
 )
 def baseline(
     name: Annotated[
-        str, Argument(metavar="NAME", help="a public backbone (zoo list --status hub), timm/ID, or its folder")
+        str,
+        Argument(
+            metavar="WEIGHTS",
+            help="a public backbone (zoo list --status hub), timm's name, a model, a folder, a .safetensors, .pth or "
+            ".onnx file, or an installed package (lite0)",
+        ),
     ],
     new_name: Annotated[str, Option("--as", metavar="NAME", help="name it gets in the local zoo")],
+    architecture: Architecture = None,
+    mean: Mean = None,
+    std: Std = None,
+    sha256: Sha256 = None,
+    layout: Annotated[
+        str | None, Option(metavar="L", help="nchw or nhwc: order of an ONNX graph's axes (default: by its shape)")
+    ] = None,
     whiten: Annotated[
         str | None,
         Option(
@@ -367,24 +413,73 @@ def baseline(
     strict: Strict = False,
     as_json: Json = False,
 ) -> int:
-    """save a public backbone as a model of your own, whitened if wanted"""
+    """save weights of any kind as a model of your own, whitened if wanted"""
     from zoo import paths
-    from zoo.models.load import find_model
 
+    statistics = _numbers("--mean", mean), _numbers("--std", std)
+    if name.endswith(".onnx"):
+        unused = {"--architecture": architecture, "--whiten": whiten, "--whiten-on": whiten_on, "--dim": dim}
+        _check_without_effect(unused | {"--joint": joint or None, "--sha256": sha256}, "an ONNX graph")
+        return _baseline_of_graph(Path(name), new_name, statistics, size, layout, as_json)
+    _check_without_effect({"--layout": layout}, "other weights than an ONNX graph")
     images = _whitening_images(whiten, whiten_on, data, limit, batch_size)
-    folder = find_model(name)
     from zoo.models.baseline_folder import save_baseline  # torch: only after the arguments were checked
+    from zoo.models.pretrained.convert import find_start
 
+    start, remark = find_start(name, architecture, *statistics, sha256)
     # One file that is not an image does not spoil a folder; a named data set is whole, or it is an error.
     unreadable: dict[int, ImageError] | None = {} if whiten else None
     started = time.monotonic()
-    card = save_baseline(folder, new_name, images, dim, size, batch_size, True, device, joint, unreadable)
+    card, notes = save_baseline(start, new_name, images, dim, size, batch_size, True, device, joint, unreadable)
     out = paths.local_models() / new_name
     note_left_out((unreadable or {}).values())
+    _print_notes(remark, *notes)
     fitted = f", whitened on {len(images) - len(unreadable or {}):,} images" if images is not None else ""
     line = f"{new_name}: {card.dim} numbers of {card.architecture}{fitted}, written to {out}"
     print_outcome(as_json, {"folder": str(out), "card": card.to_json(), "seconds": time.monotonic() - started}, line)
     return strict_status(strict, unreadable)
+
+
+def _check_without_effect(options: dict[str, Any], subject: str) -> None:
+    from zoo.errors import UsageError
+
+    if given := [option for option, value in options.items() if value is not None]:
+        raise UsageError(f"{', '.join(given)} has no effect on {subject}.", code="option-without-effect")
+
+
+def _print_notes(*texts: str) -> None:
+    for text in filter(None, texts):
+        note(text)
+
+
+def _baseline_of_graph(
+    graph: Path,
+    name: str,
+    statistics: tuple[tuple[float, ...] | None, tuple[float, ...] | None],
+    size: int | None,
+    layout: str | None,
+    as_json: bool,
+) -> int:
+    from zoo import paths
+    from zoo.errors import UsageError
+    from zoo.models.pretrained.onnx_folder import save_graph
+    from zoo.models.registry import check_new_name
+
+    if not graph.is_file():
+        raise UsageError(f"there is no file {graph}.", code="no-such-file")
+    mean, std = statistics
+    if mean is None or std is None:
+        raise UsageError(
+            f"{graph} does not say how its images are normalised: give --mean and --std, for images of 0 to 1 that are "
+            "not normalised --mean 0 --std 1.",
+            code="no-statistics",
+        )
+    check_new_name(name)
+    out = paths.local_models() / name
+    card = save_graph(graph, out, name, mean, std, size, layout)
+    line = f"{name}: {card.dim} numbers of {graph.name}, for ONNX Runtime only, written to {out}"
+    print_outcome(as_json, {"folder": str(out), "card": card.to_json()}, line)
+    return 0
 
 
 def _whitening_images(
@@ -393,7 +488,7 @@ def _whitening_images(
     """Return the images to fit whitening on; None if no whitening is wanted."""
     from zoo.data import load_dataset
     from zoo.errors import UsageError
-    from zoo.models.load import whitening_images
+    from zoo.models.baseline import whitening_images
 
     if whiten and whiten_on:
         raise UsageError(
@@ -450,29 +545,43 @@ def ensemble(
 @app.command(
     "convert",
     epilog="""\
+  zoo convert net.pth --architecture resnet50 --out weights/net     a file of yours
+  zoo convert net.safetensors --architecture resnet50 --mean 0.5 --std 0.5 --size 160 --out weights/net
   zoo convert bn_inception-52deb4733.pth --architecture bn_inception --out weights/bn_inception
   zoo convert googlenet-1378be20.pth --architecture googlenet --out weights/googlenet
-  zoo convert FILE.pth --architecture resnet50 --sha256 HEX --out weights/resnet50""",
+
+The folder is a model: zoo index, evaluate, embed, export and finetune --from take it, and so does zoo train with
+backbone.pretrained=DIR. A classifier is left out. zoo baseline does the same under a name.""",
 )
 def convert(
-    file: Annotated[Path, Argument(metavar="FILE", help="the published file: a PyTorch state dict (.pth)")],
-    architecture: Annotated[str, Option(metavar="NAME", help="bn_inception, googlenet or timm's name")],
+    file: Annotated[
+        Path, Argument(metavar="FILE", help="a PyTorch state dict (.pth), a .safetensors file, or a folder of timm's")
+    ],
     out: Annotated[Path, Option(metavar="DIR", help="folder to write")],
-    sha256: Annotated[
-        str | None, Option(metavar="HEX", help="SHA-256 of the file (default: that of the known public file)")
-    ] = None,
+    architecture: Architecture = None,
+    mean: Mean = None,
+    std: Std = None,
+    size: Annotated[int | None, Option(metavar="N", help="pixels of the input (default: timm's)")] = None,
+    sha256: Sha256 = None,
     as_json: Json = False,
 ) -> None:
-    """convert a published .pth file of pretrained weights to safetensors"""
+    """convert a file of weights to a model folder"""
     from zoo.errors import UsageError
 
-    if not file.is_file():
+    if not file.exists():
         raise UsageError(f"there is no file {file}.", code="no-such-file")
-    from zoo.models.convert import convert as convert_weights  # torch: only after the file was found
+    statistics = _numbers("--mean", mean), _numbers("--std", std)
+    from zoo.models.pretrained.convert import convert as convert_weights  # torch: only after the file was found
 
-    folder = convert_weights(file, architecture, out, sha256)
-    line = f"weights of {architecture} written to {folder}; train from them with backbone.pretrained={folder}"
-    print_outcome(as_json, {"folder": str(folder), "architecture": architecture}, line)
+    card, notes = convert_weights(file, architecture, out, sha256, *statistics, size)
+    _print_notes(*notes)
+    print_outcome(
+        as_json,
+        {"folder": str(out), "architecture": card.architecture, "card": card.to_json(), "notes": notes},
+        f"weights of {card.architecture} written to {out}, a model of {card.dim} numbers",
+        f"Index images with: zoo export {out} && zoo index {out} DIR --out GALLERY",
+        f"Or train from them: zoo train NAME --set backbone.pretrained={out}",
+    )
 
 
 # zoo push

@@ -1,4 +1,4 @@
-"""Baselines as model folders: made from timm's weights on the Hub, or saved under a new name with another head or size.
+"""Baselines as model folders: made from pretrained weights, or saved under a new name with another head or size.
 
 The heads are PCA whitening of the pooled features and CLIP's projection into the space of its texts.
 """
@@ -6,7 +6,9 @@ The heads are PCA whitening of the pooled features and CLIP's projection into th
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -33,8 +35,8 @@ from zoo.errors import (
 )
 from zoo.files import atomic_folder, read_json, sha256_of, write_json
 from zoo.hub.download import remove_altered_files
-from zoo.models.baselines import PRETRAINED, TimmModel, baselines, folder_of_repository, read_timm_config
-from zoo.models.card import MODEL_NAME, Card, Head, read_card
+from zoo.models.baselines import PRETRAINED, baselines, baselines_root, folder_of_repository, read_timm_config
+from zoo.models.card import Card, Head, read_card
 from zoo.models.folder import CONFIG_FILE, WEIGHTS_FILE, check_files
 from zoo.models.golden import draw_images, read_golden, write_golden
 from zoo.models.network import (
@@ -46,9 +48,11 @@ from zoo.models.network import (
     load_network,
     save_network,
 )
+from zoo.models.pretrained.state import read_state
+from zoo.models.pretrained.weights import Source, Weights, fetch_file
+from zoo.models.registry import check_new_name
 from zoo.models.torch_runtime import choose_device, open_model, run_trunk
 from zoo.models.trunk_graph import Trunk, normalised, open_trunk_graph
-from zoo.models.weights import Weights, fetch_file, read_state
 
 PROJECTION_HEAD, WHITENING_HEAD = "projection", "whitening"
 
@@ -57,6 +61,23 @@ SMALLEST = 1e-9
 
 BLOCK = 2048
 """Rows that are converted to float64 at a time."""
+
+
+@dataclass
+class PlainModel:
+    """Network and all that its model folder needs.
+
+    Attributes:
+        record: Facts about its origin for recipe.json.
+        golden: Golden images.
+        notes: Remarks on how its weights were fitted to the architecture.
+    """
+
+    network: Network
+    card: Card
+    record: dict[str, Any]
+    golden: Sequence[np.ndarray]
+    notes: list[str]
 
 
 def is_timm_repository(repository: str, revision: str | None = None) -> bool:
@@ -87,20 +108,20 @@ def make_baseline_folder(repository: str, revision: str | None = None) -> Path:
         ModelFolderError: `not-timm` for files that are not a timm model of square images.
     """
     try:
-        config = fetch_file(repository, revision, CONFIG_FILE, "")
+        config = fetch_file(repository, revision, CONFIG_FILE)
         folder = folder_of_repository(repository, None if revision is None else config.parent.name)
         if (folder / "card.json").is_file():
             return folder
         config, weights = _fetch_commit(repository, config.parent.name)
         model = read_timm_config(config)
-        check_architecture(model.architecture)
-        state = Weights(read_state(weights), {}, f"{repository} ({weights})")
-        trunk = build_trunk(model.architecture, model.preprocessing.channels, dict(model.args), state)
-        origin = {"repository": repository, "commit": config.parent.name, "weights": sha256_of(weights)}
-        versions = {"timm": version("timm"), "torch": torch.__version__, "dml-zoo": version("dml-zoo")}
-        card = _baseline_card(folder.name, repository, model, trunk)
-        record = {"baseline": origin, "versions": versions}
-        _write_folder(folder, Network(trunk, nn.ModuleDict()), card, draw_images(), record)
+        links: tuple[str, ...] = (f"https://huggingface.co/{repository}",)
+        about = f"timm's {model.architecture} {model.tag}".strip()
+        curated = baselines().get(folder.name)
+        if curated:
+            model, links = dataclasses.replace(model, licence=curated.licence), (curated.source, *links)
+        origin = {"repository": repository, "commit": config.parent.name}
+        about = curated.description if curated else about
+        save_plain(Source(weights, model, origin, links), folder, folder.name, about)
     except HubError as error:
         raise type(error)(f"{error}{_similar_names(repository)}", code=error.code) from None
     except RecipeError as error:
@@ -110,10 +131,88 @@ def make_baseline_folder(repository: str, revision: str | None = None) -> Path:
     return folder
 
 
+def make_source_folder(source: Source, name: str) -> Path:
+    """Return the model folder of weights on this machine that say all about themselves; make it on the first use.
+
+    Args:
+        source: A folder of timm's, or an installed package.
+        name: Name of the model. A folder of timm's also gets the beginning of its file's SHA-256.
+
+    Raises:
+        ZooError: What `save_plain` raises.
+    """
+    name = model_name_of(name) if source.sha256 else f"{model_name_of(name)}--{sha256_of(source.path)[:12]}"
+    folder = baselines_root() / name
+    if not (folder / "card.json").is_file():
+        save_plain(source, folder, name)
+    return folder
+
+
+def model_name_of(text: str) -> str:
+    """Return the name of a file or folder in the letters that a model's name has."""
+    return re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-._") or "model"
+
+
+def save_plain(source: Source, out: Path, name: str, about: str = "") -> tuple[Card, list[str]]:
+    """Write weights as a model folder; the embedding is the pooled features, normalised to unit length.
+
+    Args:
+        source: The weights, with all that a model folder needs to know of them.
+        out: The folder to write.
+        name: The model's name.
+        about: Description of the weights; by default their architecture and place.
+
+    Returns:
+        The card, and remarks on how the weights were fitted to the architecture.
+
+    Raises:
+        RecipeError: If the weights do not fit, or timm does not know the architecture.
+        UsageError: If the file cannot be read.
+    """
+    plain = open_source(source, name, about)
+    return _write_folder(out, plain.network, plain.card, plain.golden, plain.record), plain.notes
+
+
+def open_source(source: Source, name: str, about: str = "") -> PlainModel:
+    """Return the network of weights. Arguments and errors are those of `save_plain`."""
+    model = source.model
+    assert model is not None
+    check_architecture(model.architecture)
+    weights, digest = source.read()
+    trunk = build_trunk(model.architecture, model.preprocessing.channels, dict(model.args), weights)
+    place = source.origin.get("package") or source.origin.get("folder") or source.path.name
+    about = about or f"{model.architecture} with the weights of {place}"
+    card = Card(
+        name=name,
+        method=PRETRAINED,
+        backbone=model.architecture,
+        dataset=model.tag or "unknown",
+        architecture=model.architecture,
+        architecture_args=dict(model.args),
+        dim=feature_count(trunk),
+        preprocessing=model.preprocessing,
+        licence=model.licence,
+        sources=source.links,
+        description=" ".join([f"{about}: pooled features, not trained further.", model.remark]).strip(),
+    )
+    versions = {"timm": version("timm"), "torch": torch.__version__, "dml-zoo": version("dml-zoo")}
+    record = {"baseline": {**source.origin, "weights": digest}, "versions": versions}
+    notes = [] if "package" in source.origin else weights.notes  # how a known package fits is tested
+    return PlainModel(Network(trunk, nn.ModuleDict()).eval(), card, record, draw_images(), notes)
+
+
+def open_folder(folder: Path) -> PlainModel:
+    """Return the network of a model folder. Raises `ModelFolderError` if it is damaged."""
+    card = read_card(folder)
+    check_files(folder, card)
+    record = {"baseline": card.identity, "date": datetime.now(UTC).date().isoformat()}
+    return PlainModel(load_network(card, folder), card, record, read_golden(folder)[0], [])
+
+
 def _fetch_commit(repository: str, commit: str) -> tuple[Path, Path]:
     """Return config.json and the weights of one commit, with the bytes that the Hub announced."""
     for _ in range(2):
-        config, weights = (fetch_file(repository, commit, name, "") for name in (CONFIG_FILE, WEIGHTS_FILE))
+        config, weights = (fetch_file(repository, commit, name) for name in (CONFIG_FILE, WEIGHTS_FILE))
         if not (altered := remove_altered_files(weights.parent)):
             return config, weights
     raise HubError(
@@ -133,26 +232,8 @@ def _similar_names(repository: str) -> str:
     return f" timm has {name} as {', '.join(tags[:5])}." if tags else nearest(name, timm_names)
 
 
-def _baseline_card(name: str, repository: str, model: TimmModel, trunk: nn.Module) -> Card:
-    curated = baselines().get(name)
-    about = curated.description if curated else f"timm's {model.architecture} {model.tag}".strip()
-    return Card(
-        name=name,
-        method=PRETRAINED,
-        backbone=model.architecture,
-        dataset=model.tag or "unknown",
-        architecture=model.architecture,
-        architecture_args=dict(model.args),
-        dim=feature_count(trunk),
-        preprocessing=model.preprocessing,
-        licence=curated.licence if curated else model.licence,
-        sources=(*((curated.source,) if curated else ()), f"https://huggingface.co/{repository}"),
-        description=" ".join([f"{about}: pooled features, not trained further.", model.remark]).strip(),
-    )
-
-
 def save_baseline(
-    source: Path,
+    source: Path | Source,
     name: str,
     images: Sequence[ImageLike] | None = None,
     dim: int | None = None,
@@ -162,11 +243,11 @@ def save_baseline(
     device: str | None = None,
     joint: bool = False,
     unreadable: dict[int, ImageError] | None = None,
-) -> Card:
+) -> tuple[Card, list[str]]:
     """Write the baseline in `source` to the local zoo as `name`.
 
     Args:
-        source: Model folder of a plain backbone.
+        source: Model folder, or weights with all that a model folder needs to know of them.
         name: The new name.
         images: Images on whose pooled features PCA whitening is fitted, which becomes the head; without them the
             weights are only copied.
@@ -179,17 +260,14 @@ def save_baseline(
         unreadable: If given, images that cannot be read are left out and stored here by their index.
 
     Returns:
-        The card of the new folder.
+        The card of the new folder, and remarks on how the weights were fitted to the architecture.
 
     Raises:
         UsageError: `bad-model-name`, `name-taken`, `has-heads`, `bad-size`, `dim-without-images`, `joint-whitening`,
             `no-projection`, or what `fit_whitening` raises.
         ImageError: If an image cannot be read, or with `unreadable` none can.
     """
-    out = paths.local_models() / _check_name(name)
-    card = read_card(source)
-    if card.heads:
-        raise UsageError(f"{card.name} has heads; only a plain backbone can be saved or whitened.", code="has-heads")
+    out = paths.local_models() / check_new_name(name)
     if images is None and dim is not None:
         raise UsageError(
             "whitening chooses the dimension, so --dim needs images to fit it on: --whiten DIR.",
@@ -199,32 +277,38 @@ def save_baseline(
         raise UsageError(
             "whitened images leave the space of the texts. Choose either --joint or whitening.", code="joint-whitening"
         )
-    check_files(source, card)
-    projection, card = read_projection(source, card) if joint else (None, card)
-    network = load_network(card, source)
+    plain = open_folder(source) if isinstance(source, Path) else open_source(source, name)
+    if plain.card.heads and (joint or images is not None):
+        raise UsageError(
+            f"{plain.card.name} has heads; only a plain backbone can be whitened or joined with texts.",
+            code="has-heads",
+        )
+    projection = None
+    if joint:
+        if not isinstance(source, Path):
+            raise UsageError("--joint needs a CLIP backbone of the Hub by name.", code="no-projection")
+        projection, plain.card = read_projection(source, plain.card)
+        plain.network = load_network(plain.card, source)
     if size is not None:
-        network, card = _resize(network, card, size)
+        _resize(plain, size)
     if images is not None:
-        trunk = _trunk(source, network, card, device, len(images) if size is None else None)
-        features = pooled_features(trunk, card, images, batch_size, progress, unreadable)
+        trunk = _trunk(source, plain, device, len(images) if size is None else None)
+        features = pooled_features(trunk, plain.card, images, batch_size, progress, unreadable)
         weight, bias = fit_whitening(features, dim)
         head = _linear(torch.from_numpy(weight), torch.from_numpy(bias))
-        about = f"PCA whitening to {len(weight)}, fitted on {len(features)} images."
-        network, card = _with_head(network, card, WHITENING_HEAD, head, about)
+        _add_head(plain, WHITENING_HEAD, head, f"PCA whitening to {len(weight)}, fitted on {len(features)} images.")
     if projection is not None:
-        about = "With its own projection into the space of its texts."
-        network, card = _with_head(network, card, PROJECTION_HEAD, projection, about)
-    record = {"baseline": read_card(source).identity, "date": datetime.now(UTC).date().isoformat()}
-    card = dataclasses.replace(card, name=name, text=None)
-    return _write_folder(out, network.cpu(), card, read_golden(source)[0], record)
+        _add_head(plain, PROJECTION_HEAD, projection, "With its own projection into the space of its texts.")
+    card = dataclasses.replace(plain.card, name=name, text=None)
+    return _write_folder(out, plain.network.cpu(), card, plain.golden, plain.record), plain.notes
 
 
-def _trunk(source: Path, network: Network, card: Card, device: str | None, images: int | None) -> Trunk:
-    """Return the trunk, by ONNX Runtime if that is faster for so many images; None: it is not the source's trunk."""
+def _trunk(source: Path | Source, plain: PlainModel, device: str | None, images: int | None) -> Trunk:
+    """Return the trunk, by ONNX Runtime if that is faster for this many images; None: it is not the source's trunk."""
     graph = None
-    if images is not None and choose_device(device).type == "cpu":
-        graph = open_trunk_graph(source, card, images)
-    return run_trunk(network.trunk, device) if graph is None else graph
+    if images is not None and isinstance(source, Path) and choose_device(device).type == "cpu":
+        graph = open_trunk_graph(source, plain.card, images)
+    return run_trunk(plain.network.trunk, device) if graph is None else graph
 
 
 def pooled_features(
@@ -259,22 +343,9 @@ def pooled_features(
     return np.concatenate(rows) if rows else np.empty((0, card.dim), np.float32)
 
 
-def _check_name(name: str) -> str:
-    if not MODEL_NAME.fullmatch(name):
-        raise UsageError(
-            f"a model's name has lower-case letters, digits, '.', '_' and '-' only, not {name!r}.",
-            code="bad-model-name",
-        )
-    if (paths.local_models() / name).exists():
-        raise UsageError(
-            f"the local zoo ({paths.local_models()}) already has a model {name}; choose another name.",
-            code="name-taken",
-        )
-    return name
-
-
-def _resize(network: Network, card: Card, size: int) -> tuple[Network, Card]:
-    """Return the network for images of another size, and its card."""
+def _resize(plain: PlainModel, size: int) -> None:
+    """Change a network to images of another size."""
+    network, card = plain.network, plain.card
     old = card.preprocessing
     try:
         preprocessing = dataclasses.replace(old, crop=size, resize=round(size * old.resize / old.crop))
@@ -285,16 +356,17 @@ def _resize(network: Network, card: Card, size: int) -> tuple[Network, Card]:
     except (CardError, RecipeError) as error:
         raise UsageError(f"{card.name} cannot take images of --size {size}: {error}", code="bad-size") from None
     about = f"{card.description} For images of {size} instead of {old.crop} pixels."
-    return Network(trunk, nn.ModuleDict()).eval(), dataclasses.replace(
+    plain.network = Network(trunk, network.heads).eval()
+    plain.card = dataclasses.replace(
         card, preprocessing=preprocessing, architecture_args=args, description=about.strip()
     )
 
 
-def _with_head(network: Network, card: Card, name: str, head: nn.Linear, about: str) -> tuple[Network, Card]:
-    """Return the network with one head, and its card."""
-    dim, description = head.out_features, f"{card.description} {about}".strip()
-    card = dataclasses.replace(card, dim=dim, heads=(Head(name, dim),), description=description)
-    return Network(network.trunk, nn.ModuleDict({name: head})).eval(), card
+def _add_head(plain: PlainModel, name: str, head: nn.Linear, about: str) -> None:
+    """Give a plain backbone one head."""
+    dim, description = head.out_features, f"{plain.card.description} {about}".strip()
+    plain.card = dataclasses.replace(plain.card, dim=dim, heads=(Head(name, dim),), description=description)
+    plain.network = Network(plain.network.trunk, nn.ModuleDict({name: head})).eval()
 
 
 def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
@@ -337,7 +409,7 @@ def read_projection(folder: Path, card: Card) -> tuple[nn.Linear, Card]:
             "not need one and take a text tower directly (zoo text-tower).",
             code="no-projection",
         )
-    state = read_state(_published_weights(folder, card))
+    state, _ = read_state(_published_weights(folder, card))
     weight, bias = (state.get(f"{config.classifier}.{part}") for part in ("weight", "bias"))
     if weight is None:
         raise UsageError(
@@ -357,7 +429,7 @@ def _published_weights(folder: Path, card: Card) -> Path:
             f"{card.name} is not an unchanged public backbone of the Hub; its projection was not kept.",
             code="no-projection",
         ) from None
-    return fetch_file(repository, commit, WEIGHTS_FILE, "")
+    return fetch_file(repository, commit, WEIGHTS_FILE)
 
 
 def _trained_architecture(card: Card) -> str:

@@ -18,6 +18,7 @@ from zoo import paths
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import CardError, ModelFolderError
 from zoo.files import read_json
+from zoo.models.pretrained.packages import package_of
 
 BASELINES_FILE = Path(__file__).parent / "baselines.toml"
 PRETRAINED = "pretrained"
@@ -115,7 +116,10 @@ def baselines_root() -> Path:
 def folder_by_name(name: str) -> Path:
     """Return the model folder of a baseline, by any of its names without a revision, if it was used before."""
     repository = repository_of(name) or (name.removeprefix("hf-hub:") if "/" in name else None)
-    return folder_of_repository(repository) if repository else baselines_root() / name
+    if repository:
+        return folder_of_repository(repository)
+    package = package_of(name)
+    return baselines_root() / (package.name if package else name)
 
 
 def folder_of_repository(repository: str, commit: str | None = None) -> Path:

@@ -14,6 +14,9 @@ from zoo.models.card import Card
 CONFIG_FILE, WEIGHTS_FILE, HEADS_FILE = "config.json", "model.safetensors", "heads.safetensors"
 """timm's config.json, the trunk's weights under timm's names, the weights of the heads."""
 
+ONNX = "onnx"
+"""Architecture of a foreign ONNX graph, which has no network for torch."""
+
 KNOWN_FILES = (
     "card.json",
     CONFIG_FILE,
@@ -42,7 +45,9 @@ def known_files(folder: Path, card: Card) -> list[str]:
 
 
 def weight_files(card: Card) -> tuple[str, ...]:
-    """Return the files that the card's torch network is read from."""
+    """Return the files that the card's torch network is read from; the graph of a model that has no such network."""
+    if card.architecture == ONNX:
+        return ("onnx/model.onnx",)
     return (WEIGHTS_FILE, HEADS_FILE) if card.heads else (WEIGHTS_FILE,)
 
 

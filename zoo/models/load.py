@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import warnings
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sized
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +16,6 @@ import numpy as np
 
 from zoo import paths
 from zoo.console import Progress
-from zoo.data.folder import list_unlabelled
 from zoo.data.images import ImageLike
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import (
@@ -38,6 +36,7 @@ from zoo.models.baselines import repository_of
 from zoo.models.card import Card, read_card
 from zoo.models.folder import check_config, check_files, pickle_warning_in
 from zoo.models.onnx_runtime import GRAPH_FILES, graph_file, has_nvidia_driver, open_graph
+from zoo.models.pretrained.packages import installed_package
 from zoo.models.registry import exists, local_folder, looks_like_path, model_text, recipes
 from zoo.paths import is_folder
 
@@ -297,9 +296,9 @@ def _open_onnx(folder: Path, card: Card, precision: str, device: str | None):  #
 def find_model(name_or_path: str | os.PathLike[str], revision: str | None = None) -> Path:
     """Return the folder of a model.
 
-    Looks in this order: a path, the local zoo, the shipped checkpoints, the Hub's cache, the Hub. A public backbone (a
-    short name of `zoo.models.baselines`, timm/ID, or another timm model on the Hub) gets its folder on the first use,
-    which needs torch and timm.
+    Looks in this order: a path, the local zoo, the shipped checkpoints, an installed package of weights, the Hub's
+    cache, the Hub. A folder of timm's, a package, or a public backbone (a short name of `zoo.models.baselines`,
+    timm/ID, or another timm model on the Hub) gets its model folder on the first use, which needs torch and timm.
 
     Args:
         name_or_path: Name, path, org/name[@revision] or timm/ID.
@@ -318,8 +317,8 @@ def find_model(name_or_path: str | os.PathLike[str], revision: str | None = None
     if revision is None and (folder := local_folder(name)) is not None:
         return folder
     base, _, tag = name.partition("@")
-    if looks_like_path(name) or (revision is None and _is_other_path(name)):
-        raise ModelNotFoundError(_no_folder_message(name), code="no-model-folder")
+    if looks_like_path(name) or (revision is None and (_is_other_path(name) or installed_package(name))):
+        return _folder_of_weights(name)
     if (public := repository_of(base)) is not None:
         return _baseline_folder(public, revision or tag or None)
     try:
@@ -353,10 +352,30 @@ def _is_other_path(name: str) -> bool:
     return bool(name) and name not in recipes() and repository_of(name) is None and exists(Path(name))
 
 
+def _folder_of_weights(name: str) -> Path:
+    """Return the model folder of weights on this machine that say all about themselves, made on the first use.
+
+    They are an installed package or a folder of timm's or sentence-transformers'; other paths are an error.
+    """
+    folder, package = paths.expand(name), installed_package(name)
+    timm = all(exists(folder / file) for file in ("config.json", "model.safetensors"))
+    if not (package or timm or exists(folder / "modules.json")):
+        raise ModelNotFoundError(_no_folder_message(name), code="no-model-folder")
+    try:
+        from zoo.models.baseline_folder import make_source_folder
+        from zoo.models.pretrained.weights import find_source
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "timm", "torchvision"):
+            raise
+        raise missing(error.name, "train") from None
+    return make_source_folder(find_source(name), package.name if package else folder.resolve().name)
+
+
 def _no_folder_message(name: str) -> str:
+    if exists(paths.expand(name)) and not paths.is_folder(name):
+        return f"{name} is a file; make it a model first: zoo baseline {name} --as NAME."
     if not paths.is_folder(name):
-        problem = "is a file; a model is a folder" if exists(paths.expand(name)) else "does not exist"
-        return f"{name} {problem}. A model folder holds card.json and model.safetensors, as zoo train writes them."
+        return f"{name} does not exist. A model folder holds card.json and model.safetensors, as zoo train writes them."
     return (
         f"{name} is not a model folder: card.json is missing.{pickle_warning_in(paths.expand(name))} "
         "Give a folder that zoo train or zoo finetune wrote, or a model's name (zoo list)."
@@ -410,65 +429,3 @@ def _no_model_message(name: str, error: ZooError) -> str:
         f"no model {name!r}.{hint} Looked for a folder of that path, in the local zoo ({paths.local_models()}) and "
         f"among the shipped models. {at_hub} {advice}"
     )
-
-
-def baseline(
-    name: str | os.PathLike[str],
-    own: str,
-    whiten: str | os.PathLike[str] | Sequence[ImageLike] | None = None,
-    dim: int | None = None,
-    size: int | None = None,
-    joint: bool = False,
-    limit: int | None = None,
-    batch_size: int = 64,
-    device: str | None = None,
-    progress: bool = False,
-) -> Embedder:
-    """Save a public backbone, or a folder of one, in the local zoo as `own`, and load it from there.
-
-    Args:
-        name: As in `find_model`.
-        own: The new name.
-        whiten: Images on whose pooled features PCA whitening is fitted, which becomes the model's head: a folder, a
-            table (`zoo.data.table`; with a column split its training images) or images (paths, bytes, PIL images,
-            uint8 arrays). Unreadable images of a folder or table are left out with a warning.
-        dim: Dimensions that whitening keeps; by default all.
-        size: Side of the input in pixels; by default the backbone's own.
-        joint: Keep CLIP's projection into the space of its texts.
-        limit: Largest number of images to fit on, drawn evenly.
-        batch_size: Images per batch.
-        device: As in `load`.
-        progress: Show a progress bar.
-
-    Raises:
-        UsageError: What `save_baseline` raises, `bad-limit` or `bad-batch-size`.
-        DatasetError: If the folder or table has no images.
-        ImageError: If a given image cannot be read.
-        ZooError: What `load` raises.
-    """
-    images = whitening_images(whiten, limit, batch_size)
-    folder = find_model(name)
-    try:
-        from zoo.models.baseline_folder import save_baseline
-    except ModuleNotFoundError as error:
-        raise missing(error.name or "torch", "train") from None
-    unreadable: dict[int, ImageError] | None = {} if isinstance(whiten, str | os.PathLike) else None
-    save_baseline(folder, own, images, dim, size, batch_size, progress, device, joint, unreadable)
-    for reason in (unreadable or {}).values():
-        warnings.warn(f"left out of whitening: {reason}", stacklevel=2)
-    return load(own, AUTO, device=device)
-
-
-def whitening_images(
-    whiten: str | os.PathLike[str] | Sequence[ImageLike] | None, limit: int | None, batch_size: int
-) -> Sequence[ImageLike] | None:
-    """Return the images to fit whitening on, at most `limit`, evenly drawn; None without whitening."""
-    if limit is not None and limit < 2:
-        raise UsageError(f"--limit (limit) is 2 or more, not {limit}.", code="bad-limit")
-    if batch_size < 1:
-        raise UsageError(f"--batch-size (batch_size) is 1 or more, not {batch_size}.", code="bad-batch-size")
-    images: Sequence[ImageLike] | None
-    images = list_unlabelled(Path(whiten)) if isinstance(whiten, str | os.PathLike) else whiten
-    if images is None or limit is None or limit >= len(images):
-        return images
-    return [images[i * len(images) // limit] for i in range(limit)]

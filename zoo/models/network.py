@@ -22,8 +22,9 @@ from zoo.errors import ModelFolderError, RecipeError, nearest
 from zoo.files import write_json
 from zoo.models.backbones import register
 from zoo.models.card import Card, Head, heads_problem
-from zoo.models.folder import CONFIG_FILE, HEADS_FILE, WEIGHTS_FILE
-from zoo.models.weights import Weights, read_weights
+from zoo.models.folder import CONFIG_FILE, HEADS_FILE, ONNX, WEIGHTS_FILE
+from zoo.models.pretrained.state import fit_state, without_shared_prefix
+from zoo.models.pretrained.weights import Weights, read_weights
 
 RESERVED = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir", "features_only")
 """Arguments of timm's factory that a card must not set, because they would read other files, or pickles."""
@@ -107,7 +108,7 @@ def create_trunk(
         channels: Channels of the images. If the weights have another number, timm adapts the first convolution (one
             channel: the sum over theirs).
         args: Arguments of the architecture.
-        pretrained: False for random weights, else as in `zoo.models.weights.read_weights`.
+        pretrained: False for random weights, else as in `zoo.models.pretrained.weights.read_weights`.
 
     Raises:
         RecipeError: `unknown-architecture`, `reserved-argument`, `cannot-build` for arguments or weights that do not
@@ -134,34 +135,56 @@ def build_trunk(architecture: str, channels: int, args: dict[str, Any], weights:
         architecture: The name in timm.
         channels: Channels of the images.
         args: Arguments of the architecture.
-        weights: The weights; None for random ones.
+        weights: The weights; None for random ones. If their names do not fit, `fit_state` fits them, with a note.
 
     Returns:
         The model, without classifier.
 
     Raises:
-        RecipeError: If an argument is reserved (`reserved-argument`), or arguments or weights do not fit
-            (`cannot-build`).
+        RecipeError: If an argument is reserved (`reserved-argument`), the arguments do not fit (`cannot-build`), or
+            the weights do not (`weights-mismatch`).
     """
     if refused := sorted(set(args) & {*RESERVED, "num_classes", "in_chans"}):
         raise RecipeError(
             f"the architecture {architecture!r} must not get the argument {', '.join(refused)}.",
             code="reserved-argument",
         )
+    if weights is None:
+        return _create(architecture, channels, args, None)
+    images, own_channels = dict(weights.images), _weights_channels(weights.state, channels)
+    if "input_size" in images:  # timm adapts the first convolution from these channels
+        images["input_size"] = (own_channels, *images["input_size"][1:])
+    state = _without_classifier(architecture, weights.state)
+    try:
+        return _create(architecture, channels, args, {**images, "state_dict": state})
+    except RecipeError:
+        plain = _create(architecture, own_channels, args, None)
+    expected = {name: tuple(tensor.shape) for name, tensor in plain.state_dict().items()}
+    state = without_shared_prefix(weights.state, expected)
+    try:  # timm's own conversions of other names
+        own = _without_classifier(architecture, state)
+        return _create(architecture, channels, args, {**images, "state_dict": own})
+    except RecipeError:
+        state, note = fit_state(state, expected, weights.source)
+    trunk = _create(architecture, channels, args, {**images, "state_dict": state})
+    weights.notes.append(note)
+    return trunk
+
+
+def _create(architecture: str, channels: int, args: dict[str, Any], overlay: dict[str, Any] | None) -> nn.Module:
     try:
         trunk = timm.create_model(
             architecture,
-            pretrained=weights is not None,
-            pretrained_cfg_overlay=_overlay(architecture, weights) if weights else None,
+            pretrained=overlay is not None,
+            pretrained_cfg_overlay={**overlay, "num_classes": 0} if overlay else None,
             num_classes=0,
             in_chans=channels,
             **args,
         )
     except Exception as error:  # architectures raise any type for wrong arguments or weights
-        using = f"{args} and the weights of {weights.source}" if weights else f"{args}"
         reason = shorten(str(error), 500, placeholder=" ...").rstrip(".") or type(error).__name__
         raise RecipeError(
-            f"the architecture {architecture!r} cannot be built with {using}: {reason}.", code="cannot-build"
+            f"the architecture {architecture!r} cannot be built with {args}: {reason}.", code="cannot-build"
         ) from error
     if isinstance(trunk.pretrained_cfg, dict):
         # timm would otherwise keep and copy a second set of the weights.
@@ -169,13 +192,18 @@ def build_trunk(architecture: str, channels: int, args: dict[str, Any], weights:
     return trunk
 
 
-def _overlay(architecture: str, weights: Weights) -> dict[str, Any]:
-    """Return timm's configuration with the weights, without the classifier, with which timm would not load strictly."""
+def _without_classifier(architecture: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the state without timm's classifier of the architecture, with which timm would not load strictly."""
     config = timm.models.get_pretrained_cfg(architecture)
     names = (config.classifier if config else None) or ()
     prefixes = tuple(f"{name}." for name in ([names] if isinstance(names, str) else names))
-    state = {name: tensor for name, tensor in weights.state.items() if not name.startswith(prefixes)}
-    return {**weights.images, "state_dict": state, "num_classes": 0}
+    return {name: tensor for name, tensor in state.items() if not name.startswith(prefixes)}
+
+
+def _weights_channels(state: Mapping[str, Tensor], channels: int) -> int:
+    """Return the channels of images that weights take: 1 or 3, by their first convolution."""
+    first = next((tensor for tensor in state.values() if tensor.ndim == 4), None)
+    return int(first.shape[1]) if first is not None and first.shape[1] in (1, 3) else channels
 
 
 def check_heads(heads: Sequence[Head]) -> None:
@@ -277,9 +305,15 @@ def load_network(card: Card, folder: Path) -> Network:
     """Load the card's network with the folder's weights, in evaluation mode.
 
     Raises:
-        ModelFolderError: `no-network` if the card describes none, `bad-dim` if its dim is not the trunk's,
-            `file-missing`, or `weights-mismatch` if the files do not hold the network's weights.
+        ModelFolderError: `onnx-only` for an ONNX graph, `no-network` if the card describes no network, `bad-dim` if its
+            dim is not the trunk's, `file-missing`, or `weights-mismatch` if the files do not hold its weights.
     """
+    if card.architecture == ONNX:
+        raise ModelFolderError(
+            f"{card.name} is an ONNX graph without a network for torch: it embeds, indexes and searches "
+            "(--runtime onnx, runtime='onnx'), and cannot be trained, whitened or exported.",
+            code="onnx-only",
+        )
     try:
         trunk = create_trunk(card.architecture, card.preprocessing.channels, card.architecture_args)
         features = feature_count(trunk)

@@ -14,6 +14,7 @@ from zoo.errors import ModelNotFoundError, UsageError
 from zoo.hub import download
 from zoo.hub.download import cached_models, pinned_name
 from zoo.models.baselines import baselines_root, folder_by_name, repository_of
+from zoo.models.card import MODEL_NAME
 
 RECIPES_FILE = Path(__file__).parent / "recipes.json"
 """Every recipe's name and key facts, generated from `training.recipes` (a test holds the two equal)."""
@@ -122,3 +123,18 @@ def exists(path: Path) -> bool:
         return path.exists()
     except OSError:  # a name longer than the file system allows, a folder without permission
         return False
+
+
+def check_new_name(name: str) -> str:
+    """Return the name of a new model in the local zoo. Raises `UsageError` (`bad-model-name`, `name-taken`)."""
+    if not MODEL_NAME.fullmatch(name):
+        raise UsageError(
+            f"a model's name has lower-case letters, digits, '.', '_' and '-' only, not {name!r}.",
+            code="bad-model-name",
+        )
+    if exists(paths.local_models() / name):
+        raise UsageError(
+            f"the local zoo ({paths.local_models()}) already has a model {name}; choose another name.",
+            code="name-taken",
+        )
+    return name

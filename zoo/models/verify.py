@@ -14,7 +14,7 @@ from zoo.data.images import open_image
 from zoo.errors import ModelFolderError, ZooError, command
 from zoo.files import read_json, sha256_of
 from zoo.models.card import Card, read_card
-from zoo.models.folder import CONFIG_FILE, check_config, check_files, find_pickles, weight_files
+from zoo.models.folder import CONFIG_FILE, ONNX, check_config, check_files, find_pickles, weight_files
 from zoo.models.golden import GOLDEN_FILE, read_golden
 from zoo.models.load import load
 from zoo.models.onnx_runtime import (
@@ -60,7 +60,8 @@ def verify(folder: Path) -> Iterator[Check]:
         yield _check_hash(folder / name, name, expected)
     for name in sorted({*weight_files(card), *_weights_in(folder)} - card.files.keys()):
         yield Check(f"sha256 {name}", False, "is not in the card")
-    yield from _check_torch(folder)
+    if card.architecture != ONNX:
+        yield from _check_torch(folder)
     yield from _check_graphs(folder, card)
     if card.text is not None:
         yield _check_golden_text(folder, card)

@@ -214,9 +214,11 @@ def test_wrong_arguments_are_refused_and_nothing_is_written(
 
 
 @pytest.mark.usefixtures("hub")
-def test_an_existing_name_and_a_model_with_heads_are_refused() -> None:
+def test_an_existing_name_and_whitening_of_heads_are_refused(folder_of_pictures: Path) -> None:
     run(["baseline", "timm/resnet10t.toy_in1k", "--as", "mine"])
     with raises(UsageError, "name-taken"):
         run(["baseline", "timm/resnet10t.toy_in1k", "--as", "mine"])
     with raises(UsageError, "has-heads"):
-        run(["baseline", "margin-conv4-glyphs", "--as", "other"])
+        run(["baseline", "margin-conv4-glyphs", "--as", "other", "--whiten", str(folder_of_pictures)])
+    run(["baseline", "margin-conv4-glyphs", "--as", "other"])
+    assert zoo.load("other").card.fingerprint == zoo.load("margin-conv4-glyphs").card.fingerprint

@@ -1,0 +1,83 @@
+"""`zoo.baseline`: pretrained weights of any kind as a model of the local zoo, whitened if wanted."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from zoo.data.folder import list_unlabelled
+from zoo.data.images import ImageLike
+from zoo.errors import ImageError, UsageError, missing
+from zoo.models.load import AUTO, Embedder, load
+from zoo.models.registry import model_text
+
+
+def baseline(
+    name: str | os.PathLike[str],
+    own: str,
+    whiten: str | os.PathLike[str] | Sequence[ImageLike] | None = None,
+    dim: int | None = None,
+    size: int | None = None,
+    joint: bool = False,
+    limit: int | None = None,
+    batch_size: int = 64,
+    device: str | None = None,
+    progress: bool = False,
+    architecture: str | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+) -> Embedder:
+    """Save pretrained weights in the local zoo as `own`, and load them from there.
+
+    Args:
+        name: As in `find_model`, or a .safetensors or .pth file.
+        own: The new name.
+        whiten: Images on whose pooled features PCA whitening is fitted, which becomes the model's head: a folder, a
+            table (`zoo.data.table`; with a column split its training images) or images (paths, bytes, PIL images,
+            uint8 arrays). Unreadable images of a folder or table are left out with a warning.
+        dim: Dimensions that whitening keeps; by default all.
+        size: Side of the input in pixels; by default the backbone's own.
+        joint: Keep CLIP's projection into the space of its texts.
+        limit: Largest number of images to fit on, drawn evenly.
+        batch_size: Images per batch.
+        device: As in `load`.
+        progress: Show a progress bar.
+        architecture: timm's name, for a file that does not state it.
+        mean: Mean of each channel on the scale 0 to 1; by default timm's for the architecture.
+        std: Standard deviation in the same form.
+
+    Raises:
+        UsageError: What `find_start` and `save_baseline` raise, `bad-limit` or `bad-batch-size`.
+        DatasetError: If the folder or table has no images.
+        ImageError: If a given image cannot be read.
+        ZooError: What `load` raises.
+    """
+    images = whitening_images(whiten, limit, batch_size)
+    try:
+        from zoo.models.baseline_folder import save_baseline
+        from zoo.models.pretrained.convert import find_start
+    except ModuleNotFoundError as error:
+        raise missing(error.name or "torch", "train") from None
+    start, _ = find_start(model_text(name), architecture, mean, std)
+    unreadable: dict[int, ImageError] | None = {} if isinstance(whiten, str | os.PathLike) else None
+    save_baseline(start, own, images, dim, size, batch_size, progress, device, joint, unreadable)
+    for reason in (unreadable or {}).values():
+        warnings.warn(f"left out of whitening: {reason}", stacklevel=2)
+    return load(own, AUTO, device=device)
+
+
+def whitening_images(
+    whiten: str | os.PathLike[str] | Sequence[ImageLike] | None, limit: int | None, batch_size: int
+) -> Sequence[ImageLike] | None:
+    """Return the images to fit whitening on, at most `limit`, evenly drawn; None without whitening."""
+    if limit is not None and limit < 2:
+        raise UsageError(f"--limit (limit) is 2 or more, not {limit}.", code="bad-limit")
+    if batch_size < 1:
+        raise UsageError(f"--batch-size (batch_size) is 1 or more, not {batch_size}.", code="bad-batch-size")
+    images: Sequence[ImageLike] | None
+    images = list_unlabelled(Path(whiten)) if isinstance(whiten, str | os.PathLike) else whiten
+    if images is None or limit is None or limit >= len(images):
+        return images
+    return [images[i * len(images) // limit] for i in range(limit)]

