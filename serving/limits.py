@@ -50,6 +50,8 @@ class CpuQueue:
     def __init__(self, cores: int, patience: float = 0.25) -> None:
         self.cores, self.patience = cores, patience
         self._limiter, self._spare = CapacityLimiter(cores), max(2, cores)
+        # Threads of its own: maps, counts and other slow reads may use all of the application's common threads.
+        self._threads = CapacityLimiter(cores + self._spare)
         self._waiting: OrderedDict[object, float] = OrderedDict()
         self._durations: deque[float] = deque(maxlen=31)
 
@@ -92,7 +94,7 @@ class CpuQueue:
         start = time.monotonic()
         try:
             with self._patience():
-                return await to_thread.run_sync(lambda: call(*args, **kwargs))
+                return await to_thread.run_sync(lambda: call(*args, **kwargs), limiter=self._threads)
         finally:
             self._limiter.release()
             self._durations.append(time.monotonic() - start)

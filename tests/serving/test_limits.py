@@ -340,6 +340,21 @@ def test_quick_calls_keep_to_the_cores() -> None:
     run(scenario)
 
 
+def test_calls_do_not_wait_for_threads_that_read() -> None:
+    async def scenario() -> None:
+        gate = threading.Event()
+        async with anyio.create_task_group() as group:
+            for _ in range(50):  # more than the 40 threads of anyio
+                group.start_soon(anyio.to_thread.run_sync, gate.wait)
+            await anyio.sleep(SOON)
+            with anyio.move_on_after(10) as scope:
+                assert await CpuQueue(1).run(lambda: 7) == 7
+            gate.set()
+        assert not scope.cancelled_caught
+
+    run(scenario)
+
+
 def test_an_error_reaches_the_caller_and_frees_the_core() -> None:
     async def scenario() -> None:
         queue = CpuQueue(1, patience=SOON)
