@@ -166,7 +166,6 @@ def test_a_push_names_a_loss_that_may_be_large(copy: Path, capsys: pytest.Captur
     row = {"fp32": 0.7, "int8": 0.697, "difference": -0.003, "interval": [-0.006, 0.0], "within_target": False}
     change_parity(copy, "int8", lambda entry: entry.update(cost={"dataset": "folder", "recall_at_1": row}))
     done = zoo.push(copy, "org/toy", dry_run=True)
-    print(done.remarks)
     remark = next(remark for remark in done.remarks if "model_int8.onnx" in remark)
     assert remark == (
         "onnx/model_int8.onnx is not shown to cost less than its target: R@1 -0.0030, 95 % -0.0060 to +0.0000"
