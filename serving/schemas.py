@@ -547,6 +547,7 @@ class EvaluationStep(_Answer):
     step: str
     of: str
     queries: int
+    classes: int | None = None
     metrics: dict[str, float]
     intervals: dict[str, list[float]]
     loss: dict[str, Any] | None
@@ -586,6 +587,7 @@ class GalleryEvaluation(_Answer):
     date: str
     items: int
     change: int
+    model: dict[str, str] | None = None
     index_recall_at_10: float | None
     served_model: ServedModel | None = None
     steps: list[EvaluationStep]

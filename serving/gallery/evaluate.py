@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -245,7 +245,8 @@ def in_order_of_items(dataset: Dataset, gallery: Gallery) -> Dataset | None:
     classes, codes = np.unique([label or "" for label in labels.values()], return_inverse=True)
     names = [str(item_id) for item_id in labels]
     ordered = [by_id[item_id] for item_id in labels]
-    return Dataset(dataset.name, dataset.split, ordered, codes.astype(np.int64), tuple(classes.tolist()), names)
+    images = Dataset(dataset.name, dataset.split, ordered, codes.astype(np.int64), tuple(classes.tolist()), names)
+    return replace(images, own_name=dataset.own_name)
 
 
 def report(steps: Sequence[Step], joined: bool) -> list[dict[str, Any]]:
@@ -268,6 +269,7 @@ def report(steps: Sequence[Step], joined: bool) -> list[dict[str, Any]]:
                 "step": step.name,
                 "of": step.of,
                 "queries": len(step.measured.rows),
+                "classes": len(np.unique(step.measured.classes)),
                 "metrics": {name: float(value.mean()) for name, value in values.items()},
                 "intervals": _intervals(values, step.measured.classes),
                 "loss": _loss(before[-1], step, names) if before else None,
@@ -298,7 +300,10 @@ def measure(
         "gallery": gallery.address,
         "items": gallery.store.count(),
         "model": gallery.card.name,
+        "fingerprint": gallery.card.fingerprint,
         "dataset": dataset.name if dataset else None,
+        "data": asdict(dataset.identity) if dataset else None,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "same_images": joined,
         "index": asdict(gallery.index.stats()),
         "index_recall_at_10": gallery.recall(DEFAULT_K),
@@ -319,6 +324,7 @@ def evaluate_gallery(gallery: Gallery, served_model: dict[str, Any] | None = Non
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "items": stats.items,
         "change": stats.change,
+        "model": gallery.card.identity,
         "index_recall_at_10": gallery.recall(DEFAULT_K),
         "served_model": served_model,
         "steps": steps,

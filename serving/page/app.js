@@ -149,16 +149,17 @@ function measured({ date, items, index_recall_at_10: recall, changed_since: chan
   return `Measured ${when} over ${counted(items, "item")}${found}.${without}${changed ? " The gallery has changed since." : ""}`;
 }
 
-function step({ step: name, queries, metrics, intervals }) {
+function step({ step: name, queries, classes, metrics, intervals }) {
   const cells = METRICS.map((key) => {
-    const cell = element("td", "", metrics[key].toFixed(3));
+    const cell = element("td", "", metrics[key].toFixed(4));
     const bounds = intervals[key];
-    if (bounds) cell.append(element("small", "", ` ${bounds[0].toFixed(3)} to ${bounds[1].toFixed(3)}`));
+    if (bounds) cell.append(element("small", "", ` ${bounds[0].toFixed(4)} to ${bounds[1].toFixed(4)}`));
     return cell;
   });
   const head = element("th", "", name);
   head.scope = "row";
-  return element("tr", "", head, ...cells, element("td", "", queries.toLocaleString()));
+  const counts = queries.toLocaleString() + (classes ? ` of ${counted(classes, "label")}` : "");
+  return element("tr", "", head, ...cells, element("td", "", counts));
 }
 
 function explained({ pairs, neighbours, error, error_not_measured: unmeasured, marked = 0 }) {

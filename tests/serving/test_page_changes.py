@@ -475,7 +475,7 @@ def test_measuring_shows_the_metrics_and_how_good_the_probabilities_were(page: P
     measured = http.get("/evaluate").json()
     expect(page.locator("#steps-body tr")).to_have_count(len(measured["steps"]))
     shown = page.locator("#steps-body tr").last.locator("td").first.inner_text()
-    assert shown.startswith(f"{measured['steps'][-1]['metrics']['recall_at_1']:.3f}")
+    assert shown.startswith(f"{measured['steps'][-1]['metrics']['recall_at_1']:.4f}")
     curve = page.locator("#calibration polyline").get_attribute("points") or ""
     heights = [float(point.split(",")[1]) for point in curve.split()]
     assert heights == sorted(heights, reverse=True)  # the curve rises, and y grows downwards

@@ -1,4 +1,4 @@
-"""Published scores next to ours, and models that were measured here next to one another.
+"""Published scores next to ours; the measured models and runs, and the images that they were measured on.
 
 Ours are the models of the local zoo, the shipped ones, and the finished runs of studies. Models whose recipes differ
 only in name and seed are seeds of one recipe.

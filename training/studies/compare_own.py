@@ -93,7 +93,7 @@ def own_scores(
     ]
     if against is not None and base is not None:
         _check_common_images(against, base, rows)
-    return sorted(rows, key=lambda row: (row.images, metrics.index(row.metric), row.name))
+    return sorted(rows, key=lambda row: (row.images.title, row.images, metrics.index(row.metric), row.name))
 
 
 def _own_score(

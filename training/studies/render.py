@@ -127,7 +127,7 @@ def as_html(report: Report) -> str:
         sections += [*_sweep_sections(report, tables, selection), *_matrix_sections(tables, selection, report.ranks)]
         sections += _decay_sections(tables, selection, report.ranks)
     sections += [*_selection_sections(report), *_curve_sections(report.curves), *_spectrum_sections(report.spectra)]
-    return page(f"{study.name} on {plan.dataset}", [*sections, _run_section(report)])
+    return page(f"{study.name} on {report.data}", [*sections, _run_section(report)])
 
 
 def as_csv(report: Report) -> str:
@@ -148,6 +148,7 @@ def to_json(report: Report) -> dict[str, Any]:
     study = report.plan.study
     return {
         **report.plan.to_json(),
+        "measured_on": report.data,
         "command": command_of(report.plan),
         "dates": report.dates,
         "title": study.title,

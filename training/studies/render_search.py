@@ -16,13 +16,14 @@ from training.studies.render import TONES, command_of_search, fact_text
 from training.studies.search import SEARCH_FILE, SearchPlan, best_trial, finished_reruns, load_trials
 from training.studies.statistics import FAILS, HOLDS, UNDECIDED, Summary, judge_claim, paired_difference, summarise
 from training.studies.study import Claim, recipe_dataset
+from zoo.data.dataset import FOLDER
 from zoo.files import write_bytes, write_json
 from zoo.render import Table, environment
 from zoo.report import figures
 from zoo.report.html import SVG, Block, Details, ForestLine, ForestPlot, Legend, Paragraph, Picture, Section, page
 
 CLOSENESS_RULE = (
-    f"Whether every two losses lie within {100 * CLOSE:g} points of one another after tuning; differences over reruns "
+    f"Whether every two losses lie within {CLOSE:g} of one another after tuning; differences over reruns "
     "are paired by seed. Holds where the whole 95 % interval lies within, does not where it lies beyond and is no "
     "wider than the difference, undecided otherwise; of all pairs: holds where each does, does not where any does not. "
     "Each interval is for its pair and score alone; none is corrected for the others."
@@ -129,7 +130,7 @@ def as_markdown(search: SearchPlan, report: list[LossReport], folder: Path) -> s
         environment("training.studies")
         .get_template("search.md.j2")
         .render(
-            search=search,
+            data=data_name(search),
             report=report,
             protocol=protocol(search),
             tested_by=protocol_notes(report),
@@ -155,7 +156,13 @@ def as_html(search: SearchPlan, report: list[LossReport], folder: Path) -> str:
         *_trial_sections(report),
         _value_section(report),
     ]
-    return page(f"Search on {search.dataset}", sections)
+    return page(f"Search on {data_name(search)}", sections)
+
+
+def data_name(search: SearchPlan) -> str:
+    """Return the name of the data set; of a folder or table its own name."""
+    own = search.dataset == FOLDER or f"data.dataset={FOLDER}" in search.settings
+    return Path(search.data).name if own and search.data else search.dataset
 
 
 def write_report(search: SearchPlan, report: list[LossReport], folder: Path) -> None:
@@ -174,7 +181,7 @@ def protocol(search: SearchPlan) -> str:
         f"{search.trials} trials of each loss by {search.folds}-fold class-disjoint cross validation on the training "
         f"classes, patience {search.patience}; then {search.reruns} reruns of the best, tested once (after Reality, "
         "section 4). Separated: the mean of the folds' models; concatenated: their embeddings joined. Mean ± half of "
-        f"the 95 % Student-t interval, in percent.{recipes}{settings}"
+        f"the 95 % Student-t interval.{recipes}{settings}"
     )
 
 
@@ -228,7 +235,7 @@ def _score_table(report: Sequence[LossReport]) -> Table:
 
 
 def _score_cells(row: LossReport) -> list[str]:
-    validated = f"{100 * row['best']['validation_map_at_r']:.2f}" if row["best"] else ""
+    validated = f"{row['best']['validation_map_at_r']:.4f}" if row["best"] else ""
     if row["scores"] is None:
         return [row["loss"], *([""] * len(KINDS) * len(METRICS)), validated, "0"]
     scores = [_score_text(Summary(**row["scores"][kind][metric])) for kind in KINDS for metric in METRICS]
@@ -236,8 +243,8 @@ def _score_cells(row: LossReport) -> list[str]:
 
 
 def _score_text(value: Summary) -> str:
-    half = f" ± {50 * (value.interval[1] - value.interval[0]):.2f}" if value.interval else ""
-    return f"{100 * value.mean:.2f}{half}"
+    half = f" ± {(value.interval[1] - value.interval[0]) / 2:.4f}" if value.interval else ""
+    return f"{value.mean:.4f}{half}"
 
 
 def _difference_table(differences: Sequence[LossDifference]) -> Table:
@@ -245,7 +252,7 @@ def _difference_table(differences: Sequence[LossDifference]) -> Table:
         [
             f"{pair.loss} - {pair.other}",
             f"{METRIC_TITLES[pair.metric]} {pair.kind}",
-            *_points(pair.difference),
+            *_difference_cells(pair.difference),
             pair.verdict,
         ]
         for pair in differences
@@ -253,12 +260,12 @@ def _difference_table(differences: Sequence[LossDifference]) -> Table:
     return Table(("compared", "score", "difference", "95 %", "reruns", "within"), rows)
 
 
-def _points(value: Summary | None) -> list[str]:
-    """Return in points: the mean, its interval, and the number of reruns."""
+def _difference_cells(value: Summary | None) -> list[str]:
+    """Return the mean, its interval, and the number of reruns."""
     if value is None:
         return ["", "", "0"]
-    bounds = f"{100 * value.interval[0]:+.2f} to {100 * value.interval[1]:+.2f}" if value.interval else ""
-    return [f"{100 * value.mean:+.2f}", bounds, str(value.n)]
+    bounds = f"{value.interval[0]:+.4f} to {value.interval[1]:+.4f}" if value.interval else ""
+    return [f"{value.mean:+.4f}", bounds, str(value.n)]
 
 
 def _score_sections(report: Sequence[LossReport]) -> list[Section]:
@@ -275,13 +282,11 @@ def _score_sections(report: Sequence[LossReport]) -> list[Section]:
         ]
         title, plot = METRIC_TITLES[metric], ForestPlot(lines)
         blocks += [Details(title, [plot])] if blocks else [Paragraph(title), plot]
-    return [Section("Test scores, %", blocks)]
+    return [Section("Test scores", blocks)]
 
 
 def _score_line(name: str, value: Summary) -> ForestLine:
-    bounds = value.interval and (100 * value.interval[0], 100 * value.interval[1])
-    half = f" ± {(bounds[1] - bounds[0]) / 2:.2f}" if bounds else ""
-    return ForestLine(name, 100 * value.mean, bounds, f"{value.n} reruns", f"{100 * value.mean:.2f}{half}")
+    return ForestLine(name, value.mean, value.interval, f"{value.n} reruns", _score_text(value))
 
 
 def _closeness_sections(report: Sequence[LossReport]) -> list[Section]:
@@ -296,11 +301,10 @@ def _closeness_sections(report: Sequence[LossReport]) -> list[Section]:
 
 
 def _difference_line(pair: LossDifference, value: Summary) -> ForestLine:
-    bounds = value.interval and (100 * value.interval[0], 100 * value.interval[1])
-    note = f"{100 * value.mean:+.2f} points" + (f" ({bounds[0]:+.2f} to {bounds[1]:+.2f})" if bounds else "")
-    band = (-100 * CLOSE, 100 * CLOSE)
+    mean, interval, reruns = _difference_cells(value)
+    note = f"{mean} ({interval}), {reruns} reruns" if interval else f"{mean}, {reruns} reruns"
     label, tone = f"{pair.loss} - {pair.other}", TONES.get(pair.verdict, "")
-    return ForestLine(label, 100 * value.mean, bounds, f"{note}, {value.n} reruns", pair.verdict, tone, band)
+    return ForestLine(label, value.mean, value.interval, note, pair.verdict, tone, (-CLOSE, CLOSE))
 
 
 def _trial_sections(report: Sequence[LossReport]) -> list[Section]:

@@ -42,6 +42,7 @@ from training.studies.study import (
     recipe_name,
 )
 from zoo.models.published import PublishedScore, PublishedTable, published_tables
+from zoo.models.results import data_title
 
 Values = dict[str, dict[int, float]]
 """Value of a measure by the arm's label and the seed."""
@@ -147,6 +148,7 @@ class Report:
 
     Attributes:
         plan: The plan.
+        data: The names and short hashes of the measured images; the name of the data set where no run records them.
         protocols: How the published numbers of its arms were measured.
         values: Selection -> measure -> the value of each run.
         rows: The scores.
@@ -167,6 +169,7 @@ class Report:
     """
 
     plan: Plan
+    data: str
     protocols: list[str]
     values: dict[str, dict[Measure, Values]]
     rows: list[ScoreRow]
@@ -210,6 +213,7 @@ def build_report(plan: Plan, folder: Path, runs: Sequence[Run] | None = None) ->
     failures = [(run.title, run.folder / FAILURE_FILE) for run in runs]
     return Report(
         plan=plan,
+        data=_measured_data(plan, results),
         protocols=published_protocols(plan),
         values=values,
         rows=rows,
@@ -231,6 +235,12 @@ def build_report(plan: Plan, folder: Path, runs: Sequence[Run] | None = None) ->
         dates=_first_and_last_date(results),
         seconds=sum(training["seconds"] for result in results for training in result["training"]),
     )
+
+
+def _measured_data(plan: Plan, results: Sequence[Result]) -> str:
+    measured = [evaluation for result in results for evaluation in result["evaluations"] if evaluation.get("data")]
+    titles = [data_title(evaluation) for evaluation in measured if evaluation["split"] != "train"]
+    return " and ".join(dict.fromkeys(titles)) or plan.dataset
 
 
 def published_score(plan: Plan, arm: Arm, measure: Measure) -> tuple[PublishedTable, PublishedScore] | None:

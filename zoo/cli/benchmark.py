@@ -243,8 +243,8 @@ def models(
     if as_json:
         print_json([_row_facts(row) for row in rows])
     elif rows:
-        for title, table in tables.items():
-            print(title)
+        for number, (title, table) in enumerate(tables.items()):
+            print(f"\n{title}" if number else title)
             print_table(table.columns, table.rows, numbers)
     else:
         note("no such measurement exists yet; measure a model with: zoo evaluate MODEL --save")
@@ -277,8 +277,18 @@ def _model_cells(row: OwnScore, paired: bool) -> list[str]:
     if paired:
         less = row.difference
         cells.append("-" if less is None else number_text(less.value, sign="+"))
-        cells.append(row.no_difference if less is None else interval_text(less.interval, f"{len(less.seeds)} seeds"))
+        cells.append(_paired_cell(row))
     return [*cells, origin_text(ours)]
+
+
+def _paired_cell(row: OwnScore) -> str:
+    """Return the interval of the difference, or why it or the difference is missing."""
+    from training.studies.compare_page import interval_text
+
+    if row.difference is None:
+        return row.no_difference
+    seeds = len(row.difference.seeds)
+    return interval_text(row.difference.interval, f"{seeds} seeds") or "one seed has no interval"
 
 
 # zoo benchmark report
@@ -381,20 +391,23 @@ def _served_images(gallery: Gallery, dataset: str | None, split: str, data: str 
 
 
 def _print_steps(outcome: dict[str, Any]) -> None:
-    index = outcome["index"]
-    print(f"{outcome['gallery']}: {outcome['items']:,} items embedded by {outcome['model']}, {index['kind']} index")
+    from zoo.models.results import data_title
+
+    index, model = outcome["index"], f"{outcome['model']} ({outcome['fingerprint'][:8]})"
+    items = f"{outcome['items']:,} items embedded by {model}"
+    print(f"{outcome['gallery']}: {items}, {index['kind']} index; {outcome['date']}")
     if (recall := outcome["index_recall_at_10"]) is not None:
         print(f"the index finds {recall:.4f} of the 10 nearest that exact search finds")
     if outcome["dataset"]:
         same = "the gallery's own images" if outcome["same_images"] else "not the gallery's images: apart from it"
-        print(f"models are measured on {outcome['dataset']} ({same})")
-    columns = ("step", "queries", "R@1", "loss of R@1", "95 %", "MAP@R", "loss of MAP@R", "95 %")
+        print(f"models are measured on {data_title(outcome)}, {same}")
+    columns = ("step", "queries", "classes", "R@1", "loss of R@1", "95 %", "MAP@R", "loss of MAP@R", "95 %")
     numbers = [column for column in columns[1:] if column != "95 %"]
     print_table(columns, [_step_cells(step) for step in outcome["steps"]], numbers)
 
 
 def _step_cells(step: dict[str, Any]) -> list[str]:
-    cells = [step["step"], f"{step['queries']:,}"]
+    cells = [step["step"], f"{step['queries']:,}", f"{step['classes']:,}"]
     for name in ("recall_at_1", "map_at_r"):
         loss = step["loss"]
         bounds = loss["intervals"].get(name) if loss else None

@@ -428,7 +428,8 @@ def _print_comparison(compared: ModelComparison) -> None:
     columns = ("", "model", "R@1", "MAP@R", "R@1, new - old", "MAP@R, new - old")
     print_table(columns, rows, numbers=columns[2:])
     print(
-        f"{compared.rows[1]['queries']:,} labelled items search; 95 % intervals of the paired differences, over labels"
+        f"{compared.rows[1]['queries']:,} items of {compared.rows[1]['classes']:,} labels search; 95 % intervals of "
+        "paired differences, over labels"
     )
     if compared.index.recall is not None:
         print(f"index of the new model: {compared.index.kind}, finds {compared.index.recall:.4f} of the nearest")

@@ -84,8 +84,8 @@ def test_reports_contain_every_difference(tmp_path: Path) -> None:
     assert markdown == as_markdown(search, REPORT, tmp_path)
     assert "P@1 separated: does not; P@1 concatenated: does not;" in markdown
     expected = stats.ttest_rel(SCORES["contrastive"], SCORES["margin"]).confidence_interval()
-    low, high = (100 * bound for bound in expected)
-    cells = f"-10.17 | {low:+.2f} to {high:+.2f} | 3 | does not |"
+    low, high = expected
+    cells = f"-0.1017 | {low:+.4f} to {high:+.4f} | 3 | does not |"
     assert f"| contrastive - margin | P@1 concatenated | {cells}" in markdown
     written = json.loads((tmp_path / "report.json").read_text())
     assert written == json.loads(json.dumps(to_json(search, REPORT)))
@@ -96,7 +96,7 @@ def test_reports_contain_every_difference(tmp_path: Path) -> None:
     assert [record["seed"] for record in written["losses"][0]["tests"]] == [1, 2, 3]
     text = Reader((tmp_path / "report.html").read_text()).text
     assert command_of_search(search) in text
-    for says in ("Are the tuned losses close?", "ntxent - margin", "-10.17 points", "lie within 3 points"):
+    for says in ("Are the tuned losses close?", "ntxent - margin", "-0.1017 (", "lie within 0.03"):
         assert says in text
 
 

@@ -43,14 +43,14 @@ def test_a_study_is_run_arm_by_arm_resumed_and_reported(
     begun = ("toys/two", "--dataset", "glyphs", "--data", data, "--out", folder, "--seeds", "1", *SETTINGS)
     assert run_here("benchmark run", *begun, "--only", "margin") == 0
     out, err = capsys.readouterr()
-    assert "# toys/two on glyphs" in out
+    assert "# toys/two on images (" in out
     assert "Chosen: 1 of the study's 2 arms (margin). 2 claims about others are left out." in out
     assert "runs are left" not in err
     for written in (tmp_path / "out").glob("report.*"):
         written.unlink()
     assert run_here("benchmark resume", folder, "--report", "--quiet") == 0
     assert capsys.readouterr().out == out  # nothing was trained meanwhile
-    assert "<h1>toys/two on glyphs</h1>" in (tmp_path / "out" / "report.html").read_text()
+    assert "<h1>toys/two on images (" in (tmp_path / "out" / "report.html").read_text()
     assert run_here("benchmark run", *begun, "--json", "--quiet") == 0
     out, err = capsys.readouterr()
     assert err == ""
@@ -74,7 +74,7 @@ def test_a_partial_study_is_announced_before_it_is_run(
     assert "diva/figure-4" in err
     assert "toys/two" in err
     assert "docs/papers.md" in err
-    assert "# toys/two on glyphs" in out
+    assert "# toys/two on images (" in out
     assert run_here("benchmark run", *begun, *SETTINGS, "--only", "margin", "--quiet") == 0
     assert capsys.readouterr().err == ""
 
@@ -93,7 +93,7 @@ def test_a_folder_of_images_is_a_data_set_of_its_own(
         assert f"{data}/train/test" in str(refusal.value)
     assert run_here("benchmark run", *named, "--data", data, "--seeds", "1", "--only", "margin", *small) == 0
     out = capsys.readouterr().out
-    assert "# toys/two on folder" in out
+    assert "# toys/two on images (" in out
     assert f"The images are those of the data set folder ({data}), the recipes those of cifar100." in out
     table = own_zoo / "birds.csv"
     files = sorted(Path(data).rglob("*.png"))
@@ -209,12 +209,12 @@ def test_a_search_is_run_and_resumed(tmp_path: Path, data: str, capsys: pytest.C
         run_here("benchmark search", *begun, "--data", f"{data}/train")
     assert f"{data}/train/test" in str(caught.value)
     assert run_here("benchmark search", *begun) == 0
-    assert "# Search on glyphs" in capsys.readouterr().out
+    assert "# Search on images" in capsys.readouterr().out
     assert run_here("benchmark resume", folder, "--json", "--quiet") == 0
     (row,) = json.loads(capsys.readouterr().out)["losses"]
     assert (row["loss"], row["trials"], row["reruns"]) == ("ntxent", {"complete": 1}, 1)
     assert run_here("benchmark resume", folder, "--report", "--quiet") == 0
-    assert "# Search on glyphs" in capsys.readouterr().out
+    assert "# Search on images" in capsys.readouterr().out
     Path(data).rename(tmp_path / "elsewhere")
     assert run_here("benchmark resume", folder, "--quiet") == 0  # nothing is left to do
     with pytest.raises(DatasetError) as caught:
