@@ -160,7 +160,10 @@ def test_marks_of_sent_images_have_the_background_of_the_result(path: Path) -> N
 
 
 def test_the_calibration_of_an_earlier_version_is_fitted_again(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A logistic curve in the similarity cannot be read as p_same today. It is renewed when the gallery is opened to search."""
+    """A logistic curve in the similarity cannot be read as p_same today.
+
+    It is renewed when the gallery is opened to search.
+    """
     old = json.dumps({"slope": 9.0, "offset": -5.0, "neighbours": 10, "pairs": 440, "error": 0.01, "marked": 0})
     with Gallery.open(path) as gallery:
         gallery.store.set_fact(FACT, old)
