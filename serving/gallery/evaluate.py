@@ -54,7 +54,8 @@ Pair = tuple[Item, np.ndarray, np.ndarray]
 FACT = "evaluation"
 """Name under which the store keeps the last evaluation."""
 
-METRICS = ("recall_at_1", "map_at_r")
+METRIC_TITLES = {"recall_at_1": "R@1", "map_at_r": "MAP@R"}
+METRICS = tuple(METRIC_TITLES)
 """Metrics that compare models."""
 
 DEPTHS = (1, 5, 10)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from serving.gallery.calibration import calibrate_gallery, stored_calibration
-from serving.gallery.evaluate import METRICS, model_change_steps, report
+from serving.gallery.evaluate import METRIC_TITLES, METRICS, model_change_steps, report
 from serving.gallery.gallery import MODEL, STORE, Gallery
 from serving.gallery.index_files import compaction_lock
 from serving.gallery.indexing import Originals, indexed_folders
@@ -271,6 +271,13 @@ class ModelComparison:
             return False
         losses = self.rows[1]["loss"]["intervals"]
         return all(name in losses and losses[name][1] <= margin for name in METRICS)
+
+    def verdict(self) -> str:
+        """Return where the new model is better or worse, by the 95 % intervals of the differences over classes."""
+        losses = self.rows[1]["loss"]["intervals"]
+        names = {"better": [m for m in METRICS if losses[m][1] < 0], "worse": [m for m in METRICS if losses[m][0] > 0]}
+        parts = [f"{word} in {' and '.join(METRIC_TITLES[m] for m in found)}" for word, found in names.items() if found]
+        return " and ".join(parts) or "not shown to be better or worse"
 
     def undecided(self) -> str | None:
         """Return why the models cannot be compared; None where they can."""

@@ -376,7 +376,7 @@ def rebuild(
     else:
         print(*_embedded_lines(outcome), sep="\n")
         _print_comparison(compared)
-        print(_decision(gallery, compared, not_worse, swapped, margin if swap_if_not_worse else None))
+        print(_decision(gallery, compared, margin, swapped, swap_if_not_worse))
     return 1 if swap_if_not_worse and not swapped else 0
 
 
@@ -442,20 +442,29 @@ def _difference(loss: dict[str, Any] | None, name: str) -> str:
     return f"{0 - loss[name]:+.4f}" + (f" [{0 - interval[1]:+.4f}, {0 - interval[0]:+.4f}]" if interval else "")
 
 
-def _decision(gallery: str, compared: ModelComparison, not_worse: bool, swapped: bool, margin: float | None) -> str:
-    """Return what became of the gallery's model and what to run next; margin: of `--swap-if-not-worse`, if given."""
+def _decision(gallery: str, compared: ModelComparison, margin: float, swapped: bool, conditional: bool) -> str:
+    """Return which model is better, what became of the gallery's model, and what to run next.
+
+    Args:
+        gallery: The gallery.
+        compared: The comparison.
+        margin: The largest fall of a score that counts as not worse.
+        swapped: Whether the gallery has the new model.
+        conditional: Whether --swap-if-not-worse was given.
+    """
+    unknown = compared.undecided()
+    verdict = "" if unknown else f"The new model is {compared.verdict()}. "
     if swapped:
-        return f"The gallery has the new model. To go back: {command('gallery', 'rollback', gallery)}"
-    if (unknown := compared.undecided()) is not None:
-        kept = "" if margin is None else ": the gallery keeps its model"
+        return f"{verdict}The gallery has the new model. To go back: {command('gallery', 'rollback', gallery)}"
+    if unknown is not None:
+        kept = ": the gallery keeps its model" if conditional else ""
         return (
             f"It is not known whether the new model is worse, because {unknown}{kept}. Label items of the gallery and "
             "run this command again, or swap the models in any case with --swap."
         )
-    if margin is not None:
-        return f"It is not shown that no score falls by more than {margin:g}: the gallery keeps its model."
-    verdict = "not worse" if not_worse else "not shown to be no worse"
-    return f"The new model is {verdict}. To give it to the gallery, call this again with --swap."
+    falls = "No score falls" if compared.not_worse(margin) else "It is not shown that no score falls"
+    advice = "" if conditional else "; to give it the new one, call this again with --swap"
+    return f"{verdict}{falls} by more than {margin:g}: the gallery keeps its model{advice}."
 
 
 @app.command(

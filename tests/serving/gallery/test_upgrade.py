@@ -141,6 +141,9 @@ def test_what_not_worse_means() -> None:
     assert not compared([0.0] * 40, [0] * 40).not_worse(0.01), "one class says nothing of others"
     assert not ModelComparison([], "no labels", None).not_worse()  # type: ignore[arg-type]
     assert compared([0.02] * 40, classes).undecided() is None
+    assert compared([0.02] * 40, classes).verdict() == "worse in R@1 and MAP@R"
+    assert compared([-0.02] * 40, classes).verdict() == "better in R@1 and MAP@R"
+    assert compared([0.5, -0.5] * 20, classes).verdict() == "not shown to be better or worse"
     assert compared([0.0] * 40, [0] * 40).undecided() is not None
 
 
@@ -163,13 +166,16 @@ def test_a_worse_model_is_not_taken(gallery: Path, model: Embedder, tmp_path: Pa
     files = {**card.files, "onnx/model.onnx": sha256_of(bad / "onnx" / "model.onnx")}
     type(card)(**{**vars(card), "files": files}).write(bad)
     assert run("gallery rebuild", gallery, "--model", bad, "--swap-if-not-worse") == 1
-    assert "keeps its model" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "The new model is not shown to be better or worse. It is not shown that no score falls" in said
+    assert "the gallery keeps its model" in said
     with Gallery.open(gallery) as opened:
         assert opened.card == model.card
     same = toys.write_model(tmp_path / "same", seed=0, name="same")
     (same / "card.json").write_text((same / "card.json").read_text().replace('"resize": 32', '"resize": 33'))
     assert run("gallery rebuild", gallery, "--model", same, "--swap-if-not-worse", "--margin", 0.2) == 0
-    assert "has the new model" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "has the new model. To go back: zoo gallery rollback" in said
 
 
 def test_without_labels_only_the_user_decides(
