@@ -246,8 +246,8 @@ def in_order_of_items(dataset: Dataset, gallery: Gallery) -> Dataset | None:
     classes, codes = np.unique([label or "" for label in labels.values()], return_inverse=True)
     names = [str(item_id) for item_id in labels]
     ordered = [by_id[item_id] for item_id in labels]
-    images = Dataset(dataset.name, dataset.split, ordered, codes.astype(np.int64), tuple(classes.tolist()), names)
-    return replace(images, own_name=dataset.own_name)
+    labelled = Dataset(dataset.name, dataset.split, ordered, codes.astype(np.int64), tuple(classes.tolist()), names)
+    return replace(labelled, own_name=dataset.own_name)
 
 
 def report(steps: Sequence[Step], joined: bool) -> list[dict[str, Any]]:
