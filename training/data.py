@@ -18,6 +18,9 @@ from zoo.data.dataset import Dataset
 from zoo.data.decode import Decoded, Squares, decode
 from zoo.errors import RecipeError
 
+VALIDATION = "validation"
+"""Factor of a data set whose images with 1 are the validation images, instead of a draw of classes."""
+
 
 @dataclass(frozen=True)
 class TrainingData:
@@ -81,7 +84,9 @@ def training_labels(recipe: Recipe, dataset: Dataset) -> np.ndarray:
 
 
 def _validates(recipe: Recipe, dataset: Dataset) -> np.ndarray:
-    """Return the mask, bool [n], of the images that are held out for validation."""
+    """Return the mask, bool [n], of the images that are held out for validation: the factor `validation`, or a draw."""
+    if VALIDATION in dataset.factors:
+        return dataset.factors[VALIDATION].astype(bool)
     return np.isin(dataset.labels, held_out_classes(len(dataset.classes), recipe.data, recipe.seed))
 
 

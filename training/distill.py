@@ -18,7 +18,15 @@ from training.feature_file import TrunkModel, Views, views_of_model
 from training.finetune import check_name, check_same, classes_seen
 from training.overrides import check_names
 from training.recipe import Recipe
-from training.student import BATCH, Student, StudentImages, apply_settings, draft_recipe, without_labels
+from training.student import (
+    BATCH,
+    Student,
+    StudentImages,
+    apply_settings,
+    draft_recipe,
+    held_out_to_choose,
+    without_labels,
+)
 from training.trainer import create_parts
 from zoo.data.dataset import Dataset
 from zoo.evaluation import Evaluation, bootstrap_intervals, evaluate, nearest_neighbours, per_query
@@ -26,13 +34,13 @@ from zoo.evaluation.evaluate import attribute_to_model, search_arguments
 from zoo.evaluation.inputs import retrieval_inputs, unit_rows
 from zoo.evaluation.knn import neighbour_chunks
 from zoo.evaluation.retrieval import PerQuery, build_per_query, measure_hits
+from zoo.evaluation.selection import METRICS, MetricChange, Selection, measure_change
 from zoo.models.card import Card, read_card
 from zoo.models.load import AUTO, Embedder, find_model, load
 from zoo.models.network import check_architecture
 from zoo.models.registry import reference
 from zoo.models.results import add_result
 
-METRICS = ("recall_at_1", "map_at_r")
 NEIGHBOURS = 10
 UNLABELLED_PROTOCOL = "beside the teacher, cosine, exact"
 """The protocol in results.json of a measurement on images without labels."""
@@ -84,6 +92,9 @@ class Distilled:
         pictures: Its images.
         teacher: The teacher's card.
         fidelity: The agreement with the teacher.
+        selection: The epoch that was kept, and the classes that chose it.
+        dim: The dimension of the student's embedding.
+        rows: The metrics of the teacher ("before") and of the student, with paired differences; empty without labels.
         seen_classes: The measured classes that the teacher was itself finetuned on.
     """
 
@@ -91,6 +102,9 @@ class Distilled:
     pictures: StudentImages
     teacher: Card
     fidelity: Fidelity
+    selection: Selection
+    dim: int
+    rows: tuple[MetricChange, ...] = ()
     seen_classes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -103,6 +117,10 @@ class Distilled:
             "labelled": self.pictures.labelled,
             "seen_by_teacher": list(self.seen_classes),
             "fidelity": self.fidelity.to_json(),
+            "kept": self.selection.kept,
+            "selection": self.selection.to_json(),
+            "dim": {"before": self.teacher.dim, "after": self.dim},
+            "rows": [dataclasses.asdict(row) for row in self.rows],
         }
 
 
@@ -139,20 +157,24 @@ def distil(
     teacher_model = load(teacher, AUTO, device=device)
     check_parts(draft, BATCH)
     pictures = read()
-    images = without_labels(pictures.train)
-    recipe = recipe_for(student, model, len(images), views, images.name)
+    validates = held_out_to_choose(pictures.train, pictures.labelled, student.seed)
+    images = without_labels(pictures.train, validates)
+    recipe = recipe_for(student, model, int((~validates).sum()), views, images.name)
     split = pictures.to_json()
     check_same(recipe, split, replace)
     teacher_rows = teacher_model.embed(pictures.test.images, progress=progress)
     del teacher_model  # the method has its own copy, and two would take twice the memory
     seen = classes_seen(model.folder, split["test_classes"])
-    facts = {"split": split, "seen_by_teacher": list(seen)}
+    choosing = [pictures.train.classes[label] for label in np.unique(pictures.train.labels[validates])]
+    facts = {"split": split, "seen_by_teacher": list(seen), "held_out_to_choose": choosing}
     outcome = train(recipe, None, device, progress=progress, dataset=images, facts=facts, evaluate=False)
     student_model = load(outcome.folder, AUTO, device=device, images=len(pictures.test))
     student_rows = student_model.embed(pictures.test.images, progress=progress)
     fidelity = measure_fidelity(teacher_rows, student_rows, pictures.test, pictures.labelled)
     add_result(outcome.folder, _evaluation(student_model, pictures, fidelity))
-    return Distilled(outcome, pictures, model.card, fidelity, seen)
+    selection = Selection("trained", outcome.best_epoch, len(choosing), int(validates.sum()))
+    rows = measure_change(teacher_rows, student_rows, pictures.test) if pictures.labelled else ()
+    return Distilled(outcome, pictures, model.card, fidelity, selection, student_model.dim, rows, seen)
 
 
 def recipe_for(student: Student, teacher: TrunkModel, images: int, views: Views, dataset: str) -> Recipe:

@@ -20,6 +20,7 @@ from zoo.data.decode import unreadable_images
 from zoo.data.folder import MIN_CLASSES, check_share, has_splits, list_images, sources_sha256
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import DatasetError, RecipeError, UsageError, nearest
+from zoo.evaluation.selection import validation_share
 from zoo.models.card import Card, Head, read_card
 from zoo.paths import expand
 
@@ -167,10 +168,27 @@ def read_student_images(path: str | Path, share: float = 0.2, seed: int = 0, pro
     return StudentImages(train, test, labelled, BY_CLASS if labelled else BY_IMAGE, seed, share, unreadable)
 
 
-def without_labels(dataset: Dataset) -> Dataset:
-    """Return the same images, each a class of its own, so that batches are drawn evenly from all of them."""
+def held_out_to_choose(train: Dataset, labelled: bool, seed: int) -> np.ndarray:
+    """Return the mask bool [n] of the images of the training classes that choose the epoch; none without labels.
+
+    Classes of one image are not drawn: they measure nothing.
+    """
+    eligible = np.flatnonzero(np.bincount(train.labels) >= 2) if labelled and "" not in train.classes else np.array([])
+    count = round(validation_share(len(eligible)) * len(eligible))
+    return np.isin(train.labels, np.random.default_rng((seed, 0)).choice(eligible, count, replace=False))
+
+
+def without_labels(dataset: Dataset, validates: np.ndarray) -> Dataset:
+    """Return the same images, each a class of its own, so that batches are drawn evenly from all of them.
+
+    Args:
+        dataset: The n images.
+        validates: Bool [n], the images that validate and keep their classes.
+    """
     n = len(dataset)
-    return replace(dataset, labels=np.arange(n), classes=tuple(dataset.sources), factors={})
+    classes = (*dataset.sources, *dataset.classes)
+    labels = np.where(validates, n + dataset.labels, np.arange(n))
+    return replace(dataset, labels=labels, classes=classes, factors={"validation": validates})
 
 
 def is_labelled(dataset: Dataset, least: int = MIN_CLASSES) -> bool:

@@ -25,7 +25,15 @@ from training.feature_file import TrunkModel, Views
 from training.finetune import classes_seen
 from training.methods.transfers import TRANSFERS, needs_same_dim
 from training.recipe import Augmentation
-from training.student import SAME_DIM, SOURCES, Student, StudentImages, read_student_images, without_labels
+from training.student import (
+    SAME_DIM,
+    SOURCES,
+    Student,
+    StudentImages,
+    held_out_to_choose,
+    read_student_images,
+    without_labels,
+)
 from training.trainer import Trainer
 from zoo.cli.main import main, run
 from zoo.data.dataset import Dataset
@@ -178,10 +186,38 @@ def test_too_few_images_are_refused(tmp_path: Path) -> None:
     assert "0.png: " in str(caught.value)
 
 
-def test_labels_are_not_used() -> None:
-    plain = without_labels(noise())
-    assert plain.labels.tolist() == list(range(48))
-    assert len(plain.classes) == 48
+def test_labels_only_choose_the_epoch() -> None:
+    """Of eight classes two are held out and keep their labels; every other image is a class of its own."""
+    images = noise()
+    validates = held_out_to_choose(images, True, 0)
+    assert len(set(images.labels[validates])) == 2
+    assert validates.sum() == 12
+    plain = without_labels(images, validates)
+    assert plain.labels[~validates].tolist() == np.flatnonzero(~validates).tolist()
+    assert [plain.classes[label] for label in plain.labels[validates]] == [
+        images.classes[label] for label in images.labels[validates]
+    ]
+    assert not held_out_to_choose(images, False, 0).any()
+    assert not held_out_to_choose(noise(7), True, 0).any()
+    alone = dataclasses.replace(images, labels=np.minimum(np.arange(48), 7))  # only one class of two or more images
+    assert not held_out_to_choose(alone, True, 0).any()
+
+
+def test_held_out_training_classes_choose_the_epoch(teacher: Path, own_zoo: Path) -> None:
+    train, test = (dataclasses.replace(noise(classes), name="folder") for classes in (8, 4))
+    pictures = StudentImages(train, test, True, "given", 0, 0.0)
+    made = distil("toy", lambda: pictures, small(dim=8, loss="rkd", settings=(*QUICK, "schedule.epochs=3")), "cpu")
+    log = [json.loads(line) for line in (made.outcome.folder / "log.jsonl").read_text().splitlines()]
+    scores = [record["validation_map_at_r"] for record in log]
+    assert made.outcome.best_epoch == made.selection.epoch == 1 + int(np.argmax(scores))
+    facts = made.to_json()
+    assert (facts["kept"], facts["selection"]["classes"], facts["selection"]["images"]) == ("trained", 2, 12)
+    assert facts["dim"] == {"before": 64, "after": 8}
+    for row in facts["rows"]:
+        scores_of = made.fidelity.retrieval[row["metric"]]
+        assert (row["before"], row["after"]) == (scores_of["teacher"].value, scores_of["student"].value)
+    record = json.loads((made.outcome.folder / "recipe.json").read_text())
+    assert len(record["held_out_to_choose"]) == 2
 
 
 def test_the_recipe_has_the_teachers_dimension_preprocessing_and_views(teacher: Path) -> None:

@@ -313,9 +313,14 @@ def _print_finetuned(fitted: Finetuned, source: str) -> None:
     print_table(COMPARISON, rows, numbers=("before", "after", "difference"))
     for line in _losses(fitted.rows):
         print(line)
+    _print_dims(before, after)
+    _print_next_step(fitted.outcome.name, fitted.outcome.folder, source)
+
+
+def _print_dims(before: int, after: int) -> None:
+    """Print how the length of a vector changes, in numbers and in bytes of float32."""
     if before != after:
         print(f"a vector has {after:,} numbers instead of {before:,}: {4 * after:,} bytes instead of {4 * before:,}")
-    _print_next_step(fitted.outcome.name, fitted.outcome.folder, source)
 
 
 def _choice(selection: Selection, name: str) -> str:
@@ -481,8 +486,12 @@ def _print_distilled(distilled: Distilled, images: str | None) -> None:
         note(f"left out, cannot be read: {source}: {reason}")
     classes = len(pictures.test.classes)
     kind = f" of {classes} classes" if pictures.labelled else ", without labels"
+    selection = distilled.selection
+    learnt = count(len(pictures.train) - selection.images, "image")
+    chosen = f"epoch {selection.epoch}, best on {selection.classes} other training classes"
     print(
-        f"learnt from {distilled.teacher.name} on {len(pictures.train):,} images in {distilled.outcome.seconds:.0f} s; "
+        f"learnt from {distilled.teacher.name} on {learnt} in {distilled.outcome.seconds:.0f} s; "
+        f"kept: {chosen if selection.classes else 'the last epoch (no training classes were held out to choose by)'}; "
         f"measured on {pictures.test.identity}, {len(pictures.test):,} others{kind}"
     )
     if pictures.labelled and (few := few_classes_note(classes)):
@@ -496,6 +505,12 @@ def _print_distilled(distilled: Distilled, images: str | None) -> None:
     if roles:
         rows = [[metric, *(_score(scores[role]) for role in roles)] for metric, scores in fidelity.retrieval.items()]
         print_table(("metric", *(SEARCHERS[role] for role in roles)), rows)
+    for row in distilled.rows:
+        print(
+            f"{row.metric} of the student less the teacher's: {row.difference:+.4f} "
+            f"({_interval(row.difference_interval, '+')}, paired)"
+        )
+    _print_dims(distilled.teacher.dim, distilled.dim)
     fidelity_rows = [
         [f"share of the teacher's {fidelity.k} nearest images that it finds too", _score(fidelity.neighbours)]
     ]
