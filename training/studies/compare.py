@@ -470,6 +470,7 @@ def complete_identities(runs: Iterable[TrainedModel]) -> list[TrainedModel]:
 
 
 def measured_images(group: Sequence[TrainedModel], dataset: str | None = None) -> list[MeasuredImages]:
-    """Return the images that the runs were measured on, all or those of one data set."""
+    """Return the images that the runs were measured on, all or those of one data set, folder (by its name) or table."""
     found = {images for run in group for images, _ in run.measurements()}
-    return sorted(images for images in found if dataset in (None, images.dataset))
+    names = {images: (None, images.dataset, images.title.rpartition(" (")[0]) for images in found}
+    return sorted(images for images in found if dataset in names[images])

@@ -200,6 +200,7 @@ MODEL_NUMBERS = ("dim", "mean", "seeds")
   for s in 1 2 3; do zoo train ms-conv4-glyphs --seed $s --as ms-seed$s; done
   zoo benchmark models --dataset glyphs
   zoo benchmark models --dataset glyphs --against margin-conv4-glyphs --metric recall_at_1
+  zoo benchmark models --dataset birds.csv                       a folder or table by its own name
   zoo benchmark models margin-conv4-glyphs r-margin-conv4-glyphs --markdown table.md
 
 The scores are those that zoo evaluate --save kept, the newest of each model, by torch in fp32 if there is one. Each
@@ -228,9 +229,9 @@ def models(
     from zoo.data import check_dataset_name
     from zoo.render import Table
 
-    if dataset is not None:
-        check_dataset_name(dataset)
     rows = own_scores(find_runs(), names or [], dataset, metric or METRICS, against)
+    if dataset is not None and not rows:  # else it may be a folder's or table's own name
+        check_dataset_name(dataset)
     columns = (*MODEL_COLUMNS, *((f"less {against}", "95 %, paired") if against else ()), "how")
     numbers = [name for name in columns if name in MODEL_NUMBERS or name.startswith("less ")]
     tables = {

@@ -62,6 +62,37 @@ def test_measurements_of_other_images_are_not_compared(two_methods: Path) -> Non
     assert less.value == pytest.approx(0.01)
 
 
+def put_data(home: Path, name: str, letter: str) -> None:
+    path = home / "models" / name / "results.json"
+    data = {"name": "cub", "sha256": letter * 64, "images": 10, "classes": 5}
+    path.write_text(json.dumps([result | {"data": data} for result in json.loads(path.read_text())]))
+
+
+def test_seeds_on_other_images_are_another_row(two_methods: Path) -> None:
+    """Margin: .60 and .62 on the images a, .64 on b; contrastive: .61 and .64 on a."""
+    for seed, letter in enumerate("aab"):
+        put_data(two_methods, f"margin-r50-cub-seed{seed}", letter)
+        put_data(two_methods, "contrastive" if seed == 0 else f"contrastive-seed{seed}", "a" if seed < 2 else "c")
+    rows = own_scores(find_runs(), dataset="cub", metrics=["recall_at_1"], against="margin-r50-cub")
+    found = {(row.name, row.images.key[:1]): row for row in rows}
+    assert found["margin-r50-cub", "a"].ours.value == pytest.approx(0.61)
+    assert found["margin-r50-cub", "b"].ours.value == pytest.approx(0.64)
+    difference = found["contrastive", "a"].difference
+    assert difference is not None
+    assert (difference.seeds, difference.value) == ((0, 1), pytest.approx(0.015))
+    assert found["contrastive", "c"].no_difference == "not measured on these images"
+
+
+def test_an_older_score_of_a_published_data_set_is_assumed_to_be_of_its_only_images(two_methods: Path) -> None:
+    put_data(two_methods, "margin-r50-cub-seed0", "a")
+    (row,) = [row for row in on_cub().values() if row.name == "margin-r50-cub"]
+    assert (len(row.ours.runs), row.images.key) == (3, "a" * 64)
+    assert "assumed by the data set's name" in row.ours.protocol
+    put_data(two_methods, "alone", "b")  # now it may be of either
+    keys = {row.images.key[:1] for row in own_scores(find_runs(), dataset="cub")}
+    assert keys == {"", "a", "b"}
+
+
 def test_names_and_metrics_select_scores(two_methods: Path) -> None:
     assert [name for name, _ in on_cub(names=["contrastive-seed2"])] == ["contrastive"]
     assert list(on_cub(metrics=["mrr"])) == [("alone", "mrr")]

@@ -61,6 +61,8 @@ def test_scores_on_two_tables_stay_and_stand_in_two_tables(
     assert {line.partition(", all of it, 4 classes")[0] for line in headings} == {
         f"{name} ({short})" for name, short in hashes.items()
     }
+    assert main(["benchmark", "models", "--dataset", "cars.csv", "--json"]) == 0
+    assert {row["data_key"] for row in json.loads(capsys.readouterr().out)} == {cars["data"]["sha256"]}
     measure("toy-pool", tables["birds"])  # the same again
     assert [result["data"]["name"] for result in read_results(toy)] == ["cars.csv", "birds.csv"]
 

@@ -12,11 +12,11 @@ import pytest
 import zoo
 from tests.raising import raises
 from tests.serving import toys
-from zoo.data.dataset import Dataset
+from zoo.data.dataset import DataIdentity, Dataset
 from zoo.errors import DatasetError, EvaluationError, ModelFolderError, ModelNotFoundError, UsageError
 from zoo.evaluation import Evaluation, bootstrap_intervals, evaluate, per_query, retrieval_metrics
 from zoo.models.load import Embedder
-from zoo.models.results import add_result, read_results
+from zoo.models.results import add_result, origin_text, read_results
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +118,48 @@ def test_results_are_kept_and_those_of_the_same_kind_replaced(tmp_path):
         add_result(tmp_path, replace(first, **{key: "another"}))
     assert len(read_results(tmp_path)) == 7
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_a_score_replaces_only_one_of_the_same_images_and_model(tmp_path):
+    birds, cars = (DataIdentity(name, letter * 64, 9, 3) for name, letter in (("birds", "a"), ("cars", "b")))
+    first = result(dataset="folder", split="all", data=birds, fingerprint="1")
+    for other in (first, replace(first, data=cars), replace(first, fingerprint="2"), replace(first, data=None)):
+        add_result(tmp_path, other)
+    renamed = replace(first, data=replace(birds, name="vogels"), metrics={"recall_at_1": 0.5})
+    add_result(tmp_path, renamed)
+    kept = [(row["data"] and row["data"]["name"], row["fingerprint"]) for row in read_results(tmp_path)]
+    assert kept == [("cars", "1"), ("birds", "2"), (None, "1"), ("vogels", "1")]
+
+
+def test_an_older_score_of_a_published_data_set_is_replaced(tmp_path):
+    new = result(dataset="cub", split="test", data=DataIdentity("cub", "a" * 64, 9, 3), fingerprint="1")
+    old = new.to_json()
+    del old["data"], old["fingerprint"]
+    (tmp_path / "results.json").write_text(json.dumps([old, {**old, "dataset": "folder"}]))
+    add_result(tmp_path, new)
+    add_result(tmp_path, replace(new, dataset="folder"))
+    assert [(row["dataset"], "data" in row) for row in read_results(tmp_path)] == [
+        ("folder", False),
+        ("cub", True),
+        ("folder", True),
+    ]
+
+
+def test_few_classes_are_named_beside_a_score():
+    facts = {**result().to_json(), "queries": 30, "queries_without_relatives": 2, "fingerprint": "0123456789"}
+    assert origin_text({**facts, "classes": 10}) == (
+        f"28 queries of 10 classes; leave-one-out, cosine, exact; model 01234567; {facts['date']}"
+    )
+    assert "; only 3 classes, so" in origin_text({**facts, "classes": 3})
+
+
+@pytest.mark.parametrize(
+    "data", [1, {}, {"name": "a", "sha256": "b", "images": 1, "classes": 1}, {"name": "a", "sha256": "b" * 64}]
+)
+def test_a_damaged_identity_is_refused(tmp_path, data):
+    (tmp_path / "results.json").write_text(json.dumps([{**result().to_json(), "data": data}]))
+    with raises(ModelFolderError, "bad-results"):
+        read_results(tmp_path)
 
 
 @pytest.mark.parametrize(
