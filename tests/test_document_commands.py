@@ -191,6 +191,7 @@ NOT_RUN = {
 """Parts of examples -> why they are not run here (REASONS)."""
 
 BEFORE = {
+    "benchmark models": "zoo evaluate photos --dataset folder --data birds.csv --save",
     "benchmark resume": "zoo benchmark run claims/rho --dataset glyphs --seeds 1",
     "embed": "zoo export mine --precision all --calibration pictures",
     "gallery import": "zoo gallery export gallery copy",
