@@ -253,6 +253,7 @@ PRINTED = re.compile(r": ((?:zoo|mkdir) .*)$", re.MULTILINE)
         "zoo train margin-conv4-cifar100 --set data.dataset=folder --data 'my birds' --as own",
         "zoo finetune 'my birds' --from margin-conv4-glyphs --head-only --as fitted",
         "zoo features mine 'my birds' -o 'my features.safetensors'",
+        "zoo features mine birds -o f && zoo train margin-conv4-cifar100 --features f --as heads",
         "zoo ensemble mine photos --as both",
         "zoo embed mine pictures --out 'my rows.npy' && zoo score 'my rows.npy'",
         "zoo embed mine pictures --out rows.npy --runtime onnx --precision fp16",

@@ -34,7 +34,7 @@ from training.trainer import Execution, Trained, fit
 from zoo import data as datasets
 from zoo import paths
 from zoo.console import count
-from zoo.data.dataset import WHOLE, Dataset
+from zoo.data.dataset import FOLDER, WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError, ZooError, command
 from zoo.evaluation.split import find_split
 from zoo.files import atomic_folder, sha256_of, write_bytes, write_json
@@ -334,8 +334,6 @@ class Outcome:
         )
 
     def _scores(self, data: str | None) -> str:
-        named = () if data is None else ("--data", data)
-        measure = f"Measure it with: {command('evaluate', self.name, *named, '--save')}"
         if self.evaluation is not None:
             scores = ", ".join(f"{name} {value:.4f}" for name, value in self.evaluation.metrics.items())
             unreadable = self.evaluation.unreadable
@@ -343,6 +341,10 @@ class Outcome:
             facts = self.evaluation.to_json()
             how = f"{self.evaluation.runtime} in {self.evaluation.precision}; {origin_text(facts)}"
             return f"Test split of {data_title(facts)}{unread}: {scores} ({how})."
+        if data is None and read_card(self.folder).dataset == FOLDER:
+            data = "DIR"
+        named = () if data is None else ("--data", data)
+        measure = f"Measure it with: {command('evaluate', self.name, *named, '--save')}"
         return measure if self.not_evaluated is None else f"Not measured: {self.not_evaluated} {measure}"
 
 

@@ -387,7 +387,8 @@ def _served_images(gallery: Gallery, dataset: str | None, split: str, data: str 
     try:
         return load_dataset(gallery.card.dataset, split)
     except DatasetError as error:
-        note(f"only the gallery is measured; name the images to embed with --dataset: {error}")
+        again = command("benchmark", "served", gallery.address, "--dataset", FOLDER, "--data", "DIR")
+        note(f"only the gallery is measured: {error} To embed the images that were indexed: {again}")
         return None
 
 
