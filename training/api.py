@@ -565,7 +565,7 @@ def _train_model(
             "device": str(execution.device),
             "processes": processes.count,
             "compiled": execution.compiled,
-            "precision": trained.precision,
+            **dataclasses.asdict(trained.computation),
             "skipped": list(data.skipped),
         }
         base, teacher = base_of(recipe), teacher_of(recipe)

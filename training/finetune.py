@@ -20,7 +20,7 @@ import numpy as np
 
 from training.feature_file import Features, TrunkModel, Views, read_features, recipe_on_features, views_of_model
 from training.overrides import check_names, name_custom, override
-from training.recipe import Backbone, Batch, Data, Recipe, Schedule
+from training.recipe import FASTEST, Backbone, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
 from zoo import paths
 from zoo.data.dataset import Dataset, subset
@@ -281,6 +281,7 @@ def recipe_for(
         optimizer=replace(twin.optimizer, lr=lr),
         schedule=Schedule(epochs, 1, "one-cycle"),
         seed=seed,
+        precision=FASTEST,
         head_start="pca",
     )
     labels = training_labels(override(recipe, settings), train)

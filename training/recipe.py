@@ -16,7 +16,8 @@ from zoo.errors import RecipeError
 from zoo.models.card import MODEL_NAME, Card, Head, heads_problem
 
 SCHEDULES = ("constant", "one-cycle", "multi-step")
-PRECISIONS = ("fp32", "bf16")
+FASTEST = "auto"
+PRECISIONS = ("fp32", "bf16", FASTEST)
 FITS = ("square", "whole")
 CROPS = ("none", "window", "squeezed", "resized")
 NORMS = ("none", "statistics", "all")
@@ -253,9 +254,9 @@ class Recipe:
         method: The short form in model names.
         head_start: "random", or "pca": the heads begin as the principal directions of the training images' features, so
             that they are about as good as a pretrained trunk before the first step (`zoo.models.network.start_heads`).
-        precision: fp32, or bf16: matrix products in bfloat16 on a device that supports it, and fp32 on others, which
-            would
-            only emulate it, more slowly.
+        precision: fp32; bf16: matrix products in bfloat16 on a device that supports it, and fp32 on others, which would
+            only emulate it, more slowly; or auto: bf16 on a GPU, and on a CPU whichever is faster at the start of the
+            run, together with the memory format. The run's record has the choice.
     """
 
     name: str

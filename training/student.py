@@ -12,7 +12,7 @@ import numpy as np
 from training.feature_file import Views, views_of_model
 from training.finetune import check_name
 from training.overrides import override
-from training.recipe import Backbone, Batch, Data, Objective, Optimizer, Recipe, Schedule, check_same_dim
+from training.recipe import FASTEST, Backbone, Batch, Data, Objective, Optimizer, Recipe, Schedule, check_same_dim
 from zoo import data as datasets
 from zoo.data import table
 from zoo.data.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset, without
@@ -306,7 +306,7 @@ def draft_recipe(student: Student, teacher: Card, reference: str, images: int, v
         batch=Batch(batch, "spc", 1),
         optimizer=Optimizer("adamw", PRETRAINED_LR if student.pretrained else LR, 1e-4),
         schedule=Schedule(EPOCHS, max(LEAST_STEPS, images // batch), "one-cycle"),
-        precision="bf16",
+        precision=FASTEST,
         seed=student.seed,
     )
 

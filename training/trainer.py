@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -29,15 +29,18 @@ from training.frozen import CachedData, CachedTrunk, Samples, draw_views
 from training.logging import Log, Progress, Tracker
 from training.methods.base import Minibatch
 from training.optim import create_optimizer, freeze_norm, learning_rate_factor
-from training.recipe import Augmentation, Recipe
+from training.recipe import FASTEST, Augmentation, Recipe
 from training.samplers import Sampler
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError, TrainingError
 from zoo.evaluation import retrieval_metrics
 from zoo.files import LockHeldError, locked
 from zoo.models.network import Network, PixelNetwork, create_heads, create_trunk, feature_count, start_heads
+from zoo.models.torch_runtime import fastest
 
 CHECKPOINT, LOG, LOCK = "checkpoint.safetensors", "log.jsonl", "lock"
+MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+MEASURED_IMAGES = 8
 Draw = tuple[str, np.ndarray]
 """A step's task and its samples int64 [b]."""
 
@@ -53,6 +56,19 @@ class Execution:
     def forked_generators(self) -> AbstractContextManager[None]:
         """Restore torch's generators, the device's too, when the block ends."""
         return torch.random.fork_rng([self.device] if self.device.type == "cuda" else [])
+
+
+@dataclass(frozen=True)
+class Computation:
+    """The precision and the memory format in which a run computes; a resumed run keeps those that it began with."""
+
+    precision: str
+    memory_format: str = "channels_last"
+
+    @property
+    def layout(self) -> torch.memory_format:
+        """Torch's name of the memory format."""
+        return MEMORY_FORMATS[self.memory_format]
 
 
 class Trainer:
@@ -80,15 +96,43 @@ class Trainer:
         self.recipe, self.data, self.execution, self.memory = recipe, data, execution, memory
         self.epoch, self.forwards = 0, 0
         self.statistics: dict[Preprocessing, list[Tensor]] = {}
+        self.computation = Computation(stated_precision(recipe.precision, execution.device))
         starts = recipe.head_start == "pca" and not resumes
         self.network, self.method = create_parts(recipe, data, self._start_heads if starts else None)
-        self.network.to(execution.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.method.to(execution.device, memory_format=torch.channels_last)
+        self.network.to(execution.device)
+        self.method.to(execution.device)
+        if recipe.precision == FASTEST and not resumes:
+            self.computation = self._fastest_computation()
+        self._lay_out()
         self.trunk = torch.compile(self.network.trunk) if execution.compiled else self.network.trunk
         self.optimizer = create_optimizer(recipe.optimizer, self.network, self.method)
         self.schedule = LambdaLR(self.optimizer, lambda step: learning_rate_factor(recipe.schedule, step, updates))
         self.average = _average(self.network, recipe.schedule.average)
         self.best: dict[str, Any] | None = None
+
+    def _lay_out(self) -> None:
+        """Give the weights the memory format of the computation."""
+        self.network.to(memory_format=self.computation.layout)
+        self.method.to(memory_format=self.computation.layout)
+
+    def _fastest_computation(self) -> Computation:
+        """Return the fastest computation on a CPU, by some passes forward and backward, the machine being as it is now.
+
+        On a GPU, for several processes and for cached features nothing is measured.
+        """
+        measurable = self.execution.device.type == "cpu" and self.execution.processes.count == 1
+        if not measurable or isinstance(self.data, CachedData):
+            return self.computation
+        channels, crop = self.recipe.preprocessing.channels, self.recipe.preprocessing.crop
+        forms = {}
+        with self.execution.forked_generators():
+            images = torch.randn(min(MEASURED_IMAGES, self.recipe.batch.size), channels, crop, crop)
+            for name, layout in MEMORY_FORMATS.items():
+                trunk = copy.deepcopy(self.network.trunk).to(memory_format=layout)
+                batch = images.contiguous(memory_format=layout)
+                for precision in ("fp32", "bf16") if has_bf16(self.execution.device) else ("fp32",):
+                    forms[Computation(precision, name)] = partial(_pass, trunk.train(), batch, precision)
+            return fastest(forms)
 
     def _start_heads(self, trunk: nn.Module, heads: nn.ModuleDict) -> None:
         """Let the heads begin as the principal directions of the trunk's features of all training samples."""
@@ -156,7 +200,7 @@ class Trainer:
         images = squares.to(self.execution.device, non_blocking=True).permute(0, 3, 1, 2).float() / 255
         images = augment(images, changes, augmentation, preprocessing.crop)
         mean, std = self._statistics(preprocessing)
-        return ((images - mean) / std).contiguous(memory_format=torch.channels_last)
+        return ((images - mean) / std).contiguous(memory_format=self.computation.layout)
 
     def _statistics(self, preprocessing: Preprocessing) -> list[Tensor]:
         """Return mean and standard deviation, [1, c, 1, 1] each, which are copied to the device once."""
@@ -192,11 +236,6 @@ class Trainer:
             self.average.update_parameters(self.network)
 
     @property
-    def precision(self) -> str:
-        """Return the precision of the computation: the recipe's if the device has it."""
-        return self.recipe.precision if has_bf16(self.execution.device) else "fp32"
-
-    @property
     def evaluated(self) -> Network:
         """Return the network that is measured and kept: the average if there is one."""
         return self.network if self.average is None else cast(Network, self.average.module)
@@ -221,6 +260,7 @@ class Trainer:
         """Return the state for a checkpoint."""
         return {
             "recipe": self.recipe.to_json(),
+            "computation": asdict(self.computation),
             "epoch": self.epoch,
             "best": self.best,
             "network": self.network.state_dict(),
@@ -235,6 +275,9 @@ class Trainer:
     def restore(self, saved: dict[str, Any]) -> None:
         """Restore a state of `to_state`."""
         self.epoch, self.best = saved["epoch"], saved["best"]
+        if "computation" in saved:  # which the first checkpoints lack
+            self.computation = Computation(**saved["computation"])
+            self._lay_out()
         self.network.load_state_dict(saved["network"])
         self.method.load_state_dict(saved["method"])
         if self.average is not None:
@@ -246,7 +289,7 @@ class Trainer:
         checkpoint.set_random_state(saved["random"])
 
     def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.execution.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+        return _autocast(self.execution.device, self.computation.precision)
 
     @contextmanager
     def _own_randomness(self) -> Iterator[None]:
@@ -258,6 +301,23 @@ class Trainer:
         with self.execution.forked_generators():
             torch.manual_seed(hash((self.recipe.seed, self.epoch, self.forwards, self.execution.processes.rank)))
             yield
+
+
+def _autocast(device: torch.device, precision: str) -> torch.autocast:
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
+
+
+def _pass(trunk: nn.Module, images: Tensor, precision: str) -> None:
+    """Put images through a trunk, forward and backward."""
+    with _autocast(images.device, precision):
+        features = trunk(images)
+    if features.requires_grad:
+        features.float().square().mean().backward()
+
+
+def stated_precision(precision: str, device: torch.device) -> str:
+    """Return a recipe's precision if the device has it, else fp32; "auto" is bf16 here."""
+    return "fp32" if precision == "fp32" or not has_bf16(device) else "bf16"
 
 
 def has_bf16(device: torch.device) -> bool:
@@ -415,7 +475,7 @@ class Trained:
         validation: Its scores on the held-out training classes; empty without validation.
         seconds: The time of training and validation, over all resumes.
         resumed_at: The epochs that were done before this call.
-        precision: The precision of the computation.
+        computation: The precision and the memory format.
         checkpoint: The file of the last epoch's state.
     """
 
@@ -425,7 +485,7 @@ class Trained:
     validation: dict[str, float]
     seconds: float
     resumed_at: int
-    precision: str
+    computation: Computation
     checkpoint: Path
 
 
@@ -510,7 +570,7 @@ def _fit(
         best["validation"],
         seconds,
         resumed_at,
-        run.precision,
+        run.computation,
         folder / CHECKPOINT,
     )
 

@@ -8,7 +8,7 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ from training.build import create_sampler
 from training.data import prefetch
 from training.logging import Log, create_trackers
 from training.recipe import Augmentation, Batch, Data, Objective, Optimizer, Schedule
-from training.trainer import CHECKPOINT, Execution, Trainer, fit
+from training.trainer import CHECKPOINT, Computation, Execution, Trainer, fit
 from zoo.data.dataset import Dataset
 from zoo.errors import DatasetError, MissingDependencyError, RecipeError, TrainingError, UsageError
 from zoo.models.card import Head
@@ -250,6 +250,52 @@ def test_bf16_is_for_the_trunk_on_devices_that_have_it(able: bool, monkeypatch: 
     for exact, rough in zip(*found, strict=True):
         assert rough.dtype == torch.float32
         assert (exact - rough).norm() <= (0.1 if able else 0) * exact.norm()
+
+
+CHOICES = [Computation("fp32", "contiguous"), Computation("fp32"), Computation("bf16", "contiguous")]
+
+
+@pytest.mark.parametrize("chosen", CHOICES)
+def test_the_fastest_computation_is_used_recorded_and_kept_by_a_resumed_run(
+    chosen: Computation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.trainer.has_bf16", lambda device: True)
+    measured = []
+
+    def choose(forms: dict[Computation, Callable[[], None]]) -> Computation:
+        for form in forms.values():
+            form()
+        measured.append(set(forms))
+        return chosen
+
+    monkeypatch.setattr("training.trainer.fastest", choose)
+    quick = recipe(precision="auto", schedule=Schedule(epochs=1, steps=2))
+    trained = fit(quick, noise(), tmp_path, CPU, progress=False)
+    assert trained.computation == chosen
+    assert measured == [{Computation(p, f) for p in ("fp32", "bf16") for f in ("contiguous", "channels_last")}]
+    saved = checkpoint.load(trained.checkpoint)
+    monkeypatch.setattr("training.trainer.fastest", lambda forms: pytest.fail("measured again"))
+    run = Trainer(quick, noise(), 2, CPU, resumes=True)
+    run.restore(saved)
+    assert run.computation == chosen
+    convolution = next(m for m in run.network.trunk.modules() if isinstance(m, torch.nn.Conv2d))
+    assert convolution.weight.is_contiguous(memory_format=chosen.layout)
+
+
+def test_measuring_changes_neither_the_weights_nor_the_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def choose(forms: dict[Computation, Callable[[], None]]) -> Computation:
+        for form in forms.values():
+            form()
+        return Computation("fp32")
+
+    monkeypatch.setattr("training.trainer.fastest", choose)
+    states, numbers = [], []
+    for precision in ("fp32", "auto"):
+        run = Trainer(recipe(precision=precision), noise(), 3, CPU)
+        states.append(run.network.state_dict())
+        numbers.append(torch.rand(4))
+    torch.testing.assert_close(states[1], states[0], rtol=0, atol=0)
+    torch.testing.assert_close(numbers[1], numbers[0], rtol=0, atol=0)
 
 
 def test_samplers_by_embeddings_need_a_head_and_the_classes(tmp_path: Path) -> None:

@@ -313,7 +313,7 @@ def _training_record(trained: Trained) -> dict[str, Any]:
         "epochs": len(trained.log),
         "measured_epoch": len(trained.log) if trained.best_epoch is None else trained.best_epoch,
         "seconds": trained.seconds,
-        "precision": trained.precision,
+        "precision": trained.computation.precision,
         "log": trained.log,
     }
 
