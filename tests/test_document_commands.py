@@ -183,8 +183,8 @@ WORDS = {"DIR": "pictures", "MODEL": "mine", "photos/": "pictures/"}
 """What stands in the examples for a value of the reader's own."""
 
 NOT_RUN = {
-    "dinov2|clip-|timm/|siglip|hf download|text/|--text|zoo convert|push ./my-model|margin-r50-cub": "hub",
-    "omniglot|softmax-conv4-cifar100|inshop|cub": "data",
+    "dinov2|clip-|timm/|a1_in1k|siglip|hf download|text/|--text|zoo convert|push ./my-model|margin-r50-cub": "hub",
+    "omniglot|softmax-conv4-cifar100|inshop|cub|net.pth|net.onnx": "data",
     "torchrun|revisiting/figure|--dataset folder --data DIR$": "hours",
     "--on ray|milvus": "server",
 }

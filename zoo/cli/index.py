@@ -35,7 +35,7 @@ from zoo.cli.options import (
     with_marks,
 )
 from zoo.console import count, note, print_json, print_table, printable
-from zoo.errors import GalleryError, ServiceError, UsageError, command
+from zoo.errors import GalleryError, ServiceError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -132,7 +132,6 @@ def index(
     from zoo.data import check_dataset_path
     from zoo.data.dataset import FOLDER
     from zoo.models.load import load
-    from zoo.models.onnx_runtime import GRAPH_FILES
 
     reference = model_reference(model)
     gallery = _gallery_address(out, backend)
@@ -159,8 +158,6 @@ def index(
     else:
         print(printable("\n".join(_report_lines(report, prune))))
         _advise_tuning(gallery, report)
-        if not (embedder.folder / GRAPH_FILES.get(precision, "")).is_file():
-            print(f"To serve it, make the model's ONNX graph first: {command('export', reference)}")
     return strict_status(strict, report.unreadable)
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -97,6 +100,28 @@ def serve(
 
     os.environ |= read_keys_file(keys_file) if keys_file else {}
     flags = {name: context.params[name] for name in NUMBERS if context.params[name] is not None}
+    for address in addresses:
+        _make_graph(str(address.gallery), address.model, precision or "fp32")
     for names in same_folders(addresses):
         note(f"{' and '.join(names)} are one folder, and so the same gallery.")
     run.serve(addresses, host, port, flags, device, precision)
+
+
+def _make_graph(gallery: str, model: str | None, precision: str) -> None:
+    """Export the fp32 graph of a gallery's model if it has none, in a process of its own: a service loads no torch."""
+    from serving.gallery.search import check_variant
+    from zoo.errors import VariantNotFoundError
+    from zoo.models.load import find_model
+
+    try:
+        check_variant(gallery, model, precision)
+    except VariantNotFoundError:
+        if precision != "fp32" or not all(map(find_spec, ("torch", "onnx", "onnxscript"))):
+            raise
+        from serving.gallery.gallery import model_at
+
+        folder = find_model(model or model_at(gallery)[1])
+        note(f"{folder.name} has no ONNX graph yet; making it, once.")
+        export = subprocess.run([sys.executable, "-m", "zoo.cli.main", "export", str(folder)], stdout=sys.stderr)
+        if export.returncode:
+            raise

@@ -28,7 +28,8 @@ from zoo.models.torch_runtime import PixelNetwork
 @pytest.fixture(scope="module")
 def classifier() -> dict[str, torch.Tensor]:
     package = package_of("lite0")
-    assert package and package.path
+    assert package
+    assert package.path
     return read_state(package.path)[0]
 
 
