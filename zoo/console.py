@@ -35,7 +35,7 @@ def one_line(text: str) -> str:
 
 def count(number: int, noun: str, plural: str | None = None) -> str:
     """Return a number with its noun: "1 epoch", "1,200 epochs", "2 classes"."""
-    ending = "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
+    ending = "es" if noun.endswith(("s", "x", "sh", "rch", "tch")) else "s"  # but epochs
     return f"{number:,} {noun if number == 1 else plural or noun + ending}"
 
 

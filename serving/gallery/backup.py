@@ -24,6 +24,7 @@ from serving.gallery.indexing import indexed_folders, remember_folder
 from serving.gallery.store import Store
 from serving.gallery.tune import SearchableIndex, nearest_in_blocks
 from serving.gallery.types import Block, Item, NewItem, StoreChanges, Thumbnail, equal_blocks, is_unit
+from zoo.console import count
 from zoo.errors import GalleryError, GalleryExistsError, GalleryNotFoundError, UsageError, command, missing
 from zoo.files import atomic_folder, atomic_path, sha256_of, write_json
 from zoo.models.results import Check
@@ -66,7 +67,7 @@ def verify_gallery(path: Path) -> Iterator[Check]:
         return
     with opened as gallery, closing(Store(path / STORE)) as store:
         problems = store.problems()
-        yield Check("database", not problems, "; ".join(problems) or f"{store.count():,} items")
+        yield Check("database", not problems, "; ".join(problems) or f"{count(store.count(), 'item')}")
         try:
             embeddings, *others = _compare(gallery, store)
         except GalleryError as error:
@@ -244,7 +245,7 @@ def _generation_check(path: Path, store: Store) -> Check:
         if store.position()[1] != name:
             return _generation_check(path, store)
         return Check("generation", False, f"{name}: {error}; run {command('gallery', 'compact', path)}")
-    return Check("generation", True, f"{name}, {facts.setting.kind}, {facts.count:,} vectors")
+    return Check("generation", True, f"{name}, {facts.setting.kind}, {count(facts.count, 'vector')}")
 
 
 def _search_check(index: SearchableIndex, queries: np.ndarray, nearest: np.ndarray) -> Check:
@@ -252,7 +253,7 @@ def _search_check(index: SearchableIndex, queries: np.ndarray, nearest: np.ndarr
     similarities, _ = index.search(queries, K, exact=True)
     equal = similarities.shape == nearest.shape and bool(np.allclose(similarities, nearest, atol=1e-5))
     verb = "equal" if equal else "differ from"
-    return Check("search", equal, f"{len(queries)} searches {verb} exact search of the store")
+    return Check("search", equal, f"{count(len(queries), 'search')} {verb} exact search of the store")
 
 
 def _recall_check(gallery: Gallery, store: Store) -> Check:

@@ -1,4 +1,4 @@
-"""Progress of long work outside a terminal: an estimate, the time at the end, and nothing for short work."""
+"""Numbers with their nouns, and the progress of long work: an estimate, the time at the end, nothing for short work."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from zoo.console import Progress, duration
+from zoo.console import Progress, count, duration
 
 
 class Clock:
@@ -84,3 +84,23 @@ def test_a_terminal_has_a_bar_instead(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "text"),
+    [
+        (1, "epoch", "1 epoch"),
+        (0, "epoch", "0 epochs"),
+        (1, "class", "1 class"),
+        (2000, "class", "2,000 classes"),
+        (2, "search", "2 searches"),
+        (2, "batch", "2 batches"),
+        (2, "training class", "2 training classes"),
+    ],
+)
+def test_a_number_and_its_noun_agree(number: int, noun: str, text: str) -> None:
+    assert count(number, noun) == text
+
+
+def test_an_irregular_plural_is_given() -> None:
+    assert (count(1, "query", "queries"), count(3, "query", "queries")) == ("1 query", "3 queries")

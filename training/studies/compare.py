@@ -17,6 +17,7 @@ from typing import Any
 from training.recipe import same_recipe
 from training.studies.results import RESULTS_FILE
 from training.studies.statistics import interval_over_seeds
+from zoo.console import count
 from zoo.data.dataset import FOLDER
 from zoo.errors import UsageError
 from zoo.files import complete_lines, read_object
@@ -362,7 +363,7 @@ def _read_model(model: ModelInfo, folder: Path) -> TrainedModel:
     recipe = record.get("recipe")
     if not isinstance(recipe, dict):
         members = record.get("ensemble")
-        selection = f"{len(members)} models joined" if isinstance(members, list) else UNRECORDED
+        selection = f"{count(len(members), 'model')} joined" if isinstance(members, list) else UNRECORDED
         return TrainedModel(model.name, model.dim, None, selection, None, model.own_results)
     settings = {key: value for key, value in recipe.items() if key not in ("name", "seed", "sources")}
     seed = recipe["seed"] if type(recipe.get("seed")) is int else None
@@ -377,7 +378,7 @@ def _selection_of_model(record: Record, recipe: Record) -> str:
     best = record.get("best_epoch")
     if best is not None:
         return f"best epoch on held-out training classes ({best} of {epochs})"
-    return f"last of {epochs} epochs"
+    return f"last of {count(epochs, 'epoch')}" if isinstance(epochs, int) else UNRECORDED
 
 
 def _read_study_runs(study: Path) -> Iterator[TrainedModel]:
@@ -429,7 +430,7 @@ def _read_study_run(study: Path, name: str, result: Record, study_name: str | No
 
 def _selection_of_run(study: Path, result: Record) -> str:
     trained, models = result["training"][0], len(result["training"])
-    selection = f"last of {trained['epochs']} epochs" if trained["epochs"] else "not trained"
+    selection = f"last of {count(trained['epochs'], 'epoch')}" if trained["epochs"] else "not trained"
     if result["selection"] != "last":
         selection = f"best epoch on held-out training classes ({trained['measured_epoch']} of {trained['epochs']})"
     joined = f"{models} models joined, " if models > 1 else ""

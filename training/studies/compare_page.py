@@ -10,6 +10,7 @@ from typing import Any
 
 from training.studies.compare import Comparison, MeasuredImages, MeasuredScore, TrainedModel, complete_identities
 from training.studies.statistics import correlation_triangle, pearson
+from zoo.console import count
 from zoo.data.dataset import split_title
 from zoo.models.load import find_model
 from zoo.models.published import PublishedScore, PublishedTable
@@ -207,7 +208,7 @@ def _forest_lines(rows: Sequence[Comparison]) -> list[ForestLine]:
         note = f"published, {row.table.protocol}"
         lines.append(ForestLine(score.row, mean, spread, note, f"{mean:.4g}" + (f" ± {sd:.2g}" if sd else "")))
         if ours is not None:
-            note = f"ours, {len(ours.runs)} seeds, {ours.data}; {origin_text(ours)}"
+            note = f"ours, {count(len(ours.runs), 'seed')}, {ours.data}; {origin_text(ours)}"
             lines.append(ForestLine(score.row, ours.value, ours.interval, note, f"{ours.value:.4g}", "good"))
     return lines
 
@@ -259,7 +260,7 @@ def _correlation_sections(runs: Sequence[TrainedModel]) -> list[Section]:
         common = [name for name in next(iter(models.values())) if all(name in metrics for metrics in models.values())]
         if len(models) >= FEWEST_POINTS and len(common) >= FEWEST_POINTS:
             columns = {name: [metrics[name] for metrics in models.values()] for name in common}
-            text = f"Pearson's correlation over {len(models)} models of this zoo: {', '.join(models)}."
+            text = f"Pearson's correlation over {count(len(models), 'model')} of this zoo: {', '.join(models)}."
             heat_map = HeatMap(common, correlation_triangle(columns))
             sections.append(
                 Section(f"Metrics on {images.title}, {split_title(images.split)}", [heat_map, Paragraph(text)])

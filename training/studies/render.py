@@ -25,6 +25,7 @@ from training.studies.report import (
 from training.studies.search import SearchPlan
 from training.studies.statistics import FAILS, HOLDS, UNDECIDED, Summary, correlation_triangle, pearson
 from training.studies.study import DECAY, EMBEDDING, MAP_AT_R, R1, SELECTIONS, Measure
+from zoo.console import count
 from zoo.files import write_bytes, write_json
 from zoo.render import Table, environment
 from zoo.report import figures
@@ -302,7 +303,7 @@ def _chosen_arms(plan: Plan) -> str:
     if not plan.only:
         return ""
     left = len(plan.study.claims) - len(plan.claims)
-    out = f" {left} claims about others are left out." if left else ""
+    out = f" {count(left, 'claim')} about others are left out." if left else ""
     return f"Chosen: {len(plan.only)} of the study's {len(plan.study.arms)} arms ({', '.join(plan.only)}).{out}"
 
 
@@ -563,7 +564,7 @@ def _matrix_sections(tables: Mapping[Measure, Values], selection: str, ranks: Ra
     if len(columns) < 3 or runs < 3:
         return []
     selected = SELECTION_TITLES[selection].capitalize()
-    text = f"Pearson's correlation over {runs} runs of all arms. {selected}."
+    text = f"Pearson's correlation over {count(runs, 'run')} of all arms. {selected}."
     heat_map = HeatMap(list(columns), correlation_triangle(columns))
     return [Section("How the measures go together", [heat_map, Paragraph(text)])]
 
@@ -618,7 +619,7 @@ def _figure_section(heading: str, image: bytes, names: Iterable[str], text: str)
 def _run_section(report: Report) -> Section:
     blocks: list[Block] = []
     if report.missing:
-        heading = f"{len(report.missing)} runs are not finished"
+        heading = f"{count(len(report.missing), 'run')} are not finished"
         blocks.append(Details(heading, [Paragraph("; ".join(report.missing))]))
     if report.failures:
         blocks.append(Table(("run", "failed with"), list(report.failures.items())))

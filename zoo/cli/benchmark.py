@@ -30,7 +30,7 @@ from zoo.cli.options import (
     open_model_and_images,
     strict_status,
 )
-from zoo.console import note, note_left_out, print_json, print_table, write_errors, write_text
+from zoo.console import count, note, note_left_out, print_json, print_table, write_errors, write_text
 from zoo.errors import command
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def _images_heading(rows: Sequence[OwnScore]) -> str:
     from zoo.models.results import few_classes_note
 
     images, classes = rows[0].images, rows[0].classes
-    heading = f"{images.title}, {split_title(images.split)}" + (f", {classes:,} classes" if classes else "")
+    heading = f"{images.title}, {split_title(images.split)}" + (f", {count(classes, 'class')}" if classes else "")
     note_on_classes = few_classes_note(classes)
     return f"{heading} ({note_on_classes})" if note_on_classes else heading
 
@@ -289,7 +289,7 @@ def _paired_cell(row: OwnScore) -> str:
     if row.difference is None:
         return row.no_difference
     seeds = len(row.difference.seeds)
-    return interval_text(row.difference.interval, f"{seeds} seeds") or "one seed has no interval"
+    return interval_text(row.difference.interval, f"{count(seeds, 'seed')}") or "one seed has no interval"
 
 
 # zoo benchmark report
@@ -396,7 +396,7 @@ def _print_steps(outcome: dict[str, Any]) -> None:
     from zoo.models.results import data_title
 
     index, model = outcome["index"], f"{outcome['model']} ({outcome['fingerprint'][:8]})"
-    items = f"{outcome['items']:,} items embedded by {model}"
+    items = f"{count(outcome['items'], 'item')} embedded by {model}"
     print(f"{outcome['gallery']}: {items}, {index['kind']} index; {outcome['date']}")
     if (recall := outcome["index_recall_at_10"]) is not None:
         print(f"the index finds {recall:.4f} of the 10 nearest that exact search finds")

@@ -32,7 +32,7 @@ from zoo.cli.options import (
     strict_status,
     words,
 )
-from zoo.console import note_left_out, print_json, print_table, write_errors
+from zoo.console import count, note_left_out, print_json, print_table, write_errors
 from zoo.errors import command
 
 if TYPE_CHECKING:
@@ -154,16 +154,19 @@ def _print_scores(result: Evaluation) -> None:
     from zoo.models.results import data_title, origin_text
 
     facts = result.to_json()
-    subject = f"{result.model} ({result.runtime}, {result.precision})" if result.model else f"{result.dim} dimensions"
+    subject = (
+        f"{result.model} ({result.runtime}, {result.precision})" if result.model else count(result.dim, "dimension")
+    )
     print(f"{subject} on {data_title(facts)}" + (f", {split_title(result.split)}" if result.dataset else ""))
     print(origin_text(facts))
     if result.unreadable:
-        images = "image" if result.unreadable == 1 else "images"
-        print(f"{result.unreadable:,} {images} could not be read; the scores are of the others")
+        print(f"{count(result.unreadable, 'image')} could not be read; the scores are of the others")
     if result.queries_without_relatives == 1:
         print("1 image is alone in its class and was left out as a query")
     elif result.queries_without_relatives:
-        print(f"{result.queries_without_relatives:,} images are alone in their class and were left out as queries")
+        print(
+            f"{count(result.queries_without_relatives, 'image')} are alone in their class and were left out as queries"
+        )
     if result.classes == 1:
         print("all of them are of one class, so every neighbour counts as right: this measures nothing")
     bounds = {name: f"{low:.4f} to {high:.4f}" for name, (low, high) in result.intervals.items()}
@@ -234,7 +237,8 @@ def embed(
         "unreadable": [[str(paths[index]), str(error)] for index, error in unreadable.items()],
     }
     model_file = f"; their model: {record[0]}" if record else ""
-    line = f"{len(rows):,} images, {embedder.dim} dimensions: {out}; their names and labels: {table}{model_file}"
+    size = f"{count(len(rows), 'image')}, {count(embedder.dim, 'dimension')}"
+    line = f"{size}: {out}; their names and labels: {table}{model_file}"
     print_outcome(as_json, outcome, line)
     return strict_status(strict, unreadable)
 
@@ -389,7 +393,7 @@ def _check_length(file: Path, rows: np.ndarray, table: Path, values: np.ndarray 
 
     if values is not None and rows.ndim == 2 and values.ndim == 1 and len(values) != len(rows):
         raise UsageError(
-            f"{file} has {len(rows):,} rows, and {table} {len(values):,} {noun}; one per row is needed.",
+            f"{file} has {count(len(rows), 'row')}, and {table} {len(values):,} {noun}; one per row is needed.",
             code="wrong-length",
         )
 
@@ -430,4 +434,6 @@ def data(
     images = load_dataset(dataset, split, data)
     folder = export_folder(images, out)
     facts = {"folder": str(folder), "images": len(images), "classes": len(images.classes)}
-    print_outcome(as_json, facts, f"{len(images):,} images of {len(images.classes):,} classes are in {folder}")
+    print_outcome(
+        as_json, facts, f"{count(len(images), 'image')} of {count(len(images.classes), 'class')} are in {folder}"
+    )

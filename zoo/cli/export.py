@@ -11,7 +11,7 @@ import typer
 from typer import Option
 
 from zoo.cli.options import DataFolder, Json, Model, print_outcome
-from zoo.console import note, print_json, printable
+from zoo.console import count, note, print_json, printable
 
 if TYPE_CHECKING:
     from exports.export import Exporter
@@ -153,7 +153,7 @@ def parity_lines(graph: Path, parity: Parity) -> Iterator[str]:
     from zoo.models.results import COST_METRICS, data_title
 
     yield (
-        f"{graph}: cosine to torch at least {parity.min_cosine:.7f} on {parity.images} images "
+        f"{graph}: cosine to torch at least {parity.min_cosine:.7f} on {count(parity.images, 'image')} "
         f"(floor {parity.floor}), largest difference {parity.max_difference:.1e}"
     )
     if parity.forced:
@@ -168,7 +168,8 @@ def parity_lines(graph: Path, parity: Parity) -> Iterator[str]:
             yield f"  {name}: {_change(cost[name])}"
     if "target" in cost:
         left_out = f", {cost['unreadable']} unreadable left out" if cost.get("unreadable") else ""
-        images = f"{data_title(cost)}, {cost['queries']:,} queries of {cost['classes']:,} classes{left_out}"
+        queries = f"{count(cost['queries'], 'query', 'queries')} of {count(cost['classes'], 'class')}"
+        images = f"{data_title(cost)}, {queries}{left_out}"
         yield f"  on {images}; the target is a loss of at most {cost['target']:g}"
 
 

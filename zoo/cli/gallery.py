@@ -223,7 +223,7 @@ def stats(gallery: GalleryAddress, as_json: Json = False) -> None:
         facts |= {"dim": card.dim, "metric": "cosine", "index": {**asdict(index), "hint": hint}}
         print_json({**facts, "marks": asdict(marks)})
         return
-    print(f"{facts['items']:,} items of {facts['labels']:,} labels, at change {facts['change']:,}")
+    print(f"{count(facts['items'], 'item')} of {count(facts['labels'], 'label')}, at change {facts['change']:,}")
     print(f"embedded by {card.name} ({card.fingerprint[:12]}), {card.dim} numbers, cosine")
     _print_index(index, gallery)
     if hint:
@@ -240,10 +240,11 @@ def _print_index(index: IndexStats, gallery: str) -> None:
     if index.recall is not None:
         print(f"finds {index.recall:.4f} of the {index.k} nearest, {index.milliseconds} ms per search when measured")
     if index.kind == "milvus":
-        print(f"{index.frozen:,} items in {gallery}, which Milvus searches")
+        print(f"{count(index.frozen, 'item')} in {gallery}, which Milvus searches")
     else:
         size = index.bytes / 2**20
-        print(f"{index.frozen:,} vectors on disk ({size:,.1f} MiB), {index.waiting:,} changes wait beside it")
+        waiting = count(index.waiting, "change")
+        print(f"{count(index.frozen, 'vector')} on disk ({size:,.1f} MiB), {waiting} wait beside it")
 
 
 @app.command(
@@ -256,7 +257,7 @@ def compact(gallery: GalleryFolder, as_json: Json = False) -> None:
     with Gallery.open(gallery) as opened:
         facts = opened.index.compact()
     if facts:
-        line = f"{facts.count:,} vectors in a new {facts.setting.kind} index, in {facts.seconds:.1f} s"
+        line = f"{count(facts.count, 'vector')} in a new {facts.setting.kind} index, in {facts.seconds:.1f} s"
     else:
         line = "the gallery is empty; it needs no index"
     print_outcome(as_json, asdict(facts) if facts else None, line)
@@ -318,12 +319,12 @@ def export_gallery(
             code="option-without-effect",
         )
     items = None if out is None else export_gallery(gallery, out)
-    count = None if pairs is None else _export_pairs(gallery, pairs)
+    pair_count = None if pairs is None else _export_pairs(gallery, pairs)
     facts: dict[str, Any] = {"out": out and str(out), "items": items}
-    lines = [] if items is None else [f"{out}: {items:,} items"]
-    if count is not None:
-        facts |= {"pairs_file": str(pairs), "pairs": count}
-        lines.append(f"{pairs}: {count:,} marked pairs")
+    lines = [] if items is None else [f"{out}: {count(items, 'item')}"]
+    if pair_count is not None:
+        facts |= {"pairs_file": str(pairs), "pairs": pair_count}
+        lines.append(f"{pairs}: {count(pair_count, 'marked pair')}")
     print_outcome(as_json, facts, *lines)
 
 
@@ -334,15 +335,15 @@ def _export_pairs(path: str, file: Path) -> int:
 
     folder_existed = file.parent.is_dir()
     with Gallery.open(path) as gallery:
-        count = export_pairs(gallery, file)
+        written = export_pairs(gallery, file)
     if not folder_existed:
         note(f"made the folder {file.parent}, which was not there.")
-    if not count:
+    if not written:
         note(
             f"{file} holds no pairs, because no result of {path} is marked yet. Mark some on the page of zoo serve, "
             "or with POST /feedback."
         )
-    return count
+    return written
 
 
 @app.command("import", epilog="  zoo gallery import copy/ gallery/        items get new ids, in the old order")

@@ -25,7 +25,7 @@ from zoo.cli.options import (
     model_reference,
     print_outcome,
 )
-from zoo.console import note, print_json, print_table
+from zoo.console import count, note, print_json, print_table
 from zoo.errors import UsageError, command
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def tune(
         before = opened.index.stats()
         facts, rows = opened.index.tune(recall, k, kind or tuple(KINDS))
     if facts and k >= facts.count:
-        note(f"-k {k:,} is more than the {facts.count - 1:,} others that each item has; that many were taken.")
+        note(f"-k {k:,} is more than the {count(facts.count - 1, 'other')} that each item has; that many were taken.")
     if as_json:
         measured = {name: asdict(row) if row else None for name, row in rows}
         had = {"kind": before.kind, "recall": before.recall, "milliseconds": before.milliseconds}
@@ -178,7 +178,7 @@ def _fitted_pairs(fitted: Calibration, left_out: int) -> str:
     omitted = f", and {left_out_note(left_out)}" if left_out else ""
     labelled = f"the first {fitted.neighbours} results of labelled items: {fitted.pairs - fitted.marked:,}"
     parts = [*([labelled] if fitted.neighbours else []), f"marked results: {fitted.marked:,}{omitted}"]
-    return f"fitted to {fitted.pairs:,} pairs ({'; '.join(parts)})"
+    return f"fitted to {count(fitted.pairs, 'pair')} ({'; '.join(parts)})"
 
 
 @app.command(
@@ -213,7 +213,7 @@ def backend(
         print_outcome(as_json, facts, f"{gallery}: {'in Milvus' if is_address(gallery) else 'a folder, with FAISS'}")
         return
     read, new = copy_gallery(gallery, target)
-    line = f"{target}: {new:,} items copied, {read - new:,} exist already"
+    line = f"{target}: {count(new, 'item')} copied, {read - new:,} exist already"
     print_outcome(as_json, {**facts, "read": read, "added": new}, line)
 
 
@@ -262,7 +262,7 @@ def restore(
 
 
 def _print_copy(out: Path, copied: BackupInfo, as_json: bool) -> None:
-    line = f"{out}: {copied.items:,} items, at change {copied.change:,}, {copied.bytes / 2**20:,.1f} MiB"
+    line = f"{out}: {count(copied.items, 'item')}, at change {copied.change:,}, {copied.bytes / 2**20:,.1f} MiB"
     print_outcome(as_json, {"out": str(out), **asdict(copied)}, line)
 
 
@@ -403,7 +403,7 @@ def _outcome(upgrade: Upgrade, not_embedded: Sequence[MissingItem]) -> dict[str,
 
 
 def _embedded_lines(outcome: dict[str, Any]) -> Iterator[str]:
-    yield f"{outcome['embedded']:,} items embedded by {outcome['model']} now"
+    yield f"{count(outcome['embedded'], 'item')} embedded by {outcome['model']} now"
     if outcome["from_thumbnails"]:
         yield f"{outcome['from_thumbnails']:,} of all are embedded by their thumbnails, as their images were not found"
     for item in outcome["missing"][:SHOWN]:
@@ -428,7 +428,8 @@ def _print_comparison(compared: ModelComparison) -> None:
     columns = ("", "model", "R@1", "MAP@R", "R@1, new - old", "MAP@R, new - old")
     print_table(columns, rows, numbers=columns[2:])
     print(
-        f"{compared.rows[1]['queries']:,} items of {compared.rows[1]['classes']:,} labels search; 95 % intervals of "
+        f"{count(compared.rows[1]['queries'], 'item')} of {count(compared.rows[1]['classes'], 'label')} search; 95 % "
+        "intervals of "
         "paired differences, over labels"
     )
     if compared.index.recall is not None:

@@ -22,7 +22,7 @@ from zoo.cli.options import (
     print_outcome,
     strict_status,
 )
-from zoo.console import note, note_left_out, one_line, print_json, print_table
+from zoo.console import count, note, note_left_out, one_line, print_json, print_table
 from zoo.errors import command
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _print_models(models: Sequence[ModelInfo], with_recipes: bool) -> None:
         print_table(COLUMNS, [_cells(model) for model in shown], numbers=NUMBERS)
     _print_measured_on(shown)
     if hidden:
-        print(f"{hidden:,} recipe{'' if hidden == 1 else 's'} not trained yet: zoo list --recipes")
+        print(f"{count(hidden, 'recipe')} not trained yet: zoo list --recipes")
     if not models:
         note("no model matches; zoo list --recipes lists all models and recipes")
 
@@ -534,7 +534,7 @@ def ensemble(
     print_outcome(
         as_json,
         {"name": card.name, "folder": str(folder), "card": card.to_json()},
-        f"{card.name}: {len(members)} models, {card.dim} dimensions.",
+        f"{card.name}: {count(len(members), 'model')}, {count(card.dim, 'dimension')}.",
         f"Written to {folder}. Measure it with: {command('evaluate', card.name, *images)}",
     )
 

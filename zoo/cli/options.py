@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from zoo.console import note, note_left_out, print_json, printable
+from zoo.console import count, note, note_left_out, print_json, printable
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def model_reference(model: str) -> str:
 
 def mark_count(marks: int) -> str:
     """Return a number of marked results in words."""
-    return "1 marked result" if marks == 1 else f"{marks:,} marked results"
+    return count(marks, "marked result")
 
 
 def with_marks(marks: int) -> str:

@@ -12,7 +12,7 @@ import typer
 from typer import Argument, Option
 
 from zoo.cli.options import DataFolder, Device, Json, Quiet, Seed, Settings
-from zoo.console import print_json, print_table
+from zoo.console import count, print_json, print_table
 from zoo.errors import UsageError, command
 
 if TYPE_CHECKING:
@@ -219,7 +219,10 @@ def _report(schedule: RunSchedule, tally: Tally, output: Output) -> dict[str, An
     if not output.quiet:
         print(f"Written to {folder} (report.html, report.md, report.csv, report.json).", file=sys.stderr)
         if report.missing:
-            print(f"{len(report.missing)} runs are left: {command('benchmark', 'resume', folder)}", file=sys.stderr)
+            print(
+                f"{count(len(report.missing), 'run')} left: {command('benchmark', 'resume', folder)}",
+                file=sys.stderr,
+            )
     return {"folder": str(folder), **tally.to_json(), "report": to_json(report)}
 
 

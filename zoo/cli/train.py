@@ -290,10 +290,11 @@ def _print_finetuned(fitted: Finetuned, source: str) -> None:
         note(text)
     split, selection, (before, after) = fitted.split, fitted.selection, fitted.dims
     images, classes = len(split.train) - selection.images, len(split.train.classes) - selection.classes
-    print(f"trained on {images:,} images of {classes} classes in {fitted.outcome.seconds:.0f} s")
+    print(f"trained on {count(images, 'image')} of {count(classes, 'class')} in {fitted.outcome.seconds:.0f} s")
     print(_choice(selection, fitted.outcome.name))
     print(
-        f"measured on {split.test.identity}, {len(split.test):,} images of {len(split.test.classes)} classes "
+        f"measured on {split.test.identity}, {count(len(split.test), 'image')} of "
+        f"{count(len(split.test.classes), 'class')} "
         f"{novelty(fitted.seen_classes, fitted.unread)}"
     )
     if few := few_classes_note(len(split.test.classes)):
@@ -485,14 +486,14 @@ def _print_distilled(distilled: Distilled, images: str | None) -> None:
     for source, reason in pictures.unreadable.items():
         note(f"left out, cannot be read: {source}: {reason}")
     classes = len(pictures.test.classes)
-    kind = f" of {classes} classes" if pictures.labelled else ", without labels"
+    kind = f" of {count(classes, 'class')}" if pictures.labelled else ", without labels"
     selection = distilled.selection
     learnt = count(len(pictures.train) - selection.images, "image")
-    chosen = f"epoch {selection.epoch}, best on {selection.classes} other training classes"
+    chosen = f"epoch {selection.epoch}, best on {count(selection.classes, 'other training class')}"
     print(
         f"learnt from {distilled.teacher.name} on {learnt} in {distilled.outcome.seconds:.0f} s; "
         f"kept: {chosen if selection.classes else 'the last epoch (no training classes were held out to choose by)'}; "
-        f"measured on {pictures.test.identity}, {len(pictures.test):,} others{kind}"
+        f"measured on {pictures.test.identity}, {count(len(pictures.test), 'other')}{kind}"
     )
     if pictures.labelled and (few := few_classes_note(classes)):
         print(few)

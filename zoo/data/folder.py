@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from zoo.console import count
 from zoo.data import table
 from zoo.data.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset
 from zoo.data.decode import unreadable_images
@@ -229,11 +230,11 @@ def read_training_folder(path: str | Path, progress: bool = False) -> TrainingFo
     alone = tuple(name for name, count in zip(dataset.classes, counts, strict=True) if count == 1)
     classes = int((counts >= 2).sum())
     if classes < MIN_CLASSES:
-        single = f" {len(alone)} classes have a single image ({', '.join(alone[:5])})." if alone else ""
-        broken = f" {len(unreadable)} images cannot be read." if unreadable else ""
+        single = f" {count(len(alone), 'class')} have a single image ({', '.join(alone[:5])})." if alone else ""
+        broken = f" {count(len(unreadable), 'image')} cannot be read." if unreadable else ""
         raise DatasetError(
-            f"{path} holds {classes} classes of two or more readable images; {MIN_CLASSES} are needed, two to train on "
-            f"and two to measure on.{single}{broken} Add classes, or images to the classes.",
+            f"{path} holds {count(classes, 'class')} of two or more readable images; {MIN_CLASSES} are needed, two to "
+            f"train on and two to measure on.{single}{broken} Add classes, or images to the classes.",
             code="too-few-classes",
         )
     return TrainingFolder(subset(dataset, usable), unreadable, alone)

@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from zoo.console import count
 from zoo.data.dataset import FOLDER, DataIdentity
 from zoo.errors import ModelFolderError
 from zoo.files import locked, read_json, write_json
@@ -273,7 +274,7 @@ def few_classes_note(classes: int | None) -> str:
     """Return a warning about an interval over few classes; "" for enough of them, or an unknown number."""
     if not classes or classes >= FEW_CLASSES:
         return ""
-    return f"only {classes} {'class' if classes == 1 else 'classes'}, so others may differ by more than intervals say"
+    return f"only {count(classes, 'class')}, so others may differ by more than intervals say"
 
 
 def _results_error(problem: str) -> ModelFolderError:

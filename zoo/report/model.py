@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from zoo.console import count
 from zoo.data.dataset import Dataset, split_title
 from zoo.data.images import ImageLike, open_image
 from zoo.errors import ImageError, UsageError
@@ -247,10 +248,9 @@ def _scores_text(measured: Evaluation) -> str:
     facts = measured.to_json()
     text = f"{data_title(facts)}; {measured.runtime} in {measured.precision}; {origin_text(facts)}."
     if measured.queries_without_relatives:
-        text += f" {measured.queries_without_relatives:,} images alone in their class were left out as queries."
+        text += f" {count(measured.queries_without_relatives, 'image')} alone in their class were left out as queries."
     if measured.unreadable:
-        images = "image" if measured.unreadable == 1 else "images"
-        text += f" {measured.unreadable:,} {images} could not be read; the scores are of the others."
+        text += f" {count(measured.unreadable, 'image')} could not be read; the scores are of the others."
     return text
 
 
@@ -305,7 +305,7 @@ def _map_section(rows: np.ndarray, dataset: Dataset, mapping: str) -> Section:
     groups, coloured = _colour_groups(dataset.labels[shown])
     picture = Picture(figures.embedding_map(plane, groups), "image/png", f"Map of {len(shown)} embeddings")
     legend = Legend([dataset.classes[label] for label in coloured], figures.COLOURS)
-    text = f"{len(shown):,} images, {len(coloured)} classes in colour. {text}"
+    text = f"{count(len(shown), 'image')}, {count(len(coloured), 'class')} in colour. {text}"
     return Section("Map of the embeddings", [picture, legend, Paragraph(text)], "tall")
 
 
@@ -339,7 +339,8 @@ def _calibration_text(bins: list[Bin]) -> str:
     return (
         "The probability that a neighbour is of the query's class, by its similarity above the query's background (the "
         "mean similarity of its 21st to 50th neighbour): what was promised and what was "
-        f"so, in tenths of it, of {sum(bin_.count for bin_ in bins):,} neighbours; on the dashed line the two agree. "
+        f"so, in tenths of it, of {count(sum(bin_.count for bin_ in bins), 'neighbour')}; on the dashed line the two "
+        "agree. "
         f"Expected calibration error {expected_calibration_error(bins):.3f}. The curve was fitted to one half of the "
         "classes and judged on the other, and the other way round."
     )
