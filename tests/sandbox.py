@@ -121,6 +121,8 @@ class Sandbox:
     def _zoo(self, words: list[str]) -> None:
         if "--out" in words and words[0] in ("data", "embed", "index"):
             self._make(words[words.index("--out") + 1])
+        if words[0] in ("train", "finetune", "distill", "ensemble") and "--as" in words:
+            self._make(str(self.home / "models" / words[words.index("--as") + 1]))
         trains = words[0] in ("train", "finetune", "distill") or words[:2] == ["benchmark", "run"]
         if trains and "--show" not in words:
             words = [*words, *QUICK]
@@ -143,7 +145,7 @@ class Sandbox:
         return self.folder / name if "/" in name else self.home / "models" / name
 
     def _make(self, name: str) -> None:
-        """Remove a folder or file of the sandbox that the page makes itself."""
+        """Remove a folder, file or model of the sandbox that the page makes itself."""
         if name not in self.made and name not in ("", "."):
             self.made.add(name)
             shutil.rmtree(self.folder / name, ignore_errors=True)

@@ -13,7 +13,7 @@ import torch
 import zoo
 from tests.raising import raises
 from tests.training import toys
-from tests.training.frozen_pictures import CPU, make_model, noise
+from tests.training.frozen_pictures import CPU, make_model, noise, write_pictures
 from training import api, checkpoint
 from training.feature_file import (
     USUAL_AUGMENTATION,
@@ -258,3 +258,15 @@ def test_from_images_to_a_model_on_the_command_line(
     assert zoo.info("mine").card.heads[0].name == "discriminative"
     assert main(["train", "diva-conv4-glyphs", "--model", "mine"]) == 2
     assert main(["features", str(folder), "-o", str(out)]) == 2
+
+
+def test_heads_are_trained_on_features_of_six_classes(own_zoo: Path, tmp_path: Path) -> None:
+    make_model(own_zoo / "models" / "toy")
+    root, out = write_pictures(tmp_path / "pictures", classes=6), tmp_path / "f.safetensors"
+    assert main(["features", "toy", str(root), "-o", str(out), "--views", "1", "--device", "cpu", "--quiet"]) == 0
+    quick = [part for setting in ("schedule.epochs=1", "schedule.steps=2") for part in ("--set", setting)]
+    call = ["train", "margin-conv4-glyphs", "--features", str(out), "--as", "heads", "--no-eval", "--quiet", *quick]
+    assert main(call) == 0
+    recipe = json.loads((own_zoo / "models" / "heads" / "recipe.json").read_text())["recipe"]
+    assert (recipe["data"]["validation"], recipe["batch"]["size"]) == (0, 24)
+    assert main([*call, "--replace", "--set", "head_start=pca"]) == 0

@@ -68,10 +68,10 @@ def _print_next_step(name: str, folder: Path, images: str | None) -> None:
   zoo train margin-conv4-glyphs                       needs no data and no network
   zoo train margin-conv4-omniglot --data DIR          handwriting, from the two zip files in DIR
   zoo train margin-conv4-glyphs --seed 1 --as mine    another seed, another name
-  zoo train margin-conv4-glyphs --set optimizer.lr=1e-3 --set schedule.epochs=4
+  zoo train margin-conv4-glyphs --set optimizer.lr=1e-3 --set schedule.epochs=4 --as slow
   zoo train margin-conv4-cifar100 --dataset folder --data birds.csv --as birds    your own images, in two splits
   zoo train margin-conv4-glyphs --show                print the recipe
-  zoo train diva-conv4-cifar100 --features f.safetensors --as mine    heads only, on kept features (zoo features)
+  zoo train diva-conv4-cifar100 --features f.safetensors --as heads   heads only, on kept features (zoo features)
   torchrun --nproc-per-node 2 -m zoo.cli.main train margin-conv4-glyphs    two processes share every batch
 
 After an interruption the same command continues from the last checkpoint. A finished model of the local zoo
