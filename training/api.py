@@ -36,7 +36,7 @@ from zoo import paths
 from zoo.console import count
 from zoo.data.dataset import FOLDER, WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError, ZooError, command
-from zoo.evaluation.split import find_split
+from zoo.evaluation.split import default_dataset, find_split
 from zoo.files import atomic_folder, sha256_of, write_bytes, write_json
 from zoo.models.baselines import PRETRAINED
 from zoo.models.card import Card, joint_licence, read_card
@@ -341,7 +341,7 @@ class Outcome:
             facts = self.evaluation.to_json()
             how = f"{self.evaluation.runtime} in {self.evaluation.precision}; {origin_text(facts)}"
             return f"Test split of {data_title(facts)}{unread}: {scores} ({how})."
-        if data is None and read_card(self.folder).dataset == FOLDER:
+        if data is None and default_dataset(self.folder, read_card(self.folder)) == FOLDER:
             data = "DIR"
         named = () if data is None else ("--data", data)
         measure = f"Measure it with: {command('evaluate', self.name, *named, '--save')}"

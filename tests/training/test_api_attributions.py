@@ -23,7 +23,8 @@ from training.recipes.small import WU_2017
 from zoo.cli.main import main
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError
-from zoo.models.card import Card, Origin
+from zoo.evaluation.split import default_dataset
+from zoo.models.card import Card, Origin, read_card
 from zoo.models.network import Network, create_trunk
 
 PAPER = "margin-r50-cub"
@@ -177,6 +178,7 @@ def test_an_untrained_model_is_listed_as_such(
     capsys.readouterr()
     model = zoo.info("plain")
     assert (model.method, model.backbone, model.dataset, model.published) == ("untrained", "conv4", "none", [])
+    assert default_dataset(own_zoo / "models" / "plain", read_card(own_zoo / "models" / "plain")) == "cub"
     assert main(["list", "--status", "trained"]) == 0
     listed = capsys.readouterr().out
     assert "plain" in listed

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from zoo.data import load_dataset
+from zoo.data import DATASETS, load_dataset
 from zoo.data.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset
 from zoo.data.decode import unreadable_images
 from zoo.data.folder import sources_sha256
@@ -99,9 +99,15 @@ def find_split(folder: Path, card: Card, name: str, split: str, data: str | Path
 def default_dataset(folder: Path, card: Card) -> str:
     """Return the data set on which a model is measured by default: "folder" if it was made from one, else the card's.
 
-    They differ for a finetune that kept its base: the network learnt from the card's data set.
+    They differ for a finetune that kept its base: the network learnt from the card's data set. A model that learnt
+    nothing by its recipe is measured on the recipe's.
     """
-    return card.dataset if read_split_record(folder) is None else FOLDER
+    if read_split_record(folder) is not None:
+        return FOLDER
+    recipe = read_object(folder / RECIPE_FILE).get("recipe")
+    data = recipe.get("data") if isinstance(recipe, dict) else None
+    named = data.get("dataset") if isinstance(data, dict) else None
+    return named if card.dataset not in DATASETS and named in DATASETS else card.dataset
 
 
 def read_split_record(folder: Path) -> SplitRecord | None:
