@@ -38,6 +38,7 @@ from zoo.evaluation.selection import METRICS, MetricChange, Selection, measure_c
 from zoo.models.card import Card, read_card
 from zoo.models.load import AUTO, Embedder, find_model, load
 from zoo.models.network import check_architecture
+from zoo.models.pretrained.weights import stated_model
 from zoo.models.registry import reference
 from zoo.models.results import add_result
 
@@ -204,6 +205,8 @@ def with_pretrained_normalisation(recipe: Recipe) -> Recipe:
     values: Any = None
     if base is not None:
         values = base.preprocessing.mean, base.preprocessing.std
+    elif model := stated_model(recipe.backbone.architecture, recipe.backbone.pretrained):
+        values = model.preprocessing.mean, model.preprocessing.std
     elif recipe.backbone.pretrained is True:
         config = timm.models.get_pretrained_cfg(recipe.backbone.architecture)
         values = (tuple(config.mean), tuple(config.std)) if config else None

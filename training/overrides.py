@@ -6,7 +6,7 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,9 @@ from zoo.errors import CardError, RecipeError, nearest
 from zoo.evaluation.selection import LEAST_TO_SPLIT
 from zoo.models.card import Head
 from zoo.models.registry import recipes
+
+TOLERANCE = 1e-3
+"""Largest difference between two statements of one mean or standard deviation."""
 
 ARGUMENTS = {
     "loss": "loss_args",
@@ -265,9 +268,48 @@ def resolve(
 
 
 def _override_and_check(recipe: Recipe, settings: list[str]) -> Recipe:
-    changed = override(recipe, settings)
+    changed = override(recipe, [*settings, *stated_settings(recipe, settings)])
     check_names(changed)
     return changed
+
+
+def stated_settings(recipe: Recipe, settings: Sequence[str]) -> list[str]:
+    """Return the settings that weights of a `backbone.pretrained` setting state: architecture, mean and deviation.
+
+    Args:
+        recipe: The recipe.
+        settings: The settings that are given; they come before the returned ones.
+
+    Raises:
+        RecipeError: `weights-contradict` for all given settings that contradict what the weights state.
+    """
+    keys = {setting.partition("=")[0].strip() for setting in settings}
+    if "backbone.pretrained" not in keys:
+        return []
+    from zoo.models.pretrained.weights import stated_model
+
+    given = override(recipe, settings)
+    model = stated_model(given.backbone.architecture, given.backbone.pretrained)
+    if model is None:
+        return []
+    other, same = {}, given.backbone.architecture.partition(".")[0] == model.architecture.partition(".")[0]
+    if not same:
+        other["backbone.architecture"] = given.backbone.architecture, model.architecture
+    images, own = model.preprocessing, given.preprocessing
+    for key in ("mean", "std") if images.channels == own.channels else ():
+        ours, theirs = getattr(own, key), getattr(images, key)
+        if max(abs(a - b) for a, b in zip(ours, theirs, strict=True)) > TOLERANCE:
+            other[f"preprocessing.{key}"] = list(ours), list(theirs)
+    if wrong := [f"{key}={ours}, they state {theirs}" for key, (ours, theirs) in other.items() if key in keys]:
+        raise RecipeError(
+            f"the weights {given.backbone.pretrained!r} contradict {'; '.join(wrong)}. Leave these settings out.",
+            code="weights-contradict",
+        )
+    args = {**(given.backbone.args if same else {}), **model.args}
+    stated = [f"{key}={theirs}" for key, (_, theirs) in other.items()]
+    if not any(key.startswith("backbone.args") for key in keys) and args != dict(given.backbone.args):
+        stated.append(f"backbone.args={json.dumps(args)}")
+    return stated
 
 
 def with_custom_name(recipe: Recipe | EnsembleRecipe, name: str) -> Recipe | EnsembleRecipe:

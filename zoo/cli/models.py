@@ -365,7 +365,7 @@ def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
   zoo baseline dinov2-s14 --as photos --size 224 --whiten ~/Pictures --dim 128
   zoo baseline dinov2-s14 --as birds --whiten birds.csv  the images of a table; it needs no labels
   zoo baseline resnet50.a1_in1k --as r50-plain           any timm model of the Hub
-  zoo baseline lite0 --as photos                         weights of an installed package; needs no network
+  zoo baseline lite0 --as lite-photos                    weights of an installed package; needs no network
   zoo baseline net.pth --architecture resnet50 --as own  a file of yours; --mean and --std if they are not timm's
   zoo baseline net.onnx --mean 0.5 --std 0.5 --as own    an ONNX graph from images to vectors
   zoo baseline clip-b16 --as clip-cub --whiten-on cub --dim 256 --limit 5000

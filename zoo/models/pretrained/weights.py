@@ -159,24 +159,34 @@ def read_weights(architecture: str, pretrained: bool | str) -> Weights:
     return source.read()[0]
 
 
-def public_facts(architecture: str, pretrained: bool | str) -> tuple[str, str]:
-    """Return the name and the licence of public weights as their source states them, each "unknown" if it does not.
+def stated_model(architecture: str, pretrained: bool | str) -> TimmModel | None:
+    """Return what weights on this machine say about themselves; None if they do not, and for all others.
 
     Args:
         architecture: timm's name, optionally with a tag.
         pretrained: As in `read_weights`.
     """
     name = architecture if pretrained is True else pretrained
-    model: TimmModel | None = None
-    if isinstance(name, str):
-        with suppress(ModelFolderError, RecipeError, OSError):
-            package = installed_package(name)
-            source = package_source(package) if package else local_source(_resolve_path(name))
-            model = source.model if source else None
-    if model is None and pretrained is True and timm.is_model_pretrained(architecture):
+    if not isinstance(name, str):
+        return None
+    with suppress(ModelFolderError, RecipeError, OSError):
+        package = installed_package(name)
+        source = package_source(package) if package else local_source(_resolve_path(name))
+        return source.model if source else None
+    return None
+
+
+def public_facts(architecture: str, pretrained: bool | str) -> tuple[str, str]:
+    """Return the name and the licence of public weights as their source states them, each "unknown" if it does not.
+
+    Arguments are those of `stated_model`.
+    """
+    if model := stated_model(architecture, pretrained):
+        return model.tag or "unknown", model.licence
+    if pretrained is True and timm.is_model_pretrained(architecture):
         cfg = timm.models.get_pretrained_cfg(architecture)
         return (cfg.tag or "unknown", cfg.license or UNKNOWN_LICENCE) if cfg else ("unknown", UNKNOWN_LICENCE)
-    return (model.tag or "unknown", model.licence) if model else ("unknown", UNKNOWN_LICENCE)
+    return "unknown", UNKNOWN_LICENCE
 
 
 def is_public(architecture: str, pretrained: str) -> bool:
