@@ -183,7 +183,7 @@ def export_folder(dataset: Dataset, directory: str | Path) -> Path:
     """Write every image as `directory/<class>/<n>.png`, n counted within the class, and return `directory`.
 
     `zoo index` and the data set `folder` read the result. It is written whole or not at all. A directory that holds
-    exactly these images stays as it is.
+    exactly these images stays unchanged.
 
     Raises:
         DatasetError: If the directory exists and holds something else.
