@@ -67,8 +67,8 @@ def _print_next_step(name: str, folder: Path, images: str | None) -> None:
     epilog="""\
   zoo train margin-conv4-glyphs                       needs no data and no network
   zoo train margin-conv4-omniglot --data DIR          handwriting, from the two zip files in DIR
-  zoo train margin-conv4-glyphs --seed 1 --as mine    another seed, another name
-  zoo train margin-conv4-glyphs --set optimizer.lr=1e-3 --set schedule.epochs=4 --as slow
+  zoo train margin-conv4-glyphs --seed 1 --as second  another seed, another name
+  zoo train margin-conv4-glyphs --set optimizer.lr=1e-3 --set schedule.epochs=4 --as short
   zoo train margin-conv4-cifar100 --dataset folder --data birds.csv --as birds    your own images, in two splits
   zoo train margin-conv4-glyphs --show                print the recipe
   zoo train diva-conv4-cifar100 --features f.safetensors --as heads   heads only, on kept features (zoo features)
@@ -536,7 +536,7 @@ HEADS = "margin-conv4-cifar100"
     epilog="""\
   zoo features softmax-conv4-cifar100 --dataset cifar100 --data DIR -o f.safetensors
   zoo features margin-conv4-glyphs pictures/ -o f.safetensors --views 16 --dtype float32
-  zoo train diva-conv4-cifar100 --features f.safetensors --as mine        train a recipe's heads on them
+  zoo train diva-conv4-cifar100 --features f.safetensors --as heads       train a recipe's heads on them
 
 The file holds the trunk's pooled features (before any heads) of each image and of N random views of it, made by the
 augmentation of the recipe that made the model, else by random resized crops and mirror images. It belongs to that one
