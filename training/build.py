@@ -1,4 +1,4 @@
-"""Parts of a recipe's run by name: method, loss, miner and sampler."""
+"""Parts of a recipe's run by name: network, method, loss, miner and sampler."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
+import torch
 from torch import nn
 
 from training.construction import construct
+from training.frozen import CachedData, CachedTrunk, Samples
 from training.losses import LOSSES
 from training.methods import METHODS
 from training.methods.base import Method, accepted_tuples, mined_tuples
 from training.miners import create_miner
+from training.optim import freeze_norm
 from training.recipe import Objective, Recipe
 from training.samplers import SAMPLERS, Sampler
 from zoo.errors import RecipeError, ZooError
 from zoo.models.card import read_card
 from zoo.models.load import find_model
-from zoo.models.network import load_network
+from zoo.models.network import Network, create_heads, create_trunk, feature_count, load_network
 
 
 @dataclass(frozen=True)
@@ -146,3 +149,67 @@ def base_heads(recipe: Recipe) -> nn.ModuleDict | None:
     except ZooError:
         return None  # a folder or a file of weights alone
     return load_network(card, folder).heads if card.heads else None
+
+
+def create_parts(
+    recipe: Recipe, data: Samples, start: Callable[[nn.Module, nn.ModuleDict], None] | None = None
+) -> tuple[Network, Any]:
+    """Return the recipe's network and method.
+
+    Args:
+        recipe: The recipe.
+        data: The training samples.
+        start: Gives the heads on the trunk other weights than random ones, before the method copies them.
+
+    Raises:
+        RecipeError: If they cannot be built or do not fit together.
+    """
+    trunk = CachedTrunk(data.dim) if isinstance(data, CachedData) else _create_trunk(recipe)
+    features = feature_count(trunk)
+    heads = create_heads(recipe.heads, features)
+    if start is not None and heads:
+        start(trunk, heads)
+    context = MethodContext(trunk, heads, features, data.labels, data.classes, recipe.batch.size, recipe.seed)
+    return Network(trunk, heads), create_method(recipe.objective, context)
+
+
+def _create_trunk(recipe: Recipe) -> nn.Module:
+    backbone = recipe.backbone
+    channels = recipe.preprocessing.channels
+    trunk = create_trunk(backbone.architecture, channels, backbone.args, backbone.pretrained)
+    _check_input(trunk, recipe)
+    _check_normalisation(trunk, recipe)
+    freeze_norm(trunk, backbone.freeze_norm)
+    return trunk
+
+
+def _check_input(trunk: nn.Module, recipe: Recipe) -> None:
+    """Check that the trunk takes the recipe's pixels: the message is clearer than that of the first step."""
+    crop, channels = recipe.preprocessing.crop, recipe.preprocessing.channels
+    try:
+        with torch.no_grad():
+            shape = trunk.eval()(torch.zeros(2, channels, crop, crop)).shape
+    except RuntimeError as error:
+        name = recipe.backbone.architecture
+        raise RecipeError(
+            f"{name} does not take images of {crop} x {crop} pixels (preprocessing.crop): {error}", code="trunk-input"
+        ) from None
+    trunk.train()
+    if len(shape) != 2:
+        raise RecipeError(
+            f"{recipe.backbone.architecture} gives features of shape {list(shape)}; backbone.args must pool.",
+            code="unpooled-features",
+        )
+
+
+def _check_normalisation(trunk: nn.Module, recipe: Recipe) -> None:
+    """Check that the recipe normalises pixels as its pretrained weights expect."""
+    ours, config = recipe.preprocessing, getattr(trunk, "pretrained_cfg", None)
+    if not recipe.backbone.pretrained or not config or len(config["mean"]) != ours.channels:
+        return
+    if not np.allclose([*ours.mean, *ours.std], [*config["mean"], *config["std"]], atol=1e-3):
+        raise RecipeError(
+            f"the weights of {recipe.backbone.architecture} were trained with mean {config['mean']} and standard "
+            f"deviation {config['std']}, the recipe has {ours.mean} and {ours.std}. Set preprocessing.mean and .std.",
+            code="unlike-normalisation",
+        )

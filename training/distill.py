@@ -13,6 +13,7 @@ import timm
 import torch
 
 from training.api import Outcome, base_of, train
+from training.build import create_parts
 from training.data import TrainingData
 from training.feature_file import TrunkModel, Views, views_of_model
 from training.finetune import check_name, check_same, classes_seen
@@ -27,7 +28,6 @@ from training.student import (
     held_out_to_choose,
     without_labels,
 )
-from training.trainer import create_parts
 from zoo.data.dataset import Dataset
 from zoo.evaluation import Evaluation, bootstrap_intervals, evaluate, nearest_neighbours, per_query
 from zoo.evaluation.evaluate import attribute_to_model, search_arguments

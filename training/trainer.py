@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -21,21 +21,21 @@ from torch.utils import checkpoint as recomputation
 
 from training import checkpoint
 from training.augment import Changes, augment, draw_changes
-from training.build import MethodContext, base_heads, create_method, create_sampler
+from training.build import base_heads, create_parts, create_sampler
 from training.checkpoint import check_embeddings, keep_bad_batch
 from training.data import TrainingData, prefetch
 from training.distributed import Processes
-from training.frozen import CachedData, CachedTrunk, Samples, draw_views
+from training.frozen import CachedData, Samples, draw_views
 from training.logging import Log, Progress, Tracker
 from training.methods.base import Minibatch
-from training.optim import create_optimizer, freeze_norm, learning_rate_factor
+from training.optim import create_optimizer, learning_rate_factor
 from training.recipe import FASTEST, Augmentation, Recipe
 from training.samplers import Sampler
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError, TrainingError
 from zoo.evaluation import retrieval_metrics
 from zoo.files import LockHeldError, locked
-from zoo.models.network import Network, PixelNetwork, create_heads, create_trunk, feature_count, start_heads
+from zoo.models.network import Network, PixelNetwork, start_heads
 from zoo.models.torch_runtime import fastest
 
 CHECKPOINT, LOG, LOCK = "checkpoint.safetensors", "log.jsonl", "lock"
@@ -275,6 +275,8 @@ class Trainer:
     def restore(self, saved: dict[str, Any]) -> None:
         """Restore a state of `to_state`."""
         self.epoch, self.best = saved["epoch"], saved["best"]
+        if self.best is not None:  # earlier versions kept only the score
+            self.best.setdefault("validation", {"map_at_r": self.best["score"]})
         if "computation" in saved:  # which the first checkpoints lack
             self.computation = Computation(**saved["computation"])
             self._lay_out()
@@ -326,70 +328,6 @@ def has_bf16(device: torch.device) -> bool:
         return torch.cuda.is_bf16_supported(including_emulation=False)
     capabilities = torch.cpu.get_capabilities()
     return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
-
-
-def create_parts(
-    recipe: Recipe, data: Samples, start: Callable[[nn.Module, nn.ModuleDict], None] | None = None
-) -> tuple[Network, Any]:
-    """Return the recipe's network and method.
-
-    Args:
-        recipe: The recipe.
-        data: The training samples.
-        start: Gives the heads on the trunk other weights than random ones, before the method copies them.
-
-    Raises:
-        RecipeError: If they cannot be built or do not fit together.
-    """
-    trunk = CachedTrunk(data.dim) if isinstance(data, CachedData) else _create_trunk(recipe)
-    features = feature_count(trunk)
-    heads = create_heads(recipe.heads, features)
-    if start is not None and heads:
-        start(trunk, heads)
-    context = MethodContext(trunk, heads, features, data.labels, data.classes, recipe.batch.size, recipe.seed)
-    return Network(trunk, heads), create_method(recipe.objective, context)
-
-
-def _create_trunk(recipe: Recipe) -> nn.Module:
-    backbone = recipe.backbone
-    channels = recipe.preprocessing.channels
-    trunk = create_trunk(backbone.architecture, channels, backbone.args, backbone.pretrained)
-    _check_input(trunk, recipe)
-    _check_normalisation(trunk, recipe)
-    freeze_norm(trunk, backbone.freeze_norm)
-    return trunk
-
-
-def _check_input(trunk: nn.Module, recipe: Recipe) -> None:
-    """Check that the trunk takes the recipe's pixels: the message is clearer than that of the first step."""
-    crop, channels = recipe.preprocessing.crop, recipe.preprocessing.channels
-    try:
-        with torch.no_grad():
-            shape = trunk.eval()(torch.zeros(2, channels, crop, crop)).shape
-    except RuntimeError as error:
-        name = recipe.backbone.architecture
-        raise RecipeError(
-            f"{name} does not take images of {crop} x {crop} pixels (preprocessing.crop): {error}", code="trunk-input"
-        ) from None
-    trunk.train()
-    if len(shape) != 2:
-        raise RecipeError(
-            f"{recipe.backbone.architecture} gives features of shape {list(shape)}; backbone.args must pool.",
-            code="unpooled-features",
-        )
-
-
-def _check_normalisation(trunk: nn.Module, recipe: Recipe) -> None:
-    """Check that the recipe normalises pixels as its pretrained weights expect."""
-    ours, config = recipe.preprocessing, getattr(trunk, "pretrained_cfg", None)
-    if not recipe.backbone.pretrained or not config or len(config["mean"]) != ours.channels:
-        return
-    if not np.allclose([*ours.mean, *ours.std], [*config["mean"], *config["std"]], atol=1e-3):
-        raise RecipeError(
-            f"the weights of {recipe.backbone.architecture} were trained with mean {config['mean']} and standard "
-            f"deviation {config['std']}, the recipe has {ours.mean} and {ours.std}. Set preprocessing.mean and .std.",
-            code="unlike-normalisation",
-        )
 
 
 def embed_pixels(network: Network, recipe: Recipe, pixels: np.ndarray, device: torch.device) -> np.ndarray:

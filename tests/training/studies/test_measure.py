@@ -12,6 +12,7 @@ from sklearn.decomposition import PCA
 
 from tests.raising import raises
 from tests.training.studies.test_study import data_of
+from training.build import create_parts
 from training.studies.measure import Splits, embed_views, factor_metrics, measure_views
 from training.studies.papers import find_study
 from training.studies.study import (
@@ -21,7 +22,6 @@ from training.studies.study import (
     Measure,
     resolve_recipes,
 )
-from training.trainer import create_parts
 from zoo.data.dataset import Dataset
 from zoo.errors import DatasetError, RecipeError
 

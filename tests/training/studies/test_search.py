@@ -15,7 +15,7 @@ from tests.raising import raises
 from tests.training.studies import toys
 from tests.training.studies.test_study import data_of
 from tests.zoo.report.test_model import Reader
-from training.build import create_sampler
+from training.build import create_parts, create_sampler
 from training.checkpoint import check_embeddings
 from training.studies import cross_validation, measure, render_search, search
 from training.studies.cross_validation import folds
@@ -24,7 +24,6 @@ from training.studies.results import Results
 from training.studies.runner import claim_folder, create_study_context
 from training.studies.search import SearchPlan, best_trial, load_trials, read_search, write_search
 from training.studies.search_spaces import SPACES, find_space
-from training.trainer import create_parts
 from zoo import data as datasets
 from zoo.cli.studies import Output, create_search_context, perform_search
 from zoo.errors import DivergedError, MissingDependencyError, TrainingError, UsageError

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.raising import raises
-from training.build import create_sampler
+from training.build import create_parts, create_sampler
 from training.data import TrainingData
 from training.recipe import Recipe
 from training.studies.measure import embed_views
@@ -19,7 +19,6 @@ from training.studies.plan import Plan, adapt_to_dataset
 from training.studies.search import SearchPlan
 from training.studies.search_spaces import find_space
 from training.studies.study import SMALL_BACKBONES, Arm, Study, resolve_recipes, supports
-from training.trainer import create_parts
 from zoo.errors import RecipeError, UsageError
 
 SMALL = {"glyphs": (362, 20), "omniglot": (136, 20), "cifar100": (50, 500)}
