@@ -222,9 +222,11 @@ COMPARISON = ("metric", "before", "95 % over classes", "after", "95 %", "differe
   zoo finetune pictures/ --from MODEL --set schedule.epochs=5 --json
 
 Some of the classes (--test-share, drawn by --seed) are kept out of training, and the table shows R@1 and MAP@R on them
-before and after. Which ones is written into the new model's recipe.json. A name that is taken is refused; the same
-command continues after an interruption. At least four classes of two images are needed; unreadable images and classes
-of one image are left out and named: the exit status is 0, with --strict 1 if an image could not be read.""",
+before and after. Which ones is written into the new model's recipe.json. A quarter of the other classes, if there are
+at least eight, choose what is kept: the unchanged base, the new head before training, or the best epoch. A name that is
+taken is refused; the same command continues after an interruption. At least four classes of two images are needed;
+unreadable images and classes of one image are left out and named: the exit status is 0, with --strict 1 if an image
+could not be read.""",
 )
 def finetune(
     source: Annotated[
@@ -279,11 +281,11 @@ def finetune(
     if as_json:
         print_json(fitted.to_json())
     else:
-        _print_finetuned(fitted, source)
+        _print_finetuned(fitted, base, source)
     return strict_status(strict, fitted.pictures.unreadable)
 
 
-def _print_finetuned(fitted: Finetuned, source: str) -> None:
+def _print_finetuned(fitted: Finetuned, base: str, source: str) -> None:
     from zoo.models.results import few_classes_note
 
     for text in fitted.pictures.notes():
@@ -314,6 +316,8 @@ def _print_finetuned(fitted: Finetuned, source: str) -> None:
     print_table(COMPARISON, rows, numbers=("before", "after", "difference"))
     for line in _losses(fitted.rows):
         print(line)
+    if selection.kept != "base" and any(row.difference < 0 for row in fitted.rows):
+        print(f"the base is unchanged, if you prefer it: {base}")
     _print_dims(before, after)
     _print_next_step(fitted.outcome.name, fitted.outcome.folder, source)
 
