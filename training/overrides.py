@@ -292,7 +292,8 @@ def stated_settings(recipe: Recipe, settings: Sequence[str]) -> list[str]:
     model = stated_model(given.backbone.architecture, given.backbone.pretrained)
     if model is None:
         return []
-    other, same = {}, given.backbone.architecture.partition(".")[0] == model.architecture.partition(".")[0]
+    other: dict[str, tuple[Any, Any]] = {}
+    same = given.backbone.architecture.partition(".")[0] == model.architecture.partition(".")[0]
     if not same:
         other["backbone.architecture"] = given.backbone.architecture, model.architecture
     images, own = model.preprocessing, given.preprocessing

@@ -26,8 +26,11 @@ from zoo.console import count, note, note_left_out, one_line, print_json, print_
 from zoo.errors import command
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from zoo.data.images import ImageLike
     from zoo.errors import ImageError
+    from zoo.evaluation.whitening import WhiteningComparison
     from zoo.hub.push import Publication
     from zoo.models.card import Card
     from zoo.models.catalogue import ModelInfo
@@ -430,13 +433,28 @@ def baseline(
     # One file that is not an image does not spoil a folder; a named data set is whole, or it is an error.
     unreadable: dict[int, ImageError] | None = {} if whiten else None
     started = time.monotonic()
-    card, notes = save_baseline(start, new_name, images, dim, size, batch_size, True, device, joint, unreadable)
+    comparisons: list[WhiteningComparison] = []
+
+    def judge(features: np.ndarray) -> bool:
+        """Compare the whitening of a folder of classes with the plain features."""
+        from zoo.evaluation.whitening import compare_whitening
+
+        read = [image for i, image in enumerate(images or ()) if i not in (unreadable or {})]
+        classes = [image.parent.name for image in read if isinstance(image, Path)]
+        compared = compare_whitening(features, classes, dim) if len(classes) == len(features) else None
+        comparisons.extend([compared] if compared else [])
+        return compared is None or compared.kept
+
+    card, notes = save_baseline(start, new_name, images, dim, size, batch_size, True, device, joint, unreadable, judge)
     out = paths.local_models() / new_name
     note_left_out((unreadable or {}).values())
     _print_notes(remark, *notes)
-    fitted = f", whitened on {len(images) - len(unreadable or {}):,} images" if images is not None else ""
+    whitened = images is not None and bool(card.heads)
+    fitted = f", whitened on {len(images or ()) - len(unreadable or {}):,} images" if whitened else ""
     line = f"{new_name}: {card.dim} numbers of {card.architecture}{fitted}, written to {out}"
-    print_outcome(as_json, {"folder": str(out), "card": card.to_json(), "seconds": time.monotonic() - started}, line)
+    facts = {"folder": str(out), "card": card.to_json(), "seconds": time.monotonic() - started}
+    whitening = {"whitening": comparisons[0].to_json()} if comparisons else {}
+    print_outcome(as_json, facts | whitening, *(f"{compared.text}." for compared in comparisons), line)
     return strict_status(strict, unreadable)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -243,6 +243,7 @@ def save_baseline(
     device: str | None = None,
     joint: bool = False,
     unreadable: dict[int, ImageError] | None = None,
+    judge: Callable[[np.ndarray], bool] | None = None,
 ) -> tuple[Card, list[str]]:
     """Write the baseline in `source` to the local zoo as `name`.
 
@@ -258,6 +259,7 @@ def save_baseline(
         device: As in `zoo.models.torch_runtime.choose_device`.
         joint: Keep the backbone's own projection into the space that images share with texts (CLIP) as the head.
         unreadable: If given, images that cannot be read are left out and stored here by their index.
+        judge: Function of the pooled features float32 [n, f] that returns whether to whiten; by default always.
 
     Returns:
         The card of the new folder, and remarks on how the weights were fitted to the architecture.
@@ -296,7 +298,9 @@ def save_baseline(
         features = pooled_features(trunk, plain.card, images, batch_size, progress, unreadable)
         weight, bias = fit_whitening(features, dim)
         head = _linear(torch.from_numpy(weight), torch.from_numpy(bias))
-        _add_head(plain, WHITENING_HEAD, head, f"PCA whitening to {len(weight)}, fitted on {len(features)} images.")
+        about = f"PCA whitening to {len(weight)}, fitted on {len(features)} images."
+        if judge is None or judge(features):
+            _add_head(plain, WHITENING_HEAD, head, about)
     if projection is not None:
         _add_head(plain, PROJECTION_HEAD, projection, "With its own projection into the space of its texts.")
     card = dataclasses.replace(plain.card, name=name, text=None)
