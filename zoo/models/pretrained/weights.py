@@ -19,7 +19,7 @@ from torch import Tensor
 
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import CardError, HubError, HubUnreachableError, ModelFolderError, RecipeError, UsageError, nearest
-from zoo.files import read_object
+from zoo.files import read_json, read_object
 from zoo.hub.download import COMMIT, call_with_retries, remove_leftovers, without_xet
 from zoo.hub.errors import convert_error, is_unreachable, root_cause
 from zoo.models.backbones.caffe import convert_caffe
@@ -252,8 +252,8 @@ def find_source(name: str | bool) -> Source:
 
     Raises:
         HubError: If the Hub does not provide them.
-        RecipeError: `bad-pretrained`, `no-safetensors`, `onnx-weights`, `weights-not-found`, or `bad-config` and
-            `unsupported-input` for a config.json.
+        RecipeError: `bad-pretrained`, `no-safetensors`, `unsupported-folder`, `onnx-weights`, `weights-not-found`, or
+            `bad-config` and `unsupported-input` for a config.json.
         ModelFolderError: For a card.json that cannot be used.
     """
     if not isinstance(name, str) or not name:
@@ -289,6 +289,8 @@ def local_source(path: Path) -> Source | None:
 
 def _folder_source(folder: Path) -> Source:
     file = folder / WEIGHTS_FILE
+    if (folder / "modules.json").is_file() and not (folder / "card.json").is_file():
+        return _sentence_transformers_source(folder)
     if not file.is_file():
         raise RecipeError(
             f"the folder {folder} holds no {WEIGHTS_FILE}. Convert a .pth or .bin file with: zoo convert FILE "
@@ -300,6 +302,22 @@ def _folder_source(folder: Path) -> Source:
         model = TimmModel(card.architecture, card.architecture_args, card.preprocessing, card.dataset, card.licence)
         return Source(file, model, {"model": card.identity}, card.sources)
     return Source(file, _config(folder), {"folder": folder.name})
+
+
+def _sentence_transformers_source(folder: Path) -> Source:
+    """Return the weights of a folder of sentence-transformers whose first module is a timm model."""
+    modules = read_json(folder / "modules.json")
+    first = modules[0] if isinstance(modules, list) and modules and isinstance(modules[0], dict) else {}
+    inner = folder / str(first.get("path", ""))
+    if "architecture" not in read_object(inner / CONFIG_FILE) or not (inner / WEIGHTS_FILE).is_file():
+        kind = str(first.get("type", "unknown")).rpartition(".")[2]
+        raise RecipeError(
+            f"{folder} is a folder of sentence-transformers whose first module is {kind}; expected an image encoder of "
+            "timm (config.json with architecture, and model.safetensors). CLIP's own image tower is available as "
+            "zoo baseline clip-b32 --as NAME --joint; or export the encoder to ONNX and give that file.",
+            code="unsupported-folder",
+        )
+    return Source(inner / WEIGHTS_FILE, _config(inner), {"folder": folder.name})
 
 
 def _config(folder: Path) -> TimmModel | None:

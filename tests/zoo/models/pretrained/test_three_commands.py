@@ -23,7 +23,7 @@ from tests.serving.running import serving
 from tests.zoo.timm_hub import FILES, timm_hub
 from zoo.cli.main import main, run
 from zoo.data.preprocessing import to_pixels
-from zoo.errors import ModelFolderError, UsageError
+from zoo.errors import ModelFolderError, RecipeError, UsageError
 from zoo.models.card import read_card
 from zoo.models.golden import draw_images
 from zoo.models.load import find_model
@@ -61,6 +61,13 @@ def write_timm_folder(folder: Path) -> list[str]:
     return [str(folder)]
 
 
+def write_sentence_transformers(folder: Path) -> list[str]:
+    (folder / "0_Encoder").mkdir()
+    write_timm_folder(folder / "0_Encoder")
+    (folder / "modules.json").write_text('[{"idx": 0, "path": "0_Encoder", "type": "own.Encoder"}]')
+    return [str(folder)]
+
+
 def write_model_folder(folder: Path) -> list[str]:
     make_model(folder / "own")
     return [str(folder / "own")]
@@ -90,6 +97,7 @@ KINDS: dict[str, Callable[[Path], list[str]]] = {
     "pth": write_pth,
     "safetensors": write_safetensors,
     "timm-folder": write_timm_folder,
+    "sentence-transformers": write_sentence_transformers,
     "package": lambda folder: ["lite0", "--size", "64"],
     "model-folder": write_model_folder,
     "onnx": write_onnx,
@@ -113,13 +121,13 @@ def test_weights_become_a_gallery(kind: str, tmp_path: Path, own_zoo: Path, imag
     assert main(["search", str(tmp_path / "gallery"), query, "--json"]) == 0
     folder = own_zoo / "models" / "mine"
     assert not [check for check in (*verify(folder), *verify_records(folder)) if check.fails]
-    licences = {"hub": "mit", "timm-folder": "mit", "package": "apache-2.0"}
+    licences = {"hub": "mit", "timm-folder": "mit", "sentence-transformers": "mit", "package": "apache-2.0"}
     assert read_card(folder).licence == licences.get(kind, "unknown")
 
 
 @pytest.mark.parametrize("kind", [pytest.param("pth", marks=pytest.mark.slow), "onnx"])
 def test_a_gallery_is_served_without_a_further_command(kind: str, tmp_path: Path, images: Path) -> None:
-    """The service makes the graph of the model in `pth` itself; an ONNX graph is served as it is wrapped."""
+    """The service makes the graph of the model in `pth` itself; a wrapped ONNX graph needs nothing."""
     assert main(["baseline", *KINDS[kind](tmp_path), "--as", "mine"]) == 0
     assert main(["index", "mine", str(images), "--out", str(tmp_path / "gallery")]) == 0
     with serving(tmp_path / "gallery") as service:
@@ -159,6 +167,16 @@ def test_what_does_not_fit_an_onnx_graph_is_refused(
     with raises(UsageError, code):
         run(["baseline", str(tmp_path / "net.onnx"), *arguments, "--as", "mine"])
     assert not (own_zoo / "models" / "mine").exists()
+
+
+def test_an_encoder_of_sentence_transformers_that_is_not_timms_is_named(tmp_path: Path) -> None:
+    (tmp_path / "0_CLIPModel").mkdir()
+    (tmp_path / "0_CLIPModel" / "config.json").write_text('{"model_type": "clip"}')
+    (tmp_path / "modules.json").write_text(
+        '[{"path": "0_CLIPModel", "type": "sentence_transformers.models.CLIPModel"}]'
+    )
+    with raises(RecipeError, "unsupported-folder", "CLIPModel"):
+        run(["baseline", str(tmp_path), "--as", "mine"])
 
 
 def test_all_contradictions_of_a_folder_are_named_at_once(tmp_path: Path) -> None:
