@@ -175,6 +175,8 @@ def load(entry: Entry) -> TyperCommand | TyperGroup:
     """Return the command of an entry, or the group, whose commands are loaded when they are needed."""
     if not entry.module:
         return CommandGroup(name=entry.name, help=entry.summary, rich_markup_mode=None)
+    if entry.name != "serve":
+        wait_without_spinning()
     group = typer.main.get_group(import_module(entry.module).app)
     command = group.commands[entry.word]
     if not isinstance(command, TyperCommand):
@@ -187,6 +189,17 @@ def load(entry: Entry) -> TyperCommand | TyperGroup:
     if entry.resumes and command.callback is not None:
         command.callback = _resumable(command.callback)
     return command
+
+
+def wait_without_spinning() -> None:
+    """Let OpenMP's threads, which torch computes with, sleep soon while they wait, unless the environment says how.
+
+    Threads that spin take the processor from those they wait for when other programs compute, too: torch then takes ten
+    times as long. The libraries read this when they are loaded. A service keeps their default.
+    """
+    if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}:
+        # A thousand rounds of spinning are some microseconds: libgomp's own choice for more threads than processors.
+        os.environ.update(OMP_WAIT_POLICY="PASSIVE", GOMP_SPINCOUNT="1000")
 
 
 class CommandGroup(TyperGroup):

@@ -230,3 +230,19 @@ def test_an_error_of_the_system_is_one_line_with_the_file(
     assert main(["list"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"zoo: error: {says}")
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "expected"),
+    [
+        (["list", "--json"], {}, ["PASSIVE", "1000"]),
+        (["list", "--json"], {"OMP_WAIT_POLICY": "ACTIVE"}, ["ACTIVE", "None"]),
+        (["serve", "--help"], {}, ["None", "None"]),
+    ],
+)
+def test_threads_do_not_spin_while_they_wait(words: list[str], given: dict[str, str], expected: list[str]) -> None:
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    code = f"import os; from zoo.cli.main import main; main({words}); print(*map(os.environ.get, {names}))"
+    environment = {name: value for name, value in os.environ.items() if name not in names} | given
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1].split() == expected
