@@ -124,6 +124,7 @@ def measure(args: argparse.Namespace) -> dict[str, float]:
             for forms, images in groups:
                 measured = rates(forms, images, args.rounds)
                 found |= {f"{'busy' if busy else 'idle'}: {name}": rate for name, rate in measured.items()}
+                print(measured, file=sys.stderr, flush=True)
     return found
 
 

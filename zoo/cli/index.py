@@ -162,7 +162,7 @@ def index(
 
 
 def _image_count(images: Path) -> int:
-    """Return about how many images a folder or a table has."""
+    """Return about how many images there are in a folder or a table."""
     from zoo.data.folder import list_images
     from zoo.data.table import is_table
 

@@ -137,7 +137,7 @@ def _least_cosine(rows: np.ndarray, expected: np.ndarray) -> float:
 
 
 def _is_worth_making(folder: Path, card: Card, images: int) -> bool:
-    """Return whether a graph can be made, and torch would take longer than that for so many images."""
+    """Return whether a graph can be made, and torch would take longer than that for this many images."""
     if not all(map(_is_installed, ("torch", "timm", "onnx", "onnxscript"))):
         return False
     from zoo.models.network import load_network
