@@ -138,11 +138,19 @@ def fit_state(
         RecipeError: `weights-mismatch`; the message shows which names match, the first others, and a likely prefix.
     """
     needed = {name: shape for name, shape in expected.items() if not name.endswith(COUNTER)}
+    fitting = {}
     for prefix in sorted(_prefixes(state, needed), key=len):
         inner = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
         if _fits(inner, needed):
-            kept = {name: tensor for name, tensor in inner.items() if name in expected}
-            return kept, _remark(prefix, len(state) - len(kept))
+            fitting[prefix] = {name: tensor for name, tensor in inner.items() if name in expected}
+    if len(fitting) > 1:
+        raise RecipeError(
+            f"{source} holds several networks that fit, under {', '.join(map(repr, fitting))}. Save one of them alone.",
+            code="weights-mismatch",
+        )
+    if fitting:
+        prefix, kept = fitting.popitem()
+        return kept, _remark(prefix, len(state) - len(kept))
     if (ordered := _by_order(state, needed)) is not None:
         (ours, theirs), *_ = ordered.items()
         remark = (
