@@ -62,7 +62,7 @@ class Log:
             ) from None
 
 
-class Progress:
+class ProgressBar:
     """A progress bar over `total` steps of `batch_size` images, `done` of which were taken before."""
 
     def __init__(self, name: str, total: int, done: int, batch_size: int, shown: bool = True) -> None:
@@ -72,7 +72,7 @@ class Progress:
         self.batch_size, self.last = batch_size, ""
         self.since, self.steps = time.perf_counter(), 0
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressBar:
         return self
 
     def __exit__(

@@ -26,7 +26,7 @@ from training.checkpoint import check_embeddings, keep_bad_batch
 from training.data import TrainingData, prefetch
 from training.distributed import Processes
 from training.frozen import CachedData, Samples, draw_views
-from training.logging import Log, Progress, Tracker
+from training.logging import Log, ProgressBar, Tracker
 from training.methods.base import Minibatch
 from training.optim import create_optimizer, learning_rate_factor
 from training.recipe import FASTEST, Augmentation, Recipe
@@ -116,7 +116,7 @@ class Trainer:
         self.method.to(memory_format=self.computation.layout)
 
     def _fastest_computation(self) -> Computation:
-        """Return the fastest computation on a CPU, by some passes forward and backward, the machine being as it is now.
+        """Return the fastest computation on this CPU under its present load, measured by a few passes.
 
         On a GPU, for several processes and for cached features nothing is measured.
         """
@@ -491,7 +491,9 @@ def _fit(
         run.keep_if_best(start)  # "epoch 0": training may be worse than its start
     resumed_at = run.epoch
     log = Log(folder / LOG, keep=resumed_at, writes=execution.processes.first)
-    with Progress(recipe.name, steps * recipe.schedule.epochs, steps * resumed_at, recipe.batch.size, progress) as bar:
+    with ProgressBar(
+        recipe.name, steps * recipe.schedule.epochs, steps * resumed_at, recipe.batch.size, progress
+    ) as bar:
         while run.epoch < recipe.schedule.epochs and not _is_exhausted(run, patience):
             record = _epoch(run, sampler, steps, bar, folder)
             log.write(record)
@@ -536,7 +538,7 @@ def lock_run_folder(folder: Path) -> Iterator[None]:
         ) from None
 
 
-def _epoch(run: Trainer, sampler: Sampler, steps: int, bar: Progress, folder: Path) -> dict[str, Any]:
+def _epoch(run: Trainer, sampler: Sampler, steps: int, bar: ProgressBar, folder: Path) -> dict[str, Any]:
     """Train one epoch, validate, keep the best weights, and return the epoch's record for the log."""
     started = time.perf_counter()
     run.forwards = 0

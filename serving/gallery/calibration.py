@@ -22,7 +22,7 @@ from zoo.evaluation.calibration import (
     ENOUGH_PAIRS,
     IDENTICAL,
     Calibration,
-    Pairs,
+    WeightedPairs,
     background,
     calibrate,
     pairs_of_searches,
@@ -38,7 +38,7 @@ NO_ERROR = (
 )
 """Why a calibration has no error."""
 
-_NO_PAIRS = Pairs(np.empty(0), np.empty(0, bool), np.empty(0, np.int64), np.empty(0))
+_NO_PAIRS = WeightedPairs(np.empty(0), np.empty(0, bool), np.empty(0, np.int64), np.empty(0))
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class KnownPairs:
         left_out: Number of marks that an earlier model measured, on query images that the gallery does not keep.
     """
 
-    pairs: Pairs
+    pairs: WeightedPairs
     neighbours: int
     marked: int
     left_out: int = 0
@@ -141,7 +141,7 @@ def left_out_note(count: int) -> str:
     )
 
 
-def _results(gallery: Gallery, ids: np.ndarray, codes: np.ndarray, queries: int) -> tuple[Pairs, int]:
+def _results(gallery: Gallery, ids: np.ndarray, codes: np.ndarray, queries: int) -> tuple[WeightedPairs, int]:
     """Return the pairs of a sample of the labelled items and their results, and the number of results per item.
 
     All items are searched, as a user's query searches them; `pairs_of_searches` leaves unlabelled results out.
@@ -168,7 +168,7 @@ def _others(gallery: Gallery, ids: np.ndarray, vectors: np.ndarray, k: int) -> t
     return drop_self(similarities, found, ids), drop_self(found, found, ids)
 
 
-def _marked(gallery: Gallery, marks: MarkedPairs, numbers: dict[str | None, int]) -> Pairs:
+def _marked(gallery: Gallery, marks: MarkedPairs, numbers: dict[str | None, int]) -> WeightedPairs:
     """Return the marked pairs, without identical images."""
     items = np.unique(np.array(marks.items, np.int64))
     if not len(items):
@@ -178,7 +178,7 @@ def _marked(gallery: Gallery, marks: MarkedPairs, numbers: dict[str | None, int]
     backgrounds = {item: background(row) for item, row in zip(present.tolist(), rows, strict=True)}
     kept = np.array([item in backgrounds for item in marks.items]) & (marks.similarities < IDENTICAL)
     base = np.array([backgrounds.get(item, 0.0) for item in marks.items])
-    pairs = Pairs(marks.similarities - base, marks.same, _mark_classes(marks, numbers), np.ones(len(base)))
+    pairs = WeightedPairs(marks.similarities - base, marks.same, _mark_classes(marks, numbers), np.ones(len(base)))
     return pairs.chosen(kept)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from training import logging
-from training.logging import Progress
+from training.logging import ProgressBar
 
 
 def test_the_bar_shows_throughput_loss_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,7 +16,7 @@ def test_the_bar_shows_throughput_loss_and_time_left(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(logging.time, "perf_counter", lambda: next(now))
     stream = io.StringIO()
     monkeypatch.setattr("sys.stderr", stream)
-    with Progress("toy", total=30, done=10, batch_size=8) as bar:
+    with ProgressBar("toy", total=30, done=10, batch_size=8) as bar:
         assert (bar.bar.n, bar.bar.total) == (10, 30)
         for _ in range(10):
             bar.step({"own": torch.tensor(0.5), "other": torch.tensor(0.25)})
@@ -31,7 +31,7 @@ def test_the_bar_shows_throughput_loss_and_time_left(monkeypatch: pytest.MonkeyP
 
 
 def test_the_bar_can_be_hidden(capsys: pytest.CaptureFixture[str]) -> None:
-    with Progress("toy", 3, 0, 8, shown=False) as bar:
+    with ProgressBar("toy", 3, 0, 8, shown=False) as bar:
         for _ in range(20):
             bar.step({"own": torch.tensor(0.5)})
     assert not any(capsys.readouterr())

@@ -96,7 +96,7 @@ class Bin:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class WeightedPairs:
     """Queries and results of which it is known whether they have one class.
 
     Attributes:
@@ -111,12 +111,12 @@ class Pairs:
     classes: np.ndarray
     weights: np.ndarray
 
-    def chosen(self, rows: np.ndarray) -> Pairs:
-        return Pairs(self.contrasts[rows], self.same[rows], self.classes[rows], self.weights[rows])
+    def chosen(self, rows: np.ndarray) -> WeightedPairs:
+        return WeightedPairs(self.contrasts[rows], self.same[rows], self.classes[rows], self.weights[rows])
 
-    def joined(self, other: Pairs) -> Pairs:
+    def joined(self, other: WeightedPairs) -> WeightedPairs:
         parts = zip(vars(self).values(), vars(other).values(), strict=True)
-        return Pairs(*(np.concatenate(part) for part in parts))
+        return WeightedPairs(*(np.concatenate(part) for part in parts))
 
 
 def background(similarities: np.ndarray) -> float:
@@ -129,7 +129,7 @@ def background(similarities: np.ndarray) -> float:
     return float(others[len(others) * NEAR // DEPTH :].mean(dtype=np.float64)) if others.size else 1.0
 
 
-def pairs_of_searches(similarities: np.ndarray, outcomes: np.ndarray, classes: np.ndarray) -> Pairs:
+def pairs_of_searches(similarities: np.ndarray, outcomes: np.ndarray, classes: np.ndarray) -> WeightedPairs:
     """Return the known pairs of searches, each weighted by the probability that a user looks at it (`PERSISTENCE`).
 
     Results without a label are left out, and the others stand for them: how the share of unlabelled results changes
@@ -152,10 +152,10 @@ def pairs_of_searches(similarities: np.ndarray, outcomes: np.ndarray, classes: n
     same, known = outcomes == 1, outcomes >= 0
     factors = _unlabelled_factors(contrasts, outcomes, weights)
     weights = weights * np.where(same, factors[0], factors[1])
-    return Pairs(contrasts[known], same[known], own[known], weights[known])
+    return WeightedPairs(contrasts[known], same[known], own[known], weights[known])
 
 
-def calibrate(pairs: Pairs, neighbours: int = 0, marked: int = 0) -> Calibration:
+def calibrate(pairs: WeightedPairs, neighbours: int = 0, marked: int = 0) -> Calibration:
     """Fit the curve to pairs by isotonic regression; `neighbours` and `marked` are kept with it.
 
     Its points are the blocks of the regression (centred isotonic regression: Oron & Flournoy 2017).
@@ -174,7 +174,7 @@ def calibrate(pairs: Pairs, neighbours: int = 0, marked: int = 0) -> Calibration
     return Calibration(*points, neighbours, len(pairs.same), error, marked)
 
 
-def held_out_bins(pairs: Pairs) -> list[Bin]:
+def held_out_bins(pairs: WeightedPairs) -> list[Bin]:
     """Return the reliability of curves on classes outside their fit.
 
     One curve is fitted to every second class of the queries and applied to the others, a second one the other way
@@ -199,7 +199,7 @@ def reliability_bins(
 ) -> list[Bin]:
     """Return the reliability diagram: one `Bin` for each of `bins` equal parts of 0 to 1 that is not empty.
 
-    The arguments are of pairs, as in `Pairs`; without `weights` each counts 1.
+    The arguments are of pairs, as in `WeightedPairs`; without `weights` each counts 1.
     """
     weights = np.ones(len(same)) if weights is None else weights
     index = np.minimum((probabilities * bins).astype(int), bins - 1)
@@ -229,7 +229,7 @@ def isotonic(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.repeat([total / size for total, size, _ in blocks], [count for *_, count in blocks])
 
 
-def _fit(pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
+def _fit(pairs: WeightedPairs) -> tuple[np.ndarray, np.ndarray]:
     """Return contrasts and probabilities of the curve's points."""
     count, positives = len(pairs.same), int(pairs.same.sum())
     if positives in (0, count):

@@ -17,7 +17,7 @@ from zoo.evaluation.calibration import (
     PERSISTENCE,
     Bin,
     Calibration,
-    Pairs,
+    WeightedPairs,
     background,
     calibrate,
     expected_calibration_error,
@@ -33,10 +33,10 @@ def chance(contrasts: np.ndarray) -> np.ndarray:
     return np.interp(contrasts, [0.0, 0.2, 0.35, 0.9], [0.1, 0.15, 0.75, 0.98])
 
 
-def drawn(n: int = 20_000, classes: int = 200, seed: int = 0) -> Pairs:
+def drawn(n: int = 20_000, classes: int = 200, seed: int = 0) -> WeightedPairs:
     draw = np.random.default_rng(seed)
     contrasts = draw.beta(1, 4, n) - 0.05  # few pairs of high contrast, as in a gallery
-    return Pairs(contrasts, draw.random(n) < chance(contrasts), draw.integers(classes, size=n), np.ones(n))
+    return WeightedPairs(contrasts, draw.random(n) < chance(contrasts), draw.integers(classes, size=n), np.ones(n))
 
 
 def test_probabilities_are_the_ones_that_made_the_data() -> None:
@@ -131,7 +131,7 @@ def test_two_contrasts_by_hand() -> None:
     """40 pairs at 0.1, of which 10 have one class, and 60 at 0.4, of which 45 have: half a pair of either kind more."""
     contrasts = np.repeat([0.1, 0.4], [40, 60])
     same = np.concatenate([np.arange(40) < 10, np.arange(60) < 45])
-    fitted = calibrate(Pairs(contrasts, same, np.arange(100) % 2, np.ones(100)))
+    fitted = calibrate(WeightedPairs(contrasts, same, np.arange(100) % 2, np.ones(100)))
     assert fitted.contrasts == (0.1, 0.4)
     assert fitted.probabilities == pytest.approx((10.5 / 41, 45.5 / 61), abs=1e-6)
     assert fitted.probability(0.85, 0.6) == pytest.approx((10.5 / 41 + 45.5 / 61) / 2, abs=1e-6)
@@ -180,4 +180,4 @@ def test_the_interval_covers_the_share_of_further_classes() -> None:
 )
 def test_pairs_without_a_calibration_are_refused(contrasts: np.ndarray, same: np.ndarray, code: str) -> None:
     with raises(EvaluationError, code):
-        calibrate(Pairs(contrasts, same, np.arange(len(same)), np.ones(len(same))))
+        calibrate(WeightedPairs(contrasts, same, np.arange(len(same)), np.ones(len(same))))
