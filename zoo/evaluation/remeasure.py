@@ -23,7 +23,7 @@ from zoo.evaluation.evaluate import embed_dataset, evaluate, search_arguments
 from zoo.evaluation.retrieval import PerQuery, per_query
 from zoo.evaluation.split import EvaluationSplit, find_split
 from zoo.models.card import read_card
-from zoo.models.load import Embedder, load
+from zoo.models.load import AUTO, Embedder, load
 from zoo.models.onnx_runtime import GRAPH_FILES
 from zoo.models.results import (
     COST_METRICS,
@@ -79,7 +79,7 @@ def remeasure(
         dataset, part, runtime, precision = name_split_runtime
         try:
             measured = split(dataset, part)
-            model = load(folder, runtime, precision, device if runtime == "torch" else None)
+            model = _load_as_recorded(folder, runtime, precision, device, len(measured.dataset))
             depths = _recall_depths(result)
             evaluation = evaluate(model, measured.dataset, k=depths, progress=progress, unreadable={})
         except (DatasetError, MissingDependencyError) as error:
@@ -88,6 +88,15 @@ def remeasure(
             yield Check(name, False, str(error))
         else:
             yield _compare_scores(name, result, evaluation)
+
+
+def _load_as_recorded(folder: Path, runtime: str, precision: str, device: str | None, images: int) -> Embedder:
+    """Load the model with the runtime of a recorded score; fp32 by ONNX Runtime may be by a graph of the cache."""
+    if runtime == "torch":
+        return load(folder, runtime, precision, device)
+    if precision == "fp32" and not (folder / GRAPH_FILES[precision]).is_file():
+        return load(folder, AUTO, precision, "cpu", images=images)
+    return load(folder, runtime, precision)
 
 
 def remeasure_costs(folder: Path, data: str | Path | None = None, progress: bool = False) -> Iterator[Check]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.models import make_model
 from tests.serving import toys
 from zoo.cli.main import main
 from zoo.evaluation.remeasure import remeasure
@@ -126,6 +127,22 @@ def test_a_missing_variant_and_unknown_scores_fail(copy: Path, pictures: Path) -
     assert check_of(copy, pictures).ok is False
 
 
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_score_by_a_graph_of_the_cache_is_measured_again(
+    tmp_path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch, cached: bool
+) -> None:
+    """Commands that embed many images save scores by ONNX Runtime of models without a graph of their own."""
+    monkeypatch.setenv("ZOO_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("zoo.models.trunk_graph.MAKING_SECONDS", 0.0)
+    make_model(tmp_path / "model")
+    main(["evaluate", str(tmp_path / "model"), "--dataset", "folder", "--data", str(pictures), "--save"])
+    (result,) = read_results(tmp_path / "model")
+    assert result["runtime"] == "onnx"
+    if not cached:
+        shutil.rmtree(tmp_path / "home")
+    assert check_of(tmp_path / "model", pictures).ok is True
+
+
 def test_without_results_there_are_no_checks(tmp_path: Path) -> None:
     assert list(remeasure(toys.write_model(tmp_path / "toy-pool"))) == []
 
@@ -167,7 +184,7 @@ def test_the_command_ends_with_1_when_any_check_fails(
 def test_the_device_is_for_torch(copy: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     devices = []
 
-    def watched(folder: Path, runtime: str, precision: str, device: str | None) -> Embedder:
+    def watched(folder: Path, runtime: str, precision: str, device: str | None = None) -> Embedder:
         devices.append((runtime, device))
         return load(folder, "onnx", precision)
 
