@@ -38,7 +38,7 @@ from zoo.data.dataset import FOLDER, WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError, ZooError, command
 from zoo.evaluation.split import default_dataset, find_split
 from zoo.files import atomic_folder, sha256_of, write_bytes, write_json
-from zoo.models.baselines import PRETRAINED
+from zoo.models.baselines import PRETRAINED, UNTRAINED
 from zoo.models.card import Card, joint_licence, read_card
 from zoo.models.folder import check_files
 from zoo.models.golden import read_golden, write_golden
@@ -51,9 +51,6 @@ from zoo.paths import thread_count
 
 NO_ORIGIN: dict[str, Any] = {"origin": None, "settings": {}}
 """The record of a model that does not follow a recipe of `RECIPES`."""
-
-UNTRAINED = "untrained"
-"""Method of a model whose head, or whose whole network, has random weights."""
 
 LIBRARIES = ("torch", "torchvision", "timm", "numpy", "pillow", "dml-zoo")
 

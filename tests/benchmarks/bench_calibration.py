@@ -1,6 +1,6 @@
 """Reliability of p_same on labels that its curve was not fitted to.
 
-    zoo embed MODEL --data DIR --out rows.npy
+    zoo embed MODEL IMAGES --out rows.npy
     python tests/benchmarks/bench_calibration.py rows.npy [--whiten 128] [--trained] [--bins]
 
 The labels of rows.csv are halved by class, five times at random: the images of one half are the queries of the fit, and

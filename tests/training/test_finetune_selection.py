@@ -12,6 +12,7 @@ import pytest
 import zoo
 from tests.training.frozen_pictures import make_model, noise, write_pictures
 from training.finetune import FinetuneRequest, finetune
+from training.studies.compare import BASE_KEPT, find_runs
 from zoo.cli.main import main
 from zoo.evaluation import retrieval_metrics
 from zoo.evaluation.selection import measure_change, select, validation_share
@@ -86,6 +87,8 @@ def test_a_harmful_finetune_keeps_the_base_under_the_new_name(
     assert main(["verify", "mine", "--quick", "--device", "cpu"]) == 0
     record = json.loads((model.folder / "recipe.json").read_text())
     assert (record["kept"], record["model"]["name"], record["base"]["name"]) == ("base", "mine", "toy")
+    (run,) = (run for run in find_runs() if run.name == "mine")
+    assert run.selection == BASE_KEPT  # not "best epoch ..."
     capsys.readouterr()
     # The classes that were held out are measured again as by any finetuned model.
     assert main(["evaluate", "mine", "--data", str(root), "--device", "cpu", "-k", "1", "--json"]) == 0

@@ -21,6 +21,7 @@ from zoo.console import count
 from zoo.data.dataset import FOLDER
 from zoo.errors import UsageError
 from zoo.files import complete_lines, read_object
+from zoo.models.baselines import PRETRAINED
 from zoo.models.catalogue import ModelInfo, list_models
 from zoo.models.published import WHOLE_EMBEDDING, PublishedScore, PublishedTable
 from zoo.models.results import data_title
@@ -31,6 +32,8 @@ SEEDED = re.compile(r"(?P<name>.+)-seed(?P<seed>\d{1,9})")
 """Names of a model's seeds: `zoo train NAME --seed 1 --as NAME-seed1`."""
 
 UNRECORDED = "how it was trained is not recorded"
+NOT_TRAINED = "pretrained weights, not trained further"
+BASE_KEPT = "the unchanged base, as no epoch was better on held-out training classes"
 
 ASSUMED = "images not recorded, assumed by the data set's name"
 
@@ -363,7 +366,9 @@ def _read_model(model: ModelInfo, folder: Path) -> TrainedModel:
     recipe = record.get("recipe")
     if not isinstance(recipe, dict):
         members = record.get("ensemble")
-        selection = f"{count(len(members), 'model')} joined" if isinstance(members, list) else UNRECORDED
+        selection = NOT_TRAINED if model.method == PRETRAINED else UNRECORDED
+        if isinstance(members, list):
+            selection = f"{count(len(members), 'model')} joined"
         return TrainedModel(model.name, model.dim, None, selection, None, model.own_results)
     settings = {key: value for key, value in recipe.items() if key not in ("name", "seed", "sources")}
     seed = recipe["seed"] if type(recipe.get("seed")) is int else None
@@ -376,6 +381,8 @@ def _selection_of_model(record: Record, recipe: Record) -> str:
     schedule = recipe.get("schedule")
     epochs = schedule.get("epochs") if isinstance(schedule, dict) else None
     best = record.get("best_epoch")
+    if record.get("kept") == "base":
+        return BASE_KEPT
     if best is not None:
         return f"best epoch on held-out training classes ({best} of {epochs})"
     return f"last of {count(epochs, 'epoch')}" if isinstance(epochs, int) else UNRECORDED

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo import paths
-from zoo.console import Progress
+from zoo.console import Progress, count
 from zoo.data.decode import decode_batches
 from zoo.data.images import ImageLike
 from zoo.errors import (
@@ -294,6 +294,7 @@ def save_baseline(
     if size is not None:
         _resize(plain, size)
     if images is not None:
+        check_whitening(len(images), feature_count(plain.network.trunk), dim)
         trunk = _trunk(source, plain, device, len(images) if size is None else None)
         features = pooled_features(trunk, plain.card, images, batch_size, progress, unreadable)
         weight, bias = fit_whitening(features, dim)
@@ -465,41 +466,58 @@ def fit_whitening(features: np.ndarray, dim: int | None = None) -> tuple[np.ndar
         UsageError: `bad-dim` for a dimension outside 1 to f, `too-few-directions` if the rows vary along fewer
             directions, `not-finite` for features that are not finite.
     """
-    count, width = features.shape
-    wanted = width if dim is None else dim
-    if not 1 <= wanted <= width:
-        raise UsageError(
-            f"the features have {width} numbers, so whitening keeps 1 to {width} of them, not {wanted}.",
-            code="bad-dim",
-        )
+    images = len(features)
+    wanted = check_whitening(images, features.shape[1], dim)
     mean, covariance = _moments(features)
     variances, directions = np.linalg.eigh(covariance)
-    varied = int((variances > SMALLEST * max(variances[-1], 1e-30)).sum()) if count > 1 else 0
+    varied = int((variances > SMALLEST * max(variances[-1], 1e-30)).sum()) if images > 1 else 0
     if varied < wanted:
-        raise UsageError(
-            f"{count} images vary along {varied} directions, fewer than the {wanted} to be kept. Give a smaller --dim "
-            "or more images.",
-            code="too-few-directions",
-        )
+        raise _too_few_directions(images, varied, wanted)
     projection = directions[:, ::-1][:, :wanted] / np.sqrt(variances[::-1][:wanted])
     # The sign of an eigenvector is arbitrary; this rule gives the same sign on every machine.
     projection *= np.sign(projection[np.abs(projection).argmax(0), np.arange(wanted)])
     return projection.T.astype(np.float32), (-mean @ projection).astype(np.float32)
 
 
+def check_whitening(images: int, width: int, dim: int | None = None) -> int:
+    """Return the number of directions that whitening of features [images, width] keeps.
+
+    Raises:
+        UsageError: `bad-dim` or `too-few-directions`, as `fit_whitening`.
+    """
+    wanted = width if dim is None else dim
+    if not 1 <= wanted <= width:
+        raise UsageError(
+            f"the features have {width} numbers, so whitening keeps 1 to {width} of them, not {wanted}.",
+            code="bad-dim",
+        )
+    if images <= wanted:
+        raise _too_few_directions(images, max(0, images - 1), wanted)
+    return wanted
+
+
+def _too_few_directions(images: int, varied: int, wanted: int) -> UsageError:
+    """Return the error of images that vary along too few directions."""
+    return UsageError(
+        f"{count(images, 'image')} can give {count(varied, 'direction')}, fewer than the {wanted} to be kept. Give a "
+        "smaller --dim or more images.",
+        code="too-few-directions",
+    )
+
+
 def _moments(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows' mean [f] and covariance [f, f], float64; zeros for too few rows."""
-    count, width = features.shape
+    total, width = features.shape
     mean, scatter = np.zeros(width), np.zeros((width, width))
     for rows in _blocks(features):
         if not np.isfinite(rows).all():
             raise UsageError("some features are not finite; whitening cannot be fitted on them.", code="not-finite")
-        mean += rows.sum(0) / count
+        mean += rows.sum(0) / total
     # A second pass, because the sum of squares minus the square of the sum loses the small variances.
     for rows in _blocks(features):
         rows -= mean
         scatter += rows.T @ rows
-    return mean, scatter / max(count - 1, 1)
+    return mean, scatter / max(total - 1, 1)
 
 
 def _blocks(features: np.ndarray) -> Iterator[np.ndarray]:

@@ -23,6 +23,8 @@ from zoo.models.pretrained.packages import package_of
 BASELINES_FILE = Path(__file__).parent / "baselines.toml"
 PRETRAINED = "pretrained"
 """The method of every baseline, in cards and lists."""
+UNTRAINED = "untrained"
+"""The method of a model whose head, or whose whole network, has random weights."""
 
 SCORE_SOURCES = "the papers of our recipes, DINOv2's and MIEB's results; others may print some"
 """Sources that were searched for published retrieval scores of public backbones."""

@@ -15,6 +15,7 @@ from zoo.hub.download import cached_model_name, cached_models
 from zoo.models.baselines import (
     PRETRAINED,
     SCORE_SOURCES,
+    UNTRAINED,
     Baseline,
     PublicTextTower,
     baselines,
@@ -66,7 +67,8 @@ class ModelInfo:
         """Return the status for people; a model that has a recipe's name and was not made by it is marked."""
         other = self.name in recipes() and self.origin.changed is not None and self.origin.exact_recipe != self.name
         marks = (", exported here" if self.copied else "") + (", not by the recipe" if other else "")
-        return STATUSES[self.status] + marks
+        untrained = self.status == "trained" and self.method in (PRETRAINED, UNTRAINED)
+        return ("made here" if untrained else STATUSES[self.status]) + marks
 
     @property
     def own_results(self) -> list[dict[str, Any]]:

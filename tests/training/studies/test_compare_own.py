@@ -9,7 +9,7 @@ import pytest
 
 from tests.raising import raises
 from tests.training.studies.test_compare import RECIPE, model
-from training.studies.compare import find_runs
+from training.studies.compare import NOT_TRAINED, find_runs
 from training.studies.compare_own import own_scores
 from zoo.cli.main import main
 from zoo.errors import UsageError
@@ -49,6 +49,13 @@ def test_seeds_are_one_row_and_differences_are_paired(two_methods: Path) -> None
     assert contrastive.difference.interval == pytest.approx((0.016667 - 0.014343, 0.016667 + 0.014343), abs=1e-5)
     assert rows["alone", "recall_at_1"].difference is None
     assert rows["alone", "recall_at_1"].ours.interval == pytest.approx((0.49, 0.51))
+
+
+def test_pretrained_weights_are_not_said_to_be_trained(own_zoo: Path) -> None:
+    folder = model(own_zoo, "backbone", None, recall_at_1=0.5)
+    (folder / "card.json").write_text((folder / "card.json").read_text().replace('"margin"', '"pretrained"'))
+    (run,) = (run for run in find_runs() if run.name == "backbone")
+    assert run.selection == NOT_TRAINED
 
 
 def test_measurements_of_other_images_are_not_compared(two_methods: Path) -> None:

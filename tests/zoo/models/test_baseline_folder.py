@@ -71,7 +71,7 @@ def test_two_rows_vary_along_the_line_between_them() -> None:
         (correlated(6), None, "too-few-directions", ["--dim"]),
         (np.ones((9, 3), np.float32), 1, "too-few-directions", ["9 images", "0 directions"]),
         (np.empty((0, 3), np.float32), 1, "too-few-directions", ["0 images", "0 directions"]),
-        (correlated(1), 1, "too-few-directions", ["1 images", "0 directions"]),
+        (correlated(1), 1, "too-few-directions", ["1 image ", "0 directions"]),
         (np.repeat(correlated(50, 2), 2, axis=1), 3, "too-few-directions", ["2 directions"]),
         (np.full((5, 2), np.nan, np.float32), 1, "not-finite", []),
     ],

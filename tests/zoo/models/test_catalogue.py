@@ -359,3 +359,12 @@ def test_a_damaged_folder_is_named_and_hides_no_other(
     assert str(broken / file) in err
     with raises(ModelFolderError, "unreadable-card" if file == "card.json" else "bad-results"):
         zoo.info("broken")
+
+
+@pytest.mark.parametrize(
+    ("method", "status"), [("margin", "trained here"), ("pretrained", "made here"), ("untrained", "made here")]
+)
+def test_only_a_trained_model_is_listed_as_trained(own_zoo: Path, method: str, status: str) -> None:
+    folder = toys.write_model(own_zoo / "models" / "mine", name="mine")
+    dataclasses.replace(read_card(folder), method=method).write(folder)
+    assert zoo.info("mine").status_text == status
