@@ -16,7 +16,7 @@ from training.studies.render import TONES, command_of_search, fact_text
 from training.studies.search import SEARCH_FILE, SearchPlan, best_trial, finished_reruns, load_trials
 from training.studies.statistics import FAILS, HOLDS, UNDECIDED, Summary, judge_claim, paired_difference, summarise
 from training.studies.study import Claim, recipe_dataset
-from zoo.data.dataset import FOLDER
+from zoo.data.dataset import FOLDER, dataset_title
 from zoo.files import write_bytes, write_json
 from zoo.render import Table, environment
 from zoo.report import figures
@@ -162,7 +162,7 @@ def as_html(search: SearchPlan, report: list[LossReport], folder: Path) -> str:
 def data_name(search: SearchPlan) -> str:
     """Return the name of the data set; of a folder or table its own name."""
     own = search.dataset == FOLDER or f"data.dataset={FOLDER}" in search.settings
-    return Path(search.data).name if own and search.data else search.dataset
+    return Path(search.data).name if own and search.data else dataset_title(search.dataset)
 
 
 def write_report(search: SearchPlan, report: list[LossReport], folder: Path) -> None:

@@ -41,6 +41,7 @@ from training.studies.study import (
     changed_settings,
     recipe_name,
 )
+from zoo.data.dataset import dataset_title
 from zoo.models.published import PublishedScore, PublishedTable, published_tables
 from zoo.models.results import data_title
 
@@ -240,7 +241,7 @@ def build_report(plan: Plan, folder: Path, runs: Sequence[Run] | None = None) ->
 def _measured_data(plan: Plan, results: Sequence[Result]) -> str:
     measured = [evaluation for result in results for evaluation in result["evaluations"] if evaluation.get("data")]
     titles = [data_title(evaluation) for evaluation in measured if evaluation["split"] != "train"]
-    return " and ".join(dict.fromkeys(titles)) or plan.dataset
+    return " and ".join(dict.fromkeys(titles)) or dataset_title(plan.dataset)
 
 
 def published_score(plan: Plan, arm: Arm, measure: Measure) -> tuple[PublishedTable, PublishedScore] | None:

@@ -45,9 +45,10 @@ on held-out training classes. Test data select nothing."""
 VALIDATION_SHARE = 0.1
 """Share of the training classes that is held out, unless the recipe has its own."""
 
-SUBSTITUTES = {"folder": "cifar100", "inshop": "sop"}
+SUBSTITUTES = {"folder": "cifar100", "inshop": "sop", "cub2010": "cub", "cars-half": "cars"}
 """Data sets without recipes of their own, and the data set whose recipes they use. In-Shop, like SOP, has products of
-many classes with few images each; a folder may contain anything, and gets the cheapest recipes for photographs."""
+many classes with few images each; the birds of 2010 and the half of the cars are split as the larger
+editions; a folder may contain anything, and gets the cheapest recipes for photographs."""
 
 SMALL_BACKBONES = {
     "conv4": (),

@@ -186,8 +186,10 @@ def info(name: Model, as_json: Json = False) -> None:
 
 
 def _facts(model: ModelInfo) -> dict[str, str]:
+    from zoo.data.dataset import dataset_title
+
     facts = {key: str(getattr(model, key)) for key in ("name", "status", "dim", "method", "backbone", "dataset")}
-    facts["status"] = model.status_text
+    facts |= {"status": model.status_text, "dataset": dataset_title(model.dataset)}
     if model.parameters:
         facts["parameters"] = f"{model.parameters / 1e6:.2f} million"
     if model.card is not None:

@@ -28,6 +28,15 @@ WHOLE = "all"
 """The split of a folder or table without the parts train and test."""
 
 
+OTHER_EDITIONS = {"cub2010": "not CUB-200-2011", "cars-half": "not Cars196"}
+"""Data sets that could be taken for a more common one, and what a reader of their scores must know."""
+
+
+def dataset_title(name: str) -> str:
+    """Return the name of a data set as scores on it are shown: "cub2010, not CUB-200-2011"."""
+    return f"{name}, {OTHER_EDITIONS[name]}" if name in OTHER_EDITIONS else name
+
+
 def split_title(split: str | None) -> str:
     """Return the split's name in a sentence: "test split", "all of it"."""
     return "all of it" if split == WHOLE else f"{split} split"
@@ -50,7 +59,7 @@ class DataIdentity:
     classes: int
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.sha256[:8]})"
+        return f"{dataset_title(self.name)} ({self.sha256[:8]})"
 
 
 def identify(
@@ -123,7 +132,7 @@ class Dataset:
     @property
     def title(self) -> str:
         """Return the name for people: of a user's folder or table its own."""
-        return self.own_name or self.name
+        return self.own_name or dataset_title(self.name)
 
     @cached_property
     def identity(self) -> DataIdentity:
@@ -135,8 +144,10 @@ class Dataset:
         queries = self.factors[QUERY].tolist() if QUERY in self.factors else None
         labels = [self.classes[label] for label in self.labels.tolist()]
         if self.name != FOLDER:
-            return identify(self.title, self.sources, labels, queries)
-        return identify(self.title, _shared_paths(self.sources), labels, queries, list(map(_file_size, self.images)))
+            return identify(self.name, self.sources, labels, queries)
+        return identify(
+            self.own_name or self.name, _shared_paths(self.sources), labels, queries, list(map(_file_size, self.images))
+        )
 
 
 def _shared_paths(sources: Iterable[str]) -> list[str]:

@@ -210,6 +210,23 @@ def listed_dataset(
     )
 
 
+def folder_titles(source: OfficialDataset, listing: Listing) -> dict[int, str]:
+    """Return the folder of each class, by class number.
+
+    Raises:
+        DatasetError: If a class has images in two folders.
+    """
+    titles: dict[int, str] = {}
+    for name, label in zip(listing.names, listing.classes, strict=True):
+        folder = name.rpartition("/")[0]
+        if titles.setdefault(label, folder) != folder:
+            raise source.damaged(
+                "inconsistent-lists",
+                f"{listing.path}: class {label} has images in both {titles[label]} and {folder}.",
+            )
+    return titles
+
+
 def _check_names(source: OfficialDataset, listing: Listing) -> None:
     for name in listing.names:
         path = PurePosixPath(name)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from zoo.data.dataset import Dataset
-from zoo.data.official import Counts, Listing, OfficialDataset, listed_dataset, read_rows
+from zoo.data.official import Counts, Listing, OfficialDataset, folder_titles, listed_dataset, read_rows
 from zoo.errors import missing
 
 CUB_SOURCE = OfficialDataset(
@@ -57,20 +57,7 @@ def load_cub(split: str, data: str | Path | None = None, expected: Mapping[str, 
     rows = [(name, class_of[number]) for number, name in images]
     rows = [(name, label) for name, label in rows if (label <= training_classes) == (split == "train")]
     listing = Listing(path, root / "images", [name for name, _ in rows], [label for _, label in rows])
-    return listed_dataset(CUB_SOURCE, split, listing, expected[split], _cub_titles(listing))
-
-
-def _cub_titles(listing: Listing) -> dict[int, str]:
-    """Return the folder of each class, by class number."""
-    titles: dict[int, str] = {}
-    for name, label in zip(listing.names, listing.classes, strict=True):
-        folder = name.rpartition("/")[0]
-        if titles.setdefault(label, folder) != folder:
-            raise CUB_SOURCE.damaged(
-                "inconsistent-lists",
-                f"{listing.path}: class {label} has images in both {titles[label]} and {folder}.",
-            )
-    return titles
+    return listed_dataset(CUB_SOURCE, split, listing, expected[split], folder_titles(CUB_SOURCE, listing))
 
 
 CARS_SOURCE = OfficialDataset(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zoo.data.dataset import split_title
+from zoo.data.dataset import dataset_title, split_title
 from zoo.models.card import Card, read_origin
 from zoo.models.onnx_runtime import GRAPH_FILES, RESIZING_FILES
 from zoo.models.published import published_tables
@@ -144,6 +144,7 @@ def readme(folder: Path, card: Card, repo_id: str, files: Collection[str]) -> st
         .render(
             metadata=_metadata(card, scores, files),
             card=card,
+            dataset=dataset_title(card.dataset),
             recipe=read_origin(folder).text,
             heads=", ".join(f"{head.name} ({head.dim})" for head in card.heads),
             repo_id=repo_id,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.console import count
-from zoo.data.dataset import FOLDER, DataIdentity
+from zoo.data.dataset import FOLDER, DataIdentity, dataset_title
 from zoo.errors import ModelFolderError
 from zoo.files import locked, read_json, write_json
 from zoo.models.card import Card
@@ -253,7 +253,8 @@ def data_title(result: Mapping[str, Any]) -> str:
         return str(DataIdentity(**data))
     if result["dataset"] is None:
         return "unnamed embeddings"
-    return f"{result['dataset']} ({'data unknown' if result['dataset'] == FOLDER else 'images not recorded'})"
+    unknown = "data unknown" if result["dataset"] == FOLDER else "images not recorded"
+    return f"{dataset_title(result['dataset'])} ({unknown})"
 
 
 def origin_text(result: Mapping[str, Any]) -> str:

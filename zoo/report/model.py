@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from zoo.console import count
-from zoo.data.dataset import Dataset, split_title
+from zoo.data.dataset import Dataset, dataset_title, split_title
 from zoo.data.images import ImageLike, open_image
 from zoo.errors import ImageError, UsageError
 from zoo.evaluation import Evaluation, evaluate, nearest_neighbours
@@ -260,7 +260,7 @@ def _model_section(model: Embedder) -> Section:
         "description": card.description or "-",
         "recipe": read_origin(model.folder).text or "-",
         "method": card.method,
-        "trained on": card.dataset,
+        "trained on": dataset_title(card.dataset),
         "architecture": card.architecture,
         "dimension": str(card.dim),
         "heads": ", ".join(f"{head.name} ({head.dim})" for head in card.heads) or "-",

@@ -148,7 +148,10 @@ def test_a_refusal_names_the_study_to_run_instead() -> None:
             assert supports(find_study(instead), other)
 
 
-@pytest.mark.parametrize(("dataset", "owner", "backbone"), [("folder", "cifar100", "conv4"), ("inshop", "sop", "r50")])
+@pytest.mark.parametrize(
+    ("dataset", "owner", "backbone"),
+    [("folder", "cifar100", "conv4"), ("inshop", "sop", "r50"), ("cub2010", "cub", "r50")],
+)
 def test_data_sets_without_recipes_use_those_of_a_substitute(dataset: str, owner: str, backbone: str) -> None:
     for study in STUDIES.values():
         if supports(study, dataset):

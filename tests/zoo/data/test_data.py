@@ -13,7 +13,18 @@ from zoo.errors import DatasetError
 
 
 def test_the_table_names_the_loaders() -> None:
-    assert list(DATASETS) == ["glyphs", "omniglot", "cifar100", "cub", "cars", "sop", "inshop", "folder"]
+    assert list(DATASETS) == [
+        "glyphs",
+        "omniglot",
+        "cifar100",
+        "cub",
+        "cub2010",
+        "cars",
+        "cars-half",
+        "sop",
+        "inshop",
+        "folder",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -34,7 +45,7 @@ def test_unknown_names_are_answered_with_the_nearest(name: str, split: str, code
 def test_importing_the_table_imports_no_data_set() -> None:
     code = "import sys, zoo.data; print([m for m in sys.modules if m.startswith(('zoo.data.', 'matplotlib'))])"
     loaded = run_python(code)
-    assert not {*DATASETS, "official", "retrieval_sets", "download", "matplotlib"} - {"folder"} & set(
+    assert not {*DATASETS, "official", "photographs", "retrieval_sets", "download", "matplotlib"} - {"folder"} & set(
         loaded.replace("'", ".").split(".")
     )
 
