@@ -11,18 +11,11 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from training.construction import check_arguments
+from training.construction import check_name
 from training.methods.base import Method
-from training.recipe import NORMS, Optimizer, Schedule
+from training.recipe import NORMS, OPTIMIZERS, Optimizer, Schedule
 from zoo.errors import RecipeError, nearest
 
-OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "radam": torch.optim.RAdam,
-    "rmsprop": torch.optim.RMSprop,
-    "sgd": torch.optim.SGD,
-}
 MOMENTUM = ("rmsprop", "sgd")
 """The optimisers that take the recipe's momentum."""
 
@@ -73,7 +66,7 @@ def create_optimizer(settings: Optimizer, network: nn.Module, method: Method) ->
     Raises:
         RecipeError: If the optimiser is unknown.
     """
-    check_arguments(OPTIMIZERS, "optimizer", settings.name, {})
+    check_name(OPTIMIZERS, "optimizer", settings.name)
     own = [{"params": r.parameters, "lr": r.lr, "weight_decay": r.weight_decay} for r in method.parameter_groups()]
     taken = {id(parameter) for group in own for parameter in group["params"]}  # type: ignore[attr-defined]
     trunk = [p for p in network.parameters() if id(p) not in taken]

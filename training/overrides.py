@@ -7,6 +7,7 @@ import json
 import types
 import typing
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from training.construction import check_arguments, check_name, with_defaults
 from training.losses import LOSSES
 from training.methods import METHODS
 from training.miners import MINERS
-from training.recipe import EnsembleRecipe, Objective, Recipe
+from training.recipe import OPTIMIZERS, EnsembleRecipe, Objective, Recipe
 from training.recipes import RECIPES, standard_recipe
 from training.recipes.common import ARCHITECTURES, backbone_name
 from training.samplers import SAMPLERS
@@ -130,13 +131,31 @@ def _apply(value: Any, tree: Mapping[str, Any], prefix: str) -> Any:
     for name, arguments in ARGUMENTS.items():
         if name in tree and arguments in hints and tree[name] != getattr(value, name):
             value = dataclasses.replace(value, **{arguments: {}})
+    errors: list[RecipeError] = []
     for name, branch in tree.items():
         key = prefix + name
-        if name not in hints:
-            near = nearest(key, [prefix + hint for hint in hints]) or nearest(name, _keys(value))
-            raise RecipeError(f"there is no setting {key!r}.{near}", code="unknown-setting")
-        changes[name] = _field(getattr(value, name), hints[name], branch, key)
+        with _collected(errors):
+            if name not in hints:
+                near = nearest(key, [prefix + hint for hint in hints]) or nearest(name, _keys(value))
+                raise RecipeError(f"there is no setting {key!r}.{near}", code="unknown-setting")
+            changes[name] = _field(getattr(value, name), hints[name], branch, key)
+    _raise_all(errors)
     return dataclasses.replace(value, **changes)
+
+
+@contextmanager
+def _collected(errors: list[RecipeError]) -> Iterator[None]:
+    """Append an error of the block to `errors` instead of raising it."""
+    try:
+        yield
+    except RecipeError as error:
+        errors.append(error)
+
+
+def _raise_all(errors: Sequence[RecipeError]) -> None:
+    """Raise the errors, if there are any, as one with all their texts and the code of the first."""
+    if errors:
+        raise RecipeError(" ".join(map(str, errors)), code=errors[0].code)
 
 
 def _field(old: Any, hint: Any, branch: Any, key: str) -> Any:
@@ -463,18 +482,23 @@ def check_names(recipe: Recipe) -> None:
     """
     data.check_dataset_name(recipe.data.dataset)
     objective, batch = recipe.objective, recipe.batch
-    check_name(METHODS, "method", objective.method)
-    check_name(SAMPLERS, "sampler", batch.sampler)
-    for table, kind, name in ((LOSSES, "loss", objective.loss), (MINERS, "miner", objective.miner)):
+    errors: list[RecipeError] = []
+    for table, kind, name in (
+        (METHODS, "method", objective.method),
+        (LOSSES, "loss", objective.loss),
+        (MINERS, "miner", objective.miner),
+        (SAMPLERS, "sampler", batch.sampler),
+        (OPTIMIZERS, "optimizer", recipe.optimizer.name),
+    ):
         if name is not None:
-            check_name(table, kind, name)
+            with _collected(errors):
+                check_name(table, kind, name)
+    _raise_all(errors)
     # From here on torch is loaded: arguments are those of the classes.
-    from training.optim import OPTIMIZERS
     from zoo.models.network import check_heads
 
     check_arguments(METHODS, "method", objective.method, objective.method_args)
     check_arguments(SAMPLERS, "sampler", batch.sampler, batch.args)
-    check_arguments(OPTIMIZERS, "optimizer", recipe.optimizer.name, {})
     if objective.loss is not None:
         check_arguments(LOSSES, "loss", objective.loss, objective.loss_args)
     if objective.miner is not None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from training.construction import ClassTable
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError
 from zoo.models.card import MODEL_NAME, Card, Head, heads_problem
@@ -21,6 +22,16 @@ PRECISIONS = ("fp32", "bf16", FASTEST)
 FITS = ("square", "whole")
 CROPS = ("none", "window", "squeezed", "resized")
 NORMS = ("none", "statistics", "all")
+OPTIMIZERS = ClassTable(
+    "torch.optim",
+    {
+        "adam": "adam:Adam",
+        "adamw": "adamw:AdamW",
+        "radam": "radam:RAdam",
+        "rmsprop": "rmsprop:RMSprop",
+        "sgd": "sgd:SGD",
+    },
+)
 HEAD_STARTS = ("random", "pca")
 LATER_SETTINGS = (("data", "features", ""), ("", "head_start", "random"))
 """Settings that are newer than the first studies: part, key, and the value that means the earlier behaviour."""

@@ -251,6 +251,16 @@ def test_names_are_checked_before_any_image_is_read(setting: str) -> None:
         resolve("margin-conv4-glyphs", [setting])
 
 
+def test_all_wrong_settings_are_named_at_once() -> None:
+    wrong = ["schedule.epohs=3", "optimizer.lr=fast", "batch.sise=8"]
+    with raises(RecipeError, "unknown-setting") as caught:
+        resolve("margin-conv4-glyphs", wrong)
+    assert all(part in str(caught.value) for part in ("'schedule.epohs'", "optimizer.lr", "'batch.sise'"))
+    with raises(RecipeError, "unknown-loss") as caught:
+        resolve("margin-conv4-glyphs", ["objective.loss=tripelt", "objective.miner=nope", "optimizer.name=lion"])
+    assert all(part in str(caught.value) for part in ("'tripelt'", "'nope'", "'lion'"))
+
+
 def test_an_impossible_head_is_refused_before_any_image_is_read() -> None:
     with pytest.raises(RecipeError):
         resolve("margin-conv4-glyphs", ['heads=[{"name": "type", "dim": 8}]'])
