@@ -18,10 +18,10 @@ from training.recipe import same_recipe
 from training.studies.results import RESULTS_FILE
 from training.studies.statistics import interval_over_seeds
 from zoo.console import count
-from zoo.data.dataset import FOLDER
+from zoo.data.dataset import FOLDER, WHOLE
 from zoo.errors import UsageError
 from zoo.files import complete_lines, read_object
-from zoo.models.baselines import PRETRAINED
+from zoo.models.baselines import PRETRAINED, WHITENING_HEAD
 from zoo.models.catalogue import ModelInfo, list_models
 from zoo.models.published import WHOLE_EMBEDDING, PublishedScore, PublishedTable
 from zoo.models.results import data_title
@@ -33,6 +33,8 @@ SEEDED = re.compile(r"(?P<name>.+)-seed(?P<seed>\d{1,9})")
 
 UNRECORDED = "how it was trained is not recorded"
 NOT_TRAINED = "pretrained weights, not trained further"
+WHITENED = "pretrained weights, whitened on images that may be among these"
+SEEN = "it may have learnt from these images"
 BASE_KEPT = "the unchanged base, as no epoch was better on held-out training classes"
 
 ASSUMED = "images not recorded, assumed by the data set's name"
@@ -334,7 +336,10 @@ def _interval_over_classes(result: Record, metric: str) -> tuple[float, float] |
 
 
 def _protocol(run: TrainedModel, result: Record) -> str:
-    named = f"; {ASSUMED}" if result.get("assumed") else ""
+    data = (run.settings or {}).get("data")
+    learnt = data.get("dataset") if isinstance(data, dict) else None
+    seen = result["dataset"] == FOLDER == learnt and result["split"] == WHOLE
+    named = f"; {SEEN}" * seen + f"; {ASSUMED}" * bool(result.get("assumed"))
     return f"{run.selection}; {result['protocol']}; {result['runtime']} {result['precision']}{named}"
 
 
@@ -366,7 +371,7 @@ def _read_model(model: ModelInfo, folder: Path) -> TrainedModel:
     recipe = record.get("recipe")
     if not isinstance(recipe, dict):
         members = record.get("ensemble")
-        selection = NOT_TRAINED if model.method == PRETRAINED else UNRECORDED
+        selection = _selection_without_recipe(model)
         if isinstance(members, list):
             selection = f"{count(len(members), 'model')} joined"
         return TrainedModel(model.name, model.dim, None, selection, None, model.own_results)
@@ -375,6 +380,13 @@ def _read_model(model: ModelInfo, folder: Path) -> TrainedModel:
     selection = _selection_of_model(record, recipe)
     changed = "origin" in record and model.origin.exact_recipe is None
     return TrainedModel(model.name, model.dim, seed, selection, settings, model.own_results, changed=changed)
+
+
+def _selection_without_recipe(model: ModelInfo) -> str:
+    if model.method != PRETRAINED:
+        return UNRECORDED
+    whitened = model.card is not None and any(head.name == WHITENING_HEAD for head in model.card.heads)
+    return WHITENED if whitened else NOT_TRAINED
 
 
 def _selection_of_model(record: Record, recipe: Record) -> str:

@@ -428,6 +428,7 @@ def baseline(
         return _baseline_of_graph(Path(name), new_name, statistics, size, layout, as_json)
     _check_without_effect({"--layout": layout}, "other weights than an ONNX graph")
     images = _whitening_images(whiten, whiten_on, data, limit, batch_size)
+    _check_model_name(name)
     from zoo.models.baseline_folder import save_baseline  # torch: only after the arguments were checked
     from zoo.models.pretrained.convert import find_start
 
@@ -458,6 +459,15 @@ def baseline(
     whitening = {"whitening": comparisons[0].to_json()} if comparisons else {}
     print_outcome(as_json, facts | whitening, *(f"{compared.text}." for compared in comparisons), line)
     return strict_status(strict, unreadable)
+
+
+def _check_model_name(name: str) -> None:
+    """Report a name of no model before torch is loaded, if it cannot be a name of timm's or of a file."""
+    from zoo.models.load import find_model
+    from zoo.paths import expand
+
+    if "-" in name and not expand(name).exists():
+        find_model(name)
 
 
 def _check_without_effect(options: dict[str, Any], subject: str) -> None:

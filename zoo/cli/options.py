@@ -233,6 +233,9 @@ def model_name(name: str | None, source: str = "", ending: str = "") -> str:
     return name
 
 
+WHITENED = """\
+{name} was whitened on images. If they were these, the scores flatter it: zoo baseline --whiten prints a comparison on \
+classes that it held out."""
 SEEN = """\
 {name} was trained on a folder of images. If it was this one, it has seen these classes, and the scores say little \
 about new classes. Hold classes out: zoo train and zoo evaluate use the subfolders train and test of a folder; zoo \
@@ -264,6 +267,7 @@ def open_model_and_images(
     from zoo.data import check_dataset
     from zoo.data.dataset import WHOLE
     from zoo.evaluation.split import default_dataset, find_split
+    from zoo.models.baselines import WHITENING_HEAD
     from zoo.models.card import read_card
     from zoo.models.load import find_model, load
 
@@ -276,6 +280,8 @@ def open_model_and_images(
         note(text)
     if selection.dataset.split == WHOLE and card.dataset == selection.dataset.name:
         note(SEEN.format(name=card.name))
+    if selection.dataset.split == WHOLE and any(head.name == WHITENING_HEAD for head in card.heads):
+        note(WHITENED.format(name=card.name))
     images = selection.dataset
     return load(folder, runtime, precision, device, images=len(images)), images
 

@@ -35,7 +35,14 @@ from zoo.errors import (
 )
 from zoo.files import atomic_folder, read_json, sha256_of, write_json
 from zoo.hub.download import remove_altered_files
-from zoo.models.baselines import PRETRAINED, baselines, baselines_root, folder_of_repository, read_timm_config
+from zoo.models.baselines import (
+    PRETRAINED,
+    WHITENING_HEAD,
+    baselines,
+    baselines_root,
+    folder_of_repository,
+    read_timm_config,
+)
 from zoo.models.card import Card, Head, read_card
 from zoo.models.folder import CONFIG_FILE, WEIGHTS_FILE, check_files
 from zoo.models.golden import draw_images, read_golden, write_golden
@@ -54,7 +61,7 @@ from zoo.models.registry import check_new_name
 from zoo.models.torch_runtime import choose_device, open_model, run_trunk
 from zoo.models.trunk_graph import Trunk, normalised, open_trunk_graph
 
-PROJECTION_HEAD, WHITENING_HEAD = "projection", "whitening"
+PROJECTION_HEAD = "projection"
 
 SMALLEST = 1e-9
 """Least variance along a direction, as a share of the largest, that is more than float32 rounding."""

@@ -25,6 +25,8 @@ PRETRAINED = "pretrained"
 """The method of every baseline, in cards and lists."""
 UNTRAINED = "untrained"
 """The method of a model whose head, or whose whole network, has random weights."""
+WHITENING_HEAD = "whitening"
+"""The name of the head that `zoo baseline --whiten` fits."""
 
 SCORE_SOURCES = "the papers of our recipes, DINOv2's and MIEB's results; others may print some"
 """Sources that were searched for published retrieval scores of public backbones."""

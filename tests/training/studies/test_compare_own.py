@@ -9,7 +9,7 @@ import pytest
 
 from tests.raising import raises
 from tests.training.studies.test_compare import RECIPE, model
-from training.studies.compare import NOT_TRAINED, find_runs
+from training.studies.compare import NOT_TRAINED, SEEN, find_runs
 from training.studies.compare_own import own_scores
 from zoo.cli.main import main
 from zoo.errors import UsageError
@@ -56,6 +56,16 @@ def test_pretrained_weights_are_not_said_to_be_trained(own_zoo: Path) -> None:
     (folder / "card.json").write_text((folder / "card.json").read_text().replace('"margin"', '"pretrained"'))
     (run,) = (run for run in find_runs() if run.name == "backbone")
     assert run.selection == NOT_TRAINED
+
+
+@pytest.mark.parametrize(("split", "said"), [("all", True), ("test", False)])
+def test_a_score_on_images_that_may_have_been_learnt_says_so(own_zoo: Path, split: str, said: bool) -> None:
+    folder = model(own_zoo, "mine", {**RECIPE, "data": {"dataset": "folder"}}, recall_at_1=0.5)
+    path = folder / "results.json"
+    (result,) = json.loads(path.read_text())
+    path.write_text(json.dumps([{**result, "dataset": "folder", "split": split}]))
+    (row,) = own_scores(find_runs(), names=["mine"])
+    assert (SEEN in row.ours.protocol) == said
 
 
 def test_measurements_of_other_images_are_not_compared(two_methods: Path) -> None:

@@ -180,6 +180,11 @@ def test_a_plain_copy_and_a_data_set_to_whiten_on(
     assert main(["baseline", "copy", "--as", "white", *whiten]) == 0
     assert "whitened on 20 images" in capsys.readouterr().out
     assert zoo.load("white").embed(draw_images(2)).shape == (2, 4)
+    images = ["--dataset", "folder", "--data", str(folder_of_pictures), "-k", "1"]
+    for name, said in (("copy", False), ("white", True)):
+        capsys.readouterr()
+        assert main(["evaluate", name, *images]) == 0
+        assert ("whitened on images" in capsys.readouterr().err) == said
 
 
 @pytest.mark.usefixtures("hub")
