@@ -30,7 +30,7 @@ from zoo.evaluation import evaluate
 from zoo.evaluation.evaluate import attribute_to_model
 from zoo.evaluation.selection import MetricChange, Selection, measure_change, select, validation_share
 from zoo.files import atomic_folder, keep_newest, read_object, write_bytes, write_json
-from zoo.models.card import read_card
+from zoo.models.card import Card, read_card
 from zoo.models.catalogue import known_names
 from zoo.models.folder import known_files
 from zoo.models.load import AUTO, Embedder, load
@@ -85,7 +85,8 @@ class Finetuned:
     """The result of a finetune.
 
     Attributes:
-        outcome: The new model's training.
+        outcome: The new model's training, with its measurement on the classes to measure on.
+        base: The card of the base.
         pictures: The images.
         split: The classes to train on and to measure on.
         selection: The model that is kept, and the comparison that decided.
@@ -97,6 +98,7 @@ class Finetuned:
     """
 
     outcome: Outcome
+    base: Card
     pictures: TrainingFolder
     split: ClassSplit
     selection: Selection
@@ -109,6 +111,7 @@ class Finetuned:
         """Return the result as JSON values."""
         return {
             **self.outcome.to_json(),
+            "base": self.base.identity,
             "split": self.split.to_json(),
             "unreadable": self.pictures.unreadable,
             "classes_of_one_image": list(self.pictures.alone),
@@ -171,9 +174,10 @@ def finetune(source: str | Path, request: FinetuneRequest, progress: bool = Fals
     _keep(selection, base.folder, outcome.folder)
     kept = load(outcome.folder, AUTO, device=request.device, images=len(split.test))
     after = kept.embed(split.test.images, progress=progress)
-    add_result(outcome.folder, attribute_to_model(evaluate(after, split.test, k=(1,)), kept))
-    rows = measure_change(before, after, split.test)
-    return Finetuned(outcome, pictures, split, selection, (base.dim, kept.dim), rows, seen, unread)
+    evaluation = attribute_to_model(evaluate(after, split.test, k=(1,)), kept)
+    add_result(outcome.folder, evaluation)
+    outcome, rows = replace(outcome, evaluation=evaluation), measure_change(before, after, split.test)
+    return Finetuned(outcome, base.card, pictures, split, selection, (base.dim, kept.dim), rows, seen, unread)
 
 
 def held_out(recipe: Recipe, train: Dataset) -> Dataset | None:

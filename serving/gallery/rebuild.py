@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -256,11 +257,15 @@ class ModelComparison:
         rows: Rows of `serving.gallery.evaluate.report`, the present model first; empty if nothing can be measured.
         reason: Why nothing can be measured.
         index: Index of the new model.
+        models: Names and fingerprints of both.
+        date: Of the measurement.
     """
 
     rows: list[dict[str, Any]]
     reason: str | None
     index: IndexStats
+    models: tuple[dict[str, Any], dict[str, Any]]
+    date: str
 
     def not_worse(self, margin: float = MARGIN) -> bool:
         """Return whether no score falls by more than `margin`, by the 95 % intervals of the differences over classes.
@@ -312,7 +317,9 @@ class Upgrade:
                     calibrate_gallery(after)
             except EvaluationError as error:
                 rows, reason = [], str(error)
-            return ModelComparison(rows, reason, after.index.stats())
+            date = datetime.now(UTC).isoformat(timespec="seconds")
+            models = before.card.identity, after.card.identity
+            return ModelComparison(rows, reason, after.index.stats(), models, date)
 
     @contextmanager
     def announced(self) -> Iterator[None]:

@@ -184,14 +184,16 @@ def test_the_command_prints_both_intervals_with_their_verdicts() -> None:
     row = {"difference": -0.001, "interval": [-0.0032, 0.0012], "within_target": False, "over_queries": over_queries}
     known = measure_parity(np.ones((1, 1)), lambda _: np.ones((1, 1)), np.zeros((1, 2, 2, 3), np.uint8), "int8")
     cost = {"dataset": "cifar100", "queries": 2000, "classes": 50, "target": 0.002, "recall_at_1": row}
-    told = "\n".join(parity_lines(Path("model_int8.onnx"), dataclasses.replace(known, cost=cost)))
+    told = "\n".join(parity_lines(Path("model_int8.onnx"), dataclasses.replace(known, cost=cost), "0123456789"))
     assert told.splitlines()[1:] == [
         "  recall_at_1: -0.0010 against fp32; target undecided over classes (95 % -0.0032 to +0.0012), met over "
         "queries (95 % -0.0019 to -0.0001)",
-        "  on cifar100 (images not recorded), 2,000 queries of 50 classes; the target is a loss of at most 0.002",
+        f"  on cifar100 (images not recorded), 2,000 queries of 50 classes; model 01234567; {known.date}; the target "
+        "is a loss of at most 0.002",
     ]
-    some = "\n".join(parity_lines(Path("model_int8.onnx"), dataclasses.replace(known, cost={**cost, "unreadable": 2})))
-    assert some.endswith("of 50 classes, 2 unreadable left out; the target is a loss of at most 0.002")
+    cost |= {"unreadable": 2, "protocol": "leave-one-out"}
+    some = "\n".join(parity_lines(Path("model_int8.onnx"), dataclasses.replace(known, cost=cost), "0123456789"))
+    assert "of 50 classes, 2 unreadable left out; leave-one-out; model 01234567; " in some
 
 
 def graph(name: str, size: int, within: bool | None = None) -> OnnxGraph:

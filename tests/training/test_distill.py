@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 import zoo
+from tests.attribution import assert_attributed
 from tests.raising import raises
 from tests.training import toys
 from tests.training.before_torch import assert_refused_before_torch
@@ -373,6 +374,7 @@ def test_on_the_command_line(teacher: Path, tmp_path: Path, capsys: pytest.Captu
     assert found["name"] == "toy-distilled"
     assert found["teacher"]["name"] == "toy"
     assert found["split"]["by"] == "class"
+    assert_attributed(found["evaluation"], zoo.load("toy-distilled").card)
     assert set(found["fidelity"]["retrieval"]["recall_at_1"]) == {"teacher", "student", "cross"}
     assert main([*common, "--loss", "similarity", "--dim", "6", "--as", "six", "--strict"]) == 1
     said = capsys.readouterr()

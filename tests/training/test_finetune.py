@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import zoo
+from tests.attribution import assert_attributed
 from tests.raising import raises
 from tests.training.before_torch import assert_refused_before_torch
 from tests.training.frozen_pictures import make_model, noise, write_pictures
@@ -163,6 +164,8 @@ def test_trunk_and_head_learn_on_the_command_line(
     found = json.loads(capsys.readouterr().out)
     assert list(found["unreadable"]) == ["class 0/broken.png"]
     assert found["name"] == "toy-finetuned"
+    assert_attributed(found["evaluation"], zoo.load("toy-finetuned").card)
+    assert found["base"] == zoo.load("toy").card.identity
     assert [row["metric"] for row in found["rows"]] == ["recall_at_1", "map_at_r"]
     model = zoo.load("toy-finetuned")
     assert model.card.files["model.safetensors"] != zoo.load("toy").card.files["model.safetensors"]

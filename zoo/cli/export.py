@@ -98,7 +98,9 @@ def _export(exporter: Exporter, folder: Path, precisions: Sequence[str], resize:
             print(f"zoo: error: {printable(str(error))}", file=sys.stderr)
             continue
         if not as_json:
-            print("\n".join(parity_lines(folder / GRAPH_FILES[precision], parities[precision])))
+            print(
+                "\n".join(parity_lines(folder / GRAPH_FILES[precision], parities[precision], exporter.card.fingerprint))
+            )
         if not as_json and resize:
             print(_resizing_line(folder / RESIZING_FILES[precision], resized[precision]))
     for remark in exporter.notes:
@@ -148,7 +150,7 @@ def _megabytes(size: int) -> str:
     return f"{size / 1e6:.2f} MB"
 
 
-def parity_lines(graph: Path, parity: Parity) -> Iterator[str]:
+def parity_lines(graph: Path, parity: Parity, fingerprint: str) -> Iterator[str]:
     """Yield how a graph compares with torch: its embeddings and, if measured, its cost in retrieval."""
     from zoo.models.results import COST_METRICS, data_title
 
@@ -169,8 +171,13 @@ def parity_lines(graph: Path, parity: Parity) -> Iterator[str]:
     if "target" in cost:
         left_out = f", {cost['unreadable']} unreadable left out" if cost.get("unreadable") else ""
         queries = f"{count(cost['queries'], 'query', 'queries')} of {count(cost['classes'], 'class')}"
-        images = f"{data_title(cost)}, {queries}{left_out}"
-        yield f"  on {images}; the target is a loss of at most {cost['target']:g}"
+        how = (
+            f"{data_title(cost)}, {queries}{left_out}",
+            cost.get("protocol"),
+            f"model {fingerprint[:8]}",
+            parity.date,
+        )
+        yield f"  on {'; '.join(filter(None, how))}; the target is a loss of at most {cost['target']:g}"
 
 
 def _change(row: Mapping[str, Any]) -> str:

@@ -371,7 +371,13 @@ def rebuild(
             if swapped:
                 upgrade.swap()
     if as_json:
-        facts = {"compared": compared.rows or None, "not_compared": compared.reason, "not_worse": not_worse}
+        facts = {
+            "models": compared.models,
+            "date": compared.date,
+            "compared": compared.rows or None,
+            "not_compared": compared.reason,
+            "not_worse": not_worse,
+        }
         print_json({**outcome, **facts, "index": asdict(compared.index), "swapped": swapped})
     else:
         print(*_embedded_lines(outcome), sep="\n")
@@ -427,10 +433,10 @@ def _print_comparison(compared: ModelComparison) -> None:
     ]
     columns = ("", "model", "R@1", "MAP@R", "R@1, new - old", "MAP@R, new - old")
     print_table(columns, rows, numbers=columns[2:])
+    models = " and ".join(model["fingerprint"][:8] for model in compared.models)
     print(
         f"{count(compared.rows[1]['queries'], 'item')} of {count(compared.rows[1]['classes'], 'label')} search; 95 % "
-        "intervals of "
-        "paired differences, over labels"
+        f"intervals of paired differences, over labels; models {models}; {compared.date}"
     )
     if compared.index.recall is not None:
         print(f"index of the new model: {compared.index.kind}, finds {compared.index.recall:.4f} of the nearest")

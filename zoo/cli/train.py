@@ -36,12 +36,14 @@ from zoo.errors import DatasetError, UsageError, command
 if TYPE_CHECKING:
     import numpy as np
 
+    from training.api import Outcome
     from training.distill import Distilled, Score
     from training.feature_file import TrunkModel, Views
     from training.finetune import Finetuned
     from training.recipe import EnsembleRecipe, Recipe
     from training.student import StudentImages
     from zoo.evaluation.selection import MetricChange, Selection
+    from zoo.models.card import Card
 
 
 app = typer.Typer()
@@ -286,8 +288,6 @@ def finetune(
 
 
 def _print_finetuned(fitted: Finetuned, base: str, source: str) -> None:
-    from zoo.models.results import few_classes_note
-
     for text in fitted.pictures.notes():
         note(text)
     split, selection, (before, after) = fitted.split, fitted.selection, fitted.dims
@@ -299,8 +299,7 @@ def _print_finetuned(fitted: Finetuned, base: str, source: str) -> None:
         f"{count(len(split.test.classes), 'class')} "
         f"{novelty(fitted.seen_classes, fitted.unread)}"
     )
-    if few := few_classes_note(len(split.test.classes)):
-        print(few)
+    _print_origin(fitted.outcome, "before", fitted.base)
     rows = [
         [
             row.metric,
@@ -320,6 +319,16 @@ def _print_finetuned(fitted: Finetuned, base: str, source: str) -> None:
         print(f"the base is unchanged, if you prefer it: {base}")
     _print_dims(before, after)
     _print_next_step(fitted.outcome.name, fitted.outcome.folder, source)
+
+
+def _print_origin(outcome: Outcome, role: str, other: Card) -> None:
+    """Print how the scores of a new model, and of the model beside it, came about."""
+    from zoo.models.results import origin_text
+
+    if outcome.evaluation is not None:
+        evaluation = outcome.evaluation
+        how = f"{evaluation.runtime} in {evaluation.precision}; {origin_text(evaluation.to_json())}"
+        print(f"{how}; {role}: {other.name}, model {other.fingerprint[:8]}")
 
 
 def _print_dims(before: int, after: int) -> None:
@@ -484,8 +493,6 @@ def distill(
 
 
 def _print_distilled(distilled: Distilled, images: str | None) -> None:
-    from zoo.models.results import few_classes_note
-
     pictures, fidelity = distilled.pictures, distilled.fidelity
     for source, reason in pictures.unreadable.items():
         note(f"left out, cannot be read: {source}: {reason}")
@@ -499,8 +506,7 @@ def _print_distilled(distilled: Distilled, images: str | None) -> None:
         f"kept: {chosen if selection.classes else 'the last epoch (no training classes were held out to choose by)'}; "
         f"measured on {pictures.test.identity}, {count(len(pictures.test), 'other')}{kind}"
     )
-    if pictures.labelled and (few := few_classes_note(classes)):
-        print(few)
+    _print_origin(distilled.outcome, "teacher", distilled.teacher)
     if distilled.seen_classes:
         print(
             f"the teacher was finetuned on {len(distilled.seen_classes)} of these classes: the scores of both "

@@ -19,7 +19,7 @@ from zoo.data import folder_for
 from zoo.data.dataset import FOLDER, WHOLE, Dataset, without
 from zoo.errors import DatasetError, ImageError, MissingDependencyError, ModelFolderError, ZooError
 from zoo.evaluation.bootstrap import bootstrap_intervals
-from zoo.evaluation.evaluate import embed_dataset, evaluate, search_arguments
+from zoo.evaluation.evaluate import embed_dataset, evaluate, protocol_name, search_arguments
 from zoo.evaluation.retrieval import PerQuery, per_query
 from zoo.evaluation.split import EvaluationSplit, find_split
 from zoo.models.card import read_card
@@ -205,8 +205,8 @@ def precision_cost(dataset: Dataset, fp32: PerQuery, variant: PerQuery, precisio
         }
         for name in COST_METRICS
     }
-    facts = {"dataset": dataset.name, "split": dataset.split, "queries": len(fp32.rows)}
-    facts["data"] = asdict(dataset.identity)
+    facts: dict[str, Any] = {"dataset": dataset.name, "split": dataset.split, "queries": len(fp32.rows)}
+    facts |= {"protocol": protocol_name(dataset), "data": asdict(dataset.identity)}
     return {**facts, "classes": len(np.unique(fp32.classes)), "target": COST_TARGET, **rows}
 
 

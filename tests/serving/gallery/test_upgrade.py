@@ -57,6 +57,8 @@ def test_the_gallery_is_as_if_the_new_model_had_indexed_it(
         before = calibrate_gallery(opened)
     outcome = told(capsys, "gallery rebuild", gallery, "--model", other_model.folder)
     assert (outcome["embedded"], outcome["missing"], outcome["swapped"]) == (24, [], False)
+    assert outcome["models"] == [model.card.identity, other_model.card.identity]
+    assert outcome["date"].startswith("20")
     with Gallery.open(gallery) as opened:
         assert opened.card == model.card
     outcome = told(capsys, "gallery rebuild", gallery, "--model", other_model.folder, "--swap")
@@ -116,6 +118,9 @@ def test_both_models_are_measured_as_the_evaluation_measures(
     assert f"{-second['loss']['map_at_r']:+.4f} [" in table
 
 
+MODELS, DATE = ({"name": "a"}, {"name": "b"}), "2026-11-25T00:00:00+00:00"
+
+
 def compared(losses: list[float], classes: list[int]) -> ModelComparison:
     """Of two models, the second of which loses so much of both scores, query by query."""
     from serving.gallery.evaluate import Step
@@ -127,7 +132,7 @@ def compared(losses: list[float], classes: list[int]) -> ModelComparison:
         Step(name, "gallery", PerQuery(values, rows, np.array(classes), 0))
         for name, values in (("a", before), ("b", after))
     ]
-    return ModelComparison(report(steps, joined=True), None, None)  # type: ignore[arg-type]
+    return ModelComparison(report(steps, joined=True), None, None, MODELS, DATE)  # type: ignore[arg-type]
 
 
 def test_what_not_worse_means() -> None:
@@ -139,7 +144,7 @@ def test_what_not_worse_means() -> None:
     # As good on average, but so uneven that it may well be worse on other classes.
     assert not compared([0.5, -0.5] * 20, classes).not_worse(0.01)
     assert not compared([0.0] * 40, [0] * 40).not_worse(0.01), "one class says nothing of others"
-    assert not ModelComparison([], "no labels", None).not_worse()  # type: ignore[arg-type]
+    assert not ModelComparison([], "no labels", None, MODELS, DATE).not_worse()  # type: ignore[arg-type]
     assert compared([0.02] * 40, classes).undecided() is None
     assert compared([0.02] * 40, classes).verdict() == "worse in R@1 and MAP@R"
     assert compared([-0.02] * 40, classes).verdict() == "better in R@1 and MAP@R"

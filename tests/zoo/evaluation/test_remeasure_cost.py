@@ -67,6 +67,7 @@ def change(folder: Path, metric: str | None, **values: Any) -> None:
 
 
 def test_costs_that_are_true_pass(copy: Path, pictures: Path) -> None:
+    assert read_parity(copy)["int8"]["cost"]["protocol"] == "leave-one-out, cosine, exact"
     check = check_of(copy, pictures)
     assert check.name == "cost onnx int8"
     assert check.ok is True, check.detail
