@@ -36,7 +36,7 @@ from zoo import paths
 from zoo.console import count
 from zoo.data.dataset import FOLDER, WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError, ZooError, command
-from zoo.evaluation.split import default_dataset, find_split
+from zoo.evaluation.split import TRAINING_DATA, default_dataset, find_split
 from zoo.files import atomic_folder, sha256_of, write_bytes, write_json
 from zoo.models.baselines import PRETRAINED, UNTRAINED
 from zoo.models.card import Card, joint_licence, read_card
@@ -564,6 +564,7 @@ def _train_model(
             "compiled": execution.compiled,
             **dataclasses.asdict(trained.computation),
             "skipped": list(data.skipped),
+            TRAINING_DATA: _training_data(recipe, data),
         }
         base, teacher = base_of(recipe), teacher_of(recipe)
         parents = {kind: card.identity for kind, card in (("base", base), ("teacher", teacher)) if card is not None}
@@ -581,6 +582,14 @@ def _train_model(
         trained.validation,
         len(data.skipped),
     )
+
+
+def _training_data(recipe: Recipe, data: Samples) -> dict[str, Any] | None:
+    """Return what recipe.json says of the images that were trained on; of the user's own also their classes."""
+    if not recipe.learns or data.identity is None:
+        return None
+    class_names = {"class_names": list(data.class_names)} if recipe.data.dataset == FOLDER else {}
+    return {**dataclasses.asdict(data.identity), **class_names}
 
 
 def _threads(processes: Processes) -> int:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from training.recipe import Data, Recipe
-from zoo.data.dataset import Dataset
+from zoo.data.dataset import DataIdentity, Dataset, without
 from zoo.data.decode import Decoded, Squares, decode
 from zoo.errors import RecipeError
 
@@ -36,6 +36,8 @@ class TrainingData:
         aspects: float32 [n], width / height of the images; None if all are square.
         sources: n names of images.
         skipped: The names of images that were left out.
+        identity: Of all images of the split that can be read; None where they are of no data set.
+        class_names: The names of their classes.
     """
 
     squares: Tensor
@@ -47,6 +49,8 @@ class TrainingData:
     aspects: Tensor | None = None
     sources: Sequence[str] = ()
     skipped: Sequence[str] = ()
+    identity: DataIdentity | None = None
+    class_names: Sequence[str] = ()
 
     @property
     def digest(self) -> str:
@@ -109,6 +113,8 @@ def prepare(recipe: Recipe, dataset: Dataset, progress: bool = False) -> Trainin
     if validates.any():
         pixels = Squares(recipe.preprocessing, skip=recipe.data.skip_unreadable)
         validation = decode(dataset, np.flatnonzero(validates), pixels, "read validation images", progress)
+    skipped = [*trained.skipped, *(validation.skipped if validation else [])]
+    readable = without(dataset, set(skipped))
     return TrainingData(
         torch.from_numpy(trained.pixels),
         turned,
@@ -118,7 +124,9 @@ def prepare(recipe: Recipe, dataset: Dataset, progress: bool = False) -> Trainin
         golden_images(dataset, trained.rows),
         torch.from_numpy(trained.aspects) if recipe.data.fit == "whole" else None,
         [dataset.sources[row] for row in trained.rows],
-        [*trained.skipped, *(validation.skipped if validation else [])],
+        skipped,
+        readable.identity,
+        readable.classes,
     )
 
 

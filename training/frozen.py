@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from training.data import TrainingData, held_out_classes
 from training.feature_file import Features, read_features
 from training.recipe import Recipe
+from zoo.data.dataset import DataIdentity, identify
 from zoo.errors import RecipeError
 from zoo.models.card import Card, read_card
 from zoo.models.folder import check_files
@@ -63,6 +64,16 @@ class CachedData:
             total.update(f"{array.dtype} {array.shape}".encode())
             total.update(np.ascontiguousarray(array).data)
         return total.hexdigest()[:8]
+
+    @property
+    def identity(self) -> DataIdentity:
+        """Return that of all images in the file, whose sizes are not known."""
+        file = self.features
+        return identify(file.about.dataset, file.sources, [file.classes[label] for label in file.labels.tolist()])
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        return self.features.classes
 
     @property
     def golden(self) -> list[np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from training.overrides import fit_to_classes, override
 from training.recipe import Data, EnsembleRecipe, Recipe, Schedule
 from training.recipes import RECIPES
 from zoo.cli.main import main
+from zoo.data import load_dataset
 from zoo.data.dataset import Dataset
 
 QUICK = Schedule(1, 2)
@@ -57,6 +59,23 @@ def test_training_writes_what_evaluate_saves(pictures: Path, own_zoo: Path, caps
     assert saved(outcome.folder) == trained
     assert f"map_at_r {outcome.evaluation.metrics['map_at_r']:.4f}" in outcome.summary()
     assert outcome.to_json()["evaluation"]["metrics"] == dict(outcome.evaluation.metrics)
+
+
+def test_scores_on_learnt_classes_are_noted(
+    pictures: Path, own_zoo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """recipe.json names the training images, so a test split of the same classes is noticed; another is not."""
+    outcome = api.train(on_folder(), pictures, progress=False)
+    data = json.loads((outcome.folder / "recipe.json").read_text())["training_data"]
+    learnt = load_dataset("folder", "train", pictures)
+    assert data == {**asdict(learnt.identity), "class_names": list(learnt.classes)}
+    swapped = tmp_path / "swapped"
+    swapped.mkdir()
+    (swapped / "test").symlink_to(pictures / "train")
+    (swapped / "train").symlink_to(pictures / "test")
+    for folder, noted in ((pictures, False), (swapped, True), (pictures / "train", True), (pictures / "test", False)):
+        assert main(["evaluate", "toy", "--data", str(folder), "--json"]) == 0
+        assert ("toy learnt from classes of the same name as 8" in capsys.readouterr().err) == noted
 
 
 def test_a_missing_test_split_keeps_the_model(pictures: Path, own_zoo: Path) -> None:

@@ -20,6 +20,7 @@ from training.studies.statistics import interval_over_seeds
 from zoo.console import count
 from zoo.data.dataset import FOLDER, WHOLE
 from zoo.errors import UsageError
+from zoo.evaluation.split import TRAINING_DATA, read_training_data
 from zoo.files import complete_lines, read_object
 from zoo.models.baselines import PRETRAINED, WHITENING_HEAD
 from zoo.models.catalogue import ModelInfo, list_models
@@ -35,6 +36,7 @@ UNRECORDED = "how it was trained is not recorded"
 NOT_TRAINED = "pretrained weights, not trained further"
 WHITENED = "pretrained weights, whitened on images that may be among these"
 SEEN = "it may have learnt from these images"
+LEARNT = "it learnt from these images"
 BASE_KEPT = "the unchanged base, as no epoch was better on held-out training classes"
 
 ASSUMED = "images not recorded, assumed by the data set's name"
@@ -339,7 +341,12 @@ def _protocol(run: TrainedModel, result: Record) -> str:
     data = (run.settings or {}).get("data")
     learnt = data.get("dataset") if isinstance(data, dict) else None
     seen = result["dataset"] == FOLDER == learnt and result["split"] == WHOLE
-    named = f"; {SEEN}" * seen + f"; {ASSUMED}" * bool(result.get("assumed"))
+    images = result.get("data") or {}
+    if images and images["sha256"] == (run.settings or {}).get(TRAINING_DATA):
+        named = f"; {LEARNT}"
+    else:
+        named = f"; {SEEN}" * seen
+    named += f"; {ASSUMED}" * bool(result.get("assumed"))
     return f"{run.selection}; {result['protocol']}; {result['runtime']} {result['precision']}{named}"
 
 
@@ -376,10 +383,20 @@ def _read_model(model: ModelInfo, folder: Path) -> TrainedModel:
             selection = f"{count(len(members), 'model')} joined"
         return TrainedModel(model.name, model.dim, None, selection, None, model.own_results)
     settings = {key: value for key, value in recipe.items() if key not in ("name", "seed", "sources")}
+    if images := _training_images(folder, recipe, model.name):
+        settings[TRAINING_DATA] = images
     seed = recipe["seed"] if type(recipe.get("seed")) is int else None
     selection = _selection_of_model(record, recipe)
     changed = "origin" in record and model.origin.exact_recipe is None
     return TrainedModel(model.name, model.dim, seed, selection, settings, model.own_results, changed=changed)
+
+
+def _training_images(folder: Path, recipe: Record, name: str) -> str | None:
+    """Return the hash of the images that a model was trained on; of unrecorded own ones a text that equals no other."""
+    images = read_training_data(folder).get("sha256")
+    data = recipe.get("data")
+    own = isinstance(data, dict) and data.get("dataset") == FOLDER
+    return f"not recorded, of {name}" if images is None and own else images
 
 
 def _selection_without_recipe(model: ModelInfo) -> str:

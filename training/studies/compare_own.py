@@ -104,7 +104,7 @@ def _own_score(
     measurements: Sequence[Measurement],
 ) -> OwnScore:
     ours, classes = average_measurements(metric, measurements), measurements[0][1].get("classes")
-    row = OwnScore(_group_name(group), group[0].dim, images, metric, ours, classes)
+    row = OwnScore(_group_name([run for run, _ in measurements]), group[0].dim, images, metric, ours, classes)
     if base is None:
         return row
     if base is group:
@@ -126,7 +126,7 @@ def _unlike(base_measurements: Sequence[Measurement]) -> str:
 def _check_common_images(against: str, base: Sequence[TrainedModel], rows: Sequence[OwnScore]) -> None:
     """Raise `UsageError` if there are rows of other models, and the base was measured on the images of none."""
     own = measured_images(base)
-    others = {row.images for row in rows if row.name != _group_name(base)}
+    others = {row.images for row in rows if not any(run in base for run in row.ours.models)}
     if not others or others & set(own):
         return
     has = ", ".join(f"{images.title}, {split_title(images.split)}" for images in own) or "no scores"

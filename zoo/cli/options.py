@@ -266,7 +266,7 @@ def open_model_and_images(
     """
     from zoo.data import check_dataset
     from zoo.data.dataset import WHOLE
-    from zoo.evaluation.split import default_dataset, find_split
+    from zoo.evaluation.split import default_dataset, find_split, read_training_data
     from zoo.models.baselines import WHITENING_HEAD
     from zoo.models.card import read_card
     from zoo.models.load import find_model, load
@@ -278,7 +278,8 @@ def open_model_and_images(
     selection = find_split(folder, card, name, split, data)
     for text in selection.notes:
         note(text)
-    if selection.dataset.split == WHOLE and card.dataset == selection.dataset.name:
+    recorded = bool(read_training_data(folder))  # then the notes say which classes it has seen
+    if selection.dataset.split == WHOLE and card.dataset == selection.dataset.name and not recorded:
         note(SEEN.format(name=card.name))
     if selection.dataset.split == WHOLE and any(head.name == WHITENING_HEAD for head in card.heads):
         note(WHITENED.format(name=card.name))

@@ -22,6 +22,8 @@ from zoo.files import read_object
 from zoo.models.card import Card
 
 RECIPE_FILE = "recipe.json"
+TRAINING_DATA = "training_data"
+"""Entry of recipe.json: the identity of the images that were trained on, and of a user's own their classes."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def find_split(folder: Path, card: Card, name: str, split: str, data: str | Path
     """
     record = read_split_record(folder) if name == FOLDER and split in SPLITS else None
     if record is None:
-        return _whole_split(load_dataset(name, split, data), split)
+        return _whole_split(folder, card.name, load_dataset(name, split, data), split)
     names = record.classes(split)
     if data is None:
         raise DatasetError(
@@ -147,11 +149,28 @@ def _has_same_images(whole: Dataset, record: SplitRecord) -> bool:
     return sources_sha256(source for source in sources if source not in unreadable) == record.images_sha256
 
 
-def _whole_split(dataset: Dataset, split: str) -> EvaluationSplit:
+def read_training_data(folder: Path) -> dict[str, Any]:
+    """Return what the recipe.json of a model folder says of the images that it was trained on; {} if nothing."""
+    data = read_object(folder / RECIPE_FILE).get(TRAINING_DATA)
+    return data if isinstance(data, dict) else {}
+
+
+def _whole_split(folder: Path, name: str, dataset: Dataset, split: str) -> EvaluationSplit:
+    notes = []
     # "test" is the default, so only an explicit "train" deserves a note.
-    unsplit = split == "train" and dataset.split == WHOLE
-    note = "the folder is not split into train and test, so all of it is used"
-    return EvaluationSplit(dataset, notes=(note,) * unsplit)
+    if split == "train" and dataset.split == WHOLE:
+        notes.append("the folder is not split into train and test, so all of it is used")
+    learnt = sorted(set(dataset.classes) & set(_names(read_training_data(folder).get("class_names"))))
+    if dataset.name == FOLDER and dataset.split != "train" and learnt:
+        notes.append(_learnt(name, learnt))
+    return EvaluationSplit(dataset, tuple(notes))
+
+
+def _learnt(name: str, learnt: Sequence[str]) -> str:
+    return (
+        f"{name} learnt from classes of the same name as {len(learnt)} of these ({_first_names(learnt)}); if they are "
+        "the same, the scores flatter it"
+    )
 
 
 def _notes_by_record(name: str, record: SplitRecord, whole: Dataset, split: str, same: bool) -> Iterator[str]:
@@ -178,7 +197,7 @@ def _notes_without_record(
         )
     learnt = sorted(set(whole.classes) & set(record.train))
     if split == "test" and learnt:
-        yield f"{name} learnt from classes of the same name as {len(learnt)} of these ({_first_names(learnt)})"
+        yield _learnt(name, learnt)
 
 
 def _role(name: str, split: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.raising import raises
 from tests.training.studies.test_compare import RECIPE, model
-from training.studies.compare import NOT_TRAINED, SEEN, find_runs
+from training.studies.compare import LEARNT, NOT_TRAINED, SEEN, find_runs
 from training.studies.compare_own import own_scores
 from zoo.cli.main import main
 from zoo.errors import UsageError
@@ -93,11 +93,51 @@ def test_seeds_on_other_images_are_another_row(two_methods: Path) -> None:
     rows = own_scores(find_runs(), dataset="cub", metrics=["recall_at_1"], against="margin-r50-cub")
     found = {(row.name, row.images.key[:1]): row for row in rows}
     assert found["margin-r50-cub", "a"].ours.value == pytest.approx(0.61)
-    assert found["margin-r50-cub", "b"].ours.value == pytest.approx(0.64)
+    assert found["margin-r50-cub-seed2", "b"].ours.value == pytest.approx(0.64)
     difference = found["contrastive", "a"].difference
     assert difference is not None
     assert (difference.seeds, difference.value) == ((0, 1), pytest.approx(0.015))
-    assert found["contrastive", "c"].no_difference == "not measured on these images"
+    assert found["contrastive-seed2", "c"].no_difference == "not measured on these images"
+
+
+@pytest.mark.parametrize(("images", "others"), [("a", "a"), ("b", "b"), (None, "b")])
+def test_models_of_other_training_images_are_no_seeds_of_one_recipe(
+    own_zoo: Path, images: str | None, others: str
+) -> None:
+    """On the user's own images, seeds of a recipe are those whose training images are recorded and equal."""
+    for seed, name, letter in ((0, "first", "a"), (1, "second", "a"), (2, "other", images)):
+        folder = model(own_zoo, name, {**RECIPE, "seed": seed, "data": {"dataset": "folder"}}, recall_at_1=0.5)
+        record = json.loads((folder / "recipe.json").read_text())
+        data = {} if letter is None else {"training_data": {"sha256": letter * 64}}
+        (folder / "recipe.json").write_text(json.dumps(record | data))
+    rows = {row.name: row.ours for row in own_scores(find_runs(), dataset="cub", metrics=["recall_at_1"])}
+    assert {name: ours.runs for name, ours in rows.items()} == (
+        {"first": ("first", "second", "other")}
+        if others == "a"
+        else {"first": ("first", "second"), "other": ("other",)}
+    )
+
+
+def test_a_score_on_the_training_images_says_so(own_zoo: Path) -> None:
+    folder = model(own_zoo, "mine", RECIPE, recall_at_1=0.5)
+    put_data(own_zoo, "mine", "a")
+    record = json.loads((folder / "recipe.json").read_text())
+    for letter, said in (("a", True), ("b", False)):
+        (folder / "recipe.json").write_text(json.dumps(record | {"training_data": {"sha256": letter * 64}}))
+        (row,) = own_scores(find_runs(), names=["mine"])
+        assert (LEARNT in row.ours.protocol) == said
+
+
+def test_a_row_is_named_after_a_model_that_was_measured(two_methods: Path) -> None:
+    (two_methods / "models" / "contrastive" / "results.json").unlink()
+    for seed in (1, 2):
+        put_data(two_methods, f"contrastive-seed{seed}", "b")
+    put_data(two_methods, "contrastive-seed3", "a")
+    rows = own_scores(find_runs(), dataset="cub", names=["contrastive"], metrics=["recall_at_1"])
+    assert {(row.name, row.ours.runs) for row in rows} == {
+        ("contrastive", ("contrastive-seed1", "contrastive-seed2")),
+        ("contrastive-seed3", ("contrastive-seed3",)),
+    }
 
 
 def test_an_older_score_of_a_published_data_set_is_assumed_to_be_of_its_only_images(two_methods: Path) -> None:
