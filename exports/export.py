@@ -24,7 +24,6 @@ from exports.parity import (
     Parity,
     ReferenceRetrieval,
     draw_calibration_images,
-    golden_pixels,
     images_folder,
     measure_parity,
     noise_images,
@@ -41,6 +40,7 @@ from zoo.hub.download import cached_model_name
 from zoo.models import torch_runtime
 from zoo.models.card import Card, read_card
 from zoo.models.folder import check_files
+from zoo.models.golden import golden_pixels
 from zoo.models.graph import write_graph
 from zoo.models.onnx_runtime import (
     FINGERPRINT,

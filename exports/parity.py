@@ -29,7 +29,6 @@ from zoo.evaluation.remeasure import measure_retrieval, precision_cost
 from zoo.evaluation.retrieval import PerQuery
 from zoo.evaluation.split import find_split
 from zoo.models.card import Card
-from zoo.models.golden import read_golden
 from zoo.models.load import Embedder
 from zoo.models.results import EXPORT_FLOORS
 from zoo.paths import expand
@@ -226,11 +225,6 @@ class CalibrationImages:
     source: str
     calibration: np.ndarray
     held_out: np.ndarray
-
-
-def golden_pixels(folder: Path, card: Card) -> np.ndarray:
-    """Return the model folder's golden images as pixels."""
-    return np.stack([to_pixels(image, card.preprocessing) for image in read_golden(folder)[0]])
 
 
 def noise_images(preprocessing: Preprocessing) -> np.ndarray:

@@ -300,14 +300,16 @@ def stated_settings(recipe: Recipe, settings: Sequence[str]) -> list[str]:
         settings: The settings that are given; they come before the returned ones.
 
     Raises:
-        RecipeError: `weights-contradict` for all given settings that contradict what the weights state.
+        RecipeError: `weights-contradict` for all given settings that contradict what the weights state, or the error of
+            weights that are not there.
     """
     keys = {setting.partition("=")[0].strip() for setting in settings}
     if "backbone.pretrained" not in keys:
         return []
-    from zoo.models.pretrained.weights import stated_model
+    from zoo.models.pretrained.weights import check_place, stated_model
 
     given = override(recipe, settings)
+    check_place(given.backbone.pretrained)
     model = stated_model(given.backbone.architecture, given.backbone.pretrained)
     if model is None:
         return []

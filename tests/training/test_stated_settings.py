@@ -45,3 +45,9 @@ def test_grey_images_keep_their_normalisation(tmp_path: Path) -> None:
     make_model(tmp_path / "own")
     grey = made(name="margin-conv4-omniglot").preprocessing
     assert made(f"backbone.pretrained={tmp_path / 'own'}", name="margin-conv4-omniglot").preprocessing == grey
+
+
+@pytest.mark.parametrize("name", ["./none", "../none/model.pth", "no such model", "none.safetensors"])
+def test_weights_that_are_not_there_are_reported_before_any_image_is_read(name: str) -> None:
+    with raises(RecipeError, "weights-not-found"):
+        made(f"backbone.pretrained={name}")

@@ -78,11 +78,7 @@ def compare_whitening(features: np.ndarray, classes: Sequence[str], dim: int | N
     _, own = np.unique(labels[held], return_inverse=True)
     places = [str(row) for row in np.flatnonzero(held)]
     images = Dataset(FOLDER, "test", places, own, tuple(names[np.unique(labels[held])]), places)
-    rows = measure_change(_unit(plain), _unit(plain @ weight.T + bias), images)
+    rows = measure_change(plain, plain @ weight.T + bias, images)
     chosen = next(row for row in rows if row.metric == CHOSEN_BY)
     worse = chosen.difference_interval[1] < 0
     return WhiteningComparison(len(drawn), int(held.sum()), rows, worse, dim is not None or not worse)
-
-
-def _unit(rows: np.ndarray) -> np.ndarray:
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)

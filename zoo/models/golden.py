@@ -78,6 +78,11 @@ def read_golden(folder: Path) -> tuple[list[np.ndarray], np.ndarray]:
     return images, embeddings
 
 
+def golden_pixels(folder: Path, card: Card) -> np.ndarray:
+    """Return the golden images as the model's pixels, uint8 [n, h, w, c]."""
+    return np.stack([to_pixels(image, card.preprocessing) for image in read_golden(folder)[0]])
+
+
 def _image_problem(images: Sequence[np.ndarray]) -> str:
     if not images:
         return "it holds no images, expected at least one."

@@ -17,12 +17,12 @@ import numpy as np
 
 from zoo import paths
 from zoo.console import note
-from zoo.data.preprocessing import Preprocessing, to_pixels
+from zoo.data.preprocessing import Preprocessing
 from zoo.errors import ExportError
 from zoo.files import atomic_path, keep_newest, locked
 from zoo.models.card import Card
 from zoo.models.folder import HEADS_FILE, WEIGHTS_FILE, check_files
-from zoo.models.golden import read_golden
+from zoo.models.golden import golden_pixels, read_golden
 from zoo.models.onnx_runtime import FEATURES, IMAGES, open_session
 from zoo.models.results import EXPORT_FLOORS, GOLDEN_FLOORS
 
@@ -110,7 +110,7 @@ def _open_checked(file: Path, folder: Path, card: Card) -> Trunk | None:
         return None
     try:
         trunk = _open(file)
-        rows, expected = embed_with(trunk, folder, card)(_golden_pixels(folder, card)), read_golden(folder)[1]
+        rows, expected = embed_with(trunk, folder, card)(golden_pixels(folder, card)), read_golden(folder)[1]
     except Exception:  # ONNX Runtime has error types of its own; torch reports what is wrong with the folder itself
         return None
     return trunk if _least_cosine(rows, expected) >= GOLDEN_FLOORS["fp32"] else None
@@ -124,10 +124,6 @@ def _open(file: Path) -> Trunk:
         return features
 
     return run
-
-
-def _golden_pixels(folder: Path, card: Card) -> np.ndarray:
-    return np.stack([to_pixels(image, card.preprocessing) for image in read_golden(folder)[0]])
 
 
 def _least_cosine(rows: np.ndarray, expected: np.ndarray) -> float:
@@ -185,7 +181,7 @@ def _write_checked(file: Path, folder: Path, card: Card) -> None:
     from zoo.models.torch_runtime import run_trunk
 
     trunk = load_network(card, folder).trunk
-    images = np.concatenate([normalised(_golden_pixels(folder, card), card.preprocessing), _noise(card, NOISE_IMAGES)])
+    images = np.concatenate([normalised(golden_pixels(folder, card), card.preprocessing), _noise(card, NOISE_IMAGES)])
     expected = run_trunk(trunk)(images)
     write_trunk_graph(trunk, card, file)
     if (cosine := _least_cosine(_open(file)(images), expected)) < (floor := EXPORT_FLOORS["fp32"]):

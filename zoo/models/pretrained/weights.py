@@ -29,7 +29,7 @@ from zoo.models.card import UNKNOWN_LICENCE, read_card
 from zoo.models.folder import CONFIG_FILE, WEIGHTS_FILE
 from zoo.models.pretrained.packages import PACKAGES, WeightsPackage, installed_package, package_of
 from zoo.models.pretrained.state import PYTORCH_SUFFIXES, read_state
-from zoo.models.registry import cached_folder
+from zoo.models.registry import cached_folder, looks_like_path
 from zoo.paths import expand
 
 REPOSITORY = re.compile(r"(hf-hub:)?(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
@@ -174,6 +174,12 @@ def stated_model(architecture: str, pretrained: bool | str) -> TimmModel | None:
         source = package_source(package) if package else local_source(_resolve_path(name))
         return source.model if source else None
     return None
+
+
+def check_place(pretrained: bool | str) -> None:
+    """Report weights that are neither here nor can be on the Hub. Raises what `find_source` raises."""
+    if isinstance(pretrained, str) and (looks_like_path(pretrained) or not REPOSITORY.fullmatch(pretrained)):
+        find_source(pretrained)
 
 
 def public_facts(architecture: str, pretrained: bool | str) -> tuple[str, str]:
@@ -361,7 +367,7 @@ def package_source(package: WeightsPackage, path: Path | None = None) -> Source:
 
 def _hub_source(name: str) -> Source:
     match = REPOSITORY.fullmatch(name)
-    if not match or name.endswith((".safetensors", *PYTORCH_SUFFIXES)):
+    if not match or looks_like_path(name) or name.endswith((".safetensors", *PYTORCH_SUFFIXES)):
         package = package_of(name)
         install = f" Install it with: pip install {package.distribution}." if package else ""
         raise RecipeError(
