@@ -71,6 +71,7 @@ RECIPES = (
     Member("densenet161", 96),
     Member("densenet169", 96),
     Member("densenet201", 96),
+    Member("tf_efficientnet_lite0", 96),
 )
 """The architectures that recipes name."""
 

@@ -33,6 +33,7 @@ from training.recipes import RECIPES
 from zoo import paths
 from zoo.console import print_json, print_table
 from zoo.data import cifar100, folder_for
+from zoo.data.photographs import CARS_HALF_EXPECTED, CUB2010_EXPECTED
 from zoo.data.retrieval_sets import CARS_EXPECTED, CUB_EXPECTED, INSHOP_EXPECTED, SOP_EXPECTED
 from zoo.errors import CardError, UsageError, ZooError, nearest
 from zoo.files import sha256_of, write_json
@@ -44,6 +45,8 @@ TRAIN_IMAGES = {
     for name, expected in (
         ("cub", CUB_EXPECTED),
         ("cars", CARS_EXPECTED),
+        ("cub2010", CUB2010_EXPECTED),
+        ("cars-half", CARS_HALF_EXPECTED),
         ("sop", SOP_EXPECTED),
         ("inshop", INSHOP_EXPECTED),
         ("cifar100", cifar100.EXPECTED),

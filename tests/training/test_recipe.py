@@ -26,7 +26,16 @@ from zoo.models.registry import RECIPES_FILE
 RECIPE = RECIPES["margin-conv4-glyphs"]()
 
 
-CLASSES = {"cub": 100, "cars": 98, "sop": 11318, "glyphs": 362, "omniglot": 136 * 4, "cifar100": 50}
+CLASSES = {
+    "cub": 100,
+    "cars": 98,
+    "sop": 11318,
+    "glyphs": 362,
+    "omniglot": 136 * 4,
+    "cifar100": 50,
+    "cub2010": 90,
+    "cars-half": 88,
+}
 """Of the training splits, as published."""
 
 
@@ -44,7 +53,7 @@ def members(recipe: Recipe | EnsembleRecipe) -> list[Recipe]:
 @pytest.mark.parametrize("dataset", sorted(CLASSES))
 def test_every_recipe_is_named_as_its_parts_and_can_be_built(dataset: str) -> None:
     names = [name for name in RECIPES if name.endswith(f"-{dataset}")]
-    assert len(names) > 40
+    assert len(names) >= 29
     objectives = []
     for name in names:
         recipe = RECIPES[name]()

@@ -14,7 +14,7 @@ from training.recipe import EnsembleRecipe, Recipe
 
 Maker = Callable[[], Recipe | EnsembleRecipe]
 
-MODULES = ("revisiting", "sharing", "diva", "group", "reality", "small")
+MODULES = ("revisiting", "sharing", "diva", "group", "reality", "photos", "small")
 """Modules of recipes in the order of listing. A new module is one file and its name here."""
 
 
@@ -118,7 +118,7 @@ class RecipeTable(Mapping[str, Maker]):
 
 RECIPES = RecipeTable()
 
-FEATURES = {"r50": 2048, "gn": 1024, "ibn": 1024, "d121": 1024, "d161": 2208, "d169": 1664, "d201": 1920}
+FEATURES = {"r50": 2048, "gn": 1024, "ibn": 1024, "d121": 1024, "d161": 2208, "d169": 1664, "d201": 1920, "lite0": 1280}
 """Number of pooled features of the backbones: the embedding of a recipe without heads."""
 
 

@@ -111,13 +111,14 @@ ARCHITECTURES = {
     "gn": "googlenet",
     "ibn": "bn_inception",
     **{f"d{layers}": f"densenet{layers}.tv_in1k" for layers in (121, 161, 169, 201)},
+    "lite0": "tf_efficientnet_lite0",
     "conv4": "conv4",
 }
 """Short name of a backbone -> its architecture."""
 
 
 def backbone(name: str, freeze_norm: str = "none", **args: Any) -> Backbone:
-    """Return a pretrained backbone of the papers by its short name in `ARCHITECTURES`."""
+    """Return a pretrained backbone by its short name in `ARCHITECTURES`."""
     return Backbone(name, ARCHITECTURES[name], args, pretrained=True, freeze_norm=freeze_norm)
 
 
@@ -135,6 +136,8 @@ def preprocessing(name: str, resize: int = 256, crop: int = 224) -> Preprocessin
         return Preprocessing(resize, crop, "RGB", "bilinear", MEAN, STD)
     if name == "gn":
         return Preprocessing(resize, crop, "RGB", "bilinear", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    if name == "lite0":
+        return Preprocessing(resize, crop, "RGB", "bicubic", (127 / 255,) * 3, (128 / 255,) * 3)
     return Preprocessing(resize, crop, "RGB", "bilinear")
 
 

