@@ -30,6 +30,7 @@ from filelock import FileLock, Timeout
 from training.overrides import override
 from training.recipe import EnsembleRecipe, Recipe
 from training.recipes import RECIPES
+from training.recipes.common import PAPER_DATASETS
 from zoo import paths
 from zoo.console import print_json, print_table
 from zoo.data import cifar100, folder_for
@@ -59,7 +60,7 @@ FORWARD = 1 / 3
 BYTES = {"fp32": 4.1, "fp16": 2.1, "int8": 1.2}
 """Bytes of an ONNX graph per parameter: the weights and the description of the graph."""
 
-INT8 = {"googlenet": 1.6, "bn_inception": 2.8, "densenet169": 1.3, "densenet201": 1.3}
+INT8 = {"googlenet": 1.6, "bn_inception": 2.8, "densenet169": 1.3, "densenet201": 1.3, "tf_efficientnet_lite0": 1.35}
 """The same for int8 where some layers stay in float, as measured (docs/exports.json)."""
 
 ASSUMED = 1000.0
@@ -130,7 +131,7 @@ def models_of(patterns: Sequence[str], options: Options) -> list[PlannedModel]:
 
 def _matching(pattern: str) -> list[str]:
     if pattern == "papers":
-        return [name for name in RECIPES if "-conv4-" not in name]
+        return [name for name in RECIPES if name.endswith(tuple(f"-{dataset}" for dataset in PAPER_DATASETS))]
     names = [name for name in RECIPES if fnmatchcase(name, pattern)]
     if not names:
         raise UsageError(
