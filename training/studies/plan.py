@@ -24,9 +24,11 @@ from training.studies.study import (
     resolve_recipes,
     slug,
 )
+from zoo.data import load_dataset
+from zoo.data.dataset import FOLDER, SPLITS, DataIdentity
 from zoo.data.folder import check_splits
 from zoo.data.official import RECALL_DEPTHS
-from zoo.errors import TrainingError, UsageError, command
+from zoo.errors import DatasetError, TrainingError, UsageError, command
 from zoo.files import locked, write_json
 
 PLAN_FILE, FAILURE_FILE = "plan.json", "failure.json"
@@ -257,25 +259,30 @@ def write_plan(plan: Plan, folder: Path) -> Plan:
         The plan of everything that was ever requested in this folder.
 
     Raises:
-        TrainingError: If the folder holds another study, or one whose recipes have changed since.
+        TrainingError: If the folder holds another study, one of other images, or one whose recipes have changed since.
         UsageError: If the images are a folder that is not named.
         DatasetError: If the folder of images has no test classes.
     """
     from training.api import provenance  # torch, which reading a study does not need
 
-    check_images(plan.recipes(plan.study.arms[0])[0], plan.data)
+    first = plan.recipes(plan.study.arms[0])[0]
+    check_images(first, plan.data)
+    images = _own_images(first, plan.data)
     folder.mkdir(parents=True, exist_ok=True)
     recipes = _recipe_records(plan)
     with locked(folder):
         if (folder / PLAN_FILE).exists():
             old = read_record(folder / PLAN_FILE)
             _check_same_study(plan, old, folder)
+            _check_same_images(images, old, folder)
+            images = images or old.get("images", {})
             plan = _extend(plan, old)
             check_recipes(recipes, old, folder)
             if all(plan.to_json()[key] == old.get(key, []) for key in EXTENDABLE):
                 return plan
         runs = [path for *_, path in plan.run_folders()]
-        write_json(folder / PLAN_FILE, {**plan.to_json(), "runs": runs, "recipes": recipes, **provenance()})
+        facts = {"images": images, "runs": runs, "recipes": recipes, **provenance()}
+        write_json(folder / PLAN_FILE, {**plan.to_json(), **facts})
     return plan
 
 
@@ -336,7 +343,7 @@ def check_images(recipe: Recipe, root: str | Path | None) -> None:
         UsageError: If the folder is not named.
         DatasetError: If it has no test classes.
     """
-    if recipe.data.dataset != "folder":
+    if recipe.data.dataset != FOLDER:
         return
     if root is None:
         raise UsageError("which folder of images? Name it with --data DIR.", code="no-data-folder")
@@ -407,6 +414,31 @@ def _check_same_study(plan: Plan, old: dict[str, Any], folder: Path) -> None:
             raise TrainingError(
                 f"{folder} holds another study: its {key} is {old.get(key)!r}, not {new[key]!r}. Name another --out.",
                 code="other-study",
+            )
+
+
+def _own_images(recipe: Recipe, root: str | None) -> dict[str, dict[str, Any]]:
+    """Return the identity of each split of a user's own images; {} for a data set, whose name says which they are.
+
+    Also {} if the images are not there: finished runs are reported and adopted without them.
+    """
+    if recipe.data.dataset != FOLDER:
+        return {}
+    try:
+        return {split: dataclasses.asdict(load_dataset(FOLDER, split, root).identity) for split in SPLITS}
+    except DatasetError:
+        return {}
+
+
+def _check_same_images(images: dict[str, dict[str, Any]], old: dict[str, Any], folder: Path) -> None:
+    """Raise `TrainingError` if the study was begun with other images; older plans do not say with which."""
+    for split, identity in old.get("images", {}).items():
+        if split in images and images[split]["sha256"] != identity["sha256"]:
+            raise TrainingError(
+                f"{folder} holds a study on other images: its {split} split is {DataIdentity(**identity)}, not "
+                f"{DataIdentity(**images[split])}. Name the data that it was begun with (--data), or begin again in "
+                "another folder (--out).",
+                code="other-images",
             )
 
 

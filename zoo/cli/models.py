@@ -180,7 +180,8 @@ def info(name: Model, as_json: Json = False) -> None:
         print_table(("metric", "value", "95 % over classes"), _scores(result), numbers=("value",))
     if model.published:
         print("\npublished")
-        print_table(("data set", "metric", "value", "dim", "source"), _published_rows(model), numbers=("value", "dim"))
+        columns = ("data set", "metric", "value", "dim", "of", "source")
+        print_table(columns, _published_rows(model), numbers=("value", "dim"))
     for line in _advice(model):
         print(line)
 
@@ -250,7 +251,10 @@ def _advice(model: ModelInfo) -> list[str]:
 
 def _published_rows(model: ModelInfo) -> list[list[str]]:
     rows = model.published
-    return [[r["dataset"], r["metric"], f"{r['value']:.4f}", str(r.get("dim", "-")), r["source"]] for r in rows]
+    return [
+        [r["dataset"], r["metric"], f"{r['value']:.4f}", str(r.get("dim", "-")), r.get("of", "this model"), r["source"]]
+        for r in rows
+    ]
 
 
 def _subject(result: dict[str, Any]) -> str:

@@ -60,7 +60,8 @@ class Baseline:
     Attributes:
         timm: timm's name of the architecture and tag.
         size: Side of the input, in pixels.
-        scores: Published retrieval scores: dataset, metric, value (a fraction) and source of each.
+        scores: Published retrieval scores: dataset, metric, value (a fraction) and source of each; `of` where it is not
+            of the pooled features at `size`.
         text: Its published text tower; None without one.
     """
 

@@ -40,7 +40,8 @@ class ModelInfo:
         status: A key of `STATUSES`.
         folder: The model folder; None, as `card`, if this machine has no file of the model.
         results: Own measurements, as in results.json.
-        published: Scores that papers print for exactly this model: source, dataset, metric, value (a fraction), dim.
+        published: Scores that papers print for this model: source, dataset, metric, value (a fraction), dim; `of` names
+            the variant that was measured, if it was one.
         parameters: Number of the network's parameters; None if it is not known without loading.
         facts: Further facts of its recipe or of the list of baselines.
         origin: The recipe that it was trained by, and the changes to it.
@@ -78,10 +79,11 @@ class ModelInfo:
 
     @property
     def published_recall(self) -> dict[str, float]:
-        """Return the first published R@1 by data set: on the model's own, or all for a public backbone."""
+        """Return the first published R@1 of exactly this model by data set: its own, or all for a public backbone."""
         recall: dict[str, float] = {}
         for score in self.published:
-            if score["metric"] == "recall_at_1" and (self.method == PRETRAINED or score["dataset"] == self.dataset):
+            exact = score["metric"] == "recall_at_1" and "of" not in score
+            if exact and (self.method == PRETRAINED or score["dataset"] == self.dataset):
                 recall.setdefault(score["dataset"], score["value"])
         return recall
 

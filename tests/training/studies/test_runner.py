@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import time
 from collections.abc import Iterable
 from functools import cached_property
@@ -392,12 +393,23 @@ def test_runs_from_other_images_are_refused(tmp_path: Path, data: Path, other_da
     perform_runs(
         RunSchedule(plan, folder), plan.runs(folder)[:2], work, [].append
     )  # seed 0; then the process was killed
-    changed = write_plan(toys.plan(other_data, 2, (selection,), settings), folder)
+    changed = dataclasses.replace(plan, data=str(other_data))
     tally = go(changed, folder)
     assert (len(tally.before), len(tally.done), len(tally.failed)) == (2, 0, 2)
     assert "margin, seed 1" in tally.failed[0][1]
     assert "comes from other images than margin, seed 0" in tally.failed[0][1]
     assert len(go(dataclasses.replace(changed, data=str(data)), folder).done) == 2
+
+
+def test_a_study_is_not_continued_or_reported_on_other_images(tmp_path: Path, data: Path, other_data: Path) -> None:
+    """A finished study has no run left that would notice other images; its copy elsewhere has the same images."""
+    plan, folder = toys.plan(data, seeds=1), tmp_path / "study"
+    go(write_plan(plan, folder), folder)
+    with raises(TrainingError, "other-images"):
+        write_plan(toys.plan(other_data, seeds=1), folder)
+    copy = shutil.copytree(data, tmp_path / "copy")
+    assert write_plan(toys.plan(copy, seeds=1), folder).data == str(copy)
+    assert read_plan(folder).data == str(data)
 
 
 def test_runs_from_other_images_are_not_adopted(tmp_path: Path, data: Path, other_data: Path) -> None:

@@ -105,16 +105,26 @@ def test_info_of_a_public_backbone(capsys: pytest.CaptureFixture[str]) -> None:
     assert zoo.info("timm/vit_small_patch14_dinov2.lvd142m") == zoo.info("dinov2-s14")
 
 
-def test_a_public_backbone_has_its_scores_by_data_set(capsys: pytest.CaptureFixture[str]) -> None:
-    """Roth et al. 2020, Revisiting, table 1: ResNet-50 of torchvision, not trained."""
+def test_a_published_score_of_a_variant_is_not_the_backbones_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """Revisiting measures ResNet-50 with a random layer of 128, and MIEB DINOv2 at 224 pixels instead of 518."""
     assert main(["info", "r50-tv"]) == 0
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("paper's R@1"))
-    assert line.removeprefix("paper's R@1").strip() == "cub 0.4377, cars 0.3639, sop 0.4865"
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = (line for line in lines if line.startswith("paper's R@1"))
+    assert line.removeprefix("paper's R@1").strip() == "-"
+    (row,) = (line for line in lines if line.startswith("cub "))
+    assert "0.4377" in row
+    assert "with a random layer of 128" in row
     assert main(["list", "--status", "hub"]) == 0
-    lines = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines()}
-    assert lines["r50-tv"][-3:] == ["cub", "0.4377", "-"]
-    assert lines["dinov2-s14"][-5:] == ["CUB", "(200", "classes)", "0.8354", "-"]  # beside mAP of another paper
-    assert lines["convnext-t"][-2:] == ["-", "-"]
+    cells = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines()}
+    for name in ("r50-tv", "dinov2-s14", "clip-b16", "convnext-t"):
+        assert cells[name][-2:] == ["-", "-"]
+
+
+def test_a_published_score_of_exactly_a_backbone_is_shown_with_its_data_set(capsys: pytest.CaptureFixture[str]) -> None:
+    exact = {"dataset": "CUB (200 classes)", "metric": "recall_at_1", "value": 0.5, "source": "a"}
+    variant = {**exact, "value": 0.4, "of": "at 224 pixels"}
+    model = dataclasses.replace(zoo.info("dinov2-s14"), published=[variant, exact])
+    assert model.published_recall == {"CUB (200 classes)": 0.5}
 
 
 def test_a_public_backbone_names_the_searched_sources_of_scores(capsys: pytest.CaptureFixture[str]) -> None:
