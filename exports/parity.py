@@ -27,7 +27,7 @@ from zoo.data.table import is_table
 from zoo.errors import ExportError, ImageError, UsageError, ZooError, nearest, none_readable_message
 from zoo.evaluation.remeasure import measure_retrieval, precision_cost
 from zoo.evaluation.retrieval import PerQuery
-from zoo.evaluation.split import find_split
+from zoo.evaluation.split import LEAST_TO_SPLIT, find_held_out
 from zoo.models.card import Card
 from zoo.models.load import Embedder
 from zoo.models.results import EXPORT_FLOORS
@@ -164,7 +164,8 @@ class ReferenceRetrieval:
 def reference_retrieval(folder: Path, card: Card, run: EmbedPixels, data: Path | None = None) -> ReferenceRetrieval:
     """Measure fp32's retrieval on the test classes of the model's data set.
 
-    For a folder of images without splits these are the classes that the model's recipe.json holds out. A model that
+    For a folder of images without splits these are the classes that the model's recipe.json holds out, else a part that
+    is drawn. A model that
     names no known data set, such as a public backbone, is measured on the folder `data`.
 
     Args:
@@ -183,11 +184,11 @@ def reference_retrieval(folder: Path, card: Card, run: EmbedPixels, data: Path |
         message = f"the model {origin}; name a folder with one subfolder per class: --data DIR"
         raise ExportError(message, code="cost-not-measurable")
     unreadable: dict[str, ImageError] = {}
-    split = find_split(folder, card, name, "test", folder_for(name, data))
+    split = find_held_out(folder, card, name, "test", folder_for(name, data))
     if split.dataset.split == WHOLE:
         message = (
-            "the folder does not say which classes are for testing (folders train and test, or a table's column "
-            "split, would)"
+            f"the folder has fewer than {LEAST_TO_SPLIT} classes and does not say which are for testing (folders train "
+            "and test, or a table's column split, would)"
         )
         raise ExportError("; ".join((*split.notes, message)), code="cost-not-measurable")
     measured = _measure(split.dataset, folder, card, run, "fp32", unreadable)
@@ -311,7 +312,7 @@ def _trained_on(folder: Path | None, card: Card, data: Path) -> Sequence[ImageLi
     if folder is None:
         return []
     try:
-        dataset = find_split(folder, card, FOLDER, "train", data).dataset
+        dataset = find_held_out(folder, card, FOLDER, "train", data).dataset
     except ZooError:  # `data` has no classes, and calibration needs none
         return []
     return dataset.images if dataset.split != WHOLE else []

@@ -22,7 +22,7 @@ from training.recipes.common import ARCHITECTURES, backbone_name
 from training.samplers import SAMPLERS
 from zoo import data
 from zoo.errors import CardError, RecipeError, nearest
-from zoo.evaluation.selection import LEAST_TO_SPLIT
+from zoo.evaluation.split import LEAST_TO_SPLIT
 from zoo.models.card import Head
 from zoo.models.registry import recipes
 

@@ -142,6 +142,25 @@ def test_costs_are_measured_on_held_out_classes_and_readable_images(tmp_path: Pa
     assert "1 of the 2 classes" in str(caught.value)
 
 
+def test_classes_of_a_plain_folder_are_drawn_to_measure_on_and_the_others_calibrate(tmp_path: Path) -> None:
+    """Of ten classes .3 are drawn. All pictures of a class have one grey, so calibration shows its classes."""
+    for i in range(10):
+        (tmp_path / f"class {i}").mkdir()
+        for j in range(2):
+            Image.new("RGB", (30, 30), (20 * i,) * 3).save(tmp_path / f"class {i}" / f"{j}.png")
+    card = dataclasses.replace(CARD, dataset="unknown")
+    rows = np.repeat(np.eye(10, 12, dtype=np.float32), 2, axis=0)
+    reference = reference_retrieval(tmp_path, card, run_of(rows), tmp_path)
+    assert (reference.dataset.split, len(reference.dataset.classes)) == ("test", 3)
+    assert "3 of the 10 classes" in reference.notes[-1]
+    measured = {20 * int(name[-1]) for name in reference.dataset.classes}
+    drawn = draw_calibration_images(card, str(tmp_path), folder=tmp_path)
+    greys = {int(pixels.mean()) for pixels in (*drawn.calibration, *drawn.held_out)}
+    assert greys == set(range(0, 200, 20)) - measured
+    cost = reference.cost(tmp_path, card, run_of(rows), "int8")
+    assert (cost["split"], cost["classes"], cost["recall_at_1"]["difference"]) == ("test", 3, 0)
+
+
 def test_a_table_calibrates_with_its_training_images(tmp_path: Path) -> None:
     """Labels do not matter, and unreadable images are replaced by others."""
     names = [path.name for path in sorted(write_pictures(tmp_path / "flat", 9).iterdir())]

@@ -7,7 +7,7 @@ precision in retrieval: the same queries with fp32 and with the variant.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from zoo.errors import DatasetError, ImageError, MissingDependencyError, ModelFo
 from zoo.evaluation.bootstrap import bootstrap_intervals
 from zoo.evaluation.evaluate import embed_dataset, evaluate, protocol_name, search_arguments
 from zoo.evaluation.retrieval import PerQuery, per_query
-from zoo.evaluation.split import EvaluationSplit, find_split
+from zoo.evaluation.split import EvaluationSplit, find_held_out, find_split
 from zoo.models.card import read_card
 from zoo.models.load import AUTO, Embedder, load
 from zoo.models.onnx_runtime import GRAPH_FILES
@@ -64,7 +64,7 @@ def remeasure(
         progress: Show a progress bar.
         device: The device for scores by torch, as for `zoo.load`.
     """
-    split = cache(partial(_matching_split, folder, data, "the card's scores"))
+    split = cache(partial(_matching_split, find_split, folder, data, "the card's scores"))
     try:
         results = read_results(folder)
     except ModelFolderError as error:
@@ -111,7 +111,7 @@ def remeasure_costs(folder: Path, data: str | Path | None = None, progress: bool
             check open, and so does a folder of other images.
         progress: Show a progress bar.
     """
-    split = cache(partial(_matching_split, folder, data, "the costs"))
+    split = cache(partial(_matching_split, find_held_out, folder, data, "the costs"))
 
     @cache
     def fp32(name: str, part: str) -> tuple[PerQuery, Mapping[str, ImageError]]:
@@ -220,9 +220,11 @@ def _recall_depths(result: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(sorted(int(match[1]) for match in matches if match)) or (1,)
 
 
-def _matching_split(folder: Path, data: str | Path | None, subject: str, name: str, split: str) -> EvaluationSplit:
+def _matching_split(
+    find: Callable[..., EvaluationSplit], folder: Path, data: str | Path | None, subject: str, name: str, split: str
+) -> EvaluationSplit:
     """Return the split of a data set; raise `DatasetError` where a whole folder would stand for a split of it."""
-    measured = find_split(folder, read_card(folder), name, split, folder_for(name, data))
+    measured = find(folder, read_card(folder), name, split, folder_for(name, data))
     if measured.dataset.split == WHOLE != split:
         reason = measured.notes[0] if measured.notes else "the folder is not split into train and test"
         raise DatasetError(f"{reason}; {subject} are of its {split} split", code="unsplit-folder")

@@ -16,13 +16,12 @@ from zoo.data.dataset import Dataset
 from zoo.evaluation.bootstrap import bootstrap_intervals
 from zoo.evaluation.evaluate import search_arguments
 from zoo.evaluation.retrieval import per_query
+from zoo.evaluation.split import LEAST_TO_SPLIT
 
 METRICS = ("recall_at_1", "map_at_r")
 CHOSEN_BY = "map_at_r"
 """The metric that chooses: it uses all relatives of a query and so varies less than R@1."""
 
-LEAST_TO_SPLIT = 8
-"""Training classes from which some are held out. Two of seven or fewer would say little and be missed in training."""
 VALIDATION_SHARE, MOST_HELD_OUT = 0.25, 30
 
 Kept = Literal["base", "start", "trained"]

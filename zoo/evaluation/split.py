@@ -16,7 +16,7 @@ import numpy as np
 from zoo.data import DATASETS, load_dataset
 from zoo.data.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset
 from zoo.data.decode import unreadable_images
-from zoo.data.folder import sources_sha256
+from zoo.data.folder import sources_sha256, split_classes
 from zoo.errors import DatasetError
 from zoo.files import read_object
 from zoo.models.card import Card
@@ -24,6 +24,9 @@ from zoo.models.card import Card
 RECIPE_FILE = "recipe.json"
 TRAINING_DATA = "training_data"
 """Entry of recipe.json: the identity of the images that were trained on, and of a user's own their classes."""
+
+LEAST_TO_SPLIT = 8
+"""Classes from which some are held out. Two of seven or fewer would say little, and be missed elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,23 @@ def find_split(folder: Path, card: Card, name: str, split: str, data: str | Path
     # As it was measured at first: each image searches all others, even if the table marks queries.
     part = replace(subset(whole, _in_classes(whole, names), split), factors={})
     return EvaluationSplit(part, tuple(_notes_by_record(card.name, record, whole, split, same)))
+
+
+def find_held_out(folder: Path, card: Card, name: str, split: str, data: str | Path | None = None) -> EvaluationSplit:
+    """Return the split on which a change of a model's precision is measured, or on whose other part it is fitted.
+
+    It is that of `find_split`. In a folder without parts, of which the model's recipe.json holds out no classes, a
+    share of the classes is drawn. Arguments and errors are those of `find_split`.
+    """
+    found = find_split(folder, card, name, split, data)
+    whole = found.dataset
+    undecided = whole.split == WHOLE != split and read_split_record(folder) is None
+    if not undecided or len(whole.classes) < LEAST_TO_SPLIT:
+        return found
+    parts = split_classes(whole)
+    part = replace(parts.train if split == "train" else parts.test, factors={})
+    note = f"{len(parts.test.classes)} of the {len(whole.classes)} classes in the folder were drawn to measure on"
+    return EvaluationSplit(part, (*found.notes, note))
 
 
 def default_dataset(folder: Path, card: Card) -> str:

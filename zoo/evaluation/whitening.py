@@ -10,7 +10,8 @@ import numpy as np
 
 from zoo.data.dataset import FOLDER, Dataset
 from zoo.errors import UsageError
-from zoo.evaluation.selection import CHOSEN_BY, LEAST_TO_SPLIT, MetricChange, measure_change
+from zoo.evaluation.selection import CHOSEN_BY, MetricChange, measure_change
+from zoo.evaluation.split import LEAST_TO_SPLIT
 
 HELD_OUT = 0.3
 """Share of the classes that are held out."""
