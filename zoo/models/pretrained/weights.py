@@ -177,7 +177,7 @@ def stated_model(architecture: str, pretrained: bool | str) -> TimmModel | None:
 
 
 def check_place(pretrained: bool | str) -> None:
-    """Report weights that are neither here nor can be on the Hub. Raises what `find_source` raises."""
+    """Report weights that are not here and cannot be on the Hub. Raises what `find_source` raises."""
     if isinstance(pretrained, str) and (looks_like_path(pretrained) or not REPOSITORY.fullmatch(pretrained)):
         find_source(pretrained)
 
