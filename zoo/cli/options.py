@@ -17,6 +17,7 @@ import typer
 from typer import Argument, Option
 
 from zoo.console import count, note, note_left_out, print_json, printable
+from zoo.data import DATASETS
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,7 +62,12 @@ DataFolder = Annotated[
     Option("--data", metavar="DIR", help="where the data set's files are (default: in ZOO_DATA, else downloaded)"),
 ]
 Dataset = Annotated[
-    str | None, Option("--dataset", metavar="NAME", help="data set (default: the one that the model was trained for)")
+    str | None,
+    Option(
+        "--dataset",
+        metavar="NAME",
+        help=f"data set: {', '.join(DATASETS)} (default: the one that the model was trained for)",
+    ),
 ]
 SPLITS = "train or test (classes never trained on); of a folder also all"
 Split = Annotated[str, Option("--split", metavar="SPLIT", help=SPLITS)]
