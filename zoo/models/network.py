@@ -201,9 +201,12 @@ def _without_classifier(architecture: str, state: Mapping[str, Tensor]) -> dict[
 
 
 def _weights_channels(state: Mapping[str, Tensor], channels: int) -> int:
-    """Return the channels of images that weights take: 1 or 3, by their first convolution."""
-    first = next((tensor for tensor in state.values() if tensor.ndim == 4), None)
-    return int(first.shape[1]) if first is not None and first.shape[1] in (1, 3) else channels
+    """Return the channels of images that weights take: 1 or 3, by their convolutions, of which any may be the first.
+
+    Depthwise convolutions have one input channel too, so 3 has precedence.
+    """
+    inputs = {tensor.shape[1] for tensor in state.values() if tensor.ndim == 4}
+    return next((number for number in (3, 1) if number in inputs), channels)
 
 
 def check_heads(heads: Sequence[Head]) -> None:

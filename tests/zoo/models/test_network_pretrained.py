@@ -17,7 +17,8 @@ from tests.raising import raises
 from tests.zoo.hub_server import COMMIT, serving
 from zoo.errors import HubError, RecipeError
 from zoo.models.backbones import register
-from zoo.models.network import create_trunk, feature_count
+from zoo.models.network import build_trunk, create_trunk, feature_count
+from zoo.models.pretrained.weights import Weights
 
 register()
 
@@ -255,3 +256,12 @@ def test_the_papers_backbones(architecture: str, features: int) -> None:
         assert trunk(torch.zeros(2, 3, 64, 64)).shape == (2, features)
     hub = timm.get_pretrained_cfg(architecture).hf_hub_id
     assert hub == (f"timm/{architecture}" if "." in architecture else None)
+
+
+def test_depthwise_convolutions_do_not_count_as_the_first_one() -> None:
+    """A .safetensors file has its tensors by name: those of blocks, with one input channel, before the stem's."""
+    rgb = timm.create_model("mobilenetv3_small_050", num_classes=0)
+    weights = Weights(dict(sorted(rgb.state_dict().items())), {"input_size": (3, 64, 64)}, "file")
+    grey = build_trunk("mobilenetv3_small_050", 1, {}, weights).state_dict()["conv_stem.weight"]
+    torch.testing.assert_close(grey, weights.state["conv_stem.weight"].sum(1, keepdim=True))
+    assert weights.notes == []
