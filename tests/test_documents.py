@@ -16,6 +16,8 @@ from zoo.cli import main as cli
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+ANY_FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`(zoo (?:(?:benchmark|gallery) [a-z-]+|(?!benchmark|gallery)[a-z-]+) [^-A-Z`\s][^A-Z`]*)`")
 ENDS = {"&&", ";", "|", "do", "done", ">", "&"}
 
 
@@ -36,8 +38,10 @@ def commands_of(line: str) -> Iterator[list[str]]:
 
 
 def lines_of(text: str) -> Iterator[str]:
+    """Yield the lines of the blocks, and the commands in the prose that are whole: without options alone or places."""
     for block in FENCE.findall(text):
         yield from block.replace("\\\n", " ").splitlines()
+    yield from INLINE.findall(ANY_FENCE.sub("", text))
 
 
 def examples() -> Iterator[tuple[str, str]]:

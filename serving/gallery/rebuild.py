@@ -41,6 +41,7 @@ from zoo.errors import (
     ModelMismatchError,
     UsageError,
     ZooError,
+    command,
 )
 from zoo.files import write_bytes
 from zoo.models.load import Embedder, load
@@ -354,7 +355,7 @@ def begin_upgrade(
     batch_size: int = 64,
     progress: bool = False,
 ) -> Iterator[Upgrade]:
-    """Begin or continue to give a gallery another model. Embeddings of a third model are discarded.
+    """Begin or continue to give a gallery another model. What a rebuild by a third model has made is discarded.
 
     Args:
         path: The gallery folder, or its address in Milvus.
@@ -366,7 +367,8 @@ def begin_upgrade(
         progress: Whether to show a progress bar.
 
     Raises:
-        UsageError: The gallery has this model already.
+        UsageError: The gallery has this model already (`same-model`), or keeps a third one for a rollback
+            (`previous-model-kept`).
         GalleryError: The gallery is damaged.
     """
     if rule not in RULES or batch_size < 1:
@@ -375,9 +377,18 @@ def begin_upgrade(
             code="unknown-rule",
         )
     with Gallery.open(path) as gallery:
-        indexed, card, ref = indexed_folders(gallery), gallery.card, gallery.model_ref
+        indexed, card, ref, slot = indexed_folders(gallery), gallery.card, gallery.model_ref, gallery.store.slot()
     if card.fingerprint == embedder.card.fingerprint:
         raise UsageError(f"{path} has this model already: {card.name} ({card.fingerprint[:12]}).", code="same-model")
+    if slot is not None and slot.role == REPLACED and slot.fingerprint != embedder.card.fingerprint:
+        previous, _ = parse_model(slot.model, path)
+        raise UsageError(
+            f"{path} keeps the embeddings by {previous.name} ({slot.fingerprint[:12]}) for a rollback, and a rebuild "
+            f"by {embedder.card.name} would replace them. Return to {previous.name}: "
+            f"{command('gallery', 'rollback', path)}; or delete them first: "
+            f"{command('gallery', 'rollback', path, '--discard')}",
+            code="previous-model-kept",
+        )
     new, originals, thumbnails = embedder.card, Originals([*folders, *indexed]), rule == "thumbnail"
     if is_address(path):
         from serving.gallery.backends.milvus import open_store

@@ -192,10 +192,11 @@ class Searcher:
         return background_of(self.gallery, vector, query.item) if wanted else 0.0
 
     def _copy_of(self, query: SearchQuery, crop: Box | None) -> int | None:
-        """Return the item whose file has the bytes of the query."""
-        if not isinstance(query.image, bytes) or crop is not None:
+        """Return the item whose file has the bytes of the query, or of the file that it names."""
+        if not isinstance(query.image, bytes | str | Path) or crop is not None:
             return None
-        item = self.gallery.store.item_of_content(hashlib.sha256(query.image).hexdigest())
+        data = query.image if isinstance(query.image, bytes) else Path(query.image).read_bytes()
+        item = self.gallery.store.item_of_content(hashlib.sha256(data).hexdigest())
         return item.id if item else None
 
     def embed(self, image: ImageLike, crop: Box | None = None, limits: Limits | None = None) -> np.ndarray:

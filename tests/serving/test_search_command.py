@@ -11,6 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from serving.gallery import Gallery
+from serving.gallery.calibration import calibrate_gallery
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving import toys
@@ -45,6 +46,28 @@ def test_a_service_finds_what_the_folder_does(
     ]
     search("--url", server.url, query)
     assert "green disc" in capsys.readouterr().out
+
+
+def test_a_calibrated_gallery_says_how_likely_each_result_is(
+    gallery_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query, copy = tmp_path / "query.png", tmp_path / "gallery"
+    query.write_bytes(toys.query(2))
+    shutil.copytree(gallery_folder, copy)
+    search(copy, query)
+    assert "p_same" not in capsys.readouterr().out
+    with Gallery.open(copy) as gallery:
+        calibrate_gallery(gallery)
+    search(copy, query, "--json")
+    here = [hit["p_same"] for hit in json.loads(capsys.readouterr().out)["results"]]
+    with answering(app_over(copy)) as url:
+        answer = httpx.post(f"{url}/search", files={"image": query.read_bytes()}).json()["results"]
+        for words in ((copy, query), ("--url", url, query)):
+            search(*words)
+            header, _, *rows = capsys.readouterr().out.splitlines()
+            assert header.split()[:2] == ["similarity", "p_same"]
+            assert [row.split()[1] for row in rows] == [f"{hit['p_same']:.2f}" for hit in answer]
+    assert here == pytest.approx([hit["p_same"] for hit in answer], abs=1e-3)
 
 
 def test_items_are_chosen_by_label_and_metadata(

@@ -38,7 +38,7 @@ from zoo.console import count, note, print_json, print_table, printable
 from zoo.errors import GalleryError, ServiceError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
 
     from serving.gallery import Gallery
     from serving.gallery.indexing import Fill, IndexingReport
@@ -358,9 +358,7 @@ def search(
         query = Query(image, item, text, k, label or [], where)
         results = _search_folder(query, gallery, model, runtime or "auto", precision or "fp32")
     if as_json:
-        # This command does not re-rank, and a folder's results have no p_same.
-        hidden = ("rerank_score", "p_same") if url is None else ("rerank_score",)
-        print_json({"query": query.to_json(), "results": [_result_json(result, hidden) for result in results]})
+        print_json({"query": query.to_json(), "results": [_result_json(result) for result in results]})
     else:
         _print_results(query, results)
 
@@ -427,12 +425,21 @@ def _read_key(path: Path) -> str:
 
 
 def _print_results(query: Query, results: Sequence[Hit]) -> None:
-    rows = [(f"{hit.similarity:.4f}", hit.label or "-", hit.source, str(hit.id)) for hit in results]
-    print_table(("similarity", "label", "source", "id"), rows, numbers=("similarity", "id"))
+    columns = {
+        "similarity": [f"{hit.similarity:.4f}" for hit in results],
+        "p_same": [f"{hit.p_same:.2f}" for hit in results if hit.p_same is not None],  # all or none
+        "label": [hit.label or "-" for hit in results],
+        "source": [hit.source for hit in results],
+        "id": [str(hit.id) for hit in results],
+    }
+    if not columns["p_same"]:
+        del columns["p_same"]
+    print_table(list(columns), list(zip(*columns.values(), strict=True)), numbers=("similarity", "p_same", "id"))
     if len(results) < query.k:
         condition = " of these labels and metadata" if query.labels or query.where else ""
         note(f"{len(results):,} found and {query.k:,} asked for: the gallery holds no more{condition}.")
 
 
-def _result_json(result: Hit, hidden: Collection[str]) -> dict[str, Any]:
-    return {name: value for name, value in asdict(result).items() if name not in hidden}
+def _result_json(result: Hit) -> dict[str, Any]:
+    """Return a result without the score of re-ranking, which `zoo search` does not do."""
+    return {name: value for name, value in asdict(result).items() if name != "rerank_score"}

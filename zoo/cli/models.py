@@ -613,8 +613,8 @@ def convert(
         as_json,
         {"folder": str(out), "architecture": card.architecture, "card": card.to_json(), "notes": notes},
         f"weights of {card.architecture} written to {out}, a model of {card.dim} numbers",
-        f"Index images with: zoo export {out} && zoo index {out} DIR --out GALLERY",
-        f"Or train from them: zoo train NAME --set backbone.pretrained={out}",
+        f"Index images with: {command('export', out)} && {command('index', out, 'DIR', '--out', 'GALLERY')}",
+        f"Or train from them: {command('train', 'NAME', '--set', f'backbone.pretrained={out}')}",
     )
 
 

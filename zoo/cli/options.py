@@ -272,14 +272,14 @@ def open_model_and_images(
     """
     from zoo.data import check_dataset
     from zoo.data.dataset import WHOLE
-    from zoo.evaluation.split import default_dataset, find_split, read_training_data
+    from zoo.evaluation.split import dataset_to_measure, find_split, read_training_data
     from zoo.models.baselines import WHITENING_HEAD
     from zoo.models.card import read_card
     from zoo.models.load import find_model, load
 
     folder = find_model(model)
     card = read_card(folder)
-    name = dataset or default_dataset(folder, card)
+    name = dataset or dataset_to_measure(folder, card, data)
     check_dataset(name, split, data)
     selection = find_split(folder, card, name, split, data)
     for text in selection.notes:

@@ -172,6 +172,8 @@ def _csv_rows(path: Path) -> Iterator[tuple[list[str], Iterator[tuple[int, dict[
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file, strict=True)
         header = list(reader.fieldnames or ())
+        if len(header) == 1 and (mark := next((mark for mark in ";\t|" if mark in header[0]), "")):
+            raise UsageError(f"{path} separates its columns by {mark!r}; save it as CSV with commas.", code="not-csv")
 
         def rows() -> Iterator[tuple[int, dict[str, Any]]]:
             for row in reader:
@@ -306,7 +308,7 @@ def _read_labels(path: Path, lists: bool) -> LabelFile:
             key, columns = _metadata_columns(path, header, lists)
             rows = _metadata_rows(path, cells, key, lists)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path} cannot be read as CSV: {error}.", code="not-csv") from None
+        raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.", code="not-csv") from None
     labelled = LABEL in header
     parse = {column: _cell_parser([row[column] for row in rows.values() if row[column]]) for column in columns}
     return LabelFile(

@@ -20,7 +20,7 @@ from zoo.evaluation.clustering import clustering_metrics
 from zoo.evaluation.inputs import as_labels
 from zoo.evaluation.knn import as_rows
 from zoo.evaluation.retrieval import DEFAULT_K, check_depths, per_query, ranking_per_query
-from zoo.evaluation.split import default_dataset, find_split
+from zoo.evaluation.split import dataset_to_measure, find_split
 from zoo.evaluation.structure import structure_metrics
 from zoo.evaluation.verification import verification_metrics
 from zoo.models.load import Embedder, load
@@ -63,7 +63,8 @@ def evaluate(
 
     Args:
         model: A loaded model, a name or path (loaded with torch), or embeddings [n, dim].
-        dataset: The name of a data set, or a loaded one; by default the one that the model was trained for.
+        dataset: The name of a data set, or a loaded one; by default the one that the model was trained for,
+            or the folder `data` if this package lacks that one.
         split: "train" or "test". For a folder without these parts they are the classes that the model's recipe.json
             lists as learnt and as held out, where the folder holds them, and "all" is the whole folder.
         data: The folder of the data set (default: `ZOO_DATA`, else the download cache).
@@ -94,7 +95,7 @@ def evaluate(
                 "labels and queries belong to plain embeddings; a model is measured on a data set, which has its own.",
                 code="labels-with-model",
             )
-        loaded = _load_dataset(dataset or default_dataset(model.folder, model.card), split, data, model)
+        loaded = _load_dataset(dataset or dataset_to_measure(model.folder, model.card, data), split, data, model)
         errors = {} if unreadable is None else unreadable
         rows, measured = embed_dataset(model, loaded, batch_size, progress, errors)
         for error in errors.values() if unreadable is None else ():

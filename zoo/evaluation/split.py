@@ -17,7 +17,7 @@ from zoo.data import DATASETS, load_dataset
 from zoo.data.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset
 from zoo.data.decode import unreadable_images
 from zoo.data.folder import sources_sha256, split_classes
-from zoo.errors import DatasetError
+from zoo.errors import DatasetError, command
 from zoo.files import read_object
 from zoo.models.card import Card
 
@@ -130,6 +130,26 @@ def default_dataset(folder: Path, card: Card) -> str:
     data = recipe.get("data") if isinstance(recipe, dict) else None
     named = data.get("dataset") if isinstance(data, dict) else None
     return named if card.dataset not in DATASETS and named in DATASETS else card.dataset
+
+
+def dataset_to_measure(folder: Path, card: Card, data: str | Path | None = None) -> str:
+    """Return the data set of a measurement that names none.
+
+    It is `default_dataset`, and "folder" for `data` if the weights come from a data set that this package lacks.
+
+    Raises:
+        DatasetError: `no-own-dataset` without `data`, for such weights.
+    """
+    name = default_dataset(folder, card)
+    if name in DATASETS:
+        return name
+    if data is not None:
+        return FOLDER
+    raise DatasetError(
+        f"{card.name} learnt from {name!r}, a data set that this package lacks. Measure it on your own images, one "
+        f"subfolder per class: {command('evaluate', card.name, '--data', 'DIR')}, in Python data='DIR'.",
+        code="no-own-dataset",
+    )
 
 
 def read_split_record(folder: Path) -> SplitRecord | None:

@@ -34,7 +34,7 @@ from zoo.errors import (
 from zoo.hub import download
 from zoo.models.baselines import repository_of
 from zoo.models.card import Card, read_card
-from zoo.models.folder import check_config, check_files, pickle_warning_in
+from zoo.models.folder import PICKLES, check_config, check_files, pickle_warning_in
 from zoo.models.onnx_runtime import GRAPH_FILES, graph_file, has_nvidia_driver, open_graph
 from zoo.models.pretrained.packages import installed_package
 from zoo.models.registry import exists, local_folder, looks_like_path, model_text, recipes
@@ -317,7 +317,8 @@ def find_model(name_or_path: str | os.PathLike[str], revision: str | None = None
     if revision is None and (folder := local_folder(name)) is not None:
         return folder
     base, _, tag = name.partition("@")
-    if looks_like_path(name) or (revision is None and (_is_other_path(name) or installed_package(name))):
+    on_disk = _is_other_path(name) or _is_missing_file(name) or installed_package(name)
+    if looks_like_path(name) or (revision is None and on_disk):
         return _folder_of_weights(name)
     if (public := repository_of(base)) is not None:
         return _baseline_folder(public, revision or tag or None)
@@ -352,6 +353,11 @@ def _is_other_path(name: str) -> bool:
     return bool(name) and name not in recipes() and repository_of(name) is None and exists(Path(name))
 
 
+def _is_missing_file(name: str) -> bool:
+    """Return whether a text names a file of weights in an existing folder, and no repository of the Hub."""
+    return name.lower().endswith((*PICKLES, ".tar", ".safetensors", ".onnx")) and Path(name).parent.is_dir()
+
+
 def _folder_of_weights(name: str) -> Path:
     """Return the model folder of weights on this machine that say all about themselves, made on the first use.
 
@@ -374,6 +380,8 @@ def _folder_of_weights(name: str) -> Path:
 def _no_folder_message(name: str) -> str:
     if exists(paths.expand(name)) and not paths.is_folder(name):
         return f"{name} is a file; make it a model first: zoo baseline {name} --as NAME."
+    if not paths.is_folder(name) and _is_missing_file(name):
+        return f"there is no file {paths.expand(name).absolute()}. Check its path and name."
     if not paths.is_folder(name):
         return f"{name} does not exist. A model folder holds card.json and model.safetensors, as zoo train writes them."
     return (

@@ -270,6 +270,11 @@ def test_what_makes_no_sense_is_refused(
     run("gallery rebuild", gallery, "--model", other_model.folder, "--swap")
     with raises(ModelMismatchError, "other-model", "toy-pool"):
         run("gallery rollback", gallery, "--model", other_model.folder)
+    third = toys.write_model(tmp_path / "third", 3, "third")
+    with raises(UsageError, "previous-model-kept", model.card.name):
+        run("gallery rebuild", gallery, "--model", third)
+    run("gallery rollback", gallery)
+    run("gallery rollback", gallery)
     run("gallery rollback", gallery, "--discard")
     with raises(UsageError, "no-previous-model"):
         run("gallery rollback", gallery)

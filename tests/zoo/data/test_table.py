@@ -18,7 +18,7 @@ from zoo.cli.main import main
 from zoo.data import load_dataset
 from zoo.data.dataset import export_folder, subset
 from zoo.data.folder import check_splits, list_unlabelled
-from zoo.data.table import load_unlabelled, training_images
+from zoo.data.table import load_unlabelled, read_table, training_images
 from zoo.errors import DatasetError, EvaluationError, UsageError, ZooError
 from zoo.evaluation import evaluate
 
@@ -91,6 +91,8 @@ def test_queries_search_the_others_where_they_are_measured(tmp_path: Path) -> No
         ("image,label,split\na.png,a,train\n", "no-images", ("test",)),
         ("image,label\na.png,a\nb.png,a\n", "single-class", ("'a'",)),
         ('image,label\n"a.png,a\n', "not-csv", ()),
+        ("image;label\na.png;a\n", "not-csv", ("';'", "commas")),
+        ("image\tlabel\na.png\ta\n", "not-csv", ("commas",)),
     ],
 )
 def test_a_malformed_table_is_refused_with_its_line(
@@ -106,6 +108,8 @@ def test_a_missing_table_and_one_that_is_not_utf8(tmp_path: Path) -> None:
     (tmp_path / "latin.csv").write_bytes("image,label\nä.png,a\n".encode("latin-1"))
     with raises(UsageError, "not-csv", "UTF-8"):
         load_dataset("folder", "test", tmp_path / "latin.csv")
+    with raises(UsageError, "not-csv", "UTF-8"):
+        read_table(tmp_path / "latin.csv")
 
 
 def test_labels_may_be_missing_if_they_are_not_needed(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tests.serving import toys
 from zoo.cli.main import main
 from zoo.errors import DatasetError
 from zoo.evaluation.remeasure import remeasure
-from zoo.evaluation.split import EvaluationSplit, default_dataset, find_split, read_split_record
+from zoo.evaluation.split import EvaluationSplit, dataset_to_measure, default_dataset, find_split, read_split_record
 from zoo.models.card import read_card
 from zoo.models.results import Check, read_results
 
@@ -183,6 +183,15 @@ def test_a_finetune_that_kept_the_network_of_another_data_set_is_measured_on_its
     assert select(folder, "test", root).dataset.split == "test"
     (folder / "recipe.json").unlink()
     assert default_dataset(folder, read_card(folder)) == "glyphs"
+
+
+def test_weights_of_a_foreign_data_set_are_measured_on_the_folder_that_is_named(folder: Path, root: Path) -> None:
+    (folder / "recipe.json").unlink()
+    replace(read_card(folder), dataset="in1k").write(folder)
+    card = read_card(folder)
+    assert dataset_to_measure(folder, card, root) == "folder"
+    with raises(DatasetError, "no-own-dataset", "--data DIR"):
+        dataset_to_measure(folder, card)
 
 
 def test_without_a_record_the_whole_folder_is_used(folder: Path, root: Path) -> None:

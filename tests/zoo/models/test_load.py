@@ -306,6 +306,7 @@ def test_a_missing_model_is_reported_with_hints(tmp_path: Path) -> None:
         ("margin-conv4-glyps", "no-model", ("'margin-conv4-glyps'", "'margin-conv4-glyphs'", "local zoo")),
         ("margin-conv4-omniglot", "no-model", ("zoo train margin-conv4-omniglot",)),
         (tmp_path, "no-model-folder", (str(tmp_path), "card.json")),
+        ("net.pth", "no-model-folder", ("there is no file", "net.pth")),  # no name of the Hub: it is not asked
     ):
         with raises(ModelNotFoundError, code) as caught:
             find_model(name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -85,9 +86,10 @@ def _read_pytorch(data: bytes, path: Path) -> dict[str, Tensor]:
     try:
         content: Any = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # unpickling errors, zip errors, EOFError
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        found = re.search(r"GLOBAL (\S+) was not an allowed global|class '?([\w.]+)", str(error))
+        reason = f"it holds an object of {found[1] or found[2]}" if found else "it cannot be read"
         raise UsageError(
-            f"{path} is not a PyTorch file of plain tensors: {reason} Save the state dict alone: "
+            f"{path} is not a PyTorch file of plain tensors: {reason}. Save the state dict alone: "
             "torch.save(model.state_dict(), FILE).",
             code="unsafe-file",
         ) from None

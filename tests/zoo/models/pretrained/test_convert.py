@@ -122,6 +122,16 @@ def test_only_tensors_are_unpickled(tmp_path: Path, legacy: bool) -> None:
     assert not mark.exists()
 
 
+def test_a_pickled_network_is_refused_by_its_class_and_without_torch_s_advice(tmp_path: Path) -> None:
+    torch.save(torch.nn.Linear(1, 1), tmp_path / "net.pth")
+    with raises(UsageError, "unsafe-file", "torch.nn.modules.linear.Linear") as caught:
+        convert(tmp_path / "net.pth", "resnet18", tmp_path / "out")
+    assert "\x1b" not in str(caught.value)
+    (tmp_path / "net.pth").write_bytes(b"no pickle")
+    with raises(UsageError, "unsafe-file", "cannot be read"):
+        convert(tmp_path / "net.pth", "resnet18", tmp_path / "out")
+
+
 def test_another_file_than_the_public_one_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, out = tmp_path / "bn_inception-52deb4733.pth", tmp_path / "out"
     sha256 = publish(file, caffe_state())
