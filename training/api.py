@@ -323,6 +323,8 @@ class Outcome:
         scores = ", ".join(f"{name} {value:.4f}" for name, value in self.validation.items())
         best = "the start (epoch 0)" if self.best_epoch == 0 else f"epoch {self.best_epoch}"
         kept_epoch = f"{best}, best on held-out training classes ({scores})" if scores else "the last epoch"
+        if not self.epochs:
+            kept_epoch = "the start, which is not trained"
         skipped = count(self.skipped, "image")
         left_out = f"{skipped} could not be read; left out.\n" if self.skipped else ""
         return (

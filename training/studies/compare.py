@@ -35,6 +35,7 @@ SEEDED = re.compile(r"(?P<name>.+)-seed(?P<seed>\d{1,9})")
 UNRECORDED = "how it was trained is not recorded"
 NOT_TRAINED = "pretrained weights, not trained further"
 WHITENED = "pretrained weights, whitened on images that may be among these"
+NO_EPOCH = "not trained (0 epochs)"
 SEEN = "it may have learnt from these images"
 LEARNT = "it learnt from these images"
 BASE_KEPT = "the unchanged base, as no epoch was better on held-out training classes"
@@ -80,6 +81,7 @@ class TrainedModel:
         study: Of a study's run: the study's name.
         arm: Of a study's run: its arm.
         parts: Of a study's run: measurements of other views than the whole embedding.
+        pixels: Of a model: the side of its input.
     """
 
     name: str
@@ -95,6 +97,12 @@ class TrainedModel:
     study: str | None = None
     arm: str | None = None
     parts: Sequence[Record] = field(default_factory=list)
+    pixels: int | None = None
+
+    @property
+    def seedless(self) -> bool:
+        """Return whether it has no seed because nothing was trained; every seed of another compares with it."""
+        return self.seed is None and self.selection in (NOT_TRAINED, WHITENED)
 
     def measurements(self) -> Iterator[tuple[MeasuredImages, Record]]:
         """Yield each measurement on a data set with its images; plain embeddings have none."""
@@ -375,20 +383,21 @@ def _is_same_recipe(a: Record, b: Record) -> bool:
 
 def _read_model(model: ModelInfo, folder: Path) -> TrainedModel:
     record = read_object(folder / "recipe.json")  # an unreadable one hides no score
-    recipe = record.get("recipe")
+    recipe, pixels = record.get("recipe"), model.card.preprocessing.crop if model.card else None
     if not isinstance(recipe, dict):
         members = record.get("ensemble")
         selection = _selection_without_recipe(model)
         if isinstance(members, list):
             selection = f"{count(len(members), 'model')} joined"
-        return TrainedModel(model.name, model.dim, None, selection, None, model.own_results)
+        return TrainedModel(model.name, model.dim, None, selection, None, model.own_results, pixels=pixels)
     settings = {key: value for key, value in recipe.items() if key not in ("name", "seed", "sources")}
     if images := _training_images(folder, recipe, model.name):
         settings[TRAINING_DATA] = images
     seed = recipe["seed"] if type(recipe.get("seed")) is int else None
     selection = _selection_of_model(record, recipe)
     changed = "origin" in record and model.origin.exact_recipe is None
-    return TrainedModel(model.name, model.dim, seed, selection, settings, model.own_results, changed=changed)
+    facts = (model.name, model.dim, seed, selection, settings, model.own_results)
+    return TrainedModel(*facts, changed=changed, pixels=pixels)
 
 
 def _training_images(folder: Path, recipe: Record, name: str) -> str | None:
@@ -410,6 +419,8 @@ def _selection_of_model(record: Record, recipe: Record) -> str:
     schedule = recipe.get("schedule")
     epochs = schedule.get("epochs") if isinstance(schedule, dict) else None
     best = record.get("best_epoch")
+    if epochs == 0:
+        return NO_EPOCH
     if record.get("kept") == "base":
         return BASE_KEPT
     if best is not None:

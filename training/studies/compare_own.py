@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from training.studies.compare import (
@@ -46,6 +47,7 @@ class OwnScore:
     Attributes:
         images: The images that were measured.
         classes: The number of their classes that have queries; None where it is not recorded.
+        pixels: The side of the model's input; None where it is not known.
         difference: To the model that was named, if one was and both were measured alike.
         no_difference: Why the difference is missing.
     """
@@ -56,6 +58,7 @@ class OwnScore:
     metric: str
     ours: MeasuredScore
     classes: int | None
+    pixels: int | None = None
     difference: SeedDifference | None = None
     no_difference: str = ""
 
@@ -77,12 +80,14 @@ def own_scores(
         against: The model, or one of its seeds, from which differences are taken.
 
     Raises:
-        UsageError: If no model has a given name, or `against` has no score on the images of any other row.
+        UsageError: If no model has a given name, no score has a given metric, or `against` no score on the images of
+            any other row.
     """
     groups = list(_seed_groups(complete_identities([run for run in runs if run.curves is None])))
     named = [_group_of(name, groups) for name in names]
     selected_groups = [group for group in groups if group in named] if named else groups
     metrics = tuple(dict.fromkeys(metrics))
+    _check_metrics(metrics, groups)
     base = None if against is None else _group_of(against, groups)
     rows = [
         _own_score(group, base, images, metric, measurements)
@@ -96,6 +101,18 @@ def own_scores(
     return sorted(rows, key=lambda row: (row.images.title, row.images, metrics.index(row.metric), row.name))
 
 
+def _check_metrics(metrics: Sequence[str], groups: Sequence[Sequence[TrainedModel]]) -> None:
+    """Raise `UsageError` for a metric that no score has, if there are scores."""
+    known = sorted({name for group in groups for run in group for result in run.results for name in result["metrics"]})
+    for metric in metrics:
+        if known and metric not in {*known, *METRICS}:
+            raise UsageError(
+                f"no score of a model here has the metric {metric!r}.{nearest(metric, known)} They have "
+                f"{', '.join(known)}; zoo evaluate MODEL --metrics all --save adds the others.",
+                code="unknown-metric",
+            )
+
+
 def _own_score(
     group: Sequence[TrainedModel],
     base: Sequence[TrainedModel] | None,
@@ -104,7 +121,8 @@ def _own_score(
     measurements: Sequence[Measurement],
 ) -> OwnScore:
     ours, classes = average_measurements(metric, measurements), measurements[0][1].get("classes")
-    row = OwnScore(_group_name([run for run, _ in measurements]), group[0].dim, images, metric, ours, classes)
+    name = _group_name([run for run, _ in measurements])
+    row = OwnScore(name, group[0].dim, images, metric, ours, classes, group[0].pixels)
     if base is None:
         return row
     if base is group:
@@ -144,13 +162,16 @@ def _check_common_images(against: str, base: Sequence[TrainedModel], rows: Seque
 def _seed_difference(
     measurements: Sequence[Measurement], base_measurements: Sequence[Measurement], metric: str
 ) -> SeedDifference | None:
-    """Return None where no seed was measured of both, on as many images and by one protocol."""
-    other_by_seed = {(run.seed, *_conditions(result)): result for run, result in base_measurements}
+    """Return None where no seed was measured of both, on as many images and by one protocol.
+
+    A model that was not trained has no seed, and is compared with every seed.
+    """
     differences: dict[int | None, float] = {}
-    for run, result in measurements:
-        other = other_by_seed.get((run.seed, *_conditions(result)))
-        if other is not None:
-            differences[run.seed] = float(result["metrics"][metric]) - float(other["metrics"][metric])
+    for (run, result), (base, other) in product(measurements, base_measurements):
+        paired = run.seed == base.seed or run.seedless or base.seedless
+        if paired and _conditions(result) == _conditions(other):
+            seed = base.seed if run.seedless else run.seed
+            differences[seed] = float(result["metrics"][metric]) - float(other["metrics"][metric])
     if not differences:
         return None
     values = list(differences.values())

@@ -190,8 +190,8 @@ def _model_sections(
 
 # zoo benchmark models
 
-MODEL_COLUMNS = ("metric", "model", "dim", "mean", "95 %", "seeds")
-MODEL_NUMBERS = ("dim", "mean", "seeds")
+MODEL_COLUMNS = ("metric", "model", "dim", "pixels", "mean", "95 %", "seeds")
+MODEL_NUMBERS = ("dim", "pixels", "mean", "seeds")
 
 
 @app.command(
@@ -249,6 +249,9 @@ def models(
             print_table(table.columns, table.rows, numbers)
     else:
         note("no such measurement exists yet; measure a model with: zoo evaluate MODEL --save")
+    for name in names or [] if rows else []:
+        if not any(name in row.ours.runs or name == row.name for row in rows):
+            note(f"{name} is not shown: it has no such score")
 
 
 def _images_heading(rows: Sequence[OwnScore]) -> str:
@@ -273,7 +276,7 @@ def _model_cells(row: OwnScore, paired: bool) -> list[str]:
     from training.studies.compare_page import interval_text, number_text, origin_text
 
     ours = row.ours
-    cells = [row.metric, row.name, str(row.dim), number_text(ours.value, ours.sd)]
+    cells = [row.metric, row.name, str(row.dim), str(row.pixels or "-"), number_text(ours.value, ours.sd)]
     cells += [interval_text(ours.interval, ours.over), str(len(ours.runs))]
     if paired:
         less = row.difference

@@ -110,10 +110,10 @@ def evaluate(
         result = measure(
             embedder, images, k=depths, batch_size=batch_size, progress=True, metrics=groups, unreadable=unreadable
         )
-    _print_result(result, as_json, out)
-    if save:
+    if save:  # before a closed pipe (`| head`) ends the command
         with write_errors(embedder.folder):
             add_result(embedder.folder, result)
+    _print_result(result, as_json, out)
     return strict_status(strict, result.unreadable)
 
 

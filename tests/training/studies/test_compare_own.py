@@ -9,7 +9,7 @@ import pytest
 
 from tests.raising import raises
 from tests.training.studies.test_compare import RECIPE, model
-from training.studies.compare import LEARNT, NOT_TRAINED, SEEN, find_runs
+from training.studies.compare import LEARNT, NO_EPOCH, NOT_TRAINED, SEEN, find_runs
 from training.studies.compare_own import own_scores
 from zoo.cli.main import main
 from zoo.errors import UsageError
@@ -49,6 +49,36 @@ def test_seeds_are_one_row_and_differences_are_paired(two_methods: Path) -> None
     assert contrastive.difference.interval == pytest.approx((0.016667 - 0.014343, 0.016667 + 0.014343), abs=1e-5)
     assert rows["alone", "recall_at_1"].difference is None
     assert rows["alone", "recall_at_1"].ours.interval == pytest.approx((0.49, 0.51))
+
+
+def test_every_seed_is_compared_with_weights_that_were_not_trained(two_methods: Path) -> None:
+    """Margin .60, .62, .64 less .50: mean .12, sd .02; t(2) = 4.303 times sd / sqrt 3 is .04969."""
+    folder = model(two_methods, "backbone", None, recall_at_1=0.5)
+    (folder / "card.json").write_text((folder / "card.json").read_text().replace('"margin"', '"pretrained"'))
+    less = on_cub(against="backbone", metrics=["recall_at_1"])["margin-r50-cub", "recall_at_1"].difference
+    more = on_cub(against="margin-r50-cub", metrics=["recall_at_1"])["backbone", "recall_at_1"].difference
+    assert less is not None
+    assert more is not None
+    assert less.seeds == more.seeds == (0, 1, 2)
+    assert (less.value, more.value) == (pytest.approx(0.12), pytest.approx(-0.12))
+    assert less.interval == pytest.approx((0.12 - 0.04969, 0.12 + 0.04969), abs=1e-4)
+
+
+def test_an_untrained_run_is_not_said_to_have_a_last_epoch(own_zoo: Path) -> None:
+    model(own_zoo, "mine", {**RECIPE, "schedule": {"epochs": 0}}, recall_at_1=0.5)
+    (run,) = (run for run in find_runs() if run.name == "mine")
+    assert run.selection == NO_EPOCH
+
+
+def test_named_models_without_a_score_and_unknown_metrics_are_reported(
+    two_methods: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model(two_methods, "unmeasured", None)
+    assert main(["benchmark", "models", "alone", "unmeasured", "--dataset", "cub"]) == 0
+    assert "unmeasured" in capsys.readouterr().err
+    with raises(UsageError, "unknown-metric") as caught:
+        on_cub(metrics=["recal_at_1"])
+    assert "'recall_at_1'" in str(caught.value)
 
 
 def test_pretrained_weights_are_not_said_to_be_trained(own_zoo: Path) -> None:
