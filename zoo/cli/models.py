@@ -466,11 +466,17 @@ def baseline(
 
 
 def _check_model_name(name: str) -> None:
-    """Report a name of no model before torch is loaded, if it cannot be a name of timm's or of a file."""
+    """Report a missing file or model before torch is loaded, if the name cannot be one of timm's."""
+    from zoo.errors import UsageError
+    from zoo.models.folder import PYTORCH_SUFFIXES
     from zoo.models.load import find_model
     from zoo.paths import expand
 
-    if "-" in name and not expand(name).exists():
+    if expand(name).exists():
+        return
+    if name.endswith((".safetensors", *PYTORCH_SUFFIXES)):
+        raise UsageError(f"there is no file {name}.", code="no-such-file")
+    if "-" in name:
         find_model(name)
 
 

@@ -11,6 +11,9 @@ from zoo.errors import ModelFolderError, command
 from zoo.files import read_json, sha256_of
 from zoo.models.card import Card
 
+PYTORCH_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".tar")
+"""Suffixes of PyTorch's files."""
+
 CONFIG_FILE, WEIGHTS_FILE, HEADS_FILE = "config.json", "model.safetensors", "heads.safetensors"
 """timm's config.json, the trunk's weights under timm's names, the weights of the heads."""
 

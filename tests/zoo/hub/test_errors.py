@@ -203,6 +203,7 @@ MISTYPED_COMMANDS = [
     (["train", "margin-conv4-glyphs", "--set", "objective.method=divva"], "Did you mean 'diva'"),
     (["train", "margin-conv4-glyphs", "--set", "batch.sampler=spcr"], "Did you mean 'spc-r'"),
     (["train", "margin-conv4-glyphs", "--set", "optimizer.name=adamv"], "Did you mean 'adam"),
+    (["baseline", "none.pth", "--as", "mine"], "there is no file none.pth"),
     (["train", "margin-conv4-glyphs", "--data", "."], "glyphs is drawn from fonts"),
     (["train", "margin-conv4-omniglot", "--set", "data.dataset=glyphs", "--data", "."], "glyphs is drawn from fonts"),
 ]

@@ -19,9 +19,6 @@ from torch import Tensor
 from zoo.errors import RecipeError, UsageError
 from zoo.files import sha256_of
 
-PYTORCH_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".tar")
-"""Suffixes of PyTorch's files."""
-
 WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "teacher", "module")
 """Keys under which training scripts store a state dict, in the order of preference."""
 

@@ -26,9 +26,9 @@ from zoo.models.backbones.caffe import convert_caffe
 from zoo.models.backbones.googlenet import convert_torchvision
 from zoo.models.baselines import TimmModel, read_timm_config, repository_of
 from zoo.models.card import UNKNOWN_LICENCE, read_card
-from zoo.models.folder import CONFIG_FILE, WEIGHTS_FILE
+from zoo.models.folder import CONFIG_FILE, PYTORCH_SUFFIXES, WEIGHTS_FILE
 from zoo.models.pretrained.packages import PACKAGES, WeightsPackage, installed_package, package_of
-from zoo.models.pretrained.state import PYTORCH_SUFFIXES, read_state
+from zoo.models.pretrained.state import read_state
 from zoo.models.registry import cached_folder, looks_like_path
 from zoo.paths import expand
 
