@@ -36,10 +36,10 @@ from zoo import paths
 from zoo.console import count
 from zoo.data.dataset import FOLDER, WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError, ZooError, command
-from zoo.evaluation.split import TRAINING_DATA, default_dataset, find_split
+from zoo.evaluation.split import default_dataset, find_split
 from zoo.files import atomic_folder, sha256_of, write_bytes, write_json
 from zoo.models.baselines import PRETRAINED, UNTRAINED
-from zoo.models.card import Card, joint_licence, read_card
+from zoo.models.card import TRAINING_DATA, Card, joint_licence, read_card
 from zoo.models.folder import check_files
 from zoo.models.golden import read_golden, write_golden
 from zoo.models.load import find_model

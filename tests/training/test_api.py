@@ -69,6 +69,8 @@ def test_scores_on_learnt_classes_are_noted(
     data = json.loads((outcome.folder / "recipe.json").read_text())["training_data"]
     learnt = load_dataset("folder", "train", pictures)
     assert data == {**asdict(learnt.identity), "class_names": list(learnt.classes)}
+    assert main(["info", "toy"]) == 0
+    assert f"{learnt.identity}, 32 images of 8 classes" in capsys.readouterr().out
     swapped = tmp_path / "swapped"
     swapped.mkdir()
     (swapped / "test").symlink_to(pictures / "train")
@@ -76,6 +78,14 @@ def test_scores_on_learnt_classes_are_noted(
     for folder, noted in ((pictures, False), (swapped, True), (pictures / "train", True), (pictures / "test", False)):
         assert main(["evaluate", "toy", "--data", str(folder), "--json"]) == 0
         assert ("toy learnt from classes of the same name as 8" in capsys.readouterr().err) == noted
+    (own,) = json.loads((outcome.folder / "results.json").read_text())
+    assert main(["evaluate", "toy", "--data", str(swapped), "--save", "--json"]) == 0
+    model = zoo.info("toy")
+    assert [model.learnt(result) for result in model.results] == [False, True]
+    capsys.readouterr()
+    assert main(["list", "--status", "trained", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["recall_at_1"] == own["metrics"]["recall_at_1"]
 
 
 def test_a_missing_test_split_keeps_the_model(pictures: Path, own_zoo: Path) -> None:

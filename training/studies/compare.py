@@ -20,9 +20,9 @@ from training.studies.statistics import interval_over_seeds
 from zoo.console import count
 from zoo.data.dataset import FOLDER, WHOLE
 from zoo.errors import UsageError
-from zoo.evaluation.split import TRAINING_DATA, read_training_data
 from zoo.files import complete_lines, read_object
 from zoo.models.baselines import PRETRAINED, WHITENING_HEAD
+from zoo.models.card import TRAINING_DATA, read_training_data
 from zoo.models.catalogue import ModelInfo, list_models
 from zoo.models.published import WHOLE_EMBEDDING, PublishedScore, PublishedTable
 from zoo.models.results import data_title

@@ -138,7 +138,9 @@ def _paper_cell(model: ModelInfo) -> str:
 
 def _test_result(model: ModelInfo) -> Mapping[str, Any]:
     """Return the newest measurement on the unseen classes of the data set that the model was trained on."""
-    results = [r for r in model.own_results if (r["dataset"], r["split"]) == (model.dataset, "test")]
+    results = [
+        r for r in model.own_results if (r["dataset"], r["split"]) == (model.dataset, "test") and not model.learnt(r)
+    ]
     return results[-1] if results else {"dataset": None, "metrics": {}}
 
 
@@ -195,14 +197,31 @@ def _facts(model: ModelInfo) -> dict[str, str]:
         facts["parameters"] = f"{model.parameters / 1e6:.2f} million"
     if model.card is not None:
         files = {"files": ", ".join(_files(model)) or "-"}
-        size = {"size": f"{(model.size or 0) / 1e6:.2f} MB"}
-        return {**facts, **_card_facts(model.card), **_recipe(model), **files, "folder": str(model.folder), **size}
+        made, size = _recipe(model) | _training_data(model), {"size": f"{(model.size or 0) / 1e6:.2f} MB"}
+        return {
+            **facts,
+            **_card_facts(model.card),
+            **made,
+            **files,
+            "folder": str(model.folder),
+            **size,
+        }
     more = {key: "; ".join(value) if isinstance(value, list) else str(value) for key, value in model.facts.items()}
     return {**facts, **more, "paper's R@1": _papers_recall(model)}
 
 
 def _recipe(model: ModelInfo) -> dict[str, str]:
     return {"recipe": model.origin.text} if model.origin.recipe else {}
+
+
+def _training_data(model: ModelInfo) -> dict[str, str]:
+    from zoo.data.dataset import DataIdentity
+
+    data = model.training_data
+    if not {"name", "sha256", "images", "classes"} <= data.keys():
+        return {}
+    images = DataIdentity(data["name"], data["sha256"], data["images"], data["classes"])
+    return {"trained on": f"{images}, {count(images.images, 'image')} of {count(images.classes, 'class')}"}
 
 
 def _papers_recall(model: ModelInfo) -> str:
@@ -269,7 +288,8 @@ def _subject(result: dict[str, Any]) -> str:
 
 
 def _other_model(model: ModelInfo, result: dict[str, Any]) -> str:
-    return "" if result in model.own_results else "; of other weights or preprocessing than this model's"
+    other = "" if result in model.own_results else "; of other weights or preprocessing than this model's"
+    return other + "; the images that it was trained on" * model.learnt(result)
 
 
 def _scores(result: dict[str, Any]) -> list[list[str]]:

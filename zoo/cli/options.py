@@ -272,9 +272,9 @@ def open_model_and_images(
     """
     from zoo.data import check_dataset
     from zoo.data.dataset import WHOLE
-    from zoo.evaluation.split import dataset_to_measure, find_split, read_training_data
+    from zoo.evaluation.split import dataset_to_measure, find_split
     from zoo.models.baselines import WHITENING_HEAD
-    from zoo.models.card import read_card
+    from zoo.models.card import read_card, read_training_data
     from zoo.models.load import find_model, load
 
     folder = find_model(model)

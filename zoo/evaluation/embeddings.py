@@ -390,7 +390,8 @@ def _read_npy(path: Path) -> np.ndarray:
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from None
     except (ValueError, OverflowError, SyntaxError, TokenError, EOFError) as error:
-        raise _unreadable(path, str(error) if "Python objects" in str(error) else _damaged_file(error)) from None
+        pickled = "it holds Python objects; save text with np.save(FILE, array.astype(str))"
+        raise _unreadable(path, pickled if "Python objects" in str(error) else _damaged_file(error)) from None
     return array
 
 

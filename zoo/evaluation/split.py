@@ -19,11 +19,9 @@ from zoo.data.decode import unreadable_images
 from zoo.data.folder import sources_sha256, split_classes
 from zoo.errors import DatasetError, command
 from zoo.files import read_object
-from zoo.models.card import Card
+from zoo.models.card import Card, read_training_data
 
 RECIPE_FILE = "recipe.json"
-TRAINING_DATA = "training_data"
-"""Entry of recipe.json: the identity of the images that were trained on, and of a user's own their classes."""
 
 LEAST_TO_SPLIT = 8
 """Classes from which some are held out. Two of seven or fewer would say little, and be missed elsewhere."""
@@ -187,12 +185,6 @@ def _has_same_images(whole: Dataset, record: SplitRecord) -> bool:
     unreadable = unreadable_images(subset(whole, _in_classes(whole, [*record.train, *record.test])))
     sources = (whole.sources[row] for row in rows)
     return sources_sha256(source for source in sources if source not in unreadable) == record.images_sha256
-
-
-def read_training_data(folder: Path) -> dict[str, Any]:
-    """Return what the recipe.json of a model folder says of the images that it was trained on; {} if nothing."""
-    data = read_object(folder / RECIPE_FILE).get(TRAINING_DATA)
-    return data if isinstance(data, dict) else {}
 
 
 def _whole_split(folder: Path, name: str, dataset: Dataset, split: str) -> EvaluationSplit:

@@ -47,6 +47,9 @@ HEAD_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 UNKNOWN_LICENCE = "unknown"
 """Licence of a model whose weights come with none and whose author states none."""
 
+TRAINING_DATA = "training_data"
+"""Entry of recipe.json: the identity of the images that were trained on, and of a user's own their classes."""
+
 LARGEST_DIM = 65_536
 """Largest dimension of an embedding. A larger one in a card would request memory that no machine has."""
 
@@ -322,6 +325,12 @@ def read_origin(folder: Path) -> Origin:
         return Origin(name, None) if isinstance(name, str) else Origin(None)
     recipe, changed = record["origin"], record.get("settings")
     return Origin(recipe if isinstance(recipe, str) else None, changed if isinstance(changed, dict) else None)
+
+
+def read_training_data(folder: Path) -> dict[str, Any]:
+    """Return what the recipe.json of a model folder says of the images that it was trained on; {} if nothing."""
+    data = read_object(folder / "recipe.json").get(TRAINING_DATA)
+    return data if isinstance(data, dict) else {}
 
 
 def _as_text(value: Any) -> str:

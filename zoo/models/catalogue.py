@@ -22,7 +22,7 @@ from zoo.models.baselines import (
     baselines_root,
     repository_of,
 )
-from zoo.models.card import Card, Origin, read_card, read_origin
+from zoo.models.card import Card, Origin, read_card, read_origin, read_training_data
 from zoo.models.folder import count_parameters
 from zoo.models.published import published_tables
 from zoo.models.registry import cached_folder, exists, looks_like_path, model_folders, model_text, recipes
@@ -46,6 +46,7 @@ class ModelInfo:
         facts: Further facts of its recipe or of the list of baselines.
         origin: The recipe that it was trained by, and the changes to it.
         copied: True for a copy in the local zoo of a shipped model or a model of the Hub, as `zoo export` makes it.
+        training_data: The images that it was trained on, as recipe.json has them; empty where it does not.
     """
 
     name: str
@@ -62,6 +63,7 @@ class ModelInfo:
     facts: Mapping[str, Any] = field(default_factory=dict)
     origin: Origin = field(default_factory=lambda: Origin(None))
     copied: bool = False
+    training_data: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def status_text(self) -> str:
@@ -76,6 +78,11 @@ class ModelInfo:
         """Return the measurements without those of other weights or preprocessing than the card's."""
         known = None if self.card is None else self.card.fingerprint
         return [result for result in self.results if result.get("fingerprint") in (None, known)]
+
+    def learnt(self, result: Mapping[str, Any]) -> bool:
+        """Return whether a measurement is of the images that the model was trained on."""
+        images = (result.get("data") or {}).get("sha256")
+        return images is not None and images == self.training_data.get("sha256")
 
     @property
     def published_recall(self) -> dict[str, float]:
@@ -98,6 +105,7 @@ class ModelInfo:
         facts |= {"size": self.size, "parameters": self.parameters, "published": self.published}
         facts["facts"] = dict(self.facts)
         facts |= {"origin": self.origin.recipe, "changed": self.origin.changed}
+        facts["training_data"] = dict(self.training_data)
         facts["folder"] = str(self.folder) if self.folder else None
         facts["card"] = self.card.to_json() if self.card else None
         facts["results"] = self.results
@@ -214,6 +222,7 @@ def _folder_info(folder: Path) -> ModelInfo:
         baseline.parameters if baseline else count_parameters(folder, card),
         origin=origin if origin.recipe in recipes() else Origin(None, origin.changed),
         copied=original_status is not None,
+        training_data=read_training_data(folder),
     )
 
 

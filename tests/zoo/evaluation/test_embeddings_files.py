@@ -62,7 +62,9 @@ def test_rows_and_labels_of_files(kind: str, tmp_path: Path, capsys: pytest.Capt
 def test_the_scores_are_printed_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["score", *written(tmp_path, "txt"), "--metrics", "clustering"]) == 0
     output = capsys.readouterr().out
-    assert output.startswith("6 dimensions\n40 queries of 8 classes; leave-one-out, cosine, exact\n")
+    heading, origin = output.splitlines()[:2]
+    assert heading.startswith("6 dimensions on labels.txt (")
+    assert origin.startswith("40 queries of 8 classes; leave-one-out, cosine, exact; model not recorded; ")
     values = dict(line.split()[:2] for line in output.splitlines()[4:])
     assert values["recall_at_1"] == f"{EXPECTED:.4f}"
     assert "nmi" in values
@@ -138,11 +140,13 @@ def test_a_folder_is_embedded_into_a_file_that_can_be_scored(
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     assert main(["embed", "margin-conv4-glyphs", str(folder), "--out", str(out), "--runtime", "onnx", "--json"]) == 0
     output = json.loads(capsys.readouterr().out)
+    assert output.pop("seconds") >= 0
     assert output == {
         "embeddings": str(out),
         "table": str(tmp_path / "rows.csv"),
         "record": str(tmp_path / "rows.json"),
         "model": model.card.identity,
+        "runtime": "onnx",
         "images": len(paths),
         "dim": 64,
         "unreadable": [],
@@ -164,7 +168,7 @@ def test_a_folder_is_embedded_into_a_file_that_can_be_scored(
         assert taken in str(caught.value)
         (tmp_path / "aside").rename(tmp_path / left)
     assert main(["embed", "margin-conv4-glyphs", str(image), "--out", str(out), "--runtime", "onnx", "--replace"]) == 0
-    assert capsys.readouterr().out.startswith("1 images, 64 dimensions: ")
+    assert capsys.readouterr().out.startswith("1 image, 64 dimensions: ")
     np.testing.assert_allclose(np.load(out), rows[3:4], atol=1e-6)
     assert (tmp_path / "rows.csv").read_text().splitlines() == ["path,label", f"{image.name},"]
 
