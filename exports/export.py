@@ -30,7 +30,7 @@ from exports.parity import (
     pattern_images,
     reference_retrieval,
 )
-from exports.precision import write_fp16
+from exports.precision import store_in_half, write_fp16
 from exports.quantize import write_int8
 from exports.resizing import compare_resizing, write_resizing_graph
 from zoo import paths
@@ -39,7 +39,7 @@ from zoo.files import atomic_folder, atomic_path, locked, read_object, sha256_of
 from zoo.hub.download import cached_model_name
 from zoo.models import torch_runtime
 from zoo.models.card import Card, read_card
-from zoo.models.folder import check_files
+from zoo.models.folder import check_files, is_stored_in_half
 from zoo.models.golden import golden_pixels
 from zoo.models.graph import write_graph
 from zoo.models.onnx_runtime import (
@@ -221,6 +221,8 @@ class Exporter:
     def _write(self, precision: str, base: Path | None, pixels: np.ndarray, graph: Path) -> dict[str, Any]:
         if base is None:
             write_graph(self.folder, self.card, graph)
+            if is_stored_in_half(self.folder, self.card):
+                store_in_half(graph, self.folder, self.card)
             return {}
         if precision == "fp16":
             return write_fp16(base, pixels, graph)
@@ -228,15 +230,18 @@ class Exporter:
         return {**write_int8(base, images.calibration, graph), "calibrated_on": images.source}
 
     def _fp32_graph(self, temporary: Path) -> Path:
-        """Return the folder's fp32 graph; if it is missing or damaged, write a temporary one."""
+        """Return the folder's fp32 graph; if it is missing, damaged or stored in float16, write a temporary one."""
         file, card = GRAPH_FILES["fp32"], read_card(self.folder)
         try:
             check_files(self.folder, card, [file])
             open_graph(self.folder / file, card, precision="fp32")
+            usable = not is_stored_in_half(self.folder, card)
         except ModelFolderError:
-            write_graph(self.folder, self.card, temporary)
-            return temporary
-        return self.folder / file
+            usable = False
+        if usable:
+            return self.folder / file
+        write_graph(self.folder, self.card, temporary)
+        return temporary
 
     @cached_property
     def _calibration_images(self) -> CalibrationImages:

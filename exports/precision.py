@@ -13,7 +13,10 @@ from typing import Any
 
 import numpy as np
 import onnx
+from safetensors.numpy import load_file
 
+from zoo.models.card import Card
+from zoo.models.folder import HEADS_FILE, WEIGHTS_FILE
 from zoo.models.onnx_runtime import INPUT, OUTPUT, open_session
 from zoo.models.results import EXPORT_FLOORS
 
@@ -93,6 +96,51 @@ def write_fp16(base: Path, pixels: np.ndarray, path: Path) -> dict[str, Any]:
             return {"kept_in_float": ["all but layers", *names_without(weighted, insensitive)]}
     sensitive = sorted({node.op_type for node in model.graph.node} & set(SENSITIVE_OPERATORS))
     return {"kept_in_float": ["pixel normalisation", "pooling after the last layer and unit length", *sensitive]}
+
+
+def store_in_half(path: Path, folder: Path, card: Card) -> None:
+    """Store a float32 graph's weights in float16 as the model folder does; ONNX Runtime casts them back on opening.
+
+    torch's exporter multiplies a convolution's weight by the scale of the batch norm behind it. Rounding the product
+    would round the weight twice, so the graph holds the weight as it is in the model folder, and the scales in float32.
+
+    Args:
+        path: The graph, which is replaced.
+        folder: The model folder.
+        card: Its card.
+    """
+    stored = {f"network.trunk.{name}": weight for name, weight in load_file(folder / WEIGHTS_FILE).items()}
+    if card.heads:
+        stored |= {f"network.heads.{name}": weight for name, weight in load_file(folder / HEADS_FILE).items()}
+    model, float32 = onnx.load(path), onnx.TensorProto.FLOAT
+    nodes = []
+    for tensor in list(model.graph.initializer):
+        if tensor.data_type != float32 or (half := stored.get(tensor.name)) is None or half.ndim < 2:
+            continue
+        name, scale = tensor.name, _row_scales(onnx.numpy_helper.to_array(tensor), half)
+        if scale is None:
+            continue
+        tensor.CopyFrom(onnx.numpy_helper.from_array(half, f"{name}.half"))
+        model.graph.initializer.append(onnx.numpy_helper.from_array(scale, f"{name}.scale"))
+        nodes += [
+            onnx.helper.make_node("Cast", [f"{name}.half"], [f"{name}.float"], f"{name}.cast", to=float32),
+            onnx.helper.make_node("Mul", [f"{name}.float", f"{name}.scale"], [name], f"{name}.mul"),
+        ]
+    nodes.extend(model.graph.node)
+    del model.graph.node[:], model.graph.value_info[:]
+    model.graph.node.extend(nodes)
+    onnx.save(model, path)
+
+
+def _row_scales(weight: np.ndarray, half: np.ndarray) -> np.ndarray | None:
+    """Return the factors float32 [n, 1, ...] of the rows of `half` that give `weight`; None if it is another weight."""
+    if weight.shape != half.shape:
+        return None
+    rows, own = (values.reshape(len(values), -1).astype(np.float64) for values in (weight, half))
+    scale = (rows * own).sum(1) / np.maximum((own * own).sum(1), np.finfo(np.float64).tiny)
+    if not np.allclose(own * scale[:, None], rows, rtol=1e-5, atol=1e-6 * np.abs(rows).max()):
+        return None
+    return scale.astype(np.float32).reshape(-1, *[1] * (weight.ndim - 1))
 
 
 def insensitive_layers(layers: Sequence[str], change: Callable[[Sequence[str]], float], allowed: float) -> list[str]:

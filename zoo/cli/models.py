@@ -397,6 +397,7 @@ def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
   zoo baseline lite0 --as lite-photos                    weights of an installed package; needs no network
   zoo baseline net.pth --architecture resnet50 --as own  a file of yours; --mean and --std if they are not timm's
   zoo baseline net.onnx --mean 0.5 --std 0.5 --as own    an ONNX graph from images to vectors
+  zoo baseline lite0 --as small --half                   stored in fp16, computed in fp32
   zoo baseline clip-b16 --as clip-cub --whiten-on cub --dim 256 --limit 5000
   zoo baseline clip-b32 --as clip-texts --joint          for text queries: then zoo text-tower clip-texts ...
   zoo evaluate photos --dataset folder --data DIR        as any model: zoo index, zoo export, zoo verify
@@ -439,6 +440,19 @@ def baseline(
     ] = None,
     batch_size: BatchSize = 64,
     device: Device = None,
+    gem: Annotated[
+        float | None,
+        Option(metavar="P", help="pool by the generalised mean with exponent P (default: the backbone's own pooling)"),
+    ] = None,
+    shrink: Annotated[
+        float,
+        Option(
+            metavar="X", help="add X times the mean variance to every direction's: whitens less, other subjects better"
+        ),
+    ] = 0.0,
+    half: Annotated[
+        bool, Option("--half", help="store the weights in fp16, half the size; they are still computed in fp32")
+    ] = False,
     strict: Strict = False,
     as_json: Json = False,
 ) -> int:
@@ -448,7 +462,10 @@ def baseline(
     statistics = _numbers("--mean", mean), _numbers("--std", std)
     if name.endswith(".onnx"):
         unused = {"--architecture": architecture, "--whiten": whiten, "--whiten-on": whiten_on, "--dim": dim}
-        _check_without_effect(unused | {"--joint": joint or None, "--sha256": sha256}, "an ONNX graph")
+        _check_without_effect(
+            unused | {"--joint": joint or None, "--half": half or None, "--gem": gem, "--sha256": sha256},
+            "an ONNX graph",
+        )
         return _baseline_of_graph(Path(name), new_name, statistics, size, layout, as_json)
     _check_without_effect({"--layout": layout}, "other weights than an ONNX graph")
     images = _whitening_images(whiten, whiten_on, data, limit, batch_size)
@@ -468,17 +485,19 @@ def baseline(
 
         read = [image for i, image in enumerate(images or ()) if i not in (unreadable or {})]
         classes = [image.parent.name for image in read if isinstance(image, Path)]
-        compared = compare_whitening(features, classes, dim) if len(classes) == len(features) else None
+        compared = compare_whitening(features, classes, dim, shrink) if len(classes) == len(features) else None
         comparisons.extend([compared] if compared else [])
         return compared is None or compared.kept
 
-    card, notes = save_baseline(start, new_name, images, dim, size, batch_size, True, device, joint, unreadable, judge)
+    card, notes = save_baseline(
+        start, new_name, images, dim, size, batch_size, True, device, joint, unreadable, judge, half, gem, shrink
+    )
     out = paths.local_models() / new_name
     note_left_out((unreadable or {}).values())
     _print_notes(remark, *notes)
     whitened = images is not None and bool(card.heads)
     fitted = f", whitened on {len(images or ()) - len(unreadable or {}):,} images" if whitened else ""
-    line = f"{new_name}: {card.dim} numbers of {card.architecture}{fitted}, written to {out}"
+    line = f"{new_name}: {card.dim} numbers of {card.backbone}{fitted}, written to {out}"
     facts = {"folder": str(out), "card": card.to_json(), "seconds": time.monotonic() - started}
     whitening = {"whitening": comparisons[0].to_json()} if comparisons else {}
     print_outcome(as_json, facts | whitening, *(f"{compared.text}." for compared in comparisons), line)

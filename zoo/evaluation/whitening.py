@@ -52,13 +52,16 @@ class WhiteningComparison:
         return f"on {self.images:,} images of {self.classes} held-out classes, whitened: {changes}; {outcome}"
 
 
-def compare_whitening(features: np.ndarray, classes: Sequence[str], dim: int | None) -> WhiteningComparison | None:
+def compare_whitening(
+    features: np.ndarray, classes: Sequence[str], dim: int | None, shrink: float = 0.0
+) -> WhiteningComparison | None:
     """Fit whitening on a part of the classes, and compare it with plain features on the others.
 
     Args:
         features: Pooled features float32 [n, f].
         classes: The class of each of the n images.
         dim: Dimensions that whitening keeps; None for all.
+        shrink: As in `fit_whitening`.
 
     Returns:
         The comparison; None for fewer than eight classes of two images, or too few images to fit.
@@ -72,7 +75,7 @@ def compare_whitening(features: np.ndarray, classes: Sequence[str], dim: int | N
     drawn = np.random.default_rng(0).choice(usable, max(2, round(HELD_OUT * len(usable))), replace=False)
     held = np.isin(labels, drawn)
     try:
-        weight, bias = fit_whitening(features[~held], dim)
+        weight, bias = fit_whitening(features[~held], dim, shrink)
     except UsageError:
         return None
     plain = features[held]

@@ -28,6 +28,9 @@ def baseline(
     architecture: str | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    half: bool = False,
+    gem: float | None = None,
+    shrink: float = 0.0,
 ) -> Embedder:
     """Save pretrained weights in the local zoo as `own`, and load them from there.
 
@@ -47,6 +50,9 @@ def baseline(
         architecture: timm's name, for a file that does not state it.
         mean: Mean of each channel on the scale 0 to 1; by default timm's for the architecture.
         std: Standard deviation in the same form.
+        half: Store the weights in float16, half the size; they are still computed in float32.
+        gem: As in `save_baseline`, as is `shrink`.
+        shrink: Share of the mean variance that whitening adds to every direction's.
 
     Raises:
         UsageError: What `find_start` and `save_baseline` raise, `bad-limit` or `bad-batch-size`.
@@ -62,7 +68,9 @@ def baseline(
         raise missing(error.name or "torch", "train") from None
     start, _ = find_start(model_text(name), architecture, mean, std)
     unreadable: dict[int, ImageError] | None = {} if isinstance(whiten, str | os.PathLike) else None
-    save_baseline(start, own, images, dim, size, batch_size, progress, device, joint, unreadable)
+    save_baseline(
+        start, own, images, dim, size, batch_size, progress, device, joint, unreadable, None, half, gem, shrink
+    )
     for reason in (unreadable or {}).values():
         warnings.warn(f"left out of whitening: {reason}", stacklevel=2)
     return load(own, AUTO, device=device)

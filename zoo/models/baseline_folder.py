@@ -51,6 +51,7 @@ from zoo.models.network import (
     build_trunk,
     check_architecture,
     cpu_state,
+    create_trunk,
     feature_count,
     load_network,
     save_network,
@@ -65,6 +66,9 @@ PROJECTION_HEAD = "projection"
 
 SMALLEST = 1e-9
 """Least variance along a direction, as a share of the largest, that is more than float32 rounding."""
+
+GOLDEN_STEP = 3
+"""Every third pixel of golden images is kept in a folder whose weights are stored in half the space."""
 
 BLOCK = 2048
 """Rows that are converted to float64 at a time."""
@@ -251,6 +255,9 @@ def save_baseline(
     joint: bool = False,
     unreadable: dict[int, ImageError] | None = None,
     judge: Callable[[np.ndarray], bool] | None = None,
+    half: bool = False,
+    gem: float | None = None,
+    shrink: float = 0.0,
 ) -> tuple[Card, list[str]]:
     """Write the baseline in `source` to the local zoo as `name`.
 
@@ -267,13 +274,16 @@ def save_baseline(
         joint: Keep the backbone's own projection into the space that images share with texts (CLIP) as the head.
         unreadable: If given, images that cannot be read are left out and stored here by their index.
         judge: Function of the pooled features float32 [n, f] that returns whether to whiten; by default always.
+        half: Store the weights in float16.
+        gem: Exponent of the generalised mean that pools instead of the backbone's own pooling.
+        shrink: As in `fit_whitening`.
 
     Returns:
         The card of the new folder, and remarks on how the weights were fitted to the architecture.
 
     Raises:
-        UsageError: `bad-model-name`, `name-taken`, `has-heads`, `bad-size`, `dim-without-images`, `joint-whitening`,
-            `no-projection`, or what `fit_whitening` raises.
+        UsageError: `bad-model-name`, `name-taken`, `has-heads`, `bad-size`, `bad-pooling`, `dim-without-images`,
+            `joint-whitening`, `no-projection`, `half-overflow`, or what `fit_whitening` raises.
         ImageError: If an image cannot be read, or with `unreadable` none can.
     """
     out = paths.local_models() / check_new_name(name)
@@ -298,21 +308,24 @@ def save_baseline(
             raise UsageError("--joint needs a CLIP backbone of the Hub by name.", code="no-projection")
         projection, plain.card = read_projection(source, plain.card)
         plain.network = load_network(plain.card, source)
-    if size is not None:
-        _resize(plain, size)
+    _change_trunk(plain, size, gem)
+    if half:
+        plain.record["stored"] = "float16"
+        plain.golden = [np.ascontiguousarray(image[::GOLDEN_STEP, ::GOLDEN_STEP]) for image in plain.golden]
     if images is not None:
-        check_whitening(len(images), feature_count(plain.network.trunk), dim)
-        trunk = _trunk(source, plain, device, len(images) if size is None else None)
+        check_whitening(len(images), feature_count(plain.network.trunk), dim, shrink)
+        trunk = _trunk(source, plain, device, len(images) if size is None and gem is None else None)
         features = pooled_features(trunk, plain.card, images, batch_size, progress, unreadable)
-        weight, bias = fit_whitening(features, dim)
+        weight, bias = fit_whitening(features, dim, shrink)
         head = _linear(torch.from_numpy(weight), torch.from_numpy(bias))
         about = f"PCA whitening to {len(weight)}, fitted on {len(features)} images."
         if judge is None or judge(features):
             _add_head(plain, WHITENING_HEAD, head, about)
+            plain.record["whitening"] = {"images": len(features), "dim": len(weight), "shrink": shrink}
     if projection is not None:
         _add_head(plain, PROJECTION_HEAD, projection, "With its own projection into the space of its texts.")
     card = dataclasses.replace(plain.card, name=name, text=None)
-    return _write_folder(out, plain.network.cpu(), card, plain.golden, plain.record), plain.notes
+    return _write_folder(out, plain.network.cpu(), card, plain.golden, plain.record, half), plain.notes
 
 
 def _trunk(source: Path | Source, plain: PlainModel, device: str | None, images: int | None) -> Trunk:
@@ -355,6 +368,28 @@ def pooled_features(
     return np.concatenate(rows) if rows else np.empty((0, card.dim), np.float32)
 
 
+def _change_trunk(plain: PlainModel, size: int | None, gem: float | None) -> None:
+    """Change a network to another pooling and to images of another size, if wanted."""
+    if gem is not None:
+        _pool_by_gem(plain, gem)
+    if size is not None:
+        _resize(plain, size)
+
+
+def _pool_by_gem(plain: PlainModel, p: float) -> None:
+    """Change a network's pooling to a generalised mean with the exponent p."""
+    card, state = plain.card, cpu_state(plain.network.trunk)
+    args = {"architecture": card.architecture, "p": p, **card.architecture_args}
+    try:
+        trunk = create_trunk("gem", card.preprocessing.channels, args)
+    except RecipeError as error:
+        raise UsageError(f"{card.name} cannot be pooled with --gem {p}: {error}", code="bad-pooling") from None
+    trunk.load_state_dict(state)
+    about = f"{card.description} Pooled by the generalised mean with exponent {p:g}."
+    plain.network = Network(trunk, plain.network.heads).eval()
+    plain.card = dataclasses.replace(card, architecture="gem", architecture_args=args, description=about)
+
+
 def _resize(plain: PlainModel, size: int) -> None:
     """Change a network to images of another size."""
     network, card = plain.network, plain.card
@@ -388,11 +423,16 @@ def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
 
 
 def _write_folder(
-    out: Path, network: Network, card: Card, golden_images: Sequence[np.ndarray], record: Mapping[str, Any]
+    out: Path,
+    network: Network,
+    card: Card,
+    golden_images: Sequence[np.ndarray],
+    record: Mapping[str, Any],
+    half: bool = False,
 ) -> Card:
     """Write a model folder with golden embeddings and recipe.json; return the card with the files' hashes."""
     with atomic_folder(out) as folder:
-        files = save_network(network, card, folder)
+        files = save_network(network, card, folder, half)
         card = dataclasses.replace(card, files={name: sha256_of(folder / name) for name in files})
         card.write(folder)
         write_golden(folder, card, golden_images, open_model(folder, card, device="cpu")[0])
@@ -455,8 +495,8 @@ def _trained_architecture(card: Card) -> str:
     return quick if is_quick else card.architecture
 
 
-def fit_whitening(features: np.ndarray, dim: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Fit PCA whitening: features @ weight.T + bias have mean 0 and covariance 1.
+def fit_whitening(features: np.ndarray, dim: int | None = None, shrink: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """Fit PCA whitening: features @ weight.T + bias have mean 0 and, without `shrink`, covariance 1.
 
     Keeps the directions of largest variance, each divided by its standard deviation (n - 1 degrees of freedom).
     Computed in float64, one block of rows at a time. Whitening before retrieval: Jégou & Chum 2012, Negative Evidences
@@ -465,33 +505,37 @@ def fit_whitening(features: np.ndarray, dim: int | None = None) -> tuple[np.ndar
     Args:
         features: [n, f].
         dim: Number of directions; by default all f.
+        shrink: Share of the mean variance that is added to the variance of every direction: small ones, which are of
+            noise or of these images alone, are enlarged less.
 
     Returns:
         Weight float32 [dim, f] and bias float32 [dim].
 
     Raises:
-        UsageError: `bad-dim` for a dimension outside 1 to f, `too-few-directions` if the rows vary along fewer
-            directions, `not-finite` for features that are not finite.
+        UsageError: `bad-shrink` for a negative share, `bad-dim` for a dimension outside 1 to f, `too-few-directions` if
+            the rows vary along fewer directions, `not-finite` for features that are not finite.
     """
     images = len(features)
-    wanted = check_whitening(images, features.shape[1], dim)
+    wanted = check_whitening(images, features.shape[1], dim, shrink)
     mean, covariance = _moments(features)
     variances, directions = np.linalg.eigh(covariance)
     varied = int((variances > SMALLEST * max(variances[-1], 1e-30)).sum()) if images > 1 else 0
     if varied < wanted:
         raise _too_few_directions(images, varied, wanted)
-    projection = directions[:, ::-1][:, :wanted] / np.sqrt(variances[::-1][:wanted])
+    projection = directions[:, ::-1][:, :wanted] / np.sqrt(variances[::-1][:wanted] + shrink * variances.mean())
     # The sign of an eigenvector is arbitrary; this rule gives the same sign on every machine.
     projection *= np.sign(projection[np.abs(projection).argmax(0), np.arange(wanted)])
     return projection.T.astype(np.float32), (-mean @ projection).astype(np.float32)
 
 
-def check_whitening(images: int, width: int, dim: int | None = None) -> int:
+def check_whitening(images: int, width: int, dim: int | None = None, shrink: float = 0.0) -> int:
     """Return the number of directions that whitening of features [images, width] keeps.
 
     Raises:
-        UsageError: `bad-dim` or `too-few-directions`, as `fit_whitening`.
+        UsageError: `bad-shrink`, `bad-dim` or `too-few-directions`, as `fit_whitening`.
     """
+    if not 0 <= shrink < np.inf:
+        raise UsageError(f"--shrink is 0 or more, not {shrink}.", code="bad-shrink")
     wanted = width if dim is None else dim
     if not 1 <= wanted <= width:
         raise UsageError(

@@ -69,6 +69,14 @@ def count_parameters(folder: Path, card: Card) -> int | None:
     return count
 
 
+def is_stored_in_half(folder: Path, card: Card) -> bool:
+    """Return whether a model's weights are stored in float16 (`zoo baseline --half`); they are computed in float32."""
+    from safetensors import safe_open
+
+    with safe_open(folder / weight_files(card)[0], "numpy") as tensors:
+        return any(tensors.get_slice(key).get_dtype() == "F16" for key in tensors.keys())  # noqa: SIM118
+
+
 def check_files(folder: Path, card: Card, files: Sequence[str] | None = None) -> None:
     """Check that the card lists the files and that their SHA-256 is the listed one.
 

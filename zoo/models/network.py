@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from zoo.data.preprocessing import Preprocessing
-from zoo.errors import ModelFolderError, RecipeError, nearest
+from zoo.errors import ModelFolderError, RecipeError, UsageError, nearest
 from zoo.files import write_json
 from zoo.models.backbones import register
 from zoo.models.card import Card, Head, heads_problem
@@ -293,14 +293,25 @@ def _base_map(base: nn.ModuleDict, features: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([weight for weight, _ in maps]), torch.cat([bias for _, bias in maps])
 
 
-def save_network(network: Network, card: Card, folder: Path) -> list[str]:
-    """Write the trunk under timm's names, the heads and timm's config.json; return the names of the weight files."""
-    save_file(cpu_state(network.trunk), folder / WEIGHTS_FILE)
+def save_network(network: Network, card: Card, folder: Path, half: bool = False) -> list[str]:
+    """Write the trunk under timm's names, the heads and timm's config.json; return the names of the weight files.
+
+    Args:
+        network: The network.
+        card: Its card.
+        folder: The folder to write to.
+        half: Store float32 weights in float16, which takes half the space; `load_network` computes in float32.
+
+    Raises:
+        UsageError: `half-overflow` if a weight is too large for float16.
+    """
+    state = half_state if half else cpu_state
+    save_file(state(network.trunk), folder / WEIGHTS_FILE)
     config = timm_config(card.architecture, card.architecture_args, network.trunk, card.preprocessing)
     write_json(folder / CONFIG_FILE, config)
     if not network.heads:
         return [WEIGHTS_FILE]
-    save_file(cpu_state(network.heads), folder / HEADS_FILE)
+    save_file(state(network.heads), folder / HEADS_FILE)
     return [WEIGHTS_FILE, HEADS_FILE]
 
 
@@ -350,6 +361,19 @@ def _load(module: nn.Module, path: Path) -> None:
 def cpu_state(module: nn.Module) -> dict[str, Tensor]:
     """Return the state dict in the form that safetensors needs: detached, on the CPU, contiguous."""
     return {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
+
+
+def half_state(module: nn.Module) -> dict[str, Tensor]:
+    """Return `cpu_state` with its float32 tensors in float16. Raises `UsageError` (`half-overflow`)."""
+    state = {
+        name: tensor.half() if tensor.dtype == torch.float32 else tensor for name, tensor in cpu_state(module).items()
+    }
+    if wrong := [name for name, tensor in state.items() if not tensor.isfinite().all()]:
+        raise UsageError(
+            f"{wrong[0]} has numbers that float16 does not hold (up to 65,504). Leave out --half.",
+            code="half-overflow",
+        )
+    return state
 
 
 def timm_config(

@@ -66,6 +66,7 @@ def embed_with(trunk: Trunk, folder: Path, card: Card) -> Callable[[np.ndarray],
     from safetensors.numpy import load_file
 
     tensors = load_file(folder / HEADS_FILE) if card.heads else {}
+    tensors = {name: tensor.astype(np.float32) for name, tensor in tensors.items()}  # which --half stores in float16
     heads = [(tensors[f"{head.name}.weight"].T, tensors[f"{head.name}.bias"]) for head in card.heads]
 
     def run(pixels: np.ndarray) -> np.ndarray:
