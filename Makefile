@@ -29,8 +29,8 @@ $(READY)-slow: $(READY)
 
 setup: $(READY) ## build a virtual environment in .venv with the versions of constraints.txt
 
-demo: $(READY) ## train, measure, export, index, search and serve (SERVE=0 ends after the table)
-	$(BIN)/python demo.py --serve $(SERVE)
+demo: $(READY) ## train, measure, export, index, search and serve (SERVE=0 ends after the table; PHOTOS=DIR: your photographs)
+	$(BIN)/python demo.py --serve $(SERVE) $(if $(PHOTOS),--photos "$(PHOTOS)")
 
 check: $(READY) ## check style, format, layers, types and prose
 	$(BIN)/ruff check .

@@ -1,4 +1,7 @@
-"""The main job, end to end, without network: train, measure, export, index, search, serve. Run by `make demo`."""
+"""The main job, end to end, without network: train, measure, export, index, search, serve. Run by `make demo`.
+
+It ends with a search of real photographs by the shipped model `photos`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,28 @@ import time
 from pathlib import Path
 from typing import Any
 
+SAMPLES = (
+    "astronaut.png",
+    "brick.png",
+    "camera.png",
+    "cell.png",
+    "chelsea.png",
+    "clock_motion.png",
+    "coffee.png",
+    "coins.png",
+    "grass.png",
+    "gravel.png",
+    "hubble_deep_field.jpg",
+    "ihc.png",
+    "moon.png",
+    "motorcycle_left.png",
+    "page.png",
+    "retina.jpg",
+    "rocket.jpg",
+    "text.png",
+)
+"""Freely licensed photographs of scikit-image's wheel."""
+
 MODEL, UNTRAINED = "demo-margin-conv4-glyphs", "demo-untrained"
 HOME = Path(__file__).parent / ".demo"
 ZOO = Path(sys.executable).with_name("zoo")
@@ -23,13 +48,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--serve", type=int, default=1, help="1: serve the page until Ctrl-C; 0: end after the table")
     parser.add_argument("--port", type=int, default=3000)
+    parser.add_argument("--photos", type=Path, help="index and serve this folder of your photographs, and do no more")
     args = parser.parse_args()
     # The demo writes everything into one folder beside this file and leaves the user's own zoo unchanged.
     os.environ["ZOO_HOME"] = str(HOME)
     shutil.rmtree(HOME, ignore_errors=True)
-    rows = main_job(HOME / "unseen", HOME / "gallery")
-    print_table(rows)
-    return serve(HOME / "gallery", args.port) if args.serve else 0
+    gallery = HOME / "gallery"
+    if args.photos:
+        step(f"Index {args.photos} with the shipped model photos")
+        run("index", "photos", str(args.photos), "--out", str(gallery))
+    else:
+        rows = main_job(HOME / "unseen", gallery)
+        print_table([*rows, *photo_search(HOME / "photographs", HOME / "photo-gallery")])
+    return serve(gallery, args.port) if args.serve else 0
 
 
 def main_job(images: Path, gallery: Path) -> list[tuple[str, str]]:
@@ -59,6 +90,44 @@ def main_job(images: Path, gallery: Path) -> list[tuple[str, str]]:
         ("index", f"{indexed['items']:,} images, {after['dim']} dimensions, made in {index_seconds:.1f} s"),
         ("search", search_latency(gallery, query)),
     ]
+
+
+def photo_search(images: Path, gallery: Path) -> list[tuple[str, str]]:
+    """Search distorted photographs among the originals with the shipped model `photos`; return a row of the table."""
+    from serving.gallery import Gallery
+    from zoo.models.load import load
+
+    step("Search photographs by crops and distortions of them, with the shipped model photos")
+    images.mkdir(parents=True)
+    for name in SAMPLES:
+        shutil.copy(sample_folder() / name, images)
+    run("index", "photos", str(images), "--out", str(gallery))
+    queries = [(name, query) for name in SAMPLES for query in distort(images / name)]
+    rows = load("photos", runtime="onnx").embed([query for _, query in queries])
+    found = [hits[0].source for hits in Gallery.open(gallery).search(rows, k=1)]
+    right = sum(first == name for first, (name, _) in zip(found, queries, strict=True))
+    return [("photographs", f"R@1 {right / len(queries):.3f}: {right} of {len(queries)} distorted ones find theirs")]
+
+
+def sample_folder() -> Path:
+    """Return the folder of scikit-image's photographs."""
+    import skimage
+
+    return Path(skimage.__file__).parent / "data"
+
+
+def distort(path: Path) -> list[Any]:
+    """Return a crop, a turned, a mirrored, a dark and a blurred grey version of a photograph, as Pillow images."""
+    from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+
+    with Image.open(path) as opened:
+        image = opened.convert("RGB")
+    width, height = image.size
+    crop = image.crop((width // 8, height // 5, 6 * width // 8, 9 * height // 10))
+    turned = image.rotate(10, Image.Resampling.BICUBIC, fillcolor=(128, 128, 128))
+    dark = ImageEnhance.Brightness(image).enhance(0.4)
+    grey = ImageOps.grayscale(image).filter(ImageFilter.GaussianBlur(2)).convert("RGB")
+    return [crop, turned, ImageOps.mirror(image), dark, grey]
 
 
 def run(*command: str) -> Any:

@@ -33,7 +33,7 @@ from zoo.errors import (
     nearest,
     none_readable_message,
 )
-from zoo.files import atomic_folder, read_json, sha256_of, write_json
+from zoo.files import atomic_folder, read_json, read_object, sha256_of, write_json
 from zoo.hub.download import remove_altered_files
 from zoo.models.baselines import (
     PRETRAINED,
@@ -216,7 +216,8 @@ def open_folder(folder: Path) -> PlainModel:
     """Return the network of a model folder. Raises `ModelFolderError` if it is damaged."""
     card = read_card(folder)
     check_files(folder, card)
-    record = {"baseline": card.identity, "date": datetime.now(UTC).date().isoformat()}
+    made = {key: value for key, value in read_object(folder / "recipe.json").items() if key != "model"}
+    record = {"baseline": {**card.identity, "made": made}, "date": datetime.now(UTC).date().isoformat()}
     return PlainModel(load_network(card, folder), card, record, read_golden(folder)[0], [])
 
 

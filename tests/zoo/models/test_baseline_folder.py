@@ -82,3 +82,16 @@ def test_features_that_do_not_determine_the_directions_are_refused(
     with raises(UsageError, code) as caught:
         fit_whitening(rows, dim)
     assert all(value in str(caught.value) for value in values)
+
+
+def test_shrinking_adds_a_share_of_the_mean_variance() -> None:
+    """Scores along each direction have the variance v / (v + share * mean), with numpy's own covariance."""
+    rows = correlated()
+    weight, bias = fit_whitening(rows, 8, shrink=0.5)
+    variances = np.linalg.eigvalsh(np.cov(rows.astype(np.float64).T))[::-1]
+    scores = rows @ weight.T + bias
+    np.testing.assert_allclose(
+        np.cov(scores.T), np.diag(variances / (variances + variances.mean() / 2))[:8, :8], atol=2e-3
+    )
+    with raises(UsageError, "bad-shrink"):
+        fit_whitening(rows, 8, shrink=-1)
