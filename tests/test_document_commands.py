@@ -239,8 +239,6 @@ def test_the_examples_in_the_help_of_a_command_run(name: str, sandbox: Sandbox) 
     (sandbox.folder / ".dml-zoo").symlink_to(sandbox.home)
     sandbox.variables["KEY"], sandbox.statuses = KEY, STATUSES.get(name, (0,))
     sandbox.run(Block(0, "sh", BEFORE.get(name, ""), ""))
-    if name == "baseline":  # its example makes this model
-        shutil.rmtree(sandbox.home / "models" / "photos")
     for block in example_blocks(name):
         if not block.reason:
             sandbox.run(block)

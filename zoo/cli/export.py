@@ -209,16 +209,16 @@ def _resizing_line(graph: Path, row: Mapping[str, Any]) -> str:
 @app.command(
     "text-tower",
     epilog="""\
-  zoo baseline siglip2-b16 --as photos
+  zoo baseline siglip2-b16 --as siglip
   hf download onnx-community/siglip2-base-patch16-224-ONNX onnx/text_model.onnx tokenizer.json --local-dir text
-  zoo text-tower photos --graph text/onnx/text_model.onnx --tokenizer text/tokenizer.json --lowercase
+  zoo text-tower siglip --graph text/onnx/text_model.onnx --tokenizer text/tokenizer.json --lowercase
 
-  zoo baseline clip-b32 --as photos --joint       CLIP's own projection into the space of its texts
+  zoo baseline clip-b32 --as clip --joint         CLIP's own projection into the space of its texts
   hf download Xenova/clip-vit-base-patch32 onnx/text_model.onnx tokenizer.json --local-dir text
-  zoo text-tower photos --graph text/onnx/text_model.onnx --tokenizer text/tokenizer.json \\
+  zoo text-tower clip --graph text/onnx/text_model.onnx --tokenizer text/tokenizer.json \\
       --length 77 --padding '<|endoftext|>'
 
-  zoo export photos && zoo index photos pictures/ --out gallery/ && zoo search gallery/ --text "a red chair"
+  zoo export clip && zoo index clip pictures/ --out gallery/ && zoo search gallery/ --text "a red chair"
 
 If a text tower is published for a public backbone, zoo info NAME names it. The texts' graph must belong to the same
 model as the images': that both give vectors of the same length is checked; that they mean the same cannot be.""",

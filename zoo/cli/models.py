@@ -391,7 +391,7 @@ def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
 @app.command(
     "baseline",
     epilog="""\
-  zoo baseline dinov2-s14 --as photos --size 224 --whiten ~/Pictures --dim 128
+  zoo baseline dinov2-s14 --as dino --size 224 --whiten ~/Pictures --dim 128
   zoo baseline dinov2-s14 --as birds --whiten birds.csv  the images of a table; it needs no labels
   zoo baseline resnet50.a1_in1k --as r50-plain           any timm model of the Hub
   zoo baseline lite0 --as lite-photos                    weights of an installed package; needs no network
@@ -400,7 +400,7 @@ def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
   zoo baseline lite0 --as small --half                   stored in fp16, computed in fp32
   zoo baseline clip-b16 --as clip-cub --whiten-on cub --dim 256 --limit 5000
   zoo baseline clip-b32 --as clip-texts --joint          for text queries: then zoo text-tower clip-texts ...
-  zoo evaluate photos --dataset folder --data DIR        as any model: zoo index, zoo export, zoo verify
+  zoo evaluate dino --dataset folder --data DIR          as any model: zoo index, zoo export, zoo verify
 Images of --whiten that cannot be read are left out and listed: the exit status is 0, with --strict 1.""",
 )
 def baseline(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from tests.raising import raises
 from zoo.cli.main import main
 from zoo.errors import ModelFolderError
 from zoo.models.card import read_card
+from zoo.models.load import find_model
+from zoo.models.verify import verify, verify_records
 from zoo.paths import SHIPPED
 
 FOLDER = SHIPPED / "photos"
@@ -85,6 +88,24 @@ def test_damaged_weights_are_refused(tmp_path: Path) -> None:
             with raises(ModelFolderError, "hash-mismatch"):
                 zoo.load(copy, runtime=runtime)
         (copy / file).write_bytes(content)
+
+
+def test_it_is_found_by_its_name_and_passes_every_check() -> None:
+    assert find_model("photos") == FOLDER
+    checks = {check.name: check.ok for check in (*verify(FOLDER), *verify_records(FOLDER))}
+    assert all(checks.values()), checks
+    metadata = {entry.key: entry.value for entry in onnx.load(FOLDER / "onnx" / "model.onnx").metadata_props}
+    assert metadata == {"dml-zoo.fingerprint": read_card(FOLDER).fingerprint, "dml-zoo.precision": "fp32"}
+
+
+def test_the_documentation_states_the_scores() -> None:
+    page = (SHIPPED.parent.parent / "docs" / "models.md").read_text("utf-8")
+    results = {result["dataset"]: result for result in zoo.info("photos").results}
+    assert set(results) == {"cub2010", "cars-half"}
+    for name, result in results.items():
+        low, high = result["intervals"]["recall_at_1"]
+        text = f"{result['metrics']['recall_at_1']:.3f} ({low:.3f} to {high:.3f})".replace("0.", ".")
+        assert re.search(rf"^\| {name}.*{re.escape(text)}", page, re.MULTILINE), text
 
 
 def test_its_card_and_recipe_say_how_it_was_made(capsys: pytest.CaptureFixture[str]) -> None:
