@@ -102,7 +102,7 @@ def store_in_half(path: Path, folder: Path, card: Card) -> None:
     """Store a float32 graph's weights in float16 as the model folder does; ONNX Runtime casts them back on opening.
 
     torch's exporter multiplies a convolution's weight by the scale of the batch norm behind it. Rounding the product
-    would round the weight twice, so the graph holds the weight unchanged from the model folder, and the scales in float32.
+    would round the weight twice, so the graph holds the weight of the model folder, and the scales in float32.
 
     Args:
         path: The graph, which is replaced.

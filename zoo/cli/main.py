@@ -106,7 +106,7 @@ COMMANDS = (
     Entry("convert", "zoo.cli.models", TRAIN, "convert a file of weights to a model folder"),
     Entry("export", "zoo.cli.export", PUBLISH, "export a model to ONNX and prove it equal to the torch model"),
     Entry("text-tower", "zoo.cli.export", PUBLISH, "add a text tower to a model, so that texts find its images"),
-    Entry("push", "zoo.cli.models", PUBLISH, "check a model and push it to the Hugging Face Hub"),
+    Entry("push", "zoo.cli.push", PUBLISH, "check a model and push it to the Hugging Face Hub"),
     Entry("gallery add", GALLERY_ITEMS, ITEMS, "add single images to a gallery"),
     Entry("gallery remove", GALLERY_ITEMS, ITEMS, "remove items from a gallery"),
     Entry("gallery list", GALLERY_ITEMS, ITEMS, "list the items of a gallery"),
