@@ -26,7 +26,7 @@ from zoo.models.registry import recipes
 def test_every_recipe_and_every_public_backbone_is_listed_once() -> None:
     names = [model.name for model in zoo.list_models()]
     assert names == sorted(set(names))
-    assert set(names) == {*recipes(), *baselines()}
+    assert set(names) == {*recipes(), *baselines(), "photos"}
     assert {model.status for model in zoo.list_models()} == {"shipped", "hub", "recipe"} < set(STATUSES)
 
 
