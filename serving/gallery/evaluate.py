@@ -11,7 +11,7 @@ import importlib.util
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -131,11 +131,20 @@ def gallery_steps(gallery: Gallery, queries: int = 2000) -> list[Step]:
     return [Step("gallery, exact", "gallery", exact), Step(f"gallery, {kind} index", "gallery", indexed)]
 
 
-def model_change_steps(before: Gallery, after: Gallery, queries: int = 2000) -> list[Step]:
+def model_change_steps(
+    before: Gallery, after: Gallery, queries: int = 2000, learnt: Collection[str] = ()
+) -> list[Step]:
     """Measure two models of a gallery by exact search with the same at most `queries` items.
 
+    Args:
+        before: The gallery with the present model.
+        after: The gallery with the new model.
+        queries: Greatest number of queries.
+        learnt: Labels that a model learnt from. Their items do not search, but are found.
+
     Raises:
-        EvaluationError: No two items of both share a label.
+        EvaluationError: No two items of both share a label (`no-pairs`), or all labels are in `learnt`
+            (`learnt-labels`).
     """
     old, new = LabelledItems.of(before), LabelledItems.of(after)
     shared = np.intersect1d(old.ids[old.query_rows()], new.ids[new.query_rows()])
@@ -143,6 +152,11 @@ def model_change_steps(before: Gallery, after: Gallery, queries: int = 2000) -> 
         raise EvaluationError(
             f"no two items of {before.address} that both models embed share a label.", code="no-pairs"
         )
+    if learnt:
+        labels = before.store.labels()
+        shared = np.array([item for item in shared.tolist() if labels[item] not in learnt], np.int64)
+        if not len(shared):
+            raise EvaluationError("a model learnt from all labels of the gallery.", code="learnt-labels")
     ids = _sample(shared, queries)
     blocks = [items.vectors(ids) for items in (old, new)]
     both = np.intersect1d(blocks[0][0], blocks[1][0])

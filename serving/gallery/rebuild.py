@@ -43,8 +43,10 @@ from zoo.errors import (
     ZooError,
     command,
 )
+from zoo.evaluation.split import learnt_classes
 from zoo.files import write_bytes
 from zoo.models.load import Embedder, load
+from zoo.models.registry import cached_folder
 
 if TYPE_CHECKING:
     from serving.gallery.backends.milvus import MilvusStore
@@ -259,6 +261,7 @@ class ModelComparison:
         reason: Why nothing can be measured.
         index: Index of the new model.
         models: Names and fingerprints of both.
+        learnt: Labels that one of them learnt from, which do not search.
         date: Of the measurement.
     """
 
@@ -267,6 +270,7 @@ class ModelComparison:
     index: IndexStats
     models: tuple[dict[str, Any], dict[str, Any]]
     date: str
+    learnt: tuple[str, ...] = ()
 
     def not_worse(self, margin: float = MARGIN) -> bool:
         """Return whether no score falls by more than `margin`, by the 95 % intervals of the differences over classes.
@@ -312,15 +316,22 @@ class Upgrade:
         with Gallery.open(self.path) as before, Gallery.open(self.path, other=True) as after:
             if after.index.is_due() or not after.index.stats().generation:
                 after.index.compact()
+            learnt = self._learnt_labels(before)
             try:
-                rows, reason = report(model_change_steps(before, after, queries), joined=True), None
+                rows, reason = report(model_change_steps(before, after, queries, learnt), joined=True), None
                 if stored_calibration(before) is not None:
                     calibrate_gallery(after)
             except EvaluationError as error:
                 rows, reason = [], str(error)
             date = datetime.now(UTC).isoformat(timespec="seconds")
             models = before.card.identity, after.card.identity
-            return ModelComparison(rows, reason, after.index.stats(), models, date)
+            return ModelComparison(rows, reason, after.index.stats(), models, date, learnt)
+
+    def _learnt_labels(self, gallery: Gallery) -> tuple[str, ...]:
+        """Return the gallery's labels of the names of own classes that the present or the new model learnt from."""
+        present = cached_folder(gallery.model_ref)
+        names = learnt_classes(self.embedder.folder) | (learnt_classes(present) if present else set())
+        return tuple(sorted(names & {label for label in gallery.store.labels().values() if label}))
 
     @contextmanager
     def announced(self) -> Iterator[None]:

@@ -377,6 +377,7 @@ def rebuild(
             "compared": compared.rows or None,
             "not_compared": compared.reason,
             "not_worse": not_worse,
+            "learnt_labels": compared.learnt,
         }
         print_json({**outcome, **facts, "index": asdict(compared.index), "swapped": swapped})
     else:
@@ -419,6 +420,11 @@ def _embedded_lines(outcome: dict[str, Any]) -> Iterator[str]:
 
 
 def _print_comparison(compared: ModelComparison) -> None:
+    if compared.learnt:
+        names = ", ".join(compared.learnt[:SHOWN]) + (", ..." if len(compared.learnt) > SHOWN else "")
+        print(
+            f"left out as queries: items of {count(len(compared.learnt), 'label')} that a model learnt from ({names})"
+        )
     if compared.reason is not None:
         print(f"not compared: {compared.reason}")
         return

@@ -187,6 +187,14 @@ def _has_same_images(whole: Dataset, record: SplitRecord) -> bool:
     return sources_sha256(source for source in sources if source not in unreadable) == record.images_sha256
 
 
+def learnt_classes(folder: Path) -> set[str]:
+    """Return the names of the own classes that a model or its base learnt, as its recipe.json says."""
+    names = set(_names(read_training_data(folder).get("class_names")))
+    if (record := read_split_record(folder)) is not None:
+        names |= {*record.train, *record.seen_classes}
+    return names
+
+
 def _whole_split(folder: Path, name: str, dataset: Dataset, split: str) -> EvaluationSplit:
     notes = []
     # "test" is the default, so only an explicit "train" deserves a note.

@@ -118,6 +118,28 @@ def test_both_models_are_measured_as_the_evaluation_measures(
     assert f"{-second['loss']['map_at_r']:+.4f} [" in table
 
 
+def test_classes_that_a_model_learnt_do_not_search(
+    gallery: Path, folder: Path, model: Embedder, other_model: Embedder, tmp_path: Path, capsys: Capture
+) -> None:
+    learner = Path(shutil.copytree(other_model.folder, tmp_path / "learner"))
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    labels = [path.parent.name for path in files]
+    learnt = min(labels)
+    (learner / "recipe.json").write_text(json.dumps({"training_data": {"class_names": [learnt, "elsewhere"]}}))
+    outcome = told(capsys, "gallery rebuild", gallery, "--model", learner)
+    searching = [label != learnt for label in labels]
+    for row, one in zip(outcome["compared"], (model, other_model), strict=True):
+        values = per_query(one.embed(files), labels, (1,)).values["map_at_r"]
+        assert row["queries"] == sum(searching)
+        assert row["metrics"]["map_at_r"] == pytest.approx(values[searching].mean(), abs=1e-6)
+    assert outcome["learnt_labels"] == [learnt]
+    run("gallery rebuild", gallery, "--model", learner)
+    assert learnt in capsys.readouterr().out
+    (learner / "recipe.json").write_text(json.dumps({"training_data": {"class_names": sorted(set(labels))}}))
+    outcome = told(capsys, "gallery rebuild", gallery, "--model", learner)
+    assert (outcome["compared"], outcome["not_worse"]) == (None, False)
+
+
 MODELS, DATE = ({"name": "a"}, {"name": "b"}), "2026-11-25T00:00:00+00:00"
 
 
