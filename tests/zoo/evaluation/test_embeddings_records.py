@@ -137,7 +137,7 @@ def test_an_evaluation_names_the_model_of_the_rows(made: Path, capsys: pytest.Ca
     other = read_card(SHIPPED / OTHER).fingerprint
     assert [output[key] for key in ("model", "fingerprint", "runtime", "precision")] == [OTHER, other, "onnx", "fp32"]
     assert score(made, "others") == 0
-    assert capsys.readouterr().out.startswith(f"{OTHER} (onnx, fp32)\n")
+    assert capsys.readouterr().out.startswith(f"{OTHER} (onnx, fp32) on others.csv (")
 
 
 def test_rows_of_another_model_are_refused_by_name(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
