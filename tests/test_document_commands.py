@@ -211,7 +211,7 @@ BEFORE = {
 STATUSES = {"verify": (0, 1), "gallery rebuild": (0, 1)}
 """Exit statuses of examples: few glyphs have not the card's scores, and a model that may be worse is not swapped in."""
 
-LONG = {"baseline", "distill", "export", "features"}
+LONG = {"baseline", "distill", "export", "features", "finetune", "train", "gallery rebuild", "gallery rollback"}
 LONG |= {f"benchmark {name}" for name in ("compare", "models", "report", "resume", "run", "served")}
 """Commands whose examples take long; `make slow` runs them."""
 

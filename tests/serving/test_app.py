@@ -120,12 +120,11 @@ def test_a_uvicorn_of_its_own_logs_no_query_strings(gallery_folder: Path) -> Non
     assert "my-secret-label" not in log
 
 
-@pytest.mark.parametrize("variable", ["ZOO_SERVE_MAX_K", "ZOO_SERVE_WRITE_KEYS"])
-def test_a_wrong_setting_ends_a_uvicorn_of_its_own_with_a_sentence(variable: str, gallery_folder: Path) -> None:
+def test_a_wrong_setting_ends_a_uvicorn_of_its_own_with_a_sentence(gallery_folder: Path) -> None:
     words = [sys.executable, "-m", "uvicorn", "serving.app:create_app", "--factory", "--port", "0", "--workers", "2"]
-    environment = {**os.environ, GALLERY: str(gallery_folder), variable: "many"}
+    environment = {**os.environ, GALLERY: str(gallery_folder), "ZOO_SERVE_WRITE_KEYS": "many"}
     ended = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert f"zoo: error: {variable}" in ended.stderr
+    assert "zoo: error: ZOO_SERVE_WRITE_KEYS" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
