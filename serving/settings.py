@@ -265,7 +265,7 @@ def parse_galleries(words: Sequence[str], models: Sequence[str] = ()) -> list[Ga
 
     Args:
         words: One GALLERY, or each as NAME=GALLERY.
-        models: The model of the one gallery, or each as NAME=MODEL.
+        models: The model of the one gallery (default: that of `ZOO_MODEL`), or each as NAME=MODEL.
 
     Raises:
         UsageError: If names are missing ("unnamed-gallery"), double ("two-galleries-of-one-name") or invalid
@@ -279,6 +279,8 @@ def parse_galleries(words: Sequence[str], models: Sequence[str] = ()) -> list[Ga
     if doubles := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(f"two galleries have the name {doubles[0]}.", code="two-galleries-of-one-name")
     places = dict(("", word) if names == [""] else _name_and_folder(word) for word in models)
+    if names == [""] and not places and (model := os.environ.get(MODEL)):
+        places[""] = model
     if unknown := sorted(places.keys() - set(names)):
         choice = f"as NAME=MODEL, NAME one of {', '.join(names)}" if any(names) else "without a name"
         raise UsageError(f"--model {unknown[0] or '...'}: give the model {choice}.", code="model-without-gallery")

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from zoo.data.dataset import FOLDER, Dataset
+from zoo.data.dataset import FOLDER, WHOLE, Dataset, subset
+from zoo.data.folder import split_classes
 from zoo.errors import UsageError
 from zoo.evaluation.selection import CHOSEN_BY, MetricChange, measure_change
 from zoo.evaluation.split import LEAST_TO_SPLIT
-
-HELD_OUT = 0.3
-"""Share of the classes that are held out."""
+from zoo.models.whitening import fit_whitening
 
 
 @dataclass(frozen=True)
@@ -66,23 +65,20 @@ def compare_whitening(
     Returns:
         The comparison; None for fewer than eight classes of two images, or too few images to fit.
     """
-    from zoo.models.baseline_folder import fit_whitening
-
     names, labels, counts = np.unique(np.asarray(classes), return_inverse=True, return_counts=True)
-    usable = np.flatnonzero(counts > 1)
-    if len(usable) < LEAST_TO_SPLIT:
+    usable = counts > 1
+    if usable.sum() < LEAST_TO_SPLIT:
         return None
-    drawn = np.random.default_rng(0).choice(usable, max(2, round(HELD_OUT * len(usable))), replace=False)
-    held = np.isin(labels, drawn)
+    places = [str(row) for row in range(len(labels))]
+    images = Dataset(FOLDER, WHOLE, places, labels, tuple(names.tolist()), places)
+    held_out = split_classes(subset(images, usable[labels])).test
+    held = np.isin(places, held_out.sources)
     try:
         weight, bias = fit_whitening(features[~held], dim, shrink)
     except UsageError:
         return None
     plain = features[held]
-    _, own = np.unique(labels[held], return_inverse=True)
-    places = [str(row) for row in np.flatnonzero(held)]
-    images = Dataset(FOLDER, "test", places, own, tuple(names[np.unique(labels[held])]), places)
-    rows = measure_change(plain, plain @ weight.T + bias, images)
+    rows = measure_change(plain, plain @ weight.T + bias, held_out)
     chosen = next(row for row in rows if row.metric == CHOSEN_BY)
     worse = chosen.difference_interval[1] < 0
-    return WhiteningComparison(len(drawn), int(held.sum()), rows, worse, dim is not None or not worse)
+    return WhiteningComparison(len(held_out.classes), len(held_out), rows, worse, dim is not None or not worse)

@@ -10,7 +10,7 @@ from sklearn.decomposition import PCA
 
 from tests.raising import raises
 from zoo.errors import UsageError
-from zoo.models.baseline_folder import BLOCK, fit_whitening
+from zoo.models.whitening import BLOCK, fit_whitening
 
 
 def correlated(count: int = 200, width: int = 12, seed: int = 0) -> np.ndarray:
