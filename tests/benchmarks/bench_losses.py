@@ -66,7 +66,7 @@ def contests() -> dict[str, Contest]:
     centring = {"embedding_regularizer": regularizers.ZeroMeanRegularizer(), "embedding_reg_weight": 0.005}
     short = {"embedding_regularizer": regularizers.LpRegularizer(power=2), "embedding_reg_weight": 0.005}
     return {
-        "angular": Contest(lambda d: Angular(0, all_samples=True), lambda d: pml.AngularLoss(alpha=45, **short)),
+        "angular": Contest(lambda d: Angular(0), lambda d: pml.AngularLoss(alpha=45, **short)),
         "arcface": Contest(lambda d: ArcFace(CLASSES, d), lambda d: pml.ArcFaceLoss(CLASSES, d, margin=28.6, scale=16)),
         "arcface 11k": Contest(lambda d: ArcFace(SOP, d), lambda d: pml.ArcFaceLoss(SOP, d, margin=28.6, scale=16)),
         "circle": Contest(lambda d: Circle(0), lambda d: pml.CircleLoss()),
@@ -91,7 +91,8 @@ def contests() -> dict[str, Contest]:
             (MINERS["multi-similarity"](), miners.MultiSimilarityMiner()),
         ),
         "n-pair": Contest(
-            lambda d: NPair(0), lambda d: pml.NPairsLoss(distance=distances.DotProductSimilarity(**RAW), **short)
+            lambda d: NPair(0, all_samples=False),
+            lambda d: pml.NPairsLoss(distance=distances.DotProductSimilarity(**RAW), **short),
         ),
         "norm-softmax": Contest(lambda d: NormSoftmax(CLASSES, d), lambda d: pml.NormalizedSoftmaxLoss(CLASSES, d)),
         "norm-softmax 11k": Contest(lambda d: NormSoftmax(SOP, d), lambda d: pml.NormalizedSoftmaxLoss(SOP, d)),

@@ -39,7 +39,7 @@ class Angular(nn.Module):
         alpha: float = 45.0,
         weight: float = 2.0,
         nu: float = 0.005,
-        all_samples: bool = False,
+        all_samples: bool = True,
         squared_norm: bool = True,
     ) -> None:
         super().__init__()

@@ -20,20 +20,20 @@ from training.functional import check_batch, mean_norm, positive_mask
 class NPair(nn.Module):
     """N-pair loss with a penalty on the length of the embeddings.
 
-    One pair per class: its first two samples in the batch. The negatives of a pair are the positives of the other
-    pairs.
+    Every sample is an anchor with a random positive; all samples of other classes in the batch are its negatives (Roth
+    et al. 2020, Revisiting, appendix A.1).
 
     Args:
         classes: Number of training classes; not used.
-        nu: Weight of the penalty; 0.005 in Roth et al. 2020, Revisiting, appendix A.
-        all_samples: Every sample is an anchor with a random positive, and all samples of other classes are its
-            negatives, as in the code published with Revisiting.
-        squared_norm: False penalises mean |psi|, as in the same code.
+        nu: Weight of the penalty; 0.005 in Revisiting, appendix A.1.
+        all_samples: False: one pair per class, its first two samples in the batch, whose negatives are the positives of
+            the other pairs (Sohn 2016, section 3.2).
+        squared_norm: False penalises mean |psi|, as in the code published with Revisiting.
     """
 
     normalised = False
 
-    def __init__(self, classes: int, nu: float = 0.005, all_samples: bool = False, squared_norm: bool = True) -> None:
+    def __init__(self, classes: int, nu: float = 0.005, all_samples: bool = True, squared_norm: bool = True) -> None:
         super().__init__()
         self.nu, self.all_samples, self.squared_norm = nu, all_samples, squared_norm
 
@@ -58,7 +58,7 @@ class NPairs(NamedTuple):
 
 
 def choose_pairs(labels: Tensor, all_samples: bool) -> NPairs:
-    """Return one pair per class against the other positives; all_samples: every anchor against the whole batch."""
+    """Return every anchor against the whole batch, or one pair per class against the other positives."""
     if all_samples:
         positive = positive_mask(labels)
         (anchors,) = positive.any(1).nonzero(as_tuple=True)

@@ -31,7 +31,7 @@ from training.losses.angular import Angular
 from training.losses.contrastive import Contrastive
 from training.losses.group import GroupLoss, choose_anchors
 from training.losses.margin import Margin
-from training.losses.n_pair import choose_pairs
+from training.losses.n_pair import NPair, choose_pairs
 from training.losses.proxy_nca import ProxyNCA
 from training.losses.quadruplet import Quadruplet, add_second_negatives
 from training.losses.snr import SNRContrastive, SNRTriplet
@@ -89,16 +89,6 @@ def lifted(e: np.ndarray, y: list[int]) -> float:
             pulled = math.log(sum(math.exp(distance(e[a], e[p])) for p in positives(y, a)))
             terms.append(pulled + math.log(sum(math.exp(1 - distance(e[a], e[n])) for n in negatives(y, a))))
     return mean(above(terms)) + 0.005 * mean([float(row @ row) for row in e])
-
-
-def n_pair(e: np.ndarray, y: list[int]) -> float:
-    first = {c: [i for i, label in enumerate(y) if label == c][:2] for c in y}
-    pairs = {c: members for c, members in first.items() if len(members) == 2}
-    terms = []
-    for c, (a, p) in pairs.items():
-        others = [members[1] for other, members in pairs.items() if other != c]
-        terms.append(math.log(1 + sum(math.exp(e[a] @ e[n] - e[a] @ e[p]) for n in others)))
-    return mean(terms) + 0.005 * mean([float(row @ row) for row in e])
 
 
 def multi_similarity(e: np.ndarray, y: list[int]) -> float:
@@ -271,20 +261,34 @@ def angular(e: np.ndarray, pairs: list[tuple[int, int]], others: list[list[int]]
     return mean(terms) + 0.005 * mean([float(row @ row) for row in e])
 
 
-def angular_of_all_samples(loss: nn.Module, embeddings: Tensor, y: list[int]) -> float:
-    torch.manual_seed(0)
-    drawn = choose_pairs(torch.tensor(y), all_samples=True)
-    pairs = list(zip(drawn.anchors.tolist(), drawn.positives.tolist(), strict=True))
-    assert [a for a, _ in pairs] == [a for a in range(len(y)) if positives(y, a)]
-    assert all(p in positives(y, a) for a, p in pairs)
-    return angular(embeddings.numpy(), pairs, [negatives(y, a) for a, _ in pairs])
+def n_pair(e: np.ndarray, pairs: list[tuple[int, int]], others: list[list[int]]) -> float:
+    terms = [log_one_plus([e[a] @ e[n] - e[a] @ e[p] for n in far]) for (a, p), far in zip(pairs, others, strict=True)]
+    return mean(terms) + 0.005 * mean([float(row @ row) for row in e])
 
 
-def angular_of_a_pair_a_class(loss: nn.Module, embeddings: Tensor, y: list[int]) -> float:
-    members = [[i for i, label in enumerate(y) if label == c] for c in sorted(set(y))]
-    pairs = [(own[0], own[1]) for own in members if len(own) > 1]
-    others = [[p for a, p in pairs if y[a] != y[own]] for own, _ in pairs]
-    return angular(embeddings.numpy(), pairs, others)
+OfPairs = Callable[[np.ndarray, list[tuple[int, int]], list[list[int]]], float]
+
+
+def of_all_samples(naive: OfPairs) -> Oracle:
+    def oracle(loss: nn.Module, embeddings: Tensor, y: list[int]) -> float:
+        torch.manual_seed(0)
+        drawn = choose_pairs(torch.tensor(y), all_samples=True)
+        pairs = list(zip(drawn.anchors.tolist(), drawn.positives.tolist(), strict=True))
+        assert [a for a, _ in pairs] == [a for a in range(len(y)) if positives(y, a)]
+        assert all(p in positives(y, a) for a, p in pairs)
+        return naive(embeddings.numpy(), pairs, [negatives(y, a) for a, _ in pairs])
+
+    return oracle
+
+
+def of_a_pair_a_class(naive: OfPairs) -> Oracle:
+    def oracle(loss: nn.Module, embeddings: Tensor, y: list[int]) -> float:
+        members = [[i for i, label in enumerate(y) if label == c] for c in sorted(set(y))]
+        pairs = [(own[0], own[1]) for own in members if len(own) > 1]
+        others = [[p for a, p in pairs if y[a] != y[own]] for own, _ in pairs]
+        return naive(embeddings.numpy(), pairs, others)
+
+    return oracle
 
 
 def correlation(x: np.ndarray, y: np.ndarray) -> float:
@@ -374,7 +378,6 @@ BY_PAIRS: dict[str, Naive] = {
     "lifted": lifted,
     "margin": margin,
     "multi-similarity": multi_similarity,
-    "n-pair": n_pair,
     "nt-xent": nt_xent,
     "recall-at-k": recall_at_k,
     "snr-contrastive": snr_contrastive,
@@ -403,8 +406,10 @@ CASES: dict[str, tuple[nn.Module, Oracle]] = {
     ),
     "softtriple": (create("softtriple", 4), softtriple),
     "softtriple, equal centres": (softtriple_of_equal_centres(), softtriple),
-    "angular": (Angular(4), angular_of_a_pair_a_class),
-    "angular, all_samples": (Angular(4, all_samples=True), angular_of_all_samples),
+    "n-pair": (NPair(4), of_all_samples(n_pair)),
+    "n-pair, a pair a class": (NPair(4, all_samples=False), of_a_pair_a_class(n_pair)),
+    "angular": (Angular(4), of_all_samples(angular)),
+    "angular, a pair a class": (Angular(4, all_samples=False), of_a_pair_a_class(angular)),
     "group, no anchors": group_of(0),
     "group, one anchor": group_of(1),
     "group": group_of(2),

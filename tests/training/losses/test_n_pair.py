@@ -24,13 +24,13 @@ def naive(e: np.ndarray, pairs: list[tuple[int, int]], candidates: list[list[int
 
 @pytest.mark.parametrize("squared_norm", [True, False])
 @pytest.mark.parametrize("seed", range(3))
-def test_equals_the_loop_and_pytorch_metric_learning(seed: int, squared_norm: bool) -> None:
+def test_one_pair_a_class_equals_the_loop_and_pytorch_metric_learning(seed: int, squared_norm: bool) -> None:
     embeddings, y = batch(seed, LABELS, normalised=False)
     pairs = [(0, 2), (1, 4), (3, 7)]
     candidates = [[4, 7], [2, 7], [2, 4]]
     e = embeddings.numpy()
     length = mean([float(x @ x) ** (1 if squared_norm else 0.5) for x in e])
-    actual = NPair(4, nu=0.01, squared_norm=squared_norm)(embeddings, y).item()
+    actual = NPair(4, nu=0.01, all_samples=False, squared_norm=squared_norm)(embeddings, y).item()
     assert actual == pytest.approx(naive(e, pairs, candidates) + 0.01 * length, abs=1e-12)
     reference = losses.NPairsLoss(
         distance=distances.DotProductSimilarity(normalize_embeddings=False),
@@ -40,12 +40,21 @@ def test_equals_the_loop_and_pytorch_metric_learning(seed: int, squared_norm: bo
     assert actual == pytest.approx(reference(embeddings, y).item(), abs=1e-9)
 
 
-def test_all_samples_are_anchors_against_all_of_other_classes() -> None:
+@pytest.mark.parametrize("seed", range(3))
+def test_every_sample_is_an_anchor_against_all_of_other_classes(seed: int) -> None:
+    # Revisiting, appendix A.1: "all negatives in the mini-batch". With at most two samples of a class the positive is
+    # no choice.
     labels = [0, 1, 2, 1, 0, 3]
-    embeddings, y = batch(4, labels, normalised=False)
-    pairs = [(0, 4), (1, 3), (3, 1), (4, 0)]
-    expected = naive(embeddings.numpy(), pairs, [negatives(labels, a) for a, _ in pairs])
-    assert NPair(4, nu=0, all_samples=True)(embeddings, y).item() == pytest.approx(expected, abs=1e-12)
+    embeddings, y = batch(seed, labels, normalised=False)
+    e, pairs = embeddings.numpy(), [(0, 4), (1, 3), (3, 1), (4, 0)]
+    expected = naive(e, pairs, [negatives(labels, a) for a, _ in pairs]) + 0.005 * mean([float(x @ x) for x in e])
+    assert NPair(4)(embeddings, y).item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_an_anchor_of_spc_2_has_110_negatives() -> None:
+    pairs = choose_pairs(torch.arange(112) // 2, all_samples=True)
+    assert pairs.anchors.tolist() == list(range(112))
+    assert pairs.negative.sum(1).tolist() == [110] * 112
 
 
 def test_the_positive_of_an_anchor_is_any_of_its_class() -> None:
