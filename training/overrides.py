@@ -7,7 +7,8 @@ import json
 import types
 import typing
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -265,12 +266,9 @@ def resolve(
     Raises:
         RecipeError: If the name, a key or a value is wrong; the message names the nearest.
     """
-    if name not in RECIPES:
-        raise RecipeError(
-            f"there is no recipe {name!r}.{nearest(name, RECIPES)} All recipes: zoo list --recipes",
-            code="unknown-recipe",
-        )
-    standard, settings = standard_recipe(name), list(settings)
+    settings = list(settings)
+    _check_recipe_name(name, settings)
+    standard = standard_recipe(name)
     if isinstance(standard, Recipe):
         recipe = _override_and_check(standard, settings)
         seed = recipe.seed if seed is None else seed
@@ -286,10 +284,33 @@ def resolve(
     return dataclasses.replace(standard, name=rename or standard.name, members=tuple(members))
 
 
+def _check_recipe_name(name: str, settings: list[str]) -> None:
+    """Raise `RecipeError` for an unknown recipe, with the mistakes in settings, judged by the nearest one."""
+    if name in RECIPES:
+        return
+    error = RecipeError(
+        f"there is no recipe {name!r}.{nearest(name, RECIPES)} All recipes: zoo list --recipes.", code="unknown-recipe"
+    )
+    similar = standard_recipe(get_close_matches(name, RECIPES, 1, 0)[0])
+    _raise_all([error, *_setting_errors(similar if isinstance(similar, Recipe) else similar.members[0], settings)[1]])
+
+
 def _override_and_check(recipe: Recipe, settings: list[str]) -> Recipe:
-    changed = override(recipe, [*settings, *stated_settings(recipe, settings)])
+    changed, errors = _setting_errors(recipe, settings)
+    _raise_all(errors)
     check_names(changed)
     return changed
+
+
+def _setting_errors(recipe: Recipe, settings: list[str]) -> tuple[Recipe, list[RecipeError]]:
+    """Return the recipe with the settings applied, or with those that are valid alone, and all wrong settings."""
+    errors: list[RecipeError] = []
+    with _collected(errors):
+        recipe = override(recipe, [*settings, *stated_settings(recipe, settings)])
+    for setting in settings if errors else ():
+        with suppress(RecipeError):
+            recipe = override(recipe, [setting])
+    return recipe, [*errors, *_name_errors(recipe)]
 
 
 def stated_settings(recipe: Recipe, settings: Sequence[str]) -> list[str]:
@@ -483,6 +504,27 @@ def check_names(recipe: Recipe) -> None:
         DatasetError: If the data set is unknown.
     """
     data.check_dataset_name(recipe.data.dataset)
+    _raise_all(_name_errors(recipe))
+    # From here on torch is loaded: arguments are those of the classes.
+    from zoo.models.network import check_heads
+
+    objective, batch = recipe.objective, recipe.batch
+    check_arguments(METHODS, "method", objective.method, objective.method_args)
+    check_arguments(SAMPLERS, "sampler", batch.sampler, batch.args)
+    if objective.loss is not None:
+        check_arguments(LOSSES, "loss", objective.loss, objective.loss_args)
+    if objective.miner is not None:
+        miner_args = {key: value for key, value in objective.miner_args.items() if key != "miner_args"}
+        check_arguments(MINERS, "miner", objective.miner, miner_args)
+    check_heads(recipe.heads)
+    _check_intra(recipe)
+
+
+def _name_errors(recipe: Recipe) -> list[RecipeError]:
+    """Return an error for each part of a recipe that no table has.
+
+    timm, which loads torch, is only asked for an architecture that no recipe of ours has.
+    """
     objective, batch = recipe.objective, recipe.batch
     errors: list[RecipeError] = []
     for table, kind, name in (
@@ -495,19 +537,12 @@ def check_names(recipe: Recipe) -> None:
         if name is not None:
             with _collected(errors):
                 check_name(table, kind, name)
-    _raise_all(errors)
-    # From here on torch is loaded: arguments are those of the classes.
-    from zoo.models.network import check_heads
+    if recipe.backbone.architecture not in ARCHITECTURES.values():
+        from zoo.models.network import check_architecture
 
-    check_arguments(METHODS, "method", objective.method, objective.method_args)
-    check_arguments(SAMPLERS, "sampler", batch.sampler, batch.args)
-    if objective.loss is not None:
-        check_arguments(LOSSES, "loss", objective.loss, objective.loss_args)
-    if objective.miner is not None:
-        miner_args = {key: value for key, value in objective.miner_args.items() if key != "miner_args"}
-        check_arguments(MINERS, "miner", objective.miner, miner_args)
-    check_heads(recipe.heads)
-    _check_intra(recipe)
+        with _collected(errors):
+            check_architecture(recipe.backbone.architecture)
+    return errors
 
 
 def _check_intra(recipe: Recipe) -> None:

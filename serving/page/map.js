@@ -1,12 +1,12 @@
 // The map of the gallery: pictures as landmarks, pan, zoom, and search from its points.
 
 import { ask } from "./api.js";
-import { $, complain, counted, listen, tell, words } from "./dom.js";
+import { $, complain, counted, listen, parts, tell, words } from "./dom.js";
 
 // The visible part of the map. It converts positions on the map, -1 to 1 on both axes, to pixels and back.
 
 const CLOSEST = 400; // largest zoom
-const MARGIN = 44; // pixels around the points of the whole map
+const MARGIN = 54; // pixels around the points of the whole map: half of a picture, and its name below
 const STRETCH = 1.6; // largest ratio of the scales of the two axes; only neighbourhoods count on this map
 
 export class View {
@@ -203,7 +203,7 @@ function colour(label) {
   return `hsl(${(250 + order * 137.5) % 360} 62% ${48 + 5 * (order % 3)}%)`;
 }
 
-// Landmarks: a picture of each label, with its name, wherever it covers no other one.
+// Landmarks: a picture of each label, with the last part of its name, wherever it covers no other one.
 
 const SIDE = 46; // of a picture, in pixels
 const NAME = 92; // width of a line of a name at most
@@ -222,7 +222,7 @@ function chooseLandmarks(pen) {
   for (const { index, label } of [...ranked, ...others]) {
     const [x, y] = places[index];
     if (x < 0 || y < 0 || x > view.width || y > view.height) continue;
-    const lines = label === undefined ? [] : inLines(pen, words(label));
+    const lines = label === undefined ? [] : inLines(pen, parts(label).at(-1));
     const wide = Math.max(SIDE, ...lines.map((line) => pen.measureText(line).width));
     const box = { left: x - wide / 2, right: x + wide / 2, top: y - SIDE / 2, bottom: y + SIDE / 2 + LINE * lines.length };
     if (!chosen.some((other) => overlap(box, other.box))) chosen.push({ index, box, lines });

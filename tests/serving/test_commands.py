@@ -16,7 +16,15 @@ from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving import toys
 from tests.serving.running import serving
-from zoo.errors import ImageError, ItemNotFoundError, ModelFolderError, ModelNotFoundError, UsageError, ZooError
+from zoo.errors import (
+    ImageError,
+    ItemNotFoundError,
+    ModelFolderError,
+    ModelNotFoundError,
+    UsageError,
+    VariantNotFoundError,
+    ZooError,
+)
 from zoo.models.card import read_card
 from zoo.models.load import Embedder
 
@@ -83,6 +91,22 @@ def test_with_runtime_onnx_a_model_without_a_graph_is_refused(pictures: Path, tm
     with pytest.raises(ModelFolderError) as caught:
         run_here("index", bare, pictures, "--out", tmp_path / "g", "--runtime", "onnx")
     assert "zoo export" in str(caught.value)
+
+
+def test_no_graph_is_made_for_a_precision_that_the_environment_names(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, gallery = toys.write_model(tmp_path / "model"), tmp_path / "g"
+    run_here("index", model, pictures, "--out", gallery, "--runtime", "onnx")
+    card = read_card(model)
+    shutil.rmtree(model / "onnx")
+    replace(card, files={"model.safetensors": card.files["model.safetensors"]}).write(model)
+    started: list[object] = []
+    monkeypatch.setattr("subprocess.run", lambda *words, **_: started.append(words))
+    monkeypatch.setenv("ZOO_PRECISION", "fp16")
+    with raises(VariantNotFoundError):
+        run_here("serve", gallery, "--port", 0)
+    assert started == []
 
 
 def test_the_demo_uses_another_port_if_its_own_is_taken() -> None:

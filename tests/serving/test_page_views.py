@@ -207,10 +207,34 @@ def test_pictures_of_all_labels_mark_the_map_without_overlap(page: Page) -> None
         }"""
     )
     assert 2 <= len(marks) <= len(toys.CLASSES)
+    area = page.locator("#map-canvas").bounding_box()
+    assert area
+    assert min(mark["left"] for mark in marks) >= 0 <= min(mark["top"] for mark in marks)
+    assert max(mark["right"] for mark in marks) <= area["width"]
+    assert max(mark["bottom"] for mark in marks) <= area["height"], "the lowest name is cut"
     for i, one in enumerate(marks):
         for other in marks[:i]:
             apart = one["left"] > other["right"] or other["left"] > one["right"]
             assert apart or one["top"] > other["bottom"] or other["top"] > one["bottom"]
+
+
+def test_a_picture_on_the_map_has_the_last_part_of_its_label_as_its_name(
+    browser: Browser, gallery_folder: Path, tmp_path: Path
+) -> None:
+    """The other parts, which labels of one folder share, would push it out."""
+    names = {"red stripes": "Northern Waterthrush", "blue checks": "Belted Kingfisher"}
+    copy = Path(shutil.copytree(gallery_folder, tmp_path / "gallery"))
+    with Gallery.open(copy) as gallery:
+        for item in gallery.store.items(limit=100):
+            name = names.get(str(item.label))
+            label = name and f"photographs of birds/183.{name.replace(' ', '_')}"
+            gallery.store.describe(item.id, label, {})
+    with serving(copy) as running, opened(browser, running.url) as page:
+        open_panel(page, "Map")
+        marks = page.evaluate(
+            """async () => (await import("/page/map.js")).landmarks.map(({ lines }) => lines.join(" "))"""
+        )
+        assert {mark for mark in marks if mark} == set(names.values())
 
 
 def test_zooming_keeps_the_place_under_the_pointer(page: Page) -> None:

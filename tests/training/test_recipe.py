@@ -17,6 +17,7 @@ from training.overrides import override, resolve
 from training.recipe import EnsembleRecipe, Recipe
 from training.recipes import RECIPES, catalogue
 from training.trainer import Execution, Trainer
+from zoo.cli.main import main
 from zoo.errors import RecipeError, ZooError
 from zoo.models.backbones import register
 from zoo.models.card import Head
@@ -208,6 +209,44 @@ def test_resolve() -> None:
     with raises(RecipeError, "unknown-recipe") as caught:
         resolve("margin-conv4-glyps")
     assert "'margin-conv4-glyphs'" in str(caught.value)
+
+
+def test_all_misspelt_names_and_settings_are_reported_at_once() -> None:
+    wrong = ["optimizer.lrr=1", "objective.loss=margn", "batch.size=big", "backbone.architecture=resnet5O"]
+    reported = ("'optimizer.lrr'", "'margn'", "'big'", "'resnet5O'")
+    with raises(RecipeError, "unknown-recipe", "'margin-conv4-glyphs'", *reported):
+        resolve("margin-conv4-glyps", wrong)
+    with raises(RecipeError, "unknown-setting", *reported):
+        resolve("margin-conv4-glyphs", wrong)
+    with raises(RecipeError, "unknown-setting", *reported):
+        resolve("group2-ibn-cub", wrong)  # an ensemble
+    with raises(RecipeError, "unknown-recipe") as caught:
+        resolve("margin-conv4-glyps", ["optimizer.lr=1e-4", "objective.loss=arcface"])
+    assert "arcface" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "code", "near"),
+    [
+        ("NONSENSE", "unknown-architecture", "NONSENSE"),
+        ("resnet5", "unknown-architecture", "'resnet50'"),
+        ("resnet50.tv_in", "unknown-tag", "'resnet50.tv_in1k'"),
+    ],
+)
+def test_an_architecture_that_does_not_exist_is_refused_when_the_recipe_is_resolved(
+    architecture: str, code: str, near: str
+) -> None:
+    for name in ("margin-r50-cub", "margin-conv4-glyphs"):
+        with raises(RecipeError, code, near):
+            resolve(name, [f"backbone.architecture={architecture}"])
+    assert main(["train", "margin-conv4-glyphs", "--show", "--set", f"backbone.architecture={architecture}"]) == 2
+
+
+@pytest.mark.parametrize("architecture", ["resnet18", "resnet50.a1_in1k", "conv4", "bn_inception", "gem"])
+def test_architectures_of_timm_and_our_own_resolve(architecture: str) -> None:
+    recipe = resolve("margin-conv4-glyphs", [f"backbone.architecture={architecture}"])
+    assert isinstance(recipe, Recipe)
+    assert recipe.backbone.architecture == architecture
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from zoo.cli.options import (
     check_number,
     model_reference,
     print_outcome,
+    repeated,
 )
 from zoo.console import count, note, print_json, print_table
 from zoo.errors import UsageError, command
@@ -324,6 +325,7 @@ are the images. Measurements of the old model are dropped with it; a calibration
 other model: a rebuild drops the embeddings that an earlier one has left.""",
 )
 def rebuild(
+    context: typer.Context,
     gallery: GalleryInUse,
     model: Annotated[str, Option(help="name or folder of the new model")],
     swap: Annotated[
@@ -383,7 +385,8 @@ def rebuild(
     else:
         print(*_embedded_lines(outcome), sep="\n")
         _print_comparison(compared)
-        print(_decision(gallery, compared, margin, swapped, swap_if_not_worse))
+        again = repeated(context, "--swap", "swap_if_not_worse")
+        print(_decision(gallery, compared, margin, swapped, swap_if_not_worse, again))
     return 1 if swap_if_not_worse and not swapped else 0
 
 
@@ -455,7 +458,9 @@ def _difference(loss: dict[str, Any] | None, name: str) -> str:
     return f"{0 - loss[name]:+.4f}" + (f" [{0 - interval[1]:+.4f}, {0 - interval[0]:+.4f}]" if interval else "")
 
 
-def _decision(gallery: str, compared: ModelComparison, margin: float, swapped: bool, conditional: bool) -> str:
+def _decision(
+    gallery: str, compared: ModelComparison, margin: float, swapped: bool, conditional: bool, swap: str
+) -> str:
     """Return which model is better, what became of the gallery's model, and what to run next.
 
     Args:
@@ -464,6 +469,7 @@ def _decision(gallery: str, compared: ModelComparison, margin: float, swapped: b
         margin: The largest fall of a score that counts as not worse.
         swapped: Whether the gallery has the new model.
         conditional: Whether --swap-if-not-worse was given.
+        swap: The command that swaps the models in any case.
     """
     unknown = compared.undecided()
     verdict = "" if unknown else f"The new model is {compared.verdict()}. "
@@ -473,11 +479,11 @@ def _decision(gallery: str, compared: ModelComparison, margin: float, swapped: b
         kept = ": the gallery keeps its model" if conditional else ""
         return (
             f"It is not known whether the new model is worse, because {unknown}{kept}. Label items of the gallery and "
-            "run this command again, or swap the models in any case with --swap."
+            f"run this command again, or swap the models in any case: {swap}"
         )
     falls = "No score falls" if compared.not_worse(margin) else "It is not shown that no score falls"
-    advice = "" if conditional else "; to give it the new one, call this again with --swap"
-    return f"{verdict}{falls} by more than {margin:g}: the gallery keeps its model{advice}."
+    advice = "" if conditional else f" To give it the new one: {swap}"
+    return f"{verdict}{falls} by more than {margin:g}: the gallery keeps its model.{advice}"
 
 
 @app.command(

@@ -61,7 +61,7 @@ def list_models(
     method: Annotated[str | None, Option(metavar="M", help="only models of this method")] = None,
     backbone: Annotated[str | None, Option(metavar="B", help="only models of this backbone")] = None,
     dataset: Annotated[str | None, Option(metavar="D", help="only models of this data set")] = None,
-    status: Annotated[str | None, Option(metavar="S", help="only shipped, trained, hub or recipe")] = None,
+    status: Annotated[str | None, Option(metavar="S", help="only shipped, trained, package, hub or recipe")] = None,
     recipes: Annotated[bool, Option("--recipes", help="also list the recipes not trained yet")] = False,
     as_json: Json = False,
 ) -> None:
@@ -259,6 +259,8 @@ def _advice(model: ModelInfo) -> list[str]:
 
     if model.folder is not None:
         return []
+    if model.status == "package":
+        return [f"\nNot used here yet; the first use makes a model folder of these weights: zoo.load({model.name!r})"]
     if model.status == "hub":
         return [f"\nNot used here yet; the first use fetches it from the Hub: zoo.load({model.name!r})"]
     return [
@@ -467,7 +469,7 @@ def baseline(
         )
         return _baseline_of_graph(Path(name), new_name, statistics, size, layout, as_json)
     _check_without_effect({"--layout": layout}, "other weights than an ONNX graph")
-    images = _whitening_images(whiten, whiten_on, data, limit, batch_size)
+    images, classes = _whitening_images(whiten, whiten_on, data, limit, batch_size)
     _check_model_name(name)
     from zoo.models.baseline_folder import save_baseline  # torch: only after the arguments were checked
     from zoo.models.pretrained.convert import find_start
@@ -479,12 +481,11 @@ def baseline(
     comparisons: list[WhiteningComparison] = []
 
     def judge(features: np.ndarray) -> bool:
-        """Compare the whitening of a folder of classes with the plain features."""
+        """Compare whitening with the plain features, if the images have classes."""
         from zoo.evaluation.whitening import compare_whitening
 
-        read = [image for i, image in enumerate(images or ()) if i not in (unreadable or {})]
-        classes = [image.parent.name for image in read if isinstance(image, Path)]
-        compared = compare_whitening(features, classes, dim, shrink) if len(classes) == len(features) else None
+        read = [name for i, name in enumerate(classes) if i not in (unreadable or {})]
+        compared = compare_whitening(features, read, dim, shrink)
         comparisons.extend([compared] if compared else [])
         return compared is None or compared.kept
 
@@ -562,20 +563,29 @@ def _baseline_of_graph(
 
 def _whitening_images(
     whiten: str | None, whiten_on: str | None, data: str | None, limit: int | None, batch_size: int
-) -> Sequence[ImageLike] | None:
-    """Return the images to fit whitening on; None if no whitening is wanted."""
+) -> tuple[Sequence[ImageLike] | None, Sequence[str]]:
+    """Return the images to fit whitening on, None if no whitening is wanted, and their classes, "" without one."""
     from zoo.data import load_dataset
+    from zoo.data.folder import list_by_class
     from zoo.errors import UsageError
-    from zoo.models.baseline import whitening_images
+    from zoo.models.baseline import check_limits, draw_evenly
 
     if whiten and whiten_on:
         raise UsageError(
             "whitening is fitted on a folder or table (--whiten) or on a data set (--whiten-on), not on both.",
             code="two-whitenings",
         )
+    check_limits(limit, batch_size)
+    images: Sequence[ImageLike]
     if whiten_on:
-        return whitening_images(load_dataset(whiten_on, "train", data).images, limit, batch_size)
-    return whitening_images(whiten or None, limit, batch_size)
+        dataset = load_dataset(whiten_on, "train", data)
+        images, classes = dataset.images, [dataset.classes[label] for label in dataset.labels.tolist()]
+    elif whiten:
+        pairs = list_by_class(whiten)
+        images, classes = [image for image, _ in pairs], [name for _, name in pairs]
+    else:
+        return None, ()
+    return draw_evenly(images, limit), draw_evenly(classes, limit)
 
 
 # zoo ensemble

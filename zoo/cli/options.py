@@ -7,6 +7,7 @@ Heavy modules are imported inside the helpers.
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -198,6 +199,30 @@ def model_reference(model: str) -> str:
     """Return the text by which a gallery remembers its model: for a folder its absolute path, else the name."""
     folder = Path(model).expanduser()
     return str(folder.resolve()) if (folder / "card.json").is_file() else model
+
+
+def repeated(context: typer.Context, option: str, instead_of: str) -> str:
+    """Return the command that was given, with its arguments and options, for a shell.
+
+    Args:
+        context: The command's.
+        option: A flag to add.
+        instead_of: The parameter to leave out.
+    """
+    words = context.command_path.split()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source, value = context.get_parameter_source(name), context.params.get(name)
+        if name == instead_of or source is None or source.name != "COMMANDLINE":
+            continue
+        values = value if isinstance(value, list | tuple) else [value]
+        if parameter.param_type_name == "argument":
+            words += map(str, values)
+        elif value is True:
+            words.append(parameter.opts[0])
+        else:
+            words += [word for one in values for word in (parameter.opts[0], str(one))]
+    return shlex.join([*words, option])
 
 
 def mark_count(marks: int) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from serving.settings import Settings, parse_galleries, read_keys_file, same_folders
+from serving.settings import PRECISION, Settings, parse_galleries, read_keys_file, same_folders
 from zoo.console import note
 
 app = typer.Typer()
@@ -101,7 +101,7 @@ def serve(
     os.environ |= read_keys_file(keys_file) if keys_file else {}
     flags = {name: context.params[name] for name in NUMBERS if context.params[name] is not None}
     for address in addresses:
-        _make_graph(str(address.gallery), address.model, precision or "fp32")
+        _make_graph(str(address.gallery), address.model, precision or os.environ.get(PRECISION) or "fp32")
     for names in same_folders(addresses):
         note(f"{' and '.join(names)} are one folder, and so the same gallery.")
     run.serve(addresses, host, port, flags, device, precision)

@@ -81,10 +81,23 @@ def list_unlabelled(path: str | Path) -> list[Path]:
     """Return every image under a folder, or the training images of a table; labels are not needed.
 
     Raises:
+        ZooError: The errors of `list_by_class`.
+    """
+    return [image for image, _ in list_by_class(path)]
+
+
+def list_by_class(path: str | Path) -> list[tuple[Path, str]]:
+    """Return the images of `list_unlabelled`, each with its class: its folder or label; "" without one.
+
+    Raises:
         DatasetError: If there are no images, or the folder is missing or unreadable.
         UsageError: If the table is malformed.
     """
-    images = table.training_images(path) if table.is_table(path) else list_images(path)
+    if table.is_table(path):
+        images = table.training_images(path)
+    else:
+        root = expand(path)
+        images = [(image, image.relative_to(root).as_posix().rpartition("/")[0]) for image in list_images(root)]
     if not images:
         raise DatasetError(f"{path} holds no images to learn from.", code="no-images")
     return images

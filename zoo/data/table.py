@@ -95,8 +95,8 @@ def load_unlabelled(split: str, path: str | Path) -> Dataset:
     return _split_dataset(path, read_image_rows(path), split)
 
 
-def training_images(path: str | Path) -> list[Path]:
-    """Return the images that a table lists, without those of the test split; labels are not needed.
+def training_images(path: str | Path) -> list[tuple[Path, str]]:
+    """Return the images that a table lists, without those of the test split, each with its label, "" without one.
 
     Raises:
         DatasetError: If the table is missing or empty.
@@ -104,7 +104,7 @@ def training_images(path: str | Path) -> list[Path]:
     """
     path = expand(path)
     rows = read_image_rows(path)
-    return [image_path(path, row[IMAGE]) for row in rows if row.get(SPLIT, SPLITS[0]) == SPLITS[0]]
+    return [(image_path(path, row[IMAGE]), row[LABEL]) for row in rows if row.get(SPLIT, SPLITS[0]) == SPLITS[0]]
 
 
 def image_path(path: Path, image: str) -> Path:

@@ -58,7 +58,7 @@ def compare_whitening(
 
     Args:
         features: Pooled features float32 [n, f].
-        classes: The class of each of the n images.
+        classes: The class of each of the n images; images without one ("") are only fitted on.
         dim: Dimensions that whitening keeps; None for all.
         shrink: As in `fit_whitening`.
 
@@ -66,7 +66,7 @@ def compare_whitening(
         The comparison; None for fewer than eight classes of two images, or too few images to fit.
     """
     names, labels, counts = np.unique(np.asarray(classes), return_inverse=True, return_counts=True)
-    usable = counts > 1
+    usable = (counts > 1) & (names != "")
     if usable.sum() < LEAST_TO_SPLIT:
         return None
     places = [str(row) for row in range(len(labels))]

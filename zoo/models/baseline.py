@@ -6,12 +6,15 @@ import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from zoo.data.folder import list_unlabelled
 from zoo.data.images import ImageLike
 from zoo.errors import ImageError, UsageError, missing
 from zoo.models.load import AUTO, Embedder, load
 from zoo.models.registry import model_text
+
+T = TypeVar("T")
 
 
 def baseline(
@@ -60,7 +63,9 @@ def baseline(
         ImageError: If a given image cannot be read.
         ZooError: What `load` raises.
     """
-    images = whitening_images(whiten, limit, batch_size)
+    check_limits(limit, batch_size)
+    images = list_unlabelled(Path(whiten)) if isinstance(whiten, str | os.PathLike) else whiten
+    images = None if images is None else draw_evenly(images, limit)
     try:
         from zoo.models.baseline_folder import save_baseline
         from zoo.models.pretrained.convert import find_start
@@ -76,16 +81,16 @@ def baseline(
     return load(own, AUTO, device=device)
 
 
-def whitening_images(
-    whiten: str | os.PathLike[str] | Sequence[ImageLike] | None, limit: int | None, batch_size: int
-) -> Sequence[ImageLike] | None:
-    """Return the images to fit whitening on, at most `limit`, evenly drawn; None without whitening."""
+def check_limits(limit: int | None, batch_size: int) -> None:
+    """Raise `UsageError` for a number of images to whiten on, or in a batch, that cannot be (`bad-limit` and so on)."""
     if limit is not None and limit < 2:
         raise UsageError(f"--limit (limit) is 2 or more, not {limit}.", code="bad-limit")
     if batch_size < 1:
         raise UsageError(f"--batch-size (batch_size) is 1 or more, not {batch_size}.", code="bad-batch-size")
-    images: Sequence[ImageLike] | None
-    images = list_unlabelled(Path(whiten)) if isinstance(whiten, str | os.PathLike) else whiten
-    if images is None or limit is None or limit >= len(images):
-        return images
-    return [images[i * len(images) // limit] for i in range(limit)]
+
+
+def draw_evenly(values: Sequence[T], limit: int | None) -> Sequence[T]:
+    """Return at most `limit` values, drawn evenly; None keeps all."""
+    if limit is None or limit >= len(values):
+        return values
+    return [values[i * len(values) // limit] for i in range(limit)]

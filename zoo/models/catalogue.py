@@ -24,12 +24,22 @@ from zoo.models.baselines import (
 )
 from zoo.models.card import Card, Origin, read_card, read_origin, read_training_data
 from zoo.models.folder import count_parameters
+from zoo.models.pretrained.packages import PACKAGES, WeightsPackage, installed_package
 from zoo.models.published import published_tables
 from zoo.models.registry import cached_folder, exists, looks_like_path, model_folders, model_text, recipes
 from zoo.models.results import read_results
 
-STATUSES = {"shipped": "shipped", "trained": "trained here", "hub": "on the Hub", "recipe": "recipe only"}
-"""Status -> text for people. hub: in the Hub's cache, or a public backbone that timm hosts there."""
+PHOTOS = "photos"
+"""Name of the shipped model for any photographs."""
+STATUSES = {
+    "shipped": "shipped",
+    "trained": "trained here",
+    "package": "from a package",
+    "hub": "on the Hub",
+    "recipe": "recipe only",
+}
+"""Status -> text for people. package: an installed Python package holds the weights. hub: in the Hub's cache, or a
+public backbone that timm hosts there."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +125,7 @@ class ModelInfo:
 def list_models(
     method: str | None = None, backbone: str | None = None, dataset: str | None = None, status: str | None = None
 ) -> list[ModelInfo]:
-    """Return every known model, sorted by name: trained here, shipped, on the Hub, or a recipe without a model yet.
+    """Return every known model, sorted by name; their statuses are those of `STATUSES`.
 
     The filters are exact.
 
@@ -161,6 +171,8 @@ def info(name: str) -> ModelInfo:
         return _folder_info(folder)
     if name in recipes():
         return _recipe_info(name, recipes()[name])
+    if (package := installed_package(name)) is not None:
+        return _package_info(package)
     repository = repository_of(name)
     for baseline in baselines().values():
         if baseline.repository == repository:
@@ -189,9 +201,10 @@ def damaged_folders() -> dict[Path, str]:
 
 
 def _known_models() -> list[ModelInfo]:
-    """Return every known model, sorted by name; a folder on this machine replaces a recipe or baseline."""
+    """Return every known model, sorted by name; a folder on this machine replaces a recipe, baseline or package."""
     models = {name: _recipe_info(name, row) for name, row in recipes().items()}
     models |= {name: _baseline_info(baseline) for name, baseline in baselines().items()}
+    models |= {package.name: _package_info(package) for package in PACKAGES if package.path}
     for folder in model_folders():
         try:
             model = _folder_info(folder)
@@ -244,7 +257,11 @@ def _baseline_of(folder: Path) -> Baseline | None:
 def _status(folder: Path) -> str:
     if folder.parent.name == "snapshots":
         return "hub"
-    return {paths.SHIPPED: "shipped", baselines_root(): "hub"}.get(folder.parent, "trained")
+    if folder.parent == baselines_root():
+        origin = read_object(folder / "recipe.json").get("baseline")
+        places = {"package": "package", "repository": "hub"}
+        return next((status for place, status in places.items() if place in (origin or ())), "trained")
+    return "shipped" if folder.parent == paths.SHIPPED else "trained"
 
 
 def _original_status(folder: Path) -> str | None:
@@ -311,6 +328,29 @@ def _baseline_info(baseline: Baseline) -> ModelInfo:
     )
 
 
+def _package_info(package: WeightsPackage) -> ModelInfo:
+    """Return the facts about an installed package of weights that was not used on this machine yet."""
+    facts = {
+        "description": f"{package.architecture} with the weights of {package.distribution}: pooled features, not "
+        "trained further.",
+        "architecture": package.architecture,
+        "input": f"RGB, {package.preprocessing.crop} pixels",
+        "licence": package.licence,
+        "weights": str(package.path),
+        "sources": [package.source],
+    }
+    return ModelInfo(
+        package.name,
+        "package",
+        package.dim,
+        PRETRAINED,
+        package.architecture,
+        package.dataset,
+        parameters=package.parameters,
+        facts=facts,
+    )
+
+
 def _text_tower_note(text: PublicTextTower) -> str:
     joint = ", for the backbone with its own projection (zoo baseline NAME --as OWN --joint)" if text.joint else ""
     return f"{text.graph} and {text.tokenizer} of https://huggingface.co/{text.repository}{joint}: zoo text-tower"
@@ -348,6 +388,20 @@ def name_hint(name: str, names: list[str]) -> str:
         return nearest(name, names) or nearest(name.lower(), names)
     more = f" and {len(matches) - 5} more" if len(matches) > 5 else ""
     return f" It is the beginning of {', '.join(matches[:5])}{more}."
+
+
+def nearest_shipped(recipe: str) -> str:
+    """Return the shipped models that can stand in for a recipe's model, as a sentence; "" without any.
+
+    They are one of its data set or else of its method, and the model for any photographs.
+    """
+    row, shipped = recipes()[recipe], list_models(status="shipped")
+    similar = max(shipped, key=lambda m: (m.dataset == row["dataset"], m.method == row["method"]), default=None)
+    names = [model for model in shipped if model.name == PHOTOS]
+    if similar is not None and (similar.dataset == row["dataset"] or similar.method == row["method"]):
+        names = [similar, *(names if similar.dataset != row["dataset"] else [])]
+    texts = [f"{model.name} ({model.method} on {model.dataset})" for model in names]
+    return f" The nearest shipped model: {' or '.join(texts)}." if texts else ""
 
 
 def architecture_hint(name: str) -> str:

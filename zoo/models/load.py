@@ -424,10 +424,10 @@ def _nearest_model(name: str) -> str:
 
 
 def _no_model_message(name: str, error: ZooError) -> str:
-    from zoo.models.catalogue import architecture_hint
+    from zoo.models.catalogue import architecture_hint, nearest_shipped
 
     advice = f"Train it with: zoo train {name}" if name in recipes() else "All names: zoo list --recipes"
-    hint = "" if name in recipes() else (architecture_hint(name) or _nearest_model(name))
+    hint = nearest_shipped(name) if name in recipes() else (architecture_hint(name) or _nearest_model(name))
     if "." in name:
         hint += f" For a model of timm, give 'timm/{name}'."
     at_hub = f"And {error}"

@@ -24,7 +24,7 @@ from zoo.models.backbones import register
 from zoo.models.card import Card, Head, heads_problem
 from zoo.models.folder import CONFIG_FILE, HEADS_FILE, ONNX, WEIGHTS_FILE
 from zoo.models.pretrained.state import fit_state, without_shared_prefix
-from zoo.models.pretrained.weights import Weights, read_weights
+from zoo.models.pretrained.weights import Weights, pretrained_config, read_weights
 
 RESERVED = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir", "features_only")
 """Arguments of timm's factory that a card must not set, because they would read other files, or pickles."""
@@ -121,11 +121,12 @@ def create_trunk(
 
 
 def check_architecture(architecture: str) -> None:
-    """Register the project's architectures with timm; raise `RecipeError` (`unknown-architecture`)."""
+    """Register ours with timm; raise `RecipeError` for a name it lacks (`unknown-architecture`, `unknown-tag`)."""
     register()
     if not timm.is_model(architecture):
         hint = nearest(architecture, timm.list_models())
         raise RecipeError(f"timm has no architecture {architecture!r}.{hint}", code="unknown-architecture")
+    pretrained_config(architecture)
 
 
 def build_trunk(architecture: str, channels: int, args: dict[str, Any], weights: Weights | None) -> nn.Module:

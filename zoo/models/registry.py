@@ -15,6 +15,7 @@ from zoo.hub import download
 from zoo.hub.download import cached_models, pinned_name
 from zoo.models.baselines import baselines_root, folder_by_name, repository_of
 from zoo.models.card import MODEL_NAME
+from zoo.models.pretrained.packages import installed_package
 
 RECIPES_FILE = Path(__file__).parent / "recipes.json"
 """Every recipe's name and key facts, generated from `training.recipes` (a test holds the two equal)."""
@@ -44,7 +45,7 @@ def local_folder(name: str) -> Path | None:
 def _hub_cache_folder(name: str) -> Path | None:
     """Return the folder that `find_model` takes from the Hub's cache, without asking the Hub."""
     base, _, revision = name.partition("@")
-    if looks_like_path(name) or repository_of(base) is not None:
+    if looks_like_path(name) or repository_of(base) is not None or installed_package(name) is not None:
         return None
     try:
         return download.cached_snapshot(download.repository_id(base), revision or None)

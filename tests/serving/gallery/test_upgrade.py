@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from contextlib import closing
 from pathlib import Path
@@ -19,6 +20,7 @@ from serving.gallery.gallery import STORE
 from serving.gallery.indexing import Originals, index_folder, indexed_folders
 from serving.gallery.rebuild import ModelComparison
 from serving.gallery.store import Store
+from tests.commandline import parsed
 from tests.commandline import run_here as run
 from tests.raising import raises
 from tests.serving import toys
@@ -76,6 +78,20 @@ def test_the_gallery_is_as_if_the_new_model_had_indexed_it(
     np.testing.assert_allclose(vectors(gallery), model.embed([folder / one for one in sources]), atol=1e-5)
     with Gallery.open(gallery) as opened:
         assert stored_calibration(opened) == before
+
+
+def test_the_command_that_swaps_the_models_is_printed_with_all_options(
+    gallery: Path, folder: Path, other_model: Embedder, tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "my images").mkdir()
+    words = [gallery, "--model", other_model.folder, "--images", folder, "--images", tmp_path / "my images"]
+    words += ["--missing", "thumbnail", "--margin", 0.5, "--batch-size", 7]
+    assert run("gallery rebuild", *words) == 0
+    swap = shlex.split(capsys.readouterr().out.strip().rpartition("zoo gallery rebuild ")[2])
+    assert parsed("gallery rebuild", *swap) == {**parsed("gallery rebuild", *words), "swap": True}
+    assert run("gallery rebuild", *swap) == 0
+    with Gallery.open(gallery) as opened:
+        assert opened.card == other_model.card
 
 
 def test_rollback_to_a_model_that_has_moved(
@@ -215,8 +231,9 @@ def test_without_labels_only_the_user_decides(
     said = capsys.readouterr().out
     assert "not compared" in said
     assert "nothing could be compared: the gallery keeps its model" in said
-    assert "with --swap." in said
-    assert run("gallery rebuild", gallery, "--model", other_model.folder, "--swap") == 0
+    swap = shlex.split(said.strip().rpartition("zoo gallery rebuild ")[2])
+    assert swap == [str(gallery), "--model", str(other_model.folder), "--swap"]
+    assert run("gallery rebuild", *swap) == 0
     with Gallery.open(gallery) as opened:
         assert opened.card == other_model.card
 

@@ -114,13 +114,15 @@ def test_a_missing_table_and_one_that_is_not_utf8(tmp_path: Path) -> None:
 
 def test_labels_may_be_missing_if_they_are_not_needed(tmp_path: Path) -> None:
     bare = write(tmp_path, "image\na/1.png\n~/2.png\n")
-    assert training_images(bare) == [tmp_path / "a/1.png", Path.home() / "2.png"] == list_unlabelled(bare)
+    images = [tmp_path / "a/1.png", Path.home() / "2.png"]
+    assert training_images(bare) == [(image, "") for image in images]
+    assert list_unlabelled(bare) == images
     dataset = load_unlabelled("all", bare)
     assert (dataset.split, dataset.classes, list(dataset.sources)) == ("all", ("",), ["a/1.png", "~/2.png"])
     with raises(UsageError, "missing-column", "image (or path)", "label"):
         load_dataset("folder", "test", bare)
     parted = write(tmp_path, ROWS.replace("a/1.png,wren", "a/1.png,"))
-    assert training_images(parted) == [tmp_path / "a/1.png", tmp_path / "a/2.png"]
+    assert training_images(parted) == [(tmp_path / "a/1.png", ""), (tmp_path / "a/2.png", "wren, winter")]
     assert load_unlabelled("train", parted).classes == ("", "wren, winter")
     with raises(UsageError, "missing-cell", "line 2", "label"):
         load_dataset("folder", "test", parted)

@@ -38,6 +38,13 @@ def test_a_direction_that_all_classes_share_makes_whitening_better() -> None:
     assert next(row for row in compared.rows if row.metric == "map_at_r").difference > 0.1
 
 
+def test_images_without_a_class_are_not_measured() -> None:
+    features, classes = clusters(noisy=False)
+    compared = compare_whitening(features, ["" if name in ("class0", "class1") else name for name in classes], None)
+    assert compared is not None
+    assert (compared.classes, compared.images) == (5, 50)  # three tenths of 18 classes of ten images
+
+
 @pytest.mark.parametrize("classes", [1, 7])
 def test_few_classes_are_not_compared(classes: int) -> None:
     features, names = clusters(noisy=True, classes=classes)

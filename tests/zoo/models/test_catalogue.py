@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from zoo.models.baselines import baselines
 from zoo.models.card import read_card
 from zoo.models.catalogue import STATUSES
 from zoo.models.load import find_model
+from zoo.models.pretrained.packages import PACKAGES
 from zoo.models.published import published_tables
 from zoo.models.registry import recipes
 
@@ -26,8 +29,64 @@ from zoo.models.registry import recipes
 def test_every_recipe_and_every_public_backbone_is_listed_once() -> None:
     names = [model.name for model in zoo.list_models()]
     assert names == sorted(set(names))
-    assert set(names) == {*recipes(), *baselines(), "photos"}
-    assert {model.status for model in zoo.list_models()} == {"shipped", "hub", "recipe"} < set(STATUSES)
+    assert set(names) == {*recipes(), *baselines(), *installed(), "photos"}
+    assert {model.status for model in zoo.list_models()} == {"shipped", "package", "hub", "recipe"} < set(STATUSES)
+    assert {model.name for model in zoo.list_models(status="package")} == installed()
+
+
+@pytest.mark.parametrize(
+    ("name", "shipped", "absent"),
+    [
+        ("diva-r50-cub", ["diva-conv4-glyphs", "photos"], []),  # the method's model, and the one for photographs
+        ("ms-r50-cub", ["photos"], ["conv4-glyphs"]),
+        ("diva-conv4-cifar100", ["diva-conv4-glyphs", "photos"], ["margin-conv4-glyphs"]),
+        ("ms-conv4-glyphs", ["-conv4-glyphs ("], ["photos"]),  # any of the same data
+    ],
+)
+def test_a_recipe_that_is_not_trained_names_the_nearest_shipped_model_and_its_training(
+    name: str, shipped: list[str], absent: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with raises(ModelNotFoundError, "no-model", *shipped, f"zoo train {name}") as caught:
+        zoo.load(name)
+    assert not [word for word in absent if word in str(caught.value)]
+
+
+def installed() -> set[str]:
+    """Return the short names of the packages of weights that Python's own list of distributions has."""
+    distributions = {str(distribution.name) for distribution in metadata.distributions()}
+    return {package.name for package in PACKAGES if package.distribution in distributions}
+
+
+def test_a_package_of_weights_is_listed_as_one_before_and_after_its_first_use(
+    own_zoo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = zoo.info("lite0")
+    assert zoo.info("tf_efficientnet_lite0") == before
+    assert (before.status, before.folder) == ("package", None)
+    assert main(["info", "lite0"]) == 0
+    out = capsys.readouterr().out
+    for fact in ("from a package", str(PACKAGES[0].path), "1280", "apache-2.0", "zoo.load('lite0')"):
+        assert fact in out
+    folder = find_model("lite0")
+    after = zoo.info("lite0")
+    assert (after.status, after.folder) == ("package", folder)
+    for fact in ("name", "dim", "method", "backbone", "dataset", "parameters"):
+        assert getattr(before, fact) == getattr(after, fact)
+    assert main(["list", "--status", "package", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["name"], row["status"]) == ("lite0", "package")
+    assert "lite0" not in {model.name for model in zoo.list_models(status="hub")}
+
+
+def test_a_folder_made_of_a_folder_of_timm_is_not_on_the_hub(own_zoo: Path, tmp_path: Path) -> None:
+    shutil.copytree(find_model("lite0"), tmp_path / "plain")
+    for name in ("card.json", "recipe.json"):
+        (tmp_path / "plain" / name).unlink()
+    folder = find_model(tmp_path / "plain")
+    assert folder.parent == own_zoo / "baselines"
+    assert {m.folder: m.status for m in zoo.list_models()}[folder] == "trained"
+    assert zoo.info(folder.name).status_text == "made here"
 
 
 def test_filters() -> None:

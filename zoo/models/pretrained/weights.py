@@ -15,6 +15,7 @@ import timm
 from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError, RemoteEntryNotFoundError
 from safetensors import SafetensorError, safe_open
+from timm.models import PretrainedCfg
 from torch import Tensor
 
 from zoo.data.preprocessing import Preprocessing
@@ -223,15 +224,20 @@ def timm_source(architecture: str) -> Source:
     """
     if package := installed_package(architecture):
         return package_source(package)
-    try:
-        cfg = timm.models.get_pretrained_cfg(architecture)
-    except RuntimeError as error:  # an unknown tag
-        tags = timm.list_pretrained(architecture.partition(".")[0])
-        raise RecipeError(f"{error}{nearest(architecture, tags)}", code="unknown-tag") from None
+    cfg = pretrained_config(architecture)
     if cfg is None or not cfg.hf_hub_id:
         raise RecipeError(_no_weights_message(architecture), code="no-public-weights")
     file = (cfg.hf_hub_filename or WEIGHTS_FILE).replace("pytorch_model.bin", WEIGHTS_FILE)
     return Source(fetch_file(cfg.hf_hub_id, None, file))
+
+
+def pretrained_config(architecture: str) -> PretrainedCfg | None:
+    """Return timm's description of the weights of an architecture and tag. Raises `RecipeError` (`unknown-tag`)."""
+    try:
+        return timm.models.get_pretrained_cfg(architecture)
+    except RuntimeError as error:
+        tags = timm.list_pretrained(architecture.partition(".")[0])
+        raise RecipeError(f"{error}{nearest(architecture, tags)}", code="unknown-tag") from None
 
 
 def _no_weights_message(architecture: str) -> str:
@@ -361,7 +367,7 @@ def package_source(package: WeightsPackage, path: Path | None = None) -> Source:
     """Return the weights of an installed package, or of a copy of its file at `path`."""
     path = path or package.path
     assert path is not None
-    model = TimmModel(package.architecture, {}, package.preprocessing, "in1k", package.licence)
+    model = TimmModel(package.architecture, {}, package.preprocessing, package.dataset, package.licence)
     return Source(path, model, {"package": package.distribution}, (package.source,), package.sha256)
 
 
@@ -447,10 +453,7 @@ def _numbers(value: Any) -> str:
 
 def _timm_defaults(architecture: str) -> TimmModel:
     """Return timm's description of an architecture, whose weights come from elsewhere."""
-    try:
-        cfg = timm.models.get_pretrained_cfg(architecture)
-    except RuntimeError as error:  # an unknown tag
-        raise RecipeError(str(error), code="unknown-tag") from None
+    cfg = pretrained_config(architecture)
     values = cfg.to_dict() if cfg else {}
     images = Preprocessing(256, 224)
     if values:
