@@ -86,6 +86,10 @@ def test_recipes_of_the_papers_by_their_tables() -> None:
     arcface = RECIPES["reality-arcface-ibn-cub"]().objective.loss_args
     assert arcface == {"margin": pytest.approx(0.40526, abs=1e-5), "scale": 100.0}
     assert RECIPES["r-margin-r50-sop"]().objective.miner_args["probability"] == 0.15
+    for loss in ("contrastive", "margin06", "margin", "triplet-d", "snr"):
+        objective = RECIPES[f"r-{loss}-r50-cub"]().objective
+        assert objective.miner_args["published"] is True
+        assert objective.loss_args.get("squared", False) is (loss == "triplet-d")
     assert len(RECIPES["group5-ibn-cars"]().members) == 5
     assert [len(member.heads) for member in RECIPES["diva-separate-r50-cub"]().members] == [1, 1, 1, 1]
 

@@ -1,6 +1,6 @@
 """rho-regularisation (Roth et al. 2020, Revisiting, section 5.1).
 
-(a, p, n) -> (a, p, p) with probability rho
+(a, p, n) -> (a, p, p) with probability rho; in the published code (a, a, p)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Rho:
 
     Such a triplet (a, p, p) pushes samples of one class apart, against too strong a compression. In the triplet and SNR
     losses, and in the contrastive loss below its negative margin, it is a constant without gradient: there only the
-    published form has an effect.
+    published form (a, a, p) has an effect. The margin loss pushes in both forms, but with (a, p, p) it also pulls.
 
     Pairs have no positive for their negative. There the negative of a pair is exchanged for another sample of the
     anchor's class.

@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from tests.training.miners.batches import LABELS, rows
-from training.functional import Pairs
+from training.functional import Pairs, Triplets
+from training.losses.contrastive import Contrastive
+from training.losses.margin import Margin
+from training.losses.triplet import Triplet
 from training.miners import MINERS, create_miner
 from training.miners.hard import Hard
 from training.miners.multi_similarity import MultiSimilarityMiner
@@ -30,6 +34,37 @@ def test_the_rate_of_exchange_and_its_form(probability: float, published: bool) 
     tuples = times * len(a)
     assert tuples > 7000
     assert exchanged / tuples == pytest.approx(probability, abs=5 * (probability * (1 - probability) / tuples) ** 0.5)
+
+
+LINE = torch.tensor([[1.0, 0.0], [0.8, 0.6], [-1.0, 0.0]])
+"""An anchor, its positive at a distance of sqrt(.4) = .632, and a negative."""
+
+
+@pytest.mark.parametrize(
+    ("loss", "published", "moves"),
+    [
+        # (a, p, p) is [d - d + .2] = .2, a constant; (a, a, p) is [0 - d^2 + .2], which needs d < .447.
+        (Triplet(2, squared=True), False, False),
+        (Triplet(2, squared=True), True, False),
+        (Triplet(2, margin=0.5, squared=True), True, True),
+        (Triplet(2, margin=0.5), True, False),
+        # (a, p, p) is [d - 1.2 + .2] + [1.2 - d + .2], of which the second pushes; (a, a, p) has the same push alone.
+        (Margin(2), False, True),
+        (Margin(2), True, True),
+        # (a, p, p) is d + [1 - d], a constant below 1.
+        (Contrastive(2), False, False),
+        (Contrastive(2), True, True),
+    ],
+)
+def test_which_form_pushes_the_positive_away(loss: nn.Module, published: bool, moves: bool) -> None:
+    one = Triplets(*(torch.tensor([i]) for i in range(3)))
+    rows, y = LINE.clone().requires_grad_(), torch.tensor([0, 0, 1])
+    tuples = Rho(1, lambda embeddings, labels: one, published)(LINE, y)
+    value = loss(rows, y, tuples)
+    (gradient,) = torch.autograd.grad(value, rows, allow_unused=True) if value.requires_grad else (None,)
+    # Positive where a step downhill moves the positive away from the anchor.
+    away = 0.0 if gradient is None else float(-gradient[1] @ (LINE[1] - LINE[0]))
+    assert away == pytest.approx(0, abs=1e-6) if not moves else away > 0.1
 
 
 @pytest.mark.parametrize(("probability", "rate"), [(0, 0.0), (1, 1.0)])
