@@ -1,0 +1,184 @@
+"""Losses and miners of other libraries as a method of the trainer, with the settings that each library recommends.
+
+Sources of the settings:
+
+- pytorch-metric-learning: defaults of its classes; Adam with weight decay 1e-4 and a head at ten times the trunk's
+  rate, as in its example MetricLossOnly; batch norm is frozen, as in Musgrave et al. 2020, A Metric Learning Reality
+  Check, section 4.
+- Proxy-Anchor (class of pytorch-metric-learning): the command of its authors for CUB-200-2011, AdamW with weight decay
+  1e-4, proxies at a hundred times the trunk's rate, shuffled batches, frozen batch norm.
+- open-metric-learning: its configuration for CUB-200-2011, a soft margin on embeddings that are not normalised and
+  Adam without weight decay, with `HardTripletsMiner` instead of its memory of triplets; batch norm learns.
+- timm: cross-entropy on shuffled batches, AdamW, batch norm learns; weight decay 1e-4, as in the recipes of this
+  project, because timm recommends none for finetuning.
+
+The heads of open-metric-learning and the classifier of timm have ten times the trunk's rate too, since they begin with
+random weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from training.methods import METHODS
+from training.methods.base import Method, Minibatch, ParameterGroup, embed
+from zoo.errors import UsageError
+
+METHOD = "peer"
+"""Name of `PeerMethod` in the table of methods."""
+
+
+class MinedLoss(nn.Module):
+    """A loss of pytorch-metric-learning over the tuples of its miner, or over the whole batch without a miner."""
+
+    def __init__(self, loss: nn.Module, miner: nn.Module | None = None) -> None:
+        super().__init__()
+        self.loss, self.miner = loss, miner
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        tuples = None if self.miner is None else self.miner(embeddings, labels)
+        value: Tensor = self.loss(embeddings, labels, tuples)
+        return value
+
+
+class Classifier(nn.Module):
+    """A linear classifier with cross-entropy."""
+
+    def __init__(self, classes: int, dim: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(dim, classes)
+
+    def forward(self, features: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy(self.linear(features), labels)
+
+
+def _pml_margin(classes: int, dim: int) -> nn.Module:
+    from pytorch_metric_learning import losses, miners
+
+    return MinedLoss(losses.MarginLoss(), miners.DistanceWeightedMiner())
+
+
+def _pml_multi_similarity(classes: int, dim: int) -> nn.Module:
+    from pytorch_metric_learning import losses, miners
+
+    return MinedLoss(losses.MultiSimilarityLoss(), miners.MultiSimilarityMiner())
+
+
+def _pml_proxy_anchor(classes: int, dim: int) -> nn.Module:
+    from pytorch_metric_learning import losses
+
+    return MinedLoss(losses.ProxyAnchorLoss(classes, dim))
+
+
+def _oml_triplet(classes: int, dim: int) -> nn.Module:
+    from oml.losses.triplet import TripletLossWithMiner
+    from oml.miners.inbatch_hard_tri import HardTripletsMiner
+
+    criterion: nn.Module = TripletLossWithMiner(margin=None, miner=HardTripletsMiner())
+    return criterion
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A criterion of another library and the settings that go with it.
+
+    Attributes:
+        library: The distribution that has it.
+        create: Returns the criterion, `(embeddings, labels) -> scalar`, for a number of classes and a dimension.
+        optimizer, weight_decay: Of trunk and head.
+        head: Whether there is a linear head; without one the pooled features are the embedding.
+        head_rate: Factor of the trunk's learning rate for the head.
+        own_rate: The same factor for the criterion's own parameters.
+        sampler: "spc" for four images of each class, "spc-r" for shuffled images.
+        freeze_norm: As in `training.recipe.Backbone`.
+    """
+
+    library: str
+    create: Callable[[int, int], nn.Module]
+    optimizer: str = "adam"
+    weight_decay: float = 1e-4
+    head: bool = True
+    head_rate: float = 10.0
+    own_rate: float = 10.0
+    sampler: str = "spc"
+    freeze_norm: str = "all"
+
+
+PML = "pytorch-metric-learning"
+PEERS: Mapping[str, Peer] = {
+    "pml-margin": Peer(PML, _pml_margin),
+    "pml-ms": Peer(PML, _pml_multi_similarity),
+    "pml-pa": Peer(PML, _pml_proxy_anchor, "adamw", head_rate=1.0, own_rate=100.0, sampler="spc-r"),
+    "oml-triplet": Peer("open-metric-learning", _oml_triplet, weight_decay=0.0, freeze_norm="none"),
+    "timm-softmax": Peer("timm", Classifier, "adamw", head=False, sampler="spc-r", freeze_norm="none"),
+}
+
+INSTALL = {
+    PML: "pip install pytorch-metric-learning",
+    "open-metric-learning": "pip install --no-deps open-metric-learning omegaconf antlr4-python3-runtime==4.9.3 gdown "
+    "beautifulsoup4 soupsieve validators",
+}
+"""Commands that install a peer beside a current torch and NumPy 2, which open-metric-learning excludes by its metadata;
+its losses and miners run with them."""
+
+
+class PeerMethod(Method):
+    """One head, or none, trained by a criterion of `PEERS`.
+
+    Args:
+        heads: No head, or one.
+        classes: The number of classes.
+        dim: The dimension of the embedding.
+        criterion: Name in `PEERS`.
+        head_lr: The learning rate of the head.
+        weight_decay: The weight decay of the head.
+    """
+
+    def __init__(
+        self, heads: nn.ModuleDict, classes: int, dim: int, criterion: str, head_lr: float, weight_decay: float
+    ) -> None:
+        super().__init__()
+        self.heads, self.head_lr, self.weight_decay = heads, head_lr, weight_decay
+        self.criterion = PEERS[criterion].create(classes, dim)
+
+    def loss(self, batch: Minibatch) -> dict[str, Tensor]:
+        """Return the criterion of the batch as `loss`."""
+        return {"loss": self.criterion(embed(self.heads, batch.features), batch.labels)}
+
+    def parameter_groups(self) -> list[ParameterGroup]:
+        """Return the head with its own rate."""
+        return [ParameterGroup(list(self.heads.parameters()), self.head_lr, self.weight_decay)]
+
+
+def register() -> None:
+    """Add the method of peers to the trainer's table."""
+    METHODS[METHOD] = PeerMethod
+
+
+def library_version(library: str) -> str | None:
+    """Return the installed version of a distribution, None without one."""
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None
+
+
+def check_installed(names: list[str]) -> None:
+    """Raise `UsageError` (`peer-missing`) if the library of a peer is not installed.
+
+    Args:
+        names: Names of arms; those that are not in `PEERS` need no library.
+    """
+    libraries = {PEERS[name].library for name in names if name in PEERS}
+    missing = sorted(library for library in libraries if library_version(library) is None)
+    if missing:
+        commands = "; ".join(INSTALL.get(library, f"pip install {library}") for library in missing)
+        raise UsageError(
+            f"{', '.join(missing)}: not installed. Install with: {commands}, or leave these arms out by --arms.",
+            code="peer-missing",
+        )
