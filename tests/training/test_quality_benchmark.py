@@ -214,6 +214,13 @@ def test_the_table_has_the_selected_rate() -> None:
     assert result.score("embedding", "recall_at_1") == pytest.approx(0.3)
 
 
+def test_shorter_runs_neither_count_nor_select_a_rate() -> None:
+    check = {**record("pa", 0, [0.9] * 3, 1e-3, validation=0.9), "steps": 20}
+    (result,) = tables.group_records([check, record("pa", 0, [0.2] * 3, 1e-4)])
+    assert [(run["rate"], run["steps"]) for run in result.records] == [(1e-4, 240)]
+    assert result.trials == 1
+
+
 def test_runs_on_other_images_are_not_compared() -> None:
     other = record("ms", 0, [0.5] * 3)
     other["measured"]["sha256"] = "0"

@@ -31,7 +31,8 @@ begin with principal directions as head, and may keep that start (epoch 0); the 
 `tests/benchmarks/quality/peers.py` and `training/recipes/photos.py` state all settings with their sources.
 
 Intervals are 95 % bootstrap intervals over the unseen classes of the mean over seeds; they do not contain the variation
-between seeds. Seconds per step include augmentation, forward, backward and update, without validation."""
+between seeds. Seconds per step are of the wall clock, the median of the epochs; they include augmentation, forward,
+backward and update, without validation. Other work on the machine lengthens them."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def read_records(folder: Path) -> list[Record]:
 def group_records(records: Iterable[Record]) -> list[ArmResults]:
     """Return the results of each data set and arm, in the order of `SEEDS` and `ARMS`.
 
-    Of several learning rates, the one with the best validation on the smallest common seed is used.
+    Of several learning rates, the one with the best validation on the smallest seed is used.
 
     Raises:
         UsageError: `unlike-images` if runs on one data set were measured on different images.
@@ -125,7 +126,12 @@ def _position(name: str, names: list[str]) -> tuple[int, str]:
 
 
 def _selected(dataset: str, arm: str, records: list[Record]) -> ArmResults:
-    """Return the results at the learning rate that the first seed's validation selects."""
+    """Return the results at the learning rate that the first seed's validation selects.
+
+    Shorter runs, which only check that an arm runs, are left out.
+    """
+    longest = max(record["steps"] for record in records)
+    records = [record for record in records if record["steps"] == longest]
     first = min(record["seed"] for record in records)
     trials = [record for record in records if record["seed"] == first]
     best = max(trials, key=lambda record: record["validation"].get(SELECTION, 0.0))
