@@ -135,7 +135,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, sample: Path) -> Path:
             (stand_in / "recipe.json").unlink()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ZOO_HOME", str(folder))
-        words = ["--from", "margin-conv4-glyphs", "--head-only", "--as", "mine", *QUICK]
+        words = ["--from", "margin-conv4-glyphs", "--as", "mine", *QUICK]
         assert main(["finetune", str(sample / "pictures"), *words]) == 0
     return folder
 
@@ -256,7 +256,7 @@ PRINTED = re.compile(r": ((?:zoo|mkdir) .*)$", re.MULTILINE)
     "command",
     [
         "zoo train margin-conv4-cifar100 --set data.dataset=folder --data 'my birds' --as own",
-        "zoo finetune 'my birds' --from margin-conv4-glyphs --head-only --as fitted",
+        "zoo finetune 'my birds' --from margin-conv4-glyphs --as fitted",
         "zoo features mine 'my birds' -o 'my features.safetensors'",
         "zoo features mine birds -o f && zoo train margin-conv4-cifar100 --features f --as heads",
         "zoo ensemble mine photos --as both",

@@ -17,9 +17,9 @@ from training.losses import LOSSES
 from training.methods import METHODS
 from training.methods.base import Method, accepted_tuples, mined_tuples
 from training.miners import create_miner
-from training.optim import freeze_norm
 from training.recipe import Objective, Recipe
 from training.samplers import SAMPLERS, Sampler
+from training.trunk.parts import choose_parts
 from zoo.errors import RecipeError, ZooError
 from zoo.models.card import read_card
 from zoo.models.load import find_model
@@ -179,7 +179,7 @@ def _create_trunk(recipe: Recipe) -> nn.Module:
     trunk = create_trunk(backbone.architecture, channels, backbone.args, backbone.pretrained)
     _check_input(trunk, recipe)
     _check_normalisation(trunk, recipe)
-    freeze_norm(trunk, backbone.freeze_norm)
+    choose_parts(trunk, backbone)
     return trunk
 
 

@@ -410,7 +410,7 @@ def recipe_on_features(
         recipe,
         name=name or f"{recipe.method}-on-{card.name}",
         data=Data(origin.dataset, 1, recipe.data.validation, side, fit, features=file),
-        backbone=Backbone(card.backbone, card.architecture, card.architecture_args, model),
+        backbone=Backbone(card.backbone, card.architecture, card.architecture_args, model, tune=recipe.backbone.tune),
         preprocessing=card.preprocessing,
         augmentation=augmentation_of(augmentation),
         batch=replace(recipe.batch, chunk=0),

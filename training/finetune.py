@@ -41,8 +41,9 @@ if TYPE_CHECKING:
     from training.api import Outcome
 
 EPOCHS, HEAD_EPOCHS, STEPS = 10, 20, 200
-LR, HEAD_LR = 1e-4, 3e-4
-"""A pretrained trunk needs smaller steps than a head, and a head that has a start smaller ones than a random head."""
+LR = {"head": 3e-4, "norm": 3e-4, "last": 1e-4, "lora": 3e-4, "all": 1e-4}
+"""Pretrained weights need smaller steps than heads and adapters, and heads that have a start smaller ones than random
+heads."""
 TWIN_SUFFIX = "-conv4-cifar100"
 RECIPE_FILE, LOG_FILE = "recipe.json", "log.jsonl"
 OWN_FILES = ("card.json", RECIPE_FILE, RESULTS_FILE, "README.md")
@@ -59,11 +60,11 @@ class FinetuneRequest:
         base: The name or folder of the model to start from.
         name: The name of the new model.
         method: A name of `method_names`.
-        head_only: Do not change the trunk.
+        tune: The part of the model that is trained, of `training.recipe.TUNED`: "head" leaves the trunk as it is.
         settings: `key=value`, as `--set` takes them.
         test_share: The share of classes to measure on.
         seed: The seed of the split and the run.
-        views: Cached random views of each image, for head_only.
+        views: Cached random views of each image, for `tune` "head".
         device: The device (default: cuda where available).
         replace: The new model may replace a model of its name.
     """
@@ -71,7 +72,7 @@ class FinetuneRequest:
     base: str
     name: str
     method: str = "margin"
-    head_only: bool = False
+    tune: str = "head"
     settings: Sequence[str] = ()
     test_share: float = 0.3
     seed: int = 0
@@ -146,24 +147,26 @@ def finetune(source: str | Path, request: FinetuneRequest, progress: bool = Fals
     small_twin(request.method)  # raises the error of an unknown method before anything is read
     base = load(request.base, AUTO, device=request.device)  # reports a damaged folder before anything is read
     check_name(request.name, base.folder, request.replace)
+    model = TrunkModel(base.folder, base.card, reference(base.folder))
+    backbone = tuned_backbone(model, request.tune)
     pictures = read_training_folder(source, progress)
     split = split_classes(pictures.dataset, request.test_share, request.seed)
-    model = TrunkModel(base.folder, base.card, reference(base.folder))
     views = views_of_model(base.folder, base.card.preprocessing, request.views, request.seed)
     recipe = recipe_for(
         request.method,
-        model,
+        model.card,
+        backbone,
         split.train,
         views,
         request.name,
         request.settings,
         request.seed,
-        head_only=request.head_only,
     )
-    images = 2 * len(split.test) + len(split.train) * (1 + views.count) if request.head_only else len(split.test)
+    cached = request.tune == "head"
+    images = 2 * len(split.test) + len(split.train) * (1 + views.count) if cached else len(split.test)
     base = load(base.folder, AUTO, device=request.device, images=images)
     before = base.embed(split.test.images, progress=progress)
-    if request.head_only:
+    if cached:
         features = cached_features(model, split.train, views, request.device, progress)
         recipe = recipe_on_features(recipe, features, model.card, model.reference, request.settings, request.name)
     seen, unread = classes_seen(base.folder, split.test.classes), unreadable_record(base.folder)
@@ -245,25 +248,27 @@ def small_twin(method: str) -> Recipe:
 
 def recipe_for(
     method: str,
-    model: TrunkModel,
+    card: Card,
+    backbone: Backbone,
     train: Dataset,
     views: Views,
     name: str,
     settings: Iterable[str] = (),
     seed: int = 0,
-    head_only: bool = False,
 ) -> Recipe:
-    """Return a small twin's recipe with the model's trunk, preprocessing and augmentation, cut to the size of the data.
+    """Return a small twin's recipe with a model's trunk, preprocessing and augmentation, cut to the size of the data.
+
+    Heads on a frozen trunk learn faster and for longer than a trunk.
 
     Args:
         method: A name of `method_names`.
-        model: The model to start from.
+        card: The card of the model to start from.
+        backbone: Its trunk, and the part of it that is trained.
         train: The images to train on.
         views: The augmentation and the squares that are kept.
         name: The name of the new model.
         settings: `key=value`, as `--set` takes them.
         seed: The seed of the run.
-        head_only: For heads on cached features, which learn faster and for longer.
 
     Raises:
         UsageError: If the method is unknown.
@@ -272,17 +277,15 @@ def recipe_for(
     from training.data import training_labels
 
     twin = small_twin(method)
-    card = model.card
-    start = Backbone(card.backbone, card.architecture, card.architecture_args, model.reference)
-    epochs, lr = (HEAD_EPOCHS, HEAD_LR) if head_only else (EPOCHS, LR)
+    epochs = HEAD_EPOCHS if backbone.tune == "head" else EPOCHS
     recipe = replace(
         twin,
         name=name,
         data=Data("folder", 1, validation_share(len(train.classes)), views.side, views.fit),
-        backbone=start if head_only else _freeze_norms(start, model),
+        backbone=backbone,
         preprocessing=card.preprocessing,
         augmentation=views.augmentation,
-        optimizer=replace(twin.optimizer, lr=lr),
+        optimizer=replace(twin.optimizer, lr=LR[backbone.tune]),
         schedule=Schedule(epochs, 1, "one-cycle"),
         seed=seed,
         precision=FASTEST,
@@ -304,16 +307,30 @@ def batch_for(labels: np.ndarray) -> Batch:
     return Batch(per_class * min(classes, 128 // per_class), "spc", per_class)
 
 
-def _freeze_norms(backbone: Backbone, model: TrunkModel) -> Backbone:
-    """Freeze the batch norms of a trunk that has them: statistics of a few images are unreliable."""
-    from torch.nn.modules.batchnorm import _BatchNorm
+def tuned_backbone(model: TrunkModel, tune: str) -> Backbone:
+    """Return the model's trunk with the part of it that is trained.
 
+    Running statistics of batch norms stay as they are: those of a few images are unreliable.
+
+    Args:
+        model: The model.
+        tune: A name of `training.recipe.TUNED`.
+
+    Raises:
+        RecipeError: `setting-range` for another name, or if the trunk has no such part (`choose_parts`).
+    """
+    card = model.card
+    backbone = Backbone(card.backbone, card.architecture, card.architecture_args, model.reference, tune=tune)
+    if tune == "head":
+        return backbone
+    from training.trunk.parts import choose_parts, has_batch_norm
     from zoo.models.network import load_network
 
-    trunk = load_network(model.card, model.folder).trunk
-    if not any(isinstance(module, _BatchNorm) for module in trunk.modules()):
-        return backbone
-    return replace(backbone, freeze_norm="all")
+    trunk = load_network(card, model.folder).trunk
+    if has_batch_norm(trunk):
+        backbone = replace(backbone, freeze_norm="statistics" if tune == "norm" else "all")
+    choose_parts(trunk, backbone)
+    return backbone
 
 
 # cached features

@@ -22,6 +22,8 @@ PRECISIONS = ("fp32", "bf16", FASTEST)
 FITS = ("square", "whole")
 CROPS = ("none", "window", "squeezed", "resized")
 NORMS = ("none", "statistics", "all")
+TUNED = ("head", "norm", "last", "lora", "all")
+"""Parts of a model that a run can train: the heads alone, or the heads and a part of the trunk."""
 OPTIMIZERS = ClassTable(
     "torch.optim",
     {
@@ -33,7 +35,12 @@ OPTIMIZERS = ClassTable(
     },
 )
 HEAD_STARTS = ("random", "pca")
-LATER_SETTINGS = (("data", "features", ""), ("", "head_start", "random"))
+LATER_SETTINGS = (
+    ("data", "features", ""),
+    ("", "head_start", "random"),
+    ("backbone", "tune", "all"),
+    ("backbone", "rank", 8),
+)
 """Settings that are newer than the first studies: part, key, and the value that means the earlier behaviour."""
 
 
@@ -151,6 +158,10 @@ class Backbone:
         freeze_norm: "all" freezes running statistics and affine parameters of batch norm (Revisiting), "statistics"
             only
             the statistics (its published code), "none" trains both.
+        tune: The part of the trunk that learns with the heads: "all"; "head", nothing; "norm", factors and offsets of
+            its normalisation layers; "last", its last stage or block; "lora", low-rank adapters of its linear layers,
+            which the model folder has merged into the weights.
+        rank: The rank of those adapters.
     """
 
     name: str
@@ -158,9 +169,13 @@ class Backbone:
     args: Mapping[str, Any] = field(default_factory=dict)
     pretrained: bool | str = False
     freeze_norm: str = "none"
+    tune: str = "all"
+    rank: int = 8
 
     def __post_init__(self) -> None:
         _check(self.freeze_norm in NORMS, "backbone.freeze_norm", self.freeze_norm, ", ".join(NORMS))
+        _check(self.tune in TUNED, "backbone.tune", self.tune, ", ".join(TUNED))
+        _check(self.rank >= 1, "backbone.rank", self.rank, "1 or more")
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from training.methods.base import Minibatch
 from training.optim import create_optimizer, learning_rate_factor
 from training.recipe import FASTEST, Augmentation, Recipe
 from training.samplers import Sampler
+from training.trunk.lora import merge_adapters
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError, TrainingError
 from zoo.evaluation import retrieval_metrics
@@ -252,6 +253,7 @@ class Trainer:
         network = copy.deepcopy(self.evaluated).cpu()
         if self.best is not None:
             network.load_state_dict(self.best["weights"])
+        merge_adapters(network.trunk)
         if isinstance(self.data, CachedData):
             network = Network(self.data.trunk(), network.heads)
         return network.eval()

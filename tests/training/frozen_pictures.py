@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -26,9 +27,9 @@ def noise(classes: int = 8, each: int = 6) -> Dataset:
     return Dataset("noise", "train", images, labels, names, [f"noise/{i}" for i in range(len(labels))])
 
 
-def make_model(folder: Path, seed: int = 0) -> Card:
-    """Write a model folder with an untrained network."""
-    recipe = toys.recipe(seed=seed)
+def make_model(folder: Path, seed: int = 0, **change: Any) -> Card:
+    """Write a model folder with an untrained network, by `toys.recipe` with these changes."""
+    recipe = toys.recipe(seed=seed, **change)
     network = Trainer(recipe, toys.noise(), 1, CPU).final()
     return write_model_folder(folder, recipe, network, [], {}, noise().images[:2])
 

@@ -140,7 +140,7 @@ def test_batches_fit_the_classes_there_are() -> None:
 
 def test_heads_on_a_frozen_trunk(base: Path, tmp_path: Path, own_zoo: Path) -> None:
     root = write_pictures(tmp_path)
-    fitted = finetune(root, FinetuneRequest("toy", "mine", "diva", True, QUICK, views=2, device="cpu"))
+    fitted = finetune(root, FinetuneRequest("toy", "mine", "diva", settings=QUICK, views=2, device="cpu"))
     model = zoo.load("mine")
     assert [head.name for head in model.card.heads] == ["discriminative", "shared", "intra", "dance"]
     assert model.card.files["model.safetensors"] == zoo.load("toy").card.files["model.safetensors"]
@@ -159,7 +159,8 @@ def test_trunk_and_head_learn_on_the_command_line(
     root = write_pictures(tmp_path)
     (root / "class 0" / "broken.png").write_bytes(b"no image")
     settings = [part for setting in QUICK for part in ("--set", setting)]
-    words = ["finetune", str(root), "--from", str(base), "--quiet", "--json", "--device", "cpu", *settings]
+    words = ["finetune", str(root), "--from", str(base), "--tune", "all", "--quiet", "--json", "--device", "cpu"]
+    words += settings
     assert main([*words, "--strict"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert list(found["unreadable"]) == ["class 0/broken.png"]
@@ -175,7 +176,7 @@ def test_trunk_and_head_learn_on_the_command_line(
 def test_another_loss_by_setting_is_a_custom_method_on_the_card(base: Path, tmp_path: Path) -> None:
     root = write_pictures(tmp_path)
     loss = ["objective.loss=multi-similarity", "objective.miner=multi-similarity"]
-    finetune(root, FinetuneRequest("toy", "set", "margin", True, [*QUICK, *loss], views=1, device="cpu"))
+    finetune(root, FinetuneRequest("toy", "set", "margin", settings=[*QUICK, *loss], views=1, device="cpu"))
     card = zoo.load("set").card
     assert (card.method, card.sources) == ("custom-multi-similarity", zoo.load("toy").card.sources)
 

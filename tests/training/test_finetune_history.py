@@ -21,7 +21,7 @@ from zoo.errors import UsageError
 from zoo.paths import SHIPPED
 
 QUICK = ["schedule.epochs=1", "schedule.steps=2"]
-REQUEST = FinetuneRequest("toy", "mine", head_only=True, settings=QUICK, views=1, device="cpu")
+REQUEST = FinetuneRequest("toy", "mine", settings=QUICK, views=1, device="cpu")
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_a_model_that_has_a_name_is_recorded_by_it_and_no_path_is_published(
 ) -> None:
     root = write_pictures(tmp_path / "ann" / "pictures")
     finetune(root, REQUEST)
-    finetune(root, dataclasses.replace(REQUEST, base=str(own_zoo / "models" / "mine"), name="whole", head_only=False))
+    finetune(root, dataclasses.replace(REQUEST, base=str(own_zoo / "models" / "mine"), name="whole", tune="all"))
     elsewhere = Path(shutil.copytree(base, tmp_path / "ann" / "own"))
     finetune(root, dataclasses.replace(REQUEST, base=str(elsewhere), name="more"))
     starts = {}
@@ -104,7 +104,7 @@ def test_stopped_training_continues_from_a_model_by_its_name(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, save = write_pictures(tmp_path), checkpoint.save
-    request = dataclasses.replace(REQUEST, head_only=False, settings=["schedule.epochs=3", "schedule.steps=2"])
+    request = dataclasses.replace(REQUEST, tune="all", settings=["schedule.epochs=3", "schedule.steps=2"])
 
     def stop_at_two(value: dict[str, Any], path: Path) -> None:
         if value["epoch"] == 2:

@@ -21,7 +21,7 @@ QUICK = ["schedule.epochs=1", "schedule.steps=2"]
 
 def fit(own_zoo: Path, source: Path) -> Finetuned:
     make_model(own_zoo / "models" / "toy")
-    return finetune(source, FinetuneRequest("toy", "mine", head_only=True, settings=QUICK, views=1, device="cpu"))
+    return finetune(source, FinetuneRequest("toy", "mine", settings=QUICK, views=1, device="cpu"))
 
 
 @pytest.fixture
@@ -62,6 +62,9 @@ def test_the_held_out_classes_are_measured_and_verified(
     assert err.count("zoo: left out: image") == 2
 
     model = zoo.load("mine", device="cpu")
+    # More metrics are measured here, and the intervals are the same.
+    usual = zoo.evaluate(model, data=root, unreadable={}, metrics="ranking")
+    assert {row.metric: row.after_interval for row in fitted.rows}.items() <= usual.intervals.items()
     learnt = zoo.evaluate(model, split="train", data=root, k=(1,), unreadable={})
     rows = model.embed(train.images)
     assert (learnt.split, learnt.queries, learnt.classes, learnt.unreadable) == ("train", len(train), 6, 6)

@@ -17,7 +17,7 @@ from zoo.cli.main import main
 from zoo.evaluation import retrieval_metrics
 from zoo.evaluation.selection import measure_change, select, validation_share
 
-REQUEST = FinetuneRequest("toy", "mine", head_only=True, views=1, device="cpu")
+REQUEST = FinetuneRequest("toy", "mine", views=1, device="cpu")
 HARMFUL = ["schedule.epochs=2", "schedule.steps=3", "optimizer.lr=5"]
 
 
@@ -75,7 +75,7 @@ def test_a_harmful_finetune_keeps_the_base_under_the_new_name(
     root = write_pictures(tmp_path, classes=12)
     settings = [*HARMFUL, 'heads=[{"name":"embedding","dim":1}]']
     words = [part for setting in settings for part in ("--set", setting)]
-    call = ["finetune", str(root), "--from", "toy", "--as", "mine", "--head-only", "--views", "1", "--quiet"]
+    call = ["finetune", str(root), "--from", "toy", "--as", "mine", "--views", "1", "--quiet"]
     assert main([*call, *words, "--json", "--device", "cpu"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["kept"] == found["selection"]["kept"] == "base"
@@ -102,7 +102,7 @@ def test_without_enough_classes_the_trained_model_is_kept_and_the_command_says_s
     make_model(own_zoo / "models" / "toy")
     root = write_pictures(tmp_path, classes=6)
     words = [part for setting in HARMFUL for part in ("--set", setting)]
-    call = ["finetune", str(root), "--from", "toy", "--as", "mine", "--head-only", "--views", "1", "--quiet"]
+    call = ["finetune", str(root), "--from", "toy", "--as", "mine", "--views", "1", "--quiet"]
     assert main([*call, *words, "--device", "cpu"]) == 0
     assert "no training classes were held out to choose by" in capsys.readouterr().out
     selection = json.loads((own_zoo / "models" / "mine" / "recipe.json").read_text())["selection"]

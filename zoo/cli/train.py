@@ -218,9 +218,10 @@ COMPARISON = ("metric", "before", "95 % over classes", "after", "95 %", "differe
 @app.command(
     "finetune",
     epilog="""\
-  zoo finetune pictures/ --from dinov2-s14 --head-only --as mine       heads on a frozen trunk: minutes on a CPU
-  zoo finetune pictures/ --from margin-conv4-glyphs --method ms        trunk and head
-  zoo finetune shoes.csv --from timm/resnet50.a1_in1k --head-only      a table with the columns image,label
+  zoo finetune pictures/ --from photos --as mine                       heads on a frozen trunk: minutes on a CPU
+  zoo finetune pictures/ --from dinov2-s14 --tune lora                 low-rank adapters of a vision transformer
+  zoo finetune pictures/ --from margin-conv4-glyphs --tune all --method ms    the whole trunk
+  zoo finetune shoes.csv --from timm/resnet50.a1_in1k                  a table with the columns image,label
   zoo finetune pictures/ --from MODEL --set schedule.epochs=5 --json
 
 Some of the classes (--test-share, drawn by --seed) are kept out of training, and the table shows R@1 and MAP@R on them
@@ -236,7 +237,13 @@ def finetune(
     ],
     base: Annotated[str, Option("--from", metavar="NAME", help="the model to start from")],
     method: Annotated[str, Option(help="margin, ms, pa, diva, ...: see zoo list --recipes")] = "margin",
-    head_only: Annotated[bool, Option("--head-only", help="do not change the trunk: takes minutes on a CPU")] = False,
+    tune: Annotated[
+        Literal["head", "norm", "last", "lora", "all"],
+        Option(
+            help="what learns: head, new heads on the unchanged trunk, which takes minutes on a CPU; with the heads, "
+            "norm: normalisation layers; last: the last stage or block; lora: low-rank adapters; all: everything"
+        ),
+    ] = "head",
     settings: Settings = None,
     new_name: NewName = None,
     replace: ReplaceModel = False,
@@ -250,7 +257,7 @@ def finetune(
 ) -> int:
     """fit a model to your own images, and measure it
 
-    The scores are of classes that neither training nor the starting model has seen. --views counts with --head-only.
+    The scores are of classes that neither training nor the starting model has seen. --views counts with --tune head.
     The new model's name is NAME-finetuned, unless --as gives another.
     """
     from training.finetune import FinetuneRequest, check_name, small_twin
@@ -271,7 +278,7 @@ def finetune(
         base=base,
         name=name,
         method=method,
-        head_only=head_only,
+        tune=tune,
         settings=settings or [],
         test_share=test_share,
         seed=seed,

@@ -41,16 +41,23 @@ def bootstrap_intervals(
     number, codes = np.unique(classes, return_inverse=True)
     if len(number) < 2:
         raise EvaluationError("an interval over classes needs at least two classes.", code="too-few-classes")
-    table = np.stack([np.ones(len(codes)), *values.values()])
-    # [classes, 1 + metrics]: each class's number of queries and its sum of every metric.
-    totals = np.stack([np.bincount(codes, row, minlength=len(number)) for row in table], axis=1)
-    # Sort by these totals, so that the draws of a seed depend neither on the names nor on the order of the classes;
-    # a further metric moves only classes that are equal in all metrics before it.
-    totals = totals[np.lexsort(totals.T[::-1])]
+    sizes = np.bincount(codes, minlength=len(number)).astype(float)
+    # [classes, 2 * metrics]: each class's number of queries and its sum of a metric.
+    totals = np.concatenate([_sorted_totals(sizes, np.bincount(codes, row, len(number))) for row in values.values()], 1)
     sums = _resampled_sums(totals, replicates, np.random.default_rng(seed))
     tail = (1 - confidence) / 2
-    low, high = np.quantile(sums[:, 1:] / sums[:, :1], (tail, 1 - tail), axis=0)
+    low, high = np.quantile(sums[:, 1::2] / sums[:, ::2], (tail, 1 - tail), axis=0)
     return {name: (float(a), float(b)) for name, a, b in zip(values, low, high, strict=True)}
+
+
+def _sorted_totals(sizes: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    """Return the sizes and sums of classes [classes, 2], sorted by them.
+
+    The draws of a seed then depend neither on the names nor on the order of the classes, and the interval of a metric
+    does not depend on the others that are measured with it.
+    """
+    order = np.lexsort((sums, sizes))
+    return np.stack([sizes[order], sums[order]], axis=1)
 
 
 def _resampled_sums(totals: np.ndarray, replicates: int, rng: np.random.Generator) -> np.ndarray:

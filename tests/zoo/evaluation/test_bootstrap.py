@@ -67,4 +67,13 @@ def test_neither_names_nor_order_of_classes_change_an_interval():
     for name, bounds in intervals.items():
         assert renamed[name] == pytest.approx(bounds)
         assert shuffled[name] == pytest.approx(bounds)
-    assert bootstrap_intervals({"a": values["a"]}, classes)["a"] == intervals["a"]
+
+
+def test_an_interval_does_not_depend_on_the_metrics_beside_it():
+    """`zoo finetune` measures fewer metrics than `zoo evaluate`; their intervals on the same images are the same."""
+    rng = np.random.default_rng(5)
+    classes = np.repeat(np.arange(12), 4)
+    values = {name: rng.integers(0, 2, 48).astype(float) for name in "abc"}
+    together = bootstrap_intervals(values, classes)
+    assert together == {name: bootstrap_intervals({name: rows}, classes)[name] for name, rows in values.items()}
+    assert bootstrap_intervals(dict(reversed(values.items())), classes) == together

@@ -111,6 +111,10 @@ class BNInception(nn.Module):
         self.add_module(f"{name}_output", nn.Identity())
         return block.outputs(inputs)
 
+    def group_matcher(self, coarse: bool = False) -> dict[str, str]:
+        """Return timm's description of the groups of parameters: the blocks of one size of map are one stage."""
+        return {"stem": r"^conv", "blocks": r"^inception_(\d)"}
+
     def get_classifier(self) -> nn.Module:
         return self.last_linear
 

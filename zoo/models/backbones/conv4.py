@@ -48,6 +48,10 @@ class Conv4(nn.Module):
             for i, width in enumerate(widths)
         ]
 
+    def group_matcher(self, coarse: bool = False) -> dict[str, str]:
+        """Return timm's description of the groups of parameters: each block is one."""
+        return {"blocks": r"^blocks\.(\d+)"}
+
     def get_classifier(self) -> nn.Module:
         return self.fc
 

@@ -70,6 +70,10 @@ class GoogLeNet(nn.Module):
             {"num_chs": 1024, "reduction": 32, "module": "inception5b"},
         ]
 
+    def group_matcher(self, coarse: bool = False) -> dict[str, str]:
+        """Return timm's description of the groups of parameters: the blocks of one size of map are one stage."""
+        return {"stem": r"^conv", "blocks": r"^inception(\d)"}
+
     def get_classifier(self) -> nn.Module:
         return self.fc
 

@@ -1,0 +1,133 @@
+"""Parts of a trunk that a run trains: its normalisation, its last stage, low-rank adapters, all of it or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import MethodType
+from typing import Any
+
+from timm.layers import RmsNorm
+from timm.models import group_parameters
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+
+from training.recipe import NORMS, Backbone
+from training.trunk.lora import add_adapters
+from zoo.errors import RecipeError, nearest
+from zoo.models.network import EnsembleNetwork, Network
+
+NORM_LAYERS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, RmsNorm)
+
+
+def choose_parts(trunk: nn.Module, backbone: Backbone) -> None:
+    """Freeze what the recipe does not train, and add adapters where it asks for them.
+
+    Args:
+        trunk: The trunk, which is changed.
+        backbone: The recipe's backbone, for `tune`, `rank` and `freeze_norm`.
+
+    Raises:
+        RecipeError: If the trunk has no such part: `no-norm-layers`, `no-linear-layers` or `no-batch-norm`.
+    """
+    if backbone.tune == "lora":
+        add_adapters(trunk, backbone.rank)
+    elif backbone.tune != "all":
+        trunk.requires_grad_(False)
+        for parameter in PARTS[backbone.tune](trunk):
+            parameter.requires_grad_(True)
+    freeze_norm(trunk, backbone.freeze_norm)
+
+
+def has_batch_norm(trunk: nn.Module) -> bool:
+    """Return whether a trunk has running statistics, which a few images would spoil."""
+    return any(isinstance(module, _BatchNorm) for module in trunk.modules())
+
+
+def freeze_norm(trunk: nn.Module, mode: str) -> None:
+    """Freeze every batch norm in `trunk`; later calls of `train()` and copying do not change that.
+
+    A frozen batch norm normalises by its running statistics in training too.
+
+    Args:
+        trunk: The trunk.
+        mode: "all" freezes running statistics, factors and offsets (Roth et al. 2020, Revisiting, the
+            paper); "statistics" only the statistics (its code for ResNet-50); "none" nothing.
+
+    Raises:
+        RecipeError: If the mode is unknown, or the trunk has no batch norm to freeze.
+    """
+    if mode not in NORMS:
+        raise RecipeError(
+            f"freeze_norm must be {', '.join(NORMS)}, not {mode!r}.{nearest(mode, NORMS)}", code="unknown-freeze-norm"
+        )
+    norms = [module for module in trunk.modules() if isinstance(module, _BatchNorm)]
+    if mode != "none" and not norms:
+        raise RecipeError(
+            f"{type(trunk).__name__} has no batch norm to freeze; set backbone.freeze_norm=none.", code="no-batch-norm"
+        )
+    for norm in norms if mode != "none" else ():
+        # A bound method is copied together with its module, unlike a lambda.
+        norm.train = MethodType(_train_children, norm)  # type: ignore[method-assign]
+        norm.train(norm.training)
+        if mode == "all":
+            for parameter in norm.parameters(recurse=False):
+                parameter.requires_grad_(False)
+
+
+def _train_children(norm: nn.Module, mode: bool = True) -> nn.Module:
+    """Replace `norm.train`: the modules inside follow `mode`, the norm itself stays in evaluation mode."""
+    nn.Module.train(norm, mode)
+    norm.training = False
+    return norm
+
+
+def norm_parameters(trunk: nn.Module) -> list[nn.Parameter]:
+    """Return the factors and offsets of all normalisation layers.
+
+    Raises:
+        RecipeError: `no-norm-layers` if there are none.
+    """
+    layers = [module for module in trunk.modules() if isinstance(module, NORM_LAYERS)]
+    parameters = [parameter for layer in layers for parameter in layer.parameters(recurse=False)]
+    if not parameters:
+        raise RecipeError(
+            f"{type(trunk).__name__} has no normalisation layers to train. Train its last stage instead (zoo finetune "
+            "DIR --from MODEL --tune last, or --set backbone.tune=last).",
+            code="no-norm-layers",
+        )
+    return parameters
+
+
+def last_parameters(trunk: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of the last stage of a network of convolutions, or the last block of a transformer.
+
+    timm's groups of parameters say which these are. In an ensemble it is the last stage of each member.
+
+    Raises:
+        RecipeError: `no-stages` if the network does not define such groups.
+    """
+    if isinstance(trunk, EnsembleNetwork):
+        members = [member for member in trunk.members if isinstance(member, Network)]
+        return [parameter for member in members for parameter in last_parameters(member.trunk)]
+    matcher: Any = getattr(trunk, "group_matcher", None)
+    if matcher is None:
+        raise RecipeError(
+            f"{type(trunk).__name__} does not say what its stages are. Train all of it instead (zoo finetune DIR "
+            "--from MODEL --tune all, or --set backbone.tune=all).",
+            code="no-stages",
+        )
+    groups = group_parameters(trunk, matcher(coarse=True))
+    parameters = dict(trunk.named_parameters())
+    chosen: list[nn.Parameter] = []
+    for number in sorted(groups, reverse=True):
+        chosen += [parameters[name] for name in groups[number]]
+        if any(parameter.ndim > 1 for parameter in chosen):  # more than a final norm, which is no block
+            break
+    return chosen
+
+
+PARTS: dict[str, Callable[[nn.Module], Iterable[nn.Parameter]]] = {
+    "head": lambda trunk: (),
+    "norm": norm_parameters,
+    "last": last_parameters,
+}
