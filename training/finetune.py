@@ -60,7 +60,7 @@ class FinetuneRequest:
         base: The name or folder of the model to start from.
         name: The name of the new model.
         method: A name of `method_names`.
-        tune: The part of the model that is trained, of `training.recipe.TUNED`: "head" leaves the trunk as it is.
+        tune: The part of the model that is trained, of `training.recipe.TUNED`: "head" leaves the trunk unchanged.
         settings: `key=value`, as `--set` takes them.
         test_share: The share of classes to measure on.
         seed: The seed of the split and the run.
@@ -128,8 +128,9 @@ class Finetuned:
 def finetune(source: str | Path, request: FinetuneRequest, progress: bool = False) -> Finetuned:
     """Train `ZOO_HOME/models/<request.name>` on some of the classes of `source` and measure it on the others.
 
-    Where there are enough training classes, some of them choose between the base and the epochs of training; the new
-    model is the base under another name if no epoch is better. The split and the choice are written into the model's
+    Some of the training classes choose between the base and the epochs of training; the new model is the base under
+    another name if no epoch is better. With fewer than four training classes nothing is trained and the base is kept,
+    unless `data.validation=0` asks for the last epoch. The split and the choice are written into the model's
     recipe.json and the measurement into its results.json. The same call continues a stopped run.
 
     Args:
@@ -173,7 +174,7 @@ def finetune(source: str | Path, request: FinetuneRequest, progress: bool = Fals
     facts = {"split": split.to_json(), "seen_by_base": list(seen), "base_history_known": unread is None}
     check_same(recipe, split.to_json(), request.replace)
     outcome = train(recipe, None, request.device, progress=progress, dataset=split.train, facts=facts, evaluate=False)
-    selection = _select(base, outcome, held_out(recipe, split.train), request.device)
+    selection = _select(base, outcome, held_out(recipe, split.train), request)
     _keep(selection, base.folder, outcome.folder)
     kept = load(outcome.folder, AUTO, device=request.device, images=len(split.test))
     after = kept.embed(split.test.images, progress=progress)
@@ -191,12 +192,21 @@ def held_out(recipe: Recipe, train: Dataset) -> Dataset | None:
     return subset(train, mask, "validation") if mask.any() else None
 
 
-def _select(base: Embedder, outcome: Outcome, images: Dataset | None, device: str | None) -> Selection:
-    """Choose between the base and the best epoch by the held-out training classes; without them take the trained."""
+def _select(base: Embedder, outcome: Outcome, images: Dataset | None, request: FinetuneRequest) -> Selection:
+    """Choose between the base and the best epoch by the held-out training classes.
+
+    Without them keep the last epoch if a setting asked for that, else the base.
+    """
     if images is None:
-        return Selection("trained", outcome.best_epoch)
-    trained = load(outcome.folder, AUTO, device=device, images=len(images))
+        return (
+            Selection("trained", outcome.best_epoch) if _sets_validation(request.settings) else Selection("base", None)
+        )
+    trained = load(outcome.folder, AUTO, device=request.device, images=len(images))
     return select(base.embed(images.images), trained.embed(images.images), images, outcome.best_epoch)
+
+
+def _sets_validation(settings: Iterable[str]) -> bool:
+    return any(setting.partition("=")[0].strip() == "data.validation" for setting in settings)
 
 
 def _keep(selection: Selection, base: Path, folder: Path) -> None:
@@ -253,12 +263,13 @@ def recipe_for(
     train: Dataset,
     views: Views,
     name: str,
-    settings: Iterable[str] = (),
+    settings: Sequence[str] = (),
     seed: int = 0,
 ) -> Recipe:
     """Return a small twin's recipe with a model's trunk, preprocessing and augmentation, cut to the size of the data.
 
-    Heads on a frozen trunk learn faster and for longer than a trunk.
+    Heads on a frozen trunk learn faster and for longer than a trunk. With too few classes to compare the result with
+    its base, nothing learns.
 
     Args:
         method: A name of `method_names`.
@@ -277,11 +288,14 @@ def recipe_for(
     from training.data import training_labels
 
     twin = small_twin(method)
+    share = validation_share(len(train.classes))
     epochs = HEAD_EPOCHS if backbone.tune == "head" else EPOCHS
+    if not share and not _sets_validation(settings):
+        epochs = 0
     recipe = replace(
         twin,
         name=name,
-        data=Data("folder", 1, validation_share(len(train.classes)), views.side, views.fit),
+        data=Data("folder", 1, share, views.side, views.fit),
         backbone=backbone,
         preprocessing=card.preprocessing,
         augmentation=views.augmentation,

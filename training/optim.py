@@ -1,20 +1,61 @@
-"""Optimiser and learning-rate schedule of a run."""
+"""Optimiser, learning-rate schedule and frozen batch norms of a run."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from training.construction import check_name
 from training.methods.base import Method
-from training.recipe import OPTIMIZERS, Optimizer, Schedule
+from training.recipe import NORMS, OPTIMIZERS, Optimizer, Schedule
+from zoo.errors import RecipeError, nearest
 
 MOMENTUM = ("rmsprop", "sgd")
 """The optimisers that take the recipe's momentum."""
+
+
+def freeze_norm(trunk: nn.Module, mode: str) -> None:
+    """Freeze every batch norm in `trunk`; later calls of `train()` and copying do not change that.
+
+    A frozen batch norm normalises by its running statistics in training too.
+
+    Args:
+        trunk: The trunk.
+        mode: "all" freezes running statistics, factors and offsets (Roth et al. 2020, Revisiting, the
+            paper); "statistics" only the statistics (its code for ResNet-50); "none" nothing.
+
+    Raises:
+        RecipeError: If the mode is unknown, or the trunk has no batch norm to freeze.
+    """
+    if mode not in NORMS:
+        raise RecipeError(
+            f"freeze_norm must be {', '.join(NORMS)}, not {mode!r}.{nearest(mode, NORMS)}", code="unknown-freeze-norm"
+        )
+    norms = [module for module in trunk.modules() if isinstance(module, _BatchNorm)]
+    if mode != "none" and not norms:
+        raise RecipeError(
+            f"{type(trunk).__name__} has no batch norm to freeze; set backbone.freeze_norm=none.", code="no-batch-norm"
+        )
+    for norm in norms if mode != "none" else ():
+        # A bound method is copied together with its module, unlike a lambda.
+        norm.train = MethodType(_train_children, norm)  # type: ignore[method-assign]
+        norm.train(norm.training)
+        if mode == "all":
+            for parameter in norm.parameters(recurse=False):
+                parameter.requires_grad_(False)
+
+
+def _train_children(norm: nn.Module, mode: bool = True) -> nn.Module:
+    """Replace `norm.train`: the modules inside follow `mode`, the norm itself stays in evaluation mode."""
+    nn.Module.train(norm, mode)
+    norm.training = False
+    return norm
 
 
 def create_optimizer(settings: Optimizer, network: nn.Module, method: Method) -> torch.optim.Optimizer:

@@ -21,6 +21,7 @@ from zoo.data.folder import MIN_CLASSES, check_share, has_splits, list_images, s
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import DatasetError, RecipeError, UsageError, nearest
 from zoo.evaluation.selection import validation_share
+from zoo.evaluation.split import LEAST_TO_SPLIT
 from zoo.models.card import Card, Head, read_card
 from zoo.paths import expand
 
@@ -174,7 +175,7 @@ def held_out_to_choose(train: Dataset, labelled: bool, seed: int) -> np.ndarray:
     Classes of one image are not drawn: they measure nothing.
     """
     eligible = np.flatnonzero(np.bincount(train.labels) >= 2) if labelled and "" not in train.classes else np.array([])
-    count = round(validation_share(len(eligible)) * len(eligible))
+    count = round(validation_share(len(eligible), LEAST_TO_SPLIT) * len(eligible))
     return np.isin(train.labels, np.random.default_rng((seed, 0)).choice(eligible, count, replace=False))
 
 

@@ -19,7 +19,7 @@ from zoo.cli.main import main
 from zoo.data.folder import read_training_folder, split_classes
 from zoo.errors import DatasetError, RecipeError, UsageError, ZooError
 
-QUICK = ["schedule.epochs=1", "schedule.steps=3"]
+QUICK = ["schedule.epochs=1", "schedule.steps=3", "data.validation=0"]
 
 
 @pytest.fixture

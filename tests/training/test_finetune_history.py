@@ -20,7 +20,7 @@ from zoo.cli.train import novelty
 from zoo.errors import UsageError
 from zoo.paths import SHIPPED
 
-QUICK = ["schedule.epochs=1", "schedule.steps=2"]
+QUICK = ["schedule.epochs=1", "schedule.steps=2", "data.validation=0"]
 REQUEST = FinetuneRequest("toy", "mine", settings=QUICK, views=1, device="cpu")
 
 

@@ -52,9 +52,12 @@ def test_queries_of_a_data_set_search_its_gallery() -> None:
         assert [row.before, row.after] == [metrics[row.metric] for metrics in expected]
 
 
-@pytest.mark.parametrize(("classes", "held_out"), [(7, 0), (8, 2), (14, 4), (100, 25), (120, 30), (5000, 30)])
-def test_a_quarter_of_the_classes_is_held_out_from_eight_on(classes: int, held_out: int) -> None:
+@pytest.mark.parametrize(
+    ("classes", "held_out"), [(2, 0), (3, 0), (4, 2), (7, 2), (8, 2), (14, 4), (100, 25), (120, 30), (5000, 30)]
+)
+def test_a_quarter_of_the_classes_and_at_least_two_are_held_out(classes: int, held_out: int) -> None:
     assert round(classes * validation_share(classes)) == held_out
+    assert round(classes * validation_share(classes, 8)) == (held_out if classes >= 8 else 0)
 
 
 def test_the_better_on_held_out_classes_is_kept() -> None:
@@ -96,17 +99,39 @@ def test_a_harmful_finetune_keeps_the_base_under_the_new_name(
     assert again["metrics"]["map_at_r"] == found["rows"][1]["after"]
 
 
-def test_without_enough_classes_the_trained_model_is_kept_and_the_command_says_so(
+def test_two_of_four_training_classes_choose(own_zoo: Path, tmp_path: Path) -> None:
+    base = make_model(own_zoo / "models" / "toy")
+    root = write_pictures(tmp_path, classes=6)
+    settings = [*HARMFUL, 'heads=[{"name":"embedding","dim":1}]']
+    fitted = finetune(root, replace(REQUEST, settings=settings))
+    chosen = fitted.to_json()["selection"]
+    assert (len(fitted.split.train.classes), chosen["classes"], chosen["chosen_by"]) == (4, 2, "held-out-classes")
+    assert chosen["kept"] == "base"
+    assert zoo.load("mine", device="cpu").card.fingerprint == base.fingerprint
+
+
+def test_fewer_than_four_training_classes_keep_the_base(
     own_zoo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_model(own_zoo / "models" / "toy")
-    root = write_pictures(tmp_path, classes=6)
-    words = [part for setting in HARMFUL for part in ("--set", setting)]
-    call = ["finetune", str(root), "--from", "toy", "--as", "mine", "--views", "1", "--quiet"]
-    assert main([*call, *words, "--device", "cpu"]) == 0
-    assert "no training classes were held out to choose by" in capsys.readouterr().out
-    selection = json.loads((own_zoo / "models" / "mine" / "recipe.json").read_text())["selection"]
-    assert (selection["kept"], selection["classes"], selection["rows"]) == ("trained", 0, [])
+    base = make_model(own_zoo / "models" / "toy")
+    root = write_pictures(tmp_path, classes=5)
+    call = ["finetune", str(root), "--from", "toy", "--views", "1", "--quiet", "--device", "cpu"]
+    assert main([*call, "--as", "mine", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["split"]["train_classes"]) == 3
+    chosen = found["selection"]
+    assert (chosen["kept"], chosen["chosen_by"], chosen["classes"]) == ("base", "too-few-classes", 0)
+    assert (found["epochs"], {row["difference"] for row in found["rows"]}) == (0, {0.0})
+    assert zoo.load("mine", device="cpu").card.fingerprint == base.fingerprint
+    assert json.loads((own_zoo / "models" / "mine" / "recipe.json").read_text())["selection"] == chosen
+    assert main([*call, "--as", "text"]) == 0
+    assert "3 training classes" in capsys.readouterr().out
+
+    words = [part for setting in [*HARMFUL, "data.validation=0"] for part in ("--set", setting)]
+    assert main([*call, "--as", "other", *words, "--json"]) == 0
+    chosen = json.loads(capsys.readouterr().out)["selection"]
+    assert (chosen["kept"], chosen["chosen_by"], chosen["metric"]) == ("trained", "last-epoch", None)
+    assert zoo.load("other", device="cpu").card.fingerprint != base.fingerprint
 
 
 def test_an_untrained_start_is_kept_if_no_epoch_is_better(own_zoo: Path, tmp_path: Path) -> None:

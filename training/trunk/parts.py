@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from types import MethodType
 from typing import Any
 
 from timm.layers import RmsNorm
@@ -11,9 +10,10 @@ from timm.models import group_parameters
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from training.recipe import NORMS, Backbone
+from training.optim import freeze_norm
+from training.recipe import Backbone
 from training.trunk.lora import add_adapters
-from zoo.errors import RecipeError, nearest
+from zoo.errors import RecipeError
 from zoo.models.network import EnsembleNetwork, Network
 
 NORM_LAYERS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, RmsNorm)
@@ -43,49 +43,11 @@ def has_batch_norm(trunk: nn.Module) -> bool:
     return any(isinstance(module, _BatchNorm) for module in trunk.modules())
 
 
-def freeze_norm(trunk: nn.Module, mode: str) -> None:
-    """Freeze every batch norm in `trunk`; later calls of `train()` and copying do not change that.
-
-    A frozen batch norm normalises by its running statistics in training too.
-
-    Args:
-        trunk: The trunk.
-        mode: "all" freezes running statistics, factors and offsets (Roth et al. 2020, Revisiting, the
-            paper); "statistics" only the statistics (its code for ResNet-50); "none" nothing.
-
-    Raises:
-        RecipeError: If the mode is unknown, or the trunk has no batch norm to freeze.
-    """
-    if mode not in NORMS:
-        raise RecipeError(
-            f"freeze_norm must be {', '.join(NORMS)}, not {mode!r}.{nearest(mode, NORMS)}", code="unknown-freeze-norm"
-        )
-    norms = [module for module in trunk.modules() if isinstance(module, _BatchNorm)]
-    if mode != "none" and not norms:
-        raise RecipeError(
-            f"{type(trunk).__name__} has no batch norm to freeze; set backbone.freeze_norm=none.", code="no-batch-norm"
-        )
-    for norm in norms if mode != "none" else ():
-        # A bound method is copied together with its module, unlike a lambda.
-        norm.train = MethodType(_train_children, norm)  # type: ignore[method-assign]
-        norm.train(norm.training)
-        if mode == "all":
-            for parameter in norm.parameters(recurse=False):
-                parameter.requires_grad_(False)
-
-
-def _train_children(norm: nn.Module, mode: bool = True) -> nn.Module:
-    """Replace `norm.train`: the modules inside follow `mode`, the norm itself stays in evaluation mode."""
-    nn.Module.train(norm, mode)
-    norm.training = False
-    return norm
-
-
 def norm_parameters(trunk: nn.Module) -> list[nn.Parameter]:
-    """Return the factors and offsets of all normalisation layers.
+    """Return the factors and offsets of the normalisation layers.
 
     Raises:
-        RecipeError: `no-norm-layers` if there are none.
+        RecipeError: `no-norm-layers` for a trunk without such layers.
     """
     layers = [module for module in trunk.modules() if isinstance(module, NORM_LAYERS)]
     parameters = [parameter for layer in layers for parameter in layer.parameters(recurse=False)]

@@ -225,11 +225,11 @@ COMPARISON = ("metric", "before", "95 % over classes", "after", "95 %", "differe
   zoo finetune pictures/ --from MODEL --set schedule.epochs=5 --json
 
 Some of the classes (--test-share, drawn by --seed) are kept out of training, and the table shows R@1 and MAP@R on them
-before and after. Which ones is written into the new model's recipe.json. A quarter of the other classes, if there are
-at least eight, choose what is kept: the unchanged base, the new head before training, or the best epoch. A name that is
-taken is refused; the same command continues after an interruption. At least four classes of two images are needed;
-unreadable images and classes of one image are left out and named: the exit status is 0, with --strict 1 if an image
-could not be read.""",
+before and after. Which ones is written into the new model's recipe.json. A quarter of the other classes, at least two,
+choose what is kept: the unchanged base, the new head before training, or the best epoch. With fewer than four classes
+to train on, the base is kept. A name that is taken is refused; the same command continues after an interruption. At
+least four classes of two images are needed; unreadable images and classes of one image are left out and named: the
+exit status is 0, with --strict 1 if an image could not be read.""",
 )
 def finetune(
     source: Annotated[
@@ -299,8 +299,9 @@ def _print_finetuned(fitted: Finetuned, base: str, source: str) -> None:
         note(text)
     split, selection, (before, after) = fitted.split, fitted.selection, fitted.dims
     images, classes = len(split.train) - selection.images, len(split.train.classes) - selection.classes
-    print(f"trained on {count(images, 'image')} of {count(classes, 'class')} in {fitted.outcome.seconds:.0f} s")
-    print(_choice(selection, fitted.outcome.name))
+    if fitted.outcome.epochs:
+        print(f"trained on {count(images, 'image')} of {count(classes, 'class')} in {fitted.outcome.seconds:.0f} s")
+    print(_choice(selection, fitted.outcome.name, len(split.train.classes)))
     print(
         f"measured on {split.test.identity}, {count(len(split.test), 'image')} of "
         f"{count(len(split.test.classes), 'class')} "
@@ -344,12 +345,18 @@ def _print_dims(before: int, after: int) -> None:
         print(f"a vector has {after:,} numbers instead of {before:,}: {4 * after:,} bytes instead of {4 * before:,}")
 
 
-def _choice(selection: Selection, name: str) -> str:
-    """Return how the model that is kept was chosen."""
-    if not selection.classes:
+def _choice(selection: Selection, name: str, classes: int) -> str:
+    """Return how the model that is kept was chosen, of this many training classes."""
+    if selection.chosen_by == "too-few-classes":
         return (
-            "no training classes were held out to choose by, so the trained model is kept, whether or not it is better "
-            "than its start"
+            f"{count(classes, 'training class', 'training classes')} cannot show whether training helps on other "
+            f"classes, which takes four or more; kept: the base, unchanged, under the name {name}. Train all the same "
+            "with --set data.validation=0"
+        )
+    if selection.chosen_by == "last-epoch":
+        return (
+            "no training classes were held out to choose by (data.validation=0), so the trained model is kept, whether "
+            "or not it is better than its start"
         )
     changes = "; ".join(
         f"{row.metric} {row.before:.4f} -> {row.after:.4f} ({row.difference:+.4f}, 95 % "

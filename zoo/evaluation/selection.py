@@ -16,13 +16,17 @@ from zoo.data.dataset import Dataset
 from zoo.evaluation.bootstrap import bootstrap_intervals
 from zoo.evaluation.evaluate import search_arguments
 from zoo.evaluation.retrieval import per_query
-from zoo.evaluation.split import LEAST_TO_SPLIT
 
 METRICS = ("recall_at_1", "map_at_r")
 CHOSEN_BY = "map_at_r"
 """The metric that chooses: it uses all relatives of a query and so varies less than R@1."""
 
 VALIDATION_SHARE, MOST_HELD_OUT = 0.25, 30
+
+LEAST_TO_CHOOSE = 4
+"""Training classes from which two are held out to choose by, so that two are left to learn from. Images of the classes
+that are learnt from cannot replace them: they prefer a model that suits these classes and no others.
+"""
 
 Kept = Literal["base", "start", "trained"]
 
@@ -47,7 +51,8 @@ class Selection:
     Attributes:
         kept: "base", the model that training started from; "start", the new heads before the first step; or "trained".
         epoch: The kept epoch; 0 for the start, None for the base or if there was no validation.
-        classes: The number of held-out training classes; 0 if there were too few to hold any out.
+        classes: The number of held-out training classes; 0 if none were held out: the base was kept because there were
+            too few, or the last epoch because a setting asked for it.
         images: The number of their images.
         rows: The metrics of the base and of the best epoch on them.
     """
@@ -60,12 +65,28 @@ class Selection:
 
     def to_json(self) -> dict[str, Any]:
         """Return the selection as JSON values."""
-        return {**dataclasses.asdict(self), "metric": CHOSEN_BY if self.classes else None}
+        return {
+            **dataclasses.asdict(self),
+            "metric": CHOSEN_BY if self.classes else None,
+            "chosen_by": self.chosen_by,
+        }
+
+    @property
+    def chosen_by(self) -> str:
+        """Return what chose: "held-out-classes", "too-few-classes" or, without a choice, "last-epoch"."""
+        if self.classes:
+            return "held-out-classes"
+        return "too-few-classes" if self.kept == "base" else "last-epoch"
 
 
-def validation_share(classes: int) -> float:
-    """Return the share of the training classes to hold out: a quarter, from two to 30 classes; 0 for fewer than 8."""
-    if classes < LEAST_TO_SPLIT:
+def validation_share(classes: int, least: int = LEAST_TO_CHOOSE) -> float:
+    """Return the share of the training classes to hold out: a quarter, from two to 30 classes.
+
+    Args:
+        classes: The number of training classes.
+        least: With fewer classes the share is 0.
+    """
+    if classes < least:
         return 0.0
     return min(max(2, round(VALIDATION_SHARE * classes)), MOST_HELD_OUT) / classes
 
