@@ -30,7 +30,7 @@ from zoo.evaluation import evaluate
 from zoo.evaluation.evaluate import attribute_to_model
 from zoo.evaluation.selection import MetricChange, Selection, measure_change, select, validation_share
 from zoo.files import atomic_folder, keep_newest, read_object, write_bytes, write_json
-from zoo.models.card import Card, read_card
+from zoo.models.card import Card, Head, read_card
 from zoo.models.catalogue import known_names
 from zoo.models.folder import known_files
 from zoo.models.load import AUTO, Embedder, load
@@ -297,6 +297,7 @@ def recipe_for(
         name=name,
         data=Data("folder", 1, share, views.side, views.fit),
         backbone=backbone,
+        heads=_heads(twin, card),
         preprocessing=card.preprocessing,
         augmentation=views.augmentation,
         optimizer=replace(twin.optimizer, lr=LR[backbone.tune]),
@@ -311,6 +312,13 @@ def recipe_for(
     changed = override(replace(recipe, batch=batch, schedule=schedule), settings)
     check_names(changed)
     return name_custom(changed, twin)
+
+
+def _heads(twin: Recipe, card: Card) -> tuple[Head, ...]:
+    """Return the twin's heads: a single one in the size of the base's single head, so that it takes that one over."""
+    if len(twin.heads) == len(card.heads) == 1:
+        return (replace(twin.heads[0], dim=card.heads[0].dim),)
+    return twin.heads
 
 
 def batch_for(labels: np.ndarray) -> Batch:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import zoo
 from tests.attribution import assert_attributed
@@ -165,6 +166,7 @@ def test_trunk_and_head_learn_on_the_command_line(
     found = json.loads(capsys.readouterr().out)
     assert list(found["unreadable"]) == ["class 0/broken.png"]
     assert found["name"] == "toy-finetuned"
+    assert found["seconds"] >= found["training_seconds"] > 0
     assert_attributed(found["evaluation"], zoo.load("toy-finetuned").card)
     assert found["base"] == zoo.load("toy").card.identity
     assert [row["metric"] for row in found["rows"]] == ["recall_at_1", "map_at_r"]
@@ -206,3 +208,46 @@ def test_wrong_arguments_are_reported_before_torch_is_loaded(base: Path) -> None
         (["--method", "margen"], "unknown-method"),
     ]
     assert_refused_before_torch(["finetune", ".", "--from", "toy"], mistakes)
+
+
+def test_missing_features_are_reported_before_torch_is_loaded(tmp_path: Path) -> None:
+    mistakes = [(["--features", str(tmp_path / "none.safetensors")], "no-such-file")]
+    assert_refused_before_torch(["train", "margin-conv4-glyphs"], mistakes)
+
+
+def test_photographs_of_every_kind_are_trained_on(base: Path, tmp_path: Path) -> None:
+    """Grey, CMYK, 16-bit and palette images take part beside RGB ones, under names of any script."""
+    root = write_pictures(tmp_path, classes=4, each=2)
+    kinds = {"L": "png", "CMYK": "jpg", "I;16": "png", "P": "gif", "LA": "png", "RGBA": "webp"}
+    for label in range(4):
+        for i, (mode, suffix) in enumerate(kinds.items()):
+            grey = Image.fromarray(np.full((20, 30), 60 * label, np.uint8))
+            image = Image.fromarray(np.full((20, 30), 257 * 60 * label, np.uint16)) if mode == "I;16" else None
+            (image or grey.convert(mode)).save(root / f"class {label}" / f"größe {i}.{suffix}")
+    fitted = finetune(root, FinetuneRequest("toy", "mine", settings=QUICK, views=1, device="cpu"))
+    assert len(fitted.split.train) + len(fitted.split.test) == 4 * (2 + len(kinds))
+    assert (fitted.pictures.unreadable, fitted.pictures.alone) == ({}, ())
+    # The kind of file does not matter: 16-bit grey of the same shade has the same embedding.
+    model = zoo.load("mine", device="cpu")
+    grey, deep = (model.embed(root / "class 3" / f"größe {i}.png") for i in (0, 2))
+    np.testing.assert_allclose(grey, deep, atol=1e-6)
+
+
+def test_two_classes_are_refused(tmp_path: Path) -> None:
+    root = write_pictures(tmp_path, classes=2)
+    with raises(DatasetError, "too-few-classes"):
+        read_training_folder(root)
+    (root / "class 1").rename(tmp_path.parent / f"{tmp_path.name}-away")
+    with raises(DatasetError, "single-class"):
+        read_training_folder(root)
+
+
+def test_a_single_head_of_the_base_goes_on(base: Path, tmp_path: Path) -> None:
+    """Before the first step the new model is the base: the same embeddings, by a head of the same size."""
+    root = write_pictures(tmp_path)
+    settings = ["schedule.epochs=0", "data.validation=0"]
+    fitted = finetune(root, FinetuneRequest("toy", "mine", settings=settings, views=1, device="cpu"))
+    before, after = zoo.load("toy", device="cpu"), zoo.load("mine", device="cpu")
+    assert fitted.dims == (before.dim, before.dim)
+    images = fitted.split.test.images
+    np.testing.assert_allclose(after.embed(images), before.embed(images), atol=1e-5)

@@ -72,12 +72,23 @@ def test_trained_heads_are_continued() -> None:
     base = create_heads([Head("old", 4)], 12)
     old = base["old"]
     assert isinstance(old, nn.Linear)
-    heads = create_heads([Head("new", 4)], 12)
+    heads = create_heads([Head("new", 3)], 12)
     start_heads(heads, features, base)
     expected = old(features).detach()
-    pca = PCA(4).fit(expected.numpy())
+    pca = PCA(3).fit(expected.numpy())
     wanted = pca.transform(expected.numpy()) / np.sqrt(np.sqrt(pca.explained_variance_))
     np.testing.assert_allclose(cosines(heads["new"](features).detach().numpy()), cosines(wanted), atol=1e-3)
+
+
+def test_a_single_head_of_the_same_size_is_taken_over() -> None:
+    """Four images would not tell the directions; those of the base stay, in rows of mean length 1."""
+    base, heads = create_heads([Head("old", 4)], 12), create_heads([Head("new", 4)], 12)
+    start_heads(heads, correlated(4), base)
+    images = correlated(50)
+    expected, embedded = (head(images).detach().numpy() for head in (base["old"], heads["new"]))
+    np.testing.assert_allclose(cosines(embedded), cosines(expected), atol=1e-5)
+    assert heads["new"].weight.norm(dim=1).mean().item() == pytest.approx(1)
+    assert heads["new"].weight.requires_grad
 
 
 def test_the_heads_of_a_base_model_are_found(own_zoo: Path) -> None:

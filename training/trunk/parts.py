@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from timm.layers import RmsNorm
+from timm.layers.norm import RmsNorm
 from timm.models import group_parameters
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase

@@ -105,6 +105,7 @@ def evaluate(
     parse_groups(groups)
     if save:
         _check_not_shipped(find_model(model))
+    started = time.monotonic()
     embedder, images = open_model_and_images(model, dataset, split, data, runtime, precision, device)
     with leaving_out() as unreadable:
         result = measure(
@@ -113,7 +114,7 @@ def evaluate(
     if save:  # before a closed pipe (`| head`) ends the command
         with write_errors(embedder.folder):
             add_result(embedder.folder, result)
-    _print_result(result, as_json, out)
+    _print_result(result, as_json, out, time.monotonic() - started)
     return strict_status(strict, result.unreadable)
 
 
@@ -136,12 +137,12 @@ def _check_not_shipped(folder: Path) -> None:
         )
 
 
-def _print_result(result: Evaluation, as_json: bool, out: Path | None) -> None:
+def _print_result(result: Evaluation, as_json: bool, out: Path | None, seconds: float) -> None:
     """Print the measurement, and write it to a file if one is named."""
     from zoo.files import write_json
 
     if as_json:
-        print_json(result.to_json())
+        print_json({**result.to_json(), "seconds": seconds})
     else:
         _print_scores(result)
     if out:
@@ -333,6 +334,7 @@ def score(
     depths, groups = numbers(k) or [1, 2, 4, 8], parse_groups(words(metrics) or ["retrieval"])
     if dataset is None and (data or split):
         raise UsageError("--data and --split need --dataset.", code="no-dataset")
+    started = time.monotonic()
     rows, classes, record = _rows(embeddings, model)
     _check_out(out, embeddings, record, (labels, queries))
     if labels is not None:
@@ -350,7 +352,7 @@ def score(
     result = measure(rows, dataset, split or "test", data, classes, depths, metrics=groups, queries=searching)
     if dataset is None and result.data is not None:
         result = replace(result, data=replace(result.data, name=(labels or embeddings).name))
-    _print_result(result if record is None else _with_model(result, record), as_json, out)
+    _print_result(result if record is None else _with_model(result, record), as_json, out, time.monotonic() - started)
 
 
 def _rows(file: Path, model: str | None) -> Embeddings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
@@ -137,6 +138,7 @@ def index(
     gallery = _gallery_address(out, backend)
     embed = _ray(reference, images, runtime, ray_address, ray_workers, on == "ray")
     _check_pruning(prune, yes)
+    started = time.monotonic()
     check_dataset_path(images, FOLDER)  # before the model is loaded, which takes a second
     if on == "ray":
         runtime = "onnx"
@@ -154,7 +156,7 @@ def index(
         prune=_pruning(prune, yes),
     )
     if as_json:
-        print_json(asdict(report))
+        print_json({**asdict(report), "seconds": time.monotonic() - started})
     else:
         print(printable("\n".join(_report_lines(report, prune))))
         _advise_tuning(gallery, report)

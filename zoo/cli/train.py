@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from training.api import Outcome
     from training.distill import Distilled, Score
-    from training.feature_file import TrunkModel, Views
+    from training.feature_file import Features, TrunkModel, Views
     from training.finetune import Finetuned
     from training.recipe import EnsembleRecipe, Recipe
     from training.student import StudentImages
@@ -119,12 +119,13 @@ def train(
     from zoo.data.dataset import FOLDER
 
     check_trackers(track or [])
+    cached = None if features is None else _read_features(features)
     changes = [*(settings or []), *([f"data.dataset={dataset}"] if dataset else [])]
     if data is not None:
         _check_data(name, changes, data)  # before torch is loaded
     recipe: Recipe | EnsembleRecipe = with_custom_name(resolve(name, changes, seed, new_name), name)
-    if features is not None:
-        recipe = _recipe_on_features(recipe, features, model, changes, new_name)
+    if cached is not None:
+        recipe = _recipe_on_features(recipe, cached, model, changes, new_name)
     elif model is not None:
         raise UsageError("--model names the model of cached features; it needs --features FILE.", code="no-features")
     elif data is not None and recipe.data.dataset == FOLDER:
@@ -164,14 +165,24 @@ def _check_data(name: str, settings: list[str], data: str) -> None:
         check_dataset_path(data, "folder")
 
 
+def _read_features(file: str) -> Features:
+    """Return cached features; a missing or damaged file is reported before torch is loaded."""
+    from training.feature_file import read_features
+
+    return read_features(file)
+
+
 def _recipe_on_features(
-    recipe: Recipe | EnsembleRecipe, file: str, model: str | None, settings: list[str], new_name: str | None
+    recipe: Recipe | EnsembleRecipe,
+    features: Features,
+    model: str | None,
+    settings: list[str],
+    new_name: str | None,
 ) -> Recipe | EnsembleRecipe:
-    from training.feature_file import read_features, recipe_on_features
+    from training.feature_file import recipe_on_features
     from zoo.models.card import read_card
     from zoo.models.load import find_model
 
-    features = read_features(file)
     name = model or features.about.model
     made = recipe_on_features(recipe, features, read_card(find_model(name)), name, settings, new_name)
     return _fit(made, features.labels, settings)
@@ -286,9 +297,11 @@ def finetune(
         device=device,
         replace=replace,
     )
+    started = time.monotonic()
     fitted = run(source, request, not quiet)
     if as_json:
-        print_json(fitted.to_json())
+        seconds = {"training_seconds": fitted.outcome.seconds, "seconds": time.monotonic() - started}
+        print_json({**fitted.to_json(), **seconds})
     else:
         _print_finetuned(fitted, base, source)
     return strict_status(strict, fitted.pictures.unreadable)

@@ -236,9 +236,11 @@ def start_heads(heads: nn.ModuleDict, features: Tensor, base: nn.ModuleDict | No
     Args:
         heads: Linear maps from f numbers.
         features: Pooled features of the training images, float [n, f].
-        base: The heads of the model that training starts from: their principal directions are taken, since they are
-            trained already.
+        base: The heads of the model that training starts from, which are trained already: a single head of the same
+            size is taken over, of others the principal directions.
     """
+    if base and _take_over(heads, base):
+        return
     weight, bias = _base_map(base, features) if base else (torch.eye(features.shape[1]).double(), torch.zeros(1))
     values = features.double().cpu() @ weight.T + bias
     for head in heads.values():
@@ -251,6 +253,21 @@ def start_heads(heads: nn.ModuleDict, features: Tensor, base: nn.ModuleDict | No
         if len(spare := head.weight[len(rows) :]):  # more numbers than features: random rows that change cosines little
             spare *= SPARE_LENGTH * (centred @ head.weight[: len(rows)].T).norm() / (centred @ spare.T).norm()
         head.bias.copy_(-head.weight @ features.to(head.weight).mean(0))
+
+
+def _take_over(heads: nn.ModuleDict, base: nn.ModuleDict) -> bool:
+    """Copy a single head of the same size, so that the start is exactly as good as the base; return whether it was."""
+    if len(heads) != 1 or len(base) != 1:
+        return False
+    head, source = next(iter(heads.values())), next(iter(base.values()))
+    assert isinstance(head, nn.Linear)
+    assert isinstance(source, nn.Linear)
+    if head.weight.shape != source.weight.shape:
+        return False
+    length = source.weight.norm(dim=1).mean()  # rows as long as those of other starts learn as fast
+    head.weight.copy_(source.weight / length)
+    head.bias.copy_(source.bias / length)
+    return True
 
 
 def principal_directions(values: Tensor, count: int) -> Tensor:

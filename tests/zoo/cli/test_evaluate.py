@@ -26,6 +26,7 @@ def test_evaluate_prints_json_and_nothing_else(toy, pictures):
     assert out.returncode == 0, out.stderr
     result = json.loads(out.stdout)
     assert result["model"] == "toy-pool"
+    assert result["seconds"] > 0
     assert result["queries"] == len(toys.CLASSES) * toys.PER_CLASS
     assert result["metrics"].keys() == {"recall_at_1", "recall_at_5", "precision_at_1", "r_precision", "map_at_r"}
     low, high = result["intervals"]["map_at_r"]
