@@ -332,7 +332,7 @@ def batch_for(labels: np.ndarray) -> Batch:
 def tuned_backbone(model: TrunkModel, tune: str) -> Backbone:
     """Return the model's trunk with the part of it that is trained.
 
-    Running statistics of batch norms stay as they are: those of a few images are unreliable.
+    Running statistics of batch norms do not change: those of a few images are unreliable.
 
     Args:
         model: The model.

@@ -83,7 +83,7 @@ def last_parameters(trunk: nn.Module) -> list[nn.Parameter]:
     chosen: list[nn.Parameter] = []
     for number in sorted(groups, reverse=True):
         chosen += [parameters[name] for name in groups[number]]
-        if any(parameter.ndim > 1 for parameter in chosen):  # more than a final norm, which is no block
+        if any(parameter.ndim > 1 for parameter in chosen):  # more than a final norm, which is not a block
             break
     return chosen
 
