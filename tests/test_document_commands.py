@@ -269,7 +269,7 @@ PRINTED = re.compile(r": ((?:zoo|mkdir) .*)$", re.MULTILINE)
         "zoo gallery rebuild gallery --model better --swap",
         "zoo gallery stats 'no gallery'",
         "zoo list --dataset omniglot",
-        "zoo benchmark compare diva-main --paper MIC",
+        "zoo benchmark compare diva-3 --paper MIC",
     ],
 )
 def test_a_command_that_is_printed_runs(

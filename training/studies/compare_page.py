@@ -34,6 +34,8 @@ from zoo.report.model import recall_by_epoch
 
 COLUMNS = ("row", "data set", "metric", "published", "ours", "95 %", "seeds", "difference", "how ours came about")
 NUMBERS = ("published", "ours", "seeds", "difference")
+MARKS = "marks"
+"""Column of what a reader must know about published numbers; only tables with such numbers have it."""
 NAMED_MODELS = 3
 """The largest number of fingerprints in a cell; JSON has all."""
 FEWEST_POINTS = 3
@@ -117,7 +119,7 @@ def _tables(rows: Sequence[Comparison]) -> list[tuple[str, str, Table]]:
 
 
 def _heading(table: PublishedTable) -> str:
-    return f"{table.name}: {table.title}"
+    return f"{table.name}: {table.title} ({table.place})"
 
 
 def _source(table: PublishedTable) -> str:
@@ -125,12 +127,14 @@ def _source(table: PublishedTable) -> str:
 
 
 def _table(rows: Sequence[Comparison]) -> Table:
-    return Table(COLUMNS, list(map(_table_cells, rows)), NUMBERS)
+    marked = any(row.score.marks for row in rows)
+    cells = [[*_table_cells(row), *(["; ".join(row.score.marks)] if marked else [])] for row in rows]
+    return Table((*COLUMNS, *([MARKS] if marked else [])), cells, NUMBERS)
 
 
 def _table_cells(row: Comparison) -> list[str]:
     score, ours = row.score, row.ours
-    head = [score.row, score.dataset, score.metric, number_text(score.value, score.sd)]
+    head = [score.row, score.dataset, score.metric, score.text]
     if ours is None or row.difference is None:
         return [*head, row.status, "", "", "", _command_of(score) if row.status == "not run" else ""]
     value = number_text(ours.value, ours.sd)
@@ -153,6 +157,7 @@ def _comparison_record(row: Comparison) -> dict[str, Any]:
         "table": row.table.name,
         "paper": row.table.paper.short,
         "source": row.table.paper.source,
+        "place": row.table.place,
         "row": score.row,
         "recipe": score.recipe,
         "study": score.study,
@@ -165,6 +170,10 @@ def _comparison_record(row: Comparison) -> dict[str, Any]:
         "metric": score.metric,
         "published": score.value,
         "published_sd": score.sd,
+        "published_interval": score.interval and list(score.interval),
+        "best_on_test": score.best_on_test,
+        "quoted_from": score.quoted_from,
+        "contradicts": score.contradicts,
         "published_runs": row.table.runs,
         "published_protocol": row.table.protocol,
         "status": row.status,
@@ -199,13 +208,13 @@ def _table_section(rows: Sequence[Comparison]) -> Section:
 
 
 def _forest_lines(rows: Sequence[Comparison]) -> list[ForestLine]:
-    """Return of each row the published number with its deviation, then ours with its interval in green."""
+    """Return of each row the published number with its deviation or interval, then ours with its interval in green."""
     lines = []
     for row in rows:
         score, ours = row.score, row.ours
         mean, sd = score.value, score.sd or 0
-        spread = (mean - sd, mean + sd) if score.sd is not None else None
-        note = f"published, {row.table.protocol}"
+        spread = (mean - sd, mean + sd) if score.sd is not None else score.interval
+        note = "; ".join((f"published, {row.table.protocol}", *score.marks))
         lines.append(ForestLine(score.row, mean, spread, note, f"{mean:.4g}" + (f" ± {sd:.2g}" if sd else "")))
         if ours is not None:
             note = f"ours, {count(len(ours.runs), 'seed')}, {ours.data}; {origin_text(ours)}"

@@ -51,7 +51,7 @@ Projection = Annotated[str, Option("--map", metavar="M", help="pca or tsne (need
 
 # zoo benchmark list
 
-TABLE_COLUMNS = ("table", "paper", "title", "data sets", "metrics", "scores", "published as")
+TABLE_COLUMNS = ("table", "paper", "printed in", "title", "data sets", "metrics", "scores", "published as")
 
 
 @app.command(
@@ -94,7 +94,7 @@ def _print_absent(rows: Sequence[AbsentTable], as_json: bool) -> None:
 
 def _table_cells(table: PublishedTable) -> list[str]:
     lists = [", ".join(table.datasets), ", ".join(table.metrics), str(len(table.scores))]
-    return [table.name, table.paper.short, table.title, *lists, table.protocol]
+    return [table.name, table.paper.short, table.place, table.title, *lists, table.protocol]
 
 
 # zoo benchmark compare

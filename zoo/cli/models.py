@@ -270,10 +270,12 @@ def _advice(model: ModelInfo) -> list[str]:
 
 
 def _published_rows(model: ModelInfo) -> list[list[str]]:
-    rows = model.published
     return [
-        [r["dataset"], r["metric"], f"{r['value']:.4f}", str(r.get("dim", "-")), r.get("of", "this model"), r["source"]]
-        for r in rows
+        [
+            *(row["dataset"], row["metric"], f"{row['value']:.4f}", str(row.get("dim", "-"))),
+            *(row.get("of", "this model"), "; ".join((row["source"], *row.get("marks", ())))),
+        ]
+        for row in model.published
     ]
 
 

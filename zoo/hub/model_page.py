@@ -314,7 +314,8 @@ def _published(recipe: str | None, dataset: str, split: str, metric: str) -> Ite
     for table in published_tables():
         for score in table.scores:
             if (score.recipe, score.dataset, score.split, score.metric) == (recipe, dataset, split, metric):
-                yield score.value, f"{table.paper.short}, {table.title}, {table.paper.source}"
+                source = f"{table.paper.short}, {table.place}, {table.paper.source}"
+                yield score.value, "; ".join((source, *score.marks))
 
 
 def _graphs(folder: Path, parity: Mapping[str, Any]) -> Iterator[OnnxGraph]:

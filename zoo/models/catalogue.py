@@ -51,7 +51,7 @@ class ModelInfo:
         folder: The model folder; None, as `card`, if this machine has no file of the model.
         results: Own measurements, as in results.json.
         published: Scores that papers print for this model: source, dataset, metric, value (a fraction), dim; `of` names
-            the variant that was measured, if it was one.
+            the variant that was measured, if it was one; `marks` are those of `PublishedScore`, if it has any.
         parameters: Number of the network's parameters; None if it is not known without loading.
         facts: Further facts of its recipe or of the list of baselines.
         origin: The recipe that it was trained by, and the changes to it.
@@ -365,9 +365,10 @@ def _scores_of(recipe: str) -> Iterator[dict[str, Any]]:
     for table in published_tables():
         for score in table.scores:
             if score.recipe == recipe and score.split == "test":
-                source = f"{table.paper.source}, {table.title}: {score.row}"
+                source = f"{table.paper.source}, {table.place}: {score.row}"
                 facts = {"dataset": score.dataset, "metric": score.metric, "value": score.value, "dim": score.dim}
-                yield {**facts, "source": source}
+                marks = {"marks": list(score.marks)} if score.marks else {}
+                yield {**facts, **marks, "source": source}
 
 
 def _is_hub_name(name: str) -> bool:

@@ -1,9 +1,10 @@
 """Published numbers of the source papers: one TOML file per paper in zoo/published, read into frozen values.
 
-A file has `[paper]` (short, citation, source), `[[tables]]` (name, title, protocol, runs, scores) and `[[absent]]`
-(what, why). A score has row, dataset, metric, value, backbone and dim; if known, sd, split and recipe; and study with
-arm and view. A table may state backbone, dim and study once for all of its scores. `[[absent]]` lists numbers that are
-missing here.
+A file has `[paper]` (short, citation, source, text_sha256), `[[tables]]` (name, place, title, protocol, runs, scores)
+and `[[absent]]` (what, why). A score has row, dataset, metric and value; if the paper states them, backbone, dim, sd or
+ci95, and split; if this project measures the same, recipe, or study with arm and view; and the marks best_on_test,
+quoted_from and contradicts. A table may state some of them once for all of its scores (`SHARED`). `[[absent]]` lists
+numbers that are missing here. `tools/published_scores.py` writes the files from the papers' texts.
 """
 
 from __future__ import annotations
@@ -30,21 +31,32 @@ PERCENT = ("precision_at_1", "r_precision", "map_at_r", "nmi")
 TABLE_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 RECALL = re.compile(r"recall_at_([1-9]\d*)")
 SOURCE = re.compile(r"arXiv:\d{4}\.\d{4,5}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class Paper:
-    """Source paper. `short` is its name in this project; `source` is its arXiv identifier."""
+    """Source paper.
+
+    Attributes:
+        short: Its name in this project.
+        citation: Authors, year and title.
+        source: Its arXiv identifier.
+        text_sha256: SHA-256 of the text from which the file was generated; None for a file written by hand.
+    """
 
     short: str
     citation: str
     source: str
+    text_sha256: str | None = None
 
     def __post_init__(self) -> None:
         _check(bool(self.short), "a paper needs a short name.")
         _check(
             SOURCE.fullmatch(self.source), f"the source of {self.short} is {self.source!r}; expected arXiv:NNNN.NNNNN."
         )
+        digest = self.text_sha256
+        _check(digest is None or SHA256.fullmatch(digest), f"text_sha256 of {self.short} is {digest!r}; not a SHA-256.")
 
 
 @dataclass(frozen=True)
@@ -54,10 +66,16 @@ class PublishedScore:
     Attributes:
         metric: A key as in results.json.
         value: A fraction for numbers that papers print in percent; spectral decay in nats.
-        backbone: As in model names.
+        backbone: As in model names; None if the paper does not state it.
+        dim: Numbers per embedding; None if the paper does not state it.
         split: The embedded split.
         sd: Standard deviation over runs, as `value`; None if the paper gives none.
-        recipe: Recipe that reproduces this number; None if no model of this project measures the same quantity.
+        ci95: Half of the 95 % interval of the mean over runs, as `value`; None if the paper gives none.
+        best_on_test: Whether the epoch was selected on the test images.
+        quoted_from: The paper that measured it, where this one only quotes it.
+        contradicts: What the same paper, or another that quotes the same number, prints instead.
+        recipe: Recipe that reproduces this number; None if no model of this project measures the same quantity: the
+            same method, backbone, dimension and data set.
         study: Study of this project that measures it; `arm` is its arm and `view` the measured part of the network.
     """
 
@@ -65,10 +83,14 @@ class PublishedScore:
     dataset: str
     metric: str
     value: float
-    backbone: str
-    dim: int
+    backbone: str | None = None
+    dim: int | None = None
     split: str = "test"
     sd: float | None = None
+    ci95: float | None = None
+    best_on_test: bool = False
+    quoted_from: str | None = None
+    contradicts: str | None = None
     recipe: str | None = None
     study: str | None = None
     arm: str | None = None
@@ -89,10 +111,37 @@ class PublishedScore:
             self.view == WHOLE_EMBEDDING or self.study,
             f"{where}: the view {self.view!r} needs the study that measures it.",
         )
-        _check(self.dim >= 1, f"{where}: dim is {self.dim}; expected 1 or more.")
+        _check(self.dim is None or self.dim >= 1, f"{where}: dim is {self.dim}; expected 1 or more.")
+        stated = self.dim is not None and self.backbone is not None
+        _check(
+            stated or (self.recipe is None and self.study is None),
+            f"{where}: a score with a recipe or a study states its backbone and its dim.",
+        )
         highest = 1.0 if metric_scale(self.metric) == 100 else float("inf")
         _check(0 <= self.value <= highest, f"{where}: the value is outside its range.")
-        _check(self.sd is None or 0 <= self.sd <= highest / 2, f"{where}: sd is {self.sd}, outside its range.")
+        for name, spread in (("sd", self.sd), ("ci95", self.ci95)):
+            _check(spread is None or 0 <= spread <= highest / 2, f"{where}: {name} is {spread}, outside its range.")
+        _check(self.sd is None or self.ci95 is None, f"{where}: sd and ci95 exclude each other.")
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Return the bounds of the 95 % interval of the mean, rounded as the number is; None if none is printed."""
+        return None if self.ci95 is None else (round(self.value - self.ci95, 6), round(self.value + self.ci95, 6))
+
+    @property
+    def text(self) -> str:
+        """Return the number for readers, with its standard deviation or its interval."""
+        if self.interval is not None:
+            low, high = self.interval
+            return f"{self.value:.4f} ({low:.4f} to {high:.4f})"
+        return f"{self.value:.4f}" + ("" if self.sd is None else f" ± {self.sd:.4f}")
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Return in words what a reader must know before comparing with this number."""
+        best = "best epoch on the test set" if self.best_on_test else ""
+        quoted = f"quoted from {self.quoted_from}" if self.quoted_from else ""
+        return tuple(filter(None, (best, quoted, f"but {self.contradicts}" if self.contradicts else "")))
 
 
 @dataclass(frozen=True)
@@ -112,12 +161,14 @@ class PublishedTable:
     """Table of a paper, without the numbers that are missing here.
 
     Attributes:
+        place: Its number in the paper, as "table 3".
         protocol: Measurement of the numbers, with the facts that a comparison needs.
-        runs: Number of seeds behind mean and sd, if known.
+        runs: Number of seeds behind mean and spread, if known.
     """
 
     name: str
     paper: Paper
+    place: str
     title: str
     protocol: str
     scores: tuple[PublishedScore, ...]
@@ -128,7 +179,8 @@ class PublishedTable:
         _check(bool(self.protocol), f"the table {self.name} needs a protocol.")
         _check(bool(self.scores), f"the table {self.name} has no scores.")
         _check(self.runs is None or self.runs >= 1, f"the table {self.name}: runs is {self.runs}; expected 1 or more.")
-        keys = [(score.row, score.dataset, score.metric) for score in self.scores]
+        _check(bool(self.place), f"the table {self.name} needs its place in the paper.")
+        keys = [(score.row, score.dataset, score.metric, score.split) for score in self.scores]
         duplicate = next((key for key in keys if keys.count(key) > 1), None)
         _check(duplicate is None, f"the table {self.name} has {duplicate} twice.")
 
@@ -160,12 +212,17 @@ def _check(holds: object, message: str) -> None:
 
 FOLDER = Path(__file__).parent.parent / "published"
 INVALID = "invalid-published-numbers"
-SHARED = ("backbone", "dim", "study")
+SHARED = ("backbone", "dim", "dataset", "metric", "study", "best_on_test", "quoted_from")
 """Keys of a score that its table may state once."""
 
 Record = TypeVar("Record", AbsentTable, Paper, PublishedScore, PublishedTable)
 
-_KINDS: dict[str, tuple[type, ...]] = {"value": (int, float), "sd": (int, float), "dim": (int,), "runs": (int,)}
+_NUMBER = (int, float)
+_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("value", "sd", "ci95"), _NUMBER),
+    **dict.fromkeys(("dim", "runs"), (int,)),
+    "best_on_test": (bool,),
+}
 """Types of a field in the file; text for all other fields."""
 
 
@@ -246,7 +303,7 @@ def _score(raw: dict[str, Any]) -> PublishedScore:
     """Build a score, with its printed number as a fraction."""
     _check_fields(PublishedScore, raw)
     divisor = metric_scale(raw["metric"])
-    printed = {key: round(raw[key] / divisor, 6) for key in ("value", "sd") if key in raw}
+    printed = {key: round(raw[key] / divisor, 6) for key in ("value", "sd", "ci95") if key in raw}
     return PublishedScore(**(raw | printed))
 
 

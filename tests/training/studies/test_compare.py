@@ -32,7 +32,7 @@ SCORE = PublishedScore("Margin", "cub", "recall_at_1", 0.63, "r50", 128, sd=0.00
 
 def table_of(*scores: PublishedScore, title: str = "t") -> PublishedTable:
     return PublishedTable(
-        "toy-1", Paper("Toy", "Nobody 2020", "arXiv:2001.00001"), title, "best epoch on the test set", scores
+        "toy-1", Paper("Toy", "Nobody 2020", "arXiv:2001.00001"), "table 1", title, "best epoch on the test set", scores
     )
 
 
@@ -196,6 +196,31 @@ def test_markdown_has_as_many_cells_in_each_line(rows):
     lines = [line for line in FORMATS["markdown"](rows).splitlines() if line.startswith("|")]
     assert {line.replace("\\|", "").count("|") for line in lines} == {10}
     assert "0.6300 ± 0.0050 | 0.6123 | 0.6023 to 0.6223 over classes | 1 | -0.0177 |" in lines[2]
+
+
+def test_intervals_and_marks_of_published_numbers_are_shown(own_zoo):
+    """67.21 with half an interval of 0.49 is 66.72 to 67.70."""
+    searched = PublishedScore("Contrastive", "cub", "precision_at_1", 0.6721, "ibn", 512, ci95=0.0049)
+    quoted = PublishedScore(
+        "Margin", "cub", "nmi", 0.69, quoted_from="Wu et al. 2017", contradicts="table 2 prints 70.1"
+    )
+    best = PublishedScore("Mine", "cub", "recall_at_1", 0.5, best_on_test=True)
+    found = compare_tables([table_of(searched, quoted, best)])
+    first, second, third = json.loads(FORMATS["json"](found))
+    assert first["published_interval"] == pytest.approx([0.6672, 0.6770])
+    assert (second["quoted_from"], second["contradicts"]) == ("Wu et al. 2017", "table 2 prints 70.1")
+    assert (second["dim"], second["backbone"], second["best_on_test"], third["best_on_test"]) == (
+        None,
+        None,
+        False,
+        True,
+    )
+    for output in ("table", "markdown", "html"):
+        text = FORMATS[output](found)
+        for part in ("0.6721 (0.6672 to 0.6770)", "quoted from Wu et al. 2017; but table 2 prints 70.1", "(table 1)"):
+            assert part in text
+    assert "0.6672 0.677" in FORMATS["csv"](found)
+    assert "marks" not in FORMATS["table"](compare_tables([table_of(SCORE)]))
 
 
 def test_the_table_states_both_protocols(rows):

@@ -64,6 +64,6 @@ def test_a_page_can_show_a_model(tmp_path: Path, own_zoo: Path, capsys: pytest.C
     # The comparison is of no data set that a folder of images is: only the model is measured on it.
     assert main([*words, "--show-dataset", "folder", "--format", "html", "--out", str(out)]) == 0
     text = Reader(out.read_text()).text
-    assert "mic-main: MIC with ResNet-50" in text
+    assert "mic-main: MIC with ResNet-50 (Sharing, tables 1 to 3)" in text
     for part in ("What it finds", "Map of the embeddings", "Singular values"):
         assert re.search(rf"toy-pool on pictures \([0-9a-f]{{8}}\): {part}", text)

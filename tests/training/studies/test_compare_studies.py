@@ -14,7 +14,7 @@ from tests.raising import raises
 from tests.training.studies import toys
 from tests.training.studies.test_compare import RECIPE, SCORE, Tags, model, table_of
 from training.studies import papers
-from training.studies.compare import compare_tables, find_runs
+from training.studies.compare import Comparison, compare_tables, find_runs
 from training.studies.compare_page import FORMATS
 from training.studies.plan import RunSchedule, write_plan
 from training.studies.results import RESULTS_FILE
@@ -57,6 +57,13 @@ def measured(dim: int, **views: float) -> list[dict[str, Any]]:
     return [{**part, "view": view, "dim": dims[view], "metrics": {"recall_at_1": r}} for view, r in views.items()]
 
 
+def compared(table: str, row: str) -> Comparison:
+    """Return the comparison of R@1 of a row on CUB."""
+    rows = compare_tables([published(table)], "cub")
+    (found,) = [each for each in rows if (each.score.row, each.score.metric) == (row, "recall_at_1")]
+    return found
+
+
 def test_untrained_backbones_are_compared_with_table_1(own_zoo: Path) -> None:
     """No recipe has 0 epochs: the published rows name the study and the arm that measure them."""
     rows = compare_tables([published("revisiting-1")], "cub")
@@ -67,7 +74,7 @@ def test_untrained_backbones_are_compared_with_table_1(own_zoo: Path) -> None:
             facts = {
                 "changed": ["schedule.epochs=0"],
                 "recipe": "margin-r50-cub",
-                "evaluations": measured(128, embedding=value),
+                "evaluations": measured({"gn": 512, "r50": 128}[arm], embedding=value),
             }
             resolved = [{"name": arm, "seed": seed, "backbone": arm, "schedule": {"epochs": 0}}]
             untrained = [{"epochs": 0, "measured_epoch": 0, "log": []}]
@@ -94,11 +101,10 @@ def test_joined_models_are_compared_with_published_ensembles(own_zoo: Path) -> N
         alone = {"resolved": members[:1], "changed": [], "evaluations": measured(1024, embedding=0.6)}
         finished(own_zoo, "joined", "one model", seed, 0.0, **{**facts, **alone})
     planned(own_zoo, "joined", "group/ensembles")
-    (row,) = compare_tables([published("group-ensembles")], "cub")
+    row = compared("group-2", "Group loss, 5 models")
     assert (row.ours.value, row.ours.seeds) == (pytest.approx(0.655), (0, 1))
     assert row.ours.protocol.startswith("5 models joined, last of 70 epochs, study joined; ")
-    first = next(row for row in compare_tables([published("group-single")], "cub") if row.score.metric == "recall_at_1")
-    assert first.ours.value == 0.6
+    assert compared("group-1", "Group loss").ours.value == 0.6
 
 
 def test_heads_of_a_model_are_compared_with_published_heads(own_zoo: Path) -> None:
@@ -109,9 +115,10 @@ def test_heads_of_a_model_are_compared_with_published_heads(own_zoo: Path) -> No
         recipe = {"recipe": "shared-r50-cub", "changed": ["objective.method_args.arm=decorrelated"]}
         finished(own_zoo, "gap", "shared", seed, 0.0, **recipe, evaluations=measured(256, **views))
         finished(own_zoo, "gap", "shared-separate", seed, 0.0, **recipe, evaluations=measured(256, embedding=0.1))
-    assert {row.status for row in compare_tables([published("sharing-margin")], "cub")} == {"not run"}
+    names = ["Margin, phi + phi*", "Margin, phi", "Margin, phi*", "Margin, baseline of 256"]
+    assert {compared("sharing-4", name).status for name in names} == {"not run"}
     planned(own_zoo, "gap", "sharing/generalisation-gap")
-    rows = compare_tables([published("sharing-margin")], "cub")
+    rows = [compared("sharing-4", name) for name in names]
     assert [row.status for row in rows] == ["measured", "measured", "measured", "not run"]
     assert [row.ours.value for row in rows[:3]] == pytest.approx([0.69, 0.66, 0.67])
     assert rows[1].ours.runs == ("gap/shared/seed-0:discriminative", "gap/shared/seed-1:discriminative")

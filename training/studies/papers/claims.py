@@ -9,7 +9,8 @@ from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Stu
 
 MEASURES = (R1, MAP_AT_R, DECAY)
 CLOSE = 0.03
-"""Three points of R@1, the range of nearly all tuned losses of Reality on CUB (65 to 68)."""
+"""Three points of R@1: by Reality's tables, joined embeddings of all losses but FastAP are as close to contrastive on
+CUB and on SOP; on Cars196 five of eleven are not."""
 
 
 def arm(method: str, *settings: str, label: str = "") -> Arm:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from training.recipes.common import SMALL_DATASETS
-from training.studies.papers.claims import CLOSE, arm
+from training.studies.papers.claims import arm
 from training.studies.study import MAP_AT_R, P1, Arm, Claim, Measure, Study
+
+SIMILAR = 0.06
+"""Six points of P@1. The paper says that losses perform similarly, be they of 2006 or of 2019 (section 4.2). Its tables
+print differences from contrastive of -3.6 to +0.1 (CUB), -4.1 to +3.7 (Cars196) and -1.7 to +2.8 points (SOP) where
+embeddings are joined, and of -2.8 to +1.5, -5.6 to +4.7 and -2.4 to +1.7 for single models."""
 
 NAMES = ("precision_at_1", "r_precision", "map_at_r")
 MEASURES = (P1, Measure("r_precision"), MAP_AT_R)
@@ -19,9 +24,9 @@ SMALL = (
 )
 
 
-def _close(labels: tuple[str, ...]) -> tuple[Claim, ...]:
+def _similar(labels: tuple[str, ...]) -> tuple[Claim, ...]:
     return tuple(
-        Claim(f"{label} lies within {CLOSE} of contrastive", label, "contrastive", MEASURES[0], within=CLOSE)
+        Claim(f"{label} lies within {SIMILAR} of contrastive", label, "contrastive", MEASURES[0], within=SIMILAR)
         for label in labels
         if label != "contrastive"
     )
@@ -51,11 +56,13 @@ STUDIES = (
         "Reality, tables 3 to 5",
         tuple(Arm(name, f"reality-{name}-ibn-$dataset") for name in PAPERS),
         MEASURES,
-        _close(PAPERS),
+        _similar(PAPERS),
         baseline="contrastive",
         seeds=10,
         datasets=("cub", "cars", "sop"),
         elsewhere="There are no published values for small ones: reality/losses.",
+        note="The paper's tables have twelve losses and report models of a search, four per rerun: they are not the "
+        "scores of these models (zoo benchmark compare --paper Reality).",
     ),
     Study(
         "reality/losses",
@@ -63,7 +70,7 @@ STUDIES = (
         "Reality, tables 3 to 5",
         tuple(map(arm, SMALL)),
         MEASURES,
-        _close(SMALL),
+        _similar(SMALL),
         baseline="contrastive",
         seeds=10,
         datasets=SMALL_DATASETS,

@@ -110,7 +110,7 @@ def _table_7() -> Study:
 
 
 def _table_7b() -> Study:
-    weights = (0, 10, 30, 100, 300, 500, 1000, 2500)
+    weights = (0, 5, 10, 50, 100, 200, 500, 1000, 2500)
     arms = [Arm(f"{w}", "shared-$backbone-$dataset", (f"objective.method_args.gamma={w}",), w) for w in weights]
     title = "R@1 against the weight of the decorrelation"
     return Study("sharing/table-7b", title, "Sharing, table 7b", tuple(arms), (R1, MAP_AT_R), x="gamma")

@@ -33,7 +33,9 @@ LOSSES = (
         "Hadsell et al., Dimensionality Reduction by Learning an Invariant Mapping",
         ("contrastive",),
     ),
-    Loss("triplet-s", 2015, "Schroff et al., FaceNet", ("triplet",)),
+    Loss(
+        "triplet-s", 2006, "Weinberger et al., Distance Metric Learning for Large Margin Classification", ("triplet",)
+    ),
     Loss("npair", 2016, "Sohn, Improved Deep Metric Learning with Multi-class N-pair Loss Objective"),
     Loss("histogram", 2016, "Ustinova & Lempitsky, Learning Deep Embeddings with Histogram Loss"),
     Loss("lifted", 2017, "Hermans et al., In Defense of the Triplet Loss"),
@@ -41,8 +43,8 @@ LOSSES = (
     Loss("angular", 2017, "Wang et al., Deep Metric Learning with Angular Loss"),
     Loss("proxynca", 2017, "Movshovitz-Attias et al., No Fuss Distance Metric Learning using Proxies", ("proxynca",)),
     Loss("margin", 2017, "Wu et al., Sampling Matters in Deep Embedding Learning", ("margin", "margin-class")),
+    Loss("softmax", 2017, "Liu et al., SphereFace", ("softmax",)),
     Loss("cosface", 2018, "Wang et al., Large Margin Cosine Loss for Deep Face Recognition", ("cosface",)),
-    Loss("softmax", 2019, "Zhai & Wu, Classification is a Strong Baseline for Deep Metric Learning", ("softmax",)),
     Loss("arcface", 2019, "Deng et al., Additive Angular Margin Loss for Deep Face Recognition", ("arcface",)),
     Loss("fastap", 2019, "Cakir et al., Deep Metric Learning to Rank", ("fastap",)),
     Loss("snr-contrastive", 2019, "Yuan et al., Signal-to-Noise Ratio", ("snr",)),
@@ -58,7 +60,8 @@ LOSSES = (
     Loss("circle", 2020, "Sun et al., Circle Loss"),
     Loss("pa", 2020, "Kim et al., Proxy Anchor Loss for Deep Metric Learning"),
 )
-"""The losses by year; of several papers the one that the loss's file in `training/losses` names."""
+"""The losses by year: that of Reality's table 6 and of the paper that it cites there; for losses that the table does
+not have, of the paper that the loss's file in `training/losses` names."""
 
 BETTER = "newer losses are better"
 

@@ -172,12 +172,12 @@ def test_a_pair_of_studies_supports_every_data_set(name: str) -> None:
 
 
 def test_table_1_on_the_papers_data_sets_has_the_papers_backbones() -> None:
-    """ImageNet's weights, nothing trained, a layer of 128 numbers: GoogLeNet, Inception with batch norm, ResNet-50."""
+    """ImageNet's weights, nothing trained, layers of the dimensions that section 3.3 calls typical."""
     (study,) = find_studies("revisiting/table-1", "cub")
     recipes = [resolve_recipes(study, arm, "cub", 0)[0] for arm in study.arms]
     assert [recipe.backbone.architecture for recipe in recipes] == ["googlenet", "bn_inception", "resnet50.tv_in1k"]
     assert all(recipe.backbone.pretrained is True and recipe.schedule.epochs == 0 for recipe in recipes)
-    assert [recipe.dim for recipe in recipes] == [128, 128, 128]
+    assert [recipe.dim for recipe in recipes] == [512, 512, 128]
 
 
 def test_names_are_unambiguous() -> None:

@@ -1,0 +1,110 @@
+"""Tables of DiVA: cells between tabs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tools.published.text import (
+    PrintedPaper,
+    PrintedTable,
+    Score,
+    block_before,
+    citation,
+    label,
+    scores,
+    springer_references,
+    unexpected,
+)
+
+FACTS = {
+    "short": "DiVA",
+    "citation": "Milbich, Roth et al. 2020, DiVA: Diverse Visual Feature Aggregation for Deep Metric Learning",
+    "source": "arXiv:2004.13458",
+}
+METRICS = {
+    **dict.fromkeys(("cub", "cars"), ("recall_at_1", "recall_at_2", "nmi")),
+    "sop": ("recall_at_1", "recall_at_10", "nmi"),
+}
+OWN = {
+    "Ours (DiVA-IBN-512)": ("ibn", "diva-ibn"),
+    "Ours (Margin-R50-512)": ("r50", "diva-d-r50"),
+    "Ours (DiVA-R50-512)": ("r50", "diva-r50"),
+}
+"""Backbone and recipe of the rows of table 3."""
+ABLATION = {
+    "Baseline": None,
+    "DiVA": None,
+    "No De-correlation": "section 4.3 says that decorrelation adds 1.2 points to it",
+    "Separated models": None,
+}
+"""Rows of table 4, with what the text says against them."""
+
+EPOCH = "the paper does not say which epoch was measured"
+ABSENT = (("figures 4 and 5", "they are drawn; the paper prints no numbers of them"),)
+COUNTS = {"diva-2": 81, "diva-3": 127, "diva-4": 4}
+
+
+def read(text: str) -> PrintedPaper:
+    """Return the paper's tables from its text."""
+    works = springer_references(text, r"(?:- )?(\d+)\. ")
+    tables = [
+        PrintedTable(
+            *("diva-2", "table 2", "Tasks one by one"),
+            f"constant learning rate; {EPOCH}",
+            [score for row in block_before(text, "Table 2. ", "\t")[2:] for score in _tasks(row, works)],
+        ),
+        PrintedTable(
+            *("diva-3", "table 3", "DiVA beside other methods"),
+            f"learning rate lowered once; {EPOCH}",
+            [score for row in block_before(text, "Table 3. ", "\t")[2:] for score in _methods(row, works)],
+        ),
+        PrintedTable(
+            *("diva-4", "table 4", "Without decorrelation, and models trained one by one"),
+            f"constant learning rate; {EPOCH}; the data set is that on which table 2 prints the same first two scores",
+            _ablation(block_before(text, "Table 4. ", "\t")),
+        ),
+    ]
+    return PrintedPaper(FACTS, tables, ABSENT, COUNTS)
+
+
+def _tasks(row: list[str], works: dict[str, str]) -> list[Score]:
+    name = label(row[0])
+    backbone = "r50" if "R50" in name else "ibn"
+    quoted = citation(row[0], works) if "orig" in name else None
+    return _datasets(name, row, backbone=backbone, quoted_from=quoted)
+
+
+def _methods(row: list[str], works: dict[str, str]) -> list[Score]:
+    name = label(row[0])
+    if len(row) == 1 or not any(row[1:]):  # a heading between rows
+        return []
+    if name in OWN:
+        backbone, recipe = OWN[name]
+        found = _datasets(name, row, recipe, backbone=backbone)
+    else:
+        found = _datasets(name, row, quoted_from=citation(row[0], works))
+    for score in found:
+        if score["metric"] == "recall_at_10":
+            score["contradicts"] = "the column is headed R@2; table 2 prints the same numbers as R@10"
+    return found
+
+
+def _ablation(block: list[list[str]]) -> list[Score]:
+    names, cells = ([label(cell) for cell in row[1:]] for row in block)
+    if names != list(ABLATION):
+        raise unexpected(f"the columns of table 4 are {names}")
+    return [
+        score
+        for name, cell in zip(names, cells, strict=True)
+        for score in scores(name, "cub", ("recall_at_1",), (cell,), backbone="ibn", dim=512, contradicts=ABLATION[name])
+    ]
+
+
+def _datasets(row: str, cells: list[str], recipe: str | None = None, **facts: Any) -> list[Score]:
+    """Return the scores of a row: its dimension, then the cells of one data set after another."""
+    dim, rest = int(cells[1]), cells[2:]
+    found: list[Score] = []
+    for dataset, metrics in METRICS.items():
+        part, rest = rest[: len(metrics)], rest[len(metrics) :]
+        found += scores(row, dataset, metrics, part, dim=dim, recipe=recipe and f"{recipe}-{dataset}", **facts)
+    return found
