@@ -30,7 +30,7 @@ def _table_2() -> Study:
     return Study(
         "diva/table-2",
         "Tasks one by one, and other auxiliary tasks",
-        "DiVA, table 2",
+        "DiVA, tables 2 and 4, figures 1 and 4",
         tuple(map(arm, (*TASKS, *OTHERS, "diva-separate"))),
         (*TABLE_MEASURES, DECAY),
         (
@@ -58,7 +58,14 @@ def _weight(name: str, symbol: str, values: tuple[float, ...], title: str) -> St
         Arm(f"{symbol} {value:g}", "diva-$backbone-$dataset", (f"objective.method_args.{symbol}={value}",), value)
         for value in values
     ]
-    return Study(f"diva/{name}", title, "DiVA, weights of the loss", tuple(arms), (R1, MAP_AT_R, DECAY), x=symbol)
+    return Study(
+        f"diva/{name}",
+        title,
+        "weights of equations 7 and 8; the paper prints no such comparison",
+        tuple(arms),
+        (R1, MAP_AT_R, DECAY),
+        x=symbol,
+    )
 
 
 def _heads() -> Study:
@@ -67,7 +74,7 @@ def _heads() -> Study:
     return Study(
         "diva/heads",
         "What each head is worth alone, and the singular values of all",
-        "DiVA, figures 1, 4 and 5 in part",
+        "DiVA, figure 5 in part, and table 4",
         (arm("diva"), plain),
         (R1, DECAY, *measures),
         spectrum=True,

@@ -64,7 +64,7 @@ def _convergence(name: str, triplets: Arm, datasets: tuple[str, ...], elsewhere:
     return Study(
         f"group/{name}",
         "R@1 epoch by epoch beside cross entropy and triplets",
-        "Group, convergence",
+        "Group, figure 6",
         (plain, arm("group"), triplets),
         MEASURES,
         datasets=datasets,
@@ -118,14 +118,14 @@ def _ensembles() -> Study:
     return Study("group/ensembles", title, "Group, table 2", tuple(arms), TABLE_MEASURES, tuple(claims), x="models")
 
 
-ROBUST = "Group, robustness figures"
+ROBUST = "Group, figures 4, 5 and 9"
 
 STUDIES = (
     _table_1(),
     Study(
         "group/refinement",
         "R@1 by steps of refinement",
-        "Group, number of iterations",
+        "steps of section 3.3; the paper prints no such comparison",
         tuple(group_arm(steps) for steps in (0, 1, 2, 3, 5, 10)),
         MEASURES,
     ),
@@ -135,7 +135,7 @@ STUDIES = (
         "anchors",
     ),
     _sweep(
-        *("temperature", "R@1 against the temperature of the priors", "Group, temperature"),
+        *("temperature", "R@1 against the temperature of the priors", "Group, appendix C"),
         *("objective.loss_args.temperature", (1, 3, 10, 24, 54, 79), "temperature"),
     ),
     _samples(),

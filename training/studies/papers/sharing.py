@@ -40,7 +40,7 @@ def _losses() -> Study:
     return Study(
         "sharing/losses",
         "Four losses with and without what classes share, with as many numbers",
-        "Sharing, main tables and table 4",
+        "Sharing, tables 1 to 4",
         tuple(arms),
         TABLE_MEASURES,
         tuple(Claim(f"sharing raises R@1 of {name}", f"shared {name}", name) for name in LOSSES),
@@ -53,7 +53,7 @@ def _ablation() -> Study:
     arms = tuple(sharing_arm(label) for label in SHARING)
     beaten = [Claim(f"the whole method beats {label}", "shared", label) for label in SHARING if label != "shared"]
     title = "One task or both, on one head or two, decorrelated or not"
-    return Study("sharing/ablation", title, "Sharing, ablation", arms, (R1, MAP_AT_R, DECAY), tuple(beaten))
+    return Study("sharing/ablation", title, "Sharing, table 7a", arms, (R1, MAP_AT_R, DECAY), tuple(beaten))
 
 
 def _table_6() -> Study:
@@ -130,7 +130,7 @@ def _gap() -> Study:
     return Study(
         "sharing/generalisation-gap",
         "R@1 on training and test classes of each head, of a random head and of the features",
-        "Sharing, study of the generalisation gap",
+        "Sharing, table 5",
         (separate, whole),
         (R1, Measure("recall_at_1", "train"), *measures),
     )
