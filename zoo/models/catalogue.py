@@ -24,7 +24,7 @@ from zoo.models.baselines import (
 )
 from zoo.models.card import Card, Origin, read_card, read_origin, read_training_data
 from zoo.models.folder import count_parameters
-from zoo.models.pretrained.packages import PACKAGES, WeightsPackage, installed_package
+from zoo.models.pretrained.packages import PACKAGES, WeightsPackage, install_hint, installed_package
 from zoo.models.published import published_tables
 from zoo.models.registry import cached_folder, exists, looks_like_path, model_folders, model_text, recipes
 from zoo.models.results import read_results
@@ -177,7 +177,7 @@ def info(name: str) -> ModelInfo:
     for baseline in baselines().values():
         if baseline.repository == repository:
             return _baseline_info(baseline)
-    hint = architecture_hint(name) or name_hint(name, known_names())
+    hint = install_hint(name) or architecture_hint(name) or name_hint(name, known_names())
     advice = _hub_advice(name, repository) if _is_hub_name(name) else ""
     raise ModelNotFoundError(
         f"there is no model {name!r}.{hint}{advice} All names: zoo list --recipes", code="no-model"

