@@ -109,6 +109,27 @@ def test_no_graph_is_made_for_a_precision_that_the_environment_names(
     assert started == []
 
 
+def test_the_demo_indexes_photographs_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import demo
+
+    folder = tmp_path / "my photographs"
+    (folder / "2024").mkdir(parents=True)
+    for name in ("chelsea.png", "coffee.png"):
+        shutil.copy(demo.sample_folder() / name, folder / "2024")
+    (folder / "broken.jpg").write_bytes(b"no image")
+    monkeypatch.setattr(demo, "HOME", tmp_path / "home")
+    monkeypatch.setattr("sys.argv", ["demo.py", "--serve", "0", "--photos", str(folder)])
+    monkeypatch.setenv("ZOO_HOME", "restored after the test")
+    assert demo.main() == 0
+    with Gallery.open(tmp_path / "home" / "gallery") as gallery:
+        assert gallery.card.name == "photos"
+        assert [item.source for item in gallery.store.items(limit=10)] == ["2024/chelsea.png", "2024/coffee.png"]
+    monkeypatch.setattr("sys.argv", ["demo.py", "--serve", "0", "--photos", str(tmp_path / "none")])
+    with pytest.raises(SystemExit) as ended:
+        demo.main()
+    assert ended.value.code == 2
+
+
 def test_the_demo_uses_another_port_if_its_own_is_taken() -> None:
     from demo import free_port
 

@@ -109,10 +109,10 @@ def test_an_installed_package_with_other_weights_is_not_opened(
 
 
 def test_weights_of_an_unknown_architecture_are_refused(tmp_path: Path) -> None:
-    torch.save({"stage.0.weight": torch.zeros(3, 3), "stage.0.bias": torch.zeros(3)}, tmp_path / "net.pth")
-    with raises(RecipeError, "weights-mismatch", "0.weight", "--architecture"):
+    torch.save({"stage.0.weight": torch.zeros(3, 3), "other.bias": torch.zeros(3)}, tmp_path / "net.pth")
+    with raises(RecipeError, "weights-mismatch", "stage.0.weight", "--architecture"):
         run(["baseline", str(tmp_path / "net.pth"), "--architecture", "tf_efficientnet_lite0", "--as", "mine"])
-    with raises(RecipeError, "unknown-architecture", "'tf_efficientnet_lite0'"):
+    with raises(RecipeError, "unknown-architecture", "'tf_efficientnet_lite4'"):
         run(["baseline", str(tmp_path / "net.pth"), "--architecture", "tf_efficientnet_lite", "--as", "mine"])
 
 
