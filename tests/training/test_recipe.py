@@ -86,6 +86,9 @@ def test_recipes_of_the_papers_by_their_tables() -> None:
     arcface = RECIPES["reality-arcface-ibn-cub"]().objective.loss_args
     assert arcface == {"margin": pytest.approx(0.40526, abs=1e-5), "scale": 100.0}
     assert RECIPES["r-margin-r50-sop"]().objective.miner_args["probability"] == 0.15
+    for name, crop in {"shared-r50-cub": 224, "shared-gn-cub": 227, "shared-npair-disc-gn-sop": 227}.items():
+        assert RECIPES[name]().preprocessing.crop == crop  # Sharing, section 4
+        assert RECIPES[name]().augmentation.window == crop / 256
     for loss in ("contrastive", "margin06", "margin", "triplet-d", "snr"):
         objective = RECIPES[f"r-{loss}-r50-cub"]().objective
         assert objective.miner_args["published"] is True

@@ -13,8 +13,8 @@ import math
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from training.functional import check_batch, mean_norm
-from training.losses.n_pair import NPairs, choose_pairs, log_one_plus, n_pair_loss
+from training.functional import Triplets, check_batch, mean_norm
+from training.losses.n_pair import NPairs, choose_pairs, join_triplets, log_one_plus, n_pair_loss
 
 
 class Angular(nn.Module):
@@ -32,6 +32,8 @@ class Angular(nn.Module):
     """
 
     normalised = False
+    several_negatives = True
+    """As in `NPair`."""
 
     def __init__(
         self,
@@ -46,14 +48,16 @@ class Angular(nn.Module):
         self.tan2 = math.tan(math.radians(alpha)) ** 2
         self.weight, self.nu, self.all_samples, self.squared_norm = weight, nu, all_samples, squared_norm
 
-    def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
+    def forward(self, embeddings: Tensor, labels: Tensor, tuples: Triplets | None = None) -> Tensor:
         """Return the loss, a scalar, of raw (not normalised) embeddings [b, d] with labels int64 [b].
+
+        Triplets, if there are any, choose the anchors, their positives and their negatives.
 
         Raises:
             UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
-        pairs = choose_pairs(labels, self.all_samples)
+        pairs = choose_pairs(labels, self.all_samples) if tuples is None else join_triplets(tuples, len(labels))
         loss = n_pair_loss(embeddings, pairs) + self.weight * self._angular(normalize(embeddings, dim=1), pairs)
         return loss + self.nu * mean_norm(embeddings, self.squared_norm)
 

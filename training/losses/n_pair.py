@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from training import functional
-from training.functional import check_batch, mean_norm, positive_mask
+from training.functional import Triplets, check_batch, mean_norm, positive_mask
 
 
 class NPair(nn.Module):
@@ -32,19 +32,23 @@ class NPair(nn.Module):
     """
 
     normalised = False
+    several_negatives = True
+    """Triplets of one anchor and one positive are one term, of all their negatives."""
 
     def __init__(self, classes: int, nu: float = 0.005, all_samples: bool = True, squared_norm: bool = True) -> None:
         super().__init__()
         self.nu, self.all_samples, self.squared_norm = nu, all_samples, squared_norm
 
-    def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
+    def forward(self, embeddings: Tensor, labels: Tensor, tuples: Triplets | None = None) -> Tensor:
         """Return the loss, a scalar, of raw (not normalised) embeddings [b, d] with labels int64 [b].
+
+        Triplets, if there are any, choose the anchors, their positives and their negatives.
 
         Raises:
             UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
-        pairs = choose_pairs(labels, self.all_samples)
+        pairs = choose_pairs(labels, self.all_samples) if tuples is None else join_triplets(tuples, len(labels))
         return n_pair_loss(embeddings, pairs) + self.nu * mean_norm(embeddings, self.squared_norm)
 
 
@@ -70,6 +74,14 @@ def choose_pairs(labels: Tensor, all_samples: bool) -> NPairs:
         anchors, positives = first_pairs(labels)
         candidates = positives
     return NPairs(anchors, positives, candidates, labels[anchors][:, None] != labels[candidates])
+
+
+def join_triplets(triplets: Triplets, batch: int) -> NPairs:
+    """Return each pair of an anchor and a positive once, against the negatives of all its triplets."""
+    keys, rows = (triplets.anchors * batch + triplets.positives).unique(return_inverse=True)
+    negative = torch.zeros(len(keys), batch, dtype=torch.bool, device=keys.device)
+    negative[rows, triplets.negatives] = True
+    return NPairs(keys // batch, keys % batch, torch.arange(batch, device=keys.device), negative)
 
 
 def first_pairs(labels: Tensor) -> tuple[Tensor, Tensor]:

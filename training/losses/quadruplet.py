@@ -1,6 +1,6 @@
 """Quadruplet loss (Chen et al. 2017, Beyond Triplet Loss: A Deep Quadruplet Network).
 
-    L = mean [d_ap^2 - d_an^2 + margin]+ + mean [d_ap^2 - d_nn'^2 + second_margin]+
+    L = mean [d_ap - d_an + margin]+ + mean [d_ap - d_nn' + second_margin]+
 
 n and n' are of different classes, and neither is of the anchor's class.
 """
@@ -23,10 +23,10 @@ class Quadruplet(nn.Module):
         classes: Number of training classes; not used.
         margin: 0.2 in Revisiting, appendix A, with n by distance-weighted mining.
         second_margin: 0.2 in the same place.
-        squared: False compares distances instead of their squares, as in the code published with Revisiting.
+        squared: Compare squared distances, as Chen et al. do. Revisiting and its published code do not.
     """
 
-    def __init__(self, classes: int, margin: float = 0.2, second_margin: float = 0.2, squared: bool = True) -> None:
+    def __init__(self, classes: int, margin: float = 0.2, second_margin: float = 0.2, squared: bool = False) -> None:
         super().__init__()
         self.margin, self.second_margin, self.squared = margin, second_margin, squared
 

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from training.functional import Pairs, Triplets
 from training.methods.base import ExtractFeatures, Miner, Minibatch
 from training.methods.clustering import k_means, standardise
 from training.miners import create_miner
@@ -58,39 +59,54 @@ class Grouping(nn.Module):
         return self.groups.cpu().numpy()
 
 
-POSITIVES = {"inter-class": "random", "nearest": "nearest", "unconstrained": "random"}
+UNGROUPED = ("inter-class", "nearest", "unconstrained")
 GROUPED = ("grouped", "grouped-standardised")
-NEGATIVES = ("distance-weighted", "semihard", "random")
+NEGATIVES = ("distance-weighted", "semihard", "random", "all")
 
 
 class SharedTriplets(nn.Module):
     """Triplets from which an encoder learns features that classes share (Sharing Matters, tables 7 and 8).
 
-    - inter-class: anchor, positive and negative of three different classes; the positive is random
+    - inter-class: anchor, positive and negative of three different classes, which are random in each batch
     - nearest: the same, but the positive is the nearest sample of another class
-    - unconstrained: any three samples
+    - unconstrained: any three samples; the positive is random
     - grouped, grouped-standardised: ordinary triplets of groups of samples, which are clusters of their features, or of
       these standardised by class; batches are drawn by group
 
     Args:
         setup: One of these names.
-        negatives: Distance-weighted, semihard or random.
+        negatives: Distance-weighted, semihard, random, or all: every sample of the batch that is of neither the
+            anchor's nor the positive's class, for losses of several negatives.
         labels: Classes of the training samples, int64 [n].
         groups: Number of groups.
         cluster_every: Epochs from one clustering to the next.
         seed: Seed of k-means.
+        positives: Positives of inter-class triplets: distance-weighted or random. By default they are drawn like the
+            negatives, with semihard ones at random, and with all of them by distance.
 
     Raises:
-        RecipeError: If the name is unknown, or there are too few classes or samples.
+        RecipeError: If a name is unknown, or has no effect, or there are too few classes or samples.
     """
 
     def __init__(
-        self, setup: str, negatives: str, labels: np.ndarray, groups: int, cluster_every: int, seed: int
+        self,
+        setup: str,
+        negatives: str,
+        labels: np.ndarray,
+        groups: int,
+        cluster_every: int,
+        seed: int,
+        positives: str | None = None,
     ) -> None:
         super().__init__()
-        if setup not in (*POSITIVES, *GROUPED):
+        if setup not in (*UNGROUPED, *GROUPED):
             raise RecipeError(
-                f"triplets is {setup!r}; choose one of {', '.join((*POSITIVES, *GROUPED))}.", code="unknown-triplets"
+                f"triplets is {setup!r}; choose one of {', '.join((*UNGROUPED, *GROUPED))}.", code="unknown-triplets"
+            )
+        if positives is not None and setup != "inter-class":
+            raise RecipeError(
+                f"positives is {positives!r}, but triplets {setup!r} draw their positives in one way; leave it out.",
+                code="option-without-effect",
             )
         if negatives not in NEGATIVES:
             raise RecipeError(
@@ -101,17 +117,27 @@ class SharedTriplets(nn.Module):
             raise RecipeError(
                 f"triplets {setup!r} need three training classes, and there are {classes}.", code="too-few-classes"
             )
-        self.setup, self.grouping = setup, None
+        self.setup, self.grouping, self.all_negatives = setup, None, negatives == "all"
+        drawn = "random" if self.all_negatives else negatives
         if setup in GROUPED:
             self.grouping = Grouping(labels, groups, cluster_every, seed, setup == "grouped-standardised")
-            self.base_miner: Miner = create_miner(negatives, {})
+            self.base_miner: Miner = create_miner(drawn, {})
         else:
-            self.base_miner = create_miner("inter-class", {"positive": POSITIVES[setup], "negative": negatives})
+            by_distance = "distance-weighted" if negatives in ("distance-weighted", "all") else "random"
+            positive = {"nearest": "nearest", "unconstrained": "random"}.get(setup, positives or by_distance)
+            self.base_miner = create_miner("inter-class", {"positive": positive, "negative": drawn})
 
     def miner(self, batch: Minibatch) -> Miner:
         """Return the miner of a batch; it uses the set-up's labels instead of those that it is called with."""
         labels = self._labels(batch)
-        return lambda unit, _: self.base_miner(unit, labels)
+
+        def mine(unit: Tensor, _: Tensor) -> Triplets | Pairs:
+            tuples = self.base_miner(unit, labels)
+            if self.all_negatives and isinstance(tuples, Triplets):
+                return with_all_negatives(tuples, labels)
+            return tuples
+
+        return mine
 
     def targets(self, labels: np.ndarray) -> np.ndarray:
         """Return the labels int64 [n] by which batches are drawn: the classes `labels`, or the groups."""
@@ -126,3 +152,11 @@ class SharedTriplets(nn.Module):
         if self.grouping is not None:
             return self.grouping.groups[batch.samples]
         return batch.samples if self.setup == "unconstrained" else batch.labels
+
+
+def with_all_negatives(triplets: Triplets, labels: Tensor) -> Triplets:
+    """Return each anchor and positive once with every sample of a third label as its negative."""
+    anchors, positives = triplets.anchors, triplets.positives
+    third = (labels != labels[anchors][:, None]) & (labels != labels[positives][:, None])
+    rows, negatives = third.nonzero(as_tuple=True)
+    return Triplets(anchors[rows], positives[rows], negatives)

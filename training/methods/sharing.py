@@ -57,7 +57,9 @@ class Sharing(Method):
             on one head "joint"; "discriminative" or "shared", one task alone.
         gamma: Weight of the decorrelation; 500 to 2000 by cross validation in the paper, 500 on CARS.
         triplets: Set-up of the triplets of phi*, see `SharedTriplets`.
-        negatives: Their negatives; the default is distance-weighted.
+        negatives: Their negatives. The default is distance-weighted, for unconstrained triplets random (table 8a), and
+            for a loss of several negatives, such as n-pair, all of the batch (section 4: "multiple random negatives").
+        positives: Their positives, see `SharedTriplets`; the default is distance-weighted (algorithm 1).
         shared_loss: Loss of phi*; the default is the recipe's, or if that does not accept triplets, such as proxy-nca,
             the triplet loss of squared distances with semihard negatives.
         shared_loss_args: Its arguments.
@@ -84,6 +86,7 @@ class Sharing(Method):
         gamma: float = 500.0,
         triplets: str = "inter-class",
         negatives: str | None = None,
+        positives: str | None = None,
         shared_loss: str | None = None,
         shared_loss_args: Mapping[str, Any] | None = None,
         groups: int = 30,
@@ -113,7 +116,10 @@ class Sharing(Method):
             sizes = {"classes": classes, "dim": dims["shared"]}
             loss, usual = _shared_loss(create_loss, shared_loss, shared_loss_args, sizes)
             self.losses["shared"] = loss
-            self.triplets = SharedTriplets(triplets, negatives or usual, labels, groups, cluster_every, seed)
+            if triplets == "unconstrained" and usual == "distance-weighted":
+                usual = "random"
+            drawn = negatives or usual
+            self.triplets = SharedTriplets(triplets, drawn, labels, groups, cluster_every, seed, positives)
         self.decorrelation: Decorrelation | None = None
         if arm == "decorrelated":
             self.decorrelation = Decorrelation(dims["discriminative"], dims["shared"], width)
@@ -158,7 +164,7 @@ def _shared_loss(
             raise RecipeError("shared_loss_args need a shared_loss; name it.", code="option-without-effect")
         loss = create_loss(sizes["dim"])
         if takes_tuples(loss, Triplets):
-            return loss, "distance-weighted"
+            return loss, _usual_negatives(loss)
         return construct(LOSSES, "loss", "triplet", {"squared": True}, sizes), "semihard"
     loss = construct(LOSSES, "loss", name, args or {}, sizes)
     if not takes_tuples(loss, Triplets):
@@ -166,4 +172,8 @@ def _shared_loss(
             f"shared_loss {name!r} does not accept triplets; choose a loss that does, such as margin or triplet.",
             code="loss-without-triplets",
         )
-    return loss, "distance-weighted"
+    return loss, _usual_negatives(loss)
+
+
+def _usual_negatives(loss: nn.Module) -> str:
+    return "all" if getattr(loss, "several_negatives", False) else "distance-weighted"

@@ -13,7 +13,7 @@ from training.miners.distance_weighted import DistanceWeighted
 from training.miners.semihard import semihard_mask
 from zoo.errors import RecipeError
 
-POSITIVES, NEGATIVES = ("random", "nearest"), ("distance-weighted", "semihard", "random")
+POSITIVES, NEGATIVES = ("distance-weighted", "random", "nearest"), ("distance-weighted", "semihard", "random")
 
 
 class InterClass:
@@ -22,8 +22,9 @@ class InterClass:
     With one class per sample the triplets have no constraints (Sharing Matters, table 8a).
 
     Args:
-        positive: "random", any sample of another class, or "nearest", the set-up "min d(a, p)" of table 8a.
-        negative: Draw from the remaining classes: "distance-weighted" (the paper), "semihard" or "random" (table 8b).
+        positive: Draw from another class: "distance-weighted" (algorithm 1), "random", or "nearest", the set-up
+            "min d(a, p)" of table 8a.
+        negative: Draw from the remaining classes: "distance-weighted" (algorithm 1), "semihard" or "random" (table 8b).
         nearest: Smallest distance of distance-weighted sampling.
         farthest: Largest distance of distance-weighted sampling.
         margin: Width of the semihard band.
@@ -34,7 +35,7 @@ class InterClass:
 
     def __init__(
         self,
-        positive: str = "random",
+        positive: str = "distance-weighted",
         negative: str = "distance-weighted",
         nearest: float = 0.5,
         farthest: float | None = 1.4,
@@ -62,7 +63,9 @@ class InterClass:
             return Triplets(anchors[:0], anchors[:0], anchors[:0])
         other_class = negative_mask(labels)
         distances = unit_distances(embeddings.detach().float())
-        if self.positive == "nearest":
+        if self.positive == "distance-weighted":
+            positives = draw_columns(self.distance_weighted.weights(embeddings, other_class), anchors)
+        elif self.positive == "nearest":
             positives = distances.masked_fill(~other_class, torch.inf).argmin(1)
         else:
             positives = draw_columns(other_class, anchors)

@@ -54,7 +54,7 @@ def shared(loss: str, short: str, dataset: str) -> Recipe:
     used.
     """
     objective, per_class = SHARING_LOSSES[loss]
-    dim = 128 if short == "r50" else 512
+    dim, crop = (128, 224) if short == "r50" else (512, 227)
     # With one sample per class a batch cannot have more samples than there are training classes.
     size = by_dataset(dataset, 100, 98, 112) if per_class == 1 else 112
     return Recipe(
@@ -63,9 +63,9 @@ def shared(loss: str, short: str, dataset: str) -> Recipe:
         data=Data(dataset, validation=0, side=256, fit="whole"),
         backbone=backbone(short, freeze_norm="all"),
         heads=(Head("discriminative", dim), Head("shared", dim)),
-        preprocessing=preprocessing(short),
+        preprocessing=preprocessing(short, crop=crop),
         objective=replace(objective, method="sharing", method_args={"gamma": 500.0}),
-        augmentation=squeezed_window(),
+        augmentation=squeezed_window(crop),
         batch=Batch(size, "spc", per_class),
         optimizer=Optimizer("adam", 1e-5 if short == "r50" else 1e-4, 4e-4),
         schedule=Schedule(by_dataset(dataset, 150, 150, 100)),

@@ -325,11 +325,11 @@ def group_of(anchors: int) -> tuple[nn.Module, Oracle]:
 
 
 def quadruplet(e: np.ndarray, tuples: list[list[int]]) -> float:
-    def squared(i: int, j: int) -> float:
-        return distance(e[i], e[j]) ** 2
+    def d(i: int, j: int) -> float:
+        return distance(e[i], e[j])
 
-    first = [max(0.0, squared(a, p) - squared(a, n) + 0.2) for a, p, n, _ in tuples]
-    second = [max(0.0, squared(a, p) - squared(n, m) + 0.2) for a, p, n, m in tuples if m >= 0]
+    first = [max(0.0, d(a, p) - d(a, n) + 0.2) for a, p, n, _ in tuples]
+    second = [max(0.0, d(a, p) - d(n, m) + 0.2) for a, p, n, m in tuples if m >= 0]
     return mean(first) + mean(second)
 
 

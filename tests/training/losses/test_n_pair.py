@@ -9,7 +9,7 @@ import pytest
 import torch
 from pytorch_metric_learning import distances, losses, regularizers
 
-from tests.training.losses.batches import LABELS, batch, mean, negatives
+from tests.training.losses.batches import LABELS, batch, indices, mean, negatives
 from training.losses.n_pair import NPair, choose_pairs
 
 
@@ -65,6 +65,15 @@ def test_the_positive_of_an_anchor_is_any_of_its_class() -> None:
         pairs = choose_pairs(y, all_samples=True)
         drawn |= {(int(a), int(p)) for a, p in zip(pairs.anchors, pairs.positives, strict=True)}
     assert drawn == {(a, p) for a in range(9) for p in range(9) if a != p and LABELS[a] == LABELS[p]}
+
+
+def test_triplets_of_one_pair_are_one_term_of_all_their_negatives() -> None:
+    embeddings, y = batch(6, [0, 1, 2, 3, 4, 5], normalised=False)
+    triplets = [(0, 1, 2), (0, 1, 4), (3, 2, 5), (0, 1, 5)]
+    expected = naive(embeddings.numpy(), [(0, 1), (3, 2)], [[2, 4, 5], [5]])
+    assert NPair(6, nu=0)(embeddings, y, indices(triplets)).item() == pytest.approx(expected, abs=1e-12)
+    none = NPair(6, nu=0)(embeddings, y, indices([]))
+    assert none.item() == 0
 
 
 def test_long_embeddings_do_not_overflow() -> None:

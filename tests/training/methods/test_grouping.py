@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,8 @@ from torch.nn.functional import normalize
 from tests.raising import raises
 from tests.training.methods.batches import minibatch, trunk
 from training.functional import Triplets
-from training.methods.grouping import GROUPED, NEGATIVES, POSITIVES, Grouping, SharedTriplets
+from training.methods.grouping import GROUPED, NEGATIVES, UNGROUPED, Grouping, SharedTriplets
+from training.miners.inter_class import InterClass
 from zoo.errors import RecipeError
 
 CLASSES = np.repeat(np.arange(6), 8)
@@ -87,7 +90,7 @@ def triplets(setup: str, negatives: str, labels: list[int], samples: list[int]) 
 @pytest.mark.parametrize("setup", ["inter-class", "nearest"])
 def test_triplets_are_of_three_classes(setup: str, negatives: str) -> None:
     unit, result = triplets(setup, negatives, LABELS, SAMPLES)
-    assert sorted(result.anchors.tolist()) == list(range(8))
+    assert set(result.anchors.tolist()) == set(range(8))
     for a, p, n in zip(*(index.tolist() for index in result), strict=True):
         assert len({LABELS[a], LABELS[p], LABELS[n]}) == 3
         if setup == "nearest":
@@ -98,10 +101,41 @@ def test_triplets_are_of_three_classes(setup: str, negatives: str) -> None:
 @pytest.mark.parametrize("negatives", NEGATIVES)
 def test_unconstrained_triplets_are_of_three_samples_even_of_one_class(negatives: str) -> None:
     _, result = triplets("unconstrained", negatives, [2] * 5, [8, 9, 10, 11, 8])
-    assert len(result.anchors) == 5
+    assert set(result.anchors.tolist()) == set(range(5))
     for triplet in zip(*(index.tolist() for index in result), strict=True):
         # the first and the last are the same image
         assert len({0 if i == 4 else i for i in triplet}) == 3
+
+
+def test_all_negatives_are_the_samples_of_third_classes() -> None:
+    _, result = triplets("inter-class", "all", LABELS, SAMPLES)
+    found: dict[tuple[int, int], set[int]] = {}
+    for a, p, n in zip(*(index.tolist() for index in result), strict=True):
+        found.setdefault((a, p), set()).add(n)
+    assert sorted(a for a, _ in found) == list(range(8))
+    for (a, p), negatives in found.items():
+        assert LABELS[a] != LABELS[p]
+        assert negatives == {i for i in range(8) if LABELS[i] not in (LABELS[a], LABELS[p])}
+
+
+@pytest.mark.parametrize(
+    ("negatives", "positives", "drawn"),
+    [
+        ("distance-weighted", None, "distance-weighted"),  # algorithm 1: every constituent by 1 / q
+        ("all", None, "distance-weighted"),
+        ("semihard", None, "random"),
+        ("random", None, "random"),
+        ("distance-weighted", "random", "random"),
+    ],
+)
+def test_positives_are_drawn_like_negatives(negatives: str, positives: str | None, drawn: str) -> None:
+    chosen = SharedTriplets("inter-class", negatives, SHARED_CLASSES, 2, 3, 0, positives)
+    assert cast(InterClass, chosen.base_miner).positive == drawn
+
+
+def test_set_ups_with_positives_of_their_own_take_no_other() -> None:
+    with raises(RecipeError, "option-without-effect"):
+        SharedTriplets("nearest", "random", SHARED_CLASSES, 2, 3, 0, "random")
 
 
 @pytest.mark.parametrize("negatives", NEGATIVES)
@@ -125,7 +159,7 @@ def test_grouped_triplets_are_drawn_and_renewed_by_group(setup: str) -> None:
     assert chosen.grouping.standardised == (setup == "grouped-standardised")
 
 
-@pytest.mark.parametrize("setup", POSITIVES)
+@pytest.mark.parametrize("setup", UNGROUPED)
 def test_other_set_ups_draw_by_class_and_need_no_features(setup: str) -> None:
     chosen = shared(setup)
     assert chosen.targets(SHARED_CLASSES) is SHARED_CLASSES

@@ -167,7 +167,30 @@ def test_proxy_losses_leave_the_shared_task_to_triplets_with_semihard_negatives(
     assert isinstance(loss, Triplet)
     assert (loss.margin, loss.squared) == (0.2, True)
     assert cast(InterClass, trained.triplets.base_miner).negative == "semihard"
-    assert cast(InterClass, sharing().triplets.base_miner).negative == "distance-weighted"
+    miner = cast(InterClass, sharing().triplets.base_miner)
+    assert (miner.positive, miner.negative) == ("distance-weighted", "distance-weighted")
+
+
+def test_unconstrained_triplets_are_random() -> None:
+    miner = cast(InterClass, sharing(triplets="unconstrained").triplets.base_miner)
+    assert (miner.positive, miner.negative) == ("random", "random")
+
+
+def test_n_pair_trains_the_shared_task_by_n_pair_with_several_negatives() -> None:
+    """Section 4: the loss of phi* is that of phi, with positives of another class and negatives of third classes."""
+    net = trunk()
+    trained, batch = sharing(net=net, loss="n-pair", miner=None), minibatch(net, LABELS, SAMPLES, "shared")
+    raw = trained.heads["shared"](batch.features)
+    torch.manual_seed(5)
+    drawn = InterClass(negative="random")(normalize(raw, dim=1), batch.labels)
+    e, terms = raw.detach().double().numpy(), []
+    for a, p in zip(drawn.anchors.tolist(), drawn.positives.tolist(), strict=True):
+        third = [n for n, label in enumerate(LABELS) if label not in (LABELS[a], LABELS[p])]
+        assert len(third) == 4
+        terms.append(np.log(1 + sum(np.exp(e[a] @ e[n] - e[a] @ e[p]) for n in third)))
+    expected = float(np.mean(terms) + 0.005 * np.mean([row @ row for row in e]))
+    torch.manual_seed(5)
+    assert trained.loss(batch)["shared"].item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_shared_task_may_have_a_loss_and_negatives_of_its_own() -> None:

@@ -21,8 +21,25 @@ def actual(miner: InterClass, times: int = 125, labels: torch.Tensor = Y, copies
     return torch.cat([torch.stack(miner(embeddings, labels)) for _ in range(times)], dim=1) % len(LABELS)
 
 
-def test_the_positive_is_any_of_another_class_and_the_negative_is_drawn_by_distance() -> None:
-    drawn = actual(InterClass())
+def test_positive_and_negative_are_drawn_by_distance() -> None:
+    # Algorithm 1: x_i, x_j, x_k ~ 1 / q, by a loop over q(d) = d^(D-2) (1 - d^2/4)^((D-3)/2).
+    drawn = actual(InterClass(), 250)
+    dim = EMBEDDINGS.shape[1]
+
+    def weight(a: int, i: int) -> float:
+        d = distance(EMBEDDINGS, a, i)
+        clamped = max(d, 0.5)
+        return 0.0 if d > 1.4 else 1 / (clamped ** (dim - 2) * (1 - clamped**2 / 4) ** ((dim - 3) / 2))
+
+    for a in (0, 9):
+        others = negatives_of(LABELS, a)
+        weights = np.array([weight(a, i) if i in others else 0.0 for i in range(10)])
+        share = torch.bincount(drawn[1, drawn[0] == a], minlength=10).numpy() / int((drawn[0] == a).sum())
+        np.testing.assert_allclose(share, weights / weights.sum(), atol=0.03)
+
+
+def test_a_random_positive_is_any_of_another_class_and_the_negative_is_drawn_by_distance() -> None:
+    drawn = actual(InterClass("random"))
     for a in (0, 9):
         of_anchor = drawn[:, drawn[0] == a]
         shares(of_anchor[1], negatives_of(LABELS, a))
@@ -48,7 +65,7 @@ def test_the_other_set_ups(negative: str) -> None:
 
 
 def test_without_constraints_any_three_samples_form_a_triplet() -> None:
-    drawn = actual(InterClass(negative="random"), 40, labels=torch.arange(10))
+    drawn = actual(InterClass("random", "random"), 40, labels=torch.arange(10))
     of_anchor = drawn[:, drawn[0] == 0]
     shares(of_anchor[1], list(range(1, 10)))
     shares(of_anchor[2, of_anchor[1] == 5], [1, 2, 3, 4, 6, 7, 8, 9])

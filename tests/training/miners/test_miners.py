@@ -60,7 +60,7 @@ def test_pairs_are_valid(labels: list[int], kind: str) -> None:
         assert set(anchors_p.tolist()) == set(anchors_n.tolist()) == set(complete(labels))
 
 
-@pytest.mark.parametrize("positive", ["random", "nearest"])
+@pytest.mark.parametrize("positive", ["distance-weighted", "random", "nearest"])
 @pytest.mark.parametrize("negative", ["distance-weighted", "semihard", "random"])
 @settings(max_examples=25)
 @given(labels=ANY_LABELS, kind=KINDS)
