@@ -15,7 +15,7 @@ from training.data import TrainingData
 from training.methods.base import Method
 from training.overrides import override, resolve
 from training.recipe import EnsembleRecipe, Recipe
-from training.recipes import RECIPES, catalogue
+from training.recipes import RECIPES, catalogue, summary
 from training.trainer import Execution, Trainer
 from zoo.cli.main import main
 from zoo.errors import RecipeError, ZooError
@@ -82,6 +82,11 @@ def test_recipes_of_the_papers_by_their_tables() -> None:
     assert (diva.schedule.milestones, diva.schedule.gamma) == ((70,), 0.3)
     assert r["mic-r50-cars"].objective.method_args["groups"] == 150
     assert r["group-ibn-cub"].batch.size == 54
+    # Group, table 3; it prints the counts of CUB (100 training classes) and of CARS (98) the other way round.
+    counts = {"cub": (100, 10_846_240), "cars": (98, 10_845_216), "sop": (11_318, 16_589_856)}
+    for dataset, (classes, count) in counts.items():
+        assert summary(RECIPES[f"group-ibn-{dataset}"]())["parameters"] + 512 * classes == count
+    assert summary(RECIPES["group-d121-cub"]())["parameters"] + 1025 * 100 == 7_056_356
     assert {head.dim for head in RECIPES["diva-dsi-r50-cub"]().heads} == {170}
     arcface = RECIPES["reality-arcface-ibn-cub"]().objective.loss_args
     assert arcface == {"margin": pytest.approx(0.40526, abs=1e-5), "scale": 100.0}

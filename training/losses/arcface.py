@@ -22,8 +22,7 @@ class ArcFace(nn.Module):
 
     Beyond theta_y = pi - margin the cosine would rise again. There cos(theta_y) - margin * sin(margin) keeps falling,
     as in the authors' code. The defaults are those of Roth et al. 2020, Revisiting, appendix A; its centres learn at
-    5e-4. In the code published with it the change by the margin is added to the logits of all classes alike and has no
-    effect; this is not copied.
+    5e-4.
 
     Args:
         classes: Number of training classes.

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, kl_div, linear, one_hot
+from torch.nn.functional import cross_entropy, linear, one_hot
 
-from training.functional import check_batch, positive_mask, refine_logs, similarities
+from training.functional import check_batch, masked_mean, positive_mask, refine_logs, similarities
 from zoo.errors import RecipeError
 
 SIMILARITIES, CRITERIA = ("clamp", "shift"), ("cross-entropy", "kl")
@@ -33,13 +33,15 @@ class GroupLoss(nn.Module):
         steps: Refinement steps. The paper gives no number; 5 is the default of the published refinement.
         similarity: "clamp" or "shift", see `training.functional.similarities`.
         zero_diagonal: Set the diagonal of W to 0; the default is `not published`.
-        criterion: "cross-entropy", or "kl" (after appendix F): KL(x_i || prior_i), where the refined rows x have no
-            gradient and are the target of the priors. Labels then enter through the anchors alone.
+        criterion: "cross-entropy", or "kl" (appendix F, eq. 10): the mean of KL(x_i || x_j) over all ordered pairs of
+            two samples of one class, x refined. An anchor is only i, because the divergence from its one-hot row is
+            infinite.
         sparse_classes: Use only the classes of the batch (appendix I), so that memory is b x (classes in the batch).
             This equals the dense loss with the priors of all other classes set to 0 and each row divided by its sum.
         published: Train as the published code does: one step, the diagonal of W kept, the mean over all samples
             (anchors add 0), plus the plain cross entropy of all logits. Explicit `steps` and `zero_diagonal` take
             precedence.
+        bias: Whether the classifier has a bias; the parameter counts of table 3 have none behind an embedding.
 
     Raises:
         RecipeError: If a count is negative, the temperature is not positive, or the similarity or criterion is unknown.
@@ -59,6 +61,7 @@ class GroupLoss(nn.Module):
         criterion: str = "cross-entropy",
         sparse_classes: bool = False,
         published: bool = False,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         self.steps = (1 if published else 5) if steps is None else steps
@@ -81,7 +84,7 @@ class GroupLoss(nn.Module):
             )
         self.anchors, self.temperature, self.similarity, self.criterion = anchors, temperature, similarity, criterion
         self.sparse_classes, self.published = sparse_classes, published
-        self.classifier = nn.Linear(dim, classes)
+        self.classifier = nn.Linear(dim, classes, bias=bias)
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Return the loss, a scalar, of raw (not normalised) embeddings [b, d] with labels int64 [b].
@@ -98,12 +101,11 @@ class GroupLoss(nn.Module):
         rows = torch.where(fixed[:, None], certain, priors)
         refined = refine_logs(rows, similarities(embeddings, self.similarity, self.zero_diagonal), self.steps)
         if self.criterion == "kl":
-            terms = row_divergence(refined[~fixed].detach(), priors[~fixed])
+            value = class_divergence(refined, labels, fixed)
         else:
             terms = -refined.gather(1, targets[:, None])[~fixed, 0]
-        if self.published:
-            return terms.sum() / len(labels) + self.classification(embeddings, labels)
-        return terms.mean()
+            value = terms.sum() / (len(labels) if self.published else len(terms))
+        return value + self.classification(embeddings, labels) if self.published else value
 
     def classification(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the cross entropy, a scalar, without temperature and refinement: the loss of the pre-training."""
@@ -114,7 +116,8 @@ class GroupLoss(nn.Module):
         if not self.sparse_classes:
             return self.classifier(embeddings), labels
         present, targets = labels.unique(return_inverse=True)
-        return linear(embeddings, self.classifier.weight[present], self.classifier.bias[present]), targets
+        bias = None if self.classifier.bias is None else self.classifier.bias[present]
+        return linear(embeddings, self.classifier.weight[present], bias), targets
 
 
 def choose_anchors(labels: Tensor, number: int) -> Tensor:
@@ -125,6 +128,15 @@ def choose_anchors(labels: Tensor, number: int) -> Tensor:
     return rank < same.sum(1).clamp(max=number)
 
 
-def row_divergence(targets: Tensor, estimates: Tensor) -> Tensor:
-    """Return KL(targets || estimates), [t], of rows of log probabilities [t, c]."""
-    return kl_div(estimates, targets, reduction="none", log_target=True).sum(1)
+def class_divergence(rows: Tensor, labels: Tensor, fixed: Tensor) -> Tensor:
+    """Return the mean of KL(x_i || x_j) over ordered pairs of one class in which j is not fixed; 0 without pairs.
+
+    Args:
+        rows: The logarithm of x, [b, c].
+        labels: int64 [b].
+        fixed: bool [b], the one-hot rows.
+    """
+    finite = rows.masked_fill(fixed[:, None], 0)
+    x = rows.exp()
+    divergences = (x * finite).sum(1, keepdim=True) - x @ finite.T
+    return masked_mean(divergences, positive_mask(labels) & ~fixed)

@@ -15,8 +15,8 @@ from zoo.errors import RecipeError
 class GroupMethod(Method):
     """Cross entropy of the group loss's classifier for `pretraining` epochs, then the group loss.
 
-    The paper has no head: the pooled features are the embedding. With a head the loss is defined on its output before
-    normalisation.
+    Without a head the pooled features are the embedding, as in the published code and the paper's DenseNets. With a
+    head the loss is defined on its output before normalisation.
 
     Args:
         heads: No head, or one.

@@ -8,6 +8,7 @@ from functools import partial
 
 from training.recipe import Batch, Data, EnsembleRecipe, Objective, Optimizer, Recipe, Schedule
 from training.recipes.common import GROUP, PAPER_DATASETS, backbone, by_dataset, preprocessing, squeezed_window
+from zoo.models.card import Head
 
 BACKBONES = ("ibn", "d121", "d161", "d169", "d201")
 ENSEMBLES = (2, 5)
@@ -25,19 +26,22 @@ def recipes() -> Iterator[tuple[str, Callable[[], Recipe | EnsembleRecipe]]]:
 def group(short: str, dataset: str) -> Recipe:
     """Return the recipe of `zoo train group-ibn-cub`, or of another backbone or data set.
 
-    R@1 of the paper on CUB / CARS / SOP, Inception with batch norm: 65.5 / 85.6 / 75.7. Rate, weight decay and schedule
+    R@1 of the paper on CUB / CARS / SOP, Inception with batch norm: 65.5 / 85.6 / 75.7. Its embedding of 512 and the
+    classifier without bias follow from the parameter counts of table 3; the published code has neither. Rate, weight decay and schedule
     are those of the paper. It does not give classes and samples of a batch, anchors and temperature; these are its
     code's.
     """
+    embedding = short == "ibn"
     classes, samples, anchors, temperature = by_dataset(dataset, (6, 9, 2, 24.0), (5, 7, 3, 79.0), (10, 6, 2, 54.0))
+    args = {"anchors": anchors, "temperature": temperature, **({"bias": False} if embedding else {})}
     return Recipe(
         name=f"group-{short}-{dataset}",
         method="group",
         data=Data(dataset, validation=0, side=256, fit="whole"),
         backbone=backbone(short),
-        heads=(),
+        heads=(Head("embedding", 512),) if embedding else (),
         preprocessing=preprocessing(short, crop=227),
-        objective=Objective("group", loss_args={"anchors": anchors, "temperature": temperature}, method="group"),
+        objective=Objective("group", loss_args=args, method="group"),
         augmentation=squeezed_window(227),
         batch=Batch(classes * samples, "spc", samples),
         optimizer=Optimizer("adam", 2e-4, by_dataset(dataset, 1e-6, 1e-7, 1e-12), loss_lr=2e-4),

@@ -96,9 +96,9 @@ def test_joined_models_are_compared_with_published_ensembles(own_zoo: Path) -> N
         members = [{"name": f"m{i}", "seed": 5 * seed + i, "method": "group"} for i in range(5)]
         trained = 5 * [{"epochs": 70, "measured_epoch": 70, "log": [{"epoch": 70}]}]
         facts = {"recipe": "group-ibn-cub", "changed": ["5 copies"], "resolved": members, "training": trained}
-        five = measured(5120, embedding=0.65 + seed / 100)
+        five = measured(2560, embedding=0.65 + seed / 100)
         finished(own_zoo, "joined", "5 models", seed, 0.0, **facts, evaluations=five)
-        alone = {"resolved": members[:1], "changed": [], "evaluations": measured(1024, embedding=0.6)}
+        alone = {"resolved": members[:1], "changed": [], "evaluations": measured(512, embedding=0.6)}
         finished(own_zoo, "joined", "one model", seed, 0.0, **{**facts, **alone})
     planned(own_zoo, "joined", "group/ensembles")
     row = compared("group-2", "Group loss, 5 models")
