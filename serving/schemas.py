@@ -26,6 +26,7 @@ from pydantic.dataclasses import dataclass
 from serving.gallery.types import (
     DEFAULT_K,
     MAX_DEPTH,
+    Attribution,
     Box,
     Hit,
     IndexStats,
@@ -34,6 +35,7 @@ from serving.gallery.types import (
     Stats,
     metadata_json,
 )
+from zoo.data.dataset import DataIdentity
 from zoo.errors import ItemNotFoundError
 from zoo.evaluation.calibration import Bin, Calibration
 
@@ -517,10 +519,13 @@ class ServedModelInfo(_Answer):
 class CalibrationInfo(Calibration):
     """Calibration of p_same: its curve over the similarity above the query's background.
 
-    error_not_measured: reason why the calibration has no error.
+    error_not_measured: reason why the calibration has no error. reliability: promised and observed shares on labels
+    outside the fit. measured: model, items, protocol, seed and date, null in a calibration of an earlier version.
     """
 
     error_not_measured: str | None = None
+    reliability: tuple[Bin, ...] = ()
+    measured: Attribution | None = None
 
 
 class ServiceInfo(_Answer):
@@ -588,6 +593,7 @@ class GalleryEvaluation(_Answer):
     items: int
     change: int
     model: dict[str, str] | None = None
+    data: DataIdentity | None = None
     index_recall_at_10: float | None
     served_model: ServedModel | None = None
     steps: list[EvaluationStep]

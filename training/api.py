@@ -34,8 +34,10 @@ from training.trainer import Execution, Trained, fit
 from zoo import data as datasets
 from zoo import paths
 from zoo.console import count
+from zoo.data.content import digests_of_classes, telling_digests
 from zoo.data.dataset import FOLDER, WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError, ZooError, command
+from zoo.evaluation.learnt import CLASS_IMAGES
 from zoo.evaluation.split import default_dataset, find_split
 from zoo.files import atomic_folder, sha256_of, write_bytes, write_json
 from zoo.models.baselines import PRETRAINED, UNTRAINED
@@ -567,6 +569,7 @@ def _train_model(
             **dataclasses.asdict(trained.computation),
             "skipped": list(data.skipped),
             TRAINING_DATA: _training_data(recipe, data),
+            **(_class_images(recipe, data) if setup.dataset is None else {}),
         }
         base, teacher = base_of(recipe), teacher_of(recipe)
         parents = {kind: card.identity for kind, card in (("base", base), ("teacher", teacher)) if card is not None}
@@ -592,6 +595,12 @@ def _training_data(recipe: Recipe, data: Samples) -> dict[str, Any] | None:
         return None
     class_names = {"class_names": list(data.class_names)} if recipe.data.dataset == FOLDER else {}
     return {**dataclasses.asdict(data.identity), **class_names}
+
+
+def _class_images(recipe: Recipe, data: Samples) -> dict[str, Any]:
+    """Return what tells the classes of a user's own images elsewhere; {} for a published data set, and for features."""
+    own = data.dataset if isinstance(data, TrainingData) and recipe.data.dataset == FOLDER else None
+    return {CLASS_IMAGES: telling_digests(digests_of_classes(own))} if recipe.learns and own else {}
 
 
 def _threads(processes: Processes) -> int:

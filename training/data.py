@@ -36,8 +36,7 @@ class TrainingData:
         aspects: float32 [n], width / height of the images; None if all are square.
         sources: n names of images.
         skipped: The names of images that were left out.
-        identity: Of all images of the split that can be read; None where they are of no data set.
-        class_names: The names of their classes.
+        dataset: All images of the split that can be read; None where they are of no data set.
     """
 
     squares: Tensor
@@ -49,8 +48,17 @@ class TrainingData:
     aspects: Tensor | None = None
     sources: Sequence[str] = ()
     skipped: Sequence[str] = ()
-    identity: DataIdentity | None = None
-    class_names: Sequence[str] = ()
+    dataset: Dataset | None = None
+
+    @property
+    def identity(self) -> DataIdentity | None:
+        """Return the identity of the images that can be read."""
+        return self.dataset.identity if self.dataset else None
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """Return the names of their classes."""
+        return self.dataset.classes if self.dataset else ()
 
     @property
     def digest(self) -> str:
@@ -114,7 +122,6 @@ def prepare(recipe: Recipe, dataset: Dataset, progress: bool = False) -> Trainin
         pixels = Squares(recipe.preprocessing, skip=recipe.data.skip_unreadable)
         validation = decode(dataset, np.flatnonzero(validates), pixels, "read validation images", progress)
     skipped = [*trained.skipped, *(validation.skipped if validation else [])]
-    readable = without(dataset, set(skipped))
     return TrainingData(
         torch.from_numpy(trained.pixels),
         turned,
@@ -125,8 +132,7 @@ def prepare(recipe: Recipe, dataset: Dataset, progress: bool = False) -> Trainin
         torch.from_numpy(trained.aspects) if recipe.data.fit == "whole" else None,
         [dataset.sources[row] for row in trained.rows],
         skipped,
-        readable.identity,
-        readable.classes,
+        without(dataset, set(skipped)),
     )
 
 

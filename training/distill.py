@@ -28,13 +28,15 @@ from training.student import (
     held_out_to_choose,
     without_labels,
 )
-from zoo.data.dataset import Dataset
+from zoo.data.content import digests_of_classes, telling_digests
+from zoo.data.dataset import FOLDER, Dataset
 from zoo.evaluation import Evaluation, bootstrap_intervals, evaluate, nearest_neighbours, per_query
-from zoo.evaluation.evaluate import attribute_to_model, search_arguments
+from zoo.evaluation.evaluate import METRICS, attribute_to_model, search_arguments
 from zoo.evaluation.inputs import retrieval_inputs, unit_rows
 from zoo.evaluation.knn import neighbour_chunks
+from zoo.evaluation.learnt import CLASS_IMAGES
 from zoo.evaluation.retrieval import PerQuery, build_per_query, measure_hits
-from zoo.evaluation.selection import METRICS, MetricChange, Selection, measure_change
+from zoo.evaluation.selection import MetricChange, Selection, measure_change
 from zoo.models.card import Card, read_card
 from zoo.models.load import AUTO, Embedder, find_model, load
 from zoo.models.network import check_architecture
@@ -165,9 +167,12 @@ def distil(
     check_same(recipe, split, replace)
     teacher_rows = teacher_model.embed(pictures.test.images, progress=progress)
     del teacher_model  # the method has its own copy, and two would take twice the memory
-    seen = classes_seen(model.folder, split["test_classes"])
+    by_class = bool(split["test_classes"])
+    seen = classes_seen(model.folder, pictures.test) if by_class else ()
     choosing = [pictures.train.classes[label] for label in np.unique(pictures.train.labels[validates])]
     facts = {"split": split, "seen_by_teacher": list(seen), "held_out_to_choose": choosing}
+    if by_class and pictures.train.name == FOLDER:
+        facts[CLASS_IMAGES] = telling_digests(digests_of_classes(pictures.train))
     outcome = train(recipe, None, device, progress=progress, dataset=images, facts=facts, evaluate=False)
     student_model = load(outcome.folder, AUTO, device=device, images=len(pictures.test))
     student_rows = student_model.embed(pictures.test.images, progress=progress)

@@ -23,11 +23,13 @@ from training.overrides import check_names, name_custom, override
 from training.recipe import FASTEST, Backbone, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
 from zoo import paths
+from zoo.data.content import digests_of_classes, telling_digests
 from zoo.data.dataset import Dataset, subset
 from zoo.data.folder import ClassSplit, TrainingFolder, read_training_folder, split_classes
 from zoo.errors import UsageError, ZooError, nearest
 from zoo.evaluation import evaluate
 from zoo.evaluation.evaluate import attribute_to_model
+from zoo.evaluation.learnt import CLASS_IMAGES, LearntClasses, read_learnt_classes
 from zoo.evaluation.selection import MetricChange, Selection, measure_change, select, validation_share
 from zoo.files import atomic_folder, keep_newest, read_object, write_bytes, write_json
 from zoo.models.card import Card, Head, read_card
@@ -170,8 +172,9 @@ def finetune(source: str | Path, request: FinetuneRequest, progress: bool = Fals
     if cached:
         features = cached_features(model, split.train, views, request.device, progress)
         recipe = recipe_on_features(recipe, features, model.card, model.reference, request.settings, request.name)
-    seen, unread = classes_seen(base.folder, split.test.classes), unreadable_record(base.folder)
+    seen, unread = classes_seen(base.folder, split.test), unreadable_record(base.folder)
     facts = {"split": split.to_json(), "seen_by_base": list(seen), "base_history_known": unread is None}
+    facts[CLASS_IMAGES] = telling_digests(digests_of_classes(split.train))
     check_same(recipe, split.to_json(), request.replace)
     outcome = train(recipe, None, request.device, progress=progress, dataset=split.train, facts=facts, evaluate=False)
     selection = _select(base, outcome, held_out(recipe, split.train), request)
@@ -441,14 +444,10 @@ def check_same(recipe: Recipe, split: dict[str, object], replace: bool = False) 
         raise _name_taken(recipe.name)
 
 
-def classes_seen(base: Path, classes: Iterable[str]) -> tuple[str, ...]:
-    """Return the names among `classes` that the model in the folder `base` or an ancestor was finetuned on."""
-    learnt: set[str] = set()
-    for folder in _ancestors(base):
-        record = read_object(folder / RECIPE_FILE)
-        if record.get("kept") != "base":
-            learnt.update(_inner(record, "split").get("train_classes", ()))
-    return tuple(name for name in classes if name in learnt)
+def classes_seen(base: Path, images: Dataset) -> tuple[str, ...]:
+    """Return the classes of own images that the model in the folder `base` or an ancestor was trained on."""
+    learnt = LearntClasses.joined(map(read_learnt_classes, _ancestors(base)))
+    return learnt.among_classes(images).learnt
 
 
 def unreadable_record(base: Path) -> Path | None:

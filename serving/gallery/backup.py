@@ -18,10 +18,10 @@ import numpy as np
 from serving.gallery.calibration import FACT as CALIBRATION
 from serving.gallery.database import connect, gallery_error
 from serving.gallery.feedback import Mark
-from serving.gallery.gallery import MODEL, STORE, Gallery, is_gallery
+from serving.gallery.gallery import STORE, Gallery, is_gallery
 from serving.gallery.index_files import check_hashes, read_facts, read_plan
 from serving.gallery.indexing import indexed_folders, remember_folder
-from serving.gallery.store import Store
+from serving.gallery.store import MODEL, Store
 from serving.gallery.tune import SearchableIndex, nearest_in_blocks
 from serving.gallery.types import Block, Item, NewItem, StoreChanges, Thumbnail, equal_blocks, is_unit
 from zoo.console import count

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ import numpy as np
 from serving.gallery.feedback import MarkedPairs
 from serving.gallery.gallery import Gallery
 from serving.gallery.index import NO_ROW
-from serving.gallery.tune import drop_self, label_codes
+from serving.gallery.tune import SEED, drop_self, label_codes
+from serving.gallery.types import Attribution, identify_items, utc_now
 from zoo.errors import EvaluationError, GalleryError
 from zoo.evaluation.calibration import (
     DEPTH,
@@ -25,6 +26,7 @@ from zoo.evaluation.calibration import (
     WeightedPairs,
     background,
     calibrate,
+    held_out_bins,
     pairs_of_searches,
 )
 
@@ -51,12 +53,14 @@ class KnownPairs:
         pairs: The pairs; a query without a label has a class of its own.
         neighbours: Number of results per labelled item; 0 without labels.
         marked: How many of the pairs are marks.
+        queries: Number of labelled items that searched.
         left_out: Number of marks that an earlier model measured, on query images that the gallery does not keep.
     """
 
     pairs: WeightedPairs
     neighbours: int
     marked: int
+    queries: int
     left_out: int = 0
 
 
@@ -70,17 +74,37 @@ def calibrate_gallery(gallery: Gallery, queries: int = QUERIES) -> Calibration:
 
 
 def calibrate_pairs(gallery: Gallery, known: KnownPairs) -> Calibration:
-    """Fit a calibration to pairs of the gallery, and keep it. Raises `EvaluationError`."""
+    """Fit a calibration to pairs of the gallery, and keep it with its reliability and origin.
+
+    Raises `EvaluationError`.
+    """
     calibration = calibrate(known.pairs, known.neighbours, known.marked)
-    gallery.store.set_fact(FACT, json.dumps(calibration.to_json()))
+    reliability = [asdict(part) for part in held_out_bins(known.pairs)]
+    measured = asdict(_attribution(gallery, known, bool(reliability)))
+    facts = {**calibration.to_json(), "reliability": reliability, "measured": measured}
+    gallery.store.set_fact(FACT, json.dumps(facts))
     return calibration
+
+
+def _attribution(gallery: Gallery, known: KnownPairs, checked: bool) -> Attribution:
+    """Return the origin of a calibration; `checked`: whether it was measured on labels outside the fit."""
+    parts = [f"each searches all others, {known.neighbours} results count"] if known.neighbours else []
+    parts += [f"with {known.marked:,} marked results"] if known.marked else []
+    parts += ["a curve of either half of the labels is checked on the other half" if checked else "no labels held out"]
+    data = identify_items(gallery.address, gallery.store.contents())
+    return Attribution(gallery.card.identity, data, ", ".join(parts), known.queries, SEED, utc_now())
 
 
 def stored_calibration(gallery: Gallery) -> Calibration | None:
     """Return the gallery's calibration; None where it was never calibrated or only by an earlier version."""
+    values = _stored(gallery)
+    return Calibration.from_json(values) if values else None
+
+
+def _stored(gallery: Gallery) -> dict[str, Any] | None:
     text = gallery.store.fact(FACT)
     values = {} if text is None else json.loads(text)
-    return Calibration.from_json(values) if "contrasts" in values else None
+    return values if "contrasts" in values else None
 
 
 def renew_calibration(gallery: Gallery) -> None:
@@ -97,11 +121,16 @@ def renew_calibration(gallery: Gallery) -> None:
         )
 
 
-def calibration_json(calibration: Calibration | None) -> dict[str, Any] | None:
-    """Return a calibration as JSON, with the reason where its error was not measured."""
-    if calibration is None:
+def calibration_json(gallery: Gallery) -> dict[str, Any] | None:
+    """Return the gallery's calibration as JSON, with its reliability and origin, and why its error was not measured.
+
+    reliability: `Bin` values; measured: `Attribution`, None in calibrations of earlier versions.
+    """
+    values = _stored(gallery)
+    if values is None:
         return None
-    return {**calibration.to_json(), "error_not_measured": NO_ERROR if calibration.error is None else None}
+    absent = NO_ERROR if values["error"] is None else None
+    return {"reliability": [], "measured": None, **values, "error_not_measured": absent}
 
 
 def background_of(gallery: Gallery, vector: np.ndarray, exclude: int | None = None) -> float:
@@ -118,11 +147,11 @@ def known_pairs(gallery: Gallery, queries: int = QUERIES) -> KnownPairs:
     """
     labels, ids = gallery.store.labels(), gallery.index.current().ids()
     codes = label_codes(labels, ids)
-    results, neighbours = _results(gallery, ids, codes, queries)
+    results, neighbours, searched = _results(gallery, ids, codes, queries)
     marks = gallery.store.marks.pairs()
     numbers = {labels.get(item): code for item, code in zip(ids.tolist(), codes.tolist(), strict=True) if code >= 0}
     marked = _marked(gallery, marks, numbers)
-    known = KnownPairs(results.joined(marked), neighbours, len(marked.same), marks.left_out)
+    known = KnownPairs(results.joined(marked), neighbours, len(marked.same), searched, marks.left_out)
     if len(known.pairs.same) < ENOUGH_PAIRS:
         without = f" ({left_out_note(marks.left_out)})" if marks.left_out else ""
         raise EvaluationError(
@@ -141,22 +170,22 @@ def left_out_note(count: int) -> str:
     )
 
 
-def _results(gallery: Gallery, ids: np.ndarray, codes: np.ndarray, queries: int) -> tuple[WeightedPairs, int]:
-    """Return the pairs of a sample of the labelled items and their results, and the number of results per item.
+def _results(gallery: Gallery, ids: np.ndarray, codes: np.ndarray, queries: int) -> tuple[WeightedPairs, int, int]:
+    """Return the pairs of a sample of the labelled items and their results, and the numbers of results and items.
 
     All items are searched, as a user's query searches them; `pairs_of_searches` leaves unlabelled results out.
     """
     labelled, k = ids[codes >= 0], min(DEPTH, len(ids) - 1)
     if not len(labelled) or k < 1:
-        return _NO_PAIRS, 0
-    draws = np.random.default_rng(0).choice(len(labelled), min(queries, len(labelled)), replace=False)
+        return _NO_PAIRS, 0, 0
+    draws = np.random.default_rng(SEED).choice(len(labelled), min(queries, len(labelled)), replace=False)
     asks, vectors = gallery.index.current().vectors_of(np.sort(labelled[draws]))
     similarities, found = _others(gallery, asks, vectors, k)
     own = codes[np.searchsorted(ids, asks)]
     places = np.minimum(np.searchsorted(ids, found), len(ids) - 1)
     theirs = np.where(ids[places] == found, codes[places], -1)  # items added after the ids were read have no code
     outcomes = np.where(theirs < 0, -1, theirs == own[:, None])
-    return pairs_of_searches(similarities, outcomes, own), k
+    return pairs_of_searches(similarities, outcomes, own), k, len(asks)
 
 
 def _others(gallery: Gallery, ids: np.ndarray, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:

@@ -6,16 +6,13 @@ If the images of the data set are the gallery's items (same SHA-256), all steps 
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
-import os
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,23 +21,21 @@ from serving.gallery.calibration import (
     calibrate_pairs,
     calibration_json,
     known_pairs,
-    stored_calibration,
 )
 from serving.gallery.gallery import Gallery
 from serving.gallery.index import NO_ROW
 from serving.gallery.indexing import Originals, indexed_folders
 from serving.gallery.search import Searcher
 from serving.gallery.tune import drop_self, label_codes
-from serving.gallery.types import DEFAULT_K, Block, Item
+from serving.gallery.types import DEFAULT_K, Block, Item, identify_items
+from zoo.data.content import image_sha256
 from zoo.data.dataset import Dataset
-from zoo.data.images import ImageLike
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import EvaluationError, ImageError, UsageError
 from zoo.evaluation import PerQuery, bootstrap_intervals, per_query
 from zoo.evaluation.calibration import Bin, held_out_bins
 from zoo.evaluation.evaluate import search_arguments
 from zoo.evaluation.retrieval import measure_hits
-from zoo.files import sha256_of
 from zoo.models.load import find_model, load
 from zoo.models.onnx_runtime import GRAPH_FILES
 
@@ -253,7 +248,7 @@ def in_order_of_items(dataset: Dataset, gallery: Gallery) -> Dataset | None:
     labels, ids = gallery.store.labels(), gallery.store.ids_by_content()
     if len(dataset) != len(ids) or None in labels.values():
         return None
-    images = {_content(image): image for image in dataset.images}
+    images = {image_sha256(image): image for image in dataset.images}
     if images.keys() != ids.keys():
         return None
     by_id = {ids[content]: image for content, image in images.items()}
@@ -340,11 +335,12 @@ def evaluate_gallery(gallery: Gallery, served_model: dict[str, Any] | None = Non
         "items": stats.items,
         "change": stats.change,
         "model": gallery.card.identity,
+        "data": asdict(identify_items(gallery.address, gallery.store.contents())),
         "index_recall_at_10": gallery.recall(DEFAULT_K),
         "served_model": served_model,
         "steps": steps,
         "not_measured": not_measured,
-        "calibration": calibration_json(stored_calibration(gallery)),
+        "calibration": calibration_json(gallery),
         "not_calibrated": not_calibrated,
         "marks_left_out": left_out,
         "reliability": [asdict(reliability_bin) for reliability_bin in bins],
@@ -358,7 +354,7 @@ def last_evaluation(gallery: Gallery) -> dict[str, Any] | None:
     text = gallery.store.fact(FACT)
     values = None if text is None else json.loads(text)
     if values and "slope" in (values["calibration"] or {}):  # of a version that fitted a logistic curve
-        return {**values, "calibration": calibration_json(stored_calibration(gallery)), "reliability": []}
+        return {**values, "calibration": calibration_json(gallery), "reliability": []}
     return values
 
 
@@ -417,13 +413,6 @@ def _sample(rows: np.ndarray, n: int) -> np.ndarray:
     if n < 1:
         raise UsageError(f"queries must be at least 1, not {n}.", code="bad-number")
     return rows if len(rows) <= n else np.sort(np.random.default_rng(0).choice(rows, n, replace=False))
-
-
-def _content(image: ImageLike) -> str:
-    """Return the SHA-256 (hex) of an image file; "" for an image in memory."""
-    if isinstance(image, str | os.PathLike):
-        return sha256_of(Path(image))
-    return hashlib.sha256(image).hexdigest() if isinstance(image, bytes) else ""
 
 
 def _depths(others: int) -> tuple[int, ...]:

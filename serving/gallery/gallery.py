@@ -23,9 +23,9 @@ from serving.gallery import schema
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.index import Neighbours
 from serving.gallery.index_files import LiveIndex
-from serving.gallery.store import Store
+from serving.gallery.store import MODEL, Store, store_model
 from serving.gallery.tune import measure_recall, sample_index
-from serving.gallery.types import AddResult, Hit, NewItem, is_address, parse_model, rank_hits, read_model
+from serving.gallery.types import AddResult, Hit, NewItem, is_address, parse_model, rank_hits
 from zoo.errors import (
     GalleryError,
     GalleryExistsError,
@@ -41,7 +41,6 @@ from zoo.models.card import Card
 if TYPE_CHECKING:
     from serving.gallery.backends.milvus import MilvusIndex, MilvusStore
 
-MODEL = "model.json"
 STORE = "gallery.sqlite"
 
 MAX_NOTES, COMPARED_NAMES, MAX_NAME = 3, 2000, 80
@@ -132,7 +131,7 @@ class Gallery:
         check_exists(path)
         store = Store(path / STORE, other)
         try:
-            card, model_ref = store_model(path, store)
+            card, model_ref = store_model(store)
             if (store.fingerprint, store.dim) != (card.fingerprint, card.dim):
                 message = f"{path / MODEL} is not the card of the model that embedded this gallery."
                 raise GalleryError(message, code="wrong-model-card")
@@ -286,12 +285,7 @@ def model_at(address: str | Path) -> tuple[Card, str]:
         return milvus.model_at(str(address))
     path = Path(address)
     with closing(Store(path / STORE)) as store:
-        return store_model(path, store)
-
-
-def store_model(folder: Path, store: Store) -> tuple[Card, str]:
-    """Return the card and the reference of the model of a gallery whose store is open."""
-    return read_model(folder / MODEL) if store.model is None else parse_model(store.model, store.path)
+        return store_model(store)
 
 
 def tuning_advice(gallery: Gallery) -> str | None:

@@ -33,9 +33,10 @@ import numpy as np
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.index import FLAT, KINDS, FrozenIndex, Index, IndexSetting, Neighbours, find_kind, stored_vectors
 from serving.gallery.schema import METRIC
-from serving.gallery.store import Store
-from serving.gallery.tune import IndexMeasurement, measure_kind, sample_vectors
-from serving.gallery.types import Block, IndexStats
+from serving.gallery.store import Store, store_model
+from serving.gallery.tune import SEED, IndexMeasurement, QuerySample, measure_kind, sample_vectors
+from serving.gallery.types import Attribution, Block, IndexStats, identify_items, utc_now
+from zoo.data.dataset import DataIdentity
 from zoo.errors import GalleryError, ModelChangedError, UsageError
 from zoo.files import LockHeldError, atomic_folder, locked, sha256_of, write_json
 
@@ -83,6 +84,7 @@ class GenerationFacts:
         milliseconds: Median time of such a search; None if it was not measured.
         seconds: Time to build it.
         files: Name to SHA-256.
+        measured: Origin of the recall and the time.
     """
 
     fingerprint: str
@@ -96,6 +98,7 @@ class GenerationFacts:
     milliseconds: float | None
     seconds: float
     files: Mapping[str, str]
+    measured: Attribution | None = None
 
 
 @dataclass(frozen=True)
@@ -153,6 +156,7 @@ class LiveIndex:
             waiting=index.waiting,
             bytes=_folder_size(self.folder / index.generation) if facts else 0,
             device=index.device,
+            measured=measured.measured if measured else None,
         )
 
     def is_due(self) -> bool:
@@ -303,11 +307,12 @@ def compact(folder: Path, store: Store, wait: bool = True) -> GenerationFacts | 
     """
     with compaction_lock(folder, wait), _write_errors(folder):
         plan, start, name, facts = read_plan(store), time.perf_counter(), "", None
-        with _draft_generation(folder, store) as draft:
+        with _draft_generation(folder, store, identified=plan.kind != FLAT.kind) as draft:
             if draft:
-                frozen, measurement = _planned_index(draft.exact, plan)
+                frozen, measurement, sample = _planned_index(draft.exact, plan)
                 seconds = round(time.perf_counter() - start, 3)
-                name, facts = draft.name, _finish(draft, store, frozen, measurement, seconds)
+                measured = _attribution(draft, store, sample if measurement else None)
+                name, facts = draft.name, _finish(draft, store, frozen, measurement, seconds, measured)
         store.set_generation(name)
         _remove_unused(folder, store.generations())
     return facts
@@ -332,7 +337,7 @@ def tune(
         The facts of the generation (None for an empty gallery), and the measurement of each kind.
     """
     with compaction_lock(folder, wait=True), _write_errors(folder):
-        with _draft_generation(folder, store) as draft:
+        with _draft_generation(folder, store, identified=True) as draft:
             if not draft:
                 return None, []
             vectors = stored_vectors(draft.exact.exact)
@@ -344,7 +349,8 @@ def tune(
                 if result and result[1].milliseconds < (1 - SPEED_MARGIN) * best[1].milliseconds:
                     best = result
             frozen, measurement = best
-            facts = _finish(draft, store, frozen, measurement if sample else None, measurement.seconds)
+            measured = _attribution(draft, store, sample)
+            facts = _finish(draft, store, frozen, measurement if sample else None, measurement.seconds, measured)
         store.set_state("plan", json.dumps(asdict(TuningPlan(measurement.setting.kind, floor, k))))
         store.set_generation(draft.name)
         _remove_unused(folder, store.generations())
@@ -367,16 +373,20 @@ def compaction_lock(folder: Path, wait: bool) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Draft:
-    """A generation in the making: the vectors of the store up to a change, written to `folder` and mapped."""
+    """A generation in the making: the vectors of the store up to a change, written to `folder` and mapped.
+
+    data: identity of their items; None where nothing is measured.
+    """
 
     name: str
     folder: Path
     change: int
     exact: FrozenIndex
+    data: DataIdentity | None
 
 
 @contextmanager
-def _draft_generation(folder: Path, store: Store) -> Iterator[_Draft | None]:
+def _draft_generation(folder: Path, store: Store, identified: bool) -> Iterator[_Draft | None]:
     """Write the vectors of the store; the generation gets its name at the end of the block unless that raises.
 
     Yield None for an empty gallery.
@@ -389,13 +399,25 @@ def _draft_generation(folder: Path, store: Store) -> Iterator[_Draft | None]:
             name = f"{GENERATION_PREFIX}{changes.number}-{secrets.token_hex(4)}"
             draft_folder = until_finished.enter_context(atomic_folder(folder / name))
             exact = write_vectors(draft_folder, store.dim, changes.blocks)
+            data = identify_items(folder, store.contents()) if identified else None
         # The snapshot of the store has ended before the index is built, which takes long.
-        yield _Draft(name, draft_folder, changes.number, exact)
+        yield _Draft(name, draft_folder, changes.number, exact, data)
 
 
-def _planned_index(exact: FrozenIndex, plan: TuningPlan) -> tuple[FrozenIndex, IndexMeasurement | None]:
-    if plan.kind == "flat":
-        return exact, None
+def _attribution(draft: _Draft, store: Store, sample: QuerySample | None) -> Attribution | None:
+    """Return the origin of what was measured on a draft; None if nothing was."""
+    if draft.data is None or sample is None:
+        return None
+    protocol = f"each searches all others; recall of the {sample.k} nearest by exact search"
+    model = store_model(store)[0].identity
+    return Attribution(model, draft.data, protocol, len(sample.ids), SEED, utc_now())
+
+
+def _planned_index(
+    exact: FrozenIndex, plan: TuningPlan
+) -> tuple[FrozenIndex, IndexMeasurement | None, QuerySample | None]:
+    if plan.kind == FLAT.kind:
+        return exact, None, None
     vectors = stored_vectors(exact.exact)
     sample = sample_vectors(exact.ids, vectors, plan.k)
     result = measure_kind(plan.kind, exact, vectors, sample, plan.recall) if sample else None
@@ -408,11 +430,16 @@ def _planned_index(exact: FrozenIndex, plan: TuningPlan) -> tuple[FrozenIndex, I
             plan.recall,
             plan.k,
         )
-    return result or (exact, None)
+    return (*(result or (exact, None)), sample)
 
 
 def _finish(
-    draft: _Draft, store: Store, frozen: FrozenIndex, measurement: IndexMeasurement | None, seconds: float
+    draft: _Draft,
+    store: Store,
+    frozen: FrozenIndex,
+    measurement: IndexMeasurement | None,
+    seconds: float,
+    measured: Attribution | None,
 ) -> GenerationFacts:
     """Write the files of a generation apart from its vectors."""
     if frozen.approximate is not None:
@@ -429,6 +456,7 @@ def _finish(
         milliseconds=measurement.milliseconds if measurement else None,
         seconds=seconds,
         files={path.name: sha256_of(path) for path in sorted(draft.folder.iterdir())},
+        measured=measured,
     )
     write_json(draft.folder / FACTS, asdict(facts))
     open_generation(draft.folder, facts.fingerprint, facts.dim)  # FAISS does not report a full disk at the last bytes
@@ -497,7 +525,9 @@ def read_facts(folder: Path) -> GenerationFacts:
     """
     values = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     try:
-        facts = GenerationFacts(**{**values, "setting": IndexSetting(**values["setting"])})
+        origin = values.get("measured")
+        measured = None if origin is None else Attribution.from_json(origin)
+        facts = GenerationFacts(**{**values, "setting": IndexSetting(**values["setting"]), "measured": measured})
     except KeyError as error:
         raise ValueError(f"{FACTS} lacks {error}") from None
     if facts.setting.kind not in KINDS:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from serving.gallery.feedback import Mark
-from serving.gallery.gallery import MODEL, Gallery, is_gallery
+from serving.gallery.gallery import Gallery, is_gallery
 from serving.gallery.index_files import FlatFile
+from serving.gallery.store import MODEL
 from serving.gallery.types import Item, NewItem, Thumbnail, model_json, read_model
 from zoo.errors import GalleryError, GalleryNotFoundError, UsageError, missing
 from zoo.files import atomic_folder, write_bytes

@@ -10,6 +10,7 @@ A rule decides about items whose image file is missing: `refuse` the swap and na
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -23,11 +24,11 @@ import numpy as np
 
 from serving.gallery.calibration import calibrate_gallery, stored_calibration
 from serving.gallery.evaluate import METRIC_TITLES, METRICS, model_change_steps, report
-from serving.gallery.gallery import MODEL, STORE, Gallery
+from serving.gallery.gallery import STORE, Gallery
 from serving.gallery.index_files import compaction_lock
 from serving.gallery.indexing import Originals, indexed_folders
 from serving.gallery.staging import REPLACED, StagedEmbedding, Staging
-from serving.gallery.store import Store
+from serving.gallery.store import MODEL, Store
 from serving.gallery.types import IndexStats, Item, is_address, model_json, parse_model, vector_to_blob
 from zoo.console import Progress
 from zoo.data.decode import map_in_threads
@@ -43,6 +44,7 @@ from zoo.errors import (
     ZooError,
     command,
 )
+from zoo.evaluation.learnt import LearntOverlap
 from zoo.evaluation.split import learnt_classes
 from zoo.files import write_bytes
 from zoo.models.load import Embedder, load
@@ -262,6 +264,7 @@ class ModelComparison:
         index: Index of the new model.
         models: Names and fingerprints of both.
         learnt: Labels that one of them learnt from, which do not search.
+        learnt_by_name: Those of `learnt` of which only the name is known, because their model records no images.
         date: Of the measurement.
     """
 
@@ -271,6 +274,7 @@ class ModelComparison:
     models: tuple[dict[str, Any], dict[str, Any]]
     date: str
     learnt: tuple[str, ...] = ()
+    learnt_by_name: tuple[str, ...] = ()
 
     def not_worse(self, margin: float = MARGIN) -> bool:
         """Return whether no score falls by more than `margin`, by the 95 % intervals of the differences over classes.
@@ -316,7 +320,8 @@ class Upgrade:
         with Gallery.open(self.path) as before, Gallery.open(self.path, other=True) as after:
             if after.index.is_due() or not after.index.stats().generation:
                 after.index.compact()
-            learnt = self._learnt_labels(before)
+            overlap = self._learnt_labels(before)
+            learnt = overlap.learnt
             try:
                 rows, reason = report(model_change_steps(before, after, queries, learnt), joined=True), None
                 if stored_calibration(before) is not None:
@@ -325,13 +330,17 @@ class Upgrade:
                 rows, reason = [], str(error)
             date = datetime.now(UTC).isoformat(timespec="seconds")
             models = before.card.identity, after.card.identity
-            return ModelComparison(rows, reason, after.index.stats(), models, date, learnt)
+            return ModelComparison(rows, reason, after.index.stats(), models, date, learnt, overlap.by_name)
 
-    def _learnt_labels(self, gallery: Gallery) -> tuple[str, ...]:
-        """Return the gallery's labels of the names of own classes that the present or the new model learnt from."""
+    def _learnt_labels(self, gallery: Gallery) -> LearntOverlap:
+        """Return the gallery's labels that the present or the new model learnt from, by images where they are known."""
+        contents: defaultdict[str, list[str]] = defaultdict(list)
+        for content, label in gallery.store.contents():
+            if label is not None:
+                contents[label].append(content)
         present = cached_folder(gallery.model_ref)
-        names = learnt_classes(self.embedder.folder) | (learnt_classes(present) if present else set())
-        return tuple(sorted(names & {label for label in gallery.store.labels().values() if label}))
+        overlap = learnt_classes(self.embedder.folder).among(contents)
+        return overlap.joined(learnt_classes(present).among(contents)) if present else overlap
 
     @contextmanager
     def announced(self) -> Iterator[None]:

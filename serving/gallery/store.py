@@ -44,10 +44,16 @@ from serving.gallery.types import (
     item_from_row,
     item_row,
     metadata_json,
+    parse_model,
+    read_model,
     vector_to_blob,
 )
 from zoo.errors import GalleryError, ItemConflictError, ItemNotFoundError
 from zoo.files import locked
+from zoo.models.card import Card
+
+MODEL = "model.json"
+"""File of the model, beside the store, until a rebuild begins."""
 
 CACHE_BYTES = 64 * 2**20
 CACHE_FILTERS = 64
@@ -300,6 +306,11 @@ class Store:
         """Return the id of each item by the SHA-256 (hex) of its file."""
         return dict(self._query("SELECT content_sha256, id FROM items"))
 
+    def contents(self) -> Iterator[tuple[str, str | None]]:
+        """Yield the SHA-256 (hex) of each item's file and its label, of one moment, in the order of the hashes."""
+        with self.database.snapshot(check_model=True):
+            yield from self.database.db.execute("SELECT content_sha256, label FROM items ORDER BY content_sha256")
+
     def sources_by_content(self) -> dict[str, str]:
         """Return the source of each item by the SHA-256 (hex) of its file, in the order of the ids."""
         return dict(self._query("SELECT content_sha256, source FROM items ORDER BY id"))
@@ -402,6 +413,11 @@ class Store:
         if not rows:
             raise ItemNotFoundError(f"the gallery has no item {item_id}.")
         return rows[0]
+
+
+def store_model(store: Store) -> tuple[Card, str]:
+    """Return the card of the model of an open store, and the name or path by which it is loaded."""
+    return read_model(store.path.parent / MODEL) if store.model is None else parse_model(store.model, store.path)
 
 
 class Overview:

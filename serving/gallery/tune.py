@@ -14,7 +14,8 @@ from serving.gallery.types import Block
 from zoo.evaluation import nearest_neighbours
 from zoo.evaluation.inputs import class_codes
 
-QUERIES = 500
+QUERIES, SEED = 500, 0
+"""Number of vectors that search all others, and the seed that draws them."""
 TIMED = 60
 BLOCK_BYTES = 64 * 2**20
 """Vectors of a gallery that are read at a time."""
@@ -146,7 +147,7 @@ def nearest_of_sample(n: int, block: Callable[[Any], Block], k: int, queries: in
         k: Number of other vectors.
         queries: Number of queries.
     """
-    own, vectors = block(np.sort(np.random.default_rng(0).choice(n, min(queries, n), replace=False)))
+    own, vectors = block(np.sort(np.random.default_rng(SEED).choice(n, min(queries, n), replace=False)))
     size = max(1, BLOCK_BYTES // (4 * vectors.shape[1]))
     blocks = (block(slice(start, start + size)) for start in range(0, n, size))
     return (own, vectors), nearest_in_blocks(blocks, vectors, k + 1)

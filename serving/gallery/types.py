@@ -10,11 +10,13 @@ from datetime import UTC, datetime
 from enum import Enum
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from PIL import Image
 
+from zoo.console import count
+from zoo.data.dataset import DataIdentity, identify_rows
 from zoo.data.images import DEFAULT_LIMITS, FORMATS, Limits, open_image
 from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.errors import CardError, GalleryError
@@ -167,6 +169,45 @@ class MarkCounts:
 
 
 @dataclass(frozen=True)
+class Attribution:
+    """Origin of a measurement of a gallery.
+
+    Attributes:
+        model: Name and fingerprint of the model that embedded the items.
+        data: The items, identified by the SHA-256 of their files and by their labels.
+        protocol: What searches what, and what is held out.
+        queries: Number of items that search.
+        seed: Seed by which they were drawn.
+        date: ISO 8601, UTC.
+    """
+
+    model: Mapping[str, str]
+    data: DataIdentity
+    protocol: str
+    queries: int
+    seed: int
+    date: str
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        return cls(**{**values, "data": DataIdentity(**values["data"])})
+
+    @property
+    def text(self) -> str:
+        """Return the origin as one line."""
+        images = f"{count(self.data.images, 'item')} of {count(self.data.classes, 'label')}"
+        return (
+            f"{self.data}: {images}; {count(self.queries, 'query', 'queries')}: {self.protocol}; model "
+            f"{self.model['name']} ({self.model['fingerprint'][:8]}); seed {self.seed}; {self.date}"
+        )
+
+
+def identify_items(address: str | Path, contents: Iterable[tuple[str, str | None]]) -> DataIdentity:
+    """Return the identity of the items of a gallery: the SHA-256 and label of each, in the order of the hashes."""
+    return identify_rows(Path(address).resolve().name, contents)
+
+
+@dataclass(frozen=True)
 class IndexStats:
     """Index of a gallery.
 
@@ -179,6 +220,7 @@ class IndexStats:
         waiting: Vectors added or removed since.
         bytes: Size of the files.
         device: cpu or cuda:N. Search on a GPU is exact.
+        measured: Origin of the recall and the time; None where they were not measured, or by an earlier version.
     """
 
     kind: str
@@ -192,6 +234,7 @@ class IndexStats:
     waiting: int
     bytes: int
     device: str = "cpu"
+    measured: Attribution | None = None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from serving.auth import request_key, unauthorised
 from serving.dependencies import Collection, CollectionDep, Collections, CollectionsDep, SettingsDep
 from serving.errors import RefusedError
-from serving.gallery.calibration import calibration_json, stored_calibration
+from serving.gallery.calibration import calibration_json
 from serving.gallery.search import Searcher
 from serving.gallery.types import IndexStats
 from serving.metrics import exposition, set_gallery
@@ -63,7 +63,7 @@ async def model(collection: CollectionDep, settings: SettingsDep) -> ServedModel
 async def stats(collection: CollectionDep, settings: SettingsDep) -> CollectionStats:
     def read(searcher: Searcher) -> CollectionStats:
         gallery = searcher.gallery
-        calibration = calibration_json(stored_calibration(gallery))
+        calibration = calibration_json(gallery)
         return CollectionStats(
             **asdict(gallery.store.stats()),
             index=gallery.index.stats(),

@@ -77,7 +77,7 @@ def test_scores_on_learnt_classes_are_noted(
     (swapped / "train").symlink_to(pictures / "test")
     for folder, noted in ((pictures, False), (swapped, True), (pictures / "train", True), (pictures / "test", False)):
         assert main(["evaluate", "toy", "--data", str(folder), "--json"]) == 0
-        assert ("toy learnt from classes of the same name as 8" in capsys.readouterr().err) == noted
+        assert ("toy learnt from images of 8 of these classes" in capsys.readouterr().err) == noted
     (own,) = json.loads((outcome.folder / "results.json").read_text())
     assert main(["evaluate", "toy", "--data", str(swapped), "--save", "--json"]) == 0
     model = zoo.info("toy")

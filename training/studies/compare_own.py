@@ -23,21 +23,27 @@ from training.studies.compare import (
 )
 from training.studies.statistics import interval_over_seeds
 from zoo.data.dataset import FOLDER, split_title
-from zoo.errors import UsageError, command, nearest
-
-METRICS = ("recall_at_1", "map_at_r")
+from zoo.errors import EvaluationError, UsageError, command, nearest
+from zoo.evaluation.bootstrap import QUERIES, paired_class_interval
+from zoo.evaluation.evaluate import METRICS
+from zoo.models.results import read_class_scores
 
 
 @dataclass(frozen=True)
-class SeedDifference:
-    """A model's mean minus another's over their common seeds.
+class ScoreDifference:
+    """A model's mean minus another's, over their common seeds if they have some.
 
-    interval: 95 %, Student's t of the paired differences; None for a single seed.
+    Attributes:
+        interval: 95 %: over two or more common seeds Student's t of the paired differences; otherwise over classes, by
+            drawing classes of which both were measured; None where neither is possible.
+        seeds: The common seeds; empty if all seeds of both are averaged.
+        over: "seeds" or "classes", the population of the interval.
     """
 
     value: float
     interval: tuple[float, float] | None
     seeds: tuple[int | None, ...]
+    over: str | None = None
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ class OwnScore:
     ours: MeasuredScore
     classes: int | None
     pixels: int | None = None
-    difference: SeedDifference | None = None
+    difference: ScoreDifference | None = None
     no_difference: str = ""
 
 
@@ -130,7 +136,7 @@ def _own_score(
     base_measurements = newest_measurements(base, images, metric)
     if not base_measurements:
         return replace(row, no_difference="not measured on these images")
-    difference = _seed_difference(measurements, base_measurements, metric)
+    difference = _score_difference(measurements, base_measurements, metric)
     return replace(row, difference=difference) if difference else replace(row, no_difference=_unlike(base_measurements))
 
 
@@ -159,24 +165,55 @@ def _check_common_images(against: str, base: Sequence[TrainedModel], rows: Seque
     )
 
 
-def _seed_difference(
+def _score_difference(
     measurements: Sequence[Measurement], base_measurements: Sequence[Measurement], metric: str
-) -> SeedDifference | None:
-    """Return None where no seed was measured of both, on as many images and by one protocol.
+) -> ScoreDifference | None:
+    """Return None where no seed was measured of both, on as many images and by one protocol, nor are classes known.
 
     A model that was not trained has no seed, and is compared with every seed.
     """
-    differences: dict[int | None, float] = {}
-    for (run, result), (base, other) in product(measurements, base_measurements):
-        paired = run.seed == base.seed or run.seedless or base.seedless
-        if paired and _conditions(result) == _conditions(other):
-            seed = base.seed if run.seedless else run.seed
-            differences[seed] = float(result["metrics"][metric]) - float(other["metrics"][metric])
-    if not differences:
+    alike = [
+        (own, base)
+        for own, base in product(measurements, base_measurements)
+        if _conditions(own[1]) == _conditions(base[1])
+    ]
+    paired: dict[int | None, tuple[Record, Record]] = {}
+    for (run, result), (base, other) in alike:
+        if run.seed == base.seed or run.seedless or base.seedless:
+            paired[base.seed if run.seedless else run.seed] = result, other
+    values = [float(result["metrics"][metric]) - float(other["metrics"][metric]) for result, other in paired.values()]
+    if len(values) > 1:
+        return ScoreDifference(statistics.fmean(values), interval_over_seeds(values), tuple(paired), "seeds")
+    if paired:
+        interval = _class_interval(*([result] for result in next(iter(paired.values()))), metric)
+        return ScoreDifference(values[0], interval, tuple(paired), "classes" if interval else None)
+    # Other seeds are not paired, but the classes that both were measured on are.
+    own, others = ([result for _, result in side] for side in (measurements, base_measurements))
+    interval = _class_interval(own, others, metric) if len(alike) == len(own) * len(others) else None
+    if interval is None:
         return None
-    values = list(differences.values())
-    interval = interval_over_seeds(values) if len(values) > 1 else None
-    return SeedDifference(statistics.fmean(values), interval, tuple(differences))
+    means = [statistics.fmean(float(result["metrics"][metric]) for result in results) for results in (own, others)]
+    return ScoreDifference(means[0] - means[1], interval, (), "classes")
+
+
+def _class_interval(own: Sequence[Record], others: Sequence[Record], metric: str) -> tuple[float, float] | None:
+    """Return the interval over classes of a difference of means; None unless all have scores by class."""
+    means = [_mean_class_scores(results, metric) for results in (own, others)]
+    if means[0] is None or means[1] is None:
+        return None
+    try:
+        return paired_class_interval(means[0], means[1], metric)
+    except EvaluationError:
+        return None
+
+
+def _mean_class_scores(results: Sequence[Record], metric: str) -> dict[str, tuple[float, ...]] | None:
+    """Return the mean over measurements of each class's scores; None unless all are of the same queries."""
+    scores = [read_class_scores(result) or {} for result in results]
+    if any(metric not in one or one.get(QUERIES) != scores[0][QUERIES] for one in scores):
+        return None
+    mean = tuple(map(statistics.fmean, zip(*(one[metric] for one in scores), strict=True)))
+    return {QUERIES: scores[0][QUERIES], metric: mean}
 
 
 def _conditions(result: Record) -> tuple[Any, ...]:

@@ -225,8 +225,9 @@ def models(
 ) -> None:
     """compare the models measured here, seeds as one row"""
     from training.studies.compare import find_runs
-    from training.studies.compare_own import METRICS, own_scores
+    from training.studies.compare_own import own_scores
     from zoo.data import check_dataset_name
+    from zoo.evaluation.evaluate import METRICS
     from zoo.render import Table
 
     rows = own_scores(find_runs(), names or [], dataset, metric or METRICS, against)
@@ -292,6 +293,8 @@ def _paired_cell(row: OwnScore) -> str:
     if row.difference is None:
         return row.no_difference
     seeds = len(row.difference.seeds)
+    if row.difference.over == "classes":
+        return interval_text(row.difference.interval, "classes" if seeds else "classes, of unlike seeds")
     return interval_text(row.difference.interval, f"{count(seeds, 'seed')}") or "one seed has no interval"
 
 

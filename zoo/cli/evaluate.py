@@ -162,6 +162,8 @@ def _print_scores(result: Evaluation) -> None:
     print(origin_text(facts))
     if result.unreadable:
         print(f"{count(result.unreadable, 'image')} could not be read; the scores are of the others")
+    if result.identical is not None:
+        print(result.identical.text)
     if result.queries_without_relatives == 1:
         print("1 image is alone in its class and was left out as a query")
     elif result.queries_without_relatives:

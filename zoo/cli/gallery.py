@@ -211,21 +211,24 @@ def list_items(
 def stats(gallery: GalleryAddress, as_json: Json = False) -> None:
     """show the size of a gallery and its index"""
     from serving.gallery import Gallery
+    from serving.gallery.calibration import calibration_json
     from serving.gallery.gallery import tuning_advice
 
     with Gallery.open(gallery) as opened:
         index, marks = opened.index.stats(), opened.store.marks.counts()
         hint, card = tuning_advice(opened), opened.card
-        other = opened.other_model()
+        other, calibration = opened.other_model(), calibration_json(opened)
         facts = {**asdict(opened.store.stats()), "model": card.name, "fingerprint": card.fingerprint}
     if as_json:
         facts["other_model"] = {"name": other[0].name, "role": other[2]} if other else None
         facts |= {"dim": card.dim, "metric": "cosine", "index": {**asdict(index), "hint": hint}}
-        print_json({**facts, "marks": asdict(marks)})
+        print_json({**facts, "marks": asdict(marks), "calibration": calibration})
         return
     print(f"{count(facts['items'], 'item')} of {count(facts['labels'], 'label')}, at change {facts['change']:,}")
     print(f"embedded by {card.name} ({card.fingerprint[:12]}), {card.dim} numbers, cosine")
     _print_index(index, gallery)
+    if calibration:
+        print(*_calibration_lines(calibration), sep="\n")
     if hint:
         print(hint)
     if other:
@@ -235,10 +238,20 @@ def stats(gallery: GalleryAddress, as_json: Json = False) -> None:
         print(f"marked results: {marks.right:,} right, {marks.wrong:,} wrong")
 
 
+def _calibration_lines(calibration: dict[str, Any]) -> Iterator[str]:
+    from serving.gallery.types import Attribution
+
+    error = "not measured" if calibration["error"] is None else f"{calibration['error']:.4f}"
+    yield f"p_same: fitted to {count(calibration['pairs'], 'pair')}, mean error on labels outside the fit: {error}"
+    measured = calibration["measured"]
+    yield f"measured on {Attribution.from_json(measured).text}" if measured else "its origin was not recorded"
+
+
 def _print_index(index: IndexStats, gallery: str) -> None:
     print(f"index: {index.kind}" + (f", effort {index.effort}, shortlist {index.shortlist} k" if index.effort else ""))
     if index.recall is not None:
         print(f"finds {index.recall:.4f} of the {index.k} nearest, {index.milliseconds} ms per search when measured")
+        print(f"measured on {index.measured.text}" if index.measured else "its origin was not recorded")
     if index.kind == "milvus":
         print(f"{count(index.frozen, 'item')} in {gallery}, which Milvus searches")
     else:

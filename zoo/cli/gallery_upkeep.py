@@ -43,6 +43,8 @@ app = typer.Typer()
 SHOWN = 20
 """Number of items that cannot be embedded that are printed; `--json` prints all."""
 SCORES = ("recall_at_1", "map_at_r")
+BEFORE = ("kind", "recall", "milliseconds", "measured")
+"""What `zoo gallery tune --json` says of the index before."""
 
 
 @app.command(
@@ -74,12 +76,13 @@ def tune(
         note(f"-k {k:,} is more than the {count(facts.count - 1, 'other')} that each item has; that many were taken.")
     if as_json:
         measured = {name: asdict(row) if row else None for name, row in rows}
-        had = {"kind": before.kind, "recall": before.recall, "milliseconds": before.milliseconds}
+        had = {name: value for name, value in asdict(before).items() if name in BEFORE}
         print_json({"chosen": asdict(facts) if facts else None, "measured": measured, "before": had})
     elif facts:
         columns = ("kind", "effort", "shortlist", "recall", "ms per search", "s to build", "")
         print_table(columns, [_tune_row(name, row, facts.setting.kind) for name, row in rows], numbers=columns[1:6])
         print(*tuning_lines(facts.setting.kind, {name: row for name, row in rows if row}, before), sep="\n")
+        print(*([facts.measured.text] if facts.measured else []), sep="\n")
     else:
         print("the gallery is empty; there is nothing to tune")
 
@@ -147,22 +150,24 @@ def calibrate(
     """
     from serving.gallery import Gallery
     from serving.gallery.calibration import NO_ERROR, calibrate_pairs, calibration_json, known_pairs
-    from zoo.evaluation.calibration import held_out_bins
+    from serving.gallery.types import Attribution
+    from zoo.evaluation.calibration import Bin
 
     check_number("--queries", queries, 1)
     with Gallery.open(gallery) as opened:
         known = known_pairs(opened, queries)
         fitted = calibrate_pairs(opened, known)
-    bins = held_out_bins(known.pairs)
+        facts = calibration_json(opened) or {}
     if as_json:
-        facts = {**(calibration_json(fitted) or {}), "marks_left_out": known.left_out}
-        print_json({**facts, "reliability": [asdict(row) for row in bins]})
+        print_json({**facts, "marks_left_out": known.left_out})
         return
+    bins = [Bin(**row) for row in facts["reliability"]]
     low, high = fitted.probabilities[0], fitted.probabilities[-1]
     print(f"p_same is {low:.3f} to {high:.3f} by the similarity above the query's background; 1 for identical images")
     print(_fitted_pairs(fitted, known.left_out))
     error = NO_ERROR if fitted.error is None else f"{fitted.error:.4f}"
     print(f"calibration error on other classes: {error}")
+    print(Attribution.from_json(facts["measured"]).text)
     if bins:
         print()
         columns = ("p_same", "of the query's label", "95 % interval", "pairs")
@@ -380,6 +385,7 @@ def rebuild(
             "not_compared": compared.reason,
             "not_worse": not_worse,
             "learnt_labels": compared.learnt,
+            "learnt_by_name": compared.learnt_by_name,
         }
         print_json({**outcome, **facts, "index": asdict(compared.index), "swapped": swapped})
     else:
@@ -423,11 +429,16 @@ def _embedded_lines(outcome: dict[str, Any]) -> Iterator[str]:
 
 
 def _print_comparison(compared: ModelComparison) -> None:
+    from zoo.evaluation.learnt import first_names
+
     if compared.learnt:
-        names = ", ".join(compared.learnt[:SHOWN]) + (", ..." if len(compared.learnt) > SHOWN else "")
+        labels = count(len(compared.learnt), "label")
         print(
-            f"left out as queries: items of {count(len(compared.learnt), 'label')} that a model learnt from ({names})"
+            f"left out as queries: items of {labels} that a model learnt from ({first_names(compared.learnt, SHOWN)})"
         )
+    if compared.learnt_by_name:
+        names = first_names(compared.learnt_by_name, SHOWN)
+        print(f"of these known by name, because the model does not record its images: {names}")
     if compared.reason is not None:
         print(f"not compared: {compared.reason}")
         return

@@ -28,7 +28,7 @@ from zoo.errors import command
 if TYPE_CHECKING:
     import numpy as np
 
-    from zoo.data.images import ImageLike
+    from zoo.data.dataset import Dataset as DataSet
     from zoo.errors import ImageError
     from zoo.evaluation.whitening import WhiteningComparison
     from zoo.models.card import Card
@@ -196,7 +196,10 @@ def _facts(model: ModelInfo) -> dict[str, str]:
         facts["parameters"] = f"{model.parameters / 1e6:.2f} million"
     if model.card is not None:
         files = {"files": ", ".join(_files(model)) or "-"}
-        made, size = _recipe(model) | _training_data(model), {"size": f"{(model.size or 0) / 1e6:.2f} MB"}
+        made, size = (
+            _recipe(model) | _training_data(model) | _whitening(model),
+            {"size": f"{(model.size or 0) / 1e6:.2f} MB"},
+        )
         return {
             **facts,
             **_card_facts(model.card),
@@ -221,6 +224,13 @@ def _training_data(model: ModelInfo) -> dict[str, str]:
         return {}
     images = DataIdentity(data["name"], data["sha256"], data["images"], data["classes"])
     return {"trained on": f"{images}, {count(images.images, 'image')} of {count(images.classes, 'class')}"}
+
+
+def _whitening(model: ModelInfo) -> dict[str, str]:
+    from zoo.evaluation.whitening import read_whitening_comparison
+
+    compared = read_whitening_comparison(model.folder) if model.folder else None
+    return {"whitening": compared.text} if compared else {}
 
 
 def _papers_recall(model: ModelInfo) -> str:
@@ -460,7 +470,10 @@ def baseline(
     as_json: Json = False,
 ) -> int:
     """save weights of any kind as a model of your own, whitened if wanted"""
+    import numpy as np
+
     from zoo import paths
+    from zoo.data.dataset import subset
 
     statistics = _numbers("--mean", mean), _numbers("--std", std)
     if name.endswith(".onnx"):
@@ -471,7 +484,8 @@ def baseline(
         )
         return _baseline_of_graph(Path(name), new_name, statistics, size, layout, as_json)
     _check_without_effect({"--layout": layout}, "other weights than an ONNX graph")
-    images, classes = _whitening_images(whiten, whiten_on, data, limit, batch_size)
+    images = _whitening_images(whiten, whiten_on, data, limit, batch_size)
+    pictures = None if images is None else images.images
     _check_model_name(name)
     from zoo.models.baseline_folder import save_baseline  # torch: only after the arguments were checked
     from zoo.models.pretrained.convert import find_start
@@ -482,17 +496,20 @@ def baseline(
     started = time.monotonic()
     comparisons: list[WhiteningComparison] = []
 
-    def judge(features: np.ndarray) -> bool:
+    def judge(features: np.ndarray, plain: Card) -> dict[str, Any] | None:
         """Compare whitening with the plain features, if the images have classes."""
         from zoo.evaluation.whitening import compare_whitening
 
-        read = [name for i, name in enumerate(classes) if i not in (unreadable or {})]
-        compared = compare_whitening(features, read, dim, shrink)
+        assert images is not None
+        readable = np.array([row not in (unreadable or {}) for row in range(len(images))])
+        read = images if readable.all() else subset(images, readable, images.split)
+        identity = {"name": plain.name, "fingerprint": plain.fingerprint if plain.files else None}
+        compared = compare_whitening(features, read, identity, dim, shrink)
         comparisons.extend([compared] if compared else [])
-        return compared is None or compared.kept
+        return compared.to_json() if compared else None
 
     card, notes = save_baseline(
-        start, new_name, images, dim, size, batch_size, True, device, joint, unreadable, judge, half, gem, shrink
+        start, new_name, pictures, dim, size, batch_size, True, device, joint, unreadable, judge, half, gem, shrink
     )
     out = paths.local_models() / new_name
     note_left_out((unreadable or {}).values())
@@ -565,11 +582,14 @@ def _baseline_of_graph(
 
 def _whitening_images(
     whiten: str | None, whiten_on: str | None, data: str | None, limit: int | None, batch_size: int
-) -> tuple[Sequence[ImageLike] | None, Sequence[str]]:
-    """Return the images to fit whitening on, None if no whitening is wanted, and their classes, "" without one."""
+) -> DataSet | None:
+    """Return the images to fit whitening on, and their classes; None if no whitening is wanted."""
+    import numpy as np
+
     from zoo.data import load_dataset
-    from zoo.data.folder import list_by_class
+    from zoo.data.dataset import subset
     from zoo.errors import UsageError
+    from zoo.evaluation.whitening import read_by_class
     from zoo.models.baseline import check_limits, draw_evenly
 
     if whiten and whiten_on:
@@ -578,16 +598,12 @@ def _whitening_images(
             code="two-whitenings",
         )
     check_limits(limit, batch_size)
-    images: Sequence[ImageLike]
-    if whiten_on:
-        dataset = load_dataset(whiten_on, "train", data)
-        images, classes = dataset.images, [dataset.classes[label] for label in dataset.labels.tolist()]
-    elif whiten:
-        pairs = list_by_class(whiten)
-        images, classes = [image for image, _ in pairs], [name for _, name in pairs]
-    else:
-        return None, ()
-    return draw_evenly(images, limit), draw_evenly(classes, limit)
+    if not whiten and not whiten_on:
+        return None
+    dataset = load_dataset(whiten_on, "train", data) if whiten_on else read_by_class(str(whiten))
+    rows = np.arange(len(dataset))
+    drawn = np.isin(rows, draw_evenly(rows.tolist(), limit))
+    return dataset if drawn.all() else subset(dataset, drawn, dataset.split)
 
 
 # zoo ensemble

@@ -47,7 +47,7 @@ class DataIdentity:
     """Identity of measured images: equal wherever the same images with the same labels are stored.
 
     Attributes:
-        name: The data set's name, for people: "glyphs"; of a folder or table its own name, "birds" or "birds.csv".
+        name: The data set's name, for people: "glyphs"; of a folder or table its own name, "photos" or "photos.csv".
         sha256: Of each image's source, class and part in the search, and of the size of each file of a user's own.
         images: The number of images.
         classes: The number of classes that they have.
@@ -79,9 +79,22 @@ def identify(
         sizes: n sizes of files in bytes, where they count.
     """
     columns = [sources, list(map(str, labels)), *(column for column in (queries, sizes) if column is not None)]
-    rows = sorted(zip(*columns, strict=True), key=lambda row: str(row[0]))
-    digest = hashlib.sha256(json.dumps(rows).encode()).hexdigest()  # pure ASCII, also of names that are not UTF-8
-    return DataIdentity(name, digest, len(rows), len(set(columns[1])))
+    return identify_rows(name, sorted(zip(*columns, strict=True), key=lambda row: str(row[0])))
+
+
+def identify_rows(name: str, rows: Iterable[Sequence[object]]) -> DataIdentity:
+    """Return the identity of images that are read once: source, class (None: unknown) and further columns of each.
+
+    The rows are in the order of their sources.
+    """
+    digest, count, classes = hashlib.sha256(b"["), 0, set[object]()
+    for row in rows:
+        # pure ASCII, also of names that are not UTF-8
+        digest.update((", " if count else "").encode() + json.dumps(row).encode())
+        count += 1
+        classes.add(row[1])
+    digest.update(b"]")
+    return DataIdentity(name, digest.hexdigest(), count, len(classes - {None}))
 
 
 @dataclass(frozen=True)
@@ -146,7 +159,7 @@ class Dataset:
         if self.name != FOLDER:
             return identify(self.name, self.sources, labels, queries)
         return identify(
-            self.own_name or self.name, _shared_paths(self.sources), labels, queries, list(map(_file_size, self.images))
+            self.own_name or self.name, _shared_paths(self.sources), labels, queries, list(map(file_size, self.images))
         )
 
 
@@ -159,7 +172,8 @@ def _shared_paths(sources: Iterable[str]) -> list[str]:
     return paths
 
 
-def _file_size(image: ImageLike) -> int | None:
+def file_size(image: ImageLike) -> int | None:
+    """Return the bytes of an image file; None for an image in memory and for a file that is missing."""
     with suppress(OSError):
         return Path(image).stat().st_size if isinstance(image, str | os.PathLike) else None
     return None

@@ -8,7 +8,7 @@ query's background, which is the mean similarity of its 21st to 50th result.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 import numpy as np
@@ -71,8 +71,10 @@ class Calibration:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Return the curve of JSON values, which may have further keys."""
+        own = {field.name: values[field.name] for field in fields(Calibration) if field.name in values}
         curve = {name: tuple(values[name]) for name in ("contrasts", "probabilities")}
-        return cls(**{**values, **curve})
+        return cls(**{**own, **curve})
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from zoo.data import check_dataset, load_dataset
+from zoo.data.content import count_identical_pairs
 from zoo.data.dataset import FOLDER, DataIdentity, Dataset, identify, without
 from zoo.errors import EvaluationError, ImageError, UsageError, nearest, none_readable_message
-from zoo.evaluation.bootstrap import bootstrap_intervals
+from zoo.evaluation.bootstrap import bootstrap_intervals, class_scores
 from zoo.evaluation.clustering import clustering_metrics
 from zoo.evaluation.inputs import as_labels
 from zoo.evaluation.knn import as_rows
@@ -38,6 +39,9 @@ EMBEDDING_GROUPS: dict[str, Callable[[Any, Any], dict[str, float]]] = {
 """Groups of metrics that are measured on all embeddings [n, d] with their labels [n] at once."""
 
 GROUPS = (*QUERY_GROUPS, *EMBEDDING_GROUPS)
+
+METRICS = ("recall_at_1", "map_at_r")
+"""Metrics that compare models."""
 
 PROTOCOL = "leave-one-out, cosine, exact"
 QUERY_GALLERY = "queries to gallery, cosine, exact"
@@ -248,6 +252,8 @@ def _evaluate_rows(
     if "ranking" in groups:
         scores = replace(scores, values={**scores.values, **ranking_per_query(**arguments).values})
     classes = len(np.unique(scores.classes))
+    query_labels = np.asarray(arguments.get("query_labels", labels))[scores.rows]
+    names = [dataset.classes[label] for label in query_labels] if dataset else query_labels.astype(str)
     return Evaluation(
         model=None,
         dataset=dataset.name if dataset else None,
@@ -264,6 +270,8 @@ def _evaluate_rows(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=library_versions(),
         data=dataset.identity if dataset else _identify_labels(as_labels(labels, len(rows)), queries),
+        class_scores=class_scores(scores.values, names, METRICS),
+        identical=count_identical_pairs(dataset) if dataset is not None and dataset.name == FOLDER else None,
     )
 
 

@@ -14,10 +14,9 @@ import numpy as np
 
 from zoo.data.dataset import Dataset
 from zoo.evaluation.bootstrap import bootstrap_intervals
-from zoo.evaluation.evaluate import search_arguments
+from zoo.evaluation.evaluate import METRICS, search_arguments
 from zoo.evaluation.retrieval import per_query
 
-METRICS = ("recall_at_1", "map_at_r")
 CHOSEN_BY = "map_at_r"
 """The metric that chooses: it uses all relatives of a query and so varies less than R@1."""
 

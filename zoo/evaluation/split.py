@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,10 +17,9 @@ from zoo.data.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset
 from zoo.data.decode import unreadable_images
 from zoo.data.folder import sources_sha256, split_classes
 from zoo.errors import DatasetError, command
+from zoo.evaluation.learnt import RECIPE_FILE, LearntClasses, first_names, name_list, read_learnt_classes
 from zoo.files import read_object
-from zoo.models.card import Card, read_training_data
-
-RECIPE_FILE = "recipe.json"
+from zoo.models.card import Card
 
 LEAST_TO_SPLIT = 8
 """Classes from which some are held out. Two of seven or fewer would say little, and be missed elsewhere."""
@@ -86,17 +84,22 @@ def find_split(folder: Path, card: Card, name: str, split: str, data: str | Path
         raise DatasetError(
             f"{card.name} was made from a folder of images, and its {RECIPE_FILE} does not say where: name the folder, "
             f"or its table, with --data DIR, in Python data='DIR'. The {len(names)} classes that "
-            f"{_role(card.name, split)} ({_first_names(names)}) are measured.",
+            f"{_role(card.name, split)} ({first_names(names)}) are measured.",
             code="missing-data-folder",
         )
     whole = load_dataset(name, split, data)
     missing = sorted(set(names) - set(whole.classes))
     if whole.split != WHOLE or missing:
-        return EvaluationSplit(whole, notes=tuple(_notes_without_record(card.name, record, whole, split, missing)))
+        notes = [*_notes_without_record(card.name, record, whole, split, missing)]
+        if split == "test":
+            notes += learnt_classes(folder).among_classes(whole).notes(card.name)
+        return EvaluationSplit(whole, tuple(notes))
     same = _has_same_images(whole, record)
+    learnt = read_learnt_classes(folder)
+    other = not same and bool(learnt.digests) and not learnt.among_classes(whole).by_images
     # As it was measured at first: each image searches all others, even if the table marks queries.
     part = replace(subset(whole, _in_classes(whole, names), split), factors={})
-    return EvaluationSplit(part, tuple(_notes_by_record(card.name, record, whole, split, same)))
+    return EvaluationSplit(part, tuple(_notes_by_record(card.name, record, whole, split, same, other)))
 
 
 def find_held_out(folder: Path, card: Card, name: str, split: str, data: str | Path | None = None) -> EvaluationSplit:
@@ -157,17 +160,15 @@ def read_split_record(folder: Path) -> SplitRecord | None:
     # Splits by image and given folders train and test may have the same classes on both sides.
     if not isinstance(split, dict) or split.get("by", "class") != "class":
         return None
-    train, test = (_names(split.get(f"{part}_classes")) for part in SPLITS)
+    train, test = (name_list(split.get(f"{part}_classes")) for part in SPLITS)
     counts = [split.get(f"{part}_images") for part in SPLITS]
     digest = split.get("images_sha256")
     if not train or not test or set(train) & set(test) or not isinstance(digest, str):
         return None
     images = sum(count for count in counts if isinstance(count, int))
-    return SplitRecord(train, test, images, digest, _names(recipe.get("seen_by_base", recipe.get("seen_by_teacher"))))
-
-
-def _names(value: Any) -> tuple[str, ...]:
-    return tuple(value) if isinstance(value, list) and all(isinstance(name, str) for name in value) else ()
+    return SplitRecord(
+        train, test, images, digest, name_list(recipe.get("seen_by_base", recipe.get("seen_by_teacher")))
+    )
 
 
 def _in_classes(dataset: Dataset, names: Sequence[str]) -> np.ndarray:
@@ -187,12 +188,14 @@ def _has_same_images(whole: Dataset, record: SplitRecord) -> bool:
     return sources_sha256(source for source in sources if source not in unreadable) == record.images_sha256
 
 
-def learnt_classes(folder: Path) -> set[str]:
-    """Return the names of the own classes that a model or its base learnt, as its recipe.json says."""
-    names = set(_names(read_training_data(folder).get("class_names")))
-    if (record := read_split_record(folder)) is not None:
-        names |= {*record.train, *record.seen_classes}
-    return names
+def learnt_classes(folder: Path) -> LearntClasses:
+    """Return the own classes that a model learnt, and those of its test classes that its base or teacher learnt.
+
+    The latter are known by name alone.
+    """
+    record = read_split_record(folder)
+    seen = LearntClasses(frozenset(record.seen_classes if record else ()))
+    return LearntClasses.joined([read_learnt_classes(folder), seen])
 
 
 def _whole_split(folder: Path, name: str, dataset: Dataset, split: str) -> EvaluationSplit:
@@ -200,30 +203,29 @@ def _whole_split(folder: Path, name: str, dataset: Dataset, split: str) -> Evalu
     # "test" is the default, so only an explicit "train" deserves a note.
     if split == "train" and dataset.split == WHOLE:
         notes.append("the folder is not split into train and test, so all of it is used")
-    learnt = sorted(set(dataset.classes) & set(_names(read_training_data(folder).get("class_names"))))
-    if dataset.name == FOLDER and dataset.split != "train" and learnt:
-        notes.append(_learnt(name, learnt))
+    if dataset.name == FOLDER and dataset.split != "train":
+        notes += read_learnt_classes(folder).among_classes(dataset).notes(name)
     return EvaluationSplit(dataset, tuple(notes))
 
 
-def _learnt(name: str, learnt: Sequence[str]) -> str:
-    return (
-        f"{name} learnt from classes of the same name as {len(learnt)} of these ({_first_names(learnt)}); if they are "
-        "the same, the scores flatter it"
-    )
-
-
-def _notes_by_record(name: str, record: SplitRecord, whole: Dataset, split: str, same: bool) -> Iterator[str]:
+def _notes_by_record(
+    name: str, record: SplitRecord, whole: Dataset, split: str, same: bool, other: bool
+) -> Iterator[str]:
     yield (
         f"measured on the {len(record.classes(split))} classes that {_role(name, split)}, as its {RECIPE_FILE} says, "
         f"of the {len(whole.classes)} in the folder"
     )
-    if not same:
+    if other:
+        yield (
+            f"none of the images is one that {name} learnt from, so this may be another folder with classes of the "
+            "same names: --split all measures all of it"
+        )
+    elif not same:
         yield "the images have changed since: some were added, removed or renamed, or cannot be read any more"
     if split == "test" and record.seen_classes:
         yield (
             f"the model that {name} was made from had learnt {len(record.seen_classes)} of these classes "
-            f"({_first_names(record.seen_classes)}): the scores flatter {name}"
+            f"({first_names(record.seen_classes)}): the scores flatter {name}"
         )
 
 
@@ -233,16 +235,9 @@ def _notes_without_record(
     if whole.split == WHOLE:
         yield (
             f"the folder lacks {len(missing)} of the {len(record.classes(split))} classes that {_role(name, split)} "
-            f"({_first_names(missing)}), so all of it is used"
+            f"({first_names(missing)}), so all of it is used"
         )
-    learnt = sorted(set(whole.classes) & set(record.train))
-    if split == "test" and learnt:
-        yield _learnt(name, learnt)
 
 
 def _role(name: str, split: str) -> str:
     return f"{name} learnt from" if split == "train" else f"were held out when {name} was made"
-
-
-def _first_names(names: Sequence[str], most: int = 5) -> str:
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 
-from zoo.data.dataset import FOLDER, WHOLE, Dataset, subset
-from zoo.data.folder import split_classes
+from zoo.console import count
+from zoo.data.dataset import FOLDER, WHOLE, DataIdentity, Dataset, subset
+from zoo.data.folder import list_by_class, split_classes
 from zoo.errors import UsageError
+from zoo.evaluation.evaluate import PROTOCOL
 from zoo.evaluation.selection import CHOSEN_BY, MetricChange, measure_change
-from zoo.evaluation.split import LEAST_TO_SPLIT
+from zoo.evaluation.split import LEAST_TO_SPLIT, RECIPE_FILE
+from zoo.files import read_object
+from zoo.models.baselines import WHITENING_COMPARISON
 from zoo.models.whitening import fit_whitening
+from zoo.paths import expand
 
 
 @dataclass(frozen=True)
@@ -21,25 +28,41 @@ class WhiteningComparison:
     """Metrics of plain and whitened features on held-out classes.
 
     Attributes:
-        classes: Number of held-out classes.
-        images: Number of their images.
+        model: Name and fingerprint of the plain model; the fingerprint is None for weights outside a model folder.
+        data: The held-out images, those of classes that the compared whitening is not fitted on.
+        fitted_images: Number of images that it is fitted on; the kept model is whitened on the held-out ones too.
+        protocol: The search protocol.
+        share: The share of the classes to hold out.
+        seed: The seed that draws them.
         rows: Each metric, before and after whitening.
         worse: True if MAP@R falls by the whole 95 % interval.
         kept: True if the model is whitened: it is not worse, or a dimension was asked for.
+        date: ISO 8601, UTC.
     """
 
-    classes: int
-    images: int
+    model: Mapping[str, str | None]
+    data: DataIdentity
+    fitted_images: int
+    protocol: str
+    share: float
+    seed: int
     rows: tuple[MetricChange, ...]
     worse: bool
     kept: bool
+    date: str
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Return the comparison of JSON values. Raises `KeyError` or `TypeError` for others."""
+        rows = tuple(MetricChange(**row) for row in values["rows"])
+        return cls(**{**values, "data": DataIdentity(**values["data"]), "rows": rows})
+
     @property
     def text(self) -> str:
-        """Return the comparison as a sentence."""
+        """Return the comparison as a sentence, then its origin."""
         changes = ", ".join(
             f"{row.metric} {row.before:.3f} to {row.after:.3f} ({row.difference:+.3f}, 95 % "
             f"{row.difference_interval[0]:+.3f} to {row.difference_interval[1]:+.3f})"
@@ -48,37 +71,78 @@ class WhiteningComparison:
         outcome = "the whitened model is kept"
         if self.worse:
             outcome = "worse, and kept because of --dim" if self.kept else "worse, so the plain model is kept"
-        return f"on {self.images:,} images of {self.classes} held-out classes, whitened: {changes}; {outcome}"
+        fingerprint = self.model["fingerprint"]
+        plain = f"{self.model['name']} ({fingerprint[:8]})" if fingerprint else f"{self.model['name']}"
+        held_out = f"{self.data.images:,} images of {self.data.classes} held-out classes of {self.data}"
+        return (
+            f"on {held_out}, whitened: {changes}; {outcome}. Plain model {plain}, this whitening fitted on the "
+            f"other {count(self.fitted_images, 'image')}; {self.protocol}; seed {self.seed}; {self.date}"
+        )
+
+
+def read_whitening_comparison(folder: Path) -> WhiteningComparison | None:
+    """Return the comparison that the recipe.json of a model folder has; None without one."""
+    try:
+        return WhiteningComparison.from_json(read_object(folder / RECIPE_FILE)[WHITENING_COMPARISON])
+    except (KeyError, TypeError):
+        return None
 
 
 def compare_whitening(
-    features: np.ndarray, classes: Sequence[str], dim: int | None, shrink: float = 0.0
+    features: np.ndarray,
+    images: Dataset,
+    model: Mapping[str, str | None],
+    dim: int | None,
+    shrink: float = 0.0,
 ) -> WhiteningComparison | None:
     """Fit whitening on a part of the classes, and compare it with plain features on the others.
 
     Args:
         features: Pooled features float32 [n, f].
-        classes: The class of each of the n images; images without one ("") are only fitted on.
+        images: The n images and their classes; images without one ("") are only fitted on.
+        model: Name and fingerprint of the plain model.
         dim: Dimensions that whitening keeps; None for all.
         shrink: As in `fit_whitening`.
 
     Returns:
         The comparison; None for fewer than eight classes of two images, or too few images to fit.
     """
-    names, labels, counts = np.unique(np.asarray(classes), return_inverse=True, return_counts=True)
-    usable = (counts > 1) & (names != "")
+    usable = (np.bincount(images.labels, minlength=len(images.classes)) > 1) & (np.array(images.classes) != "")
     if usable.sum() < LEAST_TO_SPLIT:
         return None
-    places = [str(row) for row in range(len(labels))]
-    images = Dataset(FOLDER, WHOLE, places, labels, tuple(names.tolist()), places)
-    held_out = split_classes(subset(images, usable[labels])).test
-    held = np.isin(places, held_out.sources)
+    listed = replace(images, images=images.sources)  # of drawn images, a subset would draw each again
+    parts = split_classes(subset(listed, usable[images.labels]))
+    held = np.isin(images.sources, parts.test.sources)
     try:
         weight, bias = fit_whitening(features[~held], dim, shrink)
     except UsageError:
         return None
     plain = features[held]
-    rows = measure_change(plain, plain @ weight.T + bias, held_out)
-    chosen = next(row for row in rows if row.metric == CHOSEN_BY)
-    worse = chosen.difference_interval[1] < 0
-    return WhiteningComparison(len(held_out.classes), len(held_out), rows, worse, dim is not None or not worse)
+    rows = measure_change(plain, plain @ weight.T + bias, parts.test)
+    worse = next(row for row in rows if row.metric == CHOSEN_BY).difference_interval[1] < 0
+    return WhiteningComparison(
+        model=model,
+        data=parts.test.identity,
+        fitted_images=int((~held).sum()),
+        protocol=PROTOCOL,
+        share=parts.share,
+        seed=parts.seed,
+        rows=rows,
+        worse=worse,
+        kept=dim is not None or not worse,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def read_by_class(path: str | Path) -> Dataset:
+    """Return all images of a folder, or the training images of a table, as a data set; the class "" is unlabelled.
+
+    Raises:
+        ZooError: The errors of `zoo.data.folder.list_by_class`.
+    """
+    pairs = list_by_class(path)
+    classes, labels = np.unique([name for _, name in pairs], return_inverse=True)
+    images = [image for image, _ in pairs]
+    sources = [image.as_posix() for image in images]
+    own_name = expand(path).resolve().name
+    return Dataset(FOLDER, WHOLE, images, labels.astype(np.int64), tuple(classes.tolist()), sources, own_name=own_name)

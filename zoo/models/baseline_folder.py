@@ -37,6 +37,7 @@ from zoo.files import atomic_folder, read_json, read_object, sha256_of, write_js
 from zoo.hub.download import remove_altered_files
 from zoo.models.baselines import (
     PRETRAINED,
+    WHITENING_COMPARISON,
     WHITENING_HEAD,
     baselines,
     baselines_root,
@@ -64,6 +65,8 @@ from zoo.models.trunk_graph import Trunk, normalised, open_trunk_graph
 from zoo.models.whitening import check_whitening, fit_whitening
 
 PROJECTION_HEAD = "projection"
+
+Judge = Callable[[np.ndarray, Card], Mapping[str, Any] | None]
 
 GOLDEN_STEP = 3
 """Every third pixel of golden images is kept in a folder whose weights are stored in half the space."""
@@ -250,7 +253,7 @@ def save_baseline(
     device: str | None = None,
     joint: bool = False,
     unreadable: dict[int, ImageError] | None = None,
-    judge: Callable[[np.ndarray], bool] | None = None,
+    judge: Judge | None = None,
     half: bool = False,
     gem: float | None = None,
     shrink: float = 0.0,
@@ -269,7 +272,8 @@ def save_baseline(
         device: As in `zoo.models.torch_runtime.choose_device`.
         joint: Keep the backbone's own projection into the space that images share with texts (CLIP) as the head.
         unreadable: If given, images that cannot be read are left out and stored here by their index.
-        judge: Function of the pooled features float32 [n, f] that returns whether to whiten; by default always.
+        judge: Function of the pooled features float32 [n, f] and the plain model's card. It returns a comparison for
+            recipe.json, whose `kept` says whether to whiten, or None to whiten without one; by default None.
         half: Store the weights in float16.
         gem: Exponent of the generalised mean that pools instead of the backbone's own pooling.
         shrink: As in `fit_whitening`.
@@ -312,16 +316,23 @@ def save_baseline(
         check_whitening(len(images), feature_count(plain.network.trunk), dim, shrink)
         trunk = _trunk(source, plain, device, len(images) if size is None and gem is None else None)
         features = pooled_features(trunk, plain.card, images, batch_size, progress, unreadable)
-        weight, bias = fit_whitening(features, dim, shrink)
-        head = _linear(torch.from_numpy(weight), torch.from_numpy(bias))
-        about = f"PCA whitening to {len(weight)}, fitted on {len(features)} images."
-        if judge is None or judge(features):
-            _add_head(plain, WHITENING_HEAD, head, about)
-            plain.record["whitening"] = {"images": len(features), "dim": len(weight), "shrink": shrink}
+        _whiten(plain, features, dim, shrink, judge)
     if projection is not None:
         _add_head(plain, PROJECTION_HEAD, projection, "With its own projection into the space of its texts.")
     card = dataclasses.replace(plain.card, name=name, text=None)
     return _write_folder(out, plain.network.cpu(), card, plain.golden, plain.record, half), plain.notes
+
+
+def _whiten(plain: PlainModel, features: np.ndarray, dim: int | None, shrink: float, judge: Judge | None) -> None:
+    """Give a plain backbone a whitening head fitted on its features [n, f], unless the judge prefers it plain."""
+    weight, bias = fit_whitening(features, dim, shrink)
+    comparison = judge(features, plain.card) if judge else None
+    if comparison is not None:
+        plain.record[WHITENING_COMPARISON] = comparison
+    if comparison is None or comparison["kept"]:
+        about = f"PCA whitening to {len(weight)}, fitted on {len(features)} images."
+        _add_head(plain, WHITENING_HEAD, _linear(torch.from_numpy(weight), torch.from_numpy(bias)), about)
+        plain.record["whitening"] = {"images": len(features), "dim": len(weight), "shrink": shrink}
 
 
 def _trunk(source: Path | Source, plain: PlainModel, device: str | None, images: int | None) -> Trunk:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.console import count
+from zoo.data.content import IdenticalPairs
 from zoo.data.dataset import FOLDER, DataIdentity, dataset_title
 from zoo.errors import ModelFolderError
 from zoo.files import locked, read_json, write_json
@@ -171,6 +172,9 @@ class Evaluation:
         unreadable: Number of images that could not be read and were left out; not in files before 0.3.0.
         fingerprint: `Card.fingerprint` of the model; not in files before 0.3.0.
         data: The identity of the measured images; older files lack it.
+        class_scores: `zoo.evaluation.bootstrap.class_scores` of R@1 and MAP@R, by which models are compared later. As
+            JSON each is one text of numbers, which takes one line of a file.
+        identical: Numbers of byte-identical pairs of a user's own images; None where they are not counted.
     """
 
     model: str | None
@@ -190,9 +194,14 @@ class Evaluation:
     unreadable: int = 0
     fingerprint: str | None = None
     data: DataIdentity | None = None
+    identical: IdenticalPairs | None = None
+    class_scores: Mapping[str, tuple[float, ...]] | None = None
 
     def to_json(self) -> dict[str, Any]:
         values = dataclasses.asdict(self)
+        if self.class_scores is not None:
+            texts = {name: " ".join(f"{score:.6g}" for score in scores) for name, scores in self.class_scores.items()}
+            values["class_scores"] = texts
         values["intervals"] = {name: list(bounds) for name, bounds in self.intervals.items()}
         return values
 
@@ -245,6 +254,18 @@ def same_images(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     if a.get("data") and b.get("data"):
         return bool(a["data"]["sha256"] == b["data"]["sha256"])
     return a["dataset"] == b["dataset"] not in (None, FOLDER) and a["split"] == b["split"]
+
+
+def read_class_scores(result: Mapping[str, Any]) -> dict[str, tuple[float, ...]] | None:
+    """Return the scores by class of a measurement, as in results.json; None if it has none, or damaged ones."""
+    texts = result.get("class_scores")
+    if not isinstance(texts, dict):
+        return None
+    try:
+        scores = {name: tuple(map(float, text.split())) for name, text in texts.items()}
+    except (AttributeError, ValueError):
+        return None
+    return scores if len({len(numbers) for numbers in scores.values()}) == 1 else None
 
 
 def data_title(result: Mapping[str, Any]) -> str:

@@ -215,6 +215,10 @@ class MilvusStore:
     def ids_by_content(self) -> dict[str, int]:
         return {row["content_sha256"]: row["id"] for piece in self.scan(("id", "content_sha256")) for row in piece}
 
+    def contents(self) -> Iterator[tuple[str, str | None]]:
+        rows = [row for piece in self.scan(("id", "content_sha256", "label")) for row in piece]
+        yield from sorted((row["content_sha256"], row["label"] or None) for row in rows)
+
     def sources_by_content(self) -> dict[str, str]:
         fields = ("id", "content_sha256", "source")
         return {row["content_sha256"]: row["source"] for piece in self.scan(fields) for row in piece}

@@ -16,7 +16,8 @@ import pytest
 
 from serving.gallery import Gallery
 from serving.gallery.backup import MANIFEST, backup, restore, verify_gallery
-from serving.gallery.gallery import MODEL, STORE
+from serving.gallery.gallery import STORE
+from serving.gallery.store import MODEL
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving.gallery.test_gallery import CARD, new_items, unit_rows

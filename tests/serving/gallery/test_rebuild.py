@@ -14,10 +14,10 @@ import pytest
 
 from serving.gallery import Gallery, Item
 from serving.gallery.backup import verify_gallery
-from serving.gallery.gallery import MODEL, STORE
+from serving.gallery.gallery import STORE
 from serving.gallery.rebuild import LAST, MissingItem, MissingItemsError, Outcome, StoreRebuild
 from serving.gallery.staging import REBUILT, REPLACED, StagedEmbedding
-from serving.gallery.store import Store
+from serving.gallery.store import MODEL, Store
 from serving.gallery.types import model_json
 from tests.raising import raises
 from tests.serving.gallery.test_gallery import CARD, DIM, expected, new_items, unit_rows

@@ -16,7 +16,7 @@ from serving.gallery import Gallery
 from serving.gallery.calibration import FACT as CALIBRATION
 from serving.gallery.evaluate import FACT as EVALUATION
 from serving.gallery.evaluate import last_evaluation
-from serving.gallery.gallery import MODEL
+from serving.gallery.store import MODEL
 from serving.gallery.types import ItemUpdate
 from tests.serving import toys
 from tests.serving.running import local_client
@@ -105,8 +105,10 @@ def test_an_evaluation_of_an_earlier_version_is_read(service: TestClient, folder
     answer = service.get("/evaluate").json()
     assert (answer["calibration"], answer["reliability"], answer["steps"]) == (None, [], new["steps"])
     with local_client(folder, KEY) as again:  # which renews the calibration
-        assert again.get("/evaluate").json()["calibration"] == new["calibration"]
-        assert again.get("/stats").json()["calibration"] == new["calibration"]
+        renewed = again.get("/evaluate").json()["calibration"]
+        assert again.get("/stats").json()["calibration"] == renewed
+    assert renewed["measured"].pop("date") >= new["calibration"]["measured"].pop("date")
+    assert renewed == new["calibration"]
 
 
 def test_one_evaluation_at_a_time(service: TestClient, folder: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from tests.raising import raises
 from zoo.errors import EvaluationError
 from zoo.evaluation import bootstrap_intervals
+from zoo.evaluation.bootstrap import QUERIES, class_scores, paired_class_interval
 
 
 def test_agrees_with_every_possible_draw_of_classes():
@@ -77,3 +78,25 @@ def test_an_interval_does_not_depend_on_the_metrics_beside_it():
     together = bootstrap_intervals(values, classes)
     assert together == {name: bootstrap_intervals({name: rows}, classes)[name] for name, rows in values.items()}
     assert bootstrap_intervals(dict(reversed(values.items())), classes) == together
+
+
+def test_the_interval_of_class_scores_is_that_of_the_single_queries():
+    rng = np.random.default_rng(6)
+    names = rng.permutation(np.repeat(["owl", "wren", "auk", "tit", "kite"], [3, 1, 4, 2, 5]))
+    first, second = ({"map_at_r": rng.random(15), "recall_at_1": rng.integers(0, 2, 15) * 1.0} for _ in range(2))
+    scores = [class_scores(values, names, ["map_at_r"]) for values in (first, second)]
+    assert scores[0][QUERIES] == (4, 5, 3, 2, 1), "by the order of the names"
+    assert scores[0]["map_at_r"] == pytest.approx(
+        [first["map_at_r"][names == name].mean() for name in sorted(set(names))]
+    )
+    codes = np.unique(names, return_inverse=True)[1]
+    expected = bootstrap_intervals({"m": first["map_at_r"] - second["map_at_r"]}, codes)["m"]
+    assert paired_class_interval(*scores, "map_at_r") == pytest.approx(expected, abs=1e-12)
+
+
+def test_class_scores_of_other_queries_and_of_one_class_are_refused():
+    one, two = {QUERIES: (2.0, 3.0), "m": (0.5, 0.1)}, {QUERIES: (2.0, 4.0), "m": (0.5, 0.1)}
+    with raises(EvaluationError, "unlike-queries"):
+        paired_class_interval(one, two, "m")
+    with raises(EvaluationError, "too-few-classes"):
+        paired_class_interval({QUERIES: (2.0,), "m": (1.0,)}, {QUERIES: (2.0,), "m": (0.0,)}, "m")

@@ -83,7 +83,9 @@ def test_each_split_is_the_classes_of_the_record(folder: Path, root: Path) -> No
         assert list(selected.dataset.sources) == [f"{name}/{file}" for name in names for file in FILES]
         assert selected.dataset.labels.tolist() == [0] * EACH + [1] * EACH
     whole = select(folder, "all", root)
-    assert (whole.dataset.split, len(whole.dataset), whole.notes) == ("all", 4 * EACH, ())
+    assert (whole.dataset.split, len(whole.dataset)) == ("all", 4 * EACH)
+    (note,) = whole.notes
+    assert f"as 2 of these ({CHECKS}, {DISC}), by name" in note
 
 
 def test_a_table_is_split_too(folder: Path, root: Path) -> None:

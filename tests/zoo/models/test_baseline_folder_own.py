@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,15 @@ from sklearn.decomposition import PCA
 
 import zoo
 from exports.export import export
+from tests.commandline import run_here
 from tests.raising import raises
 from tests.zoo.hub_state import Hub
 from tests.zoo.timm_hub import timm_hub
 from zoo.cli.main import main, run
+from zoo.data.folder import load, split_classes
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import DatasetError, ImageError, UsageError, ZooError
+from zoo.evaluation.whitening import read_whitening_comparison
 from zoo.models.card import read_card
 from zoo.models.golden import draw_images
 from zoo.models.load import find_model
@@ -189,7 +193,7 @@ def test_whitening_is_compared_on_classes_of_any_kind_of_data_set(
         classes, images = 3, 12
     assert main(["baseline", "org/conv4", "--as", "white", *options, "--json"]) == 0
     whitening = json.loads(capsys.readouterr().out)["whitening"]
-    assert (whitening["classes"], whitening["images"]) == (classes, images), "three tenths of the classes"
+    assert (whitening["data"]["classes"], whitening["data"]["images"]) == (classes, images), "three tenths of the classes"
     assert {row["metric"] for row in whitening["rows"]} >= {"recall_at_1", "map_at_r"}
 
 
@@ -252,3 +256,27 @@ def test_an_existing_name_and_whitening_of_heads_are_refused(folder_of_pictures:
         run(["baseline", "margin-conv4-glyphs", "--as", "other", "--whiten", str(folder_of_pictures)])
     run(["baseline", "margin-conv4-glyphs", "--as", "other"])
     assert zoo.load("other").card.fingerprint == zoo.load("margin-conv4-glyphs").card.fingerprint
+
+
+@pytest.mark.usefixtures("hub")
+def test_the_comparison_is_kept_with_its_origin_apart_from_the_results(
+    tmp_path: Path, own_zoo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, picture in enumerate(draw_images(60, seed=5)):
+        file = tmp_path / "birds" / f"class{number % 10}" / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(file)
+    run_here("baseline", "org/conv4", "--as", "mine", "--whiten", tmp_path / "birds", "--dim", 6, "--json")
+    printed = json.loads(capsys.readouterr().out)["whitening"]
+    folder = own_zoo / "models" / "mine"
+    compared = read_whitening_comparison(folder)
+    assert compared is not None
+    assert printed == json.loads(json.dumps(compared.to_json()))
+    held_out = split_classes(load("all", tmp_path / "birds")).test
+    assert asdict(compared.data) == asdict(held_out.identity), "three of ten classes"
+    assert (compared.data.classes, compared.data.images, compared.fitted_images) == (3, 18, 42)
+    assert (compared.share, compared.seed) == (0.3, 0)
+    assert compared.model["fingerprint"] != read_card(folder).fingerprint, "that of the plain model"
+    assert not (folder / "results.json").exists()
+    run_here("info", "mine")
+    assert compared.data.sha256[:8] in capsys.readouterr().out
