@@ -22,6 +22,7 @@ from zoo.evaluation.calibration import (
     DEPTH,
     ENOUGH_PAIRS,
     IDENTICAL,
+    Background,
     Calibration,
     WeightedPairs,
     background,
@@ -40,7 +41,7 @@ NO_ERROR = (
 )
 """Why a calibration has no error."""
 
-_NO_PAIRS = WeightedPairs(np.empty(0), np.empty(0, bool), np.empty(0, np.int64), np.empty(0))
+_NO_PAIRS = WeightedPairs(np.empty(0), np.empty(0, bool), np.empty(0, np.int64), np.empty(0), np.empty(0))
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +134,7 @@ def calibration_json(gallery: Gallery) -> dict[str, Any] | None:
     return {"reliability": [], "measured": None, **values, "error_not_measured": absent}
 
 
-def background_of(gallery: Gallery, vector: np.ndarray, exclude: int | None = None) -> float:
+def background_of(gallery: Gallery, vector: np.ndarray, exclude: int | None = None) -> Background:
     """Return the background of a query, float32 [1, dim], in a search of all items but `exclude`."""
     similarities, ids = gallery.neighbours(vector, DEPTH + 2)
     return background(similarities[0, (ids[0] != exclude) & (ids[0] != NO_ROW)])
@@ -204,10 +205,11 @@ def _marked(gallery: Gallery, marks: MarkedPairs, numbers: dict[str | None, int]
         return _NO_PAIRS
     present, vectors = gallery.index.current().vectors_of(items)
     rows = _others(gallery, present, vectors, DEPTH)[0]
-    backgrounds = {item: background(row) for item, row in zip(present.tolist(), rows, strict=True)}
-    kept = np.array([item in backgrounds for item in marks.items]) & (marks.similarities < IDENTICAL)
-    base = np.array([backgrounds.get(item, 0.0) for item in marks.items])
-    pairs = WeightedPairs(marks.similarities - base, marks.same, _mark_classes(marks, numbers), np.ones(len(base)))
+    levels = {item: background(row).level for item, row in zip(present.tolist(), rows, strict=True)}
+    kept = np.array([item in levels for item in marks.items]) & (marks.similarities < IDENTICAL)
+    base = np.array([levels.get(item, 0.0) for item in marks.items])
+    ones, unknown = np.ones(len(base)), np.full(len(base), np.inf)
+    pairs = WeightedPairs(marks.similarities - base, marks.same, _mark_classes(marks, numbers), ones, unknown)
     return pairs.chosen(kept)
 
 

@@ -24,7 +24,7 @@ from serving.gallery.types import DEFAULT_K, Box, Hit
 from zoo.data.images import DEFAULT_LIMITS, ImageLike, Limits, open_image
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError, VariantNotFoundError, command
-from zoo.evaluation.calibration import DEPTH, Calibration, background
+from zoo.evaluation.calibration import DEPTH, Background, Calibration, background
 from zoo.models.card import read_card
 from zoo.models.golden import GOLDEN_FILE, read_golden
 from zoo.models.load import Embedder, find_model, load
@@ -164,15 +164,15 @@ class Searcher:
         depth = end if options.rerank == NONE else max(end, CANDIDATES)
         with self._timer("find"):
             hits, base = self._ranked_hits(query, vector, options, depth, calibration is not None)
-        if calibration is not None:
+        if calibration is not None and base is not None:
             hits = _calibrated(hits, calibration, base, self._copy_of(query, options.crop))
         page = [hit for hit in hits if _is_likely(hit, options)][options.offset : end]
         return SearchResult(page, truncated)
 
     def _ranked_hits(
         self, query: SearchQuery, vector: np.ndarray, options: SearchOptions, depth: int, with_background: bool
-    ) -> tuple[list[Hit], float]:
-        """Return the first `depth` hits or more, in order, and the query's background (0 if not asked for)."""
+    ) -> tuple[list[Hit], Background | None]:
+        """Return the first `depth` hits or more, in order, and the query's background (None if not asked for)."""
         exclude = [] if query.item is None else [query.item]
         plain = with_background and not options.selection and options.rerank != EXPANSION
 
@@ -188,8 +188,8 @@ class Searcher:
             return hits, background(np.array([hit.similarity for hit in near]))
         return hits, self._background(query, vector, with_background)
 
-    def _background(self, query: SearchQuery, vector: np.ndarray, wanted: bool) -> float:
-        return background_of(self.gallery, vector, query.item) if wanted else 0.0
+    def _background(self, query: SearchQuery, vector: np.ndarray, wanted: bool) -> Background | None:
+        return background_of(self.gallery, vector, query.item) if wanted else None
 
     def _copy_of(self, query: SearchQuery, crop: Box | None) -> int | None:
         """Return the item whose file has the bytes of the query, or of the file that it names."""
@@ -420,9 +420,10 @@ def _is_likely(hit: Hit, options: SearchOptions) -> bool:
     return similar and (options.min_p is None or (hit.p_same is not None and hit.p_same >= options.min_p))
 
 
-def _calibrated(hits: Sequence[Hit], calibration: Calibration, base: float, copy: int | None) -> list[Hit]:
+def _calibrated(hits: Sequence[Hit], calibration: Calibration, base: Background, copy: int | None) -> list[Hit]:
     """Return hits with p_same, to four digits; `base` is the query's background, `copy` the item that is its file."""
-    chances = calibration.probability([hit.similarity for hit in hits], base).round(4).tolist()
+    similarities = [hit.similarity for hit in hits]
+    chances = calibration.probability(similarities, base.level, base.nearest).round(4).tolist()
     return [replace(hit, p_same=1.0 if hit.id == copy else chance) for hit, chance in zip(hits, chances, strict=True)]
 
 

@@ -162,12 +162,13 @@ function step({ step: name, queries, classes, metrics, intervals }) {
   return element("tr", "", head, ...cells, element("td", "", counts));
 }
 
-function explained({ pairs, neighbours, error, error_not_measured: unmeasured, marked = 0 }) {
+function explained({ pairs, neighbours, error, error_not_measured: unmeasured, marked = 0, first_contrasts: first = [] }) {
   const without = unmeasured ? ` Its error on other classes was ${unmeasured}.` : "";
   const off = typeof error === "number" ? ` On classes outside the fit its average error is ${percent(error)}.` : without;
   const labelled = neighbours ? [`${counted(pairs - marked, "neighbour")} (the first ${neighbours} of each labelled item, where their label is known)`] : [];
   const sources = [...labelled, ...(marked ? [counted(marked, "marked result")] : [])].join(" and ");
-  return `The probability that a result has the query's class, fitted to ${sources}.${off}`;
+  const own = first.length ? " The first result has a curve of its own, which bounds the later ones; the picture shows theirs." : "";
+  return `The probability that a result has the query's class, fitted to ${sources}.${off}${own}`;
 }
 
 $("measure").addEventListener("click", async () => {

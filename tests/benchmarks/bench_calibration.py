@@ -81,8 +81,9 @@ class Searches:
         curve = calibrate(pairs_of_searches(self.similarities[asks, :DEPTH], outcomes, own))
         rest = np.flatnonzero(~np.isin(self.labels, fitted))
         similarities, own = self.similarities[rest], self.labels[rest][:, None]
-        base = np.array([background(row) for row in similarities])
-        values = curve.probability(similarities, base[:, None]), self.found[rest] == own, own + 0 * self.found[rest]
+        found = [background(row) for row in similarities]
+        levels, nearest = (np.array([getattr(one, name) for one in found])[:, None] for name in ("level", "nearest"))
+        values = curve.probability(similarities, levels, nearest), self.found[rest] == own, own + 0 * self.found[rest]
         counted = similarities < IDENTICAL
         return [reliability_bins(*(value[:, :k][counted[:, :k]] for value in values)) for k in SHOWN]
 

@@ -162,7 +162,7 @@ def calibrate(
         print_json({**facts, "marks_left_out": known.left_out})
         return
     bins = [Bin(**row) for row in facts["reliability"]]
-    low, high = fitted.probabilities[0], fitted.probabilities[-1]
+    low, high = fitted.range
     print(f"p_same is {low:.3f} to {high:.3f} by the similarity above the query's background; 1 for identical images")
     print(_fitted_pairs(fitted, known.left_out))
     error = NO_ERROR if fitted.error is None else f"{fitted.error:.4f}"

@@ -3,11 +3,16 @@
 The similarity alone does not tell it: a query in a crowded region has many results of other classes at a similarity
 that only relatives of another query reach. p_same is therefore a function of the contrast: the similarity minus the
 query's background, which is the mean similarity of its 21st to 50th result.
+
+The first result has a curve of its own. At a low contrast it is right less often than a later result of this contrast,
+whose query has several near relatives, and at a high one more often. A later result never gets more than the first one
+of its search, so that p_same never rises from one result to the next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
@@ -27,6 +32,12 @@ IDENTICAL = 1 - 1e-5
 ENOUGH_PAIRS = 20
 """Least number of pairs of a fit."""
 
+EQUAL = 1e-6
+"""Results whose similarities differ by less are equally near."""
+
+Curve = tuple[np.ndarray, np.ndarray]
+"""Contrasts and probabilities of a curve's points."""
+
 _GROUPS, _LEAST = 40, 25
 """Most groups of a fit, and least pairs of a group (fewer only in a fit of few pairs)."""
 
@@ -36,21 +47,24 @@ _Z = 1.96
 
 @dataclass(frozen=True)
 class Calibration:
-    """Non-decreasing curve from contrasts to probabilities: linear between its points, constant outside them.
+    """Non-decreasing curves from contrasts to probabilities: linear between their points, constant outside them.
 
     p_same is the share of results with the query's class among the results of this contrast that a user looks at, in
     searches without a filter: each next one with probability 0.9 (`PERSISTENCE`; the user of rank-biased precision,
-    Moffat & Zobel 2008). Identical images (`IDENTICAL`) have p_same 1 and are not part of the fit. The curve is valid
+    Moffat & Zobel 2008). One curve is for first results and one for later ones, which the first result's p_same
+    bounds. Identical images (`IDENTICAL`) have p_same 1 and are not part of the fit. The curves are valid
     for queries and a gallery like those of the fit.
 
     Attributes:
-        contrasts: The points' contrasts, ascending.
+        contrasts: The contrasts of the points of the curve of later results, ascending.
         probabilities: Their probabilities.
         neighbours: The number of results per search in the fit; 0 for marked pairs alone.
         pairs: The number of pairs of the fit.
         error: The expected calibration error on classes outside the fit (mean distance between probability and share
             over ten bins, by their weights); None where it was not measured.
         marked: The number of those pairs that users marked; the others are results of labelled queries.
+        first_contrasts, first_probabilities: The curve of first results; empty where too few pairs are known, and in
+            earlier versions: then the other curve is fitted to all results and used for all.
     """
 
     contrasts: tuple[float, ...]
@@ -59,12 +73,28 @@ class Calibration:
     pairs: int
     error: float | None = None
     marked: int = 0
+    first_contrasts: tuple[float, ...] = ()
+    first_probabilities: tuple[float, ...] = ()
 
-    def probability(self, similarities: Any, background: Any) -> np.ndarray:
-        """Return the probabilities, float64, of similarities to queries of this background (broadcast)."""
+    def probability(self, similarities: Any, level: Any, nearest: Any = np.inf) -> np.ndarray:
+        """Return the probabilities, float64, of similarities to queries of a background (broadcast).
+
+        Args:
+            similarities: The similarities.
+            level: `Background.level` of their queries.
+            nearest: `Background.nearest`; by default all are later results.
+        """
         similarities = np.asarray(similarities, np.float64)
-        chances = np.interp(similarities - background, self.contrasts, self.probabilities)
+        later = np.array(self.contrasts), np.array(self.probabilities)
+        first = (np.array(self.first_contrasts), np.array(self.first_probabilities)) if self.first_contrasts else None
+        chances = _interpolate(similarities - level, np.asarray(nearest) - level, first, later)
         return np.where(similarities >= IDENTICAL, 1.0, chances)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Return the smallest and the largest probability."""
+        every = (*self.probabilities, *self.first_probabilities)
+        return min(every), max(every)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -73,8 +103,7 @@ class Calibration:
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Return the curve of JSON values, which may have further keys."""
         own = {field.name: values[field.name] for field in fields(Calibration) if field.name in values}
-        curve = {name: tuple(values[name]) for name in ("contrasts", "probabilities")}
-        return cls(**{**own, **curve})
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in own.items()})
 
 
 @dataclass(frozen=True)
@@ -98,6 +127,19 @@ class Bin:
 
 
 @dataclass(frozen=True)
+class Background:
+    """The other results of a query in a search without a filter, identical images not counted.
+
+    Attributes:
+        level: Mean similarity of the 21st to 50th; of fewer than 50, of the last three fifths.
+        nearest: Similarity of the first.
+    """
+
+    level: float
+    nearest: float
+
+
+@dataclass(frozen=True)
 class WeightedPairs:
     """Queries and results of which it is known whether they have one class.
 
@@ -106,29 +148,32 @@ class WeightedPairs:
         same: Whether the two have one class, bool [n].
         classes: Class of the query, int64 [n].
         weights: How much each pair counts, float64 [n].
+        nearest: Contrast of the query's first result, float64 [n]; inf where it is not known, as of marks.
     """
 
     contrasts: np.ndarray
     same: np.ndarray
     classes: np.ndarray
     weights: np.ndarray
+    nearest: np.ndarray
 
     def chosen(self, rows: np.ndarray) -> WeightedPairs:
-        return WeightedPairs(self.contrasts[rows], self.same[rows], self.classes[rows], self.weights[rows])
+        return WeightedPairs(*(values[rows] for values in vars(self).values()))
 
     def joined(self, other: WeightedPairs) -> WeightedPairs:
         parts = zip(vars(self).values(), vars(other).values(), strict=True)
         return WeightedPairs(*(np.concatenate(part) for part in parts))
 
 
-def background(similarities: np.ndarray) -> float:
-    """Return the mean similarity of a query's 21st to 50th result, identical images not counted.
+def background(similarities: np.ndarray) -> Background:
+    """Return the background of a query.
 
-    similarities: float [k], of the results of a search without a filter, highest first. Of fewer than 50 the last three
-    fifths count.
+    similarities: float [k], of the results of a search without a filter, highest first.
     """
     others = similarities[(similarities < IDENTICAL) & np.isfinite(similarities)][:DEPTH]
-    return float(others[len(others) * NEAR // DEPTH :].mean(dtype=np.float64)) if others.size else 1.0
+    if not others.size:
+        return Background(1.0, 1.0)
+    return Background(float(others[len(others) * NEAR // DEPTH :].mean(dtype=np.float64)), float(others[0]))
 
 
 def pairs_of_searches(similarities: np.ndarray, outcomes: np.ndarray, classes: np.ndarray) -> WeightedPairs:
@@ -147,20 +192,23 @@ def pairs_of_searches(similarities: np.ndarray, outcomes: np.ndarray, classes: n
     similarities = np.asarray(similarities, np.float64)
     counted = np.isfinite(similarities) & (similarities < IDENTICAL)
     weights = PERSISTENCE ** (counted.cumsum(axis=1) - 1)
-    backgrounds = np.array([background(row) for row in similarities])
-    contrasts = similarities - backgrounds[:, None]
+    backgrounds = [background(row) for row in similarities]
+    levels = np.array([found.level for found in backgrounds])
+    contrasts = similarities - levels[:, None]
+    nearest = np.array([found.nearest for found in backgrounds]) - levels
+    nearest = np.broadcast_to(nearest[:, None], counted.shape)[counted]
     own = np.broadcast_to(np.asarray(classes)[:, None], counted.shape)
     contrasts, outcomes, own, weights = contrasts[counted], outcomes[counted], own[counted], weights[counted]
     same, known = outcomes == 1, outcomes >= 0
     factors = _unlabelled_factors(contrasts, outcomes, weights)
     weights = weights * np.where(same, factors[0], factors[1])
-    return WeightedPairs(contrasts[known], same[known], own[known], weights[known])
+    return WeightedPairs(contrasts[known], same[known], own[known], weights[known], nearest[known])
 
 
 def calibrate(pairs: WeightedPairs, neighbours: int = 0, marked: int = 0) -> Calibration:
-    """Fit the curve to pairs by isotonic regression; `neighbours` and `marked` are kept with it.
+    """Fit the curves to pairs by isotonic regression; `neighbours` and `marked` are kept with them.
 
-    Its points are the blocks of the regression (centred isotonic regression: Oron & Flournoy 2017).
+    Their points are the blocks of the regression (centred isotonic regression: Oron & Flournoy 2017).
 
     Raises:
         EvaluationError: If there are fewer than `ENOUGH_PAIRS` pairs, all pairs have one class or none has, or pairs of
@@ -169,18 +217,18 @@ def calibrate(pairs: WeightedPairs, neighbours: int = 0, marked: int = 0) -> Cal
     if len(pairs.same) < ENOUGH_PAIRS:
         message = f"a calibration needs {ENOUGH_PAIRS} pairs of known class, not {len(pairs.same)}."
         raise EvaluationError(message, code="too-few-pairs")
-    contrasts, probabilities = _fit(pairs)
+    first, later = _fit_curves(pairs)
     held_out = held_out_bins(pairs)
     error = expected_calibration_error(held_out) if held_out else None
-    points = tuple(contrasts.round(6).tolist()), tuple(probabilities.round(6).tolist())
-    return Calibration(*points, neighbours, len(pairs.same), error, marked)
+    points = [tuple(values.round(6).tolist()) for values in (*later, *(first or ()))]
+    return Calibration(*points[:2], neighbours, len(pairs.same), error, marked, *points[2:])
 
 
 def held_out_bins(pairs: WeightedPairs) -> list[Bin]:
-    """Return the reliability of curves on classes outside their fit.
+    """Return the reliability of calibrations on classes outside their fit.
 
-    One curve is fitted to every second class of the queries and applied to the others, a second one the other way
-    round. The list is empty for fewer than four classes and where a half cannot be fitted.
+    One is fitted to every second class of the queries and applied to the others, a second one the other way round. The
+    list is empty for fewer than four classes and where a half cannot be fitted.
     """
     codes = np.unique(pairs.classes, return_inverse=True)[1]
     if codes.max(initial=0) < 3:
@@ -188,11 +236,11 @@ def held_out_bins(pairs: WeightedPairs) -> list[Bin]:
     probabilities = np.empty(len(codes))
     for half in (0, 1):
         try:
-            curve = _fit(pairs.chosen(codes % 2 == half))
+            curves = _fit_curves(pairs.chosen(codes % 2 == half))
         except EvaluationError:
             return []
         rest = codes % 2 != half
-        probabilities[rest] = np.interp(pairs.contrasts[rest], *curve)
+        probabilities[rest] = _interpolate(pairs.contrasts[rest], pairs.nearest[rest], *curves)
     return reliability_bins(probabilities, pairs.same, pairs.classes, pairs.weights)
 
 
@@ -231,8 +279,26 @@ def isotonic(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.repeat([total / size for total, size, _ in blocks], [count for *_, count in blocks])
 
 
-def _fit(pairs: WeightedPairs) -> tuple[np.ndarray, np.ndarray]:
-    """Return contrasts and probabilities of the curve's points."""
+def _fit_curves(pairs: WeightedPairs) -> tuple[Curve | None, Curve]:
+    """Return the curves of first and of later results; None and one of all results where they cannot be told apart."""
+    is_first = pairs.contrasts >= pairs.nearest - EQUAL
+    if min(is_first.sum(), (~is_first).sum()) >= ENOUGH_PAIRS:
+        with suppress(EvaluationError):
+            return _fit(pairs.chosen(is_first)), _fit(pairs.chosen(~is_first))
+    return None, _fit(pairs)
+
+
+def _interpolate(contrasts: np.ndarray, nearest: np.ndarray, first: Curve | None, later: Curve) -> np.ndarray:
+    """Return the probabilities of contrasts; `nearest`: the contrasts of the first results of their searches."""
+    chances = np.interp(contrasts, *later)
+    if first is None:
+        return chances
+    bound = np.interp(np.maximum(nearest, contrasts), *first)
+    return np.where(contrasts >= nearest - EQUAL, bound, np.minimum(bound, chances))
+
+
+def _fit(pairs: WeightedPairs) -> Curve:
+    """Return the curve of pairs."""
     count, positives = len(pairs.same), int(pairs.same.sum())
     if positives in (0, count):
         kind = "of the query's class" if positives else "of another class"

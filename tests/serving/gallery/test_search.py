@@ -187,7 +187,9 @@ def test_a_search_calibrates_cuts_and_paginates(gallery_folder: Path, tmp_path: 
     assert sorted(hit.id for hit in hits) == list(range(2, 25))
     for hit in hits:
         assert hit.similarity == pytest.approx(float(own @ searcher.gallery.store.embedding(hit.id)), abs=1e-6)
-        assert hit.p_same == pytest.approx(float(calibration.probability(hit.similarity, base)), abs=5e-5)
+        assert hit.p_same == pytest.approx(
+            float(calibration.probability(hit.similarity, base.level, base.nearest)), abs=5e-5
+        )
         assert (hit.rerank_score is None) == (rerank == "none")
     scores = [hit.similarity if hit.rerank_score is None else hit.rerank_score for hit in hits]
     assert scores == sorted(scores, reverse=True)

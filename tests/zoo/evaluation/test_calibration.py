@@ -15,6 +15,7 @@ from zoo.evaluation.calibration import (
     IDENTICAL,
     NEAR,
     PERSISTENCE,
+    Background,
     Bin,
     Calibration,
     WeightedPairs,
@@ -36,7 +37,9 @@ def chance(contrasts: np.ndarray) -> np.ndarray:
 def drawn(n: int = 20_000, classes: int = 200, seed: int = 0) -> WeightedPairs:
     draw = np.random.default_rng(seed)
     contrasts = draw.beta(1, 4, n) - 0.05  # few pairs of high contrast, as in a gallery
-    return WeightedPairs(contrasts, draw.random(n) < chance(contrasts), draw.integers(classes, size=n), np.ones(n))
+    return WeightedPairs(
+        contrasts, draw.random(n) < chance(contrasts), draw.integers(classes, size=n), np.ones(n), np.full(n, np.inf)
+    )
 
 
 def test_probabilities_are_the_ones_that_made_the_data() -> None:
@@ -82,12 +85,13 @@ def test_isotonic_is_scikit_learns(pairs: list[tuple[int, int]]) -> None:
 
 def test_the_background_by_hand() -> None:
     row = np.linspace(0.9, 0.3, 61)
-    assert background(row) == pytest.approx(row[NEAR:DEPTH].mean())
+    assert background(row).level == pytest.approx(row[NEAR:DEPTH].mean())
     with_copies = np.concatenate([[1.0, IDENTICAL], row, [-np.inf]])
-    assert background(with_copies) == pytest.approx(row[NEAR:DEPTH].mean()), "identical images do not count"
-    assert background(np.array([0.9, 0.8, 0.6, 0.5, 0.4])) == pytest.approx(0.5), "the last three of five"
-    assert background(np.array([0.7, -np.inf])) == pytest.approx(0.7)
-    assert background(np.array([1.0])) == 1.0
+    assert background(with_copies).level == pytest.approx(row[NEAR:DEPTH].mean()), "identical images do not count"
+    assert background(np.array([0.9, 0.8, 0.6, 0.5, 0.4])).level == pytest.approx(0.5), "the last three of five"
+    assert background(np.array([0.7, -np.inf])).level == pytest.approx(0.7)
+    assert background(np.array([1.0])) == Background(1.0, 1.0)
+    assert background(with_copies).nearest == background(row).nearest == 0.9
 
 
 def test_pairs_of_searches_by_loops() -> None:
@@ -131,11 +135,60 @@ def test_two_contrasts_by_hand() -> None:
     """40 pairs at 0.1, of which 10 have one class, and 60 at 0.4, of which 45 have: half a pair of either kind more."""
     contrasts = np.repeat([0.1, 0.4], [40, 60])
     same = np.concatenate([np.arange(40) < 10, np.arange(60) < 45])
-    fitted = calibrate(WeightedPairs(contrasts, same, np.arange(100) % 2, np.ones(100)))
+    fitted = calibrate(WeightedPairs(contrasts, same, np.arange(100) % 2, np.ones(100), np.full(100, np.inf)))
     assert fitted.contrasts == (0.1, 0.4)
     assert fitted.probabilities == pytest.approx((10.5 / 41, 45.5 / 61), abs=1e-6)
     assert fitted.probability(0.85, 0.6) == pytest.approx((10.5 / 41 + 45.5 / 61) / 2, abs=1e-6)
     assert fitted.error is None, "two classes are too few to leave half of them out"
+
+
+def searches(n: int = 2000, seed: int = 3) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Similarities and outcomes [n, 20], and classes: a first result is right by another curve than a later one."""
+    draw = np.random.default_rng(seed)
+    similarities = -np.sort(-draw.beta(2, 3, (n, 20)), axis=1) * 0.99
+    true = np.clip(similarities - 0.1, 0.02, 0.95)
+    true[:, 0] = np.clip(3 * similarities[:, 0] - 1.6, 0.02, 0.98)
+    return similarities, (draw.random(true.shape) < true).astype(int), draw.integers(100, size=n)
+
+
+def test_first_and_later_results_have_their_own_curves_by_hand() -> None:
+    """40 first results at 0.3, of which 10 are right, 60 at 0.6, of which 45 are; later ones 5 and 30 of 50 each.
+
+    A later result at 0.4 would have 30.5 / 51 = 0.598 and has at most its search's first one.
+    """
+    contrasts = np.repeat([0.3, 0.6, 0.1, 0.4], [40, 60, 50, 50])
+    same = np.concatenate([np.arange(n) < right for n, right in ((40, 10), (60, 45), (50, 5), (50, 30))])
+    nearest = np.repeat([0.3, 0.6, 0.6, 0.6], [40, 60, 50, 50])
+    fitted = calibrate(WeightedPairs(contrasts, same, np.arange(200) % 2, np.ones(200), nearest))
+    assert (fitted.first_contrasts, fitted.contrasts) == ((0.3, 0.6), (0.1, 0.4))
+    low, high = 10.5 / 41, 45.5 / 61
+    assert fitted.first_probabilities == pytest.approx((low, high), abs=1e-6)
+    assert fitted.probabilities == pytest.approx((5.5 / 51, 30.5 / 51), abs=1e-6)
+    assert fitted.probability([0.8, 0.6, 0.3], 0.2, 0.8) == pytest.approx([high, 30.5 / 51, 5.5 / 51], abs=1e-6)
+    assert fitted.probability([0.5, 0.49], 0.2, 0.5) == pytest.approx([low, low], abs=1e-6), "bounded by the first"
+    assert fitted.probability(0.6, 0.2) == pytest.approx(30.5 / 51, abs=1e-6)
+    assert fitted.range == pytest.approx((5.5 / 51, high), abs=1e-6)
+    assert Calibration.from_json(fitted.to_json()) == fitted
+
+
+def test_the_first_result_is_as_reliable_as_all() -> None:
+    """The finding: one curve for all promised too much or too little for the first result."""
+    similarities, outcomes, classes = searches()
+    fitted = calibrate(pairs_of_searches(similarities, outcomes, classes), 20)
+    similarities, outcomes, classes = searches(seed=4)
+    found = [background(row) for row in similarities]
+    levels, nearest = np.array([one.level for one in found]), np.array([one.nearest for one in found])
+    first = fitted.probability(similarities[:, 0], levels, nearest)
+    for part in reliability_bins(first, outcomes[:, 0] == 1, classes):
+        assert abs(part.probability - part.share) <= 0.05 or part.low <= part.probability <= part.high
+    chances = fitted.probability(similarities, levels[:, None], nearest[:, None])
+    assert (np.diff(chances, axis=1) <= 1e-12).all(), "p_same never rises from one result to the next"
+
+
+def test_the_calibration_of_an_earlier_version_has_one_curve() -> None:
+    values = {name: value for name, value in calibrate(drawn(500)).to_json().items() if not name.startswith("first")}
+    old = Calibration.from_json({**values, "measured": None})
+    assert old.probability(0.5, 0.2, 0.5) == old.probability(0.5, 0.2)
 
 
 def test_the_reliability_diagram_by_hand() -> None:
@@ -180,4 +233,4 @@ def test_the_interval_covers_the_share_of_further_classes() -> None:
 )
 def test_pairs_without_a_calibration_are_refused(contrasts: np.ndarray, same: np.ndarray, code: str) -> None:
     with raises(EvaluationError, code):
-        calibrate(WeightedPairs(contrasts, same, np.arange(len(same)), np.ones(len(same))))
+        calibrate(WeightedPairs(contrasts, same, np.arange(len(same)), np.ones(len(same)), np.full(len(same), np.inf)))
