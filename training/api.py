@@ -37,8 +37,7 @@ from zoo.console import count
 from zoo.data.content import digests_of_classes, telling_digests
 from zoo.data.dataset import FOLDER, WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError, ZooError, command
-from zoo.evaluation.learnt import CLASS_IMAGES
-from zoo.evaluation.split import default_dataset, find_split
+from zoo.evaluation.split import CLASS_IMAGES, default_dataset, find_split
 from zoo.files import atomic_folder, sha256_of, write_bytes, write_json
 from zoo.models.baselines import PRETRAINED, UNTRAINED
 from zoo.models.card import TRAINING_DATA, Card, joint_licence, read_card

@@ -34,9 +34,9 @@ from zoo.evaluation import Evaluation, bootstrap_intervals, evaluate, nearest_ne
 from zoo.evaluation.evaluate import METRICS, attribute_to_model, search_arguments
 from zoo.evaluation.inputs import retrieval_inputs, unit_rows
 from zoo.evaluation.knn import neighbour_chunks
-from zoo.evaluation.learnt import CLASS_IMAGES
 from zoo.evaluation.retrieval import PerQuery, build_per_query, measure_hits
 from zoo.evaluation.selection import MetricChange, Selection, measure_change
+from zoo.evaluation.split import CLASS_IMAGES
 from zoo.models.card import Card, read_card
 from zoo.models.load import AUTO, Embedder, find_model, load
 from zoo.models.network import check_architecture

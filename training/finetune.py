@@ -29,8 +29,8 @@ from zoo.data.folder import ClassSplit, TrainingFolder, read_training_folder, sp
 from zoo.errors import UsageError, ZooError, nearest
 from zoo.evaluation import evaluate
 from zoo.evaluation.evaluate import attribute_to_model
-from zoo.evaluation.learnt import CLASS_IMAGES, LearntClasses, read_learnt_classes
 from zoo.evaluation.selection import MetricChange, Selection, measure_change, select, validation_share
+from zoo.evaluation.split import CLASS_IMAGES, LearntClasses, read_learnt_classes
 from zoo.files import atomic_folder, keep_newest, read_object, write_bytes, write_json
 from zoo.models.card import Card, Head, read_card
 from zoo.models.catalogue import known_names

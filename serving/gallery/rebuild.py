@@ -44,8 +44,7 @@ from zoo.errors import (
     ZooError,
     command,
 )
-from zoo.evaluation.learnt import LearntOverlap
-from zoo.evaluation.split import learnt_classes
+from zoo.evaluation.split import LearntOverlap, learnt_classes
 from zoo.files import write_bytes
 from zoo.models.load import Embedder, load
 from zoo.models.registry import cached_folder

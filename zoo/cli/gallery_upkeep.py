@@ -429,7 +429,7 @@ def _embedded_lines(outcome: dict[str, Any]) -> Iterator[str]:
 
 
 def _print_comparison(compared: ModelComparison) -> None:
-    from zoo.evaluation.learnt import first_names
+    from zoo.evaluation.split import first_names
 
     if compared.learnt:
         labels = count(len(compared.learnt), "label")

@@ -28,9 +28,9 @@ class WhiteningComparison:
     """Metrics of plain and whitened features on held-out classes.
 
     Attributes:
-        model: Name and fingerprint of the plain model; the fingerprint is None for weights outside a model folder.
-        data: The held-out images, those of classes that the compared whitening is not fitted on.
-        fitted_images: Number of images that it is fitted on; the kept model is whitened on the held-out ones too.
+        model: Name and fingerprint of the plain model; weights outside a model folder have None for it.
+        data: The held-out images. The compared whitening is not fitted on their classes.
+        fitted_images: Number of images of its fit; the kept model is whitened on the held-out ones too.
         protocol: The search protocol.
         share: The share of the classes to hold out.
         seed: The seed that draws them.

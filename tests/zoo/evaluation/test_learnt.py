@@ -13,7 +13,7 @@ from tests.commandline import run_here
 from tests.serving import toys
 from zoo.data.content import digests_of_classes, telling_digests
 from zoo.data.folder import load
-from zoo.evaluation.learnt import LearntClasses, LearntOverlap, read_learnt_classes
+from zoo.evaluation.split import LearntClasses, LearntOverlap, read_learnt_classes
 
 A, B = "a" * 16, "b" * 16
 

@@ -54,7 +54,11 @@ def test_images_without_a_class_are_not_measured() -> None:
     few = of_classes(["" if name in ("class0", "class1") else name for name in names])
     compared = compare_whitening(features, few, MODEL, None)
     assert compared is not None
-    assert (compared.data.classes, compared.data.images, compared.fitted_images) == (5, 50, 150)  # three tenths of 18 classes of ten images
+    assert (compared.data.classes, compared.data.images, compared.fitted_images) == (
+        5,
+        50,
+        150,
+    )  # three tenths of 18 classes of ten images
 
 
 @pytest.mark.parametrize("classes", [1, 7])

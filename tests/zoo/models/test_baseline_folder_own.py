@@ -193,7 +193,9 @@ def test_whitening_is_compared_on_classes_of_any_kind_of_data_set(
         classes, images = 3, 12
     assert main(["baseline", "org/conv4", "--as", "white", *options, "--json"]) == 0
     whitening = json.loads(capsys.readouterr().out)["whitening"]
-    assert (whitening["data"]["classes"], whitening["data"]["images"]) == (classes, images), "three tenths of the classes"
+    assert (whitening["data"]["classes"], whitening["data"]["images"]) == (classes, images), (
+        "three tenths of the classes"
+    )
     assert {row["metric"] for row in whitening["rows"]} >= {"recall_at_1", "map_at_r"}
 
 
