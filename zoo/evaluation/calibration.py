@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -102,8 +102,8 @@ class Calibration:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Return the curve of JSON values, which may have further keys."""
-        own = {field.name: values[field.name] for field in fields(Calibration) if field.name in values}
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in own.items()})
+        own: dict[str, Any] = {field.name: values[field.name] for field in fields(Calibration) if field.name in values}
+        return cls(**own | {name: tuple(value) for name, value in own.items() if isinstance(value, list)})
 
 
 @dataclass(frozen=True)
@@ -220,8 +220,16 @@ def calibrate(pairs: WeightedPairs, neighbours: int = 0, marked: int = 0) -> Cal
     first, later = _fit_curves(pairs)
     held_out = held_out_bins(pairs)
     error = expected_calibration_error(held_out) if held_out else None
-    points = [tuple(values.round(6).tolist()) for values in (*later, *(first or ()))]
-    return Calibration(*points[:2], neighbours, len(pairs.same), error, marked, *points[2:])
+    fitted = Calibration(*_points(later), neighbours, len(pairs.same), error, marked)
+    if first is None:
+        return fitted
+    contrasts, probabilities = _points(first)
+    return replace(fitted, first_contrasts=contrasts, first_probabilities=probabilities)
+
+
+def _points(curve: Curve) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    contrasts, probabilities = curve
+    return tuple(contrasts.round(6).tolist()), tuple(probabilities.round(6).tolist())
 
 
 def held_out_bins(pairs: WeightedPairs) -> list[Bin]:
