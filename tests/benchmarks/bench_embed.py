@@ -106,7 +106,8 @@ def plain_loop(folder: Path, paths: list[Path], batch: int) -> Callable[[], None
     card = read_card(folder)
     network, how = load_network(card, folder).eval(), card.preprocessing
     size, share = (3, how.crop, how.crop), how.crop / how.resize
-    transform = create_transform(size, is_training=False, crop_pct=share, interpolation="bilinear")
+    settings = {"interpolation": how.interpolation, "mean": how.mean, "std": how.std}
+    transform = create_transform(size, is_training=False, crop_pct=share, **settings)
 
     def run() -> None:
         with torch.inference_mode():

@@ -6,7 +6,8 @@ import dataclasses
 import os
 import platform
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -56,6 +57,17 @@ def write_figures(path: Path | None, figures: Sequence[Figure]) -> None:
         write_json(path, {**conditions(), "figures": [figure.to_json() for figure in figures]})
 
 
+def clock() -> Callable[[], float]:
+    """Return the clock of a benchmark: processor time on one core, which others may share, else real time."""
+    return time.process_time if len(os.sched_getaffinity(0)) == 1 else time.perf_counter
+
+
+def print_conditions() -> None:
+    facts = conditions()
+    versions = ", ".join(f"{name} {number}" for name, number in facts.pop("versions").items())
+    print("\n".join(f"{name}: {fact}" for name, fact in {**facts, "versions": versions}.items() if fact is not None))
+
+
 def conditions() -> dict[str, Any]:
     return {
         "command": " ".join(["python", *sys.argv]),
@@ -63,6 +75,7 @@ def conditions() -> dict[str, Any]:
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
         "threads": os.environ.get("OMP_NUM_THREADS"),
+        "clock": clock().__name__,
         "load": [round(load, 1) for load in os.getloadavg()],
         "versions": {"python": platform.python_version(), **_versions()},
     }

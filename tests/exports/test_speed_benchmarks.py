@@ -1,4 +1,4 @@
-"""Runs of the export benchmarks on a toy; their measurements are not checked here."""
+"""Runs of the benchmarks of embedding and export on toys; their measurements are not checked here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import bench_embed, bench_exports
+from tests.benchmarks import bench_embed, bench_exports, bench_photos
 from tests.benchmarks.figures import Figure
 from tests.exports.toys import make_toy
 from tests.models import CARD
@@ -63,6 +63,22 @@ def test_graphs_run_in_the_session_that_zoo_load_opens(
     assert targets["batch 8: ONNX fp32"] == 2.6
     assert sum("spinning" in figure["what"] for figure in figures) == 2
     assert "at least 5" in capsys.readouterr().out
+
+
+@pytest.mark.slow  # `make bench` runs the whole script
+def test_photographs_are_embedded_in_every_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_photos, "SIDES", (64, 48))
+    monkeypatch.setattr(bench_photos, "DIFFERENT", 2)
+    file = tmp_path / "figures.json"
+    command = ["--images", "3", "--batch", "2", "--rounds", "1", "--json", str(file)]
+    bench_photos.main([*command, "--fastembed", "true"])  # a program that ends at once, as without fastembed
+    figures = {figure["what"]: figure for figure in json.loads(file.read_text())["figures"]}
+    assert figures["embed() to PIL + timm"]["target"] == 2
+    assert figures["embed() to graph alone"]["target"] == 0.9
+    assert "embed() to fastembed" not in figures
+    fastest = 1 / (1 / figures["graph alone"]["value"] + 1 / figures["decoding alone"]["value"])
+    share = figures["embed() to graph and decoding in turn"]["value"]
+    assert share == pytest.approx(figures["embed()"]["value"] / fastest)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from PIL import Image
 from zoo import paths
 from zoo.console import Progress
 from zoo.data.dataset import Dataset, without
-from zoo.data.images import ImageLike, open_image
+from zoo.data.images import ImageLike, in_mode, open_image
 from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.errors import DatasetError, ImageError, none_readable_message
 from zoo.files import atomic_folder, write_json
@@ -185,7 +185,7 @@ class Squares:
         """Decode one image. A large JPEG is decoded at a fraction of its size if that is enough (Pillow's draft)."""
         if not self.whole:
             return to_pixels(image, self.preprocessing), 1.0
-        decoded = open_image(image, draft=self.preprocessing.resize).convert(self.preprocessing.mode)
+        decoded = in_mode(open_image(image, draft=self.preprocessing.resize), self.preprocessing.mode)
         side, resampling = self.preprocessing.crop, Image.Resampling[self.preprocessing.interpolation.upper()]
         square = decoded.resize((side, side), resampling, reducing_gap=3.0)
         return np.asarray(square, np.uint8).reshape(self.preprocessing.shape), decoded.width / decoded.height

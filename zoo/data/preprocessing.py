@@ -89,10 +89,10 @@ def to_pixels(source: ImageLike, preprocessing: Preprocessing, limits: Limits | 
     Raises:
         ImageError: If the image cannot be decoded.
     """
-    from zoo.data.images import DEFAULT_LIMITS, open_image
+    from zoo.data.images import DEFAULT_LIMITS, in_mode, open_image
 
     image = open_image(source, limits or DEFAULT_LIMITS, draft=preprocessing.resize)
-    image = _centre_square(image.convert(preprocessing.mode), preprocessing)
+    image = _centre_square(in_mode(image, preprocessing.mode), preprocessing)
     return np.asarray(image, dtype=np.uint8).reshape(preprocessing.shape)
 
 

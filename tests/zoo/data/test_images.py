@@ -166,6 +166,27 @@ def test_a_callers_image_is_left_as_it_was() -> None:
     assert image.getexif()[0x0112] == 6
 
 
+def test_an_opened_image_can_be_opened_again() -> None:
+    image = Image.new("RGB", (64, 32), "white")
+    image.paste((255, 0, 0), (0, 0, 32, 32))  # left half red
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    opened = open_image(encoded(image, "JPEG", exif=exif.tobytes()), draft=8)
+    again = open_image(opened, draft=8)
+    assert opened.size == again.size == (8, 16)
+    np.testing.assert_array_equal(np.asarray(again), np.asarray(opened))
+    again.paste((0, 0, 0), (0, 0, 8, 16))
+    assert corner(opened) != (0, 0, 0)
+
+
+@pytest.mark.parametrize("shape", [(5, 6), (5, 6, 3)])
+def test_an_opened_array_shares_no_memory(shape: tuple[int, ...]) -> None:
+    array = np.full(shape, 9, np.uint8)
+    opened = open_image(array)
+    array[:] = 0
+    assert np.asarray(opened).min() == 9
+
+
 MEMORY = """
 import sys
 from pathlib import Path
