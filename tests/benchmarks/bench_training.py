@@ -3,7 +3,7 @@
     python tests/benchmarks/bench_training.py                             conv4 on noise, this machine's CPU
     python tests/benchmarks/bench_training.py --recipe margin-r50-cub --device cuda --precision bf16 --compile
     python tests/benchmarks/bench_training.py --recipe diva-r50-cub --device cuda --batch 112
-    python tests/benchmarks/bench_training.py --recipe margin-lite0-cub2010 --steps 4
+    python tests/benchmarks/bench_training.py --recipe margin-lite0-cub2010 --steps 6
 
 The recipe is trained unchanged, on noise of its size and without its pretrained weights. The bare step is the same
 network with a linear classifier, cross entropy and the same optimiser, frozen batch norms, precision and memory format,
