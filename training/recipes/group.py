@@ -27,9 +27,9 @@ def group(short: str, dataset: str) -> Recipe:
     """Return the recipe of `zoo train group-ibn-cub`, or of another backbone or data set.
 
     R@1 of the paper on CUB / CARS / SOP, Inception with batch norm: 65.5 / 85.6 / 75.7. Its embedding of 512 and the
-    classifier without bias follow from the parameter counts of table 3; the published code has neither. Rate, weight decay and schedule
-    are those of the paper. It does not give classes and samples of a batch, anchors and temperature; these are its
-    code's.
+    classifier without bias follow from the parameter counts of table 3; the published code has neither. Rate, weight
+    decay and schedule are those of the paper. It does not give classes and samples of a batch, anchors and temperature;
+    these are its code's.
     """
     embedding = short == "ibn"
     classes, samples, anchors, temperature = by_dataset(dataset, (6, 9, 2, 24.0), (5, 7, 3, 79.0), (10, 6, 2, 54.0))
