@@ -43,12 +43,17 @@ def freeze_norm(trunk: nn.Module, mode: str) -> None:
             f"{type(trunk).__name__} has no batch norm to freeze; set backbone.freeze_norm=none.", code="no-batch-norm"
         )
     for norm in norms if mode != "none" else ():
-        # A bound method is copied together with its module, unlike a lambda.
-        norm.train = MethodType(_train_children, norm)  # type: ignore[method-assign]
-        norm.train(norm.training)
+        freeze_statistics(norm)
         if mode == "all":
             for parameter in norm.parameters(recurse=False):
                 parameter.requires_grad_(False)
+
+
+def freeze_statistics(norm: nn.Module) -> None:
+    """Keep a batch norm in evaluation mode; later calls of `train()` and copying do not change that."""
+    # A bound method is copied together with its module, unlike a lambda.
+    norm.train = MethodType(_train_children, norm)  # type: ignore[method-assign]
+    norm.train(norm.training)
 
 
 def _train_children(norm: nn.Module, mode: bool = True) -> nn.Module:

@@ -35,11 +35,14 @@ OPTIMIZERS = ClassTable(
     },
 )
 HEAD_STARTS = ("random", "pca")
+HEAD_ENDS = ("trained", "pca")
 LATER_SETTINGS = (
     ("data", "features", ""),
     ("", "head_start", "random"),
     ("backbone", "tune", "all"),
     ("backbone", "rank", 8),
+    ("backbone", "frozen_stages", 0),
+    ("", "head_end", "trained"),
 )
 """Settings that are newer than the first studies: part, key, and the value that means the earlier behaviour."""
 
@@ -162,6 +165,8 @@ class Backbone:
             its normalisation layers; "last", its last stage or block; "lora", low-rank adapters of its linear layers,
             which the model folder has merged into the weights.
         rank: The rank of those adapters.
+        frozen_stages: The number of first stages that do not learn; the stem counts as one. They see edges and
+            textures, which need little change, and their backward pass takes most of a step's time.
     """
 
     name: str
@@ -171,11 +176,13 @@ class Backbone:
     freeze_norm: str = "none"
     tune: str = "all"
     rank: int = 8
+    frozen_stages: int = 0
 
     def __post_init__(self) -> None:
         _check(self.freeze_norm in NORMS, "backbone.freeze_norm", self.freeze_norm, ", ".join(NORMS))
         _check(self.tune in TUNED, "backbone.tune", self.tune, ", ".join(TUNED))
         _check(self.rank >= 1, "backbone.rank", self.rank, "1 or more")
+        _check(self.frozen_stages >= 0, "backbone.frozen_stages", self.frozen_stages, "0 or more")
 
 
 @dataclass(frozen=True)
@@ -280,6 +287,8 @@ class Recipe:
         method: The short form in model names.
         head_start: "random", or "pca": the heads begin as the principal directions of the training images' features, so
             that they are about as good as a pretrained trunk before the first step (`zoo.models.network.start_heads`).
+        head_end: "trained", or "pca": the head is replaced by the principal directions of the trained trunk's features,
+            which suit unseen classes better than a head that was fitted to the training classes. For one head.
         precision: fp32; bf16: matrix products in bfloat16 on a device that supports it, and fp32 on others, which would
             only emulate it, more slowly; or auto: bf16 on a GPU, and on a CPU whichever is faster at the start of the
             run, together with the memory format. The run's record has the choice.
@@ -300,16 +309,20 @@ class Recipe:
     seed: int = 0
     sources: tuple[str, ...] = ()
     head_start: str = "random"
+    head_end: str = "trained"
 
     def __post_init__(self) -> None:
         _check(MODEL_NAME.fullmatch(self.name), "name", self.name, "lower-case letters, digits, '.', '_' and '-'")
         _check(self.head_start in HEAD_STARTS, "head_start", self.head_start, " or ".join(HEAD_STARTS))
+        _check(self.head_end in HEAD_ENDS, "head_end", self.head_end, " or ".join(HEAD_ENDS))
         _check(self.precision in PRECISIONS, "precision", self.precision, " or ".join(PRECISIONS))
         _check(self.seed >= 0, "seed", self.seed, "0 or more")
         paired = self.batch.per_class > 1 or self.batch.sampler == "spc-r"
         # Inter-class triplets take their positives from other classes, a memory has those of earlier batches.
         mined = self.objective.miner not in (None, "inter-class") and self.objective.method != "cross-batch-memory"
         _check(paired or not mined, "batch.per_class", 1, "2 or more, of which a miner makes positives")
+        single = self.head_end == "trained" or len(self.heads) == 1
+        _check(single, "head_end", self.head_end, "trained for a recipe without or with several heads")
         if why := heads_problem(self.heads):
             raise RecipeError(f"heads: {why}", code="bad-heads")
 

@@ -241,17 +241,27 @@ class Trainer:
         """Return the network that is measured and kept: the average if there is one."""
         return self.network if self.average is None else cast(Network, self.average.module)
 
-    def keep_if_best(self, scores: dict[str, float]) -> None:
-        """Keep the weights if this epoch's MAP@R is the best."""
+    def validate(self) -> dict[str, float]:
+        """Return `validation_scores` of the network as it would be published, whose weights are kept if it is the best.
+
+        The best is that of the highest MAP@R. The scores are empty if the recipe holds out no classes.
+        """
+        if self.data.validation is None:
+            return {}
+        network = published(self)
+        scores = validation_scores(self, network)
         score = scores["map_at_r"]
         if self.best is None or score > self.best["score"]:
-            weights = {name: tensor.detach().cpu().clone() for name, tensor in self.evaluated.state_dict().items()}
+            weights = {name: tensor.detach().cpu().clone() for name, tensor in network.state_dict().items()}
             self.best = {"score": score, "epoch": self.epoch, "weights": weights, "validation": scores}
+        return scores
 
     def final(self) -> Network:
         """Return the network to publish: the best validated epoch's (0: the start), else the last one's."""
-        network = copy.deepcopy(self.evaluated).cpu()
-        if self.best is not None:
+        if self.best is None:
+            network = copy.deepcopy(published(self)).cpu()
+        else:
+            network = copy.deepcopy(self.evaluated).cpu()
             network.load_state_dict(self.best["weights"])
         merge_adapters(network.trunk)
         if isinstance(self.data, CachedData):
@@ -375,14 +385,15 @@ def steps_per_epoch(recipe: Recipe, data: Samples) -> int:
 
 
 @torch.no_grad()
-def training_features(run: Trainer, chunk: int = 256) -> Tensor:
-    """Return pooled features float32 [n, f] of all training samples, not augmented, by the current network."""
+def training_features(run: Trainer, network: Network | None = None, chunk: int = 256) -> Tensor:
+    """Return pooled features float32 [n, f] of all training samples, not augmented, by a network (the current one)."""
     if isinstance(run.data, CachedData):
         return run.data.plain().to(run.execution.device)
     augmentation = run.recipe.augmentation
     plain = Augmentation(background=augmentation.background, oversample=augmentation.oversample)
-    training = run.network.training
-    run.network.eval()
+    network, trunk = (run.network, None) if network is None else (network, network.trunk)
+    training = network.training
+    network.eval()
     processes, total = run.execution.processes, len(run.data.labels)
     rows = []
     # Rendering draws from the generators without effect. It must not move them, since another number of processes
@@ -393,8 +404,8 @@ def training_features(run: Trainer, chunk: int = 256) -> Tensor:
             # All parts must have the same size: the last sample fills the gap.
             filled = np.pad(samples, (0, -len(samples) % processes.count), mode="edge")
             squares = run.data.images(filled[processes.part(len(filled))])
-            rows.append(run.features(run.view(filled, squares, plain))[: len(samples)])
-    run.network.train(training)
+            rows.append(run.features(run.view(filled, squares, plain), trunk)[: len(samples)])
+    network.train(training)
     return torch.cat(rows)
 
 
@@ -489,8 +500,8 @@ def _fit(
         run.restore(checkpoint.load(folder / CHECKPOINT))
     elif run.memory is not None:
         run.memory[:] = embed_features(run, training_features(run))
-    if recipe.head_start != "random" and not resumes and (start := validate(run)):
-        run.keep_if_best(start)  # "epoch 0": training may be worse than its start
+    if recipe.head_start != "random" and not resumes:
+        run.validate()  # "epoch 0": training may be worse than its start
     resumed_at = run.epoch
     log = Log(folder / LOG, keep=resumed_at, writes=execution.processes.first)
     with ProgressBar(
@@ -570,9 +581,7 @@ def _epoch(run: Trainer, sampler: Sampler, steps: int, bar: ProgressBar, folder:
     trained = time.perf_counter()
     run.execution.processes.same_everywhere(run.network.buffers())
     run.epoch += 1
-    validation = validate(run)
-    if validation:
-        run.keep_if_best(validation)
+    validation = run.validate()
     bar.validated(validation)
     return {
         "epoch": run.epoch,
@@ -651,19 +660,30 @@ def _keep(run: Trainer, folder: Path) -> None:
         ) from None
 
 
-def validate(run: Trainer) -> dict[str, float]:
-    """Return R@1 and MAP@R on the held-out training classes; nothing if the recipe holds none out.
+def published(run: Trainer) -> Network:
+    """Return the network that a run would publish now: the evaluated one, with the head that the recipe ends with."""
+    network = run.evaluated
+    if run.recipe.head_end == "trained":
+        return network
+    heads = copy.deepcopy(network.heads)
+    with run.execution.forked_generators():
+        start_heads(heads, training_features(run, network))
+    run.execution.processes.same_everywhere(heads.state_dict().values())
+    return Network(network.trunk, heads)
+
+
+def validation_scores(run: Trainer, network: Network) -> dict[str, float]:
+    """Return R@1 and MAP@R of a network on the held-out training classes.
 
     Raises:
         DivergedError: If the embeddings are not finite or have no direction.
     """
-    if run.data.validation is None:
-        return {}
+    assert run.data.validation is not None
     inputs, labels = run.data.validation
     if isinstance(run.data, CachedData):
-        rows = embed_cached(run.evaluated, inputs, run.execution.device)
+        rows = embed_cached(network, inputs, run.execution.device)
     else:
-        rows = embed_pixels(run.evaluated, run.recipe, inputs, run.execution.device)
+        rows = embed_pixels(network, run.recipe, inputs, run.execution.device)
     check_embeddings(rows, f"the weights after epoch {run.epoch}")
     metrics = retrieval_metrics(rows, labels, k=(1,))
     return {name: metrics[name] for name in ("recall_at_1", "map_at_r")}

@@ -11,10 +11,12 @@ import torch
 from sklearn.decomposition import PCA
 from torch import nn
 
+from tests.raising import raises
 from tests.training import toys
 from tests.training.frozen_pictures import make_model
 from training.build import base_heads
-from training.trainer import Trainer, fit
+from training.trainer import Trainer, fit, training_features, validation_scores
+from zoo.errors import RecipeError
 from zoo.models.card import Head
 from zoo.models.network import create_heads, principal_directions, start_heads
 
@@ -116,3 +118,32 @@ def test_training_that_only_harms_keeps_its_start(tmp_path: Path) -> None:
         torch.testing.assert_close(tensor, start[name])
     again = fit(recipe, data, tmp_path, toys.CPU, progress=False)
     assert (again.best_epoch, again.validation) == (0, trained.validation)
+
+
+@pytest.mark.parametrize("average", [0.0, 0.9])
+def test_a_head_ends_as_the_projection_of_the_trained_trunk(tmp_path: Path, average: float) -> None:
+    data = toys.noise()
+    schedule = replace(toys.recipe().schedule, average=average)
+    recipe = replace(toys.recipe(), head_end="pca", heads=(Head("embedding", 8),), schedule=schedule)
+    trained = fit(recipe, data, tmp_path, toys.CPU, progress=False)
+    (head,) = trained.network.heads.values()
+    run = Trainer(recipe, data, 1, toys.CPU)
+    features = training_features(run, trained.network)
+    pca = PCA(head.out_features).fit(features.double().numpy())
+    expected = pca.transform(features.double().numpy()) / np.sqrt(np.sqrt(pca.explained_variance_))
+    np.testing.assert_allclose(cosines(head(features).detach().numpy()), cosines(expected), atol=1e-3)
+    assert not torch.allclose(features, training_features(run), atol=1e-3)
+
+
+def test_validation_measures_the_head_that_is_kept(tmp_path: Path) -> None:
+    data = toys.noise()
+    pixels, classes = np.random.default_rng(1).integers(0, 256, (30, 16, 16, 3), np.uint8), np.repeat(np.arange(6), 5)
+    data = replace(data, validation=(pixels, classes))
+    trained = fit(replace(toys.recipe(), head_end="pca"), data, tmp_path, toys.CPU, progress=False)
+    run = Trainer(toys.recipe(), data, 1, toys.CPU)
+    assert trained.validation == validation_scores(run, trained.network)
+
+
+def test_several_heads_cannot_end_as_one_projection() -> None:
+    with raises(RecipeError, code="setting-range"):
+        replace(toys.recipe(), head_end="pca", heads=(Head("a", 4), Head("b", 4)))

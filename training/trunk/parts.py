@@ -10,7 +10,7 @@ from timm.models import group_parameters
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from training.optim import freeze_norm
+from training.optim import freeze_norm, freeze_statistics
 from training.recipe import Backbone
 from training.trunk.lora import add_adapters
 from zoo.errors import RecipeError
@@ -24,10 +24,11 @@ def choose_parts(trunk: nn.Module, backbone: Backbone) -> None:
 
     Args:
         trunk: The trunk, which is changed.
-        backbone: The recipe's backbone, for `tune`, `rank` and `freeze_norm`.
+        backbone: The recipe's backbone, for `tune`, `rank`, `frozen_stages` and `freeze_norm`.
 
     Raises:
-        RecipeError: If the trunk has no such part: `no-norm-layers`, `no-linear-layers` or `no-batch-norm`.
+        RecipeError: If the trunk has no such part: `no-norm-layers`, `no-linear-layers`, `no-stages` or
+            `no-batch-norm`.
     """
     if backbone.tune == "lora":
         add_adapters(trunk, backbone.rank)
@@ -35,6 +36,7 @@ def choose_parts(trunk: nn.Module, backbone: Backbone) -> None:
         trunk.requires_grad_(False)
         for parameter in PARTS[backbone.tune](trunk):
             parameter.requires_grad_(True)
+    freeze_first_stages(trunk, backbone.frozen_stages)
     freeze_norm(trunk, backbone.freeze_norm)
 
 
@@ -63,29 +65,59 @@ def norm_parameters(trunk: nn.Module) -> list[nn.Parameter]:
 def last_parameters(trunk: nn.Module) -> list[nn.Parameter]:
     """Return the parameters of the last stage of a network of convolutions, or the last block of a transformer.
 
-    timm's groups of parameters say which these are. In an ensemble it is the last stage of each member.
-
-    Raises:
-        RecipeError: `no-stages` if the network does not define such groups.
+    In an ensemble it is the last stage of each member. Raises what `stages` raises.
     """
     if isinstance(trunk, EnsembleNetwork):
         members = [member for member in trunk.members if isinstance(member, Network)]
         return [parameter for member in members for parameter in last_parameters(member.trunk)]
+    chosen: list[nn.Parameter] = []
+    for stage in reversed(stages(trunk)):
+        chosen += stage
+        if any(parameter.ndim > 1 for parameter in chosen):  # more than a final norm, which is not a block
+            break
+    return chosen
+
+
+def freeze_first_stages(trunk: nn.Module, count: int) -> None:
+    """Freeze parameters and running statistics of the first `count` of a trunk's `stages`.
+
+    Raises:
+        RecipeError: `too-many-stages` if none would be left; `no-stages`.
+    """
+    if not count:
+        return
+    parts = stages(trunk)
+    if count >= len(parts):
+        raise RecipeError(
+            f"backbone.frozen_stages={count} freezes all {len(parts)} stages of {type(trunk).__name__}. Set a smaller "
+            "number, or backbone.tune=head.",
+            code="too-many-stages",
+        )
+    frozen = {id(parameter) for stage in parts[:count] for parameter in stage}
+    for parameter in trunk.parameters():
+        if id(parameter) in frozen:
+            parameter.requires_grad_(False)
+    for module in trunk.modules():
+        if isinstance(module, _BatchNorm) and any(id(p) in frozen for p in module.parameters(recurse=False)):
+            freeze_statistics(module)
+
+
+def stages(trunk: nn.Module) -> list[list[nn.Parameter]]:
+    """Return the parameters of each stage, the stem's first, as timm groups them.
+
+    Raises:
+        RecipeError: `no-stages` if the network does not define such groups.
+    """
     matcher: Any = getattr(trunk, "group_matcher", None)
     if matcher is None:
         raise RecipeError(
             f"{type(trunk).__name__} does not say what its stages are. Train all of it instead (zoo finetune DIR "
-            "--from MODEL --tune all, or --set backbone.tune=all).",
+            "--from MODEL --tune all, or --set backbone.tune=all backbone.frozen_stages=0).",
             code="no-stages",
         )
     groups = group_parameters(trunk, matcher(coarse=True))
     parameters = dict(trunk.named_parameters())
-    chosen: list[nn.Parameter] = []
-    for number in sorted(groups, reverse=True):
-        chosen += [parameters[name] for name in groups[number]]
-        if any(parameter.ndim > 1 for parameter in chosen):  # more than a final norm, which is not a block
-            break
-    return chosen
+    return [[parameters[name] for name in groups[number]] for number in sorted(groups)]
 
 
 PARTS: dict[str, Callable[[nn.Module], Iterable[nn.Parameter]]] = {

@@ -78,3 +78,19 @@ def test_a_trunk_without_the_part_is_refused() -> None:
         Backbone("x", "x", tune="first")
     with raises(RecipeError, "setting-range"):
         Backbone("x", "x", tune="lora", rank=0)
+
+
+def test_frozen_stages_neither_learn_nor_follow_the_images() -> None:
+    trunk = create_trunk("tf_efficientnet_lite0", 3)
+    choose_parts(trunk, Backbone("lite0", "tf_efficientnet_lite0", frozen_stages=3))
+    assert learning(trunk) == {*(f"blocks.{i}" for i in range(2, 7)), "conv_head.weight", "bn2.weight", "bn2.bias"}
+    trunk.train()
+    first, later = trunk.blocks[1][0].bn1, trunk.blocks[2][0].bn1
+    assert not first.training
+    assert later.training
+
+
+def test_frozen_stages_that_leave_nothing_to_learn_are_refused() -> None:
+    trunk = create_trunk("conv4", 3)
+    with raises(RecipeError, code="too-many-stages"):
+        choose_parts(trunk, Backbone("conv4", "conv4", frozen_stages=4))
