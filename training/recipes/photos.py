@@ -1,9 +1,16 @@
 """Recipes on photographs from EfficientNet-Lite0's weights of ImageNet: birds (`cub2010`) and cars (`cars-half`).
 
-A run is made for ten minutes on two cores: 27,000 images of 128 x 128 pixels, forward and backward, at 50 a second. A
-tenth of the training classes is held out, and selects the epoch. The constants of methods are those of their papers on
-CUB-200-2011 and Cars196; rates, batches and sizes of heads are ours. None was chosen by test classes, and none is tuned
-yet: no score of these recipes is known.
+A run is made for ten minutes on two cores: 50,000 images of 128 x 128 pixels. A tenth of the training classes is held
+out, and selects the epoch. The constants of methods are those of their papers on CUB-200-2011 and Cars196; rates, batches
+and sizes of heads are ours, and none was chosen by test classes.
+
+What mattered, measured with Proxy-Anchor on 22,000 images of the first 70 training classes of the birds, as R@1 / MAP@R
+of the other 30 (frozen trunk .813 / .361; one seed):
+
+- The rate of the trunk: .849 / .411 at 3e-5, .857 / .418 at 1e-4 and .837 / .401 at 3e-4.
+- The embedding: the trained head gives .842 / .394 (margin loss: .820 / .389), the principal directions of the trained
+  trunk's features .858 / .416 (.853 / .414). So a recipe with one head ends with them.
+- The time: with the stem and two stages frozen, a core trains 2.6 times as many images a second.
 """
 
 from __future__ import annotations
@@ -43,9 +50,10 @@ SUBSETS = {"diva": DIVA_TASKS, **{name: tasks for name, tasks in TASKS.items() i
 DIM = 512
 SIDE, CROP = 160, 128
 BATCH = 112
-STEPS = 24
+EPOCHS, STEPS = 5, 90
+FROZEN_STAGES = 3
 
-LR = 3e-4
+LR = 1e-4
 """Learning rate of trunk, heads, auxiliary heads and adversaries."""
 PROXY_LR = 1e-2
 """Learning rate of proxies and class weights, which begin at random."""
@@ -118,7 +126,7 @@ def group(steps: int, dataset: str) -> Recipe:
     """
     objective = Objective("group", loss_args={"steps": steps}, method="group", method_args={"pretraining": 2})
     recipe = _recipe(f"group-t{steps}", dataset, ObjectiveSettings(objective, proxies=True), (GROUP,))
-    return replace(recipe, heads=(), head_start="random", batch=Batch(BATCH - 4, "spc", 6))
+    return replace(recipe, heads=(), head_start="random", head_end="trained", batch=Batch(BATCH - 4, "spc", 6))
 
 
 def s2sd(dataset: str) -> Recipe:
@@ -135,6 +143,8 @@ def _method(
     margin = TABLE_2["margin"]
     objective = replace(margin.objective, method=kind, method_args=args)
     recipe = _recipe(method, dataset, replace(margin, objective=objective), sources)
+    if len(heads) > 1:
+        recipe = replace(recipe, head_end="trained")
     return replace(recipe, heads=tuple(Head(name, DIM // len(heads)) for name in heads))
 
 
@@ -148,15 +158,16 @@ def _recipe(method: str, dataset: str, settings: ObjectiveSettings, sources: tup
         name=f"{method}-lite0-{dataset}",
         method=method,
         data=Data(dataset, side=SIDE, fit="whole"),
-        backbone=backbone("lite0", freeze_norm="all"),
+        backbone=replace(backbone("lite0", freeze_norm="all"), frozen_stages=FROZEN_STAGES),
         heads=(Head("embedding", DIM),),
         preprocessing=preprocessing("lite0", SIDE - 16, CROP),
         objective=settings.objective,
         augmentation=resized_crop((0.3, 1.0)),
         batch=Batch(BATCH, "spc", 4),
         optimizer=Optimizer("adamw", LR, 1e-4, PROXY_LR if settings.proxies else settings.loss_lr),
-        schedule=Schedule(10, STEPS, "one-cycle"),
+        schedule=Schedule(EPOCHS, STEPS, "one-cycle", average=0.99),
         precision="auto",
         sources=sources,
         head_start="pca",
+        head_end="pca",
     )
