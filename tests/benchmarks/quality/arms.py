@@ -109,6 +109,7 @@ def peer_recipe(name: str, base: Recipe) -> Recipe:
         method=name,
         heads=base.heads if peer.head else (),
         head_start="random",
+        head_end="trained",
         backbone=replace(base.backbone, freeze_norm=peer.freeze_norm),
         objective=Objective(None, method=METHOD, method_args=args),
         optimizer=Optimizer(peer.optimizer, rate, peer.weight_decay, rate * peer.own_rate),
@@ -126,7 +127,14 @@ def frozen_recipe(dataset: str) -> Recipe:
     """Return the recipe of the trunk with its public weights: no head, no step."""
     recipe = own_recipe(BASE, dataset)
     schedule = replace(recipe.schedule, epochs=0)
-    return replace(recipe, name=f"{FROZEN}-{BACKBONE}-{dataset}", heads=(), head_start="random", schedule=schedule)
+    return replace(
+        recipe,
+        name=f"{FROZEN}-{BACKBONE}-{dataset}",
+        heads=(),
+        head_start="random",
+        head_end="trained",
+        schedule=schedule,
+    )
 
 
 ARMS = (
