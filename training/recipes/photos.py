@@ -10,7 +10,7 @@ of the other 30 (frozen trunk .813 / .361; one seed):
 - The rate of the trunk: .849 / .411 at 3e-5, .857 / .418 at 1e-4 and .837 / .401 at 3e-4.
 - The embedding: the trained head gives .842 / .394 (margin loss: .820 / .389), the principal directions of the trained
   trunk's features .858 / .416 (.853 / .414). So a recipe with one head ends with them.
-- The time: with the stem and two stages frozen, a core trains 2.6 times as many images a second.
+- The time: with the stem and two stages frozen, a core trains 2.6 times as many images per second.
 """
 
 from __future__ import annotations

@@ -168,9 +168,10 @@ def _check_common_images(against: str, base: Sequence[TrainedModel], rows: Seque
 def _score_difference(
     measurements: Sequence[Measurement], base_measurements: Sequence[Measurement], metric: str
 ) -> ScoreDifference | None:
-    """Return None where no seed was measured of both, on as many images and by one protocol, nor are classes known.
+    """Return the difference over the seeds that both have, else over the classes that both have, else None.
 
-    A model that was not trained has no seed, and is compared with every seed.
+    Measurements are paired if they are of as many images and of one protocol. A model that was not trained has no
+    seed, and is compared with every seed.
     """
     alike = [
         (own, base)
@@ -185,7 +186,8 @@ def _score_difference(
     if len(values) > 1:
         return ScoreDifference(statistics.fmean(values), interval_over_seeds(values), tuple(paired), "seeds")
     if paired:
-        interval = _class_interval(*([result] for result in next(iter(paired.values()))), metric)
+        result, other = next(iter(paired.values()))
+        interval = _class_interval([result], [other], metric)
         return ScoreDifference(values[0], interval, tuple(paired), "classes" if interval else None)
     # Other seeds are not paired, but the classes that both were measured on are.
     own, others = ([result for _, result in side] for side in (measurements, base_measurements))

@@ -81,7 +81,7 @@ def own_recipe(method: str, dataset: str) -> Recipe:
     """Return a recipe of this project on the shared backbone.
 
     Raises:
-        UsageError: `unknown-arm` if there is none of that name.
+        UsageError: `unknown-arm` if no recipe has that name.
     """
     name = f"{method}-{BACKBONE}-{dataset}"
     recipe = standard_recipe(name) if name in RECIPES else None

@@ -86,7 +86,7 @@ def read_records(folder: Path) -> list[Record]:
     """Return the records of the finished runs in a folder.
 
     Raises:
-        UsageError: `no-runs` if there is none.
+        UsageError: `no-runs` if no run is finished.
     """
     records = [record for path in sorted(folder.glob("*.json")) if "views" in (record := read_object(path))]
     if not records:

@@ -1,4 +1,4 @@
-"""Byte-identical images are counted by label, and classes are told by their images."""
+"""Byte-identical images are counted by label, and classes are recognised by their images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learnt classes are recognised by their images, whatever their names, and by name where no images are recorded."""
+"""Learnt classes are recognised by their images, under any name, and by name where no images are recorded."""
 
 from __future__ import annotations
 
