@@ -21,7 +21,7 @@ CATEGORICAL_FACTORS, NUMERIC_FACTORS = ("ink", "background", "inverted", "patter
 """The factors of glyphs."""
 
 METRIC_GROUPS = {
-    "ranking": ("mrr", "map", "map_at_1000", "map_at_r_query_counted", "map_at_1000_query_counted"),
+    "ranking": ("mrr", "map", "map_at_1000", "map_by_class", "map_at_r_query_counted", "map_at_1000_query_counted"),
     "clustering": ("nmi", "nmi_random", "ami", "f1_clusters", "f1_neighbours"),
     "structure": (
         *("intra_class_distance", "inter_class_distance", "intra_inter_ratio", "intra_class_cosine_distance"),

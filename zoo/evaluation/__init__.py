@@ -14,6 +14,8 @@ Group `ranking`: means over the same queries, of the whole ranking.
     mrr                         1 / r_1
     map                         1/R sum_i P(r_i), the average precision of the whole ranking
     map_at_1000                 the same over ranks up to 1000, still divided by R
+    map_by_class                P(n), n the class's samples: R and the query, so that 1 cannot be reached; the mean is
+                                over the classes' means                               (Revisiting, appendix A.3, mAP)
     map_at_r_query_counted      1/(R+1) sum_{i <= R+1} P(i) rel(i), only to compare with published numbers: the query is
                                 counted among its relatives but never found; at best R / (R+1)     (code of Revisiting)
     map_at_1000_query_counted   1/(R+1) sum_{i <= 1000} P(i) rel(i), likewise                      (code of Revisiting)

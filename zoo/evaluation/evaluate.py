@@ -20,7 +20,7 @@ from zoo.evaluation.bootstrap import bootstrap_intervals, class_scores
 from zoo.evaluation.clustering import clustering_metrics
 from zoo.evaluation.inputs import as_labels
 from zoo.evaluation.knn import as_rows
-from zoo.evaluation.retrieval import DEFAULT_K, check_depths, per_query, ranking_per_query
+from zoo.evaluation.retrieval import CLASS_MEANS, DEFAULT_K, check_depths, per_query, ranking_per_query
 from zoo.evaluation.split import dataset_to_measure, find_split
 from zoo.evaluation.structure import structure_metrics
 from zoo.evaluation.verification import verification_metrics
@@ -251,6 +251,7 @@ def _evaluate_rows(
     scores = per_query(**arguments, k=k)
     if "ranking" in groups:
         scores = replace(scores, values={**scores.values, **ranking_per_query(**arguments).values})
+    over_queries = {name: values for name, values in scores.values.items() if name not in CLASS_MEANS}
     classes = len(np.unique(scores.classes))
     query_labels = np.asarray(arguments.get("query_labels", labels))[scores.rows]
     names = [dataset.classes[label] for label in query_labels] if dataset else query_labels.astype(str)
@@ -266,7 +267,7 @@ def _evaluate_rows(
         queries_without_relatives=scores.without_relatives,
         classes=classes,
         metrics={**scores.means(), **embedding_metrics(groups, rows, labels)},
-        intervals=bootstrap_intervals(scores.values, scores.classes) if classes > 1 else {},
+        intervals=bootstrap_intervals(over_queries, scores.classes) if classes > 1 else {},
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=library_versions(),
         data=dataset.identity if dataset else _identify_labels(as_labels(labels, len(rows)), queries),

@@ -28,6 +28,10 @@ _COUNT_LIMIT = 32
 """The largest number of relatives for which counting what is above each is faster than sorting the row."""
 
 
+CLASS_MEANS = ("map_by_class",)
+"""Metrics in which every class counts the same, however many queries it has."""
+
+
 @dataclass(frozen=True)
 class PerQuery:
     """Metrics of each query that has a relative, before any mean is taken.
@@ -45,7 +49,13 @@ class PerQuery:
     without_relatives: int
 
     def means(self) -> dict[str, float]:
-        return {name: float(values.mean()) for name, values in self.values.items()}
+        """Return the mean of each metric over the queries; of those in `CLASS_MEANS` over the classes' means."""
+        codes = np.unique(self.classes, return_inverse=True)[1]
+        sizes = np.bincount(codes)
+        return {
+            name: float((np.bincount(codes, values) / sizes if name in CLASS_MEANS else values).mean())
+            for name, values in self.values.items()
+        }
 
 
 def retrieval_metrics(
@@ -170,6 +180,8 @@ def ranking_metrics(
         mrr                         1 / r_1                            (Voorhees 1999, The TREC-8 QA Track Report)
         map                         1/R sum_i i / r_i                  (Manning et al. 2008, section 8.4)
         map_at_K                    the same sum over r_i <= K only, still over R (`map_at_1000`)
+        map_by_class                P(n), n the samples of the query's class with the query; the mean is over the means of
+                                    the classes (Roth et al. 2020, Revisiting, appendix A.3, its mAP)
 
     Only to compare with published numbers, and only where each row searches all others: the code of Revisiting and
     DiVA leaves the query out of the ranking but counts it among its relatives, so no score exceeds R / (R + 1):
@@ -291,6 +303,8 @@ def _scores(ranks: np.ndarray, k: int, leave_one_out: bool) -> dict[str, float]:
     precision = np.arange(1, relatives + 1) / ranks
     at_k = precision[ranks <= k].sum()
     scores = {"mrr": 1 / ranks[0], "map": precision.sum() / relatives, f"map_at_{k}": at_k / relatives}
+    samples = relatives + leave_one_out
+    scores["map_by_class"] = np.count_nonzero(ranks <= samples) / samples
     if leave_one_out:
         at_r = precision[ranks <= relatives + 1].sum()
         scores["map_at_r_query_counted"] = at_r / (relatives + 1)

@@ -33,7 +33,7 @@ def oracle(embeddings, labels, k, queries=None, query_labels=None):
     """Every metric as a loop over the ranked list, in double precision; the query left out by index."""
     own = queries is None
     queries, query_labels = (embeddings, labels) if own else (queries, query_labels)
-    rows = []
+    rows, by_class = [], {}
     for q, (query, label) in enumerate(zip(queries, query_labels, strict=True)):
         others = [i for i in range(len(embeddings)) if not (own and i == q)]
         relatives = sum(labels[i] == label for i in others)
@@ -51,8 +51,11 @@ def oracle(embeddings, labels, k, queries=None, query_labels=None):
         if own:
             scores["map_at_r_query_counted"] = sum(terms[: relatives + 1]) / (relatives + 1)
             scores[f"map_at_{k}_query_counted"] = sum(terms[:k]) / (relatives + 1)
+        samples = relatives + own
+        by_class.setdefault(label, []).append(sum(rel[:samples]) / samples)
         rows.append(scores)
-    return {name: np.mean([row[name] for row in rows]) for name in rows[0]}
+    means = {name: np.mean([row[name] for row in rows]) for name in rows[0]}
+    return {**means, "map_by_class": np.mean([np.mean(values) for values in by_class.values()])}
 
 
 @pytest.mark.parametrize("sizes", [(5,) * 8, (1, 2, 3, 17, 1, 9), (2, 2)])
@@ -69,7 +72,7 @@ def test_agrees_with_the_definitions_for_queries_and_a_gallery():
     args = embeddings[gallery], labels[gallery], embeddings[queries], labels[queries]
     measured = ranking_metrics(*args, k=4)
     assert measured == pytest.approx(oracle(*args[:2], 4, *args[2:]), abs=1e-12)
-    assert measured.keys() == {"mrr", "map", "map_at_4"}
+    assert measured.keys() == {"mrr", "map", "map_at_4", "map_by_class"}
 
 
 @pytest.mark.parametrize("products", [2**26, 40])
@@ -128,6 +131,9 @@ def test_by_hand():
     assert measured["map"] == pytest.approx([7 / 12, 1 / 4, 7 / 12, 3 / 4, 1 / 3])
     assert measured["map_at_3"] == pytest.approx([7 / 12, 0, 7 / 12, 1 / 2, 1 / 3])
     assert measured["map_at_r_query_counted"] == pytest.approx([7 / 18, 0, 7 / 18, 1 / 3, 0])
+    # Revisiting, appendix A.3: precision at the 3 samples of a and the 2 of b, averaged over the classes.
+    assert measured["map_by_class"] == pytest.approx([2 / 3, 0, 2 / 3, 1 / 3, 0])
+    assert ranking_metrics(rows, labels)["map_by_class"] == pytest.approx((5 / 9 + 0) / 2)
 
 
 def test_trap_the_query_counted_among_its_relatives_scores_a_perfect_embedding_below_one():
