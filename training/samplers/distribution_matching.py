@@ -24,7 +24,9 @@ Mismatch = Callable[[Tensor, Tensor], Tensor]
 class DistributionMatching:
     """Batches chosen among `candidates` SPC batches: the one whose embeddings are most similar to a random pool's.
 
-    `memory`, float32 [n, dim], has the current embeddings of all samples; the training loop writes them.
+    `memory`, float32 [n, dim], has the current embeddings of all samples; the training loop writes them. The paper
+    draws the candidates from the pool. Here they are drawn from all samples, because a random pool of SOP has too few
+    pairs of one class.
 
     Args:
         mismatch: Function of the pool's embeddings [p, d] and those of the candidates [c, b, d] that returns [c], lower

@@ -17,6 +17,7 @@ from zoo.errors import RecipeError
 class GreedyCoreset:
     """Batches that cover a random pool: each next sample is the one farthest from all chosen before.
 
+    The paper chooses all of the batch by distance and does not mention classes. Here, so that a batch has positives,
     size / per_class samples of different classes are chosen from the pool; per_class - 1 random classmates join each of
     them. `memory`, float32 [n, dim], has the current embeddings of all samples; the training loop writes them.
 

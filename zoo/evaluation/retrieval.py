@@ -180,8 +180,8 @@ def ranking_metrics(
         mrr                         1 / r_1                            (Voorhees 1999, The TREC-8 QA Track Report)
         map                         1/R sum_i i / r_i                  (Manning et al. 2008, section 8.4)
         map_at_K                    the same sum over r_i <= K only, still over R (`map_at_1000`)
-        map_by_class                P(n), n the samples of the query's class with the query; the mean is over the means of
-                                    the classes (Roth et al. 2020, Revisiting, appendix A.3, its mAP)
+        map_by_class                P(n), n the samples of the query's class with the query; the mean is over the
+                                    classes' means (Roth et al. 2020, Revisiting, appendix A.3, its mAP)
 
     Only to compare with published numbers, and only where each row searches all others: the code of Revisiting and
     DiVA leaves the query out of the ranking but counts it among its relatives, so no score exceeds R / (R + 1):
