@@ -49,12 +49,16 @@ def test_the_graphs_metadata_name_model_and_precision(folder: Path) -> None:
     assert metadata == {"dml-zoo.fingerprint": read_card(folder).fingerprint, "dml-zoo.precision": "fp32"}
 
 
+EARLIER = {"r-margin-conv4-glyphs": {"objective.miner_args": {"probability": 0.35, "miner": "distance-weighted"}}}
+"""Settings of models that were trained before their recipe changed: rho made (a, p, p)."""
+
+
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_the_recipe_in_the_folder_is_the_current_one(folder: Path) -> None:
     """Key by key. Keys that were added after the training have a default that changes nothing."""
     written = json.loads((folder / "recipe.json").read_text())["recipe"]
     today = RECIPES[folder.name]()
-    assert changed_settings(_read(type(today), written), today) == {}
+    assert changed_settings(_read(type(today), written), today) == EARLIER.get(name, {})
 
 
 def _read(kind: Any, values: Any) -> Any:
