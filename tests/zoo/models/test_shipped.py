@@ -58,7 +58,7 @@ def test_the_recipe_in_the_folder_is_the_current_one(folder: Path) -> None:
     """Key by key. Keys that were added after the training have a default that changes nothing."""
     written = json.loads((folder / "recipe.json").read_text())["recipe"]
     today = RECIPES[folder.name]()
-    assert changed_settings(_read(type(today), written), today) == EARLIER.get(name, {})
+    assert changed_settings(_read(type(today), written), today) == EARLIER.get(folder.name, {})
 
 
 def _read(kind: Any, values: Any) -> Any:
