@@ -292,6 +292,8 @@ class Outcome:
         folder: Its model folder.
         seconds: The time of training and validation.
         epochs: The number of epochs.
+        steps: The batches of all epochs and members.
+        images: The images of these batches, each as often as it was in one.
         best_epoch: The epoch that was kept by validation, 0 for the start; None without validation.
         validation: The scores of that epoch on held-out training classes.
         skipped: The number of images that could not be read.
@@ -303,6 +305,8 @@ class Outcome:
     folder: Path
     seconds: float
     epochs: int
+    steps: int
+    images: int
     best_epoch: int | None
     validation: dict[str, float]
     skipped: int = 0
@@ -328,8 +332,9 @@ class Outcome:
             kept_epoch = "the start, which is not trained"
         skipped = count(self.skipped, "image")
         left_out = f"{skipped} could not be read; left out.\n" if self.skipped else ""
+        budget = f"{count(self.epochs, 'epoch')} ({count(self.steps, 'step')}, {count(self.images, 'image')})"
         return (
-            f"{left_out}{self.name}: {count(self.epochs, 'epoch')} in {self.seconds:.0f} s; kept {kept_epoch}.\n"
+            f"{left_out}{self.name}: {budget} in {self.seconds:.0f} s; kept {kept_epoch}.\n"
             f"Written to {self.folder}.\n{self._scores(data)}"
         )
 
@@ -529,9 +534,17 @@ def _train_ensemble(
     if setup.execution.processes.first:
         members = [paths.local_models() / member.name for member in ensemble.members]
         concatenate(members, folder, ensemble.name, origin_facts(ensemble, origin))
-    seconds = sum(outcome.seconds for outcome in outcomes)
-    epochs = sum(outcome.epochs for outcome in outcomes)
-    return Outcome(ensemble.name, folder, seconds, epochs, None, {}, sum(outcome.skipped for outcome in outcomes))
+    return Outcome(
+        ensemble.name,
+        folder,
+        sum(outcome.seconds for outcome in outcomes),
+        sum(outcome.epochs for outcome in outcomes),
+        sum(outcome.steps for outcome in outcomes),
+        sum(outcome.images for outcome in outcomes),
+        None,
+        {},
+        sum(outcome.skipped for outcome in outcomes),
+    )
 
 
 def _is_trained(recipe: Recipe) -> bool:
@@ -581,7 +594,9 @@ def _train_model(
         recipe.name,
         folder,
         trained.seconds,
-        recipe.schedule.epochs,
+        len(trained.log),
+        trained.steps,
+        trained.images,
         trained.best_epoch,
         trained.validation,
         len(data.skipped),

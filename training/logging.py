@@ -174,6 +174,19 @@ def create_trackers(names: Iterable[str], recipe: Recipe, folder: Path) -> tuple
 
 
 def flatten_record(record: dict[str, Any]) -> dict[str, float]:
-    """Return the numbers of a record; those of its terms have names such as terms/NAME."""
-    terms = {f"terms/{name}": value for name, value in record.get("terms", {}).items()}
-    return {**{name: value for name, value in record.items() if name not in ("epoch", "terms")}, **terms}
+    """Return the numbers of a record; those of its terms and tasks have names such as terms/NAME."""
+    groups = ("terms", "tasks")
+    parts = {f"{group}/{name}": value for group in groups for name, value in record.get(group, {}).items()}
+    return {**{name: value for name, value in record.items() if name not in ("epoch", *groups)}, **parts}
+
+
+def mean_terms(history: list[dict[str, Tensor]]) -> dict[str, Any]:
+    """Return the mean loss and, if it has several terms, the mean of each over the steps that had it."""
+    import torch  # not at the top: `zoo train` checks its trackers before torch is loaded
+
+    loss = torch.stack([torch.stack(list(terms.values())).sum() for terms in history]).mean().item()
+    names = {name for terms in history for name in terms}
+    if len(names) == 1:
+        return {"loss": loss}
+    means = {n: torch.stack([terms[n] for terms in history if n in terms]).mean().item() for n in sorted(names)}
+    return {"loss": loss, "terms": means}

@@ -249,9 +249,12 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class Schedule:
-    """`epochs` of `steps` batches (0: what the training images fill) at a constant, one-cycle or multi-step rate.
+    """`epochs` of `steps` batches at a constant, one-cycle or multi-step rate.
 
     Attributes:
+        steps: The batches of an epoch, of all tasks of the method together, so that models with equal `steps` have as
+            many updates and images. 0: as many iterations of the method as the training images fill batches; an
+            iteration of a method with two tasks has more than one batch (`Method.steps`).
         milestones: Epochs after which a multi-step rate is multiplied by `gamma`.
         warmup: The share of one cycle in which the rate grows.
         average: The decay of the exponential moving average of the weights that is evaluated and kept; 0: no average.

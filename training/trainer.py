@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -26,8 +27,8 @@ from training.checkpoint import check_embeddings, keep_bad_batch
 from training.data import TrainingData, prefetch
 from training.distributed import Processes
 from training.frozen import CachedData, Samples, draw_views
-from training.logging import Log, ProgressBar, Tracker
-from training.methods.base import Minibatch
+from training.logging import Log, ProgressBar, Tracker, mean_terms
+from training.methods.base import Method, Minibatch
 from training.optim import create_optimizer, learning_rate_factor
 from training.recipe import FASTEST, Augmentation, Recipe
 from training.samplers import Sampler
@@ -78,7 +79,6 @@ class Trainer:
     Args:
         recipe: The recipe.
         data: The training samples.
-        updates: Updates of the weights per epoch.
         execution: The device and the processes.
         memory: The current embeddings of all training samples, float32 [n, dim], for samplers that choose by them.
         resumes: `restore` follows, so that heads need no start.
@@ -88,7 +88,6 @@ class Trainer:
         self,
         recipe: Recipe,
         data: Samples,
-        updates: int,
         execution: Execution,
         memory: np.ndarray | None = None,
         resumes: bool = False,
@@ -106,6 +105,8 @@ class Trainer:
             self.computation = self._fastest_computation()
         self._lay_out()
         self.trunk = torch.compile(self.network.trunk) if execution.compiled else self.network.trunk
+        self.steps = steps_per_epoch(recipe, data, self.method)
+        updates = math.ceil(self.steps / recipe.optimizer.accumulate)
         self.optimizer = create_optimizer(recipe.optimizer, self.network, self.method)
         self.schedule = LambdaLR(self.optimizer, lambda step: learning_rate_factor(recipe.schedule, step, updates))
         self.average = _average(self.network, recipe.schedule.average)
@@ -379,9 +380,12 @@ def _chunks(pixels: np.ndarray, size: int) -> Iterable[np.ndarray]:
     return (pixels[start : start + size] for start in range(0, len(pixels), size))
 
 
-def steps_per_epoch(recipe: Recipe, data: Samples) -> int:
-    """Return the number of batches per epoch: the recipe's, or as many as the training samples fill."""
-    return recipe.schedule.steps or max(1, len(data.labels) // recipe.batch.size)
+def steps_per_epoch(recipe: Recipe, data: Samples, method: Method) -> int:
+    """Return the number of batches per epoch: the recipe's, or those of the method's iterations.
+
+    There are as many iterations as the training samples fill batches; see `Method.steps`.
+    """
+    return recipe.schedule.steps or method.steps(max(1, len(data.labels) // recipe.batch.size))
 
 
 @torch.no_grad()
@@ -439,6 +443,16 @@ class Trained:
     computation: Computation
     checkpoint: Path
 
+    @property
+    def steps(self) -> int:
+        """The batches of all epochs; those of older logs, which do not count them, are 0."""
+        return sum(record.get("steps", 0) for record in self.log)
+
+    @property
+    def images(self) -> int:
+        """The images of these batches, each as often as it was in one."""
+        return sum(record.get("images", 0) for record in self.log)
+
 
 def fit(
     recipe: Recipe,
@@ -492,23 +506,21 @@ def _fit(
     trackers: tuple[Tracker, ...],
     patience: int,
 ) -> Trained:
-    steps = steps_per_epoch(recipe, data)
-    updates = math.ceil(steps / recipe.optimizer.accumulate)
     resumes = (folder / CHECKPOINT).exists()
-    run = Trainer(recipe, data, updates, execution, getattr(sampler, "memory", None), resumes)
+    run = Trainer(recipe, data, execution, getattr(sampler, "memory", None), resumes)
     if resumes:
         run.restore(checkpoint.load(folder / CHECKPOINT))
     elif run.memory is not None:
         run.memory[:] = embed_features(run, training_features(run))
     if recipe.head_start != "random" and not resumes:
         run.validate()  # "epoch 0": training may be worse than its start
-    resumed_at = run.epoch
+    resumed_at, steps = run.epoch, run.steps
     log = Log(folder / LOG, keep=resumed_at, writes=execution.processes.first)
     with ProgressBar(
         recipe.name, steps * recipe.schedule.epochs, steps * resumed_at, recipe.batch.size, progress
     ) as bar:
         while run.epoch < recipe.schedule.epochs and not _is_exhausted(run, patience):
-            record = _epoch(run, sampler, steps, bar, folder)
+            record = _epoch(run, sampler, bar, folder)
             log.write(record)
             for tracker in trackers:
                 tracker.write(record)
@@ -551,10 +563,10 @@ def lock_run_folder(folder: Path) -> Iterator[None]:
         ) from None
 
 
-def _epoch(run: Trainer, sampler: Sampler, steps: int, bar: ProgressBar, folder: Path) -> dict[str, Any]:
+def _epoch(run: Trainer, sampler: Sampler, bar: ProgressBar, folder: Path) -> dict[str, Any]:
     """Train one epoch, validate, keep the best weights, and return the epoch's record for the log."""
     started = time.perf_counter()
-    run.forwards = 0
+    run.forwards, steps = 0, run.steps
     run.method.start_epoch(run.epoch, lambda: training_features(run))
     # Every process computes clusters and queues; rounding on unlike devices must not make them differ.
     run.execution.processes.same_everywhere(run.method.buffers())
@@ -563,7 +575,8 @@ def _epoch(run: Trainer, sampler: Sampler, steps: int, bar: ProgressBar, folder:
     part = run.execution.processes.part(run.recipe.batch.size)
     # A sampler that follows the embeddings must not draw ahead of them.
     ahead = 0 if run.memory is not None else 2
-    draws = _draws(run, sampler, steps)
+    plan = run.method.plan(run.epoch, steps)
+    draws = _draws(run, sampler, plan)
     history: list[dict[str, Tensor]] = []
     for number, ((task, samples), squares) in enumerate(
         prefetch(draws, lambda draw: _pin(run.data.images(draw[1][part]), run.execution), ahead), start=1
@@ -585,7 +598,10 @@ def _epoch(run: Trainer, sampler: Sampler, steps: int, bar: ProgressBar, folder:
     bar.validated(validation)
     return {
         "epoch": run.epoch,
-        **_means(history),
+        "steps": steps,
+        "images": steps * run.recipe.batch.size,
+        **({"tasks": dict(Counter(plan))} if len(set(plan)) > 1 else {}),
+        **mean_terms(history),
         "lr": run.schedule.get_last_lr()[0],
         **{f"validation_{name}": value for name, value in validation.items()},
         "images_per_second": steps * run.recipe.batch.size / (trained - started),
@@ -618,9 +634,9 @@ def _gradients(run: Trainer, batch: Minibatch, folder: Path, number: int, batche
     return {name: term.detach() for name, term in terms.items()}
 
 
-def _draws(run: Trainer, sampler: Sampler, steps: int) -> Iterator[Draw]:
-    """Yield the task and samples of each step. Tasks that draw by the classes share one stream of batches."""
-    plan, labels = run.method.plan(run.epoch, steps), run.data.labels
+def _draws(run: Trainer, sampler: Sampler, plan: Sequence[str]) -> Iterator[Draw]:
+    """Yield the task and samples of each step of a plan. Tasks that draw by the classes share a stream of batches."""
+    labels = run.data.labels
     targets = {task: run.method.targets(task, labels) for task in sorted(set(plan))}
     main = sampler.epoch(run.epoch, sum(targets[task] is labels for task in plan))
     if run.memory is not None and any(own is not labels for own in targets.values()):
@@ -636,16 +652,6 @@ def _draws(run: Trainer, sampler: Sampler, steps: int) -> Iterator[Draw]:
     for task in plan:
         samples = next(streams[task])
         yield task, samples if run.memory is None else run.execution.processes.agree(samples, run.execution.device)
-
-
-def _means(history: list[dict[str, Tensor]]) -> dict[str, Any]:
-    """Return the mean loss and, if it has several terms, the mean of each over the steps that had it."""
-    loss = torch.stack([torch.stack(list(terms.values())).sum() for terms in history]).mean().item()
-    names = {name for terms in history for name in terms}
-    if len(names) == 1:
-        return {"loss": loss}
-    means = {n: torch.stack([terms[n] for terms in history if n in terms]).mean().item() for n in sorted(names)}
-    return {"loss": loss, "terms": means}
 
 
 def _keep(run: Trainer, folder: Path) -> None:

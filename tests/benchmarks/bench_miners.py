@@ -108,7 +108,7 @@ def conv4_step(name: str, device: str, size: int, seconds: float) -> tuple[int, 
     draw = np.random.default_rng(0)
     squares = torch.from_numpy(draw.integers(0, 256, (size, side, side, recipe.preprocessing.channels), np.uint8))
     data = TrainingData(squares, np.arange(size) // 4, classes, 1, None, [])
-    run = Trainer(recipe, data, 1000, Execution(torch.device(device)))
+    run = Trainer(recipe, data, Execution(torch.device(device)))
     samples = np.arange(size)
 
     def step() -> None:

@@ -49,7 +49,7 @@ def noise(recipe: Recipe, classes: int = 100, samples: int = 8) -> TrainingData:
 def ours(recipe: Recipe, place: Execution, steps: int, now: Callable[[], float]) -> list[list[float]]:
     """Return the seconds of each part of every step."""
     data = noise(recipe)
-    run = Trainer(recipe, data, steps, place)
+    run = Trainer(recipe, data, place)
     run.network.train()
     plan = run.method.plan(0, steps)
     draws = create_sampler(recipe, data.labels).epoch(0, steps)

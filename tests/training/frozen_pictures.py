@@ -30,7 +30,7 @@ def noise(classes: int = 8, each: int = 6) -> Dataset:
 def make_model(folder: Path, seed: int = 0, **change: Any) -> Card:
     """Write a model folder with an untrained network, by `toys.recipe` with these changes."""
     recipe = toys.recipe(seed=seed, **change)
-    network = Trainer(recipe, toys.noise(), 1, CPU).final()
+    network = Trainer(recipe, toys.noise(), CPU).final()
     return write_model_folder(folder, recipe, network, [], {}, noise().images[:2])
 
 

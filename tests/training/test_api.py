@@ -182,7 +182,7 @@ def test_a_folder_of_six_classes_is_trained_on_at_once(
     assert main([*command, *quick, "--no-eval", "--device", "cpu"]) == 0
     out, err = capsys.readouterr()
     assert "changed: data.validation=0, batch.size=24" in err
-    assert "six: 1 epoch in" in out
+    assert "six: 1 epoch (1 step, 24 images) in" in out
     recipe = json.loads((own_zoo / "models" / "six" / "recipe.json").read_text())["recipe"]
     assert (recipe["data"]["validation"], recipe["batch"]["size"], recipe["batch"]["per_class"]) == (0, 24, 4)
     # The name is taken now; a setting of the user's is never changed.

@@ -297,7 +297,7 @@ def test_a_student_of_a_shipped_model(own_zoo: Path) -> None:
 
 def test_licence_and_sources_are_those_of_base_and_teacher(tmp_path: Path) -> None:
     recipe = dataclasses.replace(toys.recipe(), sources=("the loss",))
-    network = Trainer(recipe, toys.noise(), 1, CPU).final()
+    network = Trainer(recipe, toys.noise(), CPU).final()
 
     def written(base: Card | None, teacher: Card | None) -> Card:
         return write_model_folder(tmp_path / "made", recipe, network, [], {}, noise().images[:1], base, teacher)

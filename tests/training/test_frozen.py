@@ -143,7 +143,7 @@ def test_a_step_equals_that_of_a_frozen_trunk(made: tuple[Card, Path, Path]) -> 
     recipe = frozen("triplet-r-conv4-glyphs", made, "data.validation=0", "schedule.average=0")
     data = load_cached_data(recipe)
     samples = np.arange(0, 48, 3)
-    run = Trainer(recipe, data, 1, CPU)
+    run = Trainer(recipe, data, CPU)
     torch.manual_seed(1)
     batch = run.minibatch(samples, data.images(samples), "main")
     run.backward(sum(run.method.loss(batch).values()))
@@ -151,7 +151,7 @@ def test_a_step_equals_that_of_a_frozen_trunk(made: tuple[Card, Path, Path]) -> 
 
     torch.manual_seed(1)
     chosen = torch.randint(3, (16,)).numpy()
-    direct = Trainer(recipe, data, 1, CPU)  # the same initial head
+    direct = Trainer(recipe, data, CPU)  # the same initial head
     seen = torch.from_numpy(np.array(data.features.views[chosen, samples]))
     torch.manual_seed(1)
     torch.randint(3, (16,))

@@ -110,7 +110,7 @@ def test_training_that_only_harms_keeps_its_start(tmp_path: Path) -> None:
     pixels = (noise + 36 * classes[:, None, None, None]).astype(np.uint8)
     data = replace(data, validation=(pixels, classes))
     recipe = replace(toys.recipe(), head_start="pca", optimizer=replace(toys.recipe().optimizer, lr=0.3))
-    start = Trainer(recipe, data, 1, toys.CPU).network.heads.state_dict()
+    start = Trainer(recipe, data, toys.CPU).network.heads.state_dict()
     trained = fit(recipe, data, tmp_path, toys.CPU, progress=False)
     assert (trained.best_epoch, len(trained.log)) == (0, 2)
     assert trained.validation["map_at_r"] > max(record["validation_map_at_r"] for record in trained.log)
@@ -127,7 +127,7 @@ def test_a_head_ends_as_the_projection_of_the_trained_trunk(tmp_path: Path, aver
     recipe = replace(toys.recipe(), head_end="pca", heads=(Head("embedding", 8),), schedule=schedule)
     trained = fit(recipe, data, tmp_path, toys.CPU, progress=False)
     (head,) = trained.network.heads.values()
-    run = Trainer(recipe, data, 1, toys.CPU)
+    run = Trainer(recipe, data, toys.CPU)
     features = training_features(run, trained.network)
     pca = PCA(head.out_features).fit(features.double().numpy())
     expected = pca.transform(features.double().numpy()) / np.sqrt(np.sqrt(pca.explained_variance_))
@@ -140,7 +140,7 @@ def test_validation_measures_the_head_that_is_kept(tmp_path: Path) -> None:
     pixels, classes = np.random.default_rng(1).integers(0, 256, (30, 16, 16, 3), np.uint8), np.repeat(np.arange(6), 5)
     data = replace(data, validation=(pixels, classes))
     trained = fit(replace(toys.recipe(), head_end="pca"), data, tmp_path, toys.CPU, progress=False)
-    run = Trainer(toys.recipe(), data, 1, toys.CPU)
+    run = Trainer(toys.recipe(), data, toys.CPU)
     assert trained.validation == validation_scores(run, trained.network)
 
 

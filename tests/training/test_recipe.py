@@ -293,7 +293,7 @@ def test_unknown_parts_of_the_objective_are_named(setting: str, code: str | None
 def test_parts_that_cannot_be_built_are_refused_before_training(setting: str, code: str) -> None:
     data = TrainingData(torch.zeros(6, 40, 40, 3, dtype=torch.uint8), np.arange(6) // 2, 3, 1, None, [])
     with raises(RecipeError, code):
-        Trainer(override(RECIPE, [setting]), data, 1, Execution(torch.device("cpu")))
+        Trainer(override(RECIPE, [setting]), data, Execution(torch.device("cpu")))
 
 
 def test_members_of_an_ensemble_take_settings_seeds_and_names() -> None:

@@ -44,9 +44,9 @@ def gradients(run: Trainer, samples: np.ndarray, together: int = 1) -> list[Tens
 def test_chunks_change_memory_and_nothing_else() -> None:
     plain = recipe(backbone=FROZEN, objective=ALL_PAIRS, augmentation=Augmentation(oversample=1))
     samples = np.array([0, 15, 1, 16, 2, 17, 3, 18])
-    whole = gradients(Trainer(plain, noise(), 3, CPU), samples)
+    whole = gradients(Trainer(plain, noise(), CPU), samples)
     chunks = dataclasses.replace(plain, batch=Batch(8, "spc", 2, chunk=3))
-    chunked = gradients(Trainer(chunks, noise(), 3, CPU), samples)
+    chunked = gradients(Trainer(chunks, noise(), CPU), samples)
     for a, b in zip(whole, chunked, strict=True):
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
 
@@ -60,7 +60,7 @@ def test_accumulated_gradients_are_the_mean_over_the_batches(tmp_path: Path) -> 
         schedule=Schedule(1, 3),  # the third batch makes an update by itself
     )
     trained = fit(quick, noise(), tmp_path, CPU, progress=False).network
-    run = Trainer(quick, noise(), 3, CPU)
+    run = Trainer(quick, noise(), CPU)
     batches = list(create_sampler(quick, noise().labels).epoch(0, 3))
     for group in (batches[:2], batches[2:]):
         found = [gradients(run, samples, len(group)) for samples in group]  # they add up
@@ -227,8 +227,8 @@ def test_unknown_and_missing_trackers_are_refused(tmp_path: Path, monkeypatch: p
 def test_compiled_and_plain_trunks_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     # The graph is captured as ever, but not turned into machine code, which takes a minute.
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
-    plain = Trainer(recipe(), noise(), 3, CPU)
-    compiled = Trainer(recipe(), noise(), 3, Execution(CPU.device, compiled=True))
+    plain = Trainer(recipe(), noise(), CPU)
+    compiled = Trainer(recipe(), noise(), Execution(CPU.device, compiled=True))
     for run in (plain, compiled):
         run.network.eval()
     images = torch.randn(4, 3, 16, 16)
@@ -242,7 +242,7 @@ def test_bf16_is_for_the_trunk_on_devices_that_have_it(able: bool, monkeypatch: 
     quick = recipe(backbone=FROZEN, objective=ALL_PAIRS)
     samples, seen, found = np.array([0, 15, 1, 16, 2, 17, 3, 18]), [], []
     for precision in ("fp32", "bf16"):
-        run = Trainer(dataclasses.replace(quick, precision=precision), noise(), 3, CPU)
+        run = Trainer(dataclasses.replace(quick, precision=precision), noise(), CPU)
         convolution = next(m for m in run.network.trunk.modules() if isinstance(m, torch.nn.Conv2d))
         convolution.register_forward_hook(lambda module, given, out: seen.append(out.dtype))
         found.append(gradients(run, samples))
@@ -275,7 +275,7 @@ def test_the_fastest_computation_is_used_recorded_and_kept_by_a_resumed_run(
     assert measured == [{Computation(p, f) for p in ("fp32", "bf16") for f in ("contiguous", "channels_last")}]
     saved = checkpoint.load(trained.checkpoint)
     monkeypatch.setattr("training.trainer.fastest", lambda forms: pytest.fail("measured again"))
-    run = Trainer(quick, noise(), 2, CPU, resumes=True)
+    run = Trainer(quick, noise(), CPU, resumes=True)
     run.restore(saved)
     assert run.computation == chosen
     convolution = next(m for m in run.network.trunk.modules() if isinstance(m, torch.nn.Conv2d))
@@ -291,7 +291,7 @@ def test_measuring_changes_neither_the_weights_nor_the_random_numbers(monkeypatc
     monkeypatch.setattr("training.trainer.fastest", choose)
     states, numbers = [], []
     for precision in ("fp32", "auto"):
-        run = Trainer(recipe(precision=precision), noise(), 3, CPU)
+        run = Trainer(recipe(precision=precision), noise(), CPU)
         states.append(run.network.state_dict())
         numbers.append(torch.rand(4))
     torch.testing.assert_close(states[1], states[0], rtol=0, atol=0)
@@ -306,3 +306,31 @@ def test_samplers_by_embeddings_need_a_head_and_the_classes(tmp_path: Path) -> N
     groups = recipe(objective=objective, heads=(Head("class", 8),), batch=Batch(8, "ddm", 2, {"pool": 20}))
     with raises(RecipeError, "sampler-and-method"):
         fit(groups, noise(), tmp_path / "b", CPU, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("method", "heads", "args", "tasks"),
+    [
+        ("plain", ("embedding",), {}, {}),
+        ("sharing", ("discriminative", "shared"), {}, {"discriminative": 3, "shared": 3}),
+        ("sharing", ("discriminative",), {"arm": "discriminative"}, {}),
+        ("mic", ("class",), {"groups": 10}, {"class": 3, "auxiliary": 2}),
+    ],
+)
+def test_an_epoch_without_steps_of_its_own_has_as_many_iterations_as_the_images_fill(
+    method: str, heads: tuple[str, ...], args: dict[str, object], tasks: dict[str, int], tmp_path: Path
+) -> None:
+    """60 images are three batches of 18; the log counts the batches and images of all tasks."""
+    objective = Objective("margin", loss_args={"beta": 1.2}, method=method, method_args=args)
+    quick = recipe(
+        objective=objective,
+        heads=tuple(Head(name, 8) for name in heads),
+        batch=Batch(18, "spc", 2),
+        schedule=Schedule(2),
+    )
+    trained = fit(quick, noise(), tmp_path, CPU, progress=False)
+    steps = sum(tasks.values()) or (6 if method == "sharing" else 3)
+    assert [record["steps"] for record in trained.log] == [steps, steps]
+    assert [record["images"] for record in trained.log] == [18 * steps, 18 * steps]
+    assert [record.get("tasks", {}) for record in trained.log] == [tasks, tasks]
+    assert (trained.steps, trained.images) == (2 * steps, 36 * steps)

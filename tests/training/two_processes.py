@@ -67,7 +67,7 @@ def _plain() -> Recipe:
 
 
 def gradients(execution: Execution) -> dict[str, torch.Tensor]:
-    run = Trainer(shared("plain"), noise(), 3, execution)
+    run = Trainer(shared("plain"), noise(), execution)
     run.network.train()
     samples = torch.arange(8).numpy() * 7 % 60
     part = run.data.images(samples[execution.processes.part(8)])

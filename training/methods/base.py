@@ -128,6 +128,13 @@ class Method(nn.Module, ABC):
     def loss(self, batch: Minibatch) -> dict[str, Tensor]:
         """Return named scalar terms; their sum is the loss."""
 
+    def steps(self, iterations: int) -> int:
+        """Return the number of steps in which an epoch performs this many iterations of the method's algorithm.
+
+        An iteration trains on one batch of classes. A method with a second task adds that task's steps.
+        """
+        return iterations
+
     def plan(self, epoch: int, steps: int) -> list[str]:
         """Return the task of each step of the epoch; a function of its arguments alone."""
         return ["main"] * steps

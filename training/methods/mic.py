@@ -6,6 +6,7 @@ step on groups:  L = auxiliary_loss(auxiliary head, groups) + decorrelation * D(
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,13 +31,17 @@ from training.methods.base import (
 from training.methods.grouping import Grouping
 from zoo.errors import RecipeError
 
+ROUNDING = 1e-9
+"""Tolerance of a product or quotient of whole numbers and a probability that should be a whole number."""
+
 
 class MIC(Method):
     """A head "class" that learns the classes, and an auxiliary head that learns characteristics which classes share.
 
     The auxiliary head has the same width and is not published. It learns to separate groups of samples: clusters of the
     features standardised by class. Each step on the classes is followed by one on the groups with a probability, as in
-    the published code; both count as steps of the epoch. Their batches are drawn by class or by group.
+    the published code. Which ones are, is random; their number in an epoch is the expected one, so that every epoch has
+    as many steps. Their batches are drawn by class or by group.
 
     Args:
         heads: One head, "class".
@@ -124,13 +129,16 @@ class MIC(Method):
             "decorrelation": self.weight * self.decorrelation(classes, groups),
         }
 
+    def steps(self, iterations: int) -> int:
+        """Return a "class" step for each iteration, and the expected number of "auxiliary" steps, rounded down."""
+        return iterations + math.floor(iterations * self.probability + ROUNDING)
+
     def plan(self, epoch: int, steps: int) -> list[str]:
-        """Return "class" steps, each followed by an "auxiliary" step with the probability."""
+        """Return "class" steps, of which a random share of `auxiliary_probability` has an "auxiliary" step after it."""
+        classes = math.ceil(steps / (1 + self.probability) - ROUNDING)
         draw = np.random.default_rng((self.seed, epoch, steps))
-        tasks: list[str] = []
-        while len(tasks) < steps:
-            tasks += ["class", "auxiliary"] if draw.random() < self.probability else ["class"]
-        return tasks[:steps]
+        followed = set(draw.permutation(classes)[: steps - classes].tolist())
+        return [task for i in range(classes) for task in (("class", "auxiliary") if i in followed else ("class",))]
 
     def targets(self, task: str, labels: np.ndarray) -> np.ndarray:
         return self.grouping.targets() if task == "auxiliary" else labels

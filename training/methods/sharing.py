@@ -43,8 +43,11 @@ ARMS = {
 class Sharing(Method):
     """An encoder phi on triplets of classes and an encoder phi* on triplets across classes, on the same features.
 
-    The two tasks alternate, each with its own batches. phi is the head "discriminative" and has the recipe's loss and
-    miner. phi* is the head "shared"; values that its loss learns per class are those of the anchor's class.
+    The two tasks alternate, each with its own batches: an iteration has one batch and one update of each (algorithm 1).
+    An arm of one task takes both batches for it, so that all arms have as many updates and images.
+
+    phi is the head "discriminative" and has the recipe's loss and miner. phi* is the head "shared"; values that its
+    loss learns per class are those of the anchor's class.
 
     Args:
         heads: The heads of the arm.
@@ -135,6 +138,10 @@ class Sharing(Method):
             phi, shared = (normalize(raw[name], dim=1) for name in BOTH)
             terms["decorrelation"] = self.gamma * self.decorrelation(phi, shared)
         return terms
+
+    def steps(self, iterations: int) -> int:
+        """Return two steps for each iteration, in every arm (algorithm 1)."""
+        return len(BOTH) * iterations
 
     def plan(self, epoch: int, steps: int) -> list[str]:
         """Return the tasks in turn, continued from epoch to epoch."""

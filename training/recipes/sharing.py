@@ -51,7 +51,7 @@ def shared(loss: str, short: str, dataset: str) -> Recipe:
 
     R@1 of the paper with the margin loss, ResNet-50, on CUB / CARS / SOP: 68.6 / 87.0 / 78.2. gamma was chosen by cross
     validation from 500 to 2000, and only that of CARS, 500, is known. Epochs are not given: those of Revisiting are
-    used.
+    used. In an epoch each task sees about as many images as there are: 2 x 52 steps on CUB (algorithm 1).
     """
     objective, per_class = SHARING_LOSSES[loss]
     dim, crop = (128, 224) if short == "r50" else (512, 227)
@@ -78,8 +78,9 @@ def ablation(arm: str, dataset: str, loss: str = "", short: str = "r50") -> Reci
     """Return the recipe of `zoo train shared-separate-r50-cub`, `zoo train shared-triplet-s-disc-gn-cub` and other
     arms.
 
-    One task alone, or both tasks on one head, have a head as wide as the method's two together. "disc" is the baseline
-    of each loss; the other arms exist for the margin loss only.
+    One task alone, or both tasks on one head, have a head as wide as the method's two together. One task alone takes
+    the batches of both, so that all arms have as many steps and images; the paper does not say what its baselines take.
+    "disc" is the baseline of each loss; the other arms exist for the margin loss only.
 
     Args:
         arm: The arm: a key of `ARMS`.
@@ -102,8 +103,8 @@ def ablation(arm: str, dataset: str, loss: str = "", short: str = "r50") -> Reci
 def mic(dataset: str) -> Recipe:
     """Return the recipe of `zoo train mic-r50-cub`, or of another data set.
 
-    R@1 of the paper on CUB / CARS / SOP: 66.1 / 82.6 / 77.2. Epochs and learning rate are those of the published code,
-    without its drops of the rate.
+    R@1 of the paper on CUB / CARS / SOP: 66.1 / 82.6 / 77.2. Epochs, steps on classes per epoch and learning rate are
+    those of the published code, without its drops of the rate: on CUB 52 steps on classes and 41 on groups per epoch.
     """
     groups, weight, probability = by_dataset(dataset, (30, 2500.0, 0.8), (150, 500.0, 0.8), (50, 250.0, 0.5))
     args: dict[str, Any] = {"groups": groups, "decorrelation": weight, "auxiliary_probability": probability}

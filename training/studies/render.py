@@ -110,6 +110,7 @@ def as_markdown(report: Report) -> str:
             selections=_selection_table(report) if report.selection_effects else None,
             selection_rule=selection_rule(report),
             correlations=_correlation_table(report) if report.correlations else None,
+            budgets=_budget_table(report) if report.budgets else None,
             named=NAMED_RUNS,
             command=command_of(plan),
             dates=dates(report),
@@ -184,6 +185,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "missing": report.missing,
         "failures": report.failures,
         "training_seconds": report.seconds,
+        "steps_and_images": report.budgets,
         **report.made_with,
     }
 
@@ -394,6 +396,21 @@ def _selection_table(report: Report) -> Table:
 def _correlation_table(report: Report) -> Table:
     rows = [[*names, "" if r is None else f"{r:+.3f}"] for *names, r in report.correlations]
     return Table(("epoch", "of", "with", "r"), rows)
+
+
+def _budget_table(report: Report) -> Table:
+    """Return the steps and images of each arm; arms with equal numbers share a line."""
+    arms: dict[tuple[tuple[int, int], ...], list[str]] = {}
+    for label, counts in report.budgets.items():
+        arms.setdefault(tuple(counts), []).append(label)
+    rows = [
+        [
+            ", ".join(labels),
+            *(" or ".join(dict.fromkeys(f"{n:,}" for n in numbers)) for numbers in zip(*counts, strict=True)),
+        ]
+        for counts, labels in arms.items()
+    ]
+    return Table(("arms", "steps per run", "images per run"), rows)
 
 
 def _mean_text(value: Summary) -> str:
@@ -626,6 +643,7 @@ def _run_section(report: Report) -> Section:
     if not report.curves:
         text = "R@1 by epoch is measured on training classes held out, by runs with --select validation or both."
         blocks.append(Paragraph(text))
+    blocks += [_budget_table(report)] if report.budgets else []
     made = [[key, "; ".join(map(fact_text, values))] for key, values in report.made_with.items() if values]
     facts = Table(("made with", ""), [["command", command_of(report.plan)], *made])
     return Section("Runs", [*blocks, Paragraph(dates(report)), facts])

@@ -164,6 +164,8 @@ class Report:
         spectra: Singular values, mean over seeds.
         missing: Titles of runs without a result.
         failures: Title -> message.
+        budgets: By the arm's label the steps and the images of each run, distinct ones in ascending order; a run of
+            an earlier version that does not tell its steps is left out.
         made_with: Every device, hardware, set of versions and commit of the runs.
         dates: When the first and the last run ended.
         seconds: Training time of all runs.
@@ -185,6 +187,7 @@ class Report:
     spectra: dict[str, list[float]]
     missing: list[str]
     failures: dict[str, str]
+    budgets: dict[str, list[tuple[int, int]]]
     made_with: dict[str, list[Any]]
     dates: tuple[str, str] | None
     seconds: float
@@ -229,6 +232,7 @@ def build_report(plan: Plan, folder: Path, runs: Sequence[Run] | None = None) ->
         spectra=_mean_lines(finished, results, _spectra),
         missing=[run.title for run in runs if not run.finished],
         failures={title: str(read_record(path)["message"]) for title, path in failures if path.exists()},
+        budgets=training_budgets(finished, results),
         made_with={
             key: _distinct(result.get(key) for result in results)
             for key in ("device", "hardware", "versions", "commit")
@@ -293,6 +297,25 @@ def duplicate_arms(runs: Sequence[Run], results: Sequence[Result]) -> list[list[
     for label, record in records.items():
         groups.setdefault(str(sorted(record)), []).append(label)
     return [labels for labels in groups.values() if len(labels) > 1]
+
+
+def training_budgets(runs: Sequence[Run], results: Sequence[Result]) -> dict[str, list[tuple[int, int]]]:
+    """Return the distinct numbers of steps and images of the runs of each arm, ascending; see `Report.budgets`.
+
+    Args:
+        runs: Finished runs.
+        results: The result of each run.
+    """
+    budgets: dict[str, set[tuple[int, int]]] = {}
+    for run, result in zip(runs, results, strict=True):
+        steps = images = 0
+        for recipe, training in zip(run.recipes, result["training"], strict=True):
+            # Runs of earlier versions do not record their steps; a recipe with a number of its own tells them.
+            own = training.get("steps", recipe.schedule.steps * training["epochs"])
+            steps, images = steps + own, images + training.get("images", own * recipe.batch.size)
+        if steps:
+            budgets.setdefault(run.arm.label, set()).add((steps, images))
+    return {label: sorted(counts) for label, counts in budgets.items()}
 
 
 # Rank of embeddings

@@ -311,6 +311,8 @@ def _train_and_measure(run: Run, schedule: RunSchedule, context: StudyContext) -
 def _training_record(trained: Trained) -> dict[str, Any]:
     return {
         "epochs": len(trained.log),
+        "steps": trained.steps,
+        "images": trained.images,
         "measured_epoch": len(trained.log) if trained.best_epoch is None else trained.best_epoch,
         "seconds": trained.seconds,
         "precision": trained.computation.precision,

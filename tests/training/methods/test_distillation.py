@@ -49,7 +49,7 @@ def batch_of(run: Trainer) -> Any:
 
 
 def test_the_targets_are_the_teachers_embeddings_of_the_students_pixels(teacher: tuple[Path, Card]) -> None:
-    run = Trainer(student(teacher), toys.noise(), 1, CPU)
+    run = Trainer(student(teacher), toys.noise(), CPU)
     batch = batch_of(run)
     how = teacher[1].preprocessing
     mean, std = (torch.tensor(values).reshape(1, -1, 1, 1) for values in (how.mean, how.std))
@@ -66,7 +66,7 @@ def test_the_targets_are_the_teachers_embeddings_of_the_students_pixels(teacher:
 
 def test_teacher_and_student_see_the_view_in_their_own_size_and_normalisation(teacher: tuple[Path, Card]) -> None:
     how = dataclasses.replace(teacher[1].preprocessing, resize=32, crop=32, mean=(0.1, 0.2, 0.3))
-    run = Trainer(student(teacher, preprocessing=how), toys.noise(), 1, CPU)
+    run = Trainer(student(teacher, preprocessing=how), toys.noise(), CPU)
     batch = batch_of(run)
     seen = batch.render_for(teacher[1].preprocessing)
     assert batch.images.shape == (8, 3, 32, 32)
@@ -82,7 +82,7 @@ def test_teacher_and_student_see_the_view_in_their_own_size_and_normalisation(te
 @pytest.mark.parametrize("transfer", ["embedding", "rkd", "similarity"])
 def test_trunk_and_head_learn_and_the_teacher_stays_unchanged(transfer: str, teacher: tuple[Path, Card]) -> None:
     dim = 64 if transfer == "embedding" else 5
-    run = Trainer(student(teacher, dim, transfer), toys.noise(), 1, CPU)
+    run = Trainer(student(teacher, dim, transfer), toys.noise(), CPU)
     batch = batch_of(run)
     run.backward(run.method.loss(batch)["loss"])
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in run.network.parameters() if p.ndim > 1)
@@ -97,7 +97,7 @@ def test_trunk_and_head_learn_and_the_teacher_stays_unchanged(transfer: str, tea
 
 
 def test_a_student_may_have_no_head(teacher: tuple[Path, Card]) -> None:
-    run = Trainer(student(teacher, 0, "rkd"), toys.noise(), 1, CPU)
+    run = Trainer(student(teacher, 0, "rkd"), toys.noise(), CPU)
     assert torch.isfinite(run.method.loss(batch_of(run))["loss"])
 
 
@@ -114,7 +114,7 @@ def test_a_teacher_that_does_not_fit_is_rejected(
     teacher: tuple[Path, Card], change: dict[str, Any], code: str, values: list[str]
 ) -> None:
     with raises(RecipeError, code) as caught:
-        Trainer(student(teacher, **change), toys.noise(), 1, CPU)
+        Trainer(student(teacher, **change), toys.noise(), CPU)
     assert all(value in str(caught.value) for value in values)
 
 
@@ -129,7 +129,7 @@ def test_a_mistyped_transfer_or_argument_is_rejected(
     teacher: tuple[Path, Card], change: dict[str, Any], nearest: str
 ) -> None:
     with pytest.raises(RecipeError) as caught:
-        Trainer(student(teacher, **change), toys.noise(), 1, CPU)
+        Trainer(student(teacher, **change), toys.noise(), CPU)
     assert nearest in str(caught.value)
 
 
@@ -137,6 +137,6 @@ def test_a_missing_teacher_and_one_of_other_images_are_rejected(teacher: tuple[P
     with pytest.raises(ModelNotFoundError):
         open_teacher(str(tmp_path / "nowhere"), "")
     grey = dataclasses.replace(teacher[1].preprocessing, mode="L", mean=(0.5,), std=(0.25,))
-    run = Trainer(student(teacher), toys.noise(), 1, CPU)
+    run = Trainer(student(teacher), toys.noise(), CPU)
     with pytest.raises(RecipeError):
         batch_of(run).render_for(grey)

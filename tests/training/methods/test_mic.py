@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from fractions import Fraction
 from typing import Any, cast
 
 import numpy as np
@@ -88,11 +89,25 @@ def test_auxiliary_steps_follow_class_steps_with_the_probability() -> None:
     plan = trained.plan(3, 9000)
     assert len(plan) == 9000
     assert ("auxiliary", "auxiliary") not in set(itertools.pairwise(plan))
-    followed = [after == "auxiliary" for task, after in itertools.pairwise(plan) if task == "class"]
-    assert np.mean(followed) == pytest.approx(0.8, abs=0.02)
+    assert plan.count("class") == 5000  # 5000 + 0.8 x 5000 = 9000
+    half = [plan[i + 1] == "auxiliary" for i, task in enumerate(plan[:4500]) if task == "class"]
+    assert np.mean(half) == pytest.approx(0.8, abs=0.03)
     assert plan == mic(auxiliary_probability=0.8).plan(3, 9000) != trained.plan(4, 9000)
     assert mic(auxiliary_probability=0).plan(0, 5) == ["class"] * 5
-    assert mic(auxiliary_probability=1).plan(0, 5) == ["class", "auxiliary", "class", "auxiliary", "class"]
+    assert mic(auxiliary_probability=1).plan(0, 6) == ["class", "auxiliary"] * 3
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.1, 0.5, 0.7, 0.8, 1.0])
+@pytest.mark.parametrize("iterations", [1, 2, 3, 7, 10, 52, 71, 531])
+def test_an_epoch_has_all_class_steps_of_its_iterations(probability: float, iterations: int) -> None:
+    """The published code trains on each batch of classes, and after it on one of groups with the probability."""
+    trained = mic(auxiliary_probability=probability)
+    steps = trained.steps(iterations)
+    plan = trained.plan(2, steps)
+    assert len(plan) == steps
+    assert plan.count("class") == iterations
+    expected = Fraction(str(probability)) * iterations
+    assert 0 <= expected - plan.count("auxiliary") < 1
 
 
 def test_groups_contain_several_classes_and_give_batches() -> None:

@@ -120,6 +120,16 @@ def test_tasks_alternate_across_epochs(arm: str, tasks: list[str]) -> None:
 
 
 @pytest.mark.parametrize("arm", ARMS)
+def test_an_iteration_has_two_batches_and_two_updates_in_every_arm(arm: str) -> None:
+    """Algorithm 1 draws a batch of classes and a batch across classes, and updates after each."""
+    trained = sharing(arm)
+    naive = []
+    for _ in range(52):
+        naive += list(trained.tasks) if len(trained.tasks) == 2 else 2 * list(trained.tasks)
+    assert trained.plan(1, trained.steps(52)) == naive
+
+
+@pytest.mark.parametrize("arm", ARMS)
 def test_every_arm_has_finite_gradients_on_any_batch(arm: str) -> None:
     net = trunk()
     trained = sharing(arm, net)

@@ -59,7 +59,7 @@ def test_a_step_of_every_recipe_on_its_own_trunk(name: str, tmp_path: Path) -> N
 def check_step(recipe: Recipe, folder: Path) -> None:
     """Take the recipe's step and compare the weights with those before it."""
     data = toys.noise(48, 8, side=40)
-    before = Trainer(recipe, data, 1, toys.CPU).network.state_dict()
+    before = Trainer(recipe, data, toys.CPU).network.state_dict()
     trained = fit(recipe, data, folder, toys.CPU, progress=False)
     assert torch.tensor(trained.log[0]["loss"]).isfinite()
     after = trained.network.state_dict()

@@ -60,6 +60,20 @@ def test_the_report_compares_every_arm_with_the_baseline(plan: Plan, tmp_path: P
     assert (report.missing, report.failures) == ([], {})
 
 
+def test_steps_and_images_of_arms_are_counted(plan: Plan, tmp_path: Path) -> None:
+    """Runs of earlier versions do not record steps: the recipe has two per epoch, of 8 images."""
+    counted = {"steps": 7, "images": 56}
+    for run in plan.runs(tmp_path):
+        if run.arm.label == "contrastive":
+            toys.change(run, training=[{**record, **counted} for record in run.result()["training"]])
+    report = build_report(plan, tmp_path)
+    epochs = plan.runs(tmp_path)[0].result()["training"][0]["epochs"]
+    assert report.budgets == {"margin": [(2 * epochs, 16 * epochs)], "contrastive": [(7, 56)]}
+    for text in (as_markdown(report), as_html(report)):
+        assert "56" in text
+    assert to_json(report)["steps_and_images"]["contrastive"] == [(7, 56)]
+
+
 def test_both_selections_are_compared_by_seed(tmp_path: Path) -> None:
     both = dataclasses.replace(toys.plan(tmp_path, seeds=3), selections=("last", "validation"))
     shift = {"margin": (0.01, 0.012, 0.011), "contrastive": (0.05, -0.02, 0.01)}

@@ -93,7 +93,7 @@ def test_layers_whose_weight_is_read_without_a_call_are_adapted(architecture: st
 
 def test_only_adapters_and_heads_learn() -> None:
     recipe = toys.recipe(backbone=Backbone("vit", VIT.architecture, ARGS, tune="lora", rank=2))
-    run = Trainer(recipe, toys.noise(), 1, CPU)
+    run = Trainer(recipe, toys.noise(), CPU)
     before = {name: value.clone() for name, value in run.network.state_dict().items()}
     samples = np.array([0, 15, 1, 16, 2, 17, 3, 18])
     for _ in range(2):  # A learns only after B has left zero
