@@ -24,8 +24,8 @@ import zoo
 from exports.text import attach_text_tower
 from tests import text_toys
 from tests.sandbox import KEY, QUICK, ROOT, Block, Products, Sandbox, copy
-from tests.test_documents import examples
-from zoo.cli.main import COMMANDS, main
+from tests.test_documents import EXAMPLES
+from zoo.cli.main import main
 from zoo.data import glyphs
 from zoo.models.card import read_card
 from zoo.models.load import load
@@ -182,7 +182,6 @@ def test_the_blocks_of_a_page_run(page: Path, sandbox: Sandbox) -> None:
             sandbox.run(block)
 
 
-EXAMPLES = {entry.name: [line for name, line in examples() if name == entry.name] for entry in COMMANDS}
 WORDS = {"DIR": "pictures", "MODEL": "mine", "photos/": "pictures/"}
 """What stands in the examples for a value of the reader's own."""
 

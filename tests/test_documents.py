@@ -44,11 +44,16 @@ def lines_of(text: str) -> Iterator[str]:
     yield from INLINE.findall(ANY_FENCE.sub("", text))
 
 
-def examples() -> Iterator[tuple[str, str]]:
-    """Yield the name of each command and the lines of the examples in its help."""
-    for entry in cli.COMMANDS:
-        page = (cli.load(entry).epilog or "") if entry.module else ""
-        yield from ((entry.name, line) for line in page.replace("\\\n", " ").splitlines() if line.startswith("  "))
+def examples() -> dict[str, list[str]]:
+    """Return the lines of the examples in the help of each command, by its name."""
+    pages = {entry.name: (cli.load(entry).epilog or "") if entry.module else "" for entry in cli.COMMANDS}
+    return {
+        name: [line for line in page.replace("\\\n", " ").splitlines() if line.startswith("  ")]
+        for name, page in pages.items()
+    }
+
+
+EXAMPLES = examples()
 
 
 PROPOSED = re.compile(r"[:(`] ?(zoo [a-z].*?)(?=[)`\n]|\.(?: |$)|[;,] |$)", re.MULTILINE)
@@ -88,9 +93,10 @@ def commands() -> Iterator[tuple[str, list[str]]]:
     for document in DOCUMENTS:
         for line in lines_of(document.read_text("utf-8")):
             yield from ((document.name, words) for words in commands_of(line))
-    for name, line in examples():
+    for name, lines in EXAMPLES.items():
         # An explanation follows an example after two blanks or more.
-        yield from ((name, words) for words in commands_of(re.split(r"\s{2,}", line.strip())[0]))
+        examples_alone = [re.split(r"\s{2,}", line.strip())[0] for line in lines]
+        yield from ((name, words) for example in examples_alone for words in commands_of(example))
     yield from proposals()
 
 

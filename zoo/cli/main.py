@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.main import get_command_from_info, get_command_name
 
 from zoo.console import duration, note, printable
 from zoo.errors import MissingDependencyError, UsageError, ZooError, missing, nearest
@@ -177,17 +178,25 @@ def load(entry: Entry) -> TyperCommand | TyperGroup:
         return CommandGroup(name=entry.name, help=entry.summary, rich_markup_mode=None)
     if entry.name != "serve":
         wait_without_spinning()
-    group = typer.main.get_group(import_module(entry.module).app)
-    command = group.commands[entry.word]
-    if not isinstance(command, TyperCommand):
-        raise TypeError(f"{entry.module} has a group {entry.word!r} where a command is expected")
-    command.rich_markup_mode = None  # plain text: rich takes longer to load than most commands take to run
+    command = _build(import_module(entry.module).app, entry.word)
     command.epilog = _verbatim(command.epilog or "")
     for option in command.params:
         if isinstance(option, TyperOption) and not option.is_flag and option.default is not None:
             option.help, option.show_default = f"{option.help} (default: {option.default})", False
     if entry.resumes and command.callback is not None:
         command.callback = _resumable(command.callback)
+    return command
+
+
+def _build(app: typer.Typer, word: str) -> TyperCommand:
+    """Return one command of a module; building all of them, as Typer does for a group, takes several times as long."""
+    registered = {
+        info.name or get_command_name(info.callback.__name__): info for info in app.registered_commands if info.callback
+    }
+    # Plain text: rich takes longer to load than most commands take to run.
+    command = get_command_from_info(registered[word], pretty_exceptions_short=False, rich_markup_mode=None)
+    if not isinstance(command, TyperCommand):
+        raise TypeError(f"{word!r} is a {type(command).__name__}; expected a TyperCommand")
     return command
 
 
