@@ -46,7 +46,7 @@ from zoo.models.golden import read_golden, write_golden
 from zoo.models.load import find_model
 from zoo.models.network import Network, create_trunk, feature_count, load_network, save_network
 from zoo.models.pretrained.weights import public_facts
-from zoo.models.results import Evaluation, add_result, data_title, origin_text
+from zoo.models.results import Evaluation, add_result, data_title, few_classes_note, origin_text
 from zoo.models.torch_runtime import choose_device, open_model
 from zoo.paths import thread_count
 
@@ -296,6 +296,7 @@ class Outcome:
         images: The images of these batches, each as often as it was in one.
         best_epoch: The epoch that was kept by validation, 0 for the start; None without validation.
         validation: The scores of that epoch on held-out training classes.
+        validation_classes: The number of these classes.
         skipped: The number of images that could not be read.
         evaluation: The measurement on the test split, as in results.json, or None.
         not_evaluated: The reason why a wanted evaluation is missing.
@@ -310,6 +311,7 @@ class Outcome:
     best_epoch: int | None
     validation: dict[str, float]
     skipped: int = 0
+    validation_classes: int = 0
     evaluation: Evaluation | None = None
     not_evaluated: str | None = None
 
@@ -327,7 +329,9 @@ class Outcome:
         """
         scores = ", ".join(f"{name} {value:.4f}" for name, value in self.validation.items())
         best = "the start (epoch 0)" if self.best_epoch == 0 else f"epoch {self.best_epoch}"
-        kept_epoch = f"{best}, best on held-out training classes ({scores})" if scores else "the last epoch"
+        held_out = count(self.validation_classes, "held-out training class", "held-out training classes")
+        why = "; ".join(filter(None, (scores, few_classes_note(self.validation_classes))))
+        kept_epoch = f"{best}, best on {held_out} ({why})" if scores else "the last epoch"
         if not self.epochs:
             kept_epoch = "the start, which is not trained"
         skipped = count(self.skipped, "image")
@@ -340,11 +344,16 @@ class Outcome:
 
     def _scores(self, data: str | None) -> str:
         if self.evaluation is not None:
-            scores = ", ".join(f"{name} {value:.4f}" for name, value in self.evaluation.metrics.items())
+            intervals = self.evaluation.intervals
+            scores = ", ".join(
+                f"{name} {value:.4f}" + (" ({:.4f} to {:.4f})".format(*intervals[name]) if name in intervals else "")
+                for name, value in self.evaluation.metrics.items()
+            )
+            brackets = "; in brackets 95 % over classes" if intervals else ""
             unreadable = self.evaluation.unreadable
             unread = f" ({count(unreadable, 'image')} could not be read)" if unreadable else ""
             facts = self.evaluation.to_json()
-            how = f"{self.evaluation.runtime} in {self.evaluation.precision}; {origin_text(facts)}"
+            how = f"{self.evaluation.runtime} in {self.evaluation.precision}; {origin_text(facts)}{brackets}"
             return f"Test split of {data_title(facts)}{unread}: {scores} ({how})."
         if data is None and default_dataset(self.folder, read_card(self.folder)) == FOLDER:
             data = "DIR"
@@ -600,6 +609,7 @@ def _train_model(
         trained.best_epoch,
         trained.validation,
         len(data.skipped),
+        0 if data.validation is None else len(set(data.validation[1].tolist())),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from training.recipes import RECIPES
 from zoo.cli.main import main
 from zoo.data import load_dataset
 from zoo.data.dataset import Dataset
+from zoo.models.results import few_classes_note
 
 QUICK = Schedule(1, 2)
 
@@ -57,8 +59,40 @@ def test_training_writes_what_evaluate_saves(pictures: Path, own_zoo: Path, caps
     (outcome.folder / "results.json").unlink()
     assert main(["evaluate", "toy", "--data", str(pictures), "--save", "--json"]) == 0
     assert saved(outcome.folder) == trained
-    assert f"map_at_r {outcome.evaluation.metrics['map_at_r']:.4f}" in outcome.summary()
+    low, high = outcome.evaluation.intervals["map_at_r"]
+    score = f"map_at_r {outcome.evaluation.metrics['map_at_r']:.4f} ({low:.4f} to {high:.4f})"
+    assert score in outcome.summary()
     assert outcome.to_json()["evaluation"]["metrics"] == dict(outcome.evaluation.metrics)
+
+
+def test_a_list_shows_the_score_on_the_folder_that_the_model_learnt_from(
+    pictures: Path, own_zoo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A later measurement on another folder, whose data set is "folder" too, does not stand in its place."""
+    outcome = api.train(on_folder(), pictures, progress=False)
+    assert outcome.evaluation is not None
+    other = shutil.copytree(pictures, tmp_path / "other")
+    next((other / "test" / "test0").iterdir()).unlink()
+    measure = ["evaluate", "toy", "--dataset", "folder", "--data", str(other), "--save"]
+    assert main(measure) == 0
+    capsys.readouterr()
+    assert main(["list", "--json"]) == 0
+    (row,) = (row for row in json.loads(capsys.readouterr().out) if row["name"] == "toy")
+    assert row["measured_on"]["name"] == "pictures"
+    assert row["recall_at_1"] == outcome.evaluation.metrics["recall_at_1"]
+    (outcome.folder / "results.json").unlink()
+    assert main(measure) == 0
+    capsys.readouterr()
+    assert main(["list", "--json"]) == 0
+    (row,) = (row for row in json.loads(capsys.readouterr().out) if row["name"] == "toy")
+    assert row["recall_at_1"] is None
+
+
+def test_the_kept_epoch_is_stated_with_the_number_of_classes_that_chose_it(pictures: Path, own_zoo: Path) -> None:
+    validated = recipe(data=Data("folder", side=16, validation=0.25), schedule=QUICK)
+    outcome = api.train(validated, pictures, progress=False, evaluate=False)
+    assert outcome.validation_classes == 2  # a quarter of 8
+    assert few_classes_note(2) in outcome.summary()
 
 
 def test_scores_on_learnt_classes_are_noted(

@@ -16,6 +16,7 @@ from training.studies.compare import BASE_KEPT, find_runs
 from zoo.cli.main import main
 from zoo.evaluation import retrieval_metrics
 from zoo.evaluation.selection import measure_change, select, validation_share
+from zoo.models.results import few_classes_note
 
 REQUEST = FinetuneRequest("toy", "mine", views=1, device="cpu")
 HARMFUL = ["schedule.epochs=2", "schedule.steps=3", "optimizer.lr=5"]
@@ -97,6 +98,20 @@ def test_a_harmful_finetune_keeps_the_base_under_the_new_name(
     assert main(["evaluate", "mine", "--data", str(root), "--device", "cpu", "-k", "1", "--json"]) == 0
     again = json.loads(capsys.readouterr().out)
     assert again["metrics"]["map_at_r"] == found["rows"][1]["after"]
+
+
+def test_two_classes_that_choose_are_said_to_be_few(
+    own_zoo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_model(own_zoo / "models" / "toy")
+    root = write_pictures(tmp_path, classes=20)
+    call = ["finetune", str(root), "--from", "toy", "--views", "1", "--quiet", "--device", "cpu"]
+    short = ["--set", "schedule.epochs=1", "--set", "schedule.steps=1"]
+    for share, said in ((2 / 14, True), (10 / 14, False)):
+        name = f"chosen-{said}".lower()
+        assert main([*call, "--as", name, *short, "--set", f"data.validation={share}"]) == 0
+        (line,) = (line for line in capsys.readouterr().out.splitlines() if "kept: " in line)
+        assert (few_classes_note(2) in line) is said
 
 
 def test_two_of_four_training_classes_choose(own_zoo: Path, tmp_path: Path) -> None:

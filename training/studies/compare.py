@@ -301,7 +301,9 @@ def average_measurements(metric: str, measurements: Sequence[Measurement]) -> Me
         over=None if interval is None else "seeds" if several else "classes",
         runs=tuple(run.name for run, _ in measurements),
         seeds=tuple(run.seed for run, _ in measurements),
-        protocol="; ".join(dict.fromkeys(_protocol(run, result) for run, result in measurements)),
+        protocol="; ".join(
+            dict.fromkeys([*(run.selection for run, _ in measurements), *(_protocol(*each) for each in measurements)])
+        ),
         data=data_title(measurements[0][1]),
         models=tuple(run for run, _ in measurements),
         fingerprints=tuple(result.get("fingerprint") for _, result in measurements),
@@ -346,6 +348,7 @@ def _interval_over_classes(result: Record, metric: str) -> tuple[float, float] |
 
 
 def _protocol(run: TrainedModel, result: Record) -> str:
+    """Return how a score was measured, and whether the model may have learnt from the images."""
     data = (run.settings or {}).get("data")
     learnt = data.get("dataset") if isinstance(data, dict) else None
     seen = result["dataset"] == FOLDER == learnt and result["split"] == WHOLE
@@ -355,7 +358,7 @@ def _protocol(run: TrainedModel, result: Record) -> str:
     else:
         named = f"; {SEEN}" * seen
     named += f"; {ASSUMED}" * bool(result.get("assumed"))
-    return f"{run.selection}; {result['protocol']}; {result['runtime']} {result['precision']}{named}"
+    return f"{result['protocol']}; {result['runtime']} {result['precision']}{named}"
 
 
 def _standard_model(recipe: str, runs: Sequence[TrainedModel]) -> TrainedModel | None:

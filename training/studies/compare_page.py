@@ -99,12 +99,21 @@ def number_text(value: float, sd: float | None = None, sign: str = "") -> str:
 
 
 def origin_text(ours: MeasuredScore) -> str:
-    """Return how a score came about: protocol, the models' fingerprints, and when they were measured."""
-    models = [fingerprint[:8] for fingerprint in ours.fingerprints if fingerprint]
+    """Return how a score came about: protocol, seeds, the models' fingerprints, and when they were measured.
+
+    A mean over several models names each of them.
+    """
+    several = len(ours.runs) > 1
+    models = [
+        f"{name} {fingerprint[:8]}" if several else fingerprint[:8]
+        for name, fingerprint in zip(ours.runs, ours.fingerprints, strict=True)
+        if fingerprint
+    ]
+    seeds = f"seeds {', '.join(map(str, ours.seeds))}" if several and None not in ours.seeds else ""
     more = f" and {len(models) - NAMED_MODELS} more" if len(models) > NAMED_MODELS else ""
     named = f"model {', '.join(models[:NAMED_MODELS])}{more}" if models else "model not recorded"
     days = sorted(date[:10] for date in ours.dates)
-    parts = [ours.protocol, named, " to ".join(dict.fromkeys((days[0], days[-1])))]
+    parts = [ours.protocol, seeds, named, " to ".join(dict.fromkeys((days[0], days[-1])))]
     return "; ".join(filter(None, parts))
 
 

@@ -136,9 +136,19 @@ def _paper_cell(model: ModelInfo) -> str:
 
 
 def _test_result(model: ModelInfo) -> Mapping[str, Any]:
-    """Return the newest measurement on the unseen classes of the data set that the model was trained on."""
+    """Return the newest measurement on the unseen classes of the data set that the model was trained on.
+
+    "folder" is any folder or table: there the name of the training images decides, where both are recorded.
+    """
+    from zoo.data.dataset import FOLDER
+
+    learnt_from = model.training_data.get("name") if model.dataset == FOLDER else None
     results = [
-        r for r in model.own_results if (r["dataset"], r["split"]) == (model.dataset, "test") and not model.learnt(r)
+        r
+        for r in model.own_results
+        if (r["dataset"], r["split"]) == (model.dataset, "test")
+        and not model.learnt(r)
+        and (learnt_from is None or not r.get("data") or r["data"]["name"] == learnt_from)
     ]
     return results[-1] if results else {"dataset": None, "metrics": {}}
 

@@ -11,8 +11,11 @@ from tests.raising import raises
 from tests.training.studies.test_compare import RECIPE, model
 from training.studies.compare import LEARNT, NO_EPOCH, NOT_TRAINED, SEEN, find_runs
 from training.studies.compare_own import own_scores
+from training.studies.compare_page import origin_text
 from zoo.cli.main import main
 from zoo.errors import UsageError
+from zoo.models.card import read_card
+from zoo.models.results import read_results
 
 CONTRASTIVE = {**RECIPE, "objective": {"loss": "contrastive"}}
 
@@ -49,6 +52,22 @@ def test_seeds_are_one_row_and_differences_are_paired(two_methods: Path) -> None
     assert contrastive.difference.interval == pytest.approx((0.016667 - 0.014343, 0.016667 + 0.014343), abs=1e-5)
     assert rows["alone", "recall_at_1"].difference is None
     assert rows["alone", "recall_at_1"].ours.interval == pytest.approx((0.49, 0.51))
+
+
+def test_the_mean_over_seeds_names_its_models_and_states_the_protocol_once(own_zoo: Path) -> None:
+    """Two seeds kept other epochs and were measured alike."""
+    names = ("first", "second")
+    cards = {}
+    for seed, name in enumerate(names):
+        folder = model(own_zoo, name, {**RECIPE, "seed": seed}, best=12 + seed, recall_at_1=0.6)
+        cards[name] = read_card(folder)
+        (result,) = read_results(folder)
+        (folder / "results.json").write_text(json.dumps([{**result, "fingerprint": cards[name].fingerprint}]))
+    score = on_cub()["first", "recall_at_1"].ours
+    text = origin_text(score)
+    assert [text.count(part) for part in ("leave-one-out, cosine, exact", "torch fp32")] == [1, 1]
+    assert [text.count(part) for part in ("(12 of 150)", "(13 of 150)")] == [1, 1]
+    assert all(f"{name} {card.fingerprint[:8]}" in text for name, card in cards.items())
 
 
 def test_every_seed_is_compared_with_weights_that_were_not_trained(two_methods: Path) -> None:
@@ -195,7 +214,7 @@ def test_the_command_prints_every_format(two_methods: Path, tmp_path: Path, caps
     assert main([*words, "--against", "margin-r50-cub", "--markdown", str(table)]) == 0
     heading, _, _, *rows = capsys.readouterr().out.splitlines()
     assert heading.startswith("cub (images not recorded), test split, 5 classes")
-    lines = {line.split()[1]: line for line in rows}
+    lines = {line.split()[1]: line for line in rows if line.startswith(("recall_at_1", "mrr"))}  # not the wrapped ones
     assert "0.6200 ± 0.0200" in lines["margin-r50-cub"]
     assert "the model itself" in lines["margin-r50-cub"]
     assert "+0.0167" in lines["contrastive"]
