@@ -112,7 +112,7 @@ class Sandbox:
             few_steps = ["--steps", "2"] if "examples/plain_loop.py" in words else []
             interpreter = [sys.executable] if words[0] == "python" else [words[0]]
             words = [*interpreter, *words[1:], *few_steps]
-            subprocess.run(words, cwd=ROOT, check=True, timeout=60, capture_output=True)
+            subprocess.run(words, cwd=ROOT, check=True, timeout=200, capture_output=True)
 
     def _expanded(self, word: str) -> list[str]:
         """Return a word as a shell gives it: with the values of variables, the home folder, and the files of a *."""

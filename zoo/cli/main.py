@@ -137,7 +137,7 @@ COMMANDS = (
 
 
 LONG_SECONDS = 20
-"""Commands that ran for so long say at the end how long it was, on stderr."""
+"""Commands that ran for so long say at the end how long it was, on stderr; a service's stderr holds its log alone."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -150,10 +150,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words after `zoo` (default: those of the process).
     """
     started = time.monotonic()
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        status = run(list(sys.argv[1:] if arguments is None else arguments))
+        status = run(words)
         sys.stdout.flush()
-        if (seconds := time.monotonic() - started) >= LONG_SECONDS:
+        if (seconds := time.monotonic() - started) >= LONG_SECONDS and words[:1] != ["serve"]:
             note(f"took {duration(seconds)}")
         return status
     except ZooError as error:

@@ -104,7 +104,7 @@ def _faster_format(module: nn.Module, images: Tensor) -> torch.memory_format:
     return fastest({form: lambda batch=batch: module(batch) for form, batch in forms.items()})  # type: ignore[misc]
 
 
-def fastest(forms: Mapping[Name, Callable[[], object]], seconds: float = 1.0) -> Name:
+def fastest(forms: Mapping[Name, Callable[[], object]], seconds: float = 1.0, rounds: int = 15) -> Name:
     """Return the name of the form with the least median time.
 
     The forms run in turn, so that all see the same load of the machine.
@@ -112,12 +112,15 @@ def fastest(forms: Mapping[Name, Callable[[], object]], seconds: float = 1.0) ->
     Args:
         forms: The forms; each first runs once for its caches.
         seconds: The time after which no further round begins; at least two are run.
+        rounds: The largest number of rounds: short forms need no full `seconds`.
     """
     for form in forms.values():
         form()
     times: dict[Name, list[float]] = {name: [] for name in forms}
     started = time.perf_counter()
-    while time.perf_counter() - started < seconds or len(next(iter(times.values()))) < 2:
+    for number in range(rounds):
+        if number >= 2 and time.perf_counter() - started >= seconds:
+            break
         for name, form in forms.items():
             before = time.perf_counter()
             form()

@@ -16,7 +16,7 @@ from tests.training.studies import toys
 from tests.training.studies.toys import finish
 from tests.zoo.report.test_model import Reader
 from training.overrides import resolve
-from training.recipe import Recipe
+from training.recipe import LATER_SETTINGS, Recipe
 from training.studies import papers
 from training.studies.papers import find_study
 from training.studies.plan import Plan, RunSchedule, read_plan, write_plan
@@ -202,5 +202,6 @@ def test_a_new_setting_changes_the_digest_only_when_used() -> None:
     used = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, features="f.safetensors"))
     assert used.digest != recipe.digest
     facts = recipe.to_json()
-    assert (facts["data"].pop("features"), facts.pop("head_start")) == ("", "random")
+    for part, key, before in LATER_SETTINGS:
+        assert (facts[part] if part else facts).pop(key) == before
     assert recipe.digest == hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]

@@ -34,6 +34,16 @@ app.command("kept")(hello)
 """
 
 
+def test_commands_that_took_long_say_so_but_for_services(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "LONG_SECONDS", 0)
+    assert main(["serve", "--help"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["list"]) == 0
+    assert capsys.readouterr().err.endswith(" s\n")
+
+
 @pytest.fixture
 def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands of a module made for this test, and one of a module that lacks a library."""
