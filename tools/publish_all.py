@@ -199,11 +199,18 @@ def decoded_bytes(model: PlannedModel) -> int:
     return TRAIN_IMAGES.get(data.dataset, 0) * data.side**2 * model.recipes[0].preprocessing.channels
 
 
+def _batches_per_iteration(recipe: Recipe) -> float:
+    """Return the batches of an iteration of a method (`training.methods.base.Method.steps`)."""
+    if recipe.objective.method == "mic":
+        return 1 + float(recipe.objective.method_args["auxiliary_probability"])
+    return 2 if recipe.objective.method == "sharing" else 1
+
+
 def _images(recipe: Recipe) -> float:
-    """Return the images of a training, counted in passes forward and backward."""
+    """Return the images of a training that patience does not end, counted in passes forward and backward."""
     epochs, size, tasks = recipe.schedule.epochs, recipe.batch.size, {head.name for head in recipe.heads}
     samples = TRAIN_IMAGES.get(recipe.data.dataset, 0) * recipe.data.turns * (1 - recipe.data.validation)
-    steps = recipe.schedule.steps or max(1, math.floor(samples / size))
+    steps = recipe.schedule.steps or math.floor(max(1, math.floor(samples / size)) * _batches_per_iteration(recipe))
     second_view = bool(tasks & {"dance", "nce"})
     passes = 1 + FORWARD * second_view + 3 * ("rotation" in tasks)  # rotations are four images
     if "deepcluster" in tasks:

@@ -138,7 +138,7 @@ def test_a_score_has_the_recipe_or_the_study_of_its_method_only(tables: dict[str
         ("group-1", "Group loss"): "group-ibn-cars",
         ("group-3", "GL Densenet121"): "group-d121-cars",
         ("diva-3", "Ours (DiVA-R50-512)"): "diva-r50-cars",
-        ("diva-2", "DiVA (IBN, D & S)"): None,
+        ("diva-2", "DiVA (IBN, D & S)"): "diva-ds-ibn-cars",
         ("mic-main", "MIC"): "mic-r50-cars",
     }
     for (table, row), recipe in recipes.items():

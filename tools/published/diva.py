@@ -31,6 +31,17 @@ OWN = {
     "Ours (DiVA-R50-512)": ("r50", "diva-r50"),
 }
 """Backbone and recipe of the rows of table 3."""
+SUBSETS = {
+    "Margin (ours, IBN)": "diva-d-ibn",
+    "DiVA (IBN, D & Da)": "diva-dn-ibn",
+    "DiVA (IBN, D & S)": "diva-ds-ibn",
+    "DiVA (IBN, D & I)": "diva-di-ibn",
+    "DiVA (IBN, D & Da & I)": "diva-din-ibn",
+    "DiVA (IBN, D & S & I)": "diva-dsi-ibn",
+    "DiVA (IBN, D & Da & S)": "diva-dsn-ibn",
+    "DiVA (IBN, D & Da & S & I)": "diva-dsin-ibn",
+}
+"""Recipes of the rows of table 2."""
 ABLATION = {
     "Baseline": None,
     "DiVA": None,
@@ -71,7 +82,7 @@ def _tasks(row: list[str], works: dict[str, str]) -> list[Score]:
     name = label(row[0])
     backbone = "r50" if "R50" in name else "ibn"
     quoted = citation(row[0], works) if "orig" in name else None
-    return _datasets(name, row, backbone=backbone, quoted_from=quoted)
+    return _datasets(name, row, SUBSETS.get(name), backbone=backbone, quoted_from=quoted)
 
 
 def _methods(row: list[str], works: dict[str, str]) -> list[Score]:

@@ -8,8 +8,10 @@ from itertools import pairwise
 import pytest
 
 from tests.children import run_python
-from training.recipe import EnsembleRecipe
+from training.recipe import EnsembleRecipe, Recipe
 from training.recipes import RECIPES, embedding_dim, summary
+from training.studies.papers import STUDIES
+from training.studies.study import resolve_recipes
 from zoo.models.published import published_tables
 
 SCORES = [(table, score) for table in published_tables() for score in table.scores if score.recipe]
@@ -72,3 +74,37 @@ def test_the_recipe_of_a_published_score_exists_and_fits_it(name: str) -> None:
             assert fields == (score.dataset, score.backbone, score.dim)
             first = recipe.members[0] if isinstance(recipe, EnsembleRecipe) else recipe
             assert first.sources[0].split(",")[0] == table.paper.citation.split(",")[0]
+
+
+RHO = {"cub": 300.0, "cars": 100.0, "sop": 50.0}
+"""DiVA, table 1: the weight of the decorrelation with Inception; alpha is 0.1."""
+
+
+@pytest.mark.parametrize("dataset", RHO)
+def test_table_2_of_diva_has_inception_at_a_constant_rate_with_its_constants(dataset: str) -> None:
+    """Sections 4 and 4.1: 512 numbers in all (510 of three tasks), Adam at 1e-5, decay 5e-4, 200 or 150 epochs."""
+    study = STUDIES["diva/table-2"]
+    made = {arm.label: resolve_recipes(study, arm, dataset, 0) for arm in study.arms}
+    assert {"diva-d", "diva-ds", "diva-di", "diva-dn", "diva-dsi", "diva-dsn", "diva-din", "diva"} <= set(made)
+    for label, recipes in made.items():
+        separate = label == "diva-separate"
+        assert len(recipes) == (4 if separate else 1)
+        assert sum(recipe.dim for recipe in recipes) == (510 if len(recipes[0].heads) == 3 else 512)
+        for recipe in recipes:
+            args = recipe.objective.method_args
+            assert (recipe.backbone.name, recipe.schedule.name, recipe.schedule.milestones) == ("ibn", "constant", ())
+            assert recipe.schedule.epochs == (150 if dataset == "sop" else 200)
+            assert (recipe.optimizer.name, recipe.optimizer.lr, recipe.optimizer.weight_decay) == ("adam", 1e-5, 5e-4)
+            if not separate:
+                assert args["alpha"] == 0.1
+                assert args["rho"] == (0 if label == "diva without decorrelation" else RHO[dataset])
+    whole = {head.name for head in made["diva"][0].heads}
+    assert whole == {"discriminative", "shared", "intra", "dance"}
+
+
+def test_the_rate_of_table_3_of_diva_falls_once() -> None:
+    """DiVA, table 1: after epoch 70 / 160 / 100 with Inception, by .3."""
+    for dataset, epoch in (("cub", 70), ("cars", 160), ("sop", 100)):
+        made = RECIPES[f"diva-ibn-{dataset}"]()
+        assert isinstance(made, Recipe)
+        assert (made.schedule.name, made.schedule.milestones, made.schedule.gamma) == ("multi-step", (epoch,), 0.3)

@@ -67,11 +67,11 @@ def test_a_study_is_run_arm_by_arm_resumed_and_reported(
 def test_a_partial_study_is_announced_before_it_is_run(
     tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(papers.ALIASES, "diva/figure-4", ("toys/two",))
-    begun = ("diva/figure-4", "--dataset", "glyphs", "--data", data, "--out", str(tmp_path / "out"), "--seeds", "1")
+    monkeypatch.setitem(papers.ALIASES, "diva/figure-5", ("toys/two",))
+    begun = ("diva/figure-5", "--dataset", "glyphs", "--data", data, "--out", str(tmp_path / "out"), "--seeds", "1")
     assert run_here("benchmark run", *begun, *SETTINGS, "--only", "margin") == 0
     out, err = capsys.readouterr()
-    assert "diva/figure-4" in err
+    assert "diva/figure-5" in err
     assert "toys/two" in err
     assert "docs/papers.md" in err
     assert "# toys/two on images (" in out

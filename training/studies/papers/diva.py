@@ -26,19 +26,51 @@ HEADS = ("discriminative", "shared", "intra", "dance")
 HEAD_MEASURES = (("recall_at_1", "test"), ("recall_at_1", "train"), ("spectral_decay", "train"))
 
 
+def _task_claims(whole: str, without: str) -> tuple[Claim, ...]:
+    """Return the claims of tables 2 and 4 by the labels of all tasks, with decorrelation and without."""
+    return (
+        *(Claim(f"{name} beats the discriminative task alone", name, "diva-d") for name in (*TASKS[1:-1], whole)),
+        *(Claim(f"DaNCE beats {name.removeprefix('diva-')}", "diva-dn", name) for name in OTHERS[:-1]),
+        Claim("all tasks beat an ensemble", whole, "diva-ensemble"),
+        Claim("decorrelation adds to all tasks", whole, without),
+        Claim("all tasks in one model beat models trained one by one", whole, "diva-separate"),
+    )
+
+
+WITHOUT = "diva without decorrelation"
+NO_DECORRELATION = ("objective.method_args.rho=0",)
+
+
 def _table_2() -> Study:
+    names = (*TASKS[:-1], *OTHERS, "diva-separate")
+    arms = [Arm(name, f"{name}-ibn-$dataset") for name in names]
     return Study(
         "diva/table-2",
-        "Tasks one by one, and other auxiliary tasks",
+        "Tasks one by one, without decorrelation, and other auxiliary tasks",
         "DiVA, tables 2 and 4, figures 1 and 4",
-        tuple(map(arm, (*TASKS, *OTHERS, "diva-separate"))),
-        (*TABLE_MEASURES, DECAY),
         (
-            *(Claim(f"{name} beats the discriminative task alone", name, "diva-d") for name in TASKS[1:]),
-            *(Claim(f"DaNCE beats {name.removeprefix('diva-')}", "diva-dn", name) for name in OTHERS[:-1]),
-            Claim("all tasks beat an ensemble", "diva", "diva-ensemble"),
-            Claim("all tasks in one model beat models trained one by one", "diva", "diva-separate"),
+            *arms,
+            Arm("diva", "diva-dsin-ibn-$dataset"),
+            Arm(WITHOUT, "diva-dsin-ibn-$dataset", NO_DECORRELATION),
         ),
+        (*TABLE_MEASURES, DECAY),
+        _task_claims("diva", WITHOUT),
+        datasets=PAPER_DATASETS,
+        elsewhere="On small data sets: diva/tasks.",
+        note="Inception with batch norm at a constant rate, with its constants of table 1, as in sections 4.1 and 4.3.",
+    )
+
+
+def _tasks() -> Study:
+    return Study(
+        "diva/tasks",
+        "Tasks one by one, without decorrelation, and other auxiliary tasks, on small networks",
+        "DiVA, tables 2 and 4, figures 1 and 4",
+        (*map(arm, (*TASKS, *OTHERS, "diva-separate")), arm("diva", *NO_DECORRELATION, label=WITHOUT)),
+        (*TABLE_MEASURES, DECAY),
+        _task_claims("diva", WITHOUT),
+        datasets=SMALL_DATASETS,
+        elsewhere="On the papers' data sets: diva/table-2.",
     )
 
 
@@ -69,7 +101,7 @@ def _weight(name: str, symbol: str, values: tuple[float, ...], title: str) -> St
 
 
 def _heads() -> Study:
-    plain = arm("diva", "objective.method_args.rho=0", label="diva without decorrelation")
+    plain = arm("diva", *NO_DECORRELATION, label=WITHOUT)
     measures = [Measure(metric, split, head) for head in HEADS for metric, split in HEAD_MEASURES]
     return Study(
         "diva/heads",
@@ -90,7 +122,7 @@ def _factors() -> Study:
         "diva/factors",
         "What each head knows of ink, background, pattern, face, angle and scale",
         "DiVA, what its tasks are to learn",
-        (arm("diva"), arm("diva", "objective.method_args.rho=0", label="diva without decorrelation")),
+        (arm("diva"), arm("diva", *NO_DECORRELATION, label=WITHOUT)),
         (R1, *measures),
         datasets=("glyphs",),
         elsewhere="No other has the factors that are measured; what each head is worth: diva/heads.",
@@ -122,6 +154,7 @@ def _small_backbones() -> Study:
 
 STUDIES = (
     _table_2(),
+    _tasks(),
     _table_3(),
     _weight("rho", "rho", (0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0), "R@1 against the weight of the decorrelation"),
     _weight("alpha", "alpha", (0.0, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0), "R@1 against the weight of the auxiliary tasks"),

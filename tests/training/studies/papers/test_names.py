@@ -84,9 +84,6 @@ IN_PART = {
     "revisiting/appendix-c": ("revisiting/figure-5", "spectral_decay_by_class"),
     "sharing/table-5": ("sharing/generalisation-gap", "recall_at_1"),
     "group/figure-4": ("group/anchors", "recall_at_1"),
-    "diva/table-4": ("diva/table-2", "recall_at_1"),
-    "diva/figure-1": ("diva/table-2", "recall_at_1"),
-    "diva/figure-4": ("diva/table-2", "recall_at_1"),
     "diva/figure-5": ("diva/heads", "spectral_decay"),
 }
 """A study that is run by name, and a metric that the paper shows there."""
