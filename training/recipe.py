@@ -43,6 +43,8 @@ LATER_SETTINGS = (
     ("backbone", "rank", 8),
     ("backbone", "frozen_stages", 0),
     ("", "head_end", "trained"),
+    ("schedule", "validate_every", 1),
+    ("schedule", "patience", 0),
 )
 """Settings that are newer than the first studies: part, key, and the value that means the earlier behaviour."""
 
@@ -255,6 +257,9 @@ class Schedule:
         steps: The batches of an epoch, of all tasks of the method together, so that models with equal `steps` have as
             many updates and images. 0: as many iterations of the method as the training images fill batches; an
             iteration of a method with two tasks has more than one batch (`Method.steps`).
+        validate_every: Epochs from one validation to the next; the last epoch is validated always.
+        patience: End at a validation this many epochs after the best one, or more (Reality, section 3.2: "when
+            validation accuracy plateaus"); 0: never.
         milestones: Epochs after which a multi-step rate is multiplied by `gamma`.
         warmup: The share of one cycle in which the rate grows.
         average: The decay of the exponential moving average of the weights that is evaluated and kept; 0: no average.
@@ -267,6 +272,8 @@ class Schedule:
     average: float = 0.0
     milestones: tuple[int, ...] = ()
     gamma: float = 0.1
+    validate_every: int = 1
+    patience: int = 0
 
     def __post_init__(self) -> None:
         if self.milestones and self.name != "multi-step":
@@ -275,6 +282,8 @@ class Schedule:
             )
         _check(0 < self.gamma <= 1, "schedule.gamma", self.gamma, "above 0 and at most 1")
         _check(min(self.milestones, default=1) >= 1, "schedule.milestones", self.milestones, "epochs from 1")
+        _check(self.validate_every >= 1, "schedule.validate_every", self.validate_every, "1 epoch or more")
+        _check(self.patience >= 0, "schedule.patience", self.patience, "0 epochs or more")
         _check(self.epochs >= 0, "schedule.epochs", self.epochs, "0 or more")
         _check(self.steps >= 0, "schedule.steps", self.steps, "0 or more")
         _check(self.name in SCHEDULES, "schedule.name", self.name, " or ".join(SCHEDULES))

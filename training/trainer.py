@@ -462,7 +462,6 @@ def fit(
     restart: bool = False,
     progress: bool = True,
     trackers: tuple[Tracker, ...] = (),
-    patience: int = 0,
     sampler: Sampler | None = None,
 ) -> Trained:
     """Train a recipe, keeping checkpoint and log in `folder`, and continue an interrupted run.
@@ -477,7 +476,6 @@ def fit(
         restart: Forget checkpoint and log of an interrupted run.
         progress: Show a progress bar.
         trackers: Receive each epoch's record.
-        patience: End after this many epochs without a better validation (Reality, section 4); 0 never ends early.
         sampler: Draws the batches by the labels of `data` (default: the recipe's).
 
     Raises:
@@ -493,7 +491,7 @@ def fit(
                     (folder / name).unlink(missing_ok=True)
         processes.wait()
         sampler = create_sampler(recipe, data.labels) if sampler is None else sampler
-        return _fit(recipe, data, sampler, folder, execution, progress and processes.first, trackers, patience)
+        return _fit(recipe, data, sampler, folder, execution, progress and processes.first, trackers)
 
 
 def _fit(
@@ -504,7 +502,6 @@ def _fit(
     execution: Execution,
     progress: bool,
     trackers: tuple[Tracker, ...],
-    patience: int,
 ) -> Trained:
     resumes = (folder / CHECKPOINT).exists()
     run = Trainer(recipe, data, execution, getattr(sampler, "memory", None), resumes)
@@ -519,7 +516,7 @@ def _fit(
     with ProgressBar(
         recipe.name, steps * recipe.schedule.epochs, steps * resumed_at, recipe.batch.size, progress
     ) as bar:
-        while run.epoch < recipe.schedule.epochs and not _is_exhausted(run, patience):
+        while run.epoch < recipe.schedule.epochs and not _is_exhausted(run):
             record = _epoch(run, sampler, bar, folder)
             log.write(record)
             for tracker in trackers:
@@ -540,9 +537,10 @@ def _fit(
     )
 
 
-def _is_exhausted(run: Trainer, patience: int) -> bool:
-    """Return whether the last `patience` epochs were not better than one before; the checkpoint stores the best."""
-    return bool(patience and run.best and run.epoch - run.best["epoch"] >= patience)
+def _is_exhausted(run: Trainer) -> bool:
+    """Return whether the last epoch was validated and the best is `patience` epochs ago; the checkpoint stores it."""
+    patience, validated = run.recipe.schedule.patience, run.epoch % run.recipe.schedule.validate_every == 0
+    return bool(patience and run.best and validated and run.epoch - run.best["epoch"] >= patience)
 
 
 @contextmanager
@@ -594,7 +592,9 @@ def _epoch(run: Trainer, sampler: Sampler, bar: ProgressBar, folder: Path) -> di
     trained = time.perf_counter()
     run.execution.processes.same_everywhere(run.network.buffers())
     run.epoch += 1
-    validation = run.validate()
+    schedule = run.recipe.schedule
+    due = run.epoch % schedule.validate_every == 0 or run.epoch == schedule.epochs
+    validation = run.validate() if due else {}
     bar.validated(validation)
     return {
         "epoch": run.epoch,

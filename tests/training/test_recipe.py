@@ -89,7 +89,7 @@ def test_recipes_of_the_papers_by_their_tables() -> None:
     assert summary(RECIPES["group-d121-cub"]())["parameters"] + 1025 * 100 == 7_056_356
     assert {head.dim for head in RECIPES["diva-dsi-r50-cub"]().heads} == {170}
     arcface = RECIPES["reality-arcface-ibn-cub"]().objective.loss_args
-    assert arcface == {"margin": pytest.approx(0.40526, abs=1e-5), "scale": 100.0}
+    assert arcface == {"margin": pytest.approx(0.40526, abs=1e-5), "scale": 100.0, "start": "normal"}
     assert RECIPES["r-margin-r50-sop"]().objective.miner_args["probability"] == 0.15
     for name, crop in {"shared-r50-cub": 224, "shared-gn-cub": 227, "shared-npair-disc-gn-sop": 227}.items():
         assert RECIPES[name]().preprocessing.crop == crop  # Sharing, section 4

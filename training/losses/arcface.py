@@ -30,12 +30,21 @@ class ArcFace(nn.Module):
         scale: Factor of the cosines.
         margin: Angle in radians.
         clamped: Set negative cosines to 0, as in the code published with Revisiting.
+        start: Distribution of the first class vectors, see `class_vectors`.
     """
 
-    def __init__(self, classes: int, dim: int, scale: float = 16.0, margin: float = 0.5, clamped: bool = False) -> None:
+    def __init__(
+        self,
+        classes: int,
+        dim: int,
+        scale: float = 16.0,
+        margin: float = 0.5,
+        clamped: bool = False,
+        start: str = "uniform",
+    ) -> None:
         super().__init__()
         self.scale, self.margin, self.clamped = scale, margin, clamped
-        self.centres = nn.Parameter(class_vectors(classes, dim))
+        self.centres = nn.Parameter(class_vectors(classes, dim, start=start))
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].

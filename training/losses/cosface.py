@@ -22,12 +22,15 @@ class CosFace(nn.Module):
         dim: Dimension of the embeddings.
         scale: Factor of the cosines; 64 in the paper.
         margin: 0.35 in the paper. Musgrave et al. 2020, Reality Check, searches scale and margin.
+        start: Distribution of the first class vectors, see `class_vectors`.
     """
 
-    def __init__(self, classes: int, dim: int, scale: float = 64.0, margin: float = 0.35) -> None:
+    def __init__(
+        self, classes: int, dim: int, scale: float = 64.0, margin: float = 0.35, start: str = "uniform"
+    ) -> None:
         super().__init__()
         self.scale, self.margin = scale, margin
-        self.centres = nn.Parameter(class_vectors(classes, dim))
+        self.centres = nn.Parameter(class_vectors(classes, dim, start=start))
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].

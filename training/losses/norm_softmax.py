@@ -22,12 +22,13 @@ class NormSoftmax(nn.Module):
         dim: Dimension of the embeddings.
         temperature: T; 0.05 in Roth et al. 2020, Revisiting, appendix A. Its class vectors learn at 1e-5, on SOP at
             2e-3.
+        start: Distribution of the first class vectors, see `class_vectors`.
     """
 
-    def __init__(self, classes: int, dim: int, temperature: float = 0.05) -> None:
+    def __init__(self, classes: int, dim: int, temperature: float = 0.05, start: str = "uniform") -> None:
         super().__init__()
         self.temperature = temperature
-        self.centres = nn.Parameter(class_vectors(classes, dim))
+        self.centres = nn.Parameter(class_vectors(classes, dim, start=start))
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from training.functional import check_batch
-from training.losses.proxies import shift_target_logits, target_cosines
+from training.losses.proxies import class_vectors, shift_target_logits, target_cosines
 from zoo.errors import RecipeError
 
 
@@ -22,23 +22,30 @@ class ProxyNCA(nn.Module):
     Args:
         classes: Number of training classes, at least 2.
         dim: Dimension of the embeddings.
-        scale: s; 3 in Roth et al. 2020, Revisiting, appendix A. Its proxies learn at 5e-4 and start normal, divided by
-            8.
+        scale: s; 3 in Roth et al. 2020, Revisiting, appendix A. Its proxies learn at 5e-4.
         positive_in_denominator: Let the sum include z = y, as in pytorch-metric-learning and thus in Musgrave et al.
             2020, Reality Check, whose scale is s^2.
+        start: Distribution of the first proxies, see `class_vectors`.
 
     Raises:
         RecipeError: If there are fewer than two classes.
     """
 
-    def __init__(self, classes: int, dim: int, scale: float = 3.0, positive_in_denominator: bool = False) -> None:
+    def __init__(
+        self,
+        classes: int,
+        dim: int,
+        scale: float = 3.0,
+        positive_in_denominator: bool = False,
+        start: str = "eighth",
+    ) -> None:
         super().__init__()
         if classes < 2:
             raise RecipeError(
                 f"the loss 'proxy-nca' compares classes: it needs at least 2, not {classes}.", code="too-few-classes"
             )
         self.scale, self.positive_in_denominator = scale, positive_in_denominator
-        self.proxies = nn.Parameter(torch.randn(classes, dim) / 8)
+        self.proxies = nn.Parameter(class_vectors(classes, dim, start=start))
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].

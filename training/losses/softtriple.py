@@ -31,6 +31,7 @@ class SoftTriple(nn.Module):
         gamma: Temperature of the softmax over a class's centres.
         scale: Factor of the similarities.
         tau: Weight of the penalty.
+        start: Distribution of the first class vectors, see `class_vectors`.
     """
 
     def __init__(
@@ -42,11 +43,12 @@ class SoftTriple(nn.Module):
         gamma: float = 0.1,
         scale: float = 8.0,
         tau: float = 0.2,
+        start: str = "uniform",
     ) -> None:
         super().__init__()
         self.delta, self.gamma, self.scale, self.tau = delta, gamma, scale, tau
         # The first axis counts a class's centres, so that the softmax over them runs along rows in memory.
-        self.centres = nn.Parameter(class_vectors(centres, classes, dim))
+        self.centres = nn.Parameter(class_vectors(centres, classes, dim, start=start))
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].

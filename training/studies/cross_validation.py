@@ -34,7 +34,10 @@ KINDS = ("separated", "concatenated")
 
 @dataclass(frozen=True)
 class CrossValidation:
-    """Number of folds, and number of epochs without a better MAP@R on its fold after which a model's training ends."""
+    """Number of folds, and number of epochs without a better MAP@R on its fold after which a model's training ends.
+
+    An epoch counts at the next validation (`schedule.validate_every` of the recipe).
+    """
 
     folds: int = 4
     patience: int = 9
@@ -191,7 +194,8 @@ def _train_fold(
     pixels = context.splits.images(recipe.data.dataset, "train", recipe.preprocessing)
     held_out = folds(len(split.classes), validation.folds)[number]
     parts = hold_out(data, held_out, split.labels, pixels)
-    trained = fit(recipe, parts, fold_folder, context.setup.execution, progress=False, patience=validation.patience)
+    ending = replace(recipe, schedule=replace(recipe.schedule, patience=validation.patience))
+    trained = fit(ending, parts, fold_folder, context.setup.execution, progress=False)
     record = {"fold": number, "best_epoch": trained.best_epoch, "epochs": len(trained.log), **trained.validation}
     facts = {"data": data.digest, "seconds": trained.seconds, "log": trained.log, "date": _now()}
     if name not in results:

@@ -13,7 +13,7 @@ from training.studies.cross_validation import KINDS, METRICS, rerun_protocol
 from training.studies.papers.claims import CLOSE
 from training.studies.plan import read_record
 from training.studies.render import TONES, command_of_search, fact_text
-from training.studies.search import SEARCH_FILE, SearchPlan, best_trial, finished_reruns, load_trials
+from training.studies.search import SEARCH_FILE, SearchPlan, best_trial, finished_reruns, load_trials, values_to_test
 from training.studies.statistics import FAILS, HOLDS, UNDECIDED, Summary, judge_claim, paired_difference, summarise
 from training.studies.study import Claim, recipe_dataset
 from zoo.data.dataset import FOLDER, dataset_title
@@ -61,10 +61,12 @@ def build_report(search: SearchPlan, folder: Path) -> list[LossReport]:
     for loss, trials in load_trials(search, folder).items():
         performed = trials.get_trials(deepcopy=False)
         best, states = best_trial(trials), [trial.state.name.lower() for trial in performed]
-        runs = [] if best is None else finished_reruns(search, loss, best.params, folder)
+        values = values_to_test(search, trials)
+        runs = [] if values is None else finished_reruns(search, loss, values, folder)
         report.append(
             {
                 "loss": loss,
+                "given": not search.trials,
                 "trials": {state: states.count(state) for state in dict.fromkeys(states)},
                 "best": best and {"trial": best.number, "values": best.params, "validation_map_at_r": best.value},
                 "began": _day(min((trial.datetime_start for trial in performed if trial.datetime_start), default=None)),
@@ -177,11 +179,15 @@ def protocol(search: SearchPlan) -> str:
     settings = f" With {', '.join(search.settings)}." if search.settings else ""
     owner = recipe_dataset(search.dataset)
     recipes = f" The recipes are those of {owner}." if owner != search.dataset else ""
+    folds = f"{search.folds}-fold class-disjoint cross validation on the training classes, patience {search.patience}"
+    done = (
+        f"{search.trials} trials of each loss by {folds}; then {search.reruns} reruns of the best"
+        if search.trials
+        else f"{search.reruns} reruns of the recipes' own values by {folds}"
+    )
     return (
-        f"{search.trials} trials of each loss by {search.folds}-fold class-disjoint cross validation on the training "
-        f"classes, patience {search.patience}; then {search.reruns} reruns of the best, tested once (after Reality, "
-        "section 4). Separated: the mean of the folds' models; concatenated: their embeddings joined. Mean ± half of "
-        f"the 95 % Student-t interval.{recipes}{settings}"
+        f"{done}, tested once (after Reality, section 4). Separated: the mean of the folds' models; concatenated: "
+        f"their embeddings joined. Mean ± half of the 95 % Student-t interval.{recipes}{settings}"
     )
 
 
@@ -203,6 +209,8 @@ def made_with_text(folder: Path, report: Sequence[LossReport]) -> str:
 def best_values(row: LossReport) -> str:
     """Return the best values of a loss."""
     best = row["best"]
+    if row["given"]:
+        return "those of the recipe, which were not searched"
     if not best:
         return "none yet"
     return ", ".join(f"{key.rpartition('.')[2]} {value:.4g}" for key, value in best["values"].items())

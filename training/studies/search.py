@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
+GIVEN: dict[str, float] = {}
+"""The searched values of a plan without trials: none."""
+
 SEARCH_FILE, JOURNAL_FILE = "search.json", "optuna.journal"
 
 
@@ -41,7 +44,8 @@ class SearchPlan:
     Attributes:
         losses: Names of search spaces.
         dataset: The data set.
-        trials: The number of trials of each loss.
+        trials: The number of trials of each loss; 0 searches nothing, and reruns the recipes with the values that they
+            have, such as those of the published search.
         reruns: The number of tested reruns of each loss's best trial.
         folds: The number of folds of the training classes.
         patience: The number of epochs without a better one after which a model's training ends.
@@ -70,9 +74,9 @@ class SearchPlan:
                 f"name each loss once, and at least one; not {', '.join(self.losses) or 'none'}.",
                 code="repeated-loss",
             )
-        if min(self.trials, self.reruns, self.patience) < 1:
+        if min(self.reruns, self.patience) < 1 or self.trials < 0:
             raise UsageError(
-                f"--trials, --reruns and --patience are 1 or more, not {self.trials}, {self.reruns} and "
+                f"--trials is 0 or more, --reruns and --patience are 1 or more; not {self.trials}, {self.reruns} and "
                 f"{self.patience}.",
                 code="not-positive",
             )
@@ -94,14 +98,24 @@ class SearchPlan:
         return self.recipe(space, space.lower_bounds())
 
     def recipe(self, space: Space, values: dict[str, float], seed: int = 0) -> Recipe:
-        """Return the recipe with searched values, on all training classes until a fold is held out."""
+        """Return the recipe with searched values, on all training classes until a fold is held out.
+
+        Without values (`GIVEN`) it has its own, or those of the plan's settings.
+        """
         owner = recipe_dataset(self.dataset)
         dataset = [] if owner == self.dataset else [f"data.dataset={self.dataset}"]
-        settings = [*space.fixed(owner), *dataset, *self.settings, *space.searched(values), "data.validation=0"]
+        searched = space.searched(values) if values else []
+        settings = [*space.fixed(owner), *dataset, *self.settings, *searched, "data.validation=0"]
         recipe = resolve(space.recipe(owner), settings, seed)
         if not isinstance(recipe, Recipe) or recipe.schedule.epochs < 1:
             raise RecipeError("a search needs the recipe of one model, with at least one epoch.", code="not-searchable")
         return recipe
+
+
+def usual_patience(loss: str, dataset: str) -> int:
+    """Return the patience of the recipe that is searched on a data set; 9, Reality's on CUB, if it has none."""
+    recipe = resolve(find_space(loss).recipe(recipe_dataset(dataset)))
+    return (recipe.schedule.patience if isinstance(recipe, Recipe) else 0) or 9
 
 
 def write_search(plan: SearchPlan, folder: Path) -> SearchPlan:
@@ -170,8 +184,8 @@ def run_search(plan: SearchPlan, folder: Path, context: StudyContext, progress: 
             pass
         if _is_running(trials):
             progress(f"{loss}: other processes perform the last trials, and will do the reruns.")
-        elif (best := best_trial(trials)) is not None:
-            failed += _perform_reruns(plan, space, best.params, folder / loss, context, progress)
+        elif (values := values_to_test(plan, trials)) is not None:
+            failed += _perform_reruns(plan, space, values, folder / loss, context, progress)
         else:
             progress(
                 f"{loss}: every trial failed, so that there are no values to test. Search with other settings (--set)."
@@ -185,8 +199,8 @@ def has_remaining_work(plan: SearchPlan, folder: Path) -> bool:
     for loss, trials in load_trials(plan, folder).items():
         if _is_running(trials) or len(trials.get_trials(deepcopy=False)) < plan.trials:
             return True
-        best = best_trial(trials)
-        if best is not None and len(finished_reruns(plan, loss, best.params, folder)) < plan.reruns:
+        values = values_to_test(plan, trials)
+        if values is not None and len(finished_reruns(plan, loss, values, folder)) < plan.reruns:
             return True
     return False
 
@@ -204,13 +218,21 @@ def best_trial(trials: Study) -> FrozenTrial | None:
     return max(done, key=lambda trial: trial.value or 0.0, default=None)
 
 
+def values_to_test(plan: SearchPlan, trials: Study) -> dict[str, float] | None:
+    """Return the values of a loss's reruns: those of its best trial, `GIVEN` without a search, None if all failed."""
+    if not plan.trials:
+        return GIVEN
+    best = best_trial(trials)
+    return None if best is None else best.params
+
+
 def finished_reruns(plan: SearchPlan, loss: str, values: dict[str, float], folder: Path) -> list[dict[str, Any]]:
     """Return the results of the finished reruns of a loss with its best values.
 
     Args:
         plan: The plan of the search.
         loss: The name of the loss.
-        values: Its best values by name.
+        values: Its best values by name; `GIVEN` without a search.
         folder: The folder of the results.
     """
     results = Results(folder)

@@ -342,6 +342,7 @@ def list_studies(
     "search",
     epilog="""\
   zoo benchmark search contrastive triplet margin --dataset omniglot --trials 8 --reruns 3 --set schedule.epochs=10
+  zoo benchmark search contrastive --dataset cub --data DIR --trials 0      the published values, no search
   zoo benchmark resume ~/.dml-zoo/studies/search-omniglot
 
 Each trial trains one model per fold, each stopped by its own quarter of the training classes; only the reruns touch
@@ -353,10 +354,14 @@ def search(
     ],
     dataset: Annotated[str, Option(metavar="D", help="the data set")],
     data: DataFolder = None,
-    trials: Annotated[int, Option(metavar="N", help="number of trials of each loss")] = 50,
+    trials: Annotated[
+        int, Option(metavar="N", help="number of trials of each loss; 0 reruns the recipes' own values")
+    ] = 50,
     reruns: Annotated[int, Option(metavar="N", help="number of reruns of each loss's best trial")] = 10,
     folds: Annotated[int, Option(metavar="N", help="number of folds of the training classes")] = 4,
-    patience: Annotated[int, Option(metavar="N", help="stop after N epochs without a better one")] = 9,
+    patience: Annotated[
+        int | None, Option(metavar="N", help="stop after N epochs without a better one (default: the recipe's, or 9)")
+    ] = None,
     seed: Seed = 0,
     settings: Settings = None,
     out: Annotated[
@@ -381,7 +386,7 @@ def search(
     for loss in losses:
         find_space(loss)
     from training.studies.plan import check_images
-    from training.studies.search import SEARCH_FILE, SearchPlan, write_search  # torch, after the arguments are checked
+    from training.studies.search import SEARCH_FILE, SearchPlan, usual_patience, write_search  # torch, after the checks
 
     plan = SearchPlan(
         tuple(losses),
@@ -389,7 +394,7 @@ def search(
         trials=trials,
         reruns=reruns,
         folds=folds,
-        patience=patience,
+        patience=usual_patience(losses[0], dataset) if patience is None else patience,
         seed=seed,
         settings=tuple(settings or ()),
         data=data,

@@ -153,3 +153,33 @@ def test_a_custom_loss_must_annotate_its_tuples(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(LOSSES, "own", Own)
     with raises(RecipeError, "unannotated-loss"):
         method(Objective("own", "random"), [0, 1], {"embedding": DIM})
+
+
+@pytest.mark.parametrize("name", ["arcface", "cosface", "norm-softmax", "proxy-nca"])
+def test_class_vectors_may_start_normal_as_in_pytorch_metric_learning(name: str) -> None:
+    """Reality's rates turn a vector by about rate x steps / length: the length is that of N(0, 1)."""
+    torch.manual_seed(0)
+    loss = LOSSES[name](classes=200, dim=128, start="normal")
+    (vectors,) = loss.parameters()
+    assert vectors.shape == (200, 128)
+    assert vectors.mean().item() == pytest.approx(0, abs=0.03)
+    assert vectors.std().item() == pytest.approx(1, abs=0.03)
+    assert vectors.abs().max().item() > 3
+
+
+def test_centres_of_softtriple_may_start_as_in_pytorch_metric_learning() -> None:
+    from pytorch_metric_learning.losses import SoftTripleLoss
+
+    torch.manual_seed(0)
+    theirs = SoftTripleLoss(num_classes=98, embedding_size=128, centers_per_class=10).fc
+    (ours,) = LOSSES["softtriple"](classes=98, dim=128, centres=10, start="kaiming").parameters()
+    own = torch.empty_like(theirs)
+    torch.nn.init.kaiming_uniform_(own, a=5**0.5)
+    assert ours.std().item() == pytest.approx(own.std().item(), rel=0.01)
+    assert ours.abs().max().item() == pytest.approx(own.abs().max().item(), rel=0.01)
+
+
+def test_an_unknown_start_is_an_error() -> None:
+    with raises(RecipeError, "unknown-start") as caught:
+        LOSSES["cosface"](classes=4, dim=8, start="norml")
+    assert "'normal'" in str(caught.value)

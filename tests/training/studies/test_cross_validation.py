@@ -55,10 +55,37 @@ def test_held_out_classes_are_not_in_the_training_data() -> None:
 
 def test_patience_ends_a_run_and_a_resumed_run(tmp_path: Path) -> None:
     data = hold_out(noise(), np.arange(5), np.arange(60) % 15, noise().squares.numpy())
-    long = recipe(schedule=Schedule(40, 1))
-    trained = fit(long, data, tmp_path, CPU, progress=False, patience=2)
+    long = recipe(schedule=Schedule(40, 1, patience=2))
+    trained = fit(long, data, tmp_path, CPU, progress=False)
     scores = [record["validation_map_at_r"] for record in trained.log]
     assert trained.best_epoch == 1 + int(np.argmax(scores))
     assert len(scores) == trained.best_epoch + 2 < 40
-    again = fit(long, data, tmp_path, CPU, progress=False, patience=2)
+    again = fit(long, data, tmp_path, CPU, progress=False)
     assert (again.resumed_at, len(again.log)) == (len(scores), len(scores))
+
+
+@pytest.mark.parametrize(("every", "patience"), [(2, 9), (5, 14), (3, 1)])
+def test_validation_at_intervals_ends_a_run_where_the_published_code_ends_it(
+    every: int, patience: int, tmp_path: Path
+) -> None:
+    """The published code looks at every k-th epoch alone, and stops when the best one is more than the patience ago."""
+    data = hold_out(noise(), np.arange(5), np.arange(60) % 15, noise().squares.numpy())
+    long = recipe(schedule=Schedule(60, 1, validate_every=every, patience=patience))
+    trained = fit(long, data, tmp_path, CPU, progress=False)
+    scores = {r["epoch"]: r["validation_map_at_r"] for r in trained.log if "validation_map_at_r" in r}
+    best = stopped = 0
+    for epoch in range(1, 61):
+        if epoch % every == 0:
+            if not best or scores[epoch] > scores[best]:
+                best = epoch
+            if epoch - best > patience:
+                break
+        stopped = epoch + 1
+    assert list(scores) == list(range(every, min(stopped, 60) + 1, every))
+    assert (trained.best_epoch, len(trained.log)) == (best, min(stopped, 60))
+
+
+def test_the_last_epoch_is_validated_even_between_intervals(tmp_path: Path) -> None:
+    data = hold_out(noise(), np.arange(5), np.arange(60) % 15, noise().squares.numpy())
+    trained = fit(recipe(schedule=Schedule(5, 1, validate_every=3)), data, tmp_path, CPU, progress=False)
+    assert [r["epoch"] for r in trained.log if "validation_map_at_r" in r] == [3, 5]

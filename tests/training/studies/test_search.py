@@ -117,6 +117,38 @@ def test_a_killed_search_continues_and_is_reported(
     assert not list(folder.rglob("checkpoint.safetensors"))
 
 
+def test_without_trials_the_recipes_own_values_are_rerun(tmp_path: Path, small: SearchPlan) -> None:
+    margin = "objective.loss_args.negative_margin=0.75"
+    plan = dataclasses.replace(small, losses=("contrastive",), trials=0, settings=(*small.settings, margin))
+    write_search(plan, tmp_path)
+    lines: list[str] = []
+    go(plan, tmp_path, lines)
+    go(read_search(tmp_path), tmp_path, lines)
+    assert [line.partition(":")[0] for line in lines] == [f"contrastive, rerun {n} of 2" for n in (1, 2)]
+    results = Results(tmp_path)
+    assert len([result for result in results.values() if "concatenated" in result]) == 2
+    report = build_report(plan, tmp_path)
+    assert (report[0]["reruns"], report[0]["best"], report[0]["validations"]) == (2, None, [])
+    assert "| contrastive |" in as_markdown(plan, report, tmp_path)
+    space = find_space("contrastive")
+    assert plan.recipe(space, search.GIVEN).objective.loss_args["negative_margin"] == 0.75
+    assert not search.has_remaining_work(plan, tmp_path)
+
+
+def test_published_values_of_reality_are_rerun_until_validation_stops_rising() -> None:
+    """CUB / CARS / SOP: at most 1,000 x 100 iterations, patience 9 / 14 / 39, validated every 2 / 5 / 20 epochs."""
+    for dataset, patience, every in (("cub", 9, 2), ("cars", 14, 5), ("sop", 39, 20)):
+        for loss in SPACES:
+            assert search.usual_patience(loss, dataset) == patience
+            made = SearchPlan((loss,), dataset, trials=0, patience=patience).recipe(find_space(loss), search.GIVEN)
+            schedule = made.schedule
+            assert (schedule.epochs, schedule.steps, schedule.validate_every) == (1000, 100, every)
+    assert search.usual_patience("contrastive", "omniglot") == 9
+    arcface = SearchPlan(("arcface",), "cars", trials=0).recipe(find_space("arcface"), search.GIVEN)
+    assert arcface.optimizer.loss_lr == 7.39e-6
+    assert arcface.objective.loss_args["margin"] == pytest.approx(np.radians(20.52))
+
+
 def test_scores_are_of_separate_models_and_of_joined_embeddings(
     tmp_path: Path, small: SearchPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,7 +357,7 @@ def test_a_search_can_be_extended_but_not_changed(tmp_path: Path, small: SearchP
     with raises(TrainingError, "other-search"):
         write_search(dataclasses.replace(small, folds=3), tmp_path)
     with raises(UsageError, "not-positive"):
-        dataclasses.replace(small, trials=0)
+        dataclasses.replace(small, trials=-1)
     (tmp_path / "search.json").write_text("{}")
     with raises(TrainingError, "damaged-plan"):
         read_search(tmp_path)

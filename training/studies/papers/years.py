@@ -106,6 +106,7 @@ def _tuned() -> Study:
         (P1, MAP_AT_R),
         _claims(list(losses), P1),
         seeds=10,
+        selections=("validation",),
         x="year",
         trends=(Trend(BETTER, P1), Trend(BETTER, MAP_AT_R)),
         datasets=PAPER_DATASETS,
