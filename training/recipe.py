@@ -301,6 +301,8 @@ class Recipe:
             that they are about as good as a pretrained trunk before the first step (`zoo.models.network.start_heads`).
         head_end: "trained", or "pca": the head is replaced by the principal directions of the trained trunk's features,
             which suit unseen classes better than a head that was fitted to the training classes. For one head.
+        departures: Sentences for a reader: where the recipe differs from its paper, and what it takes from elsewhere
+            because the paper leaves it open. They do not change a run, and recipes that differ in them are the same.
         precision: fp32; bf16: matrix products in bfloat16 on a device that supports it, and fp32 on others, which would
             only emulate it, more slowly; or auto: bf16 on a GPU, and on a CPU whichever is faster at the start of the
             run, together with the memory format. The run's record has the choice.
@@ -320,6 +322,7 @@ class Recipe:
     precision: str = "fp32"
     seed: int = 0
     sources: tuple[str, ...] = ()
+    departures: tuple[str, ...] = ()
     head_start: str = "random"
     head_end: str = "trained"
 
@@ -357,6 +360,7 @@ class Recipe:
         Newer settings count only if they are used, so that later versions recognise a recipe's runs.
         """
         facts = self.to_json()
+        del facts["departures"]
         for part, key, before in LATER_SETTINGS:
             group = facts[part] if part else facts
             if group[key] == before:
@@ -399,7 +403,7 @@ def same_recipe(a: Any, b: Any, name: str = "") -> bool:
     `loss_args`) must have the same fields.
     """
     if isinstance(a, dict) and isinstance(b, dict) and not name.endswith("args"):
-        return all(same_recipe(a[key], b[key], key) for key in a.keys() & b.keys())
+        return all(same_recipe(a[key], b[key], key) for key in (a.keys() & b.keys()) - {"departures"})
     return bool(a == b)
 
 

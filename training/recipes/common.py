@@ -154,6 +154,14 @@ def squeezed_window(crop: int = 224, resize: int = 256) -> Augmentation:
     return Augmentation(flip=0.5, crop="squeezed", window=crop / resize, oversample=1)
 
 
+def crops_of_copies(side: int) -> str:
+    """Return the departure of training crops that are sampled from decoded copies of the images."""
+    return (
+        f"Training crops are sampled bilinearly, without antialiasing, from copies of the images squeezed to {side} x "
+        f"{side} pixels; the papers crop resized files. Test images are resized with antialiasing."
+    )
+
+
 def by_dataset(dataset: str, cub: Any, cars: Any, sop: Any) -> Any:
     """Return the constant of a data set; the order is that of the papers' tables.
 

@@ -12,7 +12,16 @@ from functools import partial
 from typing import Any
 
 from training.recipe import Batch, Data, EnsembleRecipe, Objective, Optimizer, Recipe, Schedule
-from training.recipes.common import DISTANCE, DIVA, PAPER_DATASETS, backbone, by_dataset, preprocessing, random_window
+from training.recipes.common import (
+    DISTANCE,
+    DIVA,
+    PAPER_DATASETS,
+    backbone,
+    by_dataset,
+    crops_of_copies,
+    preprocessing,
+    random_window,
+)
 from zoo.models.card import Head
 
 TASKS = {
@@ -32,6 +41,14 @@ TASKS = {
 """Tasks by method name: d discriminative, s shared, i intra, n DaNCE; then the compared tasks and an ensemble."""
 
 DIVA_TASKS = ("discriminative", "shared", "intra", "dance")
+OPEN = (
+    "beta of the margin loss starts at 1.2 and learns at 5e-4: section 4 calls it fixed, section 4.1 learnable. "
+    "optimizer.loss_lr=0 fixes it.",
+    "The decorrelation is a mean over a head's numbers and its regressor has a unit output, as in the published code. "
+    "objective.method_args.sum_over_dim=true takes the paper's sum.",
+    "Batches of 112 with four samples per class, the length of the queue and mu are those of the published code.",
+)
+FROZEN = "Batch norm is frozen, as in Revisiting; the paper does not say."
 ABLATIONS = {**TASKS, "diva-dsin": DIVA_TASKS}
 """Tasks of the recipes of table 2; the last is the method at its constant rate."""
 
@@ -85,8 +102,8 @@ def diva(method: str, tasks: tuple[str, ...], short: str, dataset: str) -> Recip
         batch=Batch(112, "spc", 4),
         optimizer=Optimizer("adam", 1e-5, 5e-4),
         schedule=Schedule(by_dataset(dataset, 200, 200, 150), **lowered),
-        precision="bf16",
         sources=(DIVA,),
+        departures=(crops_of_copies(384), *OPEN, *((FROZEN,) if short == "r50" else ())),
     )
 
 

@@ -7,7 +7,14 @@ from dataclasses import replace
 from functools import partial
 
 from training.recipe import Batch, Data, EnsembleRecipe, Objective, Optimizer, Recipe, Schedule
-from training.recipes.common import GROUP, PAPER_DATASETS, backbone, by_dataset, preprocessing, squeezed_window
+from training.recipes.common import (
+    GROUP,
+    PAPER_DATASETS,
+    backbone,
+    by_dataset,
+    preprocessing,
+    squeezed_window,
+)
 from zoo.models.card import Head
 
 BACKBONES = ("ibn", "d121", "d161", "d169", "d201")
@@ -46,8 +53,13 @@ def group(short: str, dataset: str) -> Recipe:
         batch=Batch(classes * samples, "spc", samples),
         optimizer=Optimizer("adam", 2e-4, by_dataset(dataset, 1e-6, 1e-7, 1e-12), loss_lr=2e-4),
         schedule=Schedule(70, name="multi-step", milestones=(40,), gamma=0.1),  # 10 of pre-training, then 60
-        precision="bf16",
         sources=(GROUP,),
+        departures=(
+            "Test images keep their proportions: short side to 256, centre of 227. Training images are squeezed to "
+            "256 x 256, as the text says of all inputs.",
+            "The paper does not give classes and samples of a batch, anchors and temperature: these are its code's. It "
+            "does not mention mirror images, nor the number of refinement steps, which is a choice.",
+        ),
     )
 
 

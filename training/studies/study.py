@@ -39,8 +39,8 @@ REDUCED_FEATURES = re.compile(r"features reduced to ([1-9]\d*)")
 """View of the features along this many principal components of the measured split, or along all if there are fewer."""
 
 SELECTIONS = ("last", "validation")
-"""How the measured epoch is selected: the last one of a run on all training classes, as in the papers, or the best one
-on held-out training classes. Test data select nothing."""
+"""How the measured epoch is selected: the last one of a run on all training classes, or the best one on held-out
+training classes, as in Reality. Test data select nothing."""
 
 VALIDATION_SHARE = 0.1
 """Share of the training classes that is held out, unless the recipe has its own."""

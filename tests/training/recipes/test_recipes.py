@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from tests.children import run_python
-from training.recipe import EnsembleRecipe, Recipe
+from training.recipe import EnsembleRecipe, Recipe, same_recipe
 from training.recipes import RECIPES, embedding_dim, summary
 from training.studies.papers import STUDIES
 from training.studies.study import resolve_recipes
@@ -108,3 +108,29 @@ def test_the_rate_of_table_3_of_diva_falls_once() -> None:
         made = RECIPES[f"diva-ibn-{dataset}"]()
         assert isinstance(made, Recipe)
         assert (made.schedule.name, made.schedule.milestones, made.schedule.gamma) == ("multi-step", (epoch,), 0.3)
+
+
+PAPER_RECIPES = [name for name in RECIPES if name.rpartition("-")[2] in ("cub", "cars", "sop")]
+
+
+@pytest.mark.parametrize("name", PAPER_RECIPES)
+def test_a_recipe_of_a_paper_computes_in_fp32_and_shows_its_departures(name: str) -> None:
+    """The papers' code trains in fp32. `zoo train NAME --show` prints `to_json`."""
+    recipe = RECIPES[name]()
+    for member in recipe.members if isinstance(recipe, EnsembleRecipe) else (recipe,):
+        assert member.precision == "fp32"
+        shown = member.to_json()["departures"]
+        assert shown
+        text = " ".join(shown)
+        if member.optimizer.momentum:
+            assert "momentum" in text
+            assert "weight decay" in text
+        if member.augmentation.crop in ("resized", "window"):
+            assert "antialiasing" in text
+
+
+def test_departures_do_not_make_another_recipe() -> None:
+    told = replace(RECIPE, departures=("A sentence.",))
+    assert told.digest == RECIPE.digest
+    assert same_recipe(told.to_json(), RECIPE.to_json())
+    assert not same_recipe(replace(told, seed=1).to_json(), RECIPE.to_json())
