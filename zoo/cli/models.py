@@ -55,7 +55,8 @@ NUMBERS = ("dim", "size", "paper's R@1", "R@1 (classes)")
 
 size: megabytes on disk, or millions of parameters (M) if the model is not here yet. paper's R@1: on the model's data
 set, or on the one that is named; zoo info NAME has all of them. R@1 (classes): the newest on the test split of the
-model's data set, and the number of classes. Only scores on the same images, named below the table, compare.""",
+model's data set, or of the folder or table that it learnt from, and the number of classes. Only scores on the same
+images, named below the table, compare.""",
 )
 def list_models(
     method: Annotated[str | None, Option(metavar="M", help="only models of this method")] = None,

@@ -269,9 +269,14 @@ def read_class_scores(result: Mapping[str, Any]) -> dict[str, tuple[float, ...]]
 
 
 def data_title(result: Mapping[str, Any]) -> str:
-    """Return the name and short hash of the images of a measurement: "birds.csv (3f2a91c0)"."""
+    """Return the name and short hash of the images of a measurement: "birds.csv (3f2a91c0)".
+
+    Of embeddings without a data set only the labels are known: their hash does not say which images they are.
+    """
     if data := result.get("data"):
-        return str(DataIdentity(**data))
+        identity = DataIdentity(**data)
+        labels_alone = result.get("dataset", "") is None
+        return f"{identity.name} (labels {identity.sha256[:8]})" if labels_alone else str(identity)
     if result["dataset"] is None:
         return "unnamed embeddings"
     unknown = "data unknown" if result["dataset"] == FOLDER else "images not recorded"

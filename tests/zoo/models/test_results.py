@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tests.raising import raises
+from zoo.data.dataset import DataIdentity
 from zoo.errors import ModelFolderError
 from zoo.hub.model_page import graph_table, graphs_of
-from zoo.models.results import contradictions, read_parity
+from zoo.models.results import contradictions, data_title, read_parity
 
 
 def entry(**changes: Any) -> dict[str, Any]:
@@ -89,3 +90,12 @@ def test_a_loss_that_may_exceed_the_target_is_named(tmp_path: Path) -> None:
             assert graph.remark == (
                 "onnx/model_int8.onnx is not shown to cost less than its target: R@1 -0.0020, 95 % -0.0040 to +0.0010"
             )
+
+
+def test_a_hash_of_labels_does_not_look_like_one_of_images() -> None:
+    """Rows of two data sets with equal labels have one hash, so it must not name images."""
+    data: dict[str, Any] = {"name": "l.txt", "sha256": "ab" * 32, "images": 4, "classes": 2}
+    images = str(DataIdentity(**data))
+    assert data_title({"dataset": "folder", "data": data}) == images
+    assert images not in data_title({"dataset": None, "data": data})
+    assert "labels abababab" in data_title({"dataset": None, "data": data})
