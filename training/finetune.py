@@ -154,7 +154,8 @@ def finetune(source: str | Path, request: FinetuneRequest, progress: bool = Fals
     backbone = tuned_backbone(model, request.tune)
     pictures = read_training_folder(source, progress)
     split = split_classes(pictures.dataset, request.test_share, request.seed)
-    views = views_of_model(base.folder, base.card.preprocessing, request.views, request.seed)
+    learns = validation_share(len(split.train.classes)) > 0 or _sets_validation(request.settings)
+    views = views_of_model(base.folder, base.card.preprocessing, request.views if learns else 1, request.seed)
     recipe = recipe_for(
         request.method,
         model.card,
@@ -180,7 +181,7 @@ def finetune(source: str | Path, request: FinetuneRequest, progress: bool = Fals
     selection = _select(base, outcome, held_out(recipe, split.train), request)
     _keep(selection, base.folder, outcome.folder)
     kept = load(outcome.folder, AUTO, device=request.device, images=len(split.test))
-    after = kept.embed(split.test.images, progress=progress)
+    after = before if selection.kept == "base" else kept.embed(split.test.images, progress=progress)
     evaluation = attribute_to_model(evaluate(after, split.test, k=(1,)), kept)
     add_result(outcome.folder, evaluation)
     outcome, rows = replace(outcome, evaluation=evaluation), measure_change(before, after, split.test)
@@ -218,7 +219,10 @@ def _keep(selection: Selection, base: Path, folder: Path) -> None:
     record = {**read_object(folder / RECIPE_FILE), "kept": selection.kept, "selection": selection.to_json()}
     if selection.kept == "base":
         source = read_card(base)
-        note = f"The same network as {source.name}: finetuning it on a folder of images did not help."
+        reason = "finetuning it on a folder of images did not help"
+        if selection.chosen_by == "too-few-classes":
+            reason = "a folder of images had too few classes to finetune it"
+        note = f"The same network as {source.name}: {reason}."
         card = replace(source, name=card.name, description=f"{source.description} {note}".strip())
         log = (folder / LOG_FILE).read_bytes()
         with atomic_folder(folder) as temporary:
@@ -230,6 +234,12 @@ def _keep(selection: Selection, base: Path, folder: Path) -> None:
             write_bytes(temporary / LOG_FILE, log)
             write_json(temporary / RECIPE_FILE, {**record, "model": card.identity})
     else:
+        if selection.kept == "start":
+            description = (
+                f"{read_card(base).name} with a new head before its first step: training it on a folder of images "
+                "did not help."
+            )
+            replace(card, description=description).write(folder)
         write_json(folder / RECIPE_FILE, record)
 
 

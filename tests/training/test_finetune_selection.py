@@ -137,7 +137,9 @@ def test_fewer_than_four_training_classes_keep_the_base(
     chosen = found["selection"]
     assert (chosen["kept"], chosen["chosen_by"], chosen["classes"]) == ("base", "too-few-classes", 0)
     assert (found["epochs"], {row["difference"] for row in found["rows"]}) == (0, {0.0})
-    assert zoo.load("mine", device="cpu").card.fingerprint == base.fingerprint
+    card = zoo.load("mine", device="cpu").card
+    assert card.fingerprint == base.fingerprint
+    assert "did not help" not in card.description  # nothing was tried
     assert json.loads((own_zoo / "models" / "mine" / "recipe.json").read_text())["selection"] == chosen
     assert main([*call, "--as", "text"]) == 0
     assert "3 training classes" in capsys.readouterr().out

@@ -256,8 +256,8 @@ def _print_index(index: IndexStats, gallery: str) -> None:
         print(f"{count(index.frozen, 'item')} in {gallery}, which Milvus searches")
     else:
         size = index.bytes / 2**20
-        waiting = count(index.waiting, "change")
-        print(f"{count(index.frozen, 'vector')} on disk ({size:,.1f} MiB), {waiting} wait beside it")
+        waiting = f"{count(index.waiting, 'change')} {'waits' if index.waiting == 1 else 'wait'}"
+        print(f"{count(index.frozen, 'vector')} on disk ({size:,.1f} MiB), {waiting} beside it")
 
 
 @app.command(

@@ -31,7 +31,7 @@ HEAD = """\
 Deep metric learning you can use: train by recipe, load by name, measure, export, serve.
 
 Start here: zoo list shows the models, and these two lines search a folder of images:
-  zoo index margin-conv4-glyphs DIR --out GALLERY
+  zoo index photos DIR --out GALLERY
   zoo search GALLERY IMAGE"""
 
 STATUSES = """\

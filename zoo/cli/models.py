@@ -501,7 +501,7 @@ def baseline(
     from zoo.models.baseline_folder import save_baseline  # torch: only after the arguments were checked
     from zoo.models.pretrained.convert import find_start
 
-    start, remark = find_start(name, architecture, *statistics, sha256)
+    start, remark = find_start(name, architecture, *statistics, sha256, size)
     # One file that is not an image does not spoil a folder; a named data set is whole, or it is an error.
     unreadable: dict[int, ImageError] | None = {} if whiten else None
     started = time.monotonic()

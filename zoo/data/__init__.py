@@ -100,8 +100,8 @@ def check_dataset_path(data: str | Path, name: str) -> None:
         return
     kind = "file" if table else "folder"
     problem = f"{data} is not a {kind}" if path.exists() else f"there is no {kind} {data}"
-    choice = ", or a table of images (.csv)" if name == "folder" else ""
-    raise DatasetError(f"{problem}; name the one that holds the data set{choice}.", code="no-such-data")
+    wanted = "folder of your images, or a table of them (.csv)" if name == "folder" else "one that holds the data set"
+    raise DatasetError(f"{problem}; name the {wanted}.", code="no-such-data")
 
 
 def check_dataset_name(name: str) -> None:

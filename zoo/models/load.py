@@ -28,13 +28,14 @@ from zoo.errors import (
     UsageError,
     ZooError,
     check_text,
+    command,
     missing,
     nearest,
 )
 from zoo.hub import download
 from zoo.models.baselines import repository_of
 from zoo.models.card import Card, read_card
-from zoo.models.folder import PICKLES, check_config, check_files, pickle_warning_in
+from zoo.models.folder import PICKLES, PYTORCH_SUFFIXES, check_config, check_files
 from zoo.models.onnx_runtime import GRAPH_FILES, graph_file, has_nvidia_driver, open_graph
 from zoo.models.pretrained.packages import install_hint, installed_package
 from zoo.models.registry import exists, local_folder, looks_like_path, model_text, recipes
@@ -384,10 +385,22 @@ def _no_folder_message(name: str) -> str:
         return f"there is no file {paths.expand(name).absolute()}. Check its path and name."
     if not paths.is_folder(name):
         return f"{name} does not exist. A model folder holds card.json and model.safetensors, as zoo train writes them."
-    return (
-        f"{name} is not a model folder: card.json is missing.{pickle_warning_in(paths.expand(name))} "
-        "Give a folder that zoo train or zoo finetune wrote, or a model's name (zoo list)."
-    )
+    problem = f"{name} is not a model folder: card.json is missing."
+    if file := _file_of_weights(paths.expand(name)):
+        options = () if file.endswith(".onnx") else ("--architecture", "NAME")
+        words = ("baseline", Path(name) / file, *options, "--as", "NAME")
+        return f"{problem} To make a model of a file in it: {command(*words)}"
+    return f"{problem} Give a folder that zoo train or zoo finetune wrote, or a model's name (zoo list)."
+
+
+def _file_of_weights(folder: Path) -> str | None:
+    """Return the name of the first file of weights at the top of a folder; None without any."""
+    suffixes = (*PYTORCH_SUFFIXES, ".safetensors", ".onnx")
+    try:
+        names = sorted(path.name for path in folder.iterdir())
+    except OSError:
+        return None
+    return next((name for name in names if name.lower().endswith(suffixes)), None)
 
 
 def _is_timm(repository: str, revision: str | None) -> bool:

@@ -311,6 +311,12 @@ def test_a_missing_model_is_reported_with_hints(tmp_path: Path) -> None:
         with raises(ModelNotFoundError, code) as caught:
             find_model(name)
         assert all(value in str(caught.value) for value in values)
+    for file, options in (("net.onnx", ""), ("net.pth", " --architecture NAME")):
+        folder = tmp_path / file.partition(".")[2]
+        folder.mkdir()
+        (folder / file).write_bytes(b"")
+        with raises(ModelNotFoundError, "no-model-folder", f"zoo baseline {folder / file}{options} --as NAME"):
+            find_model(folder)
     with pytest.raises(HubError) as offline:
         find_model("some-org/nothing")
     assert "some-org/nothing" in str(offline.value)

@@ -25,6 +25,7 @@ def find_start(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     sha256: str | None = None,
+    size: int | None = None,
 ) -> tuple[Path | Source, str]:
     """Return what `save_baseline` starts from: a model's folder, or a file of weights.
 
@@ -34,9 +35,10 @@ def find_start(
         mean: Mean of the pixels.
         std: Standard deviation of the pixels.
         sha256: The file's.
+        size: Side of the input that the caller will give to `save_baseline`, so that no other is remarked on.
 
     Returns:
-        The start, and a remark on what was assumed.
+        The start, in its own size, and a remark on what was assumed.
 
     Raises:
         UsageError: What `describe_file` raises; `option-without-effect` for settings of a model that states them.
@@ -46,7 +48,10 @@ def find_start(
     if path.is_file() or (path.is_dir() and architecture and not (path / "card.json").is_file()):
         source = local_source(path)
         assert source is not None
-        return describe_file(source, architecture, mean, std, None, sha256)
+        described, remark = describe_file(source, architecture, mean, std, None, sha256)
+        if size is not None:
+            remark = describe_file(source, architecture, mean, std, size, sha256)[1]
+        return described, remark
     folder = find_model(_full_timm_name(name))
     given = {"--architecture": architecture, "--mean": mean, "--std": std, "--sha256": sha256}
     if stated := [option for option, value in given.items() if value is not None]:

@@ -211,7 +211,9 @@ def _mismatch(state: Mapping[str, Tensor], needed: Mapping[str, tuple[int, ...]]
         if names:
             rest = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
             parts.append(f"{title}: {', '.join(names[:SHOWN])}{rest}")
-    return f"{source} does not hold weights of this architecture: {'; '.join(parts)}. Name another --architecture."
+    or_whole = ", or save the whole state dict" if missing and not others else ""
+    advice = f"Name another --architecture{or_whole}."
+    return f"{source} does not hold the weights of this architecture: {'; '.join(parts)}. {advice}"
 
 
 def _likely_prefix(state: Mapping[str, Tensor], needed: Mapping[str, Any]) -> str:

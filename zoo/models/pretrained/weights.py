@@ -387,7 +387,8 @@ def _file_source(path: Path) -> Source:
         )
     if path.suffix != ".safetensors":
         raise RecipeError(
-            f"{path} is not a file of weights: expected .safetensors or {', '.join(PYTORCH_SUFFIXES)}.",
+            f"{path} is not a file of weights: expected .safetensors, {', '.join(PYTORCH_SUFFIXES)}, or, for "
+            "zoo baseline, .onnx.",
             code="no-safetensors",
         )
     return Source(path, _config(path.parent) if path.name == WEIGHTS_FILE else None, origin)

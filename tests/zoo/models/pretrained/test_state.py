@@ -59,3 +59,15 @@ def test_a_deeper_network_of_the_same_names_is_refused() -> None:
     shapes = expected(timm.create_model("resnet18", num_classes=0, channels=(4, 4, 4, 4)))
     with raises(RecipeError, "weights-mismatch", "layer1.2"):
         fit_state(state, shapes, "FILE")
+
+
+def test_a_file_that_lacks_a_tensor_is_told_from_one_of_other_shapes() -> None:
+    shapes = expected(small())
+    incomplete = dict(small().state_dict())
+    del incomplete["0.weight"]
+    with raises(RecipeError, "weights-mismatch", "whole state dict"):
+        fit_state(incomplete, shapes, "FILE")
+    wide = dict(small().state_dict()) | {"0.weight": torch.zeros(2, 2)}
+    with raises(RecipeError, "weights-mismatch") as other:
+        fit_state(wide, shapes, "FILE")
+    assert "whole state dict" not in str(other.value)

@@ -125,6 +125,15 @@ def test_weights_become_a_gallery(kind: str, tmp_path: Path, own_zoo: Path, imag
     assert read_card(folder).licence == licences.get(kind, "unknown")
 
 
+def test_only_assumed_values_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """timm states 160 pixels for test_resnet, and the command 64."""
+    assert main(["baseline", *write_safetensors(tmp_path), "--as", "mine"]) == 0
+    printed = capsys.readouterr().err
+    assert "mean 0.5" in printed
+    assert "size" not in printed
+    assert zoo.load("mine").card.preprocessing.crop == 64
+
+
 @pytest.mark.parametrize("kind", [pytest.param("pth", marks=pytest.mark.slow), "onnx"])
 def test_a_gallery_is_served_without_a_further_command(kind: str, tmp_path: Path, images: Path) -> None:
     """The service makes the graph of the model in `pth` itself; a wrapped ONNX graph needs nothing."""
