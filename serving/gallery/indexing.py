@@ -32,7 +32,7 @@ from zoo.data.decode import decode_in_threads
 from zoo.data.folder import list_files
 from zoo.data.images import DEFAULT_LIMITS, SUFFIXES
 from zoo.data.table import LabelFile, image_path, is_table, read_label_file, read_table
-from zoo.errors import GalleryError, ImageError, ImageTooLargeError, UsageError, none_readable_message
+from zoo.errors import GalleryError, ImageError, ImageTooLargeError, UsageError, command, none_readable_message
 from zoo.models.load import Embedder
 from zoo.models.registry import reference
 from zoo.paths import expand
@@ -165,6 +165,7 @@ class IndexingReport:
         unreadable: Source and reason of every image that was left out.
         not_in_folder: Sources of items whose content is not among the images.
         pruned: How many of these were removed.
+        other_folder: Another folder that was indexed into the gallery, so that pruning is refused.
         other_files: Number of files of other kinds, by suffix.
         unlabelled: Number of images that the file of labels does not name.
         labels_unused: Paths in the file of labels that the folder does not hold.
@@ -184,6 +185,7 @@ class IndexingReport:
     unreadable: list[tuple[str, str]] = field(default_factory=list)
     not_in_folder: list[str] = field(default_factory=list)
     pruned: int = 0
+    other_folder: str | None = None
     other_files: dict[str, int] = field(default_factory=dict)
     unlabelled: int = 0
     labels_unused: list[str] = field(default_factory=list)
@@ -364,8 +366,14 @@ def index_folder(
     gallery = Gallery.create(out, embedder.card, model_ref) if is_new else Gallery.open(out)
     with gallery:
         gallery.check_model(embedder.card, model_ref)
-        if prune is not None:
-            _check_only_folder(gallery, source_root(images))
+        other = _other_folder(gallery, source_root(images))
+        if prune is not None and other:
+            raise UsageError(
+                f"the gallery was indexed from {other} too, whose images would all be pruned. Remove items by id or "
+                f"label: {command('gallery', 'remove', gallery.address, '--label', 'LABEL')}",
+                code="other-folder",
+            )
+        report.other_folder = other and str(other)
         run = IndexingRun(gallery, report, rows.labels is not None, rows.columns, update)
         (embed or fill)(run, embedder, files, batch_size, progress)
         run.finish()
@@ -523,16 +531,11 @@ def _described(files: Sequence[ImageFile], rows: LabelFile, path: Path, report: 
     ]
 
 
-def _check_only_folder(gallery: Gallery, folder: Path) -> None:
-    """Raise `UsageError` if another existing folder was indexed into the gallery: pruning would remove its items."""
+def _other_folder(gallery: Gallery, folder: Path) -> Path | None:
+    """Return another existing folder that was indexed into the gallery, whose items pruning would remove."""
     folder = folder.expanduser().resolve()
-    others = [path for path in indexed_folders(gallery) if path.is_dir() and not path.is_relative_to(folder)]
-    if others:
-        raise UsageError(
-            f"the gallery was indexed from {others[0]} too, whose images would all be pruned. Remove items by id or "
-            "label: zoo gallery remove GALLERY --label LABEL",
-            code="other-folder",
-        )
+    others = (path for path in indexed_folders(gallery) if path.is_dir() and not path.is_relative_to(folder))
+    return next(others, None)
 
 
 def _check_batch_size(batch_size: int) -> None:

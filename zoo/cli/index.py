@@ -55,12 +55,12 @@ NAMED = 5
 @app.command(
     "index",
     epilog="""\
-  zoo index margin-conv4-glyphs pictures/ --out gallery/
-  zoo index margin-conv4-glyphs pictures/ --out gallery/ --labels table.csv      its columns path and label
-  zoo index margin-conv4-glyphs birds.csv --out birds/       the images that a table lists: image,label,...
-  zoo index margin-conv4-glyphs pictures/ --out gallery/ --on ray --ray-workers 8          eight processes here
-  zoo index margin-conv4-glyphs pictures/ --out gallery/ --on ray --ray-address auto       those of this cluster
-  zoo index margin-conv4-glyphs pictures/ --out gallery/ --prune --yes --strict            every night, from cron
+  zoo index photos pictures/ --out gallery/
+  zoo index photos pictures/ --out gallery/ --labels table.csv      its columns path and label
+  zoo index photos birds.csv --out birds/       the images that a table lists: image,label,...
+  zoo index photos pictures/ --out gallery/ --on ray --ray-workers 8          eight processes here
+  zoo index photos pictures/ --out gallery/ --on ray --ray-address auto       those of this cluster
+  zoo index photos pictures/ --out gallery/ --prune --yes --strict            every night, from cron
 
 Images that cannot be read are left out and listed: the exit status is 0, with --strict 1.""",
 )
@@ -264,7 +264,7 @@ def _report_lines(report: IndexingReport, pruning: bool) -> Iterator[str]:
     if report.pruned:
         yield f"{report.pruned:,} whose image is not among these were removed"
     if stay := len(report.not_in_folder) - report.pruned:
-        hint = "" if pruning else "; --prune removes such"
+        hint = "" if pruning or report.other_folder else "; --prune removes such"
         yield f"{stay:,} are not among the images indexed now: they stay in the gallery{hint}"
 
 

@@ -231,7 +231,7 @@ COMPARISON = ("metric", "before", "95 % over classes", "after", "95 %", "differe
     epilog="""\
   zoo finetune pictures/ --from photos --as fitted                     heads on a frozen trunk: minutes on a CPU
   zoo finetune pictures/ --from dinov2-s14 --tune lora                 low-rank adapters of a vision transformer
-  zoo finetune pictures/ --from margin-conv4-glyphs --tune all --method ms    the whole trunk
+  zoo finetune pictures/ --from photos --tune all --method ms                 the whole trunk
   zoo finetune shoes.csv --from timm/resnet50.a1_in1k                  a table with the columns image,label
   zoo finetune pictures/ --from MODEL --set schedule.epochs=5 --json
 

@@ -124,7 +124,7 @@ def _items(path: Path) -> list[Item]:
 
 def test_compact_tune_and_stats(gallery: Path, capsys: Capture) -> None:
     run_here("gallery stats", gallery)
-    assert "0 vectors on disk (0.0 MiB), 24 changes wait" in capsys.readouterr().out
+    assert "0 vectors on disk (0.0 MiB), 24 changes wait beside it" in capsys.readouterr().out
     run_here("gallery compact", gallery)
     assert "24 vectors in a new flat index" in capsys.readouterr().out
     run_here("gallery tune", gallery, "--recall", 0.9, "-k", 3, "--kind", "flat-fp16")

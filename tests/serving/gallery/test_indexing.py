@@ -395,7 +395,7 @@ def test_an_image_that_cannot_be_read_now_stays(
 
 
 def test_items_of_another_folder_are_not_pruned(
-    model: Embedder, model_folder: Path, folder: Path, tmp_path: Path
+    model: Embedder, model_folder: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gallery_folder, other = tmp_path / "g", tmp_path / "other"
     (folder / "green disc").rename(other)
@@ -405,7 +405,11 @@ def test_items_of_another_folder_are_not_pruned(
     with raises(UsageError, "other-folder") as caught:
         index(*words)
     assert str(other) in str(caught.value)
+    assert f"zoo gallery remove {gallery_folder} --label" in str(caught.value)
     assert count(gallery_folder) == 24
+    capsys.readouterr()
+    assert index(*words[:-2]) == 0
+    assert "--prune" not in capsys.readouterr().out, "it would be refused"
     shutil.rmtree(other)
     assert index(*words) == 0
     assert count(gallery_folder) == 18

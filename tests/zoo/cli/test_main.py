@@ -104,6 +104,7 @@ def test_every_command_has_examples_and_every_option_a_help_text(entry):
 def test_help_and_version(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
+    assert "zoo index photos DIR" in out, "the first model that is named embeds photographs"
     assert main([]) == 0
     assert capsys.readouterr().out == out
     assert main(["--version"]) == 0
