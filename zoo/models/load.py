@@ -35,7 +35,7 @@ from zoo.errors import (
 from zoo.hub import download
 from zoo.models.baselines import repository_of
 from zoo.models.card import Card, read_card
-from zoo.models.folder import PICKLES, PYTORCH_SUFFIXES, check_config, check_files
+from zoo.models.folder import HEADS_FILE, PICKLES, PYTORCH_SUFFIXES, check_config, check_files
 from zoo.models.onnx_runtime import GRAPH_FILES, graph_file, has_nvidia_driver, open_graph
 from zoo.models.pretrained.packages import install_hint, installed_package
 from zoo.models.registry import exists, local_folder, looks_like_path, model_text, recipes
@@ -388,19 +388,19 @@ def _no_folder_message(name: str) -> str:
     problem = f"{name} is not a model folder: card.json is missing."
     if file := _file_of_weights(paths.expand(name)):
         options = () if file.endswith(".onnx") else ("--architecture", "NAME")
-        words = ("baseline", Path(name) / file, *options, "--as", "NAME")
-        return f"{problem} To make a model of a file in it: {command(*words)}"
+        make = command("baseline", Path(name) / file, "--as", "NAME", *options)
+        return f"{problem} To make a model of a file in it: {make}"
     return f"{problem} Give a folder that zoo train or zoo finetune wrote, or a model's name (zoo list)."
 
 
 def _file_of_weights(folder: Path) -> str | None:
-    """Return the name of the first file of weights at the top of a folder; None without any."""
-    suffixes = (*PYTORCH_SUFFIXES, ".safetensors", ".onnx")
+    """Return the name of a file of weights at the top of a folder, PyTorch's first; None without any."""
     try:
         names = sorted(path.name for path in folder.iterdir())
     except OSError:
         return None
-    return next((name for name in names if name.lower().endswith(suffixes)), None)
+    kinds = (PYTORCH_SUFFIXES, (".onnx",), (".safetensors",))
+    return next((name for kind in kinds for name in names if name.lower().endswith(kind) and name != HEADS_FILE), None)
 
 
 def _is_timm(repository: str, revision: str | None) -> bool:

@@ -116,9 +116,10 @@ def graph_file(folder: Path, card: Card, precision: str) -> str:
     path = folder / GRAPH_FILES[precision]
     if not path.is_file():
         present = [name for name, file in GRAPH_FILES.items() if (folder / file).is_file()]
+        images = ("--calibration", "DIR") if precision == "int8" else ()
         raise VariantNotFoundError(
             f"{card.name} has no {precision} ONNX variant ({path} is missing); it has {', '.join(present) or 'none'}. "
-            f"Make it with: {command('export', reference(folder), '--precision', precision)}"
+            f"Make it with: {command('export', reference(folder), '--precision', precision, *images)}"
         )
     return GRAPH_FILES[precision]
 

@@ -161,7 +161,7 @@ def _noise(card: Card, count: int) -> np.ndarray:
 
 def _make(file: Path, folder: Path, card: Card) -> Trunk | None:
     """Make the graph, unless another process has made it meanwhile; None, with a line on stderr, if that fails."""
-    note(f"making an ONNX graph of {card.name}, which embeds faster than torch; it is kept in {file.parent}")
+    note(f"making an ONNX graph of {card.name}'s trunk, which embeds faster than torch; it is kept in {file.parent}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with locked(file.parent):

@@ -80,7 +80,7 @@ def test_a_pickle_in_place_of_safetensors_is_named(copy: Path) -> None:
     (copy / "card.json").unlink()
     with raises(ModelNotFoundError, "no-model-folder") as missing:
         zoo.load(copy)
-    assert all(value in str(missing.value) for value in ("card.json", "pytorch_model.bin", "zoo convert"))
+    assert all(value in str(missing.value) for value in ("card.json", "pytorch_model.bin", "zoo baseline"))
 
 
 def test_golden_embeddings_cut_anywhere(copy: Path) -> None:
