@@ -421,7 +421,6 @@ def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
   zoo baseline lite0 --as lite-photos                    weights of an installed package; needs no network
   zoo baseline net.pth --architecture resnet50 --as own  a file of yours; --mean and --std if they are not timm's
   zoo baseline net.onnx --mean 0.5 --std 0.5 --as own    an ONNX graph from images to vectors
-  zoo baseline lite0 --as small --half                   stored in fp16, computed in fp32
   zoo baseline clip-b16 --as clip-cub --whiten-on cub --dim 256 --limit 5000
   zoo baseline clip-b32 --as clip-texts --joint          for text queries: then zoo text-tower clip-texts ...
   zoo evaluate dino --dataset folder --data DIR          as any model: zoo index, zoo export, zoo verify
