@@ -95,7 +95,7 @@ class Finetuned:
         selection: The model that is kept, and the comparison that decided.
         dims: The dimension of the base's embedding and of the kept one.
         rows: The metrics of the base and of the kept model on the classes to measure on.
-        seen_classes: The measured classes that the base was itself finetuned on.
+        seen_classes: The measured classes that the base had learnt before.
         unread: The recipe.json of the base or one of its ancestors that cannot be read, so that `seen_classes` may be
             incomplete.
     """
@@ -463,7 +463,7 @@ def classes_seen(base: Path, images: Dataset) -> tuple[str, ...]:
 def unreadable_record(base: Path) -> Path | None:
     """Return the first recipe.json of the model in the folder `base` and its ancestors that cannot be read, or None.
 
-    The classes that such a model was finetuned on are unknown.
+    The classes that such a model has learnt are unknown.
     """
     files = (folder / RECIPE_FILE for folder in _ancestors(base))
     return next((file for file in files if file.exists() and not read_object(file)), None)

@@ -16,7 +16,7 @@ from typing import Any
 
 from training.recipe import same_recipe
 from training.studies.results import RESULTS_FILE
-from training.studies.statistics import interval_over_seeds
+from training.studies.statistics import interval_over_seeds, metric_bounds
 from zoo.console import count
 from zoo.data.dataset import FOLDER, WHOLE
 from zoo.errors import UsageError
@@ -293,7 +293,11 @@ def average_measurements(metric: str, measurements: Sequence[Measurement]) -> Me
     """Return the mean of a metric over one or more measurements, one per seed."""
     values = [float(result["metrics"][metric]) for _, result in measurements]
     several = len(values) > 1
-    interval = interval_over_seeds(values) if several else _interval_over_classes(measurements[0][1], metric)
+    interval = (
+        interval_over_seeds(values, metric_bounds(metric))
+        if several
+        else _interval_over_classes(measurements[0][1], metric)
+    )
     return MeasuredScore(
         value=statistics.fmean(values),
         sd=statistics.stdev(values) if several else None,

@@ -21,7 +21,7 @@ from training.studies.compare import (
     newest_measurements,
     seeds_of,
 )
-from training.studies.statistics import interval_over_seeds
+from training.studies.statistics import difference_bounds, interval_over_seeds
 from zoo.data.dataset import FOLDER, split_title
 from zoo.errors import EvaluationError, UsageError, command, nearest
 from zoo.evaluation.bootstrap import QUERIES, paired_class_interval
@@ -184,7 +184,8 @@ def _score_difference(
             paired[base.seed if run.seedless else run.seed] = result, other
     values = [float(result["metrics"][metric]) - float(other["metrics"][metric]) for result, other in paired.values()]
     if len(values) > 1:
-        return ScoreDifference(statistics.fmean(values), interval_over_seeds(values), tuple(paired), "seeds")
+        interval = interval_over_seeds(values, difference_bounds(metric))
+        return ScoreDifference(statistics.fmean(values), interval, tuple(paired), "seeds")
     if paired:
         result, other = next(iter(paired.values()))
         interval = _class_interval([result], [other], metric)

@@ -14,7 +14,16 @@ from training.studies.papers.claims import CLOSE
 from training.studies.plan import read_record
 from training.studies.render import TONES, command_of_search, fact_text
 from training.studies.search import SEARCH_FILE, SearchPlan, best_trial, finished_reruns, load_trials, values_to_test
-from training.studies.statistics import FAILS, HOLDS, UNDECIDED, Summary, judge_claim, paired_difference, summarise
+from training.studies.statistics import (
+    FAILS,
+    HOLDS,
+    UNDECIDED,
+    Summary,
+    judge_claim,
+    metric_bounds,
+    paired_difference,
+    summarise,
+)
 from training.studies.study import Claim, recipe_dataset
 from zoo.data.dataset import FOLDER, dataset_title
 from zoo.files import write_bytes, write_json
@@ -220,7 +229,7 @@ def _loss_difference(
     kind: str, metric: str, pair: tuple[str, str], tests: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> LossDifference:
     ours, theirs = ({int(run["seed"]): float(run[kind][metric]) for run in tests[loss]} for loss in pair)
-    difference = paired_difference(ours, theirs)
+    difference = paired_difference(ours, theirs, metric)
     claim = Claim(f"{pair[0]} lies within {CLOSE} of {pair[1]}", *pair, within=CLOSE)
     return LossDifference(kind, metric, *pair, difference, judge_claim(claim, difference))
 
@@ -230,7 +239,7 @@ def _day(moment: datetime | None) -> str | None:
 
 
 def _summaries(runs: list[dict[str, Any]], kind: str) -> dict[str, Any]:
-    return {metric: vars(summarise([run[kind][metric] for run in runs])) for metric in METRICS}
+    return {metric: vars(summarise([run[kind][metric] for run in runs], metric_bounds(metric))) for metric in METRICS}
 
 
 def _trials_text(row: LossReport) -> str:
@@ -251,7 +260,7 @@ def _score_cells(row: LossReport) -> list[str]:
 
 
 def _score_text(value: Summary) -> str:
-    half = f" ± {(value.interval[1] - value.interval[0]) / 2:.4f}" if value.interval else ""
+    half = "" if value.half is None else f" ± {value.half:.4f}"
     return f"{value.mean:.4f}{half}"
 
 

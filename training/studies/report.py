@@ -16,12 +16,14 @@ from training.recipe import Recipe
 from training.studies.plan import FAILURE_FILE, Plan, Run, read_record
 from training.studies.results import Result, value_of
 from training.studies.statistics import (
+    CORRELATION,
     FAILS,
     HOLDS,
     UNDECIDED,
     Summary,
     adjust_holm,
     judge_claim,
+    metric_bounds,
     p_value,
     paired_difference,
     pearson,
@@ -435,7 +437,7 @@ def selection_effects(plan: Plan, values: Mapping[str, Mapping[Measure, Values]]
     for measure, by_arm in values[validation].items():
         for arm in plan.study.arms:
             before = values[last].get(measure, {}).get(arm.label, {})
-            difference = paired_difference(by_arm.get(arm.label, {}), before)
+            difference = paired_difference(by_arm.get(arm.label, {}), before, measure.metric)
             if difference is not None:
                 direction = _DIRECTIONS[sided_verdict(difference)]
                 effects.append(SelectionEffect(arm.label, measure, difference, direction))
@@ -500,7 +502,7 @@ def _estimate_trend(plan: Plan, selection: str, trend: Trend, values: Values) ->
         selection,
         len(places),
         slope,
-        summarise(spearmans) if spearmans else None,
+        summarise(spearmans, CORRELATION) if spearmans else None,
         left_out,
         UNDECIDED if sign_changes else sided_verdict(slope, trend.lower),
     )
@@ -532,8 +534,9 @@ def _score_rows(plan: Plan, selection: str, by_measure: Mapping[Measure, Values]
         for measure, values in by_measure.items():
             if arm.label in values:
                 base = values.get(plan.study.reference, {})
-                difference = None if arm.label == plan.study.reference else paired_difference(values[arm.label], base)
-                value = summarise(list(values[arm.label].values()))
+                own, other = values[arm.label], arm.label != plan.study.reference
+                difference = paired_difference(own, base, measure.metric) if other else None
+                value = summarise(list(own.values()), metric_bounds(measure.metric))
                 published = published_score(plan, arm, measure)
                 number, sd = (None, None) if published is None else (published[1].value, published[1].sd)
                 rank = ranks.get(measure, {}).get(arm.label)
@@ -543,7 +546,7 @@ def _score_rows(plan: Plan, selection: str, by_measure: Mapping[Measure, Values]
 
 def _judge(plan: Plan, selection: str, claim: Claim, values: Values, ranks: Ranks) -> ClaimResult:
     than = claim.than or plan.study.reference
-    difference = paired_difference(values.get(claim.better, {}), values.get(than, {}))
+    difference = paired_difference(values.get(claim.better, {}), values.get(than, {}), claim.measure.metric)
     low = {claim.better, than} & set(ranks.get(claim.measure, {}))
     return ClaimResult(claim, than, selection, difference, UNDECIDED if low else judge_claim(claim, difference))
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from training.studies.study import Claim
+from training.studies.study import METRIC_GROUPS, NUMERIC_FACTORS, Claim
 
 STUDENT = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
@@ -23,12 +24,19 @@ HOLDS, FAILS, UNDECIDED = "holds", "does not", "undecided"
 Seeds = Mapping[int, float]
 """A value for each seed."""
 
+Bounds = tuple[float, float]
+"""The lowest and the highest possible value."""
+
+UNBOUNDED: Bounds = (-math.inf, math.inf)
+CORRELATION: Bounds = (-1.0, 1.0)
+
 
 @dataclass(frozen=True)
 class Summary:
     """Mean of n values, their sample standard deviation, and the 95 % Student-t interval of the mean.
 
-    A single value has neither a deviation nor an interval (None).
+    The interval is cut to the values that are possible (`interval_over_seeds`). A single value has neither a deviation
+    nor an interval (None).
     """
 
     n: int
@@ -36,12 +44,40 @@ class Summary:
     sd: float | None
     interval: tuple[float, float] | None
 
+    @property
+    def half(self) -> float | None:
+        """Return half of the interval's width before it was cut; None without one."""
+        return None if self.interval is None else max(self.interval[1] - self.mean, self.mean - self.interval[0])
 
-def interval_over_seeds(values: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % interval of the mean of two or more values by Student's t; beyond 31 values a little too wide."""
+
+def interval_over_seeds(values: Sequence[float], bounds: Bounds = UNBOUNDED) -> tuple[float, float]:
+    """Return the 95 % interval of the mean of two or more values by Student's t; beyond 31 values a little too wide.
+
+    Student's t knows no bounds, and with two seeds its interval is 12.7 standard errors wide on each side. The part
+    that no mean can reach is cut off, which takes nothing from the coverage.
+
+    Args:
+        values: A value for each seed.
+        bounds: The possible values, as `metric_bounds` or `difference_bounds` give them.
+    """
     n, mean = len(values), statistics.fmean(values)
     half = STUDENT[min(n - 1, len(STUDENT)) - 1] * statistics.stdev(values) / n**0.5
-    return mean - half, mean + half
+    return max(mean - half, bounds[0]), min(mean + half, bounds[1])
+
+
+def metric_bounds(metric: str) -> Bounds:
+    """Return the lowest and the highest possible value of a metric of a study or of `zoo.evaluation`."""
+    if metric in METRIC_GROUPS["structure"]:  # distances, divergences and logarithms
+        return UNBOUNDED
+    if metric in ("ami", *(f"factor_{name}" for name in NUMERIC_FACTORS)):  # adjusted for chance; a correlation
+        return CORRELATION
+    return 0.0, 1.0
+
+
+def difference_bounds(metric: str) -> Bounds:
+    """Return the lowest and the highest possible difference of two values of a metric."""
+    low, high = metric_bounds(metric)
+    return low - high, high - low
 
 
 def pearson(a: Sequence[float], b: Sequence[float]) -> float | None:
@@ -63,25 +99,26 @@ def correlation_triangle(columns: Mapping[str, Sequence[float]]) -> list[list[fl
     return [[pearson(columns[other], columns[name]) for other in names[:i]] for i, name in enumerate(names)]
 
 
-def summarise(values: Sequence[float]) -> Summary:
-    """Return the summary of one or more values."""
+def summarise(values: Sequence[float], bounds: Bounds = UNBOUNDED) -> Summary:
+    """Return the summary of one or more values within bounds."""
     several = len(values) > 1
     return Summary(
         len(values),
         statistics.fmean(values),
         statistics.stdev(values) if several else None,
-        interval_over_seeds(values) if several else None,
+        interval_over_seeds(values, bounds) if several else None,
     )
 
 
-def paired_difference(ours: Seeds, theirs: Seeds) -> Summary | None:
-    """Return ours minus theirs over the seeds that both have; None without a common seed.
+def paired_difference(ours: Seeds, theirs: Seeds, metric: str) -> Summary | None:
+    """Return ours minus theirs of a metric over the seeds that both have; None without a common seed.
 
     Runs of one seed share their start and the classes held out, so that the interval of their differences is mostly
     narrower than that of the difference of the means.
     """
     common = sorted(ours.keys() & theirs.keys())
-    return summarise([ours[seed] - theirs[seed] for seed in common]) if common else None
+    differences = [ours[seed] - theirs[seed] for seed in common]
+    return summarise(differences, difference_bounds(metric)) if common else None
 
 
 def judge_claim(claim: Claim, difference: Summary | None) -> str:
@@ -98,22 +135,22 @@ def judge_claim(claim: Claim, difference: Summary | None) -> str:
     """
     if claim.within is None:
         return sided_verdict(difference, claim.lower)
-    if difference is None or difference.interval is None:
+    if difference is None or difference.interval is None or difference.half is None:
         return UNDECIDED
     low, high = difference.interval
     if -claim.within <= low and high <= claim.within:
         return HOLDS
-    if high - low > abs(difference.mean):
+    if 2 * difference.half > abs(difference.mean):
         return UNDECIDED
     return FAILS if low > claim.within or high < -claim.within else UNDECIDED
 
 
 def sided_verdict(value: Summary | None, lower: bool = False) -> str:
     """Return the verdict on the claim that a mean is above 0, or below it (`lower`)."""
-    if value is None or value.interval is None:
+    if value is None or value.interval is None or value.half is None:
         return UNDECIDED
     low, high = value.interval
-    if high - low > abs(value.mean):
+    if 2 * value.half > abs(value.mean):
         return UNDECIDED
     if lower:
         low, high = -high, -low

@@ -405,7 +405,7 @@ def novelty(seen_classes: tuple[str, ...], unread: Path | None = None) -> str:
     """Return how new the test classes are to a finetuned model, as the end of a sentence about them.
 
     Args:
-        seen_classes: The test classes that the starting model was finetuned on.
+        seen_classes: The test classes that the starting model had learnt.
         unread: The recipe.json of the starting model, if it cannot be read.
     """
     if not seen_classes and unread is None:
@@ -414,7 +414,7 @@ def novelty(seen_classes: tuple[str, ...], unread: Path | None = None) -> str:
     if seen_classes:
         names = ", ".join(seen_classes[:5]) + (", ..." if len(seen_classes) > 5 else "")
         parts.append(
-            f". The starting model was finetuned on {len(seen_classes)} of them ({names}), so the scores of both "
+            f". The starting model had learnt {len(seen_classes)} of them before ({names}), so the scores of both "
             "models are too high. To measure on classes that neither has seen, use the --seed and --test-share in the "
             "starting model's recipe.json"
         )
@@ -544,8 +544,8 @@ def _print_distilled(distilled: Distilled, images: str | None) -> None:
     _print_origin(distilled.outcome, "teacher", distilled.teacher)
     if distilled.seen_classes:
         print(
-            f"the teacher was finetuned on {len(distilled.seen_classes)} of these classes: the scores of both "
-            "models are too high"
+            f"the teacher had learnt {len(distilled.seen_classes)} of these classes before: the scores of both models "
+            "are too high"
         )
     roles = [role for role in SEARCHERS if any(role in scores for scores in fidelity.retrieval.values())]
     if roles:

@@ -67,12 +67,13 @@ def load_dataset(name: str, split: str = "test", data: str | Path | None = None)
 
 def check_dataset(name: str, split: str = "test", data: str | Path | None = None) -> None:
     """Raise those errors of `load_dataset` that need no image: of the name, the split and the folder."""
-    from zoo.data.dataset import SPLITS, WHOLE
+    from zoo.data.dataset import FOLDER, SPLITS, WHOLE
 
     check_dataset_name(name)
-    if split not in SPLITS and (name, split) != ("folder", WHOLE):
+    known = (*SPLITS, WHOLE) if name == FOLDER else SPLITS
+    if split not in known:
         raise DatasetError(
-            f"no split {split!r}.{nearest(split, SPLITS)} Known: {', '.join(SPLITS)}.", code="unknown-split"
+            f"{name} has no split {split!r}.{nearest(split, known)} Known: {', '.join(known)}.", code="unknown-split"
         )
     if data is None:
         return

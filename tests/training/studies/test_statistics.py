@@ -15,6 +15,7 @@ from training.studies.statistics import (
     Summary,
     adjust_holm,
     judge_claim,
+    metric_bounds,
     p_value,
     paired_difference,
     pearson,
@@ -37,12 +38,31 @@ def test_intervals_are_students(n: int) -> None:
 
 def test_paired_differences_are_those_of_the_paired_t_test() -> None:
     a, b = DRAW.normal(0.6, 0.1, (2, 6)) + DRAW.normal(0, 0.01, 6)
-    difference_of_means = paired_difference(dict(enumerate(a)), {**dict(enumerate(b)), 9: 0.1})
+    difference_of_means = paired_difference(dict(enumerate(a)), {**dict(enumerate(b)), 9: 0.1}, "map_at_r")
     assert difference_of_means is not None
     low, high = stats.ttest_rel(a, b).confidence_interval(0.95)
     assert difference_of_means.interval == pytest.approx((low, high), abs=1e-4)
     assert difference_of_means.n == 6
-    assert paired_difference({0: 1.0}, {1: 1.0}) is None
+    assert paired_difference({0: 1.0}, {1: 1.0}, "map_at_r") is None
+
+
+def test_intervals_stay_within_the_possible_values_of_a_metric() -> None:
+    """The finding: of two seeds, R@1 was between -.05 and .67."""
+    values = [0.279, 0.336]  # mean 0.3075, standard error 0.0285, 12.706 of which are 0.3621
+    half = 12.706 * 0.0285
+    assert summarise(values, metric_bounds("recall_at_1")).interval == pytest.approx((0, 0.3075 + half))
+    assert summarise(values, metric_bounds("uniformity")).interval == pytest.approx((0.3075 - half, 0.3075 + half))
+    assert summarise([0.9, 1.0], metric_bounds("nmi")).interval == pytest.approx((0.95 - 12.706 * 0.05, 1))
+    assert summarise([0.05, 0.25], metric_bounds("ami")).interval == pytest.approx((-1, 1))
+    cut = paired_difference({0: 0.9, 1: 1.0}, {0: 0.1, 1: 0.0}, "recall_at_1")
+    assert cut is not None
+    assert cut.interval == pytest.approx((0.9 - 12.706 * 0.1, 1))
+    # 0.9 +- 0.762 lies above 0, but is wider than the difference itself, however much of it no difference can reach.
+    wide = paired_difference({0: 0.96, 1: 0.96}, {0: 0.0, 1: 0.12}, "recall_at_1")
+    assert wide is not None
+    assert wide.half == pytest.approx(12.706 * 0.06)
+    assert wide.interval == pytest.approx((0.9 - 12.706 * 0.06, 1))
+    assert judge_claim(Claim("", "a", "b"), wide) == UNDECIDED
 
 
 def difference(low: float, high: float) -> Summary:
@@ -85,7 +105,7 @@ def test_one_seed_decides_nothing() -> None:
 
 def test_p_values_are_those_of_the_paired_t_test() -> None:
     a, b = DRAW.normal(0.6, 0.1, (2, 6))
-    assert p_value(paired_difference(dict(enumerate(a)), dict(enumerate(b)))) == pytest.approx(
+    assert p_value(paired_difference(dict(enumerate(a)), dict(enumerate(b)), "map_at_r")) == pytest.approx(
         stats.ttest_rel(a, b).pvalue
     )
     assert p_value(summarise([0.1, 0.1])) == 0

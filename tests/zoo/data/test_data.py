@@ -34,6 +34,8 @@ def test_the_table_names_the_loaders() -> None:
         ("xyz", "test", "unknown-dataset", ", ".join(DATASETS)),
         ("glyphs", "tset", "unknown-split", "'test'"),
         ("glyphs", "", "unknown-split", "train, test"),
+        ("folder", "nonsense", "unknown-split", "train, test, all"),
+        ("folder", "al", "unknown-split", "'all'"),
     ],
 )
 def test_unknown_names_are_answered_with_the_nearest(name: str, split: str, code: str, hint: str) -> None:
