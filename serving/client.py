@@ -39,6 +39,8 @@ KEY = "ZOO_SERVE_KEY"
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # seconds until a request is repeated
 CONNECT_SECONDS, EVALUATION_SECONDS = 5.0, 600.0
 MAX_IMAGES, MAX_BYTES = 32, 24 * 2**20  # of one request, within the defaults of the service
+HOST = re.compile(r"[\w.-]+(:\d+)?(/\S*)?")
+"""A service's address without its scheme."""
 MAX_PARAMETERS = 60_000  # characters of the query string; httpx accepts 65,536 of the whole URL
 _BAD_IMAGE = frozenset({"unreadable_image", "image_too_large"})
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout)
@@ -522,7 +524,10 @@ def _checked_url(url: str) -> str:
         address = httpx.URL()
     if address.scheme not in ("http", "https") or not address.host or address.userinfo:
         shown = "the URL" if "@" in url else repr(url)  # never show a password
-        raise GalleryError(f"{shown} is not the URL of a service: http(s)://HOST, without a password.", code="bad-url")
+        hint = f" Is it http://{url}?" if HOST.fullmatch(url) else ""
+        raise GalleryError(
+            f"{shown} is not the URL of a service: http(s)://HOST, without a password.{hint}", code="bad-url"
+        )
     return url.rstrip("/")
 
 

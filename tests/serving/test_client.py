@@ -474,6 +474,15 @@ def test_mistakes(kind: Any, server: Running, tmp_path: Path) -> None:
         with raises(error, code) as raised:
             mistake()
         assert "secret" not in str(raised.value)
+    for address, suggested in (
+        ("127.0.0.1:3121", True),
+        ("localhost:3121/", True),
+        ("me:secret@host:80", False),
+        ("file:/etc", False),
+    ):
+        with raises(GalleryError, "bad-url") as raised:
+            kind(address)
+        assert (f"http://{address}" in str(raised.value)) is suggested
     with pytest.raises(TypeError, match="maxk"):
         service.search(toys.query(0), maxk=3)
     nobody = kind("http://127.0.0.1:9", retries=1)

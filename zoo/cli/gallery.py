@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -178,7 +179,7 @@ def _ids_of_label(gallery: Gallery, label: str, yes: bool) -> list[int]:
     "list",
     epilog="""\
   zoo gallery list gallery/ --label wren
-  zoo gallery list gallery/ --where '{"year": {"gte": 1900}}'
+  zoo gallery list gallery/ --where '{"year": {"gte": 1900}}'     the table has a column year
   zoo gallery list gallery/ --limit 0 --json""",
 )
 def list_items(
@@ -201,10 +202,21 @@ def list_items(
     if as_json:
         print_json({"total": total, "items": [asdict(item) for item in items]})
         return
-    rows = [(str(item.id), item.label or "-", item.source, item.added_at) for item in items]
-    print_table(("id", "label", "source", "added"), rows, numbers=("id",))
+    keys = tuple(selection.where)
+    rows = [
+        (str(item.id), item.label or "-", *(_cell(item.metadata.get(key)) for key in keys), item.source, item.added_at)
+        for item in items
+    ]
+    print_table(("id", "label", *map(printable, keys), "source", "added"), rows, numbers=("id",))
     if len(items) < total:
         print(f"{len(items):,} of {total:,}")
+
+
+def _cell(value: Any) -> str:
+    """Return a value of the metadata for a table."""
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 @app.command("stats", epilog="  zoo gallery stats gallery/")

@@ -121,8 +121,10 @@ def test_what_is_no_whole_copy_is_not_restored(path: Path, tmp_path: Path) -> No
         (copy / MANIFEST).write_text(text)
         with raises(GalleryError, "no-backup"):
             restore(copy, out)
-    with raises(GalleryError, "no-backup"):
+    with raises(GalleryError, "no-backup", f"zoo gallery backup {path} {path}-backup"):
         restore(path, out)
+    with raises(GalleryError, "no-backup", f"zoo gallery backup GALLERY {tmp_path / 'none'}"):
+        restore(tmp_path / "none", out)
     assert not out.exists()
     assert sorted(tmp_path.iterdir()) == [copy, path]
 

@@ -52,6 +52,12 @@ def test_items_are_added_listed_and_removed(gallery: Path, images: list[Path], c
     listed = json.loads(capsys.readouterr().out)
     assert [item["source"] for item in listed["items"]] == [path.as_posix() for path in images]
     assert listed["items"][0]["metadata"] == {"year": 1908}
+    run_here("gallery list", gallery, "--where", '{"year": {"gte": 1900}}')
+    heading, _, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert heading == ["id", "label", "year", "source", "added"]
+    assert [row[:4] for row in rows] == [
+        [str(25 + n), "new", "1908", image.as_posix()] for n, image in enumerate(images)
+    ]
     run_here("gallery list", gallery, "--limit", 3)
     text = capsys.readouterr().out
     assert text.splitlines()[-1] == "3 of 26"
