@@ -34,6 +34,7 @@ from training.trainer import Execution, Trained, fit
 from zoo import data as datasets
 from zoo import paths
 from zoo.console import count
+from zoo.data import LICENCES
 from zoo.data.content import digests_of_classes, telling_digests
 from zoo.data.dataset import FOLDER, WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError, ZooError, command
@@ -42,7 +43,7 @@ from zoo.files import atomic_folder, sha256_of, write_bytes, write_json
 from zoo.models.baselines import PRETRAINED, UNTRAINED
 from zoo.models.card import TRAINING_DATA, Card, joint_licence, read_card
 from zoo.models.folder import check_files
-from zoo.models.golden import read_golden, write_golden
+from zoo.models.golden import draw_images, read_golden, write_golden
 from zoo.models.load import find_model
 from zoo.models.network import Network, create_trunk, feature_count, load_network, save_network
 from zoo.models.pretrained.weights import public_facts
@@ -114,6 +115,8 @@ def recipe_card(recipe: Recipe, network: Network, base: Card | None = None, teac
     start = recipe.backbone.pretrained
     tag, licence = public_facts(recipe.backbone.architecture, start)
     licences = [licence] if base is None and start is not False else []
+    if recipe.learns and recipe.data.dataset in LICENCES:
+        licences.append(LICENCES[recipe.data.dataset])
     sources, about = (recipe.sources if recipe.learns else ()), []
     method, dataset = (recipe.method, recipe.data.dataset) if recipe.learns else _start_facts(recipe, base, tag)
     if teacher is not None and recipe.learns:
@@ -596,7 +599,8 @@ def _train_model(
         parents = {kind: card.identity for kind, card in (("base", base), ("teacher", teacher)) if card is not None}
         origin_record = origin_facts(recipe, origin) if setup.dataset is None else NO_ORIGIN
         record = {**origin_record, **run, **parents, **(facts or {})}
-        write_model_folder(folder, recipe, trained.network, trained.log, record, data.golden, base, teacher)
+        golden = draw_images() if recipe.data.dataset in LICENCES else data.golden
+        write_model_folder(folder, recipe, trained.network, trained.log, record, golden, base, teacher)
         trained.checkpoint.unlink(missing_ok=True)
     processes.wait()
     return Outcome(

@@ -44,6 +44,10 @@ DATASETS: dict[str, Loader] = {
 }
 """Every data set that has a name. A new one is one file and one line here."""
 
+RESEARCH_ONLY = "research and evaluation only"
+LICENCES = {"cub2010": RESEARCH_ONLY, "cars-half": RESEARCH_ONLY}
+"""Data sets whose terms pass on to the models that learn from them; their images are not passed on with a model."""
+
 BUILT_IN = frozenset({"glyphs"})
 """Data sets that read no folder."""
 

@@ -1,0 +1,103 @@
+"""Put a trained model into the package: python -m tools.ship_model margin-lite0-cub2010 --data DIR
+
+The weights are stored in float16 (and computed in float32), golden images are drawn, so that no photograph is passed
+on, the int8 graph is written and its cost measured, the test split is measured again with the stored weights, and the
+folder replaces zoo/checkpoints/NAME. A folder of more than 15 MB is refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from exports.export import export
+from training.api import measure_test_split
+from zoo import paths
+from zoo.errors import UsageError, ZooError
+from zoo.files import atomic_folder, read_json, sha256_of, write_json
+from zoo.models.card import Card, read_card
+from zoo.models.golden import draw_images, write_golden
+from zoo.models.load import find_model
+from zoo.models.network import load_network, save_network
+from zoo.models.results import add_result
+from zoo.models.torch_runtime import open_model
+
+MOST_BYTES = 15_000_000
+KEPT = ("log.jsonl",)
+
+
+def store(source: Path, target: Path, description: str) -> Card:
+    """Write a trained model folder's weights to `target` in float16, with its recipe, its log and drawn golden images.
+
+    Raises:
+        ZooError: If the folder is damaged, or a weight is too large for float16.
+    """
+    card = read_card(source)
+    network = load_network(card, source)
+    weights = save_network(network, card, target, half=True)
+    files = {name: sha256_of(target / name) for name in weights}
+    card = dataclasses.replace(card, files=files, description=description or card.description)
+    card.write(target)
+    write_json(target / "recipe.json", {**read_json(source / "recipe.json"), "model": card.identity})
+    for name in KEPT:
+        shutil.copyfile(source / name, target / name)
+    write_golden(target, card, draw_images(), open_model(target, card, device="cpu")[0])
+    return card
+
+
+def ship(source: Path, target: Path, data: Path | None, description: str = "") -> int:
+    """Write a trained model folder to `target` as the package ships it, and return its size in bytes.
+
+    Args:
+        source: The model folder.
+        target: The folder to replace.
+        data: The folder of the data set that it was trained on, for the calibration of int8 and for the scores.
+        description: A sentence for the card.
+
+    Raises:
+        UsageError: `too-large` if it exceeds `MOST_BYTES`.
+        ZooError: If the model or the data cannot be used.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / source.name
+        folder.mkdir()
+        card = store(source, folder, description)
+        export(folder, "int8", data=data)
+        add_result(folder, measure_test_split(folder, card.dataset, data, "cpu"))
+        size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        if size > MOST_BYTES:
+            raise UsageError(
+                f"{card.name} has {size:,} bytes, more than {MOST_BYTES:,}; train a smaller head.", code="too-large"
+            )
+        with atomic_folder(target) as temporary:
+            shutil.copytree(folder, temporary, dirs_exist_ok=True)
+    return size
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Ship the models of the command line; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="+", help="a trained model of the local zoo, or a model folder")
+    parser.add_argument("--data", type=Path, help="the folder that holds the data sets (default: in ZOO_DATA)")
+    parser.add_argument("--into", type=Path, default=paths.SHIPPED, help="the folder of the shipped models")
+    parser.add_argument("--description", default="", help="a sentence for the card")
+    options = parser.parse_args(argv)
+    try:
+        for model in options.model:
+            source = find_model(model)
+            name = read_card(source).name
+            size = ship(source, options.into / name, options.data, options.description)
+            print(f"{name}: {size / 1e6:.2f} MB in {options.into / name}")
+    except ZooError as error:
+        print(f"ship_model: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
