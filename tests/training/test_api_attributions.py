@@ -189,3 +189,16 @@ def test_an_untrained_model_is_listed_as_such(
     assert "Licence: unknown (not stated)." in page
     assert WU_2017 not in page
     assert RECIPES[PAPER]().sources[0] not in page
+
+
+@pytest.mark.parametrize(
+    ("dataset", "licence"),
+    [
+        ("cub2010", "mit AND research and evaluation only"),
+        ("cars-half", "mit AND research and evaluation only"),
+        ("cub", "mit"),
+    ],
+)
+def test_terms_of_photographs_pass_on_to_models_that_learn_from_them(dataset: str, licence: str) -> None:
+    assert card_of(made(*CONV4, f"data.dataset={dataset}"), base=BASE).licence == licence
+    assert card_of(made(*CONV4, f"data.dataset={dataset}", "schedule.epochs=0"), base=BASE).licence == "mit"
