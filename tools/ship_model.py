@@ -1,8 +1,8 @@
 """Put a trained model into the package: python -m tools.ship_model margin-lite0-cub2010 --data DIR
 
 The weights are stored in float16 (and computed in float32), golden images are drawn, so that no photograph is passed
-on, the int8 graph is written and its cost measured, the test split is measured again with the stored weights, and the
-folder replaces zoo/checkpoints/NAME. A folder of more than 15 MB is refused.
+on, the int8 graph is written and its cost measured (not with --no-graph), the test split is measured again with the
+stored weights, and the folder replaces zoo/checkpoints/NAME. A folder of more than 15 MB is refused.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def store(source: Path, target: Path, description: str) -> Card:
     return card
 
 
-def ship(source: Path, target: Path, data: Path | None, description: str = "") -> int:
+def ship(source: Path, target: Path, data: Path | None, description: str = "", graph: bool = True) -> int:
     """Write a trained model folder to `target` as the package ships it, and return its size in bytes.
 
     Args:
@@ -58,6 +58,7 @@ def ship(source: Path, target: Path, data: Path | None, description: str = "") -
         target: The folder to replace.
         data: The folder of the data set that it was trained on, for the calibration of int8 and for the scores.
         description: A sentence for the card.
+        graph: Write the int8 graph.
 
     Raises:
         UsageError: `too-large` if it exceeds `MOST_BYTES`.
@@ -67,12 +68,14 @@ def ship(source: Path, target: Path, data: Path | None, description: str = "") -
         folder = Path(scratch) / source.name
         folder.mkdir()
         card = store(source, folder, description)
-        export(folder, "int8", data=data)
+        if graph:
+            export(folder, "int8", data=data)
         add_result(folder, measure_test_split(folder, card.dataset, data, "cpu"))
         size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
         if size > MOST_BYTES:
             raise UsageError(
-                f"{card.name} has {size:,} bytes, more than {MOST_BYTES:,}; train a smaller head.", code="too-large"
+                f"{card.name} has {size:,} bytes, more than {MOST_BYTES:,}; leave the graph out (--no-graph).",
+                code="too-large",
             )
         with atomic_folder(target) as temporary:
             shutil.copytree(folder, temporary, dirs_exist_ok=True)
@@ -86,12 +89,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, help="the folder that holds the data sets (default: in ZOO_DATA)")
     parser.add_argument("--into", type=Path, default=paths.SHIPPED, help="the folder of the shipped models")
     parser.add_argument("--description", default="", help="a sentence for the card")
+    parser.add_argument("--no-graph", action="store_true", help="leave out the int8 graph")
     options = parser.parse_args(argv)
     try:
         for model in options.model:
             source = find_model(model)
             name = read_card(source).name
-            size = ship(source, options.into / name, options.data, options.description)
+            size = ship(source, options.into / name, options.data, options.description, not options.no_graph)
             print(f"{name}: {size / 1e6:.2f} MB in {options.into / name}")
     except ZooError as error:
         print(f"ship_model: {error}", file=sys.stderr)
