@@ -54,8 +54,8 @@ def test_members_that_differ_are_named_by_number() -> None:
     pair = RECIPES["group2-ibn-cub"]()
     assert not isinstance(pair, Recipe)
     first, second = pair.members
-    other = dataclasses.replace(pair, members=(first, dataclasses.replace(second, precision="fp32")))
-    assert changed_settings(other, pair) == {"members.1.precision": "fp32"}
+    other = dataclasses.replace(pair, members=(first, dataclasses.replace(second, precision="bf16")))
+    assert changed_settings(other, pair) == {"members.1.precision": "bf16"}
     assert changed_settings(dataclasses.replace(pair, members=(*pair.members, first)), pair) == {"members": 3}
 
 

@@ -37,7 +37,15 @@ def reruns_of(scores: tuple[float, ...], seeds: tuple[int, ...] = (1, 2, 3)) -> 
 
 def report_of(tests: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Return the report of a search whose losses have these reruns, as `build_report` does."""
-    empty = {"trials": {}, "best": None, "began": None, "ended": None, "validations": [], "scores": None}
+    empty = {
+        "given": False,
+        "trials": {},
+        "best": None,
+        "began": None,
+        "ended": None,
+        "validations": [],
+        "scores": None,
+    }
     return [{"loss": loss, **empty, "reruns": len(runs), "tests": runs} for loss, runs in tests.items()]
 
 

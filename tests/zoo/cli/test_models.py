@@ -172,12 +172,17 @@ def test_list_hides_recipes_and_counts_them(capsys):
     assert {"toy-pool", "margin-conv4-glyphs", "dinov2-s14"} <= usable < statuses.keys()
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert {line.split()[0] for line in lines[2:-2]} == usable
-    assert re.match(r"R@1 on glyphs \([0-9a-f]{8}\): diva-conv4-glyphs, ", lines[-2])
+    scores = [line for line in lines if line.startswith("R@1 on ")]
+    assert {line.split()[0] for line in lines[2 : -1 - len(scores)]} == usable
+    assert re.match(r"R@1 on glyphs \([0-9a-f]{8}\): diva-conv4-glyphs, ", scores[0])
+    assert [line.split(" (")[0] for line in scores[1:]] == [
+        "R@1 on cub2010, not CUB-200-2011",
+        "R@1 on cars-half, not Cars196",
+    ]
     assert lines[-1].startswith(f"{len(statuses) - len(usable):,} recipes")
     assert "zoo list --recipes" in lines[-1]
     assert main(["list", "--recipes"]) == 0
-    assert {line.split()[0] for line in capsys.readouterr().out.splitlines()[2:-1]} == statuses.keys()
+    assert {line.split()[0] for line in capsys.readouterr().out.splitlines()[2 : -len(scores)]} == statuses.keys()
     assert main(["list", "--status", "recipe", "--dataset", "cub"]) == 0
     assert "diva-r50-cub" in capsys.readouterr().out
     assert main(["list", "--backbone", "ibn", "--dataset", "sop"]) == 0

@@ -130,5 +130,5 @@ def test_scores_of_labels_alone_name_the_file(
     capsys.readouterr()
     assert main(["score", str(rows), "--labels", str(tmp_path / "rows.csv"), "-k", "1"]) == 0
     first, second, *_ = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(r"toy-pool \(onnx, fp32\) on rows\.csv \([0-9a-f]{8}\)", first)
+    assert re.fullmatch(r"toy-pool \(onnx, fp32\) on rows\.csv \(labels [0-9a-f]{8}\)", first)
     assert second.startswith("24 queries of 4 classes; ")
