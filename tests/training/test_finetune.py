@@ -195,7 +195,7 @@ def test_wrong_arguments_are_refused_before_training(base: Path, tmp_path: Path,
             finetune(root, request)
     with raises(RecipeError, "unknown-setting"):
         finetune(root, FinetuneRequest("toy", "mine", settings=["optimizer.lrr=1"]))
-    with raises(RecipeError, "no-linear-layers"):  # before the images, of which there are none
+    with raises(RecipeError, "no-linear-layers"):  # before it looks for images
         finetune(tmp_path / "nothing", FinetuneRequest("toy", "mine", tune="lora"))
     assert not (own_zoo / "models" / "mine").exists()
     assert main(["finetune", str(root), "--from", "toy", "--as", "No Name"]) == 2

@@ -57,7 +57,7 @@ def test_intervals_stay_within_the_possible_values_of_a_metric() -> None:
     cut = paired_difference({0: 0.9, 1: 1.0}, {0: 0.1, 1: 0.0}, "recall_at_1")
     assert cut is not None
     assert cut.interval == pytest.approx((0.9 - 12.706 * 0.1, 1))
-    # 0.9 +- 0.762 lies above 0, but is wider than the difference itself, however much of it no difference can reach.
+    # 0.9 +- 0.762 is above 0, but wider than the difference itself, however much of it no difference can reach.
     wide = paired_difference({0: 0.96, 1: 0.96}, {0: 0.0, 1: 0.12}, "recall_at_1")
     assert wide is not None
     assert wide.half == pytest.approx(12.706 * 0.06)
