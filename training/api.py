@@ -35,10 +35,10 @@ from zoo import data as datasets
 from zoo import paths
 from zoo.console import count
 from zoo.data import LICENCES
-from zoo.data.content import digests_of_classes, telling_digests
+from zoo.data.content import CLASS_IMAGES, digests_of_classes, telling_digests
 from zoo.data.dataset import FOLDER, WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError, ZooError, command
-from zoo.evaluation.split import CLASS_IMAGES, default_dataset, find_split
+from zoo.evaluation.split import default_dataset, find_split
 from zoo.files import atomic_folder, sha256_of, write_bytes, write_json
 from zoo.models.baselines import PRETRAINED, UNTRAINED
 from zoo.models.card import TRAINING_DATA, Card, joint_licence, read_card

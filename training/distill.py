@@ -28,7 +28,7 @@ from training.student import (
     held_out_to_choose,
     without_labels,
 )
-from zoo.data.content import digests_of_classes, telling_digests
+from zoo.data.content import CLASS_IMAGES, digests_of_classes, telling_digests
 from zoo.data.dataset import FOLDER, Dataset
 from zoo.evaluation import Evaluation, bootstrap_intervals, evaluate, nearest_neighbours, per_query
 from zoo.evaluation.evaluate import METRICS, attribute_to_model, search_arguments
@@ -36,7 +36,6 @@ from zoo.evaluation.inputs import retrieval_inputs, unit_rows
 from zoo.evaluation.knn import neighbour_chunks
 from zoo.evaluation.retrieval import PerQuery, build_per_query, measure_hits
 from zoo.evaluation.selection import MetricChange, Selection, measure_change
-from zoo.evaluation.split import CLASS_IMAGES
 from zoo.models.card import Card, read_card
 from zoo.models.load import AUTO, Embedder, find_model, load
 from zoo.models.network import check_architecture

@@ -23,14 +23,14 @@ from training.overrides import check_names, name_custom, override
 from training.recipe import FASTEST, Backbone, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
 from zoo import paths
-from zoo.data.content import digests_of_classes, telling_digests
+from zoo.data.content import CLASS_IMAGES, digests_of_classes, telling_digests
 from zoo.data.dataset import Dataset, subset
 from zoo.data.folder import ClassSplit, TrainingFolder, read_training_folder, split_classes
 from zoo.errors import UsageError, ZooError, nearest
 from zoo.evaluation import evaluate
 from zoo.evaluation.evaluate import attribute_to_model
 from zoo.evaluation.selection import MetricChange, Selection, measure_change, select, validation_share
-from zoo.evaluation.split import CLASS_IMAGES, LearntClasses, read_learnt_classes
+from zoo.evaluation.split import LearntClasses, read_learnt_classes
 from zoo.files import atomic_folder, keep_newest, read_object, write_bytes, write_json
 from zoo.models.card import Card, Head, read_card
 from zoo.models.catalogue import known_names

@@ -25,7 +25,7 @@ from zoo.models.baselines import PRETRAINED, WHITENING_HEAD
 from zoo.models.card import TRAINING_DATA, read_training_data
 from zoo.models.catalogue import ModelInfo, list_models
 from zoo.models.published import WHOLE_EMBEDDING, PublishedScore, PublishedTable
-from zoo.models.results import data_title
+from zoo.models.results import data_title, whitening_note
 from zoo.paths import home
 from zoo.report.model import recalls_of
 
@@ -34,7 +34,8 @@ SEEDED = re.compile(r"(?P<name>.+)-seed(?P<seed>\d{1,9})")
 
 UNRECORDED = "how it was trained is not recorded"
 NOT_TRAINED = "pretrained weights, not trained further"
-WHITENED = "pretrained weights, whitened on images that may be among these"
+WHITENED = "pretrained weights, whitened"
+MAYBE_WHITENED = "the images of its whitening are not recorded, and may be among these"
 NO_EPOCH = "not trained (0 epochs)"
 SEEN = "it may have learnt from these images"
 LEARNT = "it learnt from these images"
@@ -361,6 +362,10 @@ def _protocol(run: TrainedModel, result: Record) -> str:
         named = f"; {LEARNT}"
     else:
         named = f"; {SEEN}" * seen
+    if run.selection == WHITENED and result.get("whitened_classes") is None:
+        named += f"; {MAYBE_WHITENED}"
+    elif note := whitening_note(result):
+        named += f"; {note}"
     named += f"; {ASSUMED}" * bool(result.get("assumed"))
     return f"{result['protocol']}; {result['runtime']} {result['precision']}{named}"
 

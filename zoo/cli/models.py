@@ -495,7 +495,6 @@ def baseline(
         return _baseline_of_graph(Path(name), new_name, statistics, size, layout, as_json)
     _check_without_effect({"--layout": layout}, "other weights than an ONNX graph")
     images = _whitening_images(whiten, whiten_on, data, limit, batch_size)
-    pictures = None if images is None else images.images
     _check_model_name(name)
     from zoo.models.baseline_folder import save_baseline  # torch: only after the arguments were checked
     from zoo.models.pretrained.convert import find_start
@@ -519,7 +518,7 @@ def baseline(
         return compared.to_json() if compared else None
 
     card, notes = save_baseline(
-        start, new_name, pictures, dim, size, batch_size, True, device, joint, unreadable, judge, half, gem, shrink
+        start, new_name, images, dim, size, batch_size, True, device, joint, unreadable, judge, half, gem, shrink
     )
     out = paths.local_models() / new_name
     note_left_out((unreadable or {}).values())
@@ -594,13 +593,10 @@ def _whitening_images(
     whiten: str | None, whiten_on: str | None, data: str | None, limit: int | None, batch_size: int
 ) -> DataSet | None:
     """Return the images to fit whitening on, and their classes; None if no whitening is wanted."""
-    import numpy as np
-
     from zoo.data import load_dataset
-    from zoo.data.dataset import subset
+    from zoo.data.folder import read_by_class
     from zoo.errors import UsageError
-    from zoo.evaluation.whitening import read_by_class
-    from zoo.models.baseline import check_limits, draw_evenly
+    from zoo.models.baseline import check_limits, draw_images
 
     if whiten and whiten_on:
         raise UsageError(
@@ -611,9 +607,7 @@ def _whitening_images(
     if not whiten and not whiten_on:
         return None
     dataset = load_dataset(whiten_on, "train", data) if whiten_on else read_by_class(str(whiten))
-    rows = np.arange(len(dataset))
-    drawn = np.isin(rows, draw_evenly(rows.tolist(), limit))
-    return dataset if drawn.all() else subset(dataset, drawn, dataset.split)
+    return draw_images(dataset, limit)
 
 
 # zoo ensemble

@@ -296,8 +296,8 @@ def open_model_and_images(
         device: As in `zoo.load`.
     """
     from zoo.data import check_dataset
-    from zoo.data.dataset import WHOLE
-    from zoo.evaluation.split import dataset_to_measure, find_split
+    from zoo.data.dataset import FOLDER, WHOLE
+    from zoo.evaluation.split import dataset_to_measure, find_split, read_whitened_classes
     from zoo.models.baselines import WHITENING_HEAD
     from zoo.models.card import read_card, read_training_data
     from zoo.models.load import find_model, load
@@ -312,7 +312,8 @@ def open_model_and_images(
     recorded = bool(read_training_data(folder))  # then the notes say which classes it has seen
     if selection.dataset.split == WHOLE and card.dataset == selection.dataset.name and not recorded:
         note(SEEN.format(name=card.name))
-    if selection.dataset.split == WHOLE and any(head.name == WHITENING_HEAD for head in card.heads):
+    whitened = selection.dataset.name == FOLDER and any(head.name == WHITENING_HEAD for head in card.heads)
+    if whitened and not read_whitened_classes(folder).digests:  # then the notes say which classes it was fitted on
         note(WHITENED.format(name=card.name))
     images = selection.dataset
     return load(folder, runtime, precision, device, images=len(images)), images

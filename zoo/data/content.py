@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from heapq import nsmallest
@@ -24,9 +24,16 @@ from zoo.files import sha256_of
 DIGEST = 16
 """Hexadecimal digits of a SHA-256 that tell an image: of a million images, two are equal once in 37 million cases."""
 
+CLASS_IMAGES = "class_images"
+"""Entry of recipe.json: class -> `telling_digests`; older folders, and heads that were trained on a file of features,
+lack it."""
+
 IMAGES_OF_CLASS = 8
 """Images that tell a class. They are those of the smallest hashes, so that of half of the class's images, at least one
 of the eight is there in 255 of 256 cases."""
+
+UNLABELLED_IMAGES = 4096
+"""Images without a class ("") that are kept in the same way: they may be of many classes, each to be recognised."""
 
 
 @dataclass(frozen=True)
@@ -97,12 +104,26 @@ def digests_of_classes(dataset: Dataset) -> dict[str, frozenset[str]]:
     """Return the beginnings of the SHA-256 of each class's image files; images that are not files are left out."""
     digests: defaultdict[str, set[str]] = defaultdict(set)
     for image, label in zip(dataset.images, dataset.labels.tolist(), strict=True):
-        with suppress(OSError):
-            if digest := image_sha256(image):
-                digests[dataset.classes[label]].add(digest[:DIGEST])
+        if digest := _digest(image):
+            digests[dataset.classes[label]].add(digest)
     return {name: frozenset(values) for name, values in digests.items()}
+
+
+def digests_of_images(images: Iterable[ImageLike]) -> frozenset[str]:
+    """Return the same of images whose classes are not known."""
+    return frozenset(filter(None, map(_digest, images)))
+
+
+def _digest(image: ImageLike) -> str:
+    """Return the beginning of an image file's SHA-256; "" for a missing file, and for an image that is not a file."""
+    with suppress(OSError):
+        return image_sha256(image)[:DIGEST]
+    return ""
 
 
 def telling_digests(digests: Mapping[str, frozenset[str]]) -> dict[str, str]:
     """Return the smallest digests of each class as one text, by which its images are recognised elsewhere."""
-    return {name: " ".join(nsmallest(IMAGES_OF_CLASS, values)) for name, values in digests.items()}
+    return {
+        name: " ".join(nsmallest(IMAGES_OF_CLASS if name else UNLABELLED_IMAGES, values))
+        for name, values in digests.items()
+    }

@@ -103,6 +103,20 @@ def list_by_class(path: str | Path) -> list[tuple[Path, str]]:
     return images
 
 
+def read_by_class(path: str | Path) -> Dataset:
+    """Return all images of a folder, or the training images of a table, as a data set; the class "" is unlabelled.
+
+    Raises:
+        ZooError: The errors of `list_by_class`.
+    """
+    pairs = list_by_class(path)
+    classes, labels = np.unique([name for _, name in pairs], return_inverse=True)
+    images = [image for image, _ in pairs]
+    sources = [image.as_posix() for image in images]
+    own_name = expand(path).resolve().name
+    return Dataset(FOLDER, WHOLE, images, labels.astype(np.int64), tuple(classes.tolist()), sources, own_name=own_name)
+
+
 def list_images(root: str | Path) -> list[Path]:
     """Return every image under a folder, by suffix, sorted by path; hidden files and folders are left out.
 

@@ -21,7 +21,7 @@ from zoo.evaluation.clustering import clustering_metrics
 from zoo.evaluation.inputs import as_labels
 from zoo.evaluation.knn import as_rows
 from zoo.evaluation.retrieval import CLASS_MEANS, DEFAULT_K, check_depths, per_query, ranking_per_query
-from zoo.evaluation.split import dataset_to_measure, find_split
+from zoo.evaluation.split import dataset_to_measure, find_split, read_whitened_classes
 from zoo.evaluation.structure import structure_metrics
 from zoo.evaluation.verification import verification_metrics
 from zoo.models.load import Embedder, load
@@ -105,7 +105,9 @@ def evaluate(
         for error in errors.values() if unreadable is None else ():
             warnings.warn(f"left out: {error}", stacklevel=2)
         evaluation = attribute_to_model(_evaluate_rows(rows, measured.labels, measured, k, groups), model)
-        return replace(evaluation, unreadable=len(loaded) - len(measured))
+        whitening = read_whitened_classes(model.folder)
+        fitted = len(whitening.among_classes(measured).by_images) if whitening.digests else None
+        return replace(evaluation, unreadable=len(loaded) - len(measured), whitened_classes=fitted)
     if (labels is None) == (dataset is None):
         raise UsageError(
             "embeddings are measured against labels or a data set: give one of the two.", code="labels-or-dataset"

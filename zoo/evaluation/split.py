@@ -15,19 +15,16 @@ from typing import Any, Self
 import numpy as np
 
 from zoo.data import DATASETS, load_dataset
-from zoo.data.content import DIGEST, digests_of_classes
+from zoo.data.content import CLASS_IMAGES, DIGEST, digests_of_classes
 from zoo.data.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset
 from zoo.data.decode import unreadable_images
 from zoo.data.folder import sources_sha256, split_classes
 from zoo.errors import DatasetError, command
 from zoo.files import read_object
+from zoo.models.baselines import WHITENING
 from zoo.models.card import TRAINING_DATA, Card
 
 RECIPE_FILE = "recipe.json"
-
-CLASS_IMAGES = "class_images"
-"""Entry of recipe.json: learnt class -> `zoo.data.content.telling_digests`; older folders and heads that were trained
-on a file of features lack it."""
 
 LEAST_TO_SPLIT = 8
 """Classes from which some are held out. Two of seven or fewer would say little, and be missed elsewhere."""
@@ -213,6 +210,7 @@ def _whole_split(folder: Path, name: str, dataset: Dataset, split: str) -> Evalu
         notes.append("the folder is not split into train and test, so all of it is used")
     if dataset.name == FOLDER and dataset.split != "train":
         notes += read_learnt_classes(folder).among_classes(dataset).notes(name)
+    notes += read_whitened_classes(folder).among_classes(dataset).notes(name, "was whitened on")
     return EvaluationSplit(dataset, tuple(notes))
 
 
@@ -281,32 +279,37 @@ class LearntOverlap:
         namesakes = {*self.namesakes, *other.namesakes} - images - names
         return LearntOverlap(*(tuple(sorted(part)) for part in (images, names, namesakes)))
 
-    def notes(self, model: str) -> Iterator[str]:
-        """Yield what a reader of the model's scores on these classes should know."""
+    def notes(self, model: str, role: str = "learnt from") -> Iterator[str]:
+        """Yield what a reader of the model's scores on these classes should know.
+
+        Args:
+            model: The model's name.
+            role: The use that it made of the classes' images.
+        """
         if self.by_images:
             yield (
-                f"{model} learnt from images of {len(self.by_images)} of these classes "
+                f"{model} {role} images of {len(self.by_images)} of these classes "
                 f"({first_names(self.by_images)}): the scores flatter it"
             )
         if self.by_name:
             yield (
-                f"{model} learnt from classes of the same name as {len(self.by_name)} of these "
+                f"{model} {role} classes of the same name as {len(self.by_name)} of these "
                 f"({first_names(self.by_name)}), by name, as it does not record their images; if they are the same, "
                 "the scores flatter it"
             )
         if self.namesakes:
             yield (
-                f"{model} learnt from classes of the same name as {len(self.namesakes)} of these "
+                f"{model} {role} classes of the same name as {len(self.namesakes)} of these "
                 f"({first_names(self.namesakes)}), but from other images; they count as classes that it has not learnt"
             )
 
 
 @dataclass(frozen=True)
 class LearntClasses:
-    """Own classes that a model learnt.
+    """Own classes that a model learnt, or was whitened on.
 
     Attributes:
-        names: Their names.
+        names: Their names; of a whitening none, as it used none.
         digests: Name -> digests that tell the class's images, where they are recorded.
     """
 
@@ -352,10 +355,28 @@ def read_learnt_classes(folder: Path) -> LearntClasses:
         return LearntClasses()
     sources = ((recipe.get(TRAINING_DATA), "class_names"), (recipe.get("split"), "train_classes"))
     names = {name for values, key in sources if isinstance(values, dict) for name in name_list(values.get(key))}
-    recorded = recipe.get(CLASS_IMAGES)
-    texts = recorded if isinstance(recorded, dict) else {}
-    digests = {name: frozenset(texts[name].split()) for name in names if isinstance(texts.get(name), str)}
-    return LearntClasses(frozenset(names), {name: values for name, values in digests.items() if values})
+    digests = _class_images(recipe)
+    return LearntClasses(frozenset(names), {name: digests[name] for name in names & digests.keys()})
+
+
+def read_whitened_classes(folder: Path) -> LearntClasses:
+    """Return the classes that a model's whitening was fitted on, as its recipe.json says, known by their images alone.
+
+    Whitening uses no names, so a class of the same name and of other images was not seen.
+    """
+    whitening = read_object(folder / RECIPE_FILE).get(WHITENING)
+    return LearntClasses(digests=_class_images(whitening if isinstance(whitening, dict) else {}))
+
+
+def _class_images(record: Mapping[str, Any]) -> dict[str, frozenset[str]]:
+    """Return the digests that tell each class in a part of recipe.json; classes without any are left out."""
+    texts = record.get(CLASS_IMAGES)
+    digests = {
+        name: frozenset(text.split())
+        for name, text in (texts.items() if isinstance(texts, dict) else ())
+        if isinstance(text, str)
+    }
+    return {name: values for name, values in digests.items() if values}
 
 
 def name_list(value: Any) -> tuple[str, ...]:

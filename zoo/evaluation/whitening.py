@@ -11,8 +11,8 @@ from typing import Any, Self
 import numpy as np
 
 from zoo.console import count
-from zoo.data.dataset import FOLDER, WHOLE, DataIdentity, Dataset, subset
-from zoo.data.folder import list_by_class, split_classes
+from zoo.data.dataset import DataIdentity, Dataset, subset
+from zoo.data.folder import split_classes
 from zoo.errors import UsageError
 from zoo.evaluation.evaluate import PROTOCOL
 from zoo.evaluation.selection import CHOSEN_BY, MetricChange, measure_change
@@ -20,7 +20,6 @@ from zoo.evaluation.split import LEAST_TO_SPLIT, RECIPE_FILE
 from zoo.files import read_object
 from zoo.models.baselines import WHITENING_COMPARISON
 from zoo.models.whitening import fit_whitening
-from zoo.paths import expand
 
 
 @dataclass(frozen=True)
@@ -132,17 +131,3 @@ def compare_whitening(
         kept=dim is not None or not worse,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-
-
-def read_by_class(path: str | Path) -> Dataset:
-    """Return all images of a folder, or the training images of a table, as a data set; the class "" is unlabelled.
-
-    Raises:
-        ZooError: The errors of `zoo.data.folder.list_by_class`.
-    """
-    pairs = list_by_class(path)
-    classes, labels = np.unique([name for _, name in pairs], return_inverse=True)
-    images = [image for image, _ in pairs]
-    sources = [image.as_posix() for image in images]
-    own_name = expand(path).resolve().name
-    return Dataset(FOLDER, WHOLE, images, labels.astype(np.int64), tuple(classes.tolist()), sources, own_name=own_name)

@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from zoo.data.folder import list_unlabelled
+import numpy as np
+
+from zoo.data.dataset import Dataset, subset
+from zoo.data.folder import read_by_class
 from zoo.data.images import ImageLike
 from zoo.errors import ImageError, UsageError, missing
 from zoo.models.load import AUTO, Embedder, load
@@ -64,8 +67,10 @@ def baseline(
         ZooError: What `load` raises.
     """
     check_limits(limit, batch_size)
-    images = list_unlabelled(Path(whiten)) if isinstance(whiten, str | os.PathLike) else whiten
-    images = None if images is None else draw_evenly(images, limit)
+    listed = read_by_class(Path(whiten)) if isinstance(whiten, str | os.PathLike) else whiten
+    images: Dataset | Sequence[ImageLike] | None = None
+    if listed is not None:
+        images = draw_images(listed, limit) if isinstance(listed, Dataset) else draw_evenly(listed, limit)
     try:
         from zoo.models.baseline_folder import save_baseline
         from zoo.models.pretrained.convert import find_start
@@ -87,6 +92,13 @@ def check_limits(limit: int | None, batch_size: int) -> None:
         raise UsageError(f"--limit (limit) is 2 or more, not {limit}.", code="bad-limit")
     if batch_size < 1:
         raise UsageError(f"--batch-size (batch_size) is 1 or more, not {batch_size}.", code="bad-batch-size")
+
+
+def draw_images(dataset: Dataset, limit: int | None) -> Dataset:
+    """Return at most `limit` images of a data set, drawn evenly; None keeps all."""
+    rows = np.arange(len(dataset))
+    drawn = np.isin(rows, draw_evenly(rows.tolist(), limit))
+    return dataset if drawn.all() else subset(dataset, drawn, dataset.split)
 
 
 def draw_evenly(values: Sequence[T], limit: int | None) -> Sequence[T]:

@@ -21,6 +21,8 @@ from torch import Tensor, nn
 
 from zoo import paths
 from zoo.console import Progress
+from zoo.data.content import CLASS_IMAGES, digests_of_classes, digests_of_images, telling_digests
+from zoo.data.dataset import Dataset
 from zoo.data.decode import decode_batches
 from zoo.data.images import ImageLike
 from zoo.errors import (
@@ -37,6 +39,7 @@ from zoo.files import atomic_folder, read_json, read_object, sha256_of, write_js
 from zoo.hub.download import remove_altered_files
 from zoo.models.baselines import (
     PRETRAINED,
+    WHITENING,
     WHITENING_COMPARISON,
     WHITENING_HEAD,
     baselines,
@@ -245,7 +248,7 @@ def _similar_names(repository: str) -> str:
 def save_baseline(
     source: Path | Source,
     name: str,
-    images: Sequence[ImageLike] | None = None,
+    images: Dataset | Sequence[ImageLike] | None = None,
     dim: int | None = None,
     size: int | None = None,
     batch_size: int = 64,
@@ -264,7 +267,7 @@ def save_baseline(
         source: Model folder, or weights with all that a model folder needs to know of them.
         name: The new name.
         images: Images on whose pooled features PCA whitening is fitted, which becomes the head; without them the
-            weights are only copied.
+            weights are only copied. The whitening does not use their classes, which recipe.json records.
         dim: Dimensions that whitening keeps; by default all.
         size: Side of the input in pixels instead of the backbone's; timm resamples position embeddings.
         batch_size: Images per batch.
@@ -315,15 +318,23 @@ def save_baseline(
     if images is not None:
         check_whitening(len(images), feature_count(plain.network.trunk), dim, shrink)
         trunk = _trunk(source, plain, device, len(images) if size is None and gem is None else None)
-        features = pooled_features(trunk, plain.card, images, batch_size, progress, unreadable)
-        _whiten(plain, features, dim, shrink, judge)
+        pictures = images.images if isinstance(images, Dataset) else images
+        features = pooled_features(trunk, plain.card, pictures, batch_size, progress, unreadable)
+        _whiten(plain, features, dim, shrink, judge, images)
     if projection is not None:
         _add_head(plain, PROJECTION_HEAD, projection, "With its own projection into the space of its texts.")
     card = dataclasses.replace(plain.card, name=name, text=None)
     return _write_folder(out, plain.network.cpu(), card, plain.golden, plain.record, half), plain.notes
 
 
-def _whiten(plain: PlainModel, features: np.ndarray, dim: int | None, shrink: float, judge: Judge | None) -> None:
+def _whiten(
+    plain: PlainModel,
+    features: np.ndarray,
+    dim: int | None,
+    shrink: float,
+    judge: Judge | None,
+    images: Dataset | Sequence[ImageLike],
+) -> None:
     """Give a plain backbone a whitening head fitted on its features [n, f], unless the judge prefers it plain."""
     weight, bias = fit_whitening(features, dim, shrink)
     comparison = judge(features, plain.card) if judge else None
@@ -332,7 +343,9 @@ def _whiten(plain: PlainModel, features: np.ndarray, dim: int | None, shrink: fl
     if comparison is None or comparison["kept"]:
         about = f"PCA whitening to {len(weight)}, fitted on {len(features)} images."
         _add_head(plain, WHITENING_HEAD, _linear(torch.from_numpy(weight), torch.from_numpy(bias)), about)
-        plain.record["whitening"] = {"images": len(features), "dim": len(weight), "shrink": shrink}
+        by_class = digests_of_classes(images) if isinstance(images, Dataset) else {"": digests_of_images(images)}
+        facts = {"images": len(features), "dim": len(weight), "shrink": shrink}
+        plain.record[WHITENING] = {**facts, CLASS_IMAGES: telling_digests(by_class)}
 
 
 def _trunk(source: Path | Source, plain: PlainModel, device: str | None, images: int | None) -> Trunk:

@@ -26,10 +26,13 @@ PRETRAINED = "pretrained"
 UNTRAINED = "untrained"
 """The method of a model whose head, or whose whole network, has random weights."""
 WHITENING_HEAD = "whitening"
+"""The name of the head that `zoo baseline --whiten` fits."""
+WHITENING = "whitening"
+"""Entry of recipe.json: the number of images of the fit, its settings, and the images that tell each of their classes
+(`zoo.data.content.CLASS_IMAGES`; older folders lack them)."""
 WHITENING_COMPARISON = "whitening_comparison"
 """Entry of recipe.json: the comparison with plain features on held-out classes. It decided whether to whiten, so it is
 not among the scores of results.json."""
-"""The name of the head that `zoo baseline --whiten` fits."""
 
 SCORE_SOURCES = "the papers of our recipes, DINOv2's and MIEB's results; others may print some"
 """Sources that were searched for published retrieval scores of public backbones."""

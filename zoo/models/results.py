@@ -175,6 +175,8 @@ class Evaluation:
         class_scores: `zoo.evaluation.bootstrap.class_scores` of R@1 and MAP@R, by which models are compared later. As
             JSON each is one text of numbers, which takes one line of a file.
         identical: Numbers of byte-identical pairs of a user's own images; None where they are not counted.
+        whitened_classes: Number of measured classes of which the model was whitened on images; None where no whitening
+            records its images.
     """
 
     model: str | None
@@ -196,6 +198,7 @@ class Evaluation:
     data: DataIdentity | None = None
     identical: IdenticalPairs | None = None
     class_scores: Mapping[str, tuple[float, ...]] | None = None
+    whitened_classes: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         values = dataclasses.asdict(self)
@@ -293,8 +296,15 @@ def origin_text(result: Mapping[str, Any]) -> str:
         f"model {fingerprint[:8]}" if fingerprint else "model not recorded",
         result.get("date", "date unknown"),
         few_classes_note(classes),
+        whitening_note(result),
     ]
     return "; ".join(filter(None, parts))
+
+
+def whitening_note(result: Mapping[str, Any]) -> str:
+    """Return a note if the measured model was whitened on images of measured classes; otherwise nothing."""
+    classes = result.get("whitened_classes")
+    return f"whitened on images of {classes} of these classes, which flatters it" if classes else ""
 
 
 def few_classes_note(classes: int | None) -> str:

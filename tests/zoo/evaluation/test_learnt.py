@@ -13,7 +13,7 @@ from tests.commandline import run_here
 from tests.serving import toys
 from zoo.data.content import digests_of_classes, telling_digests
 from zoo.data.folder import load
-from zoo.evaluation.split import LearntClasses, LearntOverlap, read_learnt_classes
+from zoo.evaluation.split import LearntClasses, LearntOverlap, read_learnt_classes, read_whitened_classes
 
 A, B = "a" * 16, "b" * 16
 
@@ -29,6 +29,22 @@ def test_images_decide_and_names_only_without_images() -> None:
     assert found.learnt == ("cat", "owl")
     assert len(list(found.notes("mine"))) == 3
     assert learnt().among(classes) == LearntOverlap()
+
+
+def test_a_whitening_is_known_by_its_images_alone(tmp_path: Path) -> None:
+    many = " ".join(f"{number:016x}" for number in range(20))
+    (tmp_path / "recipe.json").write_text(json.dumps({"whitening": {"class_images": {"": many, "dog": B}}}))
+    found = read_whitened_classes(tmp_path).among({"cat": [f"{7:064x}"], "dog": [A], "owl": [B]})
+    assert found == LearntOverlap(by_images=("cat", "owl"))
+    for whitening in (None, 3, {}, {"class_images": 3}, {"class_images": {"dog": 3, "cat": ""}}):
+        (tmp_path / "recipe.json").write_text(json.dumps({"whitening": whitening}))
+        assert read_whitened_classes(tmp_path) == LearntClasses()
+
+
+def test_images_without_a_class_are_all_kept() -> None:
+    digests = frozenset(f"{number:016x}" for number in range(20))
+    told = telling_digests({"": digests, "cat": digests})
+    assert {name: len(text.split()) for name, text in told.items()} == {"": 20, "cat": 8}
 
 
 def test_images_of_one_model_decide_before_the_names_of_another() -> None:

@@ -121,6 +121,46 @@ def test_a_table_whitens_like_its_images(
     np.testing.assert_allclose(rows * np.sign((rows * expected).sum(0)), expected, atol=2e-4)
 
 
+@pytest.mark.usefixtures("hub")
+@pytest.mark.parametrize("labelled", [True, False])
+def test_scores_on_classes_that_the_whitening_saw_are_noted(
+    folder_of_pictures: Path, tmp_path: Path, own_zoo: Path, capsys: pytest.CaptureFixture[str], labelled: bool
+) -> None:
+    """The finding: whitened on a table, a model was measured on its classes elsewhere without a word."""
+    seen, new = ("class0", "class1"), tmp_path / "new" / "test"
+    for name in ("class0", "class1", "class2"):
+        shutil.copytree(folder_of_pictures / name, new / f"other {name}")
+    shutil.copytree(new, tmp_path / "new" / "train")
+    files = [file for name in seen for file in sorted((folder_of_pictures / name).iterdir())]
+    table = tmp_path / "seen.csv"
+    table.write_text("\n".join(["image,label", *(f"{file},{file.parent.name * labelled}" for file in files)]))
+    assert main(["baseline", "org/conv4", "--as", "white", "--whiten", str(table)]) == 0
+    assert main(["baseline", "org/conv4", "--as", "plain"]) == 0
+    shutil.copytree(own_zoo / "models" / "white", own_zoo / "models" / "older")
+    recipe = own_zoo / "models" / "older" / "recipe.json"
+    record = json.loads(recipe.read_text())
+    del record["whitening"]["class_images"]
+    recipe.write_text(json.dumps(record))
+    images = ["--dataset", "folder", "--data", str(tmp_path / "new"), "--runtime", "torch", "-k", "1"]
+    notes, counts = {}, {}
+    for name in ("white", "plain", "older"):
+        capsys.readouterr()
+        assert main(["evaluate", name, *images, "--save", "--json"]) == 0
+        printed = capsys.readouterr()
+        notes[name], counts[name] = printed.err, json.loads(printed.out)["whitened_classes"]
+    assert counts == {"white": 2, "plain": None, "older": None}
+    assert "white was whitened on images of 2 of these classes (other class0, other class1)" in notes["white"]
+    assert "whitened" not in notes["plain"]
+    assert "If they were these" in notes["older"]
+    saved = json.loads((own_zoo / "models" / "white" / "results.json").read_text())
+    assert [result["whitened_classes"] for result in saved] == [2]
+    assert main(["benchmark", "models", "white", "plain", "older", "--json"]) == 0
+    origins = {row["name"]: row["ours"]["protocol"] for row in json.loads(capsys.readouterr().out)}
+    assert "whitened on images of 2 of these classes" in origins["white"]
+    assert "may be among these" not in origins["white"] + origins["plain"]
+    assert "may be among these" in origins["older"]
+
+
 def expected_whitening(name: str, files: list[Path], dim: int) -> np.ndarray:
     from zoo.models.baseline_folder import pooled_features
     from zoo.models.network import load_network
