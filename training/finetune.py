@@ -32,6 +32,7 @@ from zoo.evaluation.evaluate import attribute_to_model
 from zoo.evaluation.selection import MetricChange, Selection, measure_change, select, validation_share
 from zoo.evaluation.split import LearntClasses, read_learnt_classes
 from zoo.files import atomic_folder, keep_newest, read_object, write_bytes, write_json
+from zoo.models.baselines import UNTRAINED
 from zoo.models.card import Card, Head, read_card
 from zoo.models.catalogue import known_names
 from zoo.models.folder import known_files
@@ -180,8 +181,11 @@ def finetune(source: str | Path, request: FinetuneRequest, progress: bool = Fals
     outcome = train(recipe, None, request.device, progress=progress, dataset=split.train, facts=facts, evaluate=False)
     selection = _select(base, outcome, held_out(recipe, split.train), request)
     _keep(selection, base.folder, outcome.folder)
-    kept = load(outcome.folder, AUTO, device=request.device, images=len(split.test))
-    after = before if selection.kept == "base" else kept.embed(split.test.images, progress=progress)
+    if selection.kept == "base":  # its rows are there; a second load may choose another runtime
+        kept, after = replace(base, card=read_card(outcome.folder), folder=outcome.folder), before
+    else:
+        kept = load(outcome.folder, AUTO, device=request.device, images=len(split.test))
+        after = kept.embed(split.test.images, progress=progress)
     evaluation = attribute_to_model(evaluate(after, split.test, k=(1,)), kept)
     add_result(outcome.folder, evaluation)
     outcome, rows = replace(outcome, evaluation=evaluation), measure_change(before, after, split.test)
@@ -235,12 +239,22 @@ def _keep(selection: Selection, base: Path, folder: Path) -> None:
             write_json(temporary / RECIPE_FILE, {**record, "model": card.identity})
     else:
         if selection.kept == "start":
-            description = (
-                f"{read_card(base).name} with a new head before its first step: training it on a folder of images "
-                "did not help."
-            )
-            replace(card, description=description).write(folder)
+            _start_card(card, read_card(base), record).write(folder)
         write_json(folder / RECIPE_FILE, record)
+
+
+def _start_card(card: Card, base: Card, record: dict[str, Any]) -> Card:
+    """Return the card of a finetune that keeps its start: method, data set and papers are those that shaped weights."""
+    takes_over = len(card.heads) == len(base.heads) == 1 and card.heads[0].dim == base.heads[0].dim
+    takes_over = takes_over and _inner(record, "recipe").get("head_start") == "pca"
+    head = "its own head, rescaled" if takes_over else "a new head before its first step"
+    return replace(
+        card,
+        method=base.method if takes_over else UNTRAINED,
+        dataset=base.dataset,
+        sources=base.sources,
+        description=f"{base.name} with {head}: training it on a folder of images did not help.",
+    )
 
 
 # recipe

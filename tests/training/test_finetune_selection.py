@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
+import training.finetune
 import zoo
 from tests.training.frozen_pictures import make_model, noise, write_pictures
 from training.finetune import FinetuneRequest, finetune
@@ -16,7 +19,10 @@ from training.studies.compare import BASE_KEPT, find_runs
 from zoo.cli.main import main
 from zoo.evaluation import retrieval_metrics
 from zoo.evaluation.selection import measure_change, select, validation_share
-from zoo.models.results import few_classes_note
+from zoo.models import trunk_graph
+from zoo.models.baselines import UNTRAINED
+from zoo.models.card import Head
+from zoo.models.results import few_classes_note, read_results
 
 REQUEST = FinetuneRequest("toy", "mine", views=1, device="cpu")
 HARMFUL = ["schedule.epochs=2", "schedule.steps=3", "optimizer.lr=5"]
@@ -91,6 +97,9 @@ def test_a_harmful_finetune_keeps_the_base_under_the_new_name(
     assert main(["verify", "mine", "--quick", "--device", "cpu"]) == 0
     record = json.loads((model.folder / "recipe.json").read_text())
     assert (record["kept"], record["model"]["name"], record["base"]["name"]) == ("base", "mine", "toy")
+    shown = zoo.info("mine")
+    assert (shown.kept, shown.training_data) == ("base", {})
+    assert (shown.method, shown.card.sources) == (base.method, base.sources)
     (run,) = (run for run in find_runs() if run.name == "mine")
     assert run.selection == BASE_KEPT  # not "best epoch ..."
     capsys.readouterr()
@@ -151,10 +160,46 @@ def test_fewer_than_four_training_classes_keep_the_base(
     assert zoo.load("other", device="cpu").card.fingerprint != base.fingerprint
 
 
-def test_an_untrained_start_is_kept_if_no_epoch_is_better(own_zoo: Path, tmp_path: Path) -> None:
-    make_model(own_zoo / "models" / "toy")
+@pytest.mark.parametrize("dim", [16, 8])
+def test_a_start_that_is_kept_names_only_what_shaped_it(
+    dim: int, own_zoo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A head of the base's size is its own head; others are principal directions. The learning rate changes nothing."""
+    base = make_model(own_zoo / "models" / "toy", heads=(Head("embedding", 16),))
+    base = replace(base, method="margin", dataset="omniglot", sources=("arXiv:1706.07567",))
+    base.write(own_zoo / "models" / "toy")
     root = write_pictures(tmp_path, classes=12)
-    settings = ["schedule.epochs=0", "data.validation=0.25"]
-    fitted = finetune(root, replace(REQUEST, settings=settings))
+    draw = np.random.default_rng(0)
+    for folder in root.iterdir():  # a colour for each class, so that every head separates them
+        colour = draw.integers(0, 200, 3)
+        for file in folder.iterdir():
+            Image.fromarray((colour + draw.integers(0, 4, (26, 30, 3))).astype(np.uint8)).save(file)
+    settings = ["schedule.epochs=1", "schedule.steps=1", "optimizer.lr=1e-12", f'heads=[{{"name":"e","dim":{dim}}}]']
+    fitted = finetune(root, replace(REQUEST, method="ms", settings=settings))
     assert fitted.outcome.best_epoch == 0
-    assert fitted.selection.kept in ("start", "base")
+    shown = zoo.info("mine")
+    assert (shown.kept, shown.training_data, shown.dataset) == ("start", {}, "omniglot")
+    assert shown.method == ("margin" if dim == 16 else UNTRAINED)
+    assert shown.card.sources == base.sources
+    assert main(["info", "mine"]) == 0
+    rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if len(line.split()) > 1)
+    assert "kept" in rows
+    assert main(["verify", "mine", "--quick", "--device", "cpu"]) == 0
+
+
+def test_the_record_of_a_kept_base_names_the_runtime_of_its_rows(
+    own_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second load would make a graph now, as a load on another moment's machine may."""
+    make_model(own_zoo / "models" / "toy")
+    keep = training.finetune._keep
+
+    def keep_and_allow_graphs(*words: Any) -> None:
+        keep(*words)
+        monkeypatch.setattr(trunk_graph, "MAKING_SECONDS", -1.0)
+
+    monkeypatch.setattr(training.finetune, "_keep", keep_and_allow_graphs)
+    assert finetune(write_pictures(tmp_path, classes=5), REQUEST).selection.kept == "base"
+    (result,) = read_results(own_zoo / "models" / "mine")
+    assert (result["runtime"], result["model"]) == ("torch", "mine")
+    assert zoo.load("mine", "auto", device="cpu", images=8).runtime == "onnx"

@@ -207,18 +207,9 @@ def _facts(model: ModelInfo) -> dict[str, str]:
         facts["parameters"] = f"{model.parameters / 1e6:.2f} million"
     if model.card is not None:
         files = {"files": ", ".join(_files(model)) or "-"}
-        made, size = (
-            _recipe(model) | _training_data(model) | _whitening(model),
-            {"size": f"{(model.size or 0) / 1e6:.2f} MB"},
-        )
-        return {
-            **facts,
-            **_card_facts(model.card),
-            **made,
-            **files,
-            "folder": str(model.folder),
-            **size,
-        }
+        made = _recipe(model) | _training_data(model) | _selection(model) | _whitening(model)
+        place = {"folder": str(model.folder), "size": f"{(model.size or 0) / 1e6:.2f} MB"}
+        return {**facts, **_card_facts(model.card), **made, **files, **place}
     more = {key: "; ".join(value) if isinstance(value, list) else str(value) for key, value in model.facts.items()}
     return {**facts, **more, "paper's R@1": _papers_recall(model)}
 
@@ -235,6 +226,13 @@ def _training_data(model: ModelInfo) -> dict[str, str]:
         return {}
     images = DataIdentity(data["name"], data["sha256"], data["images"], data["classes"])
     return {"trained on": f"{images}, {count(images.images, 'image')} of {count(images.classes, 'class')}"}
+
+
+def _selection(model: ModelInfo) -> dict[str, str]:
+    from zoo.evaluation.selection import read_selection
+
+    selection = read_selection(model.folder) if model.folder else None
+    return {"kept": f"{selection.model_text}: {selection.reason}"} if selection else {}
 
 
 def _whitening(model: ModelInfo) -> dict[str, str]:

@@ -360,7 +360,6 @@ def _print_dims(before: int, after: int) -> None:
 
 def _choice(selection: Selection, name: str, classes: int) -> str:
     """Return how the model that is kept was chosen, of this many training classes."""
-    from zoo.evaluation.selection import CHOSEN_BY
     from zoo.models.results import few_classes_note
 
     if selection.chosen_by == "too-few-classes":
@@ -379,17 +378,10 @@ def _choice(selection: Selection, name: str, classes: int) -> str:
         f"{_interval(row.difference_interval, '+')})"
         for row in selection.rows
     )
-    held_out = f"{count(selection.classes, 'training class', 'training classes')} held out to choose by"
     if warning := few_classes_note(selection.classes):
         changes = f"{changes}; {warning}"
-    if selection.kept == "base":
-        what, kept = f"training lowered {CHOSEN_BY}", f"the base, unchanged, under the name {name}"
-    elif selection.kept == "start":
-        what, kept = f"no epoch had a higher {CHOSEN_BY} than the untrained head", "the untrained head"
-    else:
-        kept = f"epoch {selection.epoch}"
-        what = f"{kept} had the highest {CHOSEN_BY}"
-    return f"{what} on {held_out}: {changes}; kept: {kept}"
+    kept = selection.model_text + (f", under the name {name}" if selection.kept == "base" else "")
+    return f"{selection.reason}: {changes}; kept: {kept}"
 
 
 def _losses(rows: Iterable[MetricChange]) -> Iterator[str]:

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from zoo.console import count
 from zoo.data.dataset import Dataset
 from zoo.evaluation.bootstrap import bootstrap_intervals
 from zoo.evaluation.evaluate import METRICS, search_arguments
 from zoo.evaluation.retrieval import per_query
+from zoo.evaluation.split import RECIPE_FILE
+from zoo.files import read_object
 
 CHOSEN_BY = "map_at_r"
 """The metric that chooses: it uses all relatives of a query and so varies less than R@1."""
@@ -76,6 +80,36 @@ class Selection:
         if self.classes:
             return "held-out-classes"
         return "too-few-classes" if self.kept == "base" else "last-epoch"
+
+    @property
+    def model_text(self) -> str:
+        """Return the kept model for people."""
+        texts = {"base": "the base, unchanged", "start": "the head before its first step"}
+        return texts.get(self.kept, "the last epoch" if self.epoch is None else f"epoch {self.epoch}")
+
+    @property
+    def reason(self) -> str:
+        """Return for people why that model is kept."""
+        if self.chosen_by == "too-few-classes":
+            return "too few training classes to show whether training helps on others"
+        if self.chosen_by == "last-epoch":
+            return "no training classes were held out to choose by"
+        reasons = {
+            "base": f"training lowered {CHOSEN_BY}",
+            "start": f"no epoch had a higher {CHOSEN_BY} than the head before its first step",
+        }
+        reason = reasons.get(self.kept, f"{self.model_text} had the highest {CHOSEN_BY}")
+        return f"{reason} on {count(self.classes, 'training class', 'training classes')} held out to choose by"
+
+
+def read_selection(folder: Path) -> Selection | None:
+    """Return the selection that the recipe.json of a finetuned model records, without its rows; None without one."""
+    record = read_object(folder / RECIPE_FILE)
+    try:
+        values = record["selection"]
+        return Selection(record["kept"], values["epoch"], int(values["classes"]), int(values["images"]))
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def validation_share(classes: int, least: int = LEAST_TO_CHOOSE) -> float:

@@ -333,5 +333,11 @@ def read_training_data(folder: Path) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
+def read_kept(folder: Path) -> str | None:
+    """Return what a finetuned model is: "base", "start" or "trained"; None for another model."""
+    kept = read_object(folder / "recipe.json").get("kept")
+    return kept if isinstance(kept, str) else None
+
+
 def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)

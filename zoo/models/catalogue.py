@@ -22,7 +22,7 @@ from zoo.models.baselines import (
     baselines_root,
     repository_of,
 )
-from zoo.models.card import Card, Origin, read_card, read_origin, read_training_data
+from zoo.models.card import Card, Origin, read_card, read_kept, read_origin, read_training_data
 from zoo.models.folder import count_parameters
 from zoo.models.pretrained.packages import PACKAGES, WeightsPackage, install_hint, installed_package
 from zoo.models.published import published_tables
@@ -56,7 +56,9 @@ class ModelInfo:
         facts: Further facts of its recipe or of the list of baselines.
         origin: The recipe that it was trained by, and the changes to it.
         copied: True for a copy in the local zoo of a shipped model or a model of the Hub, as `zoo export` makes it.
-        training_data: The images that it was trained on, as recipe.json has them; empty where it does not.
+        training_data: The images that it was trained on, as recipe.json has them; empty where it does not, and for a
+            finetune that kept its base or start.
+        kept: What a finetuned model is: "base", "start" or "trained"; None for another model.
     """
 
     name: str
@@ -74,6 +76,7 @@ class ModelInfo:
     origin: Origin = field(default_factory=lambda: Origin(None))
     copied: bool = False
     training_data: Mapping[str, Any] = field(default_factory=dict)
+    kept: str | None = None
 
     @property
     def status_text(self) -> str:
@@ -115,7 +118,7 @@ class ModelInfo:
         facts |= {"size": self.size, "parameters": self.parameters, "published": self.published}
         facts["facts"] = dict(self.facts)
         facts |= {"origin": self.origin.recipe, "changed": self.origin.changed}
-        facts["training_data"] = dict(self.training_data)
+        facts |= {"training_data": dict(self.training_data), "kept": self.kept}
         facts["folder"] = str(self.folder) if self.folder else None
         facts["card"] = self.card.to_json() if self.card else None
         facts["results"] = self.results
@@ -220,6 +223,7 @@ def _folder_info(folder: Path) -> ModelInfo:
     original_status = _original_status(folder)
     name = cached_model_name(folder) or _local_name(folder) or card.name
     origin = read_origin(folder)
+    kept = read_kept(folder)
     baseline = _baseline_of(folder)
     return ModelInfo(
         name,
@@ -235,7 +239,8 @@ def _folder_info(folder: Path) -> ModelInfo:
         baseline.parameters if baseline else count_parameters(folder, card),
         origin=origin if origin.recipe in recipes() else Origin(None, origin.changed),
         copied=original_status is not None,
-        training_data=read_training_data(folder),
+        training_data={} if kept in ("base", "start") else read_training_data(folder),
+        kept=kept,
     )
 
 
