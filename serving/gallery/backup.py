@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.gallery.calibration import FACT as CALIBRATION
+from serving.gallery.calibration import calibration_record, take_over_calibration
 from serving.gallery.database import connect, gallery_error
 from serving.gallery.feedback import Mark
 from serving.gallery.gallery import STORE, Gallery, is_gallery
@@ -99,8 +99,8 @@ def copy_gallery(source: str | Path, target: str | Path) -> tuple[int, int]:
             while some := [_as_new(*row) for row in islice(rows, BATCH)]:
                 read, new = read + len(some), new + copy.add(some).new
             copy.store.marks.take_over(list(old.store.marks.all()))
-            if (calibration := old.store.fact(CALIBRATION)) is not None and read == copy.store.count():
-                copy.store.set_fact(CALIBRATION, calibration)
+            if (calibration := calibration_record(old)) is not None:
+                take_over_calibration(copy, calibration, read)
             for folder in indexed_folders(old):
                 remember_folder(copy, folder)
     return read, new

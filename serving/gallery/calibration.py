@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -98,14 +99,38 @@ def _attribution(gallery: Gallery, known: KnownPairs, checked: bool) -> Attribut
 
 def stored_calibration(gallery: Gallery) -> Calibration | None:
     """Return the gallery's calibration; None where it was never calibrated or only by an earlier version."""
-    values = _stored(gallery)
+    values = calibration_record(gallery)
     return Calibration.from_json(values) if values else None
 
 
-def _stored(gallery: Gallery) -> dict[str, Any] | None:
+def calibration_record(gallery: Gallery) -> dict[str, Any] | None:
+    """Return what a gallery keeps of its calibration: the curve, its reliability and its origin; None without one."""
     text = gallery.store.fact(FACT)
     values = {} if text is None else json.loads(text)
     return values if "contrasts" in values else None
+
+
+def take_over_calibration(gallery: Gallery, record: Mapping[str, Any], items: int) -> bool:
+    """Keep another gallery's calibration, with its origin, if it holds for this gallery.
+
+    It does if this gallery has just the other's items and model, and no later calibration of its own.
+
+    Args:
+        gallery: The gallery, to which the items of the other one were added.
+        record: The `calibration_record` of the other gallery.
+        items: The number of items of the other gallery.
+
+    Returns:
+        Whether the calibration is kept.
+    """
+    measured = record.get("measured") or {}
+    own = (calibration_record(gallery) or {}).get("measured") or {}
+    if measured and measured["model"]["fingerprint"] != gallery.card.fingerprint:
+        return False
+    if gallery.store.count() != items or own.get("date", "") > measured.get("date", ""):
+        return False
+    gallery.store.set_fact(FACT, json.dumps(record))
+    return True
 
 
 def renew_calibration(gallery: Gallery) -> None:
@@ -127,7 +152,7 @@ def calibration_json(gallery: Gallery) -> dict[str, Any] | None:
 
     reliability: `Bin` values; measured: `Attribution`, None in calibrations of earlier versions.
     """
-    values = _stored(gallery)
+    values = calibration_record(gallery)
     if values is None:
         return None
     absent = NO_ERROR if values["error"] is None else None

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from serving.gallery.calibration import calibration_record, take_over_calibration
 from serving.gallery.feedback import Mark
 from serving.gallery.gallery import Gallery, is_gallery
 from serving.gallery.index_files import FlatFile
 from serving.gallery.store import MODEL
-from serving.gallery.types import Item, NewItem, Thumbnail, model_json, read_model
+from serving.gallery.types import Attribution, Item, NewItem, Thumbnail, model_json, read_model
 from zoo.errors import GalleryError, GalleryNotFoundError, UsageError, missing
-from zoo.files import atomic_folder, write_bytes
+from zoo.evaluation.calibration import Calibration
+from zoo.files import atomic_folder, read_json, write_bytes, write_json
 
 try:
     import pyarrow as pa
@@ -27,12 +29,28 @@ except ImportError:
 
 
 ITEMS, INDEX, MARKS = "items.parquet", "index.faiss", "marks.parquet"
+CALIBRATION = "calibration.json"
 BATCH = 1000
 Row = tuple[Item, np.ndarray, Thumbnail]
 
 
+@dataclass(frozen=True)
+class ImportedItems:
+    """Result of an import.
+
+    Attributes:
+        read: The number of items of the export.
+        new: The number of those that the gallery did not have.
+        calibrated: Whether the gallery took over the export's calibration; None if the export has none.
+    """
+
+    read: int
+    new: int
+    calibrated: bool | None
+
+
 def export_gallery(path: str | Path, out: Path) -> int:
-    """Write a snapshot of a gallery's items and marks to a new folder; return the number of items.
+    """Write a snapshot of a gallery's items, marks and calibration to a new folder; return the number of items.
 
     Raises:
         UsageError: `out` is not a new or empty folder.
@@ -52,14 +70,11 @@ def export_gallery(path: str | Path, out: Path) -> int:
         ) from None
 
 
-def import_gallery(source: Path, out: str | Path) -> tuple[int, int]:
+def import_gallery(source: Path, out: str | Path) -> ImportedItems:
     """Add an export's items to a gallery, which is created if it does not exist.
 
     Items get new ids, in the old order; content that the gallery has is skipped. If a pair of images is marked in both,
-    the later mark counts.
-
-    Returns:
-        The numbers of items read and of new items.
+    the later mark counts. The calibration is taken over if the gallery then has just these items and no later one.
 
     Raises:
         GalleryError: The export is incomplete or damaged.
@@ -70,6 +85,7 @@ def import_gallery(source: Path, out: str | Path) -> tuple[int, int]:
     card, model_ref = read_model(source / MODEL)
     file = _open(source / ITEMS)
     marks = _open(source / MARKS) if (source / MARKS).exists() else None
+    calibration = _read_calibration(source / CALIBRATION) if (source / CALIBRATION).exists() else None
     with Gallery.open(out) if is_gallery(out) else Gallery.create(out, card, model_ref) as gallery:
         gallery.check_model(card)
         read = new = 0
@@ -84,7 +100,8 @@ def import_gallery(source: Path, out: str | Path) -> tuple[int, int]:
             ) from None
         if marks:
             _import_marks(gallery, marks, source / MARKS)
-    return read, new
+        calibrated = None if calibration is None else take_over_calibration(gallery, calibration, read)
+    return ImportedItems(read, new, calibrated)
 
 
 def _write(path: str | Path, out: Path) -> int:
@@ -100,7 +117,21 @@ def _write(path: str | Path, out: Path) -> int:
         marks = [asdict(mark) for mark in gallery.store.marks.all()]
         parquet.write_table(pa.Table.from_pylist(marks, _marks_schema()), folder / MARKS, compression="zstd")
         write_bytes(folder / MODEL, model_json(gallery.card, gallery.model_ref).encode())
+        if (calibration := calibration_record(gallery)) is not None:
+            write_json(folder / CALIBRATION, calibration)
         return len(index.ids())
+
+
+def _read_calibration(path: Path) -> dict[str, Any]:
+    """Return the calibration of an export."""
+    try:
+        values = dict(read_json(path))
+        Calibration.from_json(values)
+        if values.get("measured"):
+            Attribution.from_json(values["measured"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise GalleryError(f"{path} is damaged: {error}. Nothing was imported.", code="damaged-record") from None
+    return values
 
 
 def _import_marks(gallery: Gallery, file: Any, path: Path) -> None:

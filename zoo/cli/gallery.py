@@ -316,7 +316,8 @@ four of the result, same (1 right, 0 wrong), similarity, model and marked_at."""
 def export_gallery(
     gallery: GalleryAddress,
     out: Annotated[
-        Path | None, Argument(help="new folder for items.parquet, index.faiss, marks.parquet and model.json")
+        Path | None,
+        Argument(help="new folder for items.parquet, index.faiss, marks.parquet, model.json, calibration.json"),
     ] = None,
     pairs: Annotated[
         Path | None,
@@ -380,6 +381,14 @@ def import_gallery(
     """read an exported gallery"""
     from serving.gallery.parquet import import_gallery
 
-    read, new = import_gallery(export, gallery)
-    facts = {"gallery": str(gallery), "read": read, "added": new}
-    print_outcome(as_json, facts, f"{gallery}: {new:,} added, {read - new:,} already there")
+    done = import_gallery(export, gallery)
+    facts = {"gallery": str(gallery), "read": done.read, "added": done.new, "calibrated": done.calibrated}
+    lines = [f"{gallery}: {done.new:,} added, {done.read - done.new:,} already there"]
+    if done.calibrated:
+        lines.append("p_same: the calibration of the export was taken over, with its origin")
+    elif done.calibrated is not None:
+        lines.append(
+            "p_same: the calibration of the export was not taken over, because the gallery has other items too or was "
+            f"calibrated later. Fit it to all items: {command('gallery', 'calibrate', gallery)}"
+        )
+    print_outcome(as_json, facts, *lines)

@@ -18,9 +18,12 @@ from serving.gallery.calibration import (
     FACT,
     NO_ERROR,
     calibrate_gallery,
+    calibration_json,
+    calibration_record,
     known_pairs,
     renew_calibration,
     stored_calibration,
+    take_over_calibration,
 )
 from serving.gallery.evaluate import evaluate_gallery
 from serving.gallery.feedback import QueryImage
@@ -29,7 +32,7 @@ from serving.gallery.types import ItemUpdate, Thumbnail
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving.gallery.test_gallery import CARD
-from zoo.errors import EvaluationError, UsageError
+from zoo.errors import EvaluationError, GalleryError, UsageError
 from zoo.evaluation.calibration import ENOUGH_PAIRS, held_out_bins
 
 SIDE = 11
@@ -216,3 +219,55 @@ def test_a_gallery_without_labels_is_refused(path: Path, tmp_path: Path) -> None
         pass
     with raises(EvaluationError, "too-few-pairs"):
         run(tmp_path / "empty")
+
+
+def test_the_calibration_goes_along_with_an_export(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def imported(target: Path, export: str = "out") -> dict:
+        capsys.readouterr()
+        run_here("gallery import", tmp_path / export, target, "--json")
+        return json.loads(capsys.readouterr().out)
+
+    run_here("gallery export", path, tmp_path / "plain")
+    assert imported(tmp_path / "uncalibrated", "plain")["calibrated"] is None
+    run(path)
+    run_here("gallery export", path, tmp_path / "out")
+    assert imported(tmp_path / "new")["calibrated"] is True
+    with Gallery.open(path) as old, Gallery.open(tmp_path / "new") as new:
+        assert calibration_json(new) == calibration_json(old)
+        assert calibration_json(new)["measured"]["data"]["name"] == "g"
+    assert imported(tmp_path / "uncalibrated")["calibrated"] is True
+
+    with Gallery.open(tmp_path / "new") as new:  # a later one of its own stays
+        record = calibration_record(new)
+        record["measured"]["date"] = "9999-01-01T00:00:00+00:00"
+        new.store.set_fact(FACT, json.dumps(record))
+    assert imported(tmp_path / "new")["calibrated"] is False
+    with Gallery.open(tmp_path / "new") as new:
+        assert calibration_record(new) == record
+
+    with Gallery.create(tmp_path / "more", replace(CARD, dim=len(BLOCKS) * (SIDE + 1)), "toy") as more:
+        vector = np.eye(1, len(BLOCKS) * (SIDE + 1), dtype=np.float32)[0]
+        more.add([NewItem("f" * 64, vector, Thumbnail(b"picture", "image/png"), "f" * 64, "other")])
+    assert imported(tmp_path / "more")["calibrated"] is False
+    run_here("gallery import", tmp_path / "out", tmp_path / "more")
+    assert f"zoo gallery calibrate {tmp_path / 'more'}" in capsys.readouterr().out
+    with Gallery.open(tmp_path / "more") as more:
+        assert stored_calibration(more) is None
+
+    for damage in ("{", "{}", '{"measured": {}}'):
+        (tmp_path / "out" / "calibration.json").write_text(damage)
+        with raises(GalleryError, "damaged-record", "calibration.json"):
+            run_here("gallery import", tmp_path / "out", tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_calibration_of_another_model_is_not_taken_over(path: Path) -> None:
+    with Gallery.open(path) as gallery:
+        calibrate_gallery(gallery)
+        record = calibration_record(gallery)
+        record["measured"]["model"] = {"name": "other", "fingerprint": "0" * 64}
+        gallery.store.set_fact(FACT, json.dumps({}))
+        assert not take_over_calibration(gallery, record, gallery.store.count())
+        assert stored_calibration(gallery) is None

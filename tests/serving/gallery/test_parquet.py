@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from serving.gallery import Gallery
 from serving.gallery.feedback import QueryImage
-from serving.gallery.parquet import INDEX, ITEMS, MARKS, export_gallery, import_gallery
+from serving.gallery.parquet import INDEX, ITEMS, MARKS, ImportedItems, export_gallery, import_gallery
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving.gallery.test_gallery import CARD, new_items, unit_rows
@@ -54,14 +54,14 @@ def test_an_export_opens_without_us(path: Path, tmp_path: Path) -> None:
 
 def test_an_export_reads_back(path: Path, tmp_path: Path) -> None:
     export_gallery(path, tmp_path / "out")
-    assert import_gallery(tmp_path / "out", tmp_path / "new") == (1198, 1198)
+    assert import_gallery(tmp_path / "out", tmp_path / "new") == ImportedItems(1198, 1198, None)
     with Gallery.open(path) as old, Gallery.open(tmp_path / "new") as new:
         assert new.model_ref == old.model_ref
         for before, after in zip(old.store.items(limit=2000), new.store.items(limit=2000), strict=True):
             assert replace(after, id=before.id, change=before.change) == before
             np.testing.assert_array_equal(new.store.embedding(after.id), old.store.embedding(before.id))
         assert new.store.thumbnail(1) == old.store.thumbnail(1)
-    assert import_gallery(tmp_path / "out", path) == (1198, 0), "all of it is there"
+    assert import_gallery(tmp_path / "out", path) == ImportedItems(1198, 0, None), "all of it is there"
 
 
 def test_a_full_disk_is_named_and_nothing_is_left(path: Path, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_marks_go_along_with_their_items(path: Path, tmp_path: Path) -> None:
     with raises(GalleryError, "not-readable", "marks"):
         import_gallery(tmp_path / "out", tmp_path / "none")
     (tmp_path / "out" / MARKS).unlink()  # as in an export of before there were marks
-    assert import_gallery(tmp_path / "out", tmp_path / "without") == (1198, 1198)
+    assert import_gallery(tmp_path / "out", tmp_path / "without") == ImportedItems(1198, 1198, None)
 
 
 def test_pairs_to_train_on(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
