@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,19 @@ from typing import Any
 import torch
 
 from training.api import TrainingSetup, provenance, train_network
-from training.data import image_key
+from training.build import create_sampler
+from training.data import image_key, training_labels
 from training.distributed import keep_freed_memory
 from training.frozen import Samples
+from training.overrides import fit_to_classes, override
 from training.recipe import Recipe
 from training.studies.measure import Splits, embed_splits, measure_views
 from training.studies.plan import FAILURE_FILE, Run, RunSchedule, check_images, images_of
 from training.studies.results import Result, Results, has_measure, value_of
 from training.studies.study import Study, changed_settings, recipe_name
 from training.trainer import CHECKPOINT, Execution, Trained
-from zoo.data.dataset import SPLITS
-from zoo.errors import UsageError, ZooError
+from zoo.data.dataset import SPLITS, Dataset
+from zoo.errors import RecipeError, UsageError, ZooError
 from zoo.files import LockHeldError, locked, write_json
 from zoo.models.torch_runtime import choose_device
 
@@ -48,7 +51,7 @@ class StudyContext:
         """The device that trains and embeds."""
         return self.setup.execution.device
 
-    def check(self, recipes: Iterable[Recipe]) -> None:
+    def check_splits(self, recipes: Iterable[Recipe]) -> None:
         """Raise `DatasetError` before any training if a split of the recipes' data sets is not available."""
         for name in dict.fromkeys(recipe.data.dataset for recipe in recipes):
             for split in SPLITS:
@@ -105,6 +108,7 @@ def prepare_contexts(
 
     Raises:
         DatasetError: If runs are left to do and their images are unavailable; before any folder is made.
+        RecipeError: If their training classes are too few for the batches of a run; likewise.
         UsageError: If an arm is unknown, the images are a folder that is not named, or one of `sources` has no results.
     """
     keep_freed_memory()
@@ -119,8 +123,51 @@ def prepare_contexts(
         left = [run for run in runs if not run.finished and tuple(run.digests) not in adoptable]
         if left:
             check_images(left[0].recipes[0], data)
-        contexts[data].check(recipe for run in left for recipe in run.recipes)
+        recipes = [recipe for run in left for recipe in run.recipes]
+        contexts[data].check_splits(recipes)
+        for name in dict.fromkeys(recipe.data.dataset for recipe in recipes):
+            own = [recipe for recipe in recipes if recipe.data.dataset == name]
+            check_batches(own, contexts[data].splits.dataset(name, "train"))
     return [contexts[root or schedule.plan.data] for schedule in schedules]
+
+
+def check_batches(recipes: Iterable[Recipe], train: Dataset) -> None:
+    """Check, before any training, that the classes of the images that runs train on fill the batches of all runs.
+
+    Batches of one study are not made smaller by themselves: its runs are compared, and shall have what is asked for.
+
+    Args:
+        recipes: The recipes of the runs, on one data set.
+        train: The images, before a recipe holds out classes for validation.
+
+    Raises:
+        RecipeError: The error of the first recipe that does not fit, with the settings by which all of them fit.
+    """
+    listed = replace(train, images=train.sources)  # drawn images need not be drawn
+    distinct = list({str((recipe.batch, recipe.data, recipe.dim)): recipe for recipe in recipes}.values())
+    for recipe in distinct:
+        if (error := _batch_error(recipe, listed)) is not None:
+            settings = _fitting_settings(distinct, listed)
+            add = f" All runs fit with: {shlex.join(f for s in settings for f in ('--set', s))}" if settings else ""
+            raise RecipeError(f"{recipe.name}: {error}{add}", code=error.code)
+
+
+def _batch_error(recipe: Recipe, train: Dataset) -> RecipeError | None:
+    try:
+        create_sampler(recipe, training_labels(recipe, train))
+    except RecipeError as error:
+        return error
+    return None
+
+
+def _fitting_settings(recipes: Sequence[Recipe], train: Dataset) -> tuple[str, ...]:
+    """Return the first recipe's settings of `fit_to_classes` with which all recipes fit; none if there are no such."""
+    for recipe in recipes:
+        with suppress(RecipeError):
+            settings = fit_to_classes(recipe, train.labels, ())[1]
+            if settings and all(_batch_error(override(other, settings), train) is None for other in recipes):
+                return settings
+    return ()
 
 
 def run_schedule(

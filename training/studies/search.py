@@ -14,15 +14,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from training.api import provenance
 from training.overrides import resolve
 from training.recipe import Recipe
-from training.studies.cross_validation import CrossValidation, cross_validate, rerun, result_name, search_results
+from training.studies.cross_validation import (
+    CrossValidation,
+    cross_validate,
+    folds,
+    rerun,
+    result_name,
+    search_results,
+)
 from training.studies.plan import check_images, check_recipes, read_record
 from training.studies.results import Results
-from training.studies.runner import StudyContext, claim_folder
+from training.studies.runner import StudyContext, check_batches, claim_folder
 from training.studies.search_spaces import Parameter, Space, find_space
 from training.studies.study import recipe_dataset
+from zoo.data.dataset import subset
 from zoo.errors import DivergedError, RecipeError, TrainingError, UsageError, missing
 from zoo.files import locked, write_json
 
@@ -163,6 +173,22 @@ def read_search(folder: Path) -> SearchPlan:
         ) from None
     check_recipes(_recipe_records(plan), record, folder)
     return plan
+
+
+def check_search(plan: SearchPlan, context: StudyContext) -> None:
+    """Check the images of a search before any training: its splits, its folds and the batches of each loss.
+
+    Raises:
+        DatasetError: If a split of the data set is not available.
+        UsageError: If the training classes are too few for the folds.
+        RecipeError: If the classes outside a fold are too few for the batches of a loss.
+    """
+    recipes = [plan.lowest_recipe(find_space(loss)) for loss in plan.losses]
+    context.check_splits(recipes)
+    train = context.splits.dataset(plan.first.data.dataset, "train")
+    largest = folds(len(train.classes), plan.folds)[0]
+    listed = dataclasses.replace(train, images=train.sources)  # drawn images need not be drawn
+    check_batches(recipes, subset(listed, ~np.isin(train.labels, largest)))
 
 
 def run_search(plan: SearchPlan, folder: Path, context: StudyContext, progress: Callable[[str], None]) -> int:

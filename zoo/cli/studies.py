@@ -386,7 +386,9 @@ def search(
     for loss in losses:
         find_space(loss)
     from training.studies.plan import check_images
-    from training.studies.search import SEARCH_FILE, SearchPlan, usual_patience, write_search  # torch, after the checks
+
+    # torch, after the checks
+    from training.studies.search import SEARCH_FILE, SearchPlan, check_search, usual_patience, write_search
 
     plan = SearchPlan(
         tuple(losses),
@@ -403,7 +405,7 @@ def search(
     context = create_search_context(plan, data, device)
     if not (folder / SEARCH_FILE).exists():  # missing images leave no folder behind
         check_images(plan.first, plan.data)
-        context.check([plan.first])
+        check_search(plan, context)
     return perform_search(write_search(plan, folder), folder, context, Output(as_json, quiet))
 
 
@@ -430,12 +432,12 @@ def perform_search(search: SearchPlan, folder: Path, context: StudyContext | Non
         The exit status: 1 if a rerun failed.
     """
     from training.studies.render_search import as_markdown, build_report, to_json, write_report
-    from training.studies.search import has_remaining_work, run_search
+    from training.studies.search import check_search, has_remaining_work, run_search
 
     failed = 0
     if context is not None:
         if has_remaining_work(search, folder):
-            context.check([search.first])
+            check_search(search, context)
         failed = run_search(search, folder, context, output.progress)
     report = build_report(search, folder)
     write_report(search, report, folder)

@@ -34,7 +34,7 @@ from training.studies.runner import (
     run_schedule,
 )
 from training.studies.study import R1, Arm, Measure, Study
-from zoo.errors import DatasetError, TrainingError, UsageError
+from zoo.errors import DatasetError, RecipeError, TrainingError, UsageError
 from zoo.files import complete_lines
 
 
@@ -245,6 +245,20 @@ def test_a_recipe_that_has_changed_since_is_refused(
     with raises(TrainingError, "recipe-changed") as caught:
         read_plan(tmp_path)
     assert "contrastive" in str(caught.value)
+
+
+@pytest.mark.parametrize("selection", ["last", "validation"])
+def test_too_few_classes_are_refused_before_the_first_run(tmp_path: Path, data: Path, selection: str) -> None:
+    """The finding: every run failed, one by one, with the advice to resume."""
+    settings = ("batch.size=128", "batch.per_class=4", "data.validation=0.25")
+    folder = tmp_path / "study"
+    with raises(RecipeError, "too-few-classes") as caught:
+        prepare_contexts([RunSchedule(toys.plan(data, 2, (selection,), settings), folder)])
+    # Eight classes, of which validation holds out two.
+    fitting = f"batch.size={4 * (8 if selection == 'last' else 6)}"
+    assert f"--set {fitting}" in str(caught.value)
+    assert not folder.exists()
+    prepare_contexts([RunSchedule(toys.plan(data, 2, (selection,), (*settings, fitting)), folder)])
 
 
 def test_folders_without_a_plan_are_refused(tmp_path: Path, data: Path) -> None:

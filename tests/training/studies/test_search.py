@@ -26,7 +26,7 @@ from training.studies.search import SearchPlan, best_trial, load_trials, read_se
 from training.studies.search_spaces import SPACES, find_space
 from zoo import data as datasets
 from zoo.cli.studies import Output, create_search_context, perform_search
-from zoo.errors import DivergedError, MissingDependencyError, TrainingError, UsageError
+from zoo.errors import DivergedError, MissingDependencyError, RecipeError, TrainingError, UsageError
 from zoo.evaluation import retrieval_metrics
 
 
@@ -69,6 +69,19 @@ def small(tmp_path: Path) -> SearchPlan:
     data = toys.images(tmp_path / "images", classes=9)
     settings = (*toys.SETTINGS, "schedule.epochs=1")
     return SearchPlan(("contrastive", "ntxent"), "glyphs", 2, 2, 2, 1, settings=settings, data=str(data))
+
+
+def test_too_few_classes_outside_a_fold_are_refused_with_the_setting_that_works(small: SearchPlan) -> None:
+    context = create_study_context(torch.device("cpu"), small.data)
+    search.check_search(small, context)
+    # The larger of two folds of nine classes has five: the other four fill batches of 8, two images of each.
+    large = dataclasses.replace(small, settings=(*small.settings, "batch.size=10"))
+    with raises(RecipeError, "too-few-classes", "--set batch.size=8") as caught:
+        search.check_search(large, context)
+    assert "per_class=" not in str(caught.value)
+    search.check_search(dataclasses.replace(large, settings=(*large.settings, "batch.size=8")), context)
+    with raises(UsageError, "too-many-folds"):
+        search.check_search(dataclasses.replace(small, folds=5), context)
 
 
 def go(plan: SearchPlan, folder: Path, lines: list[str]) -> None:
