@@ -74,7 +74,7 @@ def card_of(recipe: Recipe, base: Card | None = None, teacher: Card | None = Non
         "schedule.average=0.9",
         "optimizer.lr=0",
         "optimizer.name=adamw",
-        "precision=fp32",
+        "precision=bf16",
     ],
 )
 def test_a_setting_that_changes_the_model_takes_the_papers_scores_from_it(setting: str) -> None:
