@@ -18,7 +18,7 @@ from torch.nn.functional import normalize
 from training.functional import Decorrelation
 from training.studies.compare import SEEDED
 from training.studies.measure import factor_metrics
-from training.studies.statistics import Seeds, Summary, paired_difference, summarise
+from training.studies.statistics import Seeds, Summary, metric_bounds, paired_difference, summarise
 from training.studies.study import CATEGORICAL_FACTORS
 from zoo import data
 from zoo.console import print_json
@@ -123,15 +123,21 @@ def lines(reports: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield from _lines(_less(figures, models[reference]), "+")
 
 
+def metric(name: str) -> str:
+    """Return the metric of a figure's name."""
+    return name if name == "recall_at_1" else f"factor_{name}"
+
+
 def _less(figures: Figures, others: Figures) -> dict[tuple[str, str], Summary]:
-    differences = {key: paired_difference(seeds, others.get(key, {})) for key, seeds in figures.items()}
+    differences = {key: paired_difference(seeds, others.get(key, {}), metric(key[1])) for key, seeds in figures.items()}
     return {key: difference for key, difference in differences.items() if difference is not None}
 
 
 def _lines(figures: Mapping[tuple[str, str], Seeds | Summary], sign: str, but: str = "") -> Iterator[str]:
     for (head, name), values in figures.items():
         if head != but:
-            mean = values if isinstance(values, Summary) else summarise(list(values.values()))
+            seeds = () if isinstance(values, Summary) else list(values.values())
+            mean = values if isinstance(values, Summary) else summarise(seeds, metric_bounds(metric(name)))
             bounds = "" if mean.interval is None else f" ({mean.interval[0]:{sign}.3f} to {mean.interval[1]:{sign}.3f})"
             yield f"  {head:15s} {name:32s} {mean.mean:{sign}.3f}{bounds}"
 

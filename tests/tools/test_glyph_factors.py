@@ -34,15 +34,15 @@ def test_reports_are_gathered_by_model_and_seed() -> None:
 def test_means_intervals_and_paired_differences() -> None:
     printed = [line.split() for line in lines(REPORTS)]
     # Two values: half their distance times t(0.975; 1 degree of freedom) = 12.706, the same as sd / sqrt(2) times it.
-    reach = 0.1 * 12.7062
+    # Intervals end where a share, 0 to 1, and a difference of shares end.
+    assert 0.1 * 12.7062 > 1
     assert printed[0] == ["diva,", "2", "seeds"]
-    assert printed[1] == ["class", "ink", "0.200", f"({0.2 - reach:.3f}", "to", f"{0.2 + reach:.3f})"]
+    assert printed[1] == ["class", "ink", "0.200", "(0.000", "to", "1.000)"]
     less = printed[printed.index(["diva:", "less", "its", "head", "'class'"]) + 1]
     mean, half = (0.1 + 0.2) / 2, 0.05 * 12.7062
     assert less == ["shared", "ink", f"{mean:+.3f}", f"({mean - half:+.3f}", "to", f"{mean + half:+.3f})"]
     models = printed[printed.index(["plain", "less", "diva"]) + 2]
-    mean, half = (-0.1 - 0.4) / 2, 0.15 * 12.7062
-    assert models == ["shared", "ink", f"{mean:+.3f}", f"({mean - half:+.3f}", "to", f"{mean + half:+.3f})"]
+    assert models == ["shared", "ink", f"{(-0.1 - 0.4) / 2:+.3f}", "(-1.000", "to", "+1.000)"]
 
 
 def test_one_seed_has_no_interval_and_models_without_seeds_are_left_out() -> None:
