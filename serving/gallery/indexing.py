@@ -373,7 +373,7 @@ def index_folder(
                 f"label: {command('gallery', 'remove', gallery.address, '--label', 'LABEL')}",
                 code="other-folder",
             )
-        report.other_folder = other and str(other)
+        report.other_folder = str(other) if other else None
         run = IndexingRun(gallery, report, rows.labels is not None, rows.columns, update)
         (embed or fill)(run, embedder, files, batch_size, progress)
         run.finish()

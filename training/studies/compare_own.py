@@ -184,8 +184,8 @@ def _score_difference(
             paired[base.seed if run.seedless else run.seed] = result, other
     values = [float(result["metrics"][metric]) - float(other["metrics"][metric]) for result, other in paired.values()]
     if len(values) > 1:
-        interval = interval_over_seeds(values, difference_bounds(metric))
-        return ScoreDifference(statistics.fmean(values), interval, tuple(paired), "seeds")
+        over_seeds = interval_over_seeds(values, difference_bounds(metric))
+        return ScoreDifference(statistics.fmean(values), over_seeds, tuple(paired), "seeds")
     if paired:
         result, other = next(iter(paired.values()))
         interval = _class_interval([result], [other], metric)
