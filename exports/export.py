@@ -68,10 +68,10 @@ def output_folder(folder: Path, precisions: Sequence[str], name: str | None = No
         name: The name that the model was loaded by, as `org/name@revision`.
 
     Raises:
-        UsageError: If only fp32 is wanted of a shipped model, which has it; or the copy's name is another model's.
+        UsageError: If only fp32 is wanted of a shipped model that has it; or the copy's name is another model's.
     """
     shipped = _is_shipped(folder)
-    if shipped and list(precisions) == ["fp32"]:
+    if shipped and list(precisions) == ["fp32"] and (folder / GRAPH_FILES["fp32"]).exists():
         message = f"{folder.name} is shipped with the package, and so is its ONNX graph; there is nothing to export."
         raise UsageError(message, code="nothing-to-export")
     if not shipped and not _in_hub_cache(folder):

@@ -9,10 +9,11 @@ import pytest
 
 import zoo
 from exports.export import Exporter, copy_model, output_folder, writable_folder
+from tests.exports.toys import picture
 from tests.models import CARD
 from tests.raising import raises
 from zoo.cli.main import main
-from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError
+from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError, VariantNotFoundError
 from zoo.models.card import read_card
 from zoo.models.load import find_model
 from zoo.paths import SHIPPED
@@ -76,6 +77,17 @@ def test_a_failed_export_leaves_no_copy(own_zoo: Path, capsys: pytest.CaptureFix
     assert Exporter(shipped, cost=False, into=target).export("fp16").holds
     assert find_model("margin-conv4-glyphs") == target
     assert {"onnx/model.onnx", "onnx/model_fp16.onnx"} <= set(read_card(target).files)
+
+
+@pytest.mark.parametrize("name", ["margin-lite0-cub2010", "pa-lite0-cars-half"])
+def test_a_shipped_model_without_an_fp32_graph_gets_one_in_a_copy(own_zoo: Path, name: str) -> None:
+    with raises(VariantNotFoundError):
+        zoo.load(name, runtime="onnx")
+    assert main(["export", name]) == 0
+    copy = own_zoo / "models" / name
+    assert find_model(name) == copy
+    assert zoo.load(name, runtime="onnx").embed([picture(1, 33, 27)]).shape == (1, 512)
+    assert not (SHIPPED / name / "onnx" / "model.onnx").exists()
 
 
 def test_the_copy_of_a_shipped_model_was_not_trained_here(

@@ -269,10 +269,20 @@ def _open_torch(folder: Path, card: Card, precision: str, device: str | None):  
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "timm", "torchvision"):
             raise
-        hint = "Or use ONNX Runtime, which does not need torch: runtime='onnx' (--runtime onnx)."
-        raise MissingDependencyError(f"{missing('torch', 'train')}. {hint}") from None
+        raise MissingDependencyError(f"{missing('torch', 'train')}.{_graph_hint(folder, precision)}") from None
     check_files(folder, card)
     return open_model(folder, card, precision, device)
+
+
+def _graph_hint(folder: Path, precision: str) -> str:
+    """Return how to load a graph of the model, if possible of this precision; nothing if the folder has none."""
+    graphs = [name for name, file in GRAPH_FILES.items() if (folder / file).is_file()]
+    if not graphs:
+        return ""
+    if precision in graphs:
+        return " Or use ONNX Runtime, which does not need torch: runtime='onnx' (--runtime onnx)."
+    other = f"runtime='onnx', precision='{graphs[0]}' (--runtime onnx --precision {graphs[0]})"
+    return f" Or use ONNX Runtime, which does not need torch, and the {graphs[0]} graph: {other}."
 
 
 def _import_pillow() -> None:

@@ -139,6 +139,24 @@ except zoo.ZooError as error:
     assert "runtime='onnx'" in out[1]
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"), [("margin-lite0-cub2010", "runtime='onnx', precision='int8'"), ("pa-lite0-cars-half", None)]
+)
+def test_without_torch_the_error_names_a_graph_that_the_model_has(name: str, hint: str | None) -> None:
+    code = f"""
+import sys
+sys.modules["torch"] = sys.modules["timm"] = sys.modules["torchvision"] = None
+import zoo
+try:
+    zoo.load({name!r}, runtime="torch")
+except zoo.ZooError as error:
+    print(type(error).__name__, error)
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.startswith("MissingDependencyError")
+    assert hint in out if hint else "onnx" not in out
+
+
 def test_timm_loads_the_trunk_from_the_folder(exported: Path) -> None:
     trunk = timm.create_model(f"local-dir:{exported}", pretrained=True, num_classes=0).eval()
     weights = load_file(exported / "model.safetensors")
