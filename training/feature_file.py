@@ -57,6 +57,7 @@ class FeatureOrigin:
         seed: The seed of the views.
         date: ISO 8601, UTC.
         versions: Versions of libraries.
+        own_name: Of a user's folder or table: its own name. Files of earlier versions lack it.
     """
 
     model: str
@@ -68,6 +69,7 @@ class FeatureOrigin:
     seed: int
     date: str
     versions: Mapping[str, str]
+    own_name: str = ""
 
 
 @dataclass(frozen=True)

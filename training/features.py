@@ -114,6 +114,7 @@ def _origin(model: TrunkModel, dataset: Dataset, views: Views) -> FeatureOrigin:
         seed=views.seed,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         versions={name: version for name, version in provenance()["versions"].items() if version},
+        own_name=dataset.own_name,
     )
 
 

@@ -69,7 +69,8 @@ class CachedData:
     def identity(self) -> DataIdentity:
         """Return that of all images in the file, whose sizes are not known."""
         file = self.features
-        return identify(file.about.dataset, file.sources, [file.classes[label] for label in file.labels.tolist()])
+        name = file.about.own_name or file.about.dataset
+        return identify(name, file.sources, [file.classes[label] for label in file.labels.tolist()])
 
     @property
     def class_names(self) -> Sequence[str]:

@@ -17,6 +17,7 @@ from tests.training.frozen_pictures import make_model, write_pictures
 from training import checkpoint
 from training import finetune as finetuning
 from training.finetune import FinetuneRequest, check_name, classes_seen, finetune, unreadable_record
+from zoo.cli.main import main
 from zoo.cli.train import novelty
 from zoo.data.dataset import Dataset
 from zoo.errors import UsageError
@@ -47,6 +48,20 @@ def test_names_that_are_taken(base: Path, own_zoo: Path) -> None:
     with raises(UsageError, "replaces-base"):
         check_name("toy", base, replace=True)
     check_name("free", base)
+
+
+@pytest.mark.usefixtures("base")
+def test_a_list_shows_the_score_of_new_heads_on_the_classes_held_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = write_pictures(tmp_path)
+    outcome = finetune(root, REQUEST)
+    capsys.readouterr()
+    assert main(["list", "--json"]) == 0
+    (row,) = (row for row in json.loads(capsys.readouterr().out) if row["name"] == "mine")
+    assert row["measured_on"]["name"] == root.name
+    assert row["classes"] == len(outcome.split.test.classes)
+    assert row["recall_at_1"] is not None
 
 
 def test_a_second_finetune_does_not_change_the_first(
