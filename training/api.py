@@ -584,6 +584,7 @@ def _train_model(
     trained, data = train_network(recipe, setup, runs, restart, track)
     folder = paths.local_models() / recipe.name
     if processes.first:
+        class_images = _class_images(recipe, data) if setup.dataset is None else {}
         run = {
             "seconds": trained.seconds,
             "best_epoch": trained.best_epoch,
@@ -592,8 +593,8 @@ def _train_model(
             "compiled": execution.compiled,
             **dataclasses.asdict(trained.computation),
             "skipped": list(data.skipped),
-            TRAINING_DATA: _training_data(recipe, data),
-            **(_class_images(recipe, data) if setup.dataset is None else {}),
+            TRAINING_DATA: _training_data(recipe, data, class_images),
+            **class_images,
         }
         base, teacher = base_of(recipe), teacher_of(recipe)
         parents = {kind: card.identity for kind, card in (("base", base), ("teacher", teacher)) if card is not None}
@@ -617,18 +618,22 @@ def _train_model(
     )
 
 
-def _training_data(recipe: Recipe, data: Samples) -> dict[str, Any] | None:
-    """Return what recipe.json says of the images that were trained on; of the user's own also their classes."""
+def _training_data(recipe: Recipe, data: Samples, class_images: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what recipe.json says of the images that were trained on, with their classes if others may have them, too.
+
+    Those of a user's own images, and those that are recognised by their files.
+    """
     if not recipe.learns or data.identity is None:
         return None
-    class_names = {"class_names": list(data.class_names)} if recipe.data.dataset == FOLDER else {}
-    return {**dataclasses.asdict(data.identity), **class_names}
+    named = recipe.data.dataset == FOLDER or bool(class_images)
+    return {**dataclasses.asdict(data.identity), **({"class_names": list(data.class_names)} if named else {})}
 
 
 def _class_images(recipe: Recipe, data: Samples) -> dict[str, Any]:
-    """Return what tells the classes of a user's own images elsewhere; {} for a published data set, and for features."""
-    own = data.dataset if isinstance(data, TrainingData) and recipe.data.dataset == FOLDER else None
-    return {CLASS_IMAGES: telling_digests(digests_of_classes(own))} if recipe.learns and own else {}
+    """Return what tells the classes elsewhere; {} for images that are not files, and for features."""
+    images = data.dataset if isinstance(data, TrainingData) and recipe.learns else None
+    digests = telling_digests(digests_of_classes(images)) if images else {}
+    return {CLASS_IMAGES: digests} if digests else {}
 
 
 def _threads(processes: Processes) -> int:

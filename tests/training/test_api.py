@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +22,9 @@ from training.overrides import fit_to_classes, override
 from training.recipe import Data, EnsembleRecipe, Recipe, Schedule
 from training.recipes import RECIPES
 from zoo.cli.main import main
-from zoo.data import load_dataset
+from zoo.data import DATASETS, load_dataset
 from zoo.data.dataset import Dataset
+from zoo.evaluation.split import read_learnt_classes
 from zoo.models.results import few_classes_note
 
 QUICK = Schedule(1, 2)
@@ -254,3 +255,16 @@ def test_a_shipped_name_is_not_hidden_in_silence(own_zoo: Path, capsys: pytest.C
     quick = [part for setting in ("schedule.epochs=0", "data.validation=0") for part in ("--set", setting)]
     assert main(["train", name, *quick, "--quiet", "--no-eval", "--device", "cpu"]) == 0
     assert f"{name} is also shipped" in capsys.readouterr().err
+
+
+def test_photographs_of_a_published_set_are_recognised_in_a_folder(
+    pictures: Path, own_zoo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The finding: a folder of the photographs that a shipped model learnt from was called unseen."""
+    published = replace(load_dataset("folder", "train", pictures), name="omniglot", split="train")
+    monkeypatch.setitem(DATASETS, "omniglot", lambda split, data: published)
+    learns = on_folder()
+    api.train(replace(learns, data=replace(learns.data, dataset="omniglot")), pictures, progress=False, evaluate=False)
+    learnt = read_learnt_classes(own_zoo / "models" / learns.name)
+    renamed = replace(published, classes=tuple(f"other {number}" for number in range(len(published.classes))))
+    assert learnt.among_classes(renamed).by_images == renamed.classes
