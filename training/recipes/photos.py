@@ -1,9 +1,9 @@
 """Recipes on photographs from EfficientNet-Lite0's weights of ImageNet: birds (`cub2010`) and cars (`cars-half`).
 
-A run is made for ten minutes on two cores (79 images per second on an AMD EPYC of 2026): 450 steps and 50,000 images of
-128 x 128 pixels for every method, whose tasks share the steps. Clustering (MIC) and second views (DaNCE) take more time. A tenth of the training classes is held
-out, and selects the epoch. The constants of methods are those of their papers on CUB-200-2011 and Cars196; rates,
-batches and sizes of heads are ours, and none was chosen by test classes.
+A run is made for ten minutes on two cores (79 images per second on an AMD EPYC of 2026): 450 steps and 50,000 images
+of 128 x 128 pixels for every method, whose tasks share the steps. Clustering (MIC) and second views (DaNCE) take more
+time. A tenth of the training classes is held out, and selects the epoch. The constants of methods are those of their
+papers on CUB-200-2011 and Cars196; rates, batches and sizes of heads are ours, and none was chosen by test classes.
 
 What mattered, measured with Proxy-Anchor on 22,000 images of the first 70 training classes of the birds, as R@1 / MAP@R
 of the other 30 (frozen trunk .813 / .361; one seed):
