@@ -44,7 +44,13 @@ DATASETS = {"cub2010": "cub", "cars-half": "cars"}
 """Data sets of photographs, and the larger edition on which the papers chose their constants."""
 
 PLAIN = ("margin", "contrastive", "triplet-s", "triplet-d", "ms", "proxynca", "softmax", "arcface", "softtriple")
-LATER = ("cosface", "pa", "recall")
+LATER = {
+    "cosface": "Wang et al. 2018, CosFace: Large Margin Cosine Loss for Deep Face Recognition",
+    "pa": "Kim et al. 2020, Proxy Anchor Loss for Deep Metric Learning",
+    "recall": "Patel et al. 2022, Recall@k Surrogate Loss with Large Batches and Similarity Mixup",
+}
+"""Objectives that are newer than the five papers or beside them, with their papers."""
+
 SUBSETS = {"diva": DIVA_TASKS, **{name: tasks for name, tasks in TASKS.items() if set(tasks) <= set(DIVA_TASKS)}}
 """DiVA and the subsets of its tasks that keep the discriminative one."""
 
@@ -83,7 +89,8 @@ def plain(method: str, dataset: str) -> Recipe:
         method: A name of `PLAIN` or `LATER`.
         dataset: "cub2010" or "cars-half".
     """
-    return _recipe(method, dataset, (TABLE_2 | LATER_LOSSES)[method], (REVISITING,) if method in TABLE_2 else ())
+    source = LATER.get(method, REVISITING)
+    return _recipe(method, dataset, (TABLE_2 | LATER_LOSSES)[method], (source,))
 
 
 def with_rho(loss: str, dataset: str) -> Recipe:
