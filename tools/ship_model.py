@@ -28,7 +28,6 @@ from zoo.models.results import add_result
 from zoo.models.torch_runtime import open_model
 
 MOST_BYTES = 15_000_000
-KEPT = ("log.jsonl",)
 
 
 def store(source: Path, target: Path, description: str) -> Card:
@@ -44,8 +43,7 @@ def store(source: Path, target: Path, description: str) -> Card:
     card = dataclasses.replace(card, files=files, description=description or card.description)
     card.write(target)
     write_json(target / "recipe.json", {**read_json(source / "recipe.json"), "model": card.identity})
-    for name in KEPT:
-        shutil.copyfile(source / name, target / name)
+    shutil.copyfile(source / "log.jsonl", target / "log.jsonl")
     write_golden(target, card, draw_images(), open_model(target, card, device="cpu")[0])
     return card
 
