@@ -405,7 +405,7 @@ def changed_settings(recipe: Recipe | EnsembleRecipe, standard: Recipe | Ensembl
     """
     if isinstance(recipe, Recipe) and isinstance(standard, Recipe):
         changed = dict(_differences(recipe.to_json(), standard.to_json()))
-        if standard.backbone.pretrained is True and "backbone.pretrained" in changed and _has_public_weights(recipe):
+        if standard.backbone.pretrained is True and "backbone.pretrained" in changed and has_public_weights(recipe):
             del changed["backbone.pretrained"]
         return changed
     members, standard_members = (
@@ -432,7 +432,7 @@ def _differences(new: Mapping[str, Any], old: Mapping[str, Any], prefix: str = "
             yield f"{prefix}{key}", value
 
 
-def _has_public_weights(recipe: Recipe) -> bool:
+def has_public_weights(recipe: Recipe) -> bool:
     """Return whether the recipe names, as a folder or a name, the weights that its architecture has by default."""
     from zoo.models.pretrained.weights import is_public
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from training.recipe import same_recipe
+from training.recipes import RECIPES, standard_recipe
 from training.studies.results import RESULTS_FILE
 from training.studies.statistics import interval_over_seeds, metric_bounds
 from zoo.console import count
@@ -403,6 +404,8 @@ def _read_model(model: ModelInfo, folder: Path) -> TrainedModel:
             selection = f"{count(len(members), 'model')} joined"
         return TrainedModel(model.name, model.dim, None, selection, None, model.own_results, pixels=pixels)
     settings = {key: value for key, value in recipe.items() if key not in ("name", "seed", "sources")}
+    if model.origin.changed is not None and "backbone.pretrained" not in model.origin.changed:
+        settings = _with_public_weights(settings, model.origin.recipe)
     if images := _training_images(folder, recipe, model.name):
         settings[TRAINING_DATA] = images
     seed = recipe["seed"] if type(recipe.get("seed")) is int else None
@@ -410,6 +413,18 @@ def _read_model(model: ModelInfo, folder: Path) -> TrainedModel:
     changed = "origin" in record and model.origin.exact_recipe is None
     facts = (model.name, model.dim, seed, selection, settings, model.own_results)
     return TrainedModel(*facts, changed=changed, pixels=pixels)
+
+
+def _with_public_weights(settings: Record, recipe: str | None) -> Record:
+    """Return the settings of a model that starts from its recipe's weights, by the recipe's own name of these.
+
+    A folder of the same weights (`--weights`) has another name on every machine.
+    """
+    backbone = settings.get("backbone")
+    if recipe not in RECIPES or not isinstance(backbone, dict) or not isinstance(backbone.get("pretrained"), str):
+        return settings
+    standard = standard_recipe(recipe).backbone.pretrained
+    return {**settings, "backbone": {**backbone, "pretrained": standard}}
 
 
 def _training_images(folder: Path, recipe: Record, name: str) -> str | None:
@@ -471,6 +486,8 @@ def _read_study_run(study: Path, name: str, result: Record, study_name: str | No
         {key: value for key, value in recipe.items() if key not in ("name", "seed", "sources")}
         for recipe in result["resolved"]
     ]
+    if not any(setting.partition("=")[0] == "backbone.pretrained" for setting in result["settings"]):
+        members = [_with_public_weights(member, str(result["recipe"])) for member in members]
     return TrainedModel(
         name=f"{study.name}/{name}",
         dim=int(whole[0]["dim"]),

@@ -20,6 +20,7 @@ from training.studies.study import (
     Claim,
     Measure,
     Study,
+    foreign_weights,
     recipe_dataset,
     resolve_recipes,
     slug,
@@ -30,6 +31,8 @@ from zoo.data.folder import check_splits
 from zoo.data.official import RECALL_DEPTHS
 from zoo.errors import DatasetError, TrainingError, UsageError, command
 from zoo.files import locked, write_json
+from zoo.models.registry import exists
+from zoo.paths import expand
 
 PLAN_FILE, FAILURE_FILE = "plan.json", "failure.json"
 
@@ -103,6 +106,8 @@ class Plan:
         settings: Changes of the recipes of all arms, as KEY=VALUE.
         data: The folder of the data set.
         only: Labels of the arms to run; empty for all.
+        weights: BACKBONE=DIR: the weights that recipes with this backbone start from (`zoo convert` makes such a
+            folder). Public weights do not count as a change.
 
     Raises:
         UsageError: If a value is invalid, or the study lacks an arm.
@@ -115,6 +120,7 @@ class Plan:
     settings: tuple[str, ...] = ()
     data: str | None = None
     only: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.seeds < 1:
@@ -139,7 +145,11 @@ class Plan:
 
     def recipes(self, arm: Arm, seed: int = 0, selection: str = "last") -> tuple[Recipe, ...]:
         """Return the arm's recipe, or those of an ensemble's members."""
-        return resolve_recipes(self.study, arm, self.dataset, seed, selection, self.settings)
+        return resolve_recipes(self.study, arm, self.dataset, seed, selection, self.settings, self.weights)
+
+    def changes(self, recipes: Iterable[Recipe]) -> list[str]:
+        """Return the settings that change the recipes of a run; public weights do not count as a change."""
+        return [*self.settings, *(foreign_weights(recipes) if self.weights else ())]
 
     def runs(self, folder: Path, results: Results | None = None) -> list[Run]:
         """Return every run, seed by seed, so that paired runs finish together.
@@ -164,6 +174,52 @@ class Plan:
         """Return the plan as plan.json has it."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return json.loads(json.dumps({**values, "study": self.study.name}))
+
+
+def weights_by_study(
+    weights: Iterable[str], studies: Iterable[Study], dataset: str, settings: Iterable[str] = ()
+) -> dict[str, tuple[str, ...]]:
+    """Return for each study, by its name, the weights of the backbones that it has; paths are made absolute.
+
+    Args:
+        weights: BACKBONE=DIR, as `--weights` takes them.
+        studies: The studies of one command.
+        dataset: The data set.
+        settings: Changes of the recipes of all arms.
+
+    Raises:
+        UsageError: If a text has another form, a backbone is given twice, or no study has it.
+    """
+    places: dict[str, str] = {}
+    for text in weights:
+        name, equals, place = (part.strip() for part in text.partition("="))
+        if not (name and equals and place) or name in places:
+            raise UsageError(
+                f"--weights {text}: expected BACKBONE=DIR, once for each backbone, as ibn=weights/bn_inception.",
+                code="bad-weights",
+            )
+        path = expand(place)
+        places[name] = str(path.absolute()) if exists(path) else place
+    if not places:
+        return {study.name: () for study in studies}
+    backbones = {study.name: _backbones(study, dataset, tuple(settings)) for study in studies}
+    known = sorted(set().union(*backbones.values()))
+    for name in places:
+        if name not in known:
+            raise UsageError(
+                f"no arm has the backbone {name!r} of --weights; the arms have {', '.join(known)}.",
+                code="unknown-backbone",
+            )
+    return {
+        study: tuple(f"{name}={place}" for name, place in places.items() if name in own)
+        for study, own in backbones.items()
+    }
+
+
+def _backbones(study: Study, dataset: str, settings: tuple[str, ...]) -> set[str]:
+    """Return the short names of the backbones of all arms."""
+    recipes = (recipe for arm in study.arms for recipe in resolve_recipes(study, arm, dataset, 0, settings=settings))
+    return {recipe.backbone.name for recipe in recipes}
 
 
 class RunSchedule:
@@ -311,6 +367,7 @@ def read_plan(folder: Path) -> Plan:
             tuple(record["settings"]),
             record["data"],
             tuple(record.get("only", ())),  # older plans are of all arms
+            tuple(record.get("weights", ())),
         )
     except (KeyError, TypeError) as error:
         raise TrainingError(
@@ -409,8 +466,8 @@ def _check_arms(labels: Iterable[str], study: Study) -> None:
 
 def _check_same_study(plan: Plan, old: dict[str, Any], folder: Path) -> None:
     new = plan.to_json()
-    for key in ("study", "dataset", "settings"):
-        if old.get(key) != new[key]:
+    for key in ("study", "dataset", "settings", "weights"):
+        if old.get(key, [] if key == "weights" else None) != new[key]:
             raise TrainingError(
                 f"{folder} holds another study: its {key} is {old.get(key)!r}, not {new[key]!r}. Name another --out.",
                 code="other-study",

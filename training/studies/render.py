@@ -204,6 +204,7 @@ def command_of(plan: Plan) -> str:
     if plan.selections != plan.study.selections:
         words += ["--select", "both" if plan.selections == SELECTIONS else plan.selections[0]]
     words += [word for label in plan.only for word in ("--only", label)]
+    words += [word for weights in plan.weights for word in ("--weights", weights)]
     return shlex.join([*words, *_common_options(plan)])
 
 

@@ -254,11 +254,11 @@ def published_score(plan: Plan, arm: Arm, measure: Measure) -> tuple[PublishedTa
     """Return the published score of an arm, or of its recipe, on the plan's data set, and the table that contains it.
 
     Returns:
-        None if no paper has printed the measure, if the whole study has settings, and if the recipe's name stands for
-        another model than the arm's: the arm has changed settings or several models, or a part of the embedding is
-        measured.
+        None if no paper has printed the measure, if the whole study has settings or starts the arm from other than
+        public weights, and if the recipe's name stands for another model than the arm's: the arm has changed settings
+        or several models, or a part of the embedding is measured.
     """
-    if plan.settings:
+    if plan.settings or (plan.weights and plan.changes(plan.recipes(arm))):
         return None
     name = recipe_name(arm.recipe, plan.dataset, arm.backbone)
     for table in published_tables():

@@ -341,7 +341,7 @@ def _train_and_measure(run: Run, schedule: RunSchedule, context: StudyContext) -
         "selection": run.selection,
         "recipe": recipe_name(run.arm.recipe, plan.dataset, run.arm.backbone),
         "changed": changed_settings(run.arm, plan.dataset),
-        "settings": list(plan.settings),
+        "settings": plan.changes(run.recipes),
         "resolved": [recipe.to_json() for recipe in run.recipes],
         "recipes": run.digests,
         "data": digests,

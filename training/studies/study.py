@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from string import Template
 
-from training.overrides import resolve, with_explicit_defaults
+from training.overrides import has_public_weights, resolve, with_explicit_defaults
 from training.recipe import EnsembleRecipe, Recipe
 from training.recipes.common import PAPER_DATASETS, backbone, preprocessing
 from zoo.errors import RecipeError, UsageError, nearest
@@ -298,11 +298,17 @@ def supports(study: Study, dataset: str) -> bool:
 
 
 def resolve_recipes(
-    study: Study, arm: Arm, dataset: str, seed: int, selection: str = "last", settings: tuple[str, ...] = ()
+    study: Study,
+    arm: Arm,
+    dataset: str,
+    seed: int,
+    selection: str = "last",
+    settings: tuple[str, ...] = (),
+    weights: tuple[str, ...] = (),
 ) -> tuple[Recipe, ...]:
     """Return the recipes of a run: one, or those of an ensemble's members.
 
-    A process resolves them once for each arm, data set, seed, selection and settings, and remembers them.
+    A process resolves them once for each arm, data set, seed, selection, settings and weights, and remembers them.
 
     Args:
         study: The study; the recipes do not depend on its measures and texts.
@@ -311,6 +317,7 @@ def resolve_recipes(
         seed: The seed of the run. Members of an ensemble have successive seeds, as with `zoo train --seed`.
         selection: How the measured epoch is selected, a member of `SELECTIONS`.
         settings: Changes that follow those of the arm.
+        weights: BACKBONE=DIR: the weights that recipes with this backbone, by its short name, start from.
 
     Raises:
         UsageError: If the study cannot be run on the data set.
@@ -319,7 +326,7 @@ def resolve_recipes(
     if not supports(study, dataset):
         message = f"the study {study.name} can be run on {', '.join(study.datasets)}, not on {dataset}."
         raise UsageError(f"{message} {study.elsewhere}".rstrip(), code="not-on-this-data-set")
-    return _seeded_recipes(arm, dataset, seed, selection, tuple(settings))
+    return _seeded_recipes(arm, dataset, seed, selection, tuple(settings), tuple(weights))
 
 
 def recipe_name(recipe: str, dataset: str, backbone: str) -> str:
@@ -333,11 +340,21 @@ def changed_settings(arm: Arm, dataset: str) -> list[str]:
     Settings that repeat what the recipe says, or a default, do not count.
     """
     own, named = (
-        [with_explicit_defaults(member) for member in _resolve_members(arm.recipe, settings, arm.backbone, dataset, ())]
+        [
+            with_explicit_defaults(member)
+            for member in _resolve_members(arm.recipe, settings, arm.backbone, dataset, (), ())
+        ]
         for settings in (arm.settings, ())
     )
     copies = [f"{arm.copies} copies"] if arm.copies > 1 else []
     return [*(arm.settings if own != named else ()), *copies]
+
+
+def foreign_weights(recipes: Iterable[Recipe]) -> list[str]:
+    """Return the weights, as a setting, that recipes start from in the place of their architecture's public ones."""
+    named = [recipe for recipe in recipes if isinstance(recipe.backbone.pretrained, str)]
+    other = [recipe.backbone.pretrained for recipe in named if not has_public_weights(recipe)]
+    return [f"backbone.pretrained={place}" for place in dict.fromkeys(other)]
 
 
 def backbone_settings(short: str, dim: int) -> tuple[str, ...]:
@@ -363,9 +380,11 @@ def embedding_head(dim: int) -> str:
 
 
 @cache
-def _seeded_recipes(arm: Arm, dataset: str, seed: int, selection: str, settings: tuple[str, ...]) -> tuple[Recipe, ...]:
+def _seeded_recipes(
+    arm: Arm, dataset: str, seed: int, selection: str, settings: tuple[str, ...], weights: tuple[str, ...]
+) -> tuple[Recipe, ...]:
     """Return the recipes of `resolve_recipes`, from its memory of the process after the first call."""
-    members = arm.copies * _resolve_members(arm.recipe, arm.settings, arm.backbone, dataset, settings)
+    members = arm.copies * _resolve_members(arm.recipe, arm.settings, arm.backbone, dataset, settings, weights)
     return tuple(
         dataclasses.replace(_with_validation(member, selection), seed=seed * len(members) + i)
         for i, member in enumerate(members)
@@ -374,14 +393,23 @@ def _seeded_recipes(arm: Arm, dataset: str, seed: int, selection: str, settings:
 
 @cache
 def _resolve_members(
-    recipe: str, own: tuple[str, ...], backbone: str, dataset: str, settings: tuple[str, ...]
+    recipe: str,
+    own: tuple[str, ...],
+    backbone: str,
+    dataset: str,
+    settings: tuple[str, ...],
+    weights: tuple[str, ...],
 ) -> tuple[Recipe, ...]:
     """Return the recipes with an arm's own settings and those of the whole study."""
     words, name = _placeholders(dataset, backbone), recipe_name(recipe, dataset, backbone)
     owner = recipe_dataset(dataset)
     words |= {"dim": resolve(name).dim, "batch": 112 if owner in PAPER_DATASETS else 96}
     images = [] if owner == dataset else [f"data.dataset={dataset}"]
-    resolved = resolve(name, [*(_substitute(setting, words) for setting in own), *images, *settings])
+    changes = [*(_substitute(setting, words) for setting in own), *images, *settings]
+    resolved = resolve(name, changes)
+    start = dict(setting.split("=", 1) for setting in weights).get(resolved.backbone.name)
+    if start is not None:
+        resolved = resolve(name, [*changes, f"backbone.pretrained={start}"])
     return resolved.members if isinstance(resolved, EnsembleRecipe) else (resolved,)
 
 

@@ -44,6 +44,17 @@ OtherStudies = Annotated[
 ]
 
 
+Weights = Annotated[
+    list[str] | None,
+    Option(
+        "--weights",
+        metavar="BACKBONE=DIR",
+        help="start the arms with this backbone (its short name, as ibn) from these weights, such as a folder of zoo "
+        "convert; repeatable",
+    ),
+]
+
+
 @dataclasses.dataclass(frozen=True)
 class Output:
     """Form of a command's output: JSON or for people, with progress or without."""
@@ -76,6 +87,7 @@ def _silent(line: str) -> None:
   zoo benchmark run revisiting/figure-4 --dataset glyphs --reuse ~/.dml-zoo/studies/revisiting-table-2-glyphs
   zoo benchmark run claims/over-the-years --dataset omniglot                R@1 by the year of each loss's paper
   zoo benchmark run revisiting/figure-2 --dataset glyphs                    every study of the figure, one by one
+  zoo benchmark run group/table-3 --dataset cub --data DIR --weights ibn=DIR        converted weights for one backbone
   zoo benchmark run claims/rho --dataset folder --data DIR                  your own images, recipes of CIFAR-100
   zoo benchmark run claims/rho --dataset cub --out mine --set data.dataset=folder --data DIR        recipes of CUB
 
@@ -102,6 +114,7 @@ def run(
         ),
     ] = None,
     settings: Settings = None,
+    weights: Weights = None,
     data: DataFolder = None,
     only: Arms = None,
     other_studies: OtherStudies = None,
@@ -111,7 +124,7 @@ def run(
 ) -> int:
     """train, measure and compare the arms of a study
 
-    Every arm is trained with several seeds. --set changes the recipes of all arms.
+    Every arm is trained with several seeds. --set changes the recipes of all arms, --weights those with one backbone.
     """
     from training.studies.papers import check_name, find_studies, partial_note
     from zoo.data import check_dataset, check_dataset_path
@@ -128,12 +141,13 @@ def run(
     studies = find_studies(study, dataset)
     if (text := partial_note(study)) is not None and not quiet:
         print(text, file=sys.stderr)
-    from training.studies.plan import RunSchedule, adapt_to_dataset
+    from training.studies.plan import RunSchedule, adapt_to_dataset, weights_by_study
     from training.studies.runner import prepare_contexts
 
     schedules = []
+    own_weights = weights_by_study(weights or (), studies, dataset, settings or ())
     for part in studies:
-        plan = plan_from_options(part, dataset, seeds, select, settings or (), data, only or ())
+        plan = plan_from_options(part, dataset, seeds, select, settings or (), data, only or (), own_weights[part.name])
         folder = study_folder(part, dataset, out, alone=len(studies) == 1)
         schedules.append(RunSchedule(adapt_to_dataset(plan), folder))
     contexts = prepare_contexts(schedules, data, device, only or [], other_studies or [])
@@ -149,6 +163,7 @@ def plan_from_options(
     settings: Sequence[str] = (),
     data: str | None = None,
     only: Sequence[str] = (),
+    weights: Sequence[str] = (),
 ) -> Plan:
     """Return the plan of a study from the options of `zoo benchmark run`.
 
@@ -160,6 +175,7 @@ def plan_from_options(
         settings: Changes of all recipes, as KEY=VALUE.
         data: Folder of the data set.
         only: Labels of the arms to run; empty for all.
+        weights: Weights of backbones of the study, as BACKBONE=DIR.
     """
     from training.studies.plan import Plan
     from training.studies.study import SELECTIONS
@@ -168,7 +184,7 @@ def plan_from_options(
     if select is not None:
         selections = SELECTIONS if select == "both" else (select,)
     count = study.seeds if seeds is None else seeds
-    return Plan(study, dataset, count, selections, tuple(settings), data, tuple(only))
+    return Plan(study, dataset, count, selections, tuple(settings), data, tuple(only), tuple(weights))
 
 
 def study_folder(study: Study, dataset: str, out: Path | None = None, alone: bool = True) -> Path:

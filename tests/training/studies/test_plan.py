@@ -144,7 +144,8 @@ def plan_by(study: Study, words: list[str]) -> Plan:
     """Return the plan that `zoo benchmark run` makes of these arguments."""
     params = parsed("benchmark run", *words)
     given = {name: params[name] for name in ("dataset", "seeds", "select", "data")}
-    return plan_from_options(study, **given, settings=params["settings"] or (), only=params["only"] or ())
+    chosen = {name: params[name] or () for name in ("settings", "only", "weights")}
+    return plan_from_options(study, **given, **chosen)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +156,7 @@ def plan_by(study: Study, words: list[str]) -> Plan:
         only(toys.plan(Path("/data"), 1, ("validation",)), "margin", "contrastive"),
         Plan(find_study("group/convergence"), "glyphs", 5, ("validation",)),
         Plan(find_study("group/convergence"), "glyphs", 5, only=("cross entropy",)),
+        Plan(find_study("group/convergence"), "glyphs", 5, ("validation",), weights=("conv4=a b", "ibn=/c")),
     ],
 )
 def test_the_command_of_a_study_reproduces_its_plan(plan: Plan) -> None:

@@ -210,20 +210,34 @@ def public_facts(architecture: str, pretrained: bool | str) -> tuple[str, str]:
 def is_public(architecture: str, pretrained: str) -> bool:
     """Return whether a name or a folder stands for the public weights of an architecture: timm's, or `PUBLIC_WEIGHTS`.
 
+    A folder of timm's weights says so itself: a baseline in its recipe.json, another one in timm's config.json.
+
     Args:
         architecture: timm's name with its tag, or a name in `PUBLIC_WEIGHTS`.
         pretrained: As in `read_weights`.
     """
-    if architecture not in PUBLIC_WEIGHTS:
-        return repository_of(pretrained) == f"timm/{architecture}"
-    # `zoo convert` records the SHA-256 of the file that it read; in 0.3 in model.safetensors.
     folder, digest = _resolve_path(pretrained), None
+    if architecture not in PUBLIC_WEIGHTS:
+        return f"timm/{architecture}" in (repository_of(pretrained), _stated_repository(folder))
+    # `zoo convert` records the SHA-256 of the file that it read; in 0.3 in model.safetensors.
     if isinstance(origin := read_object(folder / "recipe.json").get("baseline"), dict):
         digest = origin.get("weights")
     else:
         with suppress(OSError, SafetensorError), safe_open(folder / WEIGHTS_FILE, "numpy") as file:
             digest = (file.metadata() or {}).get("sha256")
     return str(digest).startswith(PUBLIC_WEIGHTS[architecture].sha256)
+
+
+def _stated_repository(folder: Path) -> str | None:
+    """Return the Hub repository whose weights a folder says that it holds; None if it names none."""
+    if (folder / "card.json").is_file():
+        origin = read_object(folder / "recipe.json").get("baseline")
+        repository = origin.get("repository") if isinstance(origin, dict) else None
+        return repository if isinstance(repository, str) else None
+    with suppress(RecipeError):
+        if (model := _config(folder)) and model.tag:
+            return f"timm/{model.architecture}.{model.tag}"
+    return None
 
 
 def timm_source(architecture: str) -> Source:
