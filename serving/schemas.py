@@ -26,6 +26,7 @@ from pydantic.dataclasses import dataclass
 from serving.gallery.types import (
     DEFAULT_K,
     MAX_DEPTH,
+    MAX_KEY,
     Attribution,
     Box,
     Hit,
@@ -33,10 +34,11 @@ from serving.gallery.types import (
     Item,
     MarkCounts,
     Stats,
+    check_key,
     metadata_json,
 )
 from zoo.data.dataset import DataIdentity
-from zoo.errors import ItemNotFoundError
+from zoo.errors import ItemNotFoundError, UsageError
 from zoo.evaluation.calibration import Bin, Calibration
 
 MAX_OFFSET = 10_000
@@ -44,7 +46,6 @@ MAX_QUERY_TEXT = 10_000
 """Largest number of characters of a text to search by; the model may read less of it."""
 MAX_TEXT = 1000
 """Largest number of characters of a label or a source."""
-MAX_KEY = 200
 MAX_METADATA = 16_000
 """Largest number of characters of an item's metadata as JSON."""
 MAX_LIMIT = 200
@@ -133,6 +134,18 @@ def _printable(value: str | None) -> str | None:
     return value or None
 
 
+def _key(value: Any) -> Any:
+    """Refuse what cannot be a key; an empty text stands for None."""
+    if not isinstance(value, str) or not value:
+        return None if value == "" else value
+    try:
+        return check_key(value)
+    except UsageError:
+        raise ValueError(
+            f"expected 1 to {MAX_KEY} characters of valid Unicode, none of them a control character"
+        ) from None
+
+
 ItemId = Annotated[int, BeforeValidator(parse_item_id), WithJsonSchema({"type": "integer", "minimum": 0})]
 IdText = Annotated[str, BeforeValidator(_id_text), WithJsonSchema({"type": "integer", "minimum": 0})]
 Truth = Annotated[bool, BeforeValidator(_truth)]
@@ -140,6 +153,7 @@ Whole = Annotated[int, BeforeValidator(_whole_number)]
 PageSize = Annotated[int, Field(ge=1, le=MAX_LIMIT), BeforeValidator(_whole_number)]
 Similarity = Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False), BeforeValidator(_number)]
 Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(_number)]
+Key = Annotated[str | None, BeforeValidator(_key), Field(max_length=MAX_KEY)]
 Text = Annotated[str | None, Field(max_length=MAX_TEXT), AfterValidator(_printable)]
 JsonObject = Annotated[
     dict[str, Any], BeforeValidator(_json_object), WithJsonSchema({"type": "string", "format": "json"})
@@ -208,9 +222,7 @@ class NewItemParameters(_Request):
     source: Text = Field(None, description="Source of the images")
     metadata: Metadata = Field(default_factory=dict, description="Metadata of all images, a JSON object")
     update: Truth = Field(False, description="Give label and metadata also to images that are already in the gallery")
-    key: Annotated[str | None, Field(max_length=MAX_KEY), AfterValidator(_printable)] = Field(
-        None, description="Your own name of the image, for a single image; no other item may have it"
-    )
+    key: Key = Field(None, description="Your own name of the image, for a single image; no other item may have it")
 
 
 class ItemParameters(FilterParameters):

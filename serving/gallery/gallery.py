@@ -15,21 +15,22 @@ from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from serving.gallery import schema
 from serving.gallery.filters import EVERYTHING, Filter
-from serving.gallery.index import Neighbours
+from serving.gallery.index import NO_ROW, Neighbours
 from serving.gallery.index_files import LiveIndex
 from serving.gallery.store import MODEL, Store, store_model
 from serving.gallery.tune import measure_recall, sample_index
-from serving.gallery.types import AddResult, Hit, NewItem, is_address, parse_model, rank_hits
+from serving.gallery.types import AddResult, Hit, NewItem, PutResult, is_address, parse_model, rank_hits
 from zoo.errors import (
     GalleryError,
     GalleryExistsError,
     GalleryNotFoundError,
+    ItemNotFoundError,
     ModelMismatchError,
     UsageError,
     command,
@@ -39,12 +40,16 @@ from zoo.files import atomic_folder, write_json
 from zoo.models.card import Card
 
 if TYPE_CHECKING:
-    from serving.gallery.backends.milvus import MilvusIndex, MilvusStore
+    from serving.gallery.backends.milvus import MilvusStore
+    from serving.gallery.backends.milvus_index import MilvusIndex
 
 STORE = "gallery.sqlite"
 
 MAX_NOTES, COMPARED_NAMES, MAX_NAME = 3, 2000, 80
 """Unknown names that `filter_notes` reports, known ones that it compares with each, and characters that it shows."""
+
+SEARCHES = 5
+"""Times that a search is repeated while other processes remove or replace what it finds."""
 
 TUNING_ITEMS = 100_000
 """With more items, an approximate index is worth building."""
@@ -123,10 +128,11 @@ class Gallery:
             GalleryError: If it is damaged.
         """
         if is_address(path):
-            from serving.gallery.backends import milvus
+            from serving.gallery.backends.milvus import open_store
+            from serving.gallery.backends.milvus_index import MilvusIndex
 
-            milvus_store = milvus.open_store(str(path), other)
-            return cls(path, milvus_store, milvus.MilvusIndex(milvus_store), milvus_store.card, milvus_store.model_ref)
+            milvus_store = open_store(str(path), other)
+            return cls(path, milvus_store, MilvusIndex(milvus_store), milvus_store.card, milvus_store.model_ref)
         path = Path(path)
         check_exists(path)
         store = Store(path / STORE, other)
@@ -189,10 +195,35 @@ class Gallery:
         self._changed = True
         return self.store.add(items)
 
+    def put(self, items: Sequence[NewItem]) -> list[PutResult]:
+        """Create or replace the items with these keys. The next search finds a replaced image by its new vector.
+
+        Raises:
+            UsageError: If an item has no key, or not a valid one (code "bad-key"). Nothing is written then.
+        """
+        self._changed = True
+        return self.store.put(items)
+
     def remove(self, ids: Sequence[int]) -> int:
         """Remove those of the items that exist, and return their number."""
         self._changed = True
         return self.store.remove(ids)
+
+    def describe_key(self, key: str, /, **values: Any) -> int:
+        """Describe the item with a key as `Store.describe` does; its id may change meanwhile. Return the change."""
+        while True:
+            item = self.store.item_of_key(key)
+            try:
+                return self.store.describe(item.id, **values)
+            except ItemNotFoundError:  # replaced or removed by another process
+                continue
+
+    def remove_key(self, key: str) -> int:
+        """Remove the item with a key, or raise `ItemNotFoundError`. Return its id."""
+        while True:
+            item = self.store.item_of_key(key)
+            if self.remove([item.id]):
+                return item.id
 
     def search(
         self,
@@ -216,8 +247,12 @@ class Gallery:
             UsageError: If k or the vectors are not valid (code "bad-query").
         """
         excluded = set(exclude_ids) if k > 0 else set()
-        similarities, ids = self.neighbours(vectors, k + len(excluded), exact, selection)
-        items = self.store.items_by_id(sorted(set(ids.ravel().tolist()) - excluded))
+        for _ in range(SEARCHES):
+            similarities, ids = self.neighbours(vectors, k + len(excluded), exact, selection)
+            wanted = set(ids.ravel().tolist()) - excluded - {NO_ROW}
+            items = self.store.items_by_id(sorted(wanted))
+            if len(items) == len(wanted):  # otherwise the others were replaced since, and are found by their new ids
+                break
         return [rank_hits(*row, items)[:k] for row in zip(similarities, ids, strict=True)]
 
     def neighbours(

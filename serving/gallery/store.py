@@ -35,20 +35,26 @@ from serving.gallery.types import (
     Item,
     ItemUpdate,
     NewItem,
+    PutResult,
+    PutStatus,
     Stats,
     StoreChanges,
     Thumbnail,
     Unchanged,
     blob_to_vector,
     blobs_to_vectors,
+    check_key,
+    equal_metadata,
+    image_taken,
     item_from_row,
     item_row,
+    key_taken,
     metadata_json,
     parse_model,
     read_model,
     vector_to_blob,
 )
-from zoo.errors import GalleryError, ItemConflictError, ItemNotFoundError
+from zoo.errors import GalleryError, ItemNotFoundError
 from zoo.files import locked
 from zoo.models.card import Card
 
@@ -78,6 +84,9 @@ SELECT key, atom, type, count(*) AS items, count(*) OVER () FROM (
 GROUP BY key, type, atom ORDER BY items DESC, key, atom LIMIT ?
 """
 """Objects and nulls have no atom. Each member of a list counts once per item, as for a filter."""
+
+_OF_KEY = "id = (SELECT item FROM keys WHERE key = ?)"
+"""Condition for the item with a key."""
 
 _KEYS = """
 SELECT DISTINCT one.key FROM (SELECT metadata FROM items ORDER BY id LIMIT ?) AS first, json_each(first.metadata) AS one
@@ -145,6 +154,17 @@ class Store:
             results = [insert_item(self.database.db, *parts, change) for parts in zip(items, rows, blobs, strict=True)]
         return AddResult([item_id for item_id, _ in results], sum(new for _, new in results))
 
+    def put(self, items: Sequence[NewItem]) -> list[PutResult]:
+        """Create or replace the items with these keys, in their order and in one transaction.
+
+        An item that gets another image, or another vector, gets another id: its marks are removed with the former
+        image. An image that has another key is refused; the other items are written.
+        """
+        rows = [item_row(item) for item in items]
+        blobs = [vector_to_blob(item.embedding, self.dim, item.source) for item in items]
+        with self._numbered_change(check_model=True) as change:
+            return [put_item(self.database.db, *parts, change) for parts in zip(items, rows, blobs, strict=True)]
+
     def remove(self, ids: Sequence[int]) -> int:
         """Remove items in one transaction; return how many of the ids existed."""
         possible = sorted({item_id for item_id in ids if 0 < item_id <= MAX_ID})
@@ -166,14 +186,19 @@ class Store:
         item_id: int,
         label: str | Unchanged | None = UNCHANGED,
         metadata: Mapping[str, Any] | Unchanged = UNCHANGED,
+        key: str | Unchanged | None = UNCHANGED,
     ) -> int:
-        """Give an item another label, other metadata, or both; return the number of this change.
+        """Give an item another label, other metadata, or another key; return the number of this change.
 
-        Only the given values are written, so that concurrent changes of the other one are kept.
+        Only the given values are written, so that concurrent changes of the others are kept.
 
         Raises:
             ItemNotFoundError: If there is no such item.
+            ItemConflictError: If the key is another item's.
+            UsageError: If it cannot be a key.
         """
+        if isinstance(key, str):
+            check_key(key)
         values = {"label": label, "metadata": metadata if isinstance(metadata, Unchanged) else metadata_json(metadata)}
         values = {column: value for column, value in values.items() if value is not UNCHANGED}
         columns = ", ".join(f"{column} = ?" for column in values) or "id = id"
@@ -181,6 +206,8 @@ class Store:
             sql = f"UPDATE items SET {columns} WHERE id = ?"
             if not self.database.db.execute(sql, (*values.values(), min(item_id, MAX_ID))).rowcount:
                 raise ItemNotFoundError(f"the gallery has no item {item_id}.")
+            if not isinstance(key, Unchanged):
+                _change_key(self.database.db, item_id, key)
         return change
 
     @contextmanager
@@ -283,6 +310,13 @@ class Store:
     def item_of_content(self, content_sha256: str) -> Item | None:
         rows = self._query(f"SELECT {ITEM_COLUMNS} FROM items WHERE content_sha256 = ?", content_sha256)
         return item_from_row(rows[0]) if rows else None
+
+    def item_of_key(self, key: str) -> Item:
+        """Return the item with this key, or raise `ItemNotFoundError`."""
+        rows = self._query(f"SELECT {ITEM_COLUMNS} FROM items WHERE {_OF_KEY}", key)
+        if not rows:
+            raise ItemNotFoundError(f"the gallery has no item with the key {key!r}.")
+        return item_from_row(rows[0])
 
     def sample(self, n: int, seed: int | None = None) -> list[Item]:
         """Return `n` different items from all over the gallery in random order; all of them if there are fewer."""
@@ -483,6 +517,33 @@ def insert_item(
     known = _known_item(db, item)
     if known is not None:
         return known, False
+    return _insert(db, item, row, embedding, change), True
+
+
+def put_item(db: sqlite3.Connection, item: NewItem, row: tuple[Any, ...], embedding: bytes, change: int) -> PutResult:
+    """Create or replace the item with a key; arguments as of `insert_item`."""
+    key = check_key(item.key or "")
+    owner = _find_item(db, _OF_KEY, key)
+    known = _find_item(db, "content_sha256 = ?", item.content_sha256)
+    if known is not None and known.key not in (None, key):
+        return PutResult(None, "refused", image_taken(known.id, str(known.key)))
+    replaced = owner is not None and (known is None or owner.id != known.id)
+    if owner is not None and replaced:
+        delete_items(db, [owner.id], change)
+    if known is None:
+        return PutResult(_insert(db, item, row, embedding, change), "replaced" if replaced else "created")
+    source, label, metadata = row[:3]
+    if known.key is None:
+        _set_key(db, known.id, key)
+    elif (source, label) == (known.source, known.label) and equal_metadata(item.metadata, known.metadata):
+        return PutResult(known.id, "unchanged")
+    values = (source, label, metadata, known.id)
+    db.execute("UPDATE items SET source = ?, label = ?, metadata = ? WHERE id = ?", values)
+    status: PutStatus = "replaced" if replaced else "updated"
+    return PutResult(known.id, status)
+
+
+def _insert(db: sqlite3.Connection, item: NewItem, row: tuple[Any, ...], embedding: bytes, change: int) -> int:
     cursor = db.execute(
         "INSERT INTO items (source, label, metadata, content_sha256, added_at, change) VALUES (?, ?, ?, ?, ?, ?)",
         (*row, change),
@@ -490,23 +551,24 @@ def insert_item(
     new_id, thumbnail = int(cursor.lastrowid or 0), item.thumbnail
     db.execute("INSERT INTO thumbnails VALUES (?, ?, ?)", (new_id, thumbnail.media_type, thumbnail.data))
     db.execute("INSERT INTO embeddings (item, embedding) VALUES (?, ?)", (new_id, embedding))
-    _set_key(db, new_id, item.key)
-    return new_id, True
+    if item.key is not None:
+        _set_key(db, new_id, item.key)
+    return new_id
 
 
 def _known_item(db: sqlite3.Connection, item: NewItem) -> int | None:
     """Return the id of the item with this image, after giving it the key."""
     if item.key is not None:
-        owner = _find_item(db, "id = (SELECT item FROM keys WHERE key = ?)", item.key)
+        owner = _find_item(db, _OF_KEY, check_key(item.key))
         if owner and owner.content_sha256 != item.content_sha256:
-            raise ItemConflictError(f"the key {item.key!r} belongs to item {owner.id}, which is another image.")
+            raise key_taken(item.key, owner.id)
     known = _find_item(db, "content_sha256 = ?", item.content_sha256)
     if known is None:
         return None
-    if known.key is None:
+    if known.key is None and item.key is not None:
         _set_key(db, known.id, item.key)
-    elif item.key not in (None, known.key):
-        raise ItemConflictError(f"the image is item {known.id} already, with the key {known.key!r}.")
+    elif known.key is not None and item.key not in (None, known.key):
+        raise image_taken(known.id, known.key)
     return known.id
 
 
@@ -515,6 +577,16 @@ def _find_item(db: sqlite3.Connection, condition: str, value: str) -> Item | Non
     return item_from_row(row) if row else None
 
 
-def _set_key(db: sqlite3.Connection, item_id: int, key: str | None) -> None:
+def _set_key(db: sqlite3.Connection, item_id: int, key: str) -> None:
+    db.execute("INSERT INTO keys VALUES (?, ?)", (item_id, key))
+
+
+def _change_key(db: sqlite3.Connection, item_id: int, key: str | None) -> None:
+    owner = None if key is None else _find_item(db, _OF_KEY, key)
+    if owner is not None and key is not None:
+        if owner.id != item_id:
+            raise key_taken(key, owner.id)
+        return
+    db.execute("DELETE FROM keys WHERE item = ?", (item_id,))
     if key is not None:
-        db.execute("INSERT INTO keys VALUES (?, ?)", (item_id, key))
+        _set_key(db, item_id, key)

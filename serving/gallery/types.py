@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 from PIL import Image
@@ -19,7 +21,7 @@ from zoo.console import count
 from zoo.data.dataset import DataIdentity, identify_rows
 from zoo.data.images import DEFAULT_LIMITS, FORMATS, Limits, open_image
 from zoo.data.preprocessing import Preprocessing, to_pixels
-from zoo.errors import CardError, GalleryError
+from zoo.errors import CardError, GalleryError, ItemConflictError, UsageError
 from zoo.models.card import Card, card_from_json
 
 THUMBNAIL_SIDE = 256
@@ -27,6 +29,9 @@ THUMBNAIL_SIDE = 256
 
 LOSSLESS_SIDE = 128
 """Up to this side a thumbnail is a PNG of the image itself; JPEG would blur it and save nothing."""
+
+MAX_KEY = 256
+"""Largest number of characters of a key."""
 
 MAX_DEPTH = 32
 """Nesting of objects and lists in metadata; Python reads and writes JSON by recursion."""
@@ -52,6 +57,8 @@ DEFAULT_K = 10
 Box = tuple[float, float, float, float]
 """Left, top, right and bottom of a part of an image, as fractions of its sides."""
 
+PutStatus = Literal["created", "replaced", "updated", "unchanged", "refused"]
+
 Block = tuple[np.ndarray, np.ndarray]
 """Ids, int64 [n], ascending, and their vectors, float32 [n, dim]."""
 
@@ -72,6 +79,10 @@ class Thumbnail:
     media_type: str
 
 
+NO_PICTURE = Thumbnail(b"", "image/png")
+"""Thumbnail of an item of which only the embedding is known."""
+
+
 @dataclass(frozen=True)
 class NewItem:
     """An item to add.
@@ -79,9 +90,9 @@ class NewItem:
     Attributes:
         source: Path of the image file, or another name of its origin.
         embedding: Unit vector, float32 [dim].
-        content_sha256: Hash of the image file, in hex.
+        content_sha256: Hash of the image file, in hex; `vector_sha256` if there is no image.
         added_at: UTC, ISO 8601; the present by default, else the time of an item that is restored.
-        key: The client's own name of the item, unique in the gallery.
+        key: The user's own name of the item, unique in the gallery (`check_key`).
     """
 
     source: str
@@ -131,10 +142,27 @@ class AddResult:
 
 
 @dataclass(frozen=True)
+class PutResult:
+    """Outcome of one item that was put under its key.
+
+    Attributes:
+        id: The item; None if it was refused.
+        status: "created" (the key is new), "replaced" (the key had another image), "updated" (the same image with
+            another source, label or metadata, or an image without a key that got it), "unchanged" or "refused".
+        error: Why it was refused.
+    """
+
+    id: int | None
+    status: PutStatus
+    error: ItemConflictError | None = None
+
+
+@dataclass(frozen=True)
 class Hit:
     """A neighbour of a query.
 
     Attributes:
+        key: The user's own name of the item, None without one.
         similarity: The cosine, from -1 to 1.
         p_same: Probability that it has the query's class (see `zoo.evaluation.calibration`), 1 for the identical image;
             None without a calibration and for texts.
@@ -147,6 +175,7 @@ class Hit:
     source: str
     p_same: float | None = None
     rerank_score: float | None = None
+    key: str | None = None
 
 
 @dataclass(frozen=True)
@@ -266,7 +295,56 @@ def rank_hits(similarities: np.ndarray, ids: np.ndarray, items: Mapping[int, Ite
     pairs = zip(similarities.tolist(), ids.tolist(), strict=True)
     hits = [(similarity, items[item_id]) for similarity, item_id in pairs if item_id in items]
     hits.sort(key=lambda pair: (-pair[0], pair[1].id))
-    return [Hit(item.id, similarity, item.label, item.source) for similarity, item in hits]
+    return [Hit(item.id, similarity, item.label, item.source, key=item.key) for similarity, item in hits]
+
+
+def check_key(key: str) -> str:
+    """Return a key: 1 to `MAX_KEY` characters of Unicode without control characters.
+
+    Raises:
+        UsageError: If it is not one (code "bad-key").
+    """
+    if not 0 < len(key) <= MAX_KEY:
+        raise UsageError(f"a key has 1 to {MAX_KEY} characters, not {len(key):,}.", code="bad-key")
+    # Cs: halves of surrogate pairs, which UTF-8 cannot hold.
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in key):
+        raise UsageError(f"the key {key!a} has a control character, or is not valid Unicode.", code="bad-key")
+    return key
+
+
+def vector_sha256(key: str, embedding: np.ndarray) -> str:
+    """Return what stands for the hash of the image of an item without one: the SHA-256 of its key and embedding."""
+    return hashlib.sha256(b"\0".join([b"vector", key.encode(), embedding.astype("<f4").tobytes()])).hexdigest()
+
+
+def unit_vector(numbers: np.ndarray, dim: int) -> np.ndarray:
+    """Return a vector of any length as a unit vector, float32 [dim]; one of unit length is unchanged.
+
+    Raises:
+        UsageError: If it is not one of `dim` finite numbers, or is zero (code "invalid-embedding").
+    """
+    numbers = np.asarray(numbers)
+    if numbers.shape != (dim,) or numbers.dtype.kind not in "fiu":
+        raise UsageError(f"the vector has {list(numbers.shape)} numbers; expected [{dim}].", code="invalid-embedding")
+    largest = float(np.abs(numbers.astype(np.float64)).max(initial=0))
+    if not math.isfinite(largest):
+        raise UsageError("the vector holds NaN or infinity.", code="invalid-embedding")
+    if largest == 0:
+        raise UsageError("the vector is zero, and has no direction.", code="invalid-embedding")
+    with np.errstate(over="ignore"):
+        single: np.ndarray = numbers.astype(np.float32)
+    if not is_unit(single):
+        scaled = numbers.astype(np.float64) / largest  # neither overflow nor underflow of the squares
+        single = (scaled / np.linalg.norm(scaled)).astype(np.float32)
+    return single
+
+
+def key_taken(key: str, owner: int) -> ItemConflictError:
+    return ItemConflictError(f"the key {key!r} belongs to item {owner}, which is another image.")
+
+
+def image_taken(owner: int, key: str) -> ItemConflictError:
+    return ItemConflictError(f"the image is item {owner} already, with the key {key!r}.")
 
 
 def decode_image(data: bytes, how: Preprocessing, limits: Limits = DEFAULT_LIMITS) -> tuple[np.ndarray, Thumbnail]:

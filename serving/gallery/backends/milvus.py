@@ -44,23 +44,25 @@ from serving.gallery.backends.milvus_rows import (
     thumbnail_of,
 )
 from serving.gallery.filters import EVERYTHING, Filter
-from serving.gallery.index import NO_ROW, Neighbours, top_k
 from serving.gallery.staging import Slot
 from serving.gallery.store import Overview
-from serving.gallery.tune import nearest_in_blocks
 from serving.gallery.types import (
     MAX_ID,
     UNCHANGED,
     AddResult,
-    Block,
-    IndexStats,
     Item,
     ItemUpdate,
     NewItem,
+    PutResult,
+    PutStatus,
     Stats,
     Thumbnail,
     Unchanged,
+    check_key,
+    equal_metadata,
+    image_taken,
     item_row,
+    key_taken,
     model_json,
     parse_model,
     vector_to_blob,
@@ -69,19 +71,11 @@ from zoo.errors import (
     GalleryError,
     GalleryExistsError,
     GalleryNotFoundError,
-    ItemConflictError,
     ItemNotFoundError,
     ModelChangedError,
-    UsageError,
 )
 from zoo.files import LockHeldError
 from zoo.models.card import Card
-
-MAX_RESULTS = 16_384
-"""Largest number of results of one search in Milvus; more are searched here."""
-
-QUERIES, RESULTS = 256, 100_000
-"""Largest number of queries, and of their results together, in one search."""
 
 PATIENCE = 1.0
 """Seconds between two checks whether the gallery still has the model that it was opened with."""
@@ -303,31 +297,93 @@ class MilvusStore:
         """Return the id of each item, the rows of the new ones, and the keys that existing items get."""
         candidates = [number for item in items for number in ids_of(item.content_sha256)]
         by_id = self.by_ids(candidates, ("id", "content_sha256", "key"), strong=True)
-        by_key = {row["key"]: row for row in self._with_keys([item.key for item in items if item.key])}
+        by_key = {row["key"]: row for row in self._with_keys([check_key(item.key) for item in items if item.key])}
         by_content = {row["content_sha256"]: row for row in by_id.values()}
         ids, fresh, keyed, change = list[int](), list[Row](), dict[int, Row](), moment()
         for item, text in zip(items, texts, strict=True):
             content = item.content_sha256
             if item.key and by_key.get(item.key, {"content_sha256": content})["content_sha256"] != content:
-                number = by_key[item.key]["id"]
-                raise ItemConflictError(f"the key {item.key!r} is that of item {number}, which is another image.")
+                raise key_taken(item.key, by_key[item.key]["id"])
             row = by_content.get(content)
             if row is None:
-                free = [number for number in ids_of(content) if number not in by_id]
-                if not free:
-                    raise GalleryError(f"the ids of {item.source!r} are those of other images.", code="no-free-id")
-                row = by_id[free[0]] = by_content[content] = new_row(free[0], item, text, change)
+                row = by_content[content] = self._new_row(item, text, by_id, change)
                 fresh.append(row)
             elif item.key not in (None, row["key"]):
                 if row["key"]:
-                    number = row["id"]
-                    raise ItemConflictError(f"the image is there as item {number}, with the key {row['key']!r}.")
+                    raise image_taken(row["id"], row["key"])
                 row["key"] = item.key
                 keyed |= {row["id"]: {"key": item.key}} if len(row) == 3 else {}
             if item.key:
                 by_key[item.key] = row
             ids.append(row["id"])
         return ids, fresh, keyed
+
+    def put(self, items: Sequence[NewItem]) -> list[PutResult]:
+        """Create or replace the items with these keys.
+
+        The new row of a replaced item is written before the former one is deleted: for a moment, and after a failure
+        until the next put of the key, searches find both.
+        """
+        texts = [item_row(item) for item in items]
+        for item in items:
+            check_key(item.key or "")
+            vector_to_blob(item.embedding, self.card.dim, item.source)
+        results: list[PutResult] = []
+        with self._writing:
+            for start, end in _without_repeats(items):
+                results += self._put(items[start:end], texts[start:end])
+            if self.next_change()[1] != self.collection:
+                raise self._model_changed()
+        return results
+
+    def _put(self, items: Sequence[NewItem], texts: Sequence[tuple[Any, ...]]) -> list[PutResult]:
+        """Put items no two of which have a key or an image in common."""
+        candidates = [number for item in items for number in ids_of(item.content_sha256)]
+        by_id = self.by_ids(candidates, ITEM, strong=True)
+        by_content = {row["content_sha256"]: row for row in by_id.values()}
+        owners: dict[str, list[int]] = {}
+        for row in self._with_keys([item.key for item in items if item.key]):
+            owners.setdefault(row["key"], []).append(row["id"])
+        results, fresh, changes, gone = list[PutResult](), list[Row](), dict[int, Row](), list[int]()
+        for item, text in zip(items, texts, strict=True):
+            key, known = str(item.key), by_content.get(item.content_sha256)
+            if known is not None and known["key"] not in ("", key):
+                results.append(PutResult(None, "refused", image_taken(known["id"], known["key"])))
+                continue
+            former = [number for number in owners.get(key, []) if known is None or number != known["id"]]
+            status: PutStatus = "replaced" if former else "created"
+            if known is None:
+                row = self._new_row(item, text, by_id, moment())
+                fresh.append(row)
+            else:
+                row, wanted = known, {"source": text[0], "label": text[1] or "", **metadata_fields(item.metadata)}
+                if known["key"] != key or _differs(known, wanted):
+                    changes[known["id"]] = {**wanted, "key": key}
+                    status = "replaced" if former else "updated"
+                else:
+                    status = "replaced" if former else "unchanged"
+            gone += former
+            results.append(PutResult(row["id"], status))
+        self.connection.write(self.collection, fresh)
+        self._rewrite(self.collection, changes)
+        if gone:
+            self.marks.remove_of(self.by_ids(gone, ("id", "content_sha256"), strong=True))
+            self.connection.delete(self.collection, gone)
+        return results
+
+    def _new_row(self, item: NewItem, text: tuple[Any, ...], taken: dict[int, Row], change: int) -> Row:
+        """Return the row of a new image, and note it among those whose ids are taken."""
+        free = [number for number in ids_of(item.content_sha256) if number not in taken]
+        if not free:
+            raise GalleryError(f"the ids of {item.source!r} are those of other images.", code="no-free-id")
+        row = taken[free[0]] = new_row(free[0], item, text, change)
+        return row
+
+    def item_of_key(self, key: str) -> Item:
+        rows = self.connection.rows(self.collection, f"key == {quoted(key)}", ITEM) if key else []
+        if not rows:
+            raise ItemNotFoundError(f"the gallery has no item with the key {key!r}.")
+        return item_of(max(rows, key=lambda row: (row["change"], row["id"])))
 
     def _with_keys(self, keys: Sequence[str]) -> list[Row]:
         if not keys:
@@ -357,17 +413,25 @@ class MilvusStore:
         item_id: int,
         label: str | Unchanged | None = UNCHANGED,
         metadata: Mapping[str, Any] | Unchanged = UNCHANGED,
+        key: str | Unchanged | None = UNCHANGED,
     ) -> int:
-        """Give an item another label, other metadata, or both; return the number of this change.
+        """Give an item another label, other metadata, or another key; return the number of this change.
 
         Milvus replaces whole rows: of two processes that describe one item at the same moment, the later one counts.
 
         Raises:
             ItemNotFoundError: If there is no such item.
+            ItemConflictError: If the key is another item's.
+            UsageError: If it cannot be a key.
         """
         changed = {**({} if isinstance(label, Unchanged) else {"label": label or ""}), **metadata_fields(metadata)}
+        changed |= {} if isinstance(key, Unchanged) else {"key": key or ""}
 
         def work(collection: str) -> None:
+            owners = self._with_keys([check_key(key)]) if isinstance(key, str) else []
+            for owner in owners:
+                if owner["id"] != item_id:
+                    raise key_taken(owner["key"], owner["id"])
             if not self._rewrite(collection, {item_id: changed} if 0 < item_id <= MAX_ID else {}):
                 raise ItemNotFoundError(f"the gallery has no item {item_id}.")
 
@@ -427,88 +491,6 @@ class MilvusStore:
         self.check_current()
         row = fact_row(FACT, {"text": value}, f"{self.collection} {key}")
         self.connection.write(self.facts_name, [row])
-
-
-class MilvusIndex:
-    """Search over the embeddings of a gallery in Milvus, which keeps its index itself."""
-
-    def __init__(self, store: MilvusStore) -> None:
-        self._store = store
-
-    @property
-    def change(self) -> int:
-        return self._store.change()
-
-    def current(self) -> MilvusIndex:
-        self._store.check_soon()
-        return self
-
-    def ids(self) -> np.ndarray:
-        return np.array([row["id"] for piece in self._store.scan(("id",)) for row in piece], np.int64)
-
-    def vectors_of(self, ids: np.ndarray) -> Block:
-        present, vectors = self._store.embeddings(ids.tolist())
-        return np.array(present, np.int64), vectors
-
-    def search(self, vectors: np.ndarray, k: int, exact: bool = False, selection: Filter = EVERYTHING) -> Neighbours:
-        """Return similarities, float32 [q, k], and ids, int64 [q, k], of the nearest items.
-
-        Milvus searches; all vectors are compared here for an exact search of an approximate index, and for more
-        results than Milvus returns.
-        """
-        self._store.check_soon()
-        vectors = np.ascontiguousarray(vectors, np.float32)
-        collection = self._store.collection
-        if k > MAX_RESULTS or (exact and self._store.connection.index_type(collection) != "FLAT"):
-            return self._compare(vectors, k, selection)
-        size, found = max(1, min(QUERIES, RESULTS // k)), list[list[Row]]()
-        for start in range(0, len(vectors), size):
-            rows = self._search(vectors[start : start + size], k, selection)
-            if rows is None:
-                return self._compare(vectors, k, selection)
-            found += rows
-        return _as_arrays(found, k)
-
-    def _search(self, vectors: np.ndarray, k: int, selection: Filter) -> list[list[Row]] | None:
-        """Search in Milvus, again for more while a filter by metadata leaves too few; None if Milvus has no more."""
-        limit, condition = k, expression(selection)
-        fields = ("label", "metadata") if selection.where else ()
-        while True:
-            found = self._store.connection.search(self._store.collection, vectors, limit, condition, fields)
-            kept = [[row for row in rows if not selection.where or matches(selection, row)] for rows in found]
-            if all(len(rows) >= k or len(every) < limit for rows, every in zip(kept, found, strict=True)):
-                return kept
-            if limit == MAX_RESULTS:
-                return None
-            limit = min(MAX_RESULTS, 4 * limit)
-
-    def _compare(self, vectors: np.ndarray, k: int, selection: Filter) -> Neighbours:
-        """Compare the vectors with those of all items, which are read in pieces."""
-        dim = self._store.card.dim
-        pieces = self._store.scan(("id", "vector"), selection, size=max(1, 2**22 // dim))
-        return nearest_in_blocks((_block(piece, dim) for piece in pieces), vectors, k)
-
-    def stats(self) -> IndexStats:
-        return IndexStats("milvus", 0, 1, None, None, None, self._store.collection, self._store.count(), 0, 0)
-
-    def is_due(self) -> bool:
-        return False
-
-    def finish(self) -> None:
-        """Do nothing, as `compact_in_background`."""
-
-    def compact_in_background(self) -> None:
-        """Do nothing, because Milvus compacts its collections itself."""
-
-    def compact(self) -> None:
-        raise UsageError(f"Milvus compacts {self._store.address} itself.", code="not-for-milvus")
-
-    def tune(self, recall: float, k: int = 10, kinds: Sequence[str] = ()) -> Any:
-        raise UsageError(
-            f"Milvus searches {self._store.address} by the index that its collection was made with: set "
-            "ZOO_MILVUS_INDEX to FLAT (exact) or AUTOINDEX before zoo index makes a gallery.",
-            code="not-for-milvus",
-        )
 
 
 class MilvusOverview(Overview):
@@ -664,17 +646,20 @@ def _not_found(address: Address) -> GalleryNotFoundError:
     )
 
 
-def _as_arrays(found: Sequence[Sequence[Row]], k: int) -> Neighbours:
-    """Return the k nearest rows of each query as arrays; equal ones in the order of their ids."""
-    width = max(map(len, found), default=0)
-    similarities = np.full((len(found), width), -np.inf, np.float32)
-    ids = np.full((len(found), width), NO_ROW, np.int64)
-    for number, rows in enumerate(found):
-        similarities[number, : len(rows)] = [row["similarity"] for row in rows]
-        ids[number, : len(rows)] = [row["id"] for row in rows]
-    return top_k(similarities, ids, k)
+def _without_repeats(items: Sequence[NewItem]) -> Iterator[tuple[int, int]]:
+    """Yield start and end of pieces of at most `PIECE` items, in which no key and no image occurs twice."""
+    start, seen = 0, set[tuple[str, str]]()
+    for number, item in enumerate(items):
+        names = {("key", str(item.key)), ("image", item.content_sha256)}
+        if seen & names or number - start == PIECE:
+            yield start, number
+            start, seen = number, set()
+        seen |= names
+    if items:
+        yield start, len(items)
 
 
-def _block(rows: Sequence[Row], dim: int) -> Block:
-    ids = np.array([row["id"] for row in rows], np.int64)
-    return ids, np.array([row["vector"] for row in rows], np.float32).reshape(-1, dim)
+def _differs(row: Row, wanted: Row) -> bool:
+    """Return whether the source, the label or the metadata of a row are others than those wanted."""
+    texts = any(row[name] != wanted[name] for name in ("source", "label"))
+    return texts or not equal_metadata(row["metadata"], wanted["metadata"])
