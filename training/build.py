@@ -73,7 +73,8 @@ def create_method(objective: Objective, context: MethodContext) -> Method:
 def _loss(objective: Objective, context: MethodContext, dim: int) -> nn.Module:
     if objective.loss is None:
         raise RecipeError(f"the method {objective.method!r} needs a loss: set objective.loss.", code="no-loss")
-    sizes = {"classes": context.classes, "dim": dim}
+    class_sizes = np.bincount(context.labels, minlength=context.classes)
+    sizes = {"classes": context.classes, "dim": dim, "class_sizes": class_sizes}
     loss: nn.Module = construct(LOSSES, "loss", objective.loss, objective.loss_args, sizes)
     return loss
 

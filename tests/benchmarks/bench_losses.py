@@ -43,8 +43,10 @@ from training.losses.norm_softmax import NormSoftmax
 from training.losses.nt_xent import NTXent
 from training.losses.proxy_anchor import ProxyAnchor
 from training.losses.proxy_nca import ProxyNCA
+from training.losses.smooth_ap import SmoothAP
 from training.losses.snr import SNRContrastive, SNRTriplet
 from training.losses.softtriple import SoftTriple
+from training.losses.subcenter_arcface import SubCenterArcFace
 from training.losses.supcon import SupCon
 from training.losses.triplet import Triplet
 from training.miners import MINERS
@@ -101,6 +103,7 @@ def contests() -> dict[str, Contest]:
         "proxy-anchor 11k": Contest(lambda d: ProxyAnchor(SOP, d), lambda d: pml.ProxyAnchorLoss(SOP, d)),
         "proxy-nca": Contest(lambda d: ProxyNCA(CLASSES, d), lambda d: pml.ProxyNCALoss(CLASSES, d, softmax_scale=9)),
         "proxy-nca 11k": Contest(lambda d: ProxyNCA(SOP, d), lambda d: pml.ProxyNCALoss(SOP, d, softmax_scale=9)),
+        "smooth-ap": Contest(lambda d: SmoothAP(0, query_counted=True), lambda d: pml.SmoothAPLoss()),
         "snr-contrastive": Contest(
             lambda d: SNRContrastive(0), lambda d: pml.SignalToNoiseRatioContrastiveLoss(**centring)
         ),
@@ -112,6 +115,14 @@ def contests() -> dict[str, Contest]:
         ),
         "softtriple 11k": Contest(
             lambda d: SoftTriple(SOP, d, tau=0), lambda d: pml.SoftTripleLoss(SOP, d, centers_per_class=2)
+        ),
+        "subcenter-arcface": Contest(
+            lambda d: SubCenterArcFace(CLASSES, d),
+            lambda d: pml.SubCenterArcFaceLoss(num_classes=CLASSES, embedding_size=d),
+        ),
+        "subcenter-arcface 11k": Contest(
+            lambda d: SubCenterArcFace(SOP, d),
+            lambda d: pml.SubCenterArcFaceLoss(num_classes=SOP, embedding_size=d),
         ),
         "supcon": Contest(lambda d: SupCon(0), lambda d: pml.SupConLoss()),
         "triplet": Contest(lambda d: Triplet(0), lambda d: pml.TripletMarginLoss(0.2)),
@@ -140,9 +151,10 @@ def milliseconds(contest: Contest, batch: int, dim: int, device: str, seconds: f
     labels = torch.arange(batch, device=device) // 4
     rows = torch.randn(batch, dim, device=device) + torch.randn(batch // 4, dim, device=device)[labels]
     embeddings = nn.functional.normalize(rows, dim=1).requires_grad_()
-    labels = labels % CLASSES if batch // 4 > CLASSES else labels
     mine, theirs = contest.miners or (None, None)
     sides = [(contest.ours(dim).to(device), mine), (contest.theirs(dim).to(device), theirs)]
+    if batch // 4 > CLASSES and any(True for _ in sides[0][0].parameters()):
+        labels = labels % CLASSES
     times: list[list[float]] = [[], []]
     # On one core the process's own time counts, which other processes do not lengthen.
     clock = time.process_time if device == "cpu" and torch.get_num_threads() == 1 else time.perf_counter

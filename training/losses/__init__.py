@@ -1,7 +1,8 @@
 """Losses by name.
 
 A loss is a module called as `loss(embeddings [b, d], labels [b], tuples=None)`; it returns a scalar. `training.build`
-constructs it with the number of classes and, if the constructor has a parameter `dim`, the dimension of the embeddings.
+constructs it with the number of classes and, if the constructor has such parameters, the dimension of the embeddings
+(`dim`) and the number of training images of each class (`class_sizes`, int64 [classes]).
 
 Embeddings are unit rows unless the class sets `normalised = False`. They are float32, or have the dtype of the loss's
 class vectors (`loss.to(dtype)`). Labels are int64. The annotation of `tuples` is required: it names the mined tuples
@@ -35,9 +36,11 @@ LOSSES = ClassTable(
         "proxy-nca": "proxy_nca:ProxyNCA",
         "quadruplet": "quadruplet:Quadruplet",
         "recall-at-k": "recall_at_k:RecallAtK",
+        "smooth-ap": "smooth_ap:SmoothAP",
         "snr-contrastive": "snr:SNRContrastive",
         "snr-triplet": "snr:SNRTriplet",
         "softtriple": "softtriple:SoftTriple",
+        "subcenter-arcface": "subcenter_arcface:SubCenterArcFace",
         "supcon": "supcon:SupCon",
         "triplet": "triplet:Triplet",
     },

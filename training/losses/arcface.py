@@ -61,8 +61,13 @@ class ArcFace(nn.Module):
         return margin_cross_entropy(logits, labels, self.scale * (add_angle(targets, self.margin) - targets))
 
 
-def add_angle(cosine: Tensor, margin: float) -> Tensor:
-    """Return cos(theta + margin) from cos(theta), with a finite gradient; it still falls beyond theta = pi - margin."""
+def add_angle(cosine: Tensor, margin: Tensor | float) -> Tensor:
+    """Return cos(theta + margin) from cos(theta), with a finite gradient; it still falls beyond theta = pi - margin.
+
+    Args:
+        cosine: [b].
+        margin: Angle in radians: one number, or [b].
+    """
+    cos, sin = (margin.cos(), margin.sin()) if isinstance(margin, Tensor) else (math.cos(margin), math.sin(margin))
     sine = (1 - cosine.square()).clamp(min=torch.finfo(cosine.dtype).eps).sqrt()
-    turned = cosine * math.cos(margin) - sine * math.sin(margin)
-    return torch.where(cosine >= -math.cos(margin), turned, cosine - margin * math.sin(margin))
+    return torch.where(cosine >= -cos, cosine * cos - sine * sin, cosine - margin * sin)

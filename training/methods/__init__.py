@@ -19,5 +19,6 @@ METHODS = ClassTable(
         "plain": "base:Plain",
         "s2sd": "s2sd:S2SD",
         "sharing": "sharing:Sharing",
+        "simix": "simix:SiMix",
     },
 )

@@ -14,7 +14,7 @@ from training.recipe import EnsembleRecipe, Recipe
 
 Maker = Callable[[], Recipe | EnsembleRecipe]
 
-MODULES = ("revisiting", "sharing", "diva", "group", "reality", "photos", "small")
+MODULES = ("revisiting", "sharing", "diva", "group", "reality", "hyp_vit", "photos", "small")
 """Modules of recipes in the order of listing. A new module is one file and its name here."""
 
 

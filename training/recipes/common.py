@@ -66,7 +66,10 @@ LATER_LOSSES = {
     "ntxent": _settings("nt-xent"),
     "pa": _settings("proxy-anchor", proxies=True),
     "recall": _settings("recall-at-k"),
+    "simix": ObjectiveSettings(Objective("recall-at-k", method="simix")),
+    "smoothap": _settings("smooth-ap"),
     "snr-contrastive": _settings("snr-contrastive"),
+    "subcenter": _settings("subcenter-arcface", proxies=True),
     "supcon": _settings("supcon"),
 }
 """Other common losses."""
@@ -111,6 +114,8 @@ ARCHITECTURES = {
     **{f"d{layers}": f"densenet{layers}.tv_in1k" for layers in (121, 161, 169, 201)},
     "lite0": "tf_efficientnet_lite0",
     "conv4": "conv4",
+    "vits16": "vit_small_patch16_224.augreg_in21k",
+    "dinos16": "vit_small_patch16_224.dino",
 }
 """Short name of a backbone -> its architecture."""
 
@@ -134,6 +139,10 @@ def preprocessing(name: str, resize: int = 256, crop: int = 224) -> Preprocessin
         return Preprocessing(resize, crop, "RGB", "bilinear", MEAN, STD)
     if name == "gn":
         return Preprocessing(resize, crop, "RGB", "bilinear", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    if name == "vits16":
+        return Preprocessing(resize, crop, "RGB", "bicubic", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    if name == "dinos16":
+        return Preprocessing(resize, crop, "RGB", "bicubic")
     if name == "lite0":
         return Preprocessing(resize, crop, "RGB", "bicubic", (127 / 255,) * 3, (128 / 255,) * 3)
     return Preprocessing(resize, crop, "RGB", "bilinear")

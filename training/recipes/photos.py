@@ -48,6 +48,9 @@ LATER = {
     "cosface": "Wang et al. 2018, CosFace: Large Margin Cosine Loss for Deep Face Recognition",
     "pa": "Kim et al. 2020, Proxy Anchor Loss for Deep Metric Learning",
     "recall": "Patel et al. 2022, Recall@k Surrogate Loss with Large Batches and Similarity Mixup",
+    "simix": "Patel et al. 2022, Recall@k Surrogate Loss with Large Batches and Similarity Mixup",
+    "smoothap": "Brown et al. 2020, Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval",
+    "subcenter": "Deng et al. 2020, Sub-center ArcFace: Boosting Face Recognition by Large-Scale Noisy Web Faces",
 }
 """Objectives that are newer than the five papers or beside them, with their papers."""
 

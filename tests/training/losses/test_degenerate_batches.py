@@ -162,6 +162,18 @@ def recall_at_k(e: np.ndarray, y: list[int]) -> float:
     return 1 - mean(recalls) if recalls else 0.0
 
 
+def smooth_ap(e: np.ndarray, y: list[int]) -> float:
+    def rank(q: int, i: int, among: list[int]) -> float:
+        return 1 + sum(0.5 + math.tanh((e[q] @ e[z] - e[q] @ e[i]) / 0.02) / 2 for z in among if z != i)
+
+    terms = []
+    for q in range(len(y)):
+        own, every = positives(y, q), [z for z in range(len(y)) if z != q]
+        if own:
+            terms.append(1 - mean([rank(q, i, own) / rank(q, i, every) for i in own]))
+    return mean(terms)
+
+
 def nonzero(values: list[float]) -> float:
     """The mean of the terms above zero. What is less than rounding counts as zero."""
     return mean([value for value in values if value > 1e-7])
@@ -234,6 +246,14 @@ def softtriple(loss: nn.Module, embeddings: Tensor, y: list[int]) -> float:
         terms.append(math.log(sum(math.exp(8 * value) for value in s)) - 8 * s[label])
     apart = sum(distance(w[i, c], w[j, c]) for c in range(classes) for j in range(k) for i in range(j))
     return mean(terms) + 0.2 * apart / (classes * k * (k - 1))
+
+
+def subcenter_arcface(loss: nn.Module, embeddings: Tensor, y: list[int]) -> float:
+    w = unit(loss.centres.detach().numpy())
+    cosines = np.array(
+        [[max(x @ w[i, c] for i in range(len(w))) for c in range(w.shape[1])] for x in embeddings.numpy()]
+    )
+    return shifted(cosines, y, 64, turned)
 
 
 def softtriple_of_equal_centres() -> nn.Module:
@@ -380,6 +400,7 @@ BY_PAIRS: dict[str, Naive] = {
     "multi-similarity": multi_similarity,
     "nt-xent": nt_xent,
     "recall-at-k": recall_at_k,
+    "smooth-ap": smooth_ap,
     "snr-contrastive": snr_contrastive,
     "snr-triplet": snr_triplet,
     "supcon": supcon,
@@ -406,6 +427,7 @@ CASES: dict[str, tuple[nn.Module, Oracle]] = {
     ),
     "softtriple": (create("softtriple", 4), softtriple),
     "softtriple, equal centres": (softtriple_of_equal_centres(), softtriple),
+    "subcenter-arcface": (create("subcenter-arcface", 4), subcenter_arcface),
     "n-pair": (NPair(4), of_all_samples(n_pair)),
     "n-pair, a pair a class": (NPair(4, all_samples=False), of_a_pair_a_class(n_pair)),
     "angular": (Angular(4), of_all_samples(angular)),

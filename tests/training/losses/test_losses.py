@@ -109,7 +109,17 @@ def test_a_loss_rejects_a_miner_of_other_tuples(loss: str, miner: str, names: li
     method(Objective("multi-similarity", miner), [0, 1], {"embedding": DIM})
 
 
-LEARNS_BY_CLASS = ["arcface", "cosface", "group", "margin", "norm-softmax", "proxy-anchor", "proxy-nca", "softtriple"]
+LEARNS_BY_CLASS = [
+    "arcface",
+    "cosface",
+    "group",
+    "margin",
+    "norm-softmax",
+    "proxy-anchor",
+    "proxy-nca",
+    "softtriple",
+    "subcenter-arcface",
+]
 
 
 @pytest.mark.parametrize("name", LEARNS_BY_CLASS)
