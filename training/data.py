@@ -87,7 +87,7 @@ class TrainingData:
 
 def image_key(recipe: Recipe) -> tuple[Any, ...]:
     """Return a key of the images that a recipe reads: recipes with equal keys read the same images of a data set."""
-    return recipe.data, recipe.preprocessing, recipe.seed if recipe.data.validation else None
+    return replace(recipe.data, views=0), recipe.preprocessing, recipe.seed if recipe.data.validation else None
 
 
 def training_labels(recipe: Recipe, dataset: Dataset) -> np.ndarray:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from training.data import TrainingData, held_out_classes
 from training.feature_file import Features, read_features
+from training.methods.base import Forward
 from training.recipe import Recipe
 from zoo.data.dataset import DataIdentity, identify
 from zoo.errors import RecipeError
@@ -99,7 +100,10 @@ class CachedData:
 
 
 Samples = TrainingData | CachedData
-_ADVICE = "Cached features have no images and no trunk; train it without --features."
+ADVICE = (
+    "Cached features have no images and no trunk; train it without --features. For more views of each image, make them "
+    "again: zoo features MODEL DIR -o FILE --views 8"
+)
 
 
 def load_cached_data(recipe: Recipe) -> CachedData:
@@ -143,56 +147,56 @@ class CachedTrunk(nn.Module):
 
     @property
     def feature_info(self) -> list[dict[str, object]]:
-        raise RecipeError(f"the method works on the trunk's layers. {_ADVICE}", code="method-needs-trunk")
+        raise RecipeError(f"the method works on the trunk's layers. {ADVICE}", code="method-needs-trunk")
 
 
 class CachedViews(NamedTuple):
-    """One view of each sample of this process, [n, f, 1, 1], with functions that draw another one and pass them on."""
+    """One view of each sample of this process, with functions that draw another one and pass them on."""
 
     first: Tensor
     another: Callable[[], Tensor]
-    forward: Callable[[Tensor, nn.Module | None], Tensor]
+    forward: Forward
 
 
-def draw_views(cached: Tensor, size: int, part: slice, gather: Callable[[Tensor], Tensor]) -> CachedViews:
-    """Draw a random view of each sample.
+def draw_views(
+    read: Callable[[Tensor], Tensor], count: int, size: int, part: slice, forward: Forward, advice: str
+) -> CachedViews:
+    """Draw a random cached view of each sample.
 
     The views replace images, so that methods that only pass these on work unchanged. Draws for the whole batch from
     torch's global generator.
 
     Args:
-        cached: All views, [n, v, f], of this process's part of the batch.
+        read: Function of view numbers int64 [n] that returns these views of this process's samples.
+        count: The number of views of each sample.
         size: The size of the whole batch.
         part: This process's part of it.
-        gather: Collects the parts of all processes.
+        forward: Returns the features of views by the trunk (None) or a copy of it.
+        advice: The end of the message if the method needs more.
 
     Returns:
-        The views. Their functions raise a `RecipeError` if a method passes on anything else, or needs a second view of
-        features that have only one.
+        The views. Their functions raise a `RecipeError` if a method passes on anything else, or needs a second view
+        where there is only one.
     """
-    n, count, _ = cached.shape
-    view_numbers = torch.randint(count, (size,))[part]
+    numbers = torch.randint(count, (size,))[part]
     drawn: list[Tensor] = []
 
     def pick(views: Tensor) -> Tensor:
-        rows = torch.arange(n, device=cached.device)
-        drawn.append(cached[rows, views.to(cached.device)].float()[:, :, None, None])
+        drawn.append(read(views))
         return drawn[-1]
 
     def another() -> Tensor:
         if count < 2:
             raise RecipeError(
-                "the method compares two views of each image, and the features hold one. Make them again with more: "
-                "zoo features MODEL DIR -o FILE --views 8",
-                code="too-few-views",
+                f"the method compares two views of each image, and one is cached. {advice}", code="too-few-views"
             )
-        return pick((view_numbers + 1 + torch.randint(count - 1, (size,))[part]) % count)
+        return pick((numbers + 1 + torch.randint(count - 1, (size,))[part]) % count)
 
-    def forward(images: Tensor, trunk: nn.Module | None) -> Tensor:
-        if not any(images is view for view in drawn) or not isinstance(trunk, CachedTrunk | None):
+    def pass_on(images: Tensor, trunk: nn.Module | None) -> Tensor:
+        if not any(images is view for view in drawn):
             raise RecipeError(
-                f"the method puts images of its own through the trunk. {_ADVICE}", code="method-needs-trunk"
+                f"the method puts images of its own through the trunk. {advice}", code="method-needs-trunk"
             )
-        return gather(images.flatten(1))
+        return forward(images, trunk)
 
-    return CachedViews(pick(view_numbers), another, forward)
+    return CachedViews(pick(numbers), another, pass_on)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import types
 import typing
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -190,6 +191,10 @@ def _keys(value: Any) -> list[str]:
     return names + [key for name in names for key in _keys(getattr(value, name))]
 
 
+_WITHOUT_ZERO = re.compile(r"^([+-]?)\.(?=\d)")
+"""The beginning of a number such as .3, which JSON would write as 0.3."""
+
+
 def _parse(text: str, hint: Any, key: str) -> Any:
     allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if text in ("none", "null") and type(None) in allowed:
@@ -199,7 +204,7 @@ def _parse(text: str, hint: Any, key: str) -> Any:
     if str in allowed:
         return text
     try:
-        value = json.loads(text)
+        value = json.loads(_WITHOUT_ZERO.sub(r"\g<1>0.", text))
     except ValueError:
         value = text  # free-form arguments may hold words
     if hint is Any:

@@ -38,6 +38,7 @@ HEAD_STARTS = ("random", "pca")
 HEAD_ENDS = ("trained", "pca")
 LATER_SETTINGS = (
     ("data", "features", ""),
+    ("data", "views", 0),
     ("", "head_start", "random"),
     ("backbone", "tune", "all"),
     ("backbone", "rank", 8),
@@ -72,6 +73,8 @@ class Data:
         features: A file of `zoo features` that replaces the images and a frozen trunk: only what follows the trunk
             learns.
             "" uses images.
+        views: The augmented views of each image that pass through the frozen first layers once, before the first step;
+            a step draws one of them. 0: every step augments its images anew.
     """
 
     dataset: str
@@ -81,10 +84,12 @@ class Data:
     fit: str = "square"
     skip_unreadable: bool = False
     features: str = ""
+    views: int = 0
 
     def __post_init__(self) -> None:
         _check(self.turns in (1, 4), "data.turns", self.turns, "1 or 4")
         _check(0 <= self.validation < 1, "data.validation", self.validation, "a share from 0 to below 1")
+        _check(self.views >= 0, "data.views", self.views, "0 or more")
         _check(self.side >= 1, "data.side", self.side, "a number of pixels")
         _check(self.fit in FITS, "data.fit", self.fit, " or ".join(FITS))
 

@@ -26,13 +26,16 @@ from training.build import base_heads, create_parts, create_sampler
 from training.checkpoint import check_embeddings, keep_bad_batch
 from training.data import TrainingData, prefetch
 from training.distributed import Processes
-from training.frozen import CachedData, Samples, draw_views
+from training.frozen import ADVICE as FEATURES_ADVICE
+from training.frozen import CachedData, CachedTrunk, CachedViews, Samples, draw_views
 from training.logging import Log, ProgressBar, Tracker, mean_terms
 from training.methods.base import Method, Minibatch
 from training.optim import create_optimizer, learning_rate_factor
 from training.recipe import FASTEST, Augmentation, Recipe
 from training.samplers import Sampler
 from training.trunk.lora import merge_adapters
+from training.views import ADVICE as VIEWS_ADVICE
+from training.views import CachedMaps
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError, TrainingError
 from zoo.evaluation import retrieval_metrics
@@ -82,6 +85,7 @@ class Trainer:
         execution: The device and the processes.
         memory: The current embeddings of all training samples, float32 [n, dim], for samplers that choose by them.
         resumes: `restore` follows, so that heads need no start.
+        progress: Show a progress bar while views are cached.
     """
 
     def __init__(
@@ -91,8 +95,11 @@ class Trainer:
         execution: Execution,
         memory: np.ndarray | None = None,
         resumes: bool = False,
+        progress: bool = False,
     ) -> None:
         torch.manual_seed(recipe.seed)
+        self.maps: CachedMaps | None = None
+        self.progress = progress
         self.recipe, self.data, self.execution, self.memory = recipe, data, execution, memory
         self.epoch, self.forwards = 0, 0
         self.statistics: dict[Preprocessing, list[Tensor]] = {}
@@ -104,6 +111,8 @@ class Trainer:
         if recipe.precision == FASTEST and not resumes:
             self.computation = self._fastest_computation()
         self._lay_out()
+        if recipe.data.views and not isinstance(data, CachedData):
+            self._cache_maps(self.network.trunk)
         self.trunk = torch.compile(self.network.trunk) if execution.compiled else self.network.trunk
         self.steps = steps_per_epoch(recipe, data, self.method)
         updates = math.ceil(self.steps / recipe.optimizer.accumulate)
@@ -140,6 +149,8 @@ class Trainer:
         """Let the heads begin as the principal directions of the trunk's features of all training samples."""
         self.network = Network(trunk.to(self.execution.device), nn.ModuleDict())
         self.trunk = trunk
+        if self.recipe.data.views and not isinstance(self.data, CachedData):
+            self._cache_maps(trunk)
         start_heads(heads, training_features(self), base_heads(self.recipe))
         self.execution.processes.same_everywhere(heads.to(self.execution.device).state_dict().values())
 
@@ -156,8 +167,8 @@ class Trainer:
         labels = torch.from_numpy(self.data.labels[samples]).to(device)
         part = self.execution.processes.part(len(samples))
         rows = torch.from_numpy(samples).to(device)
-        if isinstance(self.data, CachedData):
-            cached = draw_views(squares.to(device), len(samples), part, self.execution.processes.gather)
+        if isinstance(self.data, CachedData) or self.maps is not None:
+            cached = self._draw_cached(samples, squares, part)
             return Minibatch(labels, rows, cached.first, cached.forward, cached.another, task, self.epoch, part)
         changes = self.draw(samples, augmentation)
         render = partial(self.render, squares, changes, augmentation)
@@ -165,16 +176,70 @@ class Trainer:
         images = render(self.recipe.preprocessing)
         return Minibatch(labels, rows, images, self.features, another_view, task, self.epoch, part, render)
 
+    def _draw_cached(self, samples: np.ndarray, squares: Tensor, part: slice) -> CachedViews:
+        """Return random cached views of the batch: features from a file, or maps of the frozen layers."""
+        device = self.execution.device
+        if self.maps is not None:
+            read, own = self.maps.read, samples[part]
+            return draw_views(
+                lambda views: read(own, views, device),
+                self.maps.views,
+                len(samples),
+                part,
+                self.map_features,
+                VIEWS_ADVICE,
+            )
+        cached, rows = squares.to(device), torch.arange(len(squares), device=device)
+
+        def forward(features: Tensor, trunk: nn.Module | None) -> Tensor:
+            if not isinstance(trunk, CachedTrunk | None):
+                raise RecipeError(f"the method has a trunk of its own. {FEATURES_ADVICE}", code="method-needs-trunk")
+            return self.execution.processes.gather(features.flatten(1))
+
+        return draw_views(
+            lambda views: cached[rows, views.to(device)].float()[:, :, None, None],
+            cached.shape[1],
+            len(samples),
+            part,
+            forward,
+            FEATURES_ADVICE,
+        )
+
+    def map_features(self, maps: Tensor, trunk: nn.Module | None = None) -> Tensor:
+        """Return pooled features float32 of cached maps, by the learning layers of the trunk or of a copy of it."""
+        assert self.maps is not None
+        return self.features(maps, self.maps.features(self.network.trunk if trunk is None else trunk))
+
+    def _cache_maps(self, trunk: nn.Module) -> None:
+        """Keep the maps of the frozen layers, for random views that depend on the recipe's seed alone."""
+        if self.maps is not None:
+            return
+        if self.execution.compiled:
+            raise RecipeError(f"--compile is for whole trunks. {VIEWS_ADVICE}", code="views-and-compile")
+        data, augmentation = cast(TrainingData, self.data), self.recipe.augmentation
+
+        def render(samples: np.ndarray, augmented: bool) -> Tensor:
+            chosen = augmentation if augmented else _without_changes(augmentation)
+            return self.render(data.images(samples), self._draw_all(samples, chosen), chosen, self.recipe.preprocessing)
+
+        with self.execution.forked_generators():
+            torch.manual_seed(self.recipe.seed)
+            trunk.to(memory_format=self.computation.layout)
+            count, views = len(data.labels), self.recipe.data.views
+            self.maps = CachedMaps(trunk, count, views, render, self.computation.layout, self.progress)
+
     def view(self, samples: np.ndarray, squares: Tensor, augmentation: Augmentation) -> Tensor:
         """Return this process's images of samples, augmented and normalised, float [b / processes, c, crop, crop]."""
         return self.render(squares, self.draw(samples, augmentation), augmentation, self.recipe.preprocessing)
 
     def draw(self, samples: np.ndarray, augmentation: Augmentation) -> Changes:
         """Draw random changes of this process's samples."""
+        return self._draw_all(samples, augmentation).part(self.execution.processes.part(len(samples)))
+
+    def _draw_all(self, samples: np.ndarray, augmentation: Augmentation) -> Changes:
         preprocessing, data = self.recipe.preprocessing, cast(TrainingData, self.data)
         turns, aspects = (values.to(self.execution.device) for values in data.geometry(samples))
-        changes = draw_changes(turns, aspects, augmentation, preprocessing.crop / preprocessing.resize)
-        return changes.part(self.execution.processes.part(len(samples)))
+        return draw_changes(turns, aspects, augmentation, preprocessing.crop / preprocessing.resize)
 
     @torch.no_grad()
     def render(
@@ -393,8 +458,7 @@ def training_features(run: Trainer, network: Network | None = None, chunk: int =
     """Return pooled features float32 [n, f] of all training samples, not augmented, by a network (the current one)."""
     if isinstance(run.data, CachedData):
         return run.data.plain().to(run.execution.device)
-    augmentation = run.recipe.augmentation
-    plain = Augmentation(background=augmentation.background, oversample=augmentation.oversample)
+    plain = _without_changes(run.recipe.augmentation)
     network, trunk = (run.network, None) if network is None else (network, network.trunk)
     training = network.training
     network.eval()
@@ -407,10 +471,19 @@ def training_features(run: Trainer, network: Network | None = None, chunk: int =
             samples = np.arange(start, min(start + chunk * processes.count, total))
             # All parts must have the same size: the last sample fills the gap.
             filled = np.pad(samples, (0, -len(samples) % processes.count), mode="edge")
-            squares = run.data.images(filled[processes.part(len(filled))])
-            rows.append(run.features(run.view(filled, squares, plain), trunk)[: len(samples)])
+            own = filled[processes.part(len(filled))]
+            if run.maps is None:
+                features = run.features(run.view(filled, run.data.images(own), plain), trunk)
+            else:
+                features = run.map_features(run.maps.read(own, None, run.execution.device), trunk)
+            rows.append(features[: len(samples)])
     network.train(training)
     return torch.cat(rows)
+
+
+def _without_changes(augmentation: Augmentation) -> Augmentation:
+    """Return the augmentation that leaves images as they are, drawn as this one does."""
+    return Augmentation(background=augmentation.background, oversample=augmentation.oversample)
 
 
 @torch.no_grad()
@@ -504,7 +577,7 @@ def _fit(
     trackers: tuple[Tracker, ...],
 ) -> Trained:
     resumes = (folder / CHECKPOINT).exists()
-    run = Trainer(recipe, data, execution, getattr(sampler, "memory", None), resumes)
+    run = Trainer(recipe, data, execution, getattr(sampler, "memory", None), resumes, progress)
     if resumes:
         run.restore(checkpoint.load(folder / CHECKPOINT))
     elif run.memory is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 import zoo
 from tests.raising import raises
@@ -170,15 +171,19 @@ def test_methods_that_need_images_are_refused(name: str, made: tuple[Card, Path,
 
 
 def test_a_second_view_differs_from_the_first() -> None:
-    cached = torch.arange(4.0).repeat(6, 1)[:, :, None]
-    views = draw_views(cached, 6, slice(None), lambda rows: rows)
+    cached, rows = torch.arange(4.0).repeat(6, 1)[:, :, None], torch.arange(6)
+
+    def pass_on(images: Tensor, trunk: nn.Module | None) -> Tensor:
+        return images.flatten(1)
+
+    views = draw_views(lambda numbers: cached[rows, numbers], 4, 6, slice(None), pass_on, "")
     for _ in range(20):
         assert (views.another() != views.first).all()
-    seen = views.forward(views.first, CachedTrunk(1))
+    seen = views.forward(views.first, None)
     torch.testing.assert_close(seen, views.first.flatten(1))
     with raises(RecipeError, "method-needs-trunk"):
         views.forward(views.first + 1, None)
-    alone = draw_views(cached[:, :1], 6, slice(None), lambda rows: rows)
+    alone = draw_views(lambda numbers: cached[rows, numbers], 1, 6, slice(None), pass_on, "")
     with raises(RecipeError, "too-few-views"):
         alone.another()
 

@@ -1,0 +1,164 @@
+"""Cached views: augmented training images that have passed through the frozen first layers of the trunk once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from zoo.console import Progress
+from zoo.errors import RecipeError
+
+ADVICE = "Set data.views=0, so that every step augments images."
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class SplitTrunk:
+    """The names of a trunk's layers in the order of a forward pass: those before the first that learns, and the others."""
+
+    frozen: tuple[str, ...]
+    learning: tuple[str, ...]
+
+
+def split_trunk(trunk: nn.Module, image: Tensor) -> SplitTrunk:
+    """Split a trunk before its first layer that learns.
+
+    Args:
+        trunk: A network whose layers follow one another, such as timm's EfficientNet and ResNet.
+        image: An example of its input, float [1, c, h, w].
+
+    Raises:
+        RecipeError: `no-frozen-layers` if the first or no layer learns; `not-a-chain` if the layers in turn compute
+            something else than the trunk.
+    """
+    training = trunk.training
+    trunk.eval()
+    with torch.no_grad():
+        names, features = _call_order(trunk, image)
+        is_chain = _gives(chain(trunk, names), image, features)
+    trunk.train(training)
+    learns = [any(parameter.requires_grad for parameter in trunk.get_submodule(name).parameters()) for name in names]
+    first = learns.index(True) if True in learns else 0
+    if not first:
+        raise RecipeError(
+            "data.views keeps what the frozen first layers give, but the first layer learns, or none. Set "
+            "backbone.frozen_stages, or train the heads alone on features: zoo train NAME --features FILE.",
+            code="no-frozen-layers",
+        )
+    if not is_chain:
+        raise RecipeError(
+            f"the layers of {type(trunk).__name__} do not simply follow one another. {ADVICE}", code="not-a-chain"
+        )
+    return SplitTrunk(names[:first], names[first:])
+
+
+def chain(trunk: nn.Module, names: tuple[str, ...]) -> nn.Sequential:
+    """Return layers of a trunk, which share their weights with it, one after another."""
+    return nn.Sequential(*(trunk.get_submodule(name) for name in names))
+
+
+def _call_order(trunk: nn.Module, image: Tensor) -> tuple[tuple[str, ...], Tensor]:
+    """Return the names of a trunk's layers in the order of their calls, and its features of an image.
+
+    A layer is a child of the trunk, or of one of its sequences.
+    """
+    layers = {}
+    for name, child in trunk.named_children():
+        inner = child.named_children() if isinstance(child, nn.Sequential) else ()
+        layers |= {f"{name}.{part}": layer for part, layer in inner} or {name: child}
+    called: list[str] = []
+    hooks = [
+        layer.register_forward_pre_hook(lambda module, inputs, name=name: called.append(name))
+        for name, layer in layers.items()
+    ]
+    try:
+        features = trunk(image)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return tuple(called), features
+
+
+def _gives(layers: nn.Module, image: Tensor, features: Tensor) -> bool:
+    try:
+        found = layers(image)
+    except (RuntimeError, TypeError, NotImplementedError):
+        return False
+    return found.numel() == features.numel() and torch.allclose(found.flatten(), features.flatten(), 1e-3, 1e-4)
+
+
+class CachedMaps:
+    """The maps that the frozen layers give for views of all training samples, in memory as float16.
+
+    Args:
+        trunk: The trunk, whose first layers are frozen.
+        samples: The number n of training samples.
+        views: The number v of augmented views of each.
+        render: Function of samples int64 [b] and whether to augment them; returns normalised images [b, c, h, w].
+        layout: The memory format of the maps that are read.
+        progress: Show a progress bar.
+        chunk: Images per forward pass.
+
+    Raises:
+        RecipeError: As `split_trunk`; `views-too-large` if the memory is too small.
+    """
+
+    def __init__(
+        self,
+        trunk: nn.Module,
+        samples: int,
+        views: int,
+        render: Callable[[np.ndarray, bool], Tensor],
+        layout: torch.memory_format,
+        progress: bool = False,
+        chunk: int = 64,
+    ) -> None:
+        image = render(np.arange(1), False)
+        split = split_trunk(trunk, image)
+        self.views, self.layout, self._learning = views, layout, split.learning
+        frozen = chain(trunk, split.frozen)
+        training = trunk.training
+        trunk.eval()
+        with torch.no_grad(), Progress("cached views", samples * (views + 1), progress) as bar:
+            channels, height, width = frozen(image).shape[1:]
+            shape = views + 1, samples, height, width, channels
+            _check_memory(shape)
+            self.maps = torch.empty(shape, dtype=torch.float16)
+            for view in range(views + 1):
+                for start in range(0, samples, chunk):
+                    rows = np.arange(start, min(start + chunk, samples))
+                    self.maps[view, start : rows[-1] + 1] = frozen(render(rows, view > 0)).permute(0, 2, 3, 1)
+                    bar.update(len(rows))
+        trunk.train(training)
+
+    def read(self, samples: np.ndarray, views: Tensor | None, device: torch.device) -> Tensor:
+        """Return maps float32 [b, c, h, w].
+
+        Args:
+            samples: int64 [b].
+            views: int64 [b], from 0; None for the samples as they are, not augmented.
+            device: The device of the maps.
+        """
+        numbers = torch.zeros(len(samples), dtype=torch.int64) if views is None else views.cpu() + 1
+        maps = self.maps[numbers, torch.from_numpy(samples)].to(device).permute(0, 3, 1, 2)
+        return maps.float().contiguous(memory_format=self.layout)
+
+    def features(self, trunk: nn.Module) -> nn.Sequential:
+        """Return the layers that give pooled features [b, f] of maps, those of the trunk or of a copy of it."""
+        return nn.Sequential(chain(trunk, self._learning), nn.Flatten())
+
+
+def _check_memory(shape: tuple[int, ...]) -> None:
+    needed = 2 * int(np.prod(shape))
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > free:
+        raise RecipeError(
+            f"{shape[0] - 1} cached views of {shape[1]} images take {needed / GIB:.1f} GiB, and {free / GIB:.1f} GiB "
+            f"are free. Set fewer data.views, or more backbone.frozen_stages, whose maps are smaller. {ADVICE}",
+            code="views-too-large",
+        )
