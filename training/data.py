@@ -6,7 +6,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from training.recipe import Data, Recipe
+from training.views import CachedMaps
 from zoo.data.dataset import DataIdentity, Dataset, without
 from zoo.data.decode import Decoded, Squares, decode
 from zoo.errors import RecipeError
@@ -37,6 +38,7 @@ class TrainingData:
         sources: n names of images.
         skipped: The names of images that were left out.
         dataset: All images of the split that can be read; None where they are of no data set.
+        maps: The maps that frozen layers gave for views of the images, by what they depend on; those of the last run.
     """
 
     squares: Tensor
@@ -49,6 +51,7 @@ class TrainingData:
     sources: Sequence[str] = ()
     skipped: Sequence[str] = ()
     dataset: Dataset | None = None
+    maps: dict[tuple[object, ...], CachedMaps] = field(default_factory=dict)
 
     @property
     def identity(self) -> DataIdentity | None:

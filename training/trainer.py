@@ -35,7 +35,7 @@ from training.recipe import FASTEST, Augmentation, Recipe
 from training.samplers import Sampler
 from training.trunk.lora import merge_adapters
 from training.views import ADVICE as VIEWS_ADVICE
-from training.views import CachedMaps
+from training.views import CachedMaps, frozen_digest
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError, TrainingError
 from zoo.evaluation import retrieval_metrics
@@ -211,12 +211,21 @@ class Trainer:
         return self.features(maps, self.maps.features(self.network.trunk if trunk is None else trunk))
 
     def _cache_maps(self, trunk: nn.Module) -> None:
-        """Keep the maps of the frozen layers, for random views that depend on the recipe's seed alone."""
+        """Keep the maps of the frozen layers, for random views that depend on the recipe's seed alone.
+
+        Runs with equal frozen layers and views on the same images share them.
+        """
         if self.maps is not None:
             return
         if self.execution.compiled:
             raise RecipeError(f"--compile is for whole trunks. {VIEWS_ADVICE}", code="views-and-compile")
-        data, augmentation = cast(TrainingData, self.data), self.recipe.augmentation
+        data, augmentation, views = cast(TrainingData, self.data), self.recipe.augmentation, self.recipe.data.views
+        layout = self.computation.layout
+        key = (frozen_digest(trunk), self.recipe.preprocessing, augmentation, views, self.recipe.seed, layout)
+        if key in data.maps:
+            self.maps = data.maps[key]
+            return
+        data.maps.clear()
 
         def render(samples: np.ndarray, augmented: bool) -> Tensor:
             chosen = augmentation if augmented else _without_changes(augmentation)
@@ -224,9 +233,8 @@ class Trainer:
 
         with self.execution.forked_generators():
             torch.manual_seed(self.recipe.seed)
-            trunk.to(memory_format=self.computation.layout)
-            count, views = len(data.labels), self.recipe.data.views
-            self.maps = CachedMaps(trunk, count, views, render, self.computation.layout, self.progress)
+            trunk.to(memory_format=layout)
+            self.maps = data.maps[key] = CachedMaps(trunk, len(data.labels), views, render, layout, self.progress)
 
     def view(self, samples: np.ndarray, squares: Tensor, augmentation: Augmentation) -> Tensor:
         """Return this process's images of samples, augmented and normalised, float [b / processes, c, crop, crop]."""

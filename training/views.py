@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class SplitTrunk:
-    """The names of a trunk's layers in the order of a forward pass: those before the first that learns, and the others."""
+    """The names of a trunk's layers in the order of their calls, before and from the first that learns."""
 
     frozen: tuple[str, ...]
     learning: tuple[str, ...]
@@ -57,6 +58,16 @@ def split_trunk(trunk: nn.Module, image: Tensor) -> SplitTrunk:
     return SplitTrunk(names[:first], names[first:])
 
 
+def frozen_digest(trunk: nn.Module) -> str:
+    """Return hexadecimal digits that differ for other weights that do not learn, and for another choice of them."""
+    total = hashlib.sha256()
+    for name, tensor in [*trunk.named_parameters(), *trunk.named_buffers()]:
+        if not tensor.requires_grad:
+            total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            total.update(tensor.detach().cpu().contiguous().numpy().data)
+    return total.hexdigest()
+
+
 def chain(trunk: nn.Module, names: tuple[str, ...]) -> nn.Sequential:
     """Return layers of a trunk, which share their weights with it, one after another."""
     return nn.Sequential(*(trunk.get_submodule(name) for name in names))
@@ -67,7 +78,7 @@ def _call_order(trunk: nn.Module, image: Tensor) -> tuple[tuple[str, ...], Tenso
 
     A layer is a child of the trunk, or of one of its sequences.
     """
-    layers = {}
+    layers: dict[str, nn.Module] = {}
     for name, child in trunk.named_children():
         inner = child.named_children() if isinstance(child, nn.Sequential) else ()
         layers |= {f"{name}.{part}": layer for part, layer in inner} or {name: child}

@@ -26,7 +26,7 @@ from training.feature_file import (
     views_of_model,
 )
 from training.features import extract
-from training.frozen import CachedTrunk, draw_views, load_cached_data
+from training.frozen import draw_views, load_cached_data
 from training.overrides import resolve
 from training.recipe import Augmentation, Recipe
 from training.trainer import Trainer, fit

@@ -106,6 +106,14 @@ def test_dance_takes_its_second_view_from_the_cache(tmp_path: Path) -> None:
         fit(cached(1, objective=objective, heads=heads), noise(), tmp_path / "one", CPU, progress=False)
 
 
+def test_runs_with_the_same_frozen_layers_share_the_maps() -> None:
+    data = noise()
+    first = Trainer(cached(2), data, CPU).maps
+    assert Trainer(cached(2, schedule=Schedule(1, 1)), data, CPU).maps is first
+    for other in (cached(3), cached(2, seed=1), cached(2, augmentation=Augmentation(rotate=9))):
+        assert Trainer(other, data, CPU).maps is not first
+
+
 class Skipping(nn.Module):
     """A network with a connection around a layer."""
 
