@@ -20,17 +20,18 @@ from torch import nn
 
 import zoo
 from training import data as training_data
-from training import frozen
 from training.build import create_sampler
+from training.cached import samples
+from training.cached.samples import Samples
 from training.data import TrainingData
 from training.distributed import Processes, connect, keep_freed_memory
-from training.frozen import Samples
+from training.execution import Execution
 from training.logging import check_trackers, create_trackers
 from training.overrides import changed_settings
 from training.recipe import EnsembleRecipe, Recipe, same_recipe
 from training.recipes import RECIPES, standard_recipe
 from training.samplers import Sampler
-from training.trainer import Execution, Trained, fit
+from training.trainer import Trained, fit
 from zoo import data as datasets
 from zoo import paths
 from zoo.console import count
@@ -449,7 +450,7 @@ class TrainingSetup:
             RecipeError: If the classes cannot give the recipe's batches; before any image is read.
         """
         if recipe.data.features:
-            features = frozen.load_cached_data(recipe)
+            features = samples.load_cached_data(recipe)
             return features, create_sampler(recipe, features.labels)
         key = training_data.image_key(recipe)
         if key in self.decoded:

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from training.cached.samples import CachedData, CachedTrunk, Samples
 from training.construction import construct
-from training.frozen import CachedData, CachedTrunk, Samples
 from training.losses import LOSSES
 from training.methods import METHODS
 from training.methods.base import Method, accepted_tuples, mined_tuples

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from training.cached.maps import CachedMaps
 from training.recipe import Data, Recipe
-from training.views import CachedMaps
 from zoo.data.dataset import DataIdentity, Dataset, without
 from zoo.data.decode import Decoded, Squares, decode
 from zoo.errors import RecipeError

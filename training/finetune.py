@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from training.feature_file import Features, TrunkModel, Views, read_features, recipe_on_features, views_of_model
+from training.cached.feature_file import Features, TrunkModel, Views, read_features, recipe_on_features, views_of_model
 from training.overrides import check_names, name_custom, override
 from training.recipe import FASTEST, Backbone, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
@@ -404,8 +404,8 @@ def cached_features(
     """
     file = paths.home() / "cache" / f"features-{_cache_key(model, train, views)}.safetensors"
     if not _is_usable(file):
-        from training.features import extract
-        from training.trainer import Execution
+        from training.cached.extraction import extract
+        from training.execution import Execution
         from zoo.models.torch_runtime import choose_device
 
         extract(model, train, file, views, execution=Execution(choose_device(device)), progress=progress)

@@ -57,7 +57,7 @@ def _check(valid: object, key: str, value: object, expected: str) -> None:
 
 @dataclass(frozen=True)
 class Data:
-    """The images, and the training classes that are held out for validation.
+    """Images of a run and the split of their classes into training and validation.
 
     Attributes:
         dataset: A name in `zoo.data`.

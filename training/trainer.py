@@ -7,8 +7,8 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -23,57 +23,28 @@ from torch.utils import checkpoint as recomputation
 from training import checkpoint
 from training.augment import Changes, augment, draw_changes
 from training.build import base_heads, create_parts, create_sampler
+from training.cached.maps import ADVICE as NO_VIEWS
+from training.cached.maps import CachedMaps, frozen_digest
+from training.cached.samples import CachedData, Samples, draw_features
+from training.cached.views import CachedViews
 from training.checkpoint import check_embeddings, keep_bad_batch
 from training.data import TrainingData, prefetch
-from training.distributed import Processes
-from training.frozen import ADVICE as FEATURES_ADVICE
-from training.frozen import CachedData, CachedTrunk, CachedViews, Samples, draw_views
+from training.execution import MEASURED_IMAGES, Computation, Execution, autocast, fastest_computation, stated_precision
 from training.logging import Log, ProgressBar, Tracker, mean_terms
 from training.methods.base import Method, Minibatch
 from training.optim import create_optimizer, learning_rate_factor
 from training.recipe import FASTEST, Augmentation, Recipe
 from training.samplers import Sampler
 from training.trunk.lora import merge_adapters
-from training.views import ADVICE as VIEWS_ADVICE
-from training.views import CachedMaps, frozen_digest
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError, TrainingError
 from zoo.evaluation import retrieval_metrics
 from zoo.files import LockHeldError, locked
 from zoo.models.network import Network, PixelNetwork, start_heads
-from zoo.models.torch_runtime import fastest
 
 CHECKPOINT, LOG, LOCK = "checkpoint.safetensors", "log.jsonl", "lock"
-MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
-MEASURED_IMAGES = 8
 Draw = tuple[str, np.ndarray]
 """A step's task and its samples int64 [b]."""
-
-
-@dataclass(frozen=True)
-class Execution:
-    """The device, the processes and the compilation of a run, in which machines may differ for the same recipe."""
-
-    device: torch.device
-    processes: Processes = field(default_factory=Processes)
-    compiled: bool = False
-
-    def forked_generators(self) -> AbstractContextManager[None]:
-        """Restore torch's generators, the device's too, when the block ends."""
-        return torch.random.fork_rng([self.device] if self.device.type == "cuda" else [])
-
-
-@dataclass(frozen=True)
-class Computation:
-    """The precision and the memory format in which a run computes; a resumed run keeps those that it began with."""
-
-    precision: str
-    memory_format: str = "channels_last"
-
-    @property
-    def layout(self) -> torch.memory_format:
-        """Torch's name of the memory format."""
-        return MEMORY_FORMATS[self.memory_format]
 
 
 class Trainer:
@@ -127,23 +98,14 @@ class Trainer:
         self.method.to(memory_format=self.computation.layout)
 
     def _fastest_computation(self) -> Computation:
-        """Return the fastest computation on this CPU under its present load, measured by a few passes.
-
-        On a GPU, for several processes and for cached features nothing is measured.
-        """
+        """Return the fastest computation of one process on a CPU; in other runs nothing is measured."""
         measurable = self.execution.device.type == "cpu" and self.execution.processes.count == 1
         if not measurable or isinstance(self.data, CachedData):
             return self.computation
         channels, crop = self.recipe.preprocessing.channels, self.recipe.preprocessing.crop
-        forms = {}
         with self.execution.forked_generators():
             images = torch.randn(min(MEASURED_IMAGES, self.recipe.batch.size), channels, crop, crop)
-            for name, layout in MEMORY_FORMATS.items():
-                trunk = copy.deepcopy(self.network.trunk).to(memory_format=layout)
-                batch = images.contiguous(memory_format=layout)
-                for precision in ("fp32", "bf16") if has_bf16(self.execution.device) else ("fp32",):
-                    forms[Computation(precision, name)] = partial(_pass, trunk.train(), batch, precision)
-            return fastest(forms)
+            return fastest_computation(self.network.trunk, images, self.execution.device)
 
     def _start_heads(self, trunk: nn.Module, heads: nn.ModuleDict) -> None:
         """Let the heads begin as the principal directions of the trunk's features of all training samples."""
@@ -178,32 +140,10 @@ class Trainer:
 
     def _draw_cached(self, samples: np.ndarray, squares: Tensor, part: slice) -> CachedViews:
         """Return random cached views of the batch: features from a file, or maps of the frozen layers."""
-        device = self.execution.device
+        device, size = self.execution.device, len(samples)
         if self.maps is not None:
-            read, own = self.maps.read, samples[part]
-            return draw_views(
-                lambda views: read(own, views, device),
-                self.maps.views,
-                len(samples),
-                part,
-                self.map_features,
-                VIEWS_ADVICE,
-            )
-        cached, rows = squares.to(device), torch.arange(len(squares), device=device)
-
-        def forward(features: Tensor, trunk: nn.Module | None) -> Tensor:
-            if not isinstance(trunk, CachedTrunk | None):
-                raise RecipeError(f"the method has a trunk of its own. {FEATURES_ADVICE}", code="method-needs-trunk")
-            return self.execution.processes.gather(features.flatten(1))
-
-        return draw_views(
-            lambda views: cached[rows, views.to(device)].float()[:, :, None, None],
-            cached.shape[1],
-            len(samples),
-            part,
-            forward,
-            FEATURES_ADVICE,
-        )
+            return self.maps.draw(samples[part], size, part, device, self.map_features)
+        return draw_features(squares.to(device), size, part, self.execution.processes.gather)
 
     def map_features(self, maps: Tensor, trunk: nn.Module | None = None) -> Tensor:
         """Return pooled features float32 of cached maps, by the learning layers of the trunk or of a copy of it."""
@@ -218,7 +158,7 @@ class Trainer:
         if self.maps is not None:
             return
         if self.execution.compiled:
-            raise RecipeError(f"--compile is for whole trunks. {VIEWS_ADVICE}", code="views-and-compile")
+            raise RecipeError(f"--compile is for whole trunks. {NO_VIEWS}", code="views-and-compile")
         data, augmentation, views = cast(TrainingData, self.data), self.recipe.augmentation, self.recipe.data.views
         layout = self.computation.layout
         key = (frozen_digest(trunk), self.recipe.preprocessing, augmentation, views, self.recipe.seed, layout)
@@ -377,7 +317,7 @@ class Trainer:
         checkpoint.set_random_state(saved["random"])
 
     def _autocast(self) -> torch.autocast:
-        return _autocast(self.execution.device, self.computation.precision)
+        return autocast(self.execution.device, self.computation.precision)
 
     @contextmanager
     def _own_randomness(self) -> Iterator[None]:
@@ -389,31 +329,6 @@ class Trainer:
         with self.execution.forked_generators():
             torch.manual_seed(hash((self.recipe.seed, self.epoch, self.forwards, self.execution.processes.rank)))
             yield
-
-
-def _autocast(device: torch.device, precision: str) -> torch.autocast:
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
-
-
-def _pass(trunk: nn.Module, images: Tensor, precision: str) -> None:
-    """Put images through a trunk, forward and backward."""
-    with _autocast(images.device, precision):
-        features = trunk(images)
-    if features.requires_grad:
-        features.float().square().mean().backward()
-
-
-def stated_precision(precision: str, device: torch.device) -> str:
-    """Return a recipe's precision if the device has it, else fp32; "auto" is bf16 here."""
-    return "fp32" if precision == "fp32" or not has_bf16(device) else "bf16"
-
-
-def has_bf16(device: torch.device) -> bool:
-    """Return whether the device multiplies matrices in bfloat16 itself."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    capabilities = torch.cpu.get_capabilities()
-    return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def embed_pixels(network: Network, recipe: Recipe, pixels: np.ndarray, device: torch.device) -> np.ndarray:

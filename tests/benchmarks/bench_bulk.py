@@ -73,7 +73,7 @@ def forward_forms(folder: Path, batch: int) -> dict[str, Callable[[], object]]:
 def training_forms(folder: Path, batch: int) -> dict[str, Callable[[], object]]:
     import torch
 
-    from training.trainer import MEMORY_FORMATS, _pass
+    from training.execution import MEMORY_FORMATS, one_pass
     from zoo.models.card import read_card
     from zoo.models.network import load_network
 
@@ -84,7 +84,7 @@ def training_forms(folder: Path, batch: int) -> dict[str, Callable[[], object]]:
         trunk = load_network(card, folder).trunk.train().to(memory_format=layout)  # type: ignore[call-overload]
         inputs = images.contiguous(memory_format=layout)
         for precision in ("fp32", "bf16"):
-            forms[f"training {precision} {name}"] = lambda t=trunk, i=inputs, p=precision: _pass(t, i, p)  # type: ignore[misc]
+            forms[f"training {precision} {name}"] = lambda t=trunk, i=inputs, p=precision: one_pass(t, i, p)  # type: ignore[misc]
     return forms
 
 

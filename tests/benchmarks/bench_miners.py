@@ -23,11 +23,12 @@ from torch.nn.functional import normalize
 
 from training.construction import construct
 from training.data import TrainingData
+from training.execution import Execution
 from training.miners import create_miner
 from training.recipe import Recipe
 from training.recipes import RECIPES
 from training.samplers import SAMPLERS
-from training.trainer import Execution, Trainer
+from training.trainer import Trainer
 
 THEIRS: dict[str, Callable[[], Any] | None] = {
     "random": None,

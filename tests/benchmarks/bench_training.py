@@ -26,10 +26,11 @@ from torch import Tensor, nn
 from tests.benchmarks.figures import Figure, clock, print_conditions, print_figures, write_figures
 from training.build import create_sampler
 from training.data import TrainingData, prefetch
+from training.execution import Execution
 from training.optim import freeze_norm
 from training.recipe import OPTIMIZERS, Recipe
 from training.recipes import RECIPES
-from training.trainer import Execution, Trainer
+from training.trainer import Trainer
 from zoo.models.network import create_trunk
 
 PARTS = ("wait for data", "augment", "forward", "objective", "backward", "update")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from examples.plain_loop import main
-from tests.training.frozen_pictures import write_pictures
+from tests.training.cached.pictures import write_pictures
 
 
 def test_the_loop_learns_glyphs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,13 +20,14 @@ import zoo
 from tests.other_device import other_device
 from tests.training import toys
 from tests.training.methods.batches import method, minibatch, trunk
-from training.feature_file import TrunkModel, Views
-from training.features import extract
+from training.cached.extraction import extract
+from training.cached.feature_file import TrunkModel, Views
+from training.execution import Execution
 from training.losses import LOSSES
 from training.miners import MINERS
 from training.recipe import Augmentation, Batch, Objective, Optimizer, Recipe, Schedule
 from training.recipes import RECIPES
-from training.trainer import Execution, fit
+from training.trainer import fit
 from zoo.data.dataset import Dataset
 from zoo.evaluation import gpu, nearest_neighbours
 from zoo.evaluation.kmeans import k_means

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import zoo
-from tests.training.frozen_pictures import write_pictures
+from tests.training.cached.pictures import write_pictures
 from tests.training.toys import recipe
 from training import api, recipes, trainer
 from training.build import create_sampler

@@ -14,7 +14,7 @@ import zoo
 from tests.attribution import assert_attributed
 from tests.raising import raises
 from tests.training.before_torch import assert_refused_before_torch
-from tests.training.frozen_pictures import make_model, noise, write_pictures
+from tests.training.cached.pictures import make_model, noise, write_pictures
 from training.finetune import FinetuneRequest, batch_for, finetune, method_names
 from zoo.cli.main import main
 from zoo.data.folder import read_training_folder, split_classes

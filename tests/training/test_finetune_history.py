@@ -13,7 +13,7 @@ import pytest
 
 import zoo
 from tests.raising import raises
-from tests.training.frozen_pictures import make_model, write_pictures
+from tests.training.cached.pictures import make_model, write_pictures
 from training import checkpoint
 from training import finetune as finetuning
 from training.finetune import FinetuneRequest, check_name, classes_seen, finetune, unreadable_record

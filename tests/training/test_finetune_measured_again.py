@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import zoo
-from tests.training.frozen_pictures import make_model, write_pictures
+from tests.training.cached.pictures import make_model, write_pictures
 from training.finetune import Finetuned, FinetuneRequest, finetune
 from zoo.cli.main import main
 from zoo.evaluation import retrieval_metrics

@@ -13,7 +13,7 @@ from PIL import Image
 
 import training.finetune
 import zoo
-from tests.training.frozen_pictures import make_model, noise, write_pictures
+from tests.training.cached.pictures import make_model, noise, write_pictures
 from training.finetune import FinetuneRequest, finetune
 from training.studies.compare import BASE_KEPT, find_runs
 from zoo.cli.main import main

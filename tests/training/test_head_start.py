@@ -13,7 +13,7 @@ from torch import nn
 
 from tests.raising import raises
 from tests.training import toys
-from tests.training.frozen_pictures import make_model
+from tests.training.cached.pictures import make_model
 from training.build import base_heads
 from training.trainer import Trainer, fit, training_features, validation_scores
 from zoo.errors import RecipeError

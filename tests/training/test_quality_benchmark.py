@@ -18,7 +18,7 @@ from tests.benchmarks.quality.peers import METHOD, PEERS, PeerMethod, library_ve
 from tests.benchmarks.quality.study import Queue, Run, class_scores
 from tests.raising import raises
 from tests.training import toys
-from tests.training.frozen_pictures import noise
+from tests.training.cached.pictures import noise
 from training.methods import METHODS
 from training.recipe import Data, Recipe
 from training.studies.runner import StudyContext, create_study_context

@@ -12,11 +12,12 @@ from tests.raising import raises
 from tests.training.methods.batches import FEATURES, method
 from training.build import create_sampler
 from training.data import TrainingData
+from training.execution import Execution
 from training.methods.base import Method
 from training.overrides import override, resolve
 from training.recipe import EnsembleRecipe, Recipe
 from training.recipes import RECIPES, catalogue, summary
-from training.trainer import Execution, Trainer
+from training.trainer import Trainer
 from zoo.cli.main import main
 from zoo.errors import RecipeError, ZooError
 from zoo.models.backbones import register

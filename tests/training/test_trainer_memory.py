@@ -10,9 +10,10 @@ import torch
 
 from training import checkpoint
 from training.data import TrainingData
+from training.execution import Execution
 from training.recipe import Augmentation, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
-from training.trainer import CHECKPOINT, Execution, Trainer, embed_features, embed_pixels, fit, training_features
+from training.trainer import CHECKPOINT, Trainer, embed_features, embed_pixels, fit, training_features
 
 CPU = Execution(torch.device("cpu"))
 

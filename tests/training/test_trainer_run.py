@@ -23,9 +23,10 @@ from tests.training.toys import CPU, SMALL, noise, recipe
 from training import api, checkpoint
 from training.build import create_sampler
 from training.data import prefetch
+from training.execution import Computation, Execution
 from training.logging import Log, create_trackers
 from training.recipe import Augmentation, Batch, Data, Objective, Optimizer, Schedule
-from training.trainer import CHECKPOINT, Computation, Execution, Trainer, fit
+from training.trainer import CHECKPOINT, Trainer, fit
 from zoo.data.dataset import Dataset
 from zoo.errors import DatasetError, MissingDependencyError, RecipeError, TrainingError, UsageError
 from zoo.models.card import Head

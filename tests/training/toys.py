@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from training.data import TrainingData
+from training.execution import Execution
 from training.recipe import Augmentation, Backbone, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
-from training.trainer import Execution
 
 CPU = Execution(torch.device("cpu"))
 SMALL = Backbone("conv4", "conv4", {"widths": [8, 8, 12, 16], "last_pool": False})

@@ -16,8 +16,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tests.training.toys import SMALL, noise, recipe
 from training.distributed import connect
+from training.execution import Execution
 from training.recipe import Augmentation, Batch, Objective, Optimizer, Recipe, Schedule
-from training.trainer import Execution, Trainer, fit
+from training.trainer import Trainer, fit
 from zoo.models.card import Head
 
 KINDS = ("noise", "diva", "mic", "ddm", "sharing", "group", "cross-batch-memory", "s2sd")

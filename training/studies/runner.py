@@ -16,16 +16,17 @@ import torch
 
 from training.api import TrainingSetup, provenance, train_network
 from training.build import create_sampler
+from training.cached.samples import Samples
 from training.data import image_key, training_labels
 from training.distributed import keep_freed_memory
-from training.frozen import Samples
+from training.execution import Execution
 from training.overrides import fit_to_classes, override
 from training.recipe import Recipe
 from training.studies.measure import Splits, embed_splits, measure_views
 from training.studies.plan import FAILURE_FILE, Run, RunSchedule, check_images, images_of
 from training.studies.results import Result, Results, has_measure, value_of
 from training.studies.study import Study, changed_settings, recipe_name
-from training.trainer import CHECKPOINT, Execution, Trained
+from training.trainer import CHECKPOINT, Trained
 from zoo.data.dataset import SPLITS, Dataset
 from zoo.errors import RecipeError, UsageError, ZooError
 from zoo.files import LockHeldError, locked, write_json

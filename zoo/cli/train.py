@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from training.api import Outcome
+    from training.cached.feature_file import Features, TrunkModel, Views
     from training.distill import Distilled, Score
-    from training.feature_file import Features, TrunkModel, Views
     from training.finetune import Finetuned
     from training.recipe import EnsembleRecipe, Recipe
     from training.student import StudentImages
@@ -167,7 +167,7 @@ def _check_data(name: str, settings: list[str], data: str) -> None:
 
 def _read_features(file: str) -> Features:
     """Return cached features; a missing or damaged file is reported before torch is loaded."""
-    from training.feature_file import read_features
+    from training.cached.feature_file import read_features
 
     return read_features(file)
 
@@ -179,7 +179,7 @@ def _recipe_on_features(
     settings: list[str],
     new_name: str | None,
 ) -> Recipe | EnsembleRecipe:
-    from training.feature_file import recipe_on_features
+    from training.cached.feature_file import recipe_on_features
     from zoo.models.card import read_card
     from zoo.models.load import find_model
 
@@ -615,8 +615,8 @@ def features(
     find_model(model)
     import numpy as np
 
-    from training.features import extract  # torch, after the arguments are checked
-    from training.trainer import Execution
+    from training.cached.extraction import extract  # torch, after the arguments are checked
+    from training.execution import Execution
     from zoo.data.dataset import subset
     from zoo.data.decode import unreadable_images
     from zoo.models.torch_runtime import choose_device
@@ -651,7 +651,7 @@ def features(
 
 def _trunk_model(name: str) -> TrunkModel:
     """Return the model to extract from; a path is stored so that it is found from anywhere."""
-    from training.feature_file import TrunkModel
+    from training.cached.feature_file import TrunkModel
     from zoo.models.card import read_card
     from zoo.models.load import find_model
     from zoo.models.registry import reference
@@ -663,7 +663,7 @@ def _trunk_model(name: str) -> TrunkModel:
 
 
 def _views(model: TrunkModel, recipe: str | None, count: int, seed: int) -> Views:
-    from training.feature_file import views_of_model, views_of_recipe
+    from training.cached.feature_file import views_of_model, views_of_recipe
 
     if recipe is not None:
         from training.overrides import resolve

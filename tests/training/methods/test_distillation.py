@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 
 from tests.raising import raises
 from tests.training import toys
-from tests.training.frozen_pictures import CPU, make_model
+from tests.training.cached.pictures import CPU, make_model
 from training.methods.distillation import open_teacher
 from training.recipe import Augmentation, Backbone, Objective, Recipe
 from training.trainer import Trainer

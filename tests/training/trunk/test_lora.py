@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import zoo
 from tests.raising import raises
 from tests.training import toys
-from tests.training.frozen_pictures import CPU, make_model, write_pictures
+from tests.training.cached.pictures import CPU, make_model, write_pictures
 from training.recipe import Backbone
 from training.trainer import Trainer
 from training.trunk.lora import SCALE, add_adapters, merge_adapters

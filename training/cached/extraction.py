@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from training.api import provenance
 from training.augment import augment, draw_changes
+from training.cached.feature_file import FeatureLabels, FeatureOrigin, TrunkModel, Views, writing_features
 from training.data import golden_images
-from training.feature_file import FeatureLabels, FeatureOrigin, TrunkModel, Views, writing_features
-from training.trainer import Execution
+from training.execution import Execution
 from zoo.console import Progress
 from zoo.data.dataset import Dataset
 from zoo.data.decode import Squares, decode_in_threads, unreadable_error
@@ -40,7 +40,7 @@ def extract(
     batch_size: int = 64,
     progress: bool = False,
 ) -> None:
-    """Write the features of every image of a data set to a file for `training.feature_file.read_features`.
+    """Write the features of every image of a data set to a file for `training.cached.feature_file.read_features`.
 
     The plain features are of the images exactly as the loaded model sees them.
 

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from training.cached.views import CachedViews, draw_views
+from training.methods.base import Forward
 from zoo.console import Progress
 from zoo.errors import RecipeError
 
@@ -158,6 +160,18 @@ class CachedMaps:
         numbers = torch.zeros(len(samples), dtype=torch.int64) if views is None else views.cpu() + 1
         maps = self.maps[numbers, torch.from_numpy(samples)].to(device).permute(0, 3, 1, 2)
         return maps.float().contiguous(memory_format=self.layout)
+
+    def draw(self, samples: np.ndarray, size: int, part: slice, device: torch.device, forward: Forward) -> CachedViews:
+        """Draw a random view of each sample.
+
+        Args:
+            samples: int64 [n], those of this process.
+            size: The size of the whole batch.
+            part: This process's part of it.
+            device: The device of the maps.
+            forward: Returns the features of maps by the trunk (None) or a copy of it.
+        """
+        return draw_views(lambda views: self.read(samples, views, device), self.views, size, part, forward, ADVICE)
 
     def features(self, trunk: nn.Module) -> nn.Sequential:
         """Return the layers that give pooled features [b, f] of maps, those of the trunk or of a copy of it."""

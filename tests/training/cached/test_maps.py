@@ -14,10 +14,11 @@ from torch import nn
 
 from tests.raising import raises
 from tests.training.toys import CPU, SMALL, noise, recipe
+from training.cached.maps import split_trunk
+from training.execution import Execution
 from training.methods import METHODS
 from training.recipe import Augmentation, Objective, Recipe, Schedule
-from training.trainer import Execution, Trainer, fit, training_features
-from training.views import split_trunk
+from training.trainer import Trainer, fit, training_features
 from zoo.errors import RecipeError
 from zoo.models.card import Head
 from zoo.models.network import create_trunk

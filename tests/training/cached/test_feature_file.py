@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from tests.models import CARD
 from tests.raising import raises
-from training.feature_file import FeatureLabels, FeatureOrigin, read_features, writing_features
+from training.cached.feature_file import FeatureLabels, FeatureOrigin, read_features, writing_features
 from zoo.errors import UsageError
 
 ABOUT = FeatureOrigin(

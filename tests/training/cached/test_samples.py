@@ -14,9 +14,10 @@ from torch import Tensor, nn
 import zoo
 from tests.raising import raises
 from tests.training import toys
-from tests.training.frozen_pictures import CPU, make_model, noise, write_pictures
+from tests.training.cached.pictures import CPU, make_model, noise, write_pictures
 from training import api, checkpoint
-from training.feature_file import (
+from training.cached.extraction import extract
+from training.cached.feature_file import (
     USUAL_AUGMENTATION,
     Features,
     TrunkModel,
@@ -25,8 +26,8 @@ from training.feature_file import (
     recipe_on_features,
     views_of_model,
 )
-from training.features import extract
-from training.frozen import draw_views, load_cached_data
+from training.cached.samples import load_cached_data
+from training.cached.views import draw_views
 from training.overrides import resolve
 from training.recipe import Augmentation, Recipe
 from training.trainer import Trainer, fit

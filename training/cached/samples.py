@@ -7,15 +7,14 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from training.cached.feature_file import Features, read_features
+from training.cached.views import CachedViews, draw_views
 from training.data import TrainingData, held_out_classes
-from training.feature_file import Features, read_features
-from training.methods.base import Forward
 from training.recipe import Recipe
 from zoo.data.dataset import DataIdentity, identify
 from zoo.errors import RecipeError
@@ -150,53 +149,26 @@ class CachedTrunk(nn.Module):
         raise RecipeError(f"the method works on the trunk's layers. {ADVICE}", code="method-needs-trunk")
 
 
-class CachedViews(NamedTuple):
-    """One view of each sample of this process, with functions that draw another one and pass them on."""
-
-    first: Tensor
-    another: Callable[[], Tensor]
-    forward: Forward
-
-
-def draw_views(
-    read: Callable[[Tensor], Tensor], count: int, size: int, part: slice, forward: Forward, advice: str
-) -> CachedViews:
-    """Draw a random cached view of each sample.
-
-    The views replace images, so that methods that only pass these on work unchanged. Draws for the whole batch from
-    torch's global generator.
+def draw_features(features: Tensor, size: int, part: slice, gather: Callable[[Tensor], Tensor]) -> CachedViews:
+    """Draw a random view of each sample from its features.
 
     Args:
-        read: Function of view numbers int64 [n] that returns these views of this process's samples.
-        count: The number of views of each sample.
+        features: All views of this process's samples, [n, v, f].
         size: The size of the whole batch.
         part: This process's part of it.
-        forward: Returns the features of views by the trunk (None) or a copy of it.
-        advice: The end of the message if the method needs more.
+        gather: Collects the parts of all processes.
 
     Returns:
-        The views. Their functions raise a `RecipeError` if a method passes on anything else, or needs a second view
-        where there is only one.
+        The views, [n, f, 1, 1].
     """
-    numbers = torch.randint(count, (size,))[part]
-    drawn: list[Tensor] = []
+    rows = torch.arange(len(features), device=features.device)
 
-    def pick(views: Tensor) -> Tensor:
-        drawn.append(read(views))
-        return drawn[-1]
+    def read(views: Tensor) -> Tensor:
+        return features[rows, views.to(features.device)].float()[:, :, None, None]
 
-    def another() -> Tensor:
-        if count < 2:
-            raise RecipeError(
-                f"the method compares two views of each image, and one is cached. {advice}", code="too-few-views"
-            )
-        return pick((numbers + 1 + torch.randint(count - 1, (size,))[part]) % count)
+    def forward(images: Tensor, trunk: nn.Module | None) -> Tensor:
+        if not isinstance(trunk, CachedTrunk | None):
+            raise RecipeError(f"the method has a trunk of its own. {ADVICE}", code="method-needs-trunk")
+        return gather(images.flatten(1))
 
-    def pass_on(images: Tensor, trunk: nn.Module | None) -> Tensor:
-        if not any(images is view for view in drawn):
-            raise RecipeError(
-                f"the method puts images of its own through the trunk. {advice}", code="method-needs-trunk"
-            )
-        return forward(images, trunk)
-
-    return CachedViews(pick(numbers), another, pass_on)
+    return draw_views(read, features.shape[1], size, part, forward, ADVICE)

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.training.frozen_pictures import make_model, write_pictures
-from training.feature_file import TrunkModel, Views
+from tests.training.cached.pictures import make_model, write_pictures
+from training.cached.feature_file import TrunkModel, Views
 from training.finetune import KEPT_FILES, cached_features
 from training.recipe import Augmentation
 from zoo.data.folder import read_training_folder
