@@ -57,7 +57,7 @@ def _check(valid: object, key: str, value: object, expected: str) -> None:
 
 @dataclass(frozen=True)
 class Data:
-    """Images of a run and the split of their classes into training and validation.
+    """Images of a run, and the split of their classes into training and validation.
 
     Attributes:
         dataset: A name in `zoo.data`.
@@ -74,7 +74,7 @@ class Data:
             learns.
             "" uses images.
         views: The augmented views of each image that pass through the frozen first layers once, before the first step;
-            a step draws one of them. 0: every step augments its images anew.
+            each step draws one. 0: every step augments its images anew.
     """
 
     dataset: str
