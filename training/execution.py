@@ -1,4 +1,4 @@
-"""How a run computes: its device and processes, its precision and memory format, and the fastest of these."""
+"""Computation of a run: its device and processes, its precision and memory format, and the fastest of these."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Data:
             learns.
             "" uses images.
         views: The augmented views of each image that pass through the frozen first layers once, before the first step;
-            each step draws one. 0: every step augments its images anew.
+            each step draws one. 0: every step augments its images.
     """
 
     dataset: str
