@@ -66,7 +66,8 @@ def _train_children(norm: nn.Module, mode: bool = True) -> nn.Module:
 def create_optimizer(settings: Optimizer, network: nn.Module, method: Method) -> torch.optim.Optimizer:
     """Return the optimiser of network and method.
 
-    The network learns at the recipe's rate, the method's own parameters at `loss_lr` or at rates it gives.
+    The network learns at the recipe's rate, the method's own parameters at `loss_lr` with `loss_weight_decay`, or at
+    rates and decays that the method gives.
 
     Raises:
         RecipeError: If the optimiser is unknown.
@@ -79,7 +80,7 @@ def create_optimizer(settings: Optimizer, network: nn.Module, method: Method) ->
     rest = [p for p in method.parameters() if id(p) not in taken]
     groups: list[dict[str, Any]] = [
         {"params": trunk, "lr": settings.lr, "weight_decay": settings.weight_decay},
-        {"params": rest, "lr": settings.loss_lr, "weight_decay": 0.0},
+        {"params": rest, "lr": settings.loss_lr, "weight_decay": settings.loss_weight_decay},
         *own,
     ]
     for group in groups:

@@ -40,8 +40,8 @@ ARGUMENTS = {
 }
 """Choice -> its arguments, which a new choice resets, since the arguments of the old one do not fit it."""
 
-IDENTITY_KEYS = ("name", "method", "seed", "sources", "backbone.name")
-"""Keys that do not count as changed settings: papers print means over seeds, and the other keys are names."""
+IDENTITY_KEYS = ("name", "method", "seed", "sources", "departures", "backbone.name")
+"""Keys that do not count as changed settings: papers print means over seeds, and the other keys are names or texts."""
 
 FIELD_KINDS: dict[Any, tuple[str, str]] = {
     int: ("a whole number", "8"),
@@ -86,6 +86,11 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
             "backbone.name is only the short form in model names; set backbone.architecture, as in "
             "backbone.architecture=resnet50.",
             code="no-architecture",
+        )
+    if "as_published" in tree:
+        raise RecipeError(
+            "as_published is not a setting; --as-published selects the settings of the authors' published code.",
+            code="not-a-setting",
         )
     try:
         changed: Recipe = _apply(recipe, tree, "")

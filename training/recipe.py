@@ -46,6 +46,8 @@ LATER_SETTINGS = (
     ("", "head_end", "trained"),
     ("schedule", "validate_every", 1),
     ("schedule", "patience", 0),
+    ("optimizer", "loss_weight_decay", 0.0),
+    ("", "as_published", False),
 )
 """Settings that are newer than the first studies: part, key, and the value that means the earlier behaviour."""
 
@@ -229,9 +231,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """adamw, adam, radam, sgd or rmsprop with `lr`; the loss's own parameters learn at `loss_lr` without weight decay.
+    """adamw, adam, radam, sgd or rmsprop with `lr`; the loss's own parameters learn at `loss_lr`.
 
     Attributes:
+        loss_weight_decay: Weight decay of the loss's own parameters.
         momentum: That of sgd and rmsprop.
         accumulate: Batches whose gradients are averaged before each update; each batch is mined separately.
     """
@@ -242,6 +245,7 @@ class Optimizer:
     loss_lr: float = 5e-4
     momentum: float = 0.0
     accumulate: int = 1
+    loss_weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
         _check(0 <= self.momentum < 1, "optimizer.momentum", self.momentum, "from 0 to below 1")
@@ -250,7 +254,7 @@ class Optimizer:
                 f"optimizer.momentum is for sgd and rmsprop; {self.name} has none.", code="unused-momentum"
             )
         _check(self.accumulate >= 1, "optimizer.accumulate", self.accumulate, "1 or more")
-        for name in ("lr", "weight_decay", "loss_lr"):
+        for name in ("lr", "weight_decay", "loss_lr", "loss_weight_decay"):
             _check(0 <= getattr(self, name) < math.inf, f"optimizer.{name}", getattr(self, name), "0 or more")
 
 
@@ -308,6 +312,8 @@ class Recipe:
             which suit unseen classes better than a head that was fitted to the training classes. For one head.
         departures: Sentences for a reader: where the recipe differs from its paper, and what it takes from elsewhere
             because the paper leaves it open. They do not change a run, and recipes that differ in them are the same.
+        as_published: Whether settings are those of the authors' published code where it departs from the paper
+            (`training.recipes.published_code`).
         precision: fp32; bf16: matrix products in bfloat16 on a device that supports it, and fp32 on others, which would
             only emulate it, more slowly; or auto: bf16 on a GPU, and on a CPU whichever is faster at the start of the
             run, together with the memory format. The run's record has the choice.
@@ -330,6 +336,7 @@ class Recipe:
     departures: tuple[str, ...] = ()
     head_start: str = "random"
     head_end: str = "trained"
+    as_published: bool = False
 
     def __post_init__(self) -> None:
         _check(MODEL_NAME.fullmatch(self.name), "name", self.name, "lower-case letters, digits, '.', '_' and '-'")

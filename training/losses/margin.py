@@ -33,13 +33,21 @@ class Margin(nn.Module):
         by_triplets: Without tuples, count every triplet of the batch, as in Musgrave et al. 2020, Reality Check: a
             positive pair once per negative of its anchor, and a negative pair once per positive. False: count every
             pair once.
+        count_tuples: Divide by the number of triplets with a term above zero, as the code published with Revisiting
+            does in PyTorch 1.2 or later. It has no effect without tuples.
     """
 
     def __init__(
-        self, classes: int, margin: float = 0.2, beta: float = 1.2, per_class: bool = True, by_triplets: bool = False
+        self,
+        classes: int,
+        margin: float = 0.2,
+        beta: float = 1.2,
+        per_class: bool = True,
+        by_triplets: bool = False,
+        count_tuples: bool = False,
     ) -> None:
         super().__init__()
-        self.margin, self.by_triplets = margin, by_triplets
+        self.margin, self.by_triplets, self.count_tuples = margin, by_triplets, count_tuples
         self.classes = classes
         self.beta = nn.Parameter(torch.full((classes if per_class else 1,), float(beta)))
 
@@ -66,5 +74,9 @@ class Margin(nn.Module):
         else:
             beta = betas[labels[require_triplets(tuples).anchors]]
             positives, negatives = triplet_distances(embeddings, *tuples)
-            near, far = hinges(positives - beta + self.margin), hinges(beta - negatives + self.margin)
+            above, below = positives - beta + self.margin, beta - negatives + self.margin
+            near, far = hinges(above), hinges(below)
+            if self.count_tuples:
+                active = ((above > 0) | (below > 0)).sum()
+                return (near.total + far.total) / active.clamp(min=1)
         return (near.total + far.total) / (near.active + far.active).clamp(min=1)

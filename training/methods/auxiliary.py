@@ -314,8 +314,10 @@ def _triplet_loss(create_loss: CreateLoss, dim: int, task: str) -> nn.Module:
 
 
 def _permuted_label_triplets(embeddings: Tensor, labels: Tensor) -> Triplets:
-    """Return distance-weighted triplets by permuted labels."""
-    return DistanceWeighted()(embeddings, labels[torch.randperm(len(labels), device=labels.device)])
+    """Return the published code's distance-weighted triplets by permuted labels: one per anchor, of any distance."""
+    return DistanceWeighted(farthest=None, one_positive=True)(
+        embeddings, labels[torch.randperm(len(labels), device=labels.device)]
+    )
 
 
 def _mark_repeats(labels: Tensor, samples: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from training.functional import Triplets, check_batch, draw_columns, negative_mask, positive_pairs
+from training.functional import Triplets, check_batch, draw_columns, negative_mask, positive_mask, positive_pairs
 
 
 class DistanceWeighted:
@@ -20,10 +20,12 @@ class DistanceWeighted:
         nearest: Smaller distances count as this one, which bounds the weights.
         farthest: Farther negatives are not drawn as long as the anchor has nearer ones. None: no upper cut, as in the
             code published with Roth et al. 2020, Revisiting.
+        one_positive: One triplet per anchor, with a random positive, as in that code. With two samples per class both
+            are the same.
     """
 
-    def __init__(self, nearest: float = 0.5, farthest: float | None = 1.4) -> None:
-        self.nearest, self.farthest = nearest, farthest
+    def __init__(self, nearest: float = 0.5, farthest: float | None = 1.4, one_positive: bool = False) -> None:
+        self.nearest, self.farthest, self.one_positive = nearest, farthest, one_positive
 
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
         """Return triplets of unit embeddings [b, d] with labels int64 [b].
@@ -32,7 +34,12 @@ class DistanceWeighted:
             UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
-        anchors, positives = positive_pairs(labels)
+        if self.one_positive:
+            same = positive_mask(labels)
+            anchors = same.any(1).nonzero()[:, 0]
+            positives = draw_columns(same, anchors)
+        else:
+            anchors, positives = positive_pairs(labels)
         negatives = negative_mask(labels)
         if len(anchors) and not negatives[:1].any():  # a batch of one class
             anchors, positives = anchors[:0], positives[:0]

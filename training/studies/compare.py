@@ -495,7 +495,7 @@ def _read_study_run(study: Path, name: str, result: Record, study_name: str | No
         selection=_selection_of_run(study, result),
         settings=members[0] if len(members) == 1 else {"members": members},
         results=whole,
-        recipe=None if result["changed"] else str(result["recipe"]),
+        recipe=None if result["changed"] or members[0].get("as_published") else str(result["recipe"]),
         changes=len(result["settings"]) + (result["selection"] != "last"),
         curves=recalls_of(result["training"][0]["log"]),
         study=study_name,

@@ -265,7 +265,7 @@ def published_score(plan: Plan, arm: Arm, measure: Measure) -> tuple[PublishedTa
         for score in table.scores:
             if (score.dataset, score.metric, score.split) != (plan.dataset, measure.metric, measure.split):
                 continue
-            if (score.study, score.arm, score.view) == (plan.study.name, arm.label, measure.view):
+            if (score.study, score.arm, score.view) == (plan.study.paper_name, arm.label, measure.view):
                 return table, score
             same_recipe = score.recipe == name and measure.view == score.view == EMBEDDING
             if same_recipe and not changed_settings(arm, plan.dataset):

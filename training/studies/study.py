@@ -11,7 +11,9 @@ from string import Template
 
 from training.overrides import has_public_weights, resolve, with_explicit_defaults
 from training.recipe import EnsembleRecipe, Recipe
+from training.recipes.as_published import SUFFIX
 from training.recipes.common import PAPER_DATASETS, backbone, preprocessing
+from training.recipes.published_code import resolve_as_published
 from zoo.errors import RecipeError, UsageError, nearest
 
 STUDY_NAME = re.compile(r"[a-z0-9-]+/[a-z0-9-]+")
@@ -187,6 +189,7 @@ class Study:
         elsewhere: Why there are no others, and which study is run there.
         note: Facts that a reader of the results must know.
         selections: How measured epochs are selected by default, members of `SELECTIONS`.
+        as_published: Whether the arms have the settings of the authors' published code.
 
     Raises:
         RecipeError: If the study contradicts itself.
@@ -208,6 +211,7 @@ class Study:
     elsewhere: str = ""
     note: str = ""
     selections: tuple[str, ...] = ("last",)
+    as_published: bool = False
 
     def __post_init__(self) -> None:
         if not STUDY_NAME.fullmatch(self.name):
@@ -233,6 +237,11 @@ class Study:
                 raise RecipeError(
                     f"the study {self.name} has no arm {label!r}.{nearest(label, labels)}", code="unknown-arm"
                 )
+
+    @property
+    def paper_name(self) -> str:
+        """The name of the study without the mark of the published code, by which published scores refer to it."""
+        return self.name.removesuffix(SUFFIX)
 
     @property
     def labels(self) -> list[str]:
@@ -282,6 +291,17 @@ def combine_studies(name: str, title: str, source: str, studies: Iterable[Study]
     return Study(name, title, source, arms, measures, claims, datasets=datasets, elsewhere=elsewhere, note=note)
 
 
+def study_as_published(study: Study) -> Study:
+    """Return a study whose arms have the settings of the authors' published code, under a name of its own."""
+    note = (
+        "Every arm is trained as in the code that the authors published, where it departs from the paper "
+        "(docs/papers.md, section 'As published')."
+    )
+    return dataclasses.replace(
+        study, name=f"{study.name}{SUFFIX}", note=f"{note} {study.note}".rstrip(), as_published=True
+    )
+
+
 def slug(label: str) -> str:
     """Return the label as part of a file name."""
     return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-")
@@ -326,7 +346,7 @@ def resolve_recipes(
     if not supports(study, dataset):
         message = f"the study {study.name} can be run on {', '.join(study.datasets)}, not on {dataset}."
         raise UsageError(f"{message} {study.elsewhere}".rstrip(), code="not-on-this-data-set")
-    return _seeded_recipes(arm, dataset, seed, selection, tuple(settings), tuple(weights))
+    return _seeded_recipes(arm, dataset, seed, selection, tuple(settings), tuple(weights), study.as_published)
 
 
 def recipe_name(recipe: str, dataset: str, backbone: str) -> str:
@@ -381,10 +401,17 @@ def embedding_head(dim: int) -> str:
 
 @cache
 def _seeded_recipes(
-    arm: Arm, dataset: str, seed: int, selection: str, settings: tuple[str, ...], weights: tuple[str, ...]
+    arm: Arm,
+    dataset: str,
+    seed: int,
+    selection: str,
+    settings: tuple[str, ...],
+    weights: tuple[str, ...],
+    as_published: bool,
 ) -> tuple[Recipe, ...]:
     """Return the recipes of `resolve_recipes`, from its memory of the process after the first call."""
-    members = arm.copies * _resolve_members(arm.recipe, arm.settings, arm.backbone, dataset, settings, weights)
+    own = _resolve_members(arm.recipe, arm.settings, arm.backbone, dataset, settings, weights, as_published)
+    members = arm.copies * own
     return tuple(
         dataclasses.replace(_with_validation(member, selection), seed=seed * len(members) + i)
         for i, member in enumerate(members)
@@ -399,17 +426,19 @@ def _resolve_members(
     dataset: str,
     settings: tuple[str, ...],
     weights: tuple[str, ...],
+    as_published: bool = False,
 ) -> tuple[Recipe, ...]:
     """Return the recipes with an arm's own settings and those of the whole study."""
     words, name = _placeholders(dataset, backbone), recipe_name(recipe, dataset, backbone)
     owner = recipe_dataset(dataset)
     words |= {"dim": resolve(name).dim, "batch": 112 if owner in PAPER_DATASETS else 96}
     images = [] if owner == dataset else [f"data.dataset={dataset}"]
+    make = resolve_as_published if as_published else resolve
     changes = [*(_substitute(setting, words) for setting in own), *images, *settings]
-    resolved = resolve(name, changes)
+    resolved = make(name, changes)
     start = dict(setting.split("=", 1) for setting in weights).get(resolved.backbone.name)
     if start is not None:
-        resolved = resolve(name, [*changes, f"backbone.pretrained={start}"])
+        resolved = make(name, [*changes, f"backbone.pretrained={start}"])
     return resolved.members if isinstance(resolved, EnsembleRecipe) else (resolved,)
 
 

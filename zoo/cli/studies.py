@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from zoo.cli.options import DataFolder, Device, Json, Quiet, Seed, Settings
+from zoo.cli.options import AsPublished, DataFolder, Device, Json, Quiet, Seed, Settings
 from zoo.console import count, print_json, print_table
 from zoo.errors import UsageError, command
 
@@ -84,6 +84,7 @@ def _silent(line: str) -> None:
   zoo benchmark run claims/rho --dataset glyphs --seeds 3 --out rho
   zoo benchmark run claims/rho --dataset glyphs --seeds 5 --out rho         two more seeds in the same folder
   zoo benchmark run claims/rho --dataset glyphs --out quick --set schedule.epochs=3
+  zoo benchmark run revisiting/table-2 --dataset cub --data DIR --as-published    by the authors' code
   zoo benchmark run revisiting/figure-4 --dataset glyphs --reuse ~/.dml-zoo/studies/revisiting-table-2-glyphs
   zoo benchmark run claims/over-the-years --dataset omniglot                R@1 by the year of each loss's paper
   zoo benchmark run revisiting/figure-2 --dataset glyphs                    every study of the figure, one by one
@@ -115,6 +116,7 @@ def run(
     ] = None,
     settings: Settings = None,
     weights: Weights = None,
+    as_published: AsPublished = False,
     data: DataFolder = None,
     only: Arms = None,
     other_studies: OtherStudies = None,
@@ -125,8 +127,9 @@ def run(
     """train, measure and compare the arms of a study
 
     Every arm is trained with several seeds. --set changes the recipes of all arms, --weights those with one backbone.
+    --as-published makes a study with a name of its own, STUDY-as-published.
     """
-    from training.studies.papers import check_name, find_studies, partial_note
+    from training.studies.papers import check_name, find_studies, name_as_published, partial_note
     from zoo.data import check_dataset, check_dataset_path
     from zoo.data.dataset import FOLDER
 
@@ -138,6 +141,8 @@ def run(
     check_dataset(dataset)
     if data is not None:
         check_dataset_path(data, FOLDER)  # --set may name another data set, which is checked once torch is loaded
+    if as_published:
+        study = name_as_published(study)
     studies = find_studies(study, dataset)
     if (text := partial_note(study)) is not None and not quiet:
         print(text, file=sys.stderr)
@@ -150,9 +155,23 @@ def run(
         plan = plan_from_options(part, dataset, seeds, select, settings or (), data, only or (), own_weights[part.name])
         folder = study_folder(part, dataset, out, alone=len(studies) == 1)
         schedules.append(RunSchedule(adapt_to_dataset(plan), folder))
+    if all(part.as_published for part in studies):
+        _check_published_code(schedules)
     contexts = prepare_contexts(schedules, data, device, only or [], other_studies or [])
     begun = [schedule.begin() for schedule in schedules]
     return _perform(begun, contexts, only or [], other_studies or [], Output(as_json, quiet))
+
+
+def _check_published_code(schedules: Sequence[RunSchedule]) -> None:
+    """Refuse studies as published of which no arm differs: they would repeat the studies of the papers' recipes."""
+    runs = [run for schedule in schedules for run in schedule.runs]
+    if not any(recipe.as_published for run in runs for recipe in run.recipes):
+        name = schedules[0].plan.study.paper_name
+        raise UsageError(
+            f"--as-published changes no arm of {name}: no published code departs from these recipes, or none exists. "
+            "Leave the option out.",
+            code="no-published-code",
+        )
 
 
 def plan_from_options(

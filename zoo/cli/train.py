@@ -12,6 +12,7 @@ import typer
 from typer import Argument, Option
 
 from zoo.cli.options import (
+    AsPublished,
     BatchSize,
     Data,
     Device,
@@ -30,14 +31,13 @@ from zoo.cli.options import (
     print_outcome,
     strict_status,
 )
+from zoo.cli.recipe import fit_to_images, read_cached_features, recipe_on_cached_features, resolve_recipe, show_recipe
 from zoo.console import count, note, note_left_out, print_json, print_table
 from zoo.errors import DatasetError, UsageError, command
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from training.api import Outcome
-    from training.cached.feature_file import Features, TrunkModel, Views
+    from training.cached.feature_file import TrunkModel, Views
     from training.distill import Distilled, Score
     from training.finetune import Finetuned
     from training.recipe import EnsembleRecipe, Recipe
@@ -73,6 +73,7 @@ def _print_next_step(name: str, folder: Path, images: str | None) -> None:
   zoo train margin-conv4-glyphs --set optimizer.lr=1e-3 --set schedule.epochs=4 --as short
   zoo train margin-conv4-cifar100 --dataset folder --data birds.csv --as birds    your own images, in two splits
   zoo train margin-conv4-glyphs --show                print the recipe
+  zoo train diva-r50-cub --show --as-published        print where the authors' code departs from it, and why
   zoo train diva-conv4-cifar100 --features f.safetensors --as heads   heads only, on kept features (zoo features)
   torchrun --nproc-per-node 2 -m zoo.cli.main train margin-conv4-glyphs    two processes share every batch
 
@@ -84,6 +85,7 @@ Too few classes of your own for the recipe's batches or validation: both are mad
 def train(
     name: Annotated[str, Argument(metavar="NAME", help="a recipe's name (all of them: zoo list --recipes)")],
     settings: Settings = None,
+    as_published: AsPublished = False,
     seed: Annotated[int | None, Option("--seed", metavar="N", help="seed of the run (default: the recipe's)")] = None,
     new_name: NewName = None,
     features: Annotated[
@@ -114,24 +116,23 @@ def train(
 ) -> None:
     """train a model by its recipe into the local zoo"""
     from training.logging import check_trackers
-    from training.overrides import resolve, with_custom_name
     from zoo.data import load_dataset
     from zoo.data.dataset import FOLDER
 
     check_trackers(track or [])
-    cached = None if features is None else _read_features(features)
+    cached = None if features is None else read_cached_features(features)
     changes = [*(settings or []), *([f"data.dataset={dataset}"] if dataset else [])]
     if data is not None:
         _check_data(name, changes, data)  # before torch is loaded
-    recipe: Recipe | EnsembleRecipe = with_custom_name(resolve(name, changes, seed, new_name), name)
+    recipe = resolve_recipe(name, changes, seed, new_name, as_published, show)
     if cached is not None:
-        recipe = _recipe_on_features(recipe, cached, model, changes, new_name)
+        recipe = recipe_on_cached_features(recipe, cached, model, changes, new_name)
     elif model is not None:
         raise UsageError("--model names the model of cached features; it needs --features FILE.", code="no-features")
     elif data is not None and recipe.data.dataset == FOLDER:
-        recipe = _fit(recipe, load_dataset(FOLDER, "train", data).labels, changes)
+        recipe = fit_to_images(recipe, load_dataset(FOLDER, "train", data).labels, changes)
     if show:
-        print_json(recipe.to_json())
+        show_recipe(recipe, name, changes, as_published, as_json)
         return
     _check_names_free(recipe, replace)
     from training.api import train as run
@@ -163,40 +164,6 @@ def _check_data(name: str, settings: list[str], data: str) -> None:
         check_dataset([recipes()[name]["dataset"], *datasets][-1], "train", data)
     else:
         check_dataset_path(data, "folder")
-
-
-def _read_features(file: str) -> Features:
-    """Return cached features; a missing or damaged file is reported before torch is loaded."""
-    from training.cached.feature_file import read_features
-
-    return read_features(file)
-
-
-def _recipe_on_features(
-    recipe: Recipe | EnsembleRecipe,
-    features: Features,
-    model: str | None,
-    settings: list[str],
-    new_name: str | None,
-) -> Recipe | EnsembleRecipe:
-    from training.cached.feature_file import recipe_on_features
-    from zoo.models.card import read_card
-    from zoo.models.load import find_model
-
-    name = model or features.about.model
-    made = recipe_on_features(recipe, features, read_card(find_model(name)), name, settings, new_name)
-    return _fit(made, features.labels, settings)
-
-
-def _fit(recipe: Recipe | EnsembleRecipe, labels: np.ndarray, settings: Iterable[str]) -> Recipe | EnsembleRecipe:
-    """Return the recipe with batches and validation that the classes allow, and print on stderr what was changed."""
-    from training.overrides import fit_to_classes
-
-    fitted, changed = fit_to_classes(recipe, labels, settings)
-    if changed:
-        classes = count(len(set(labels.tolist())), "training class", "training classes")
-        note(f"the recipe is for more than {classes}; changed: {', '.join(changed)} (other values: --set)")
-    return fitted
 
 
 def _check_names_free(recipe: Recipe | EnsembleRecipe, replace: bool) -> None:

@@ -306,14 +306,21 @@ class Origin:
         return None if self.changed is None or self.changed else self.recipe
 
     @property
+    def as_published(self) -> bool:
+        """Return whether the model has the settings of the authors' published code."""
+        return bool((self.changed or {}).get("as_published"))
+
+    @property
     def text(self) -> str:
         """Return the recipe with the changes to it on one line, or "" without one; paths are cut to their last part."""
         if self.recipe is None or self.changed == {}:
             return self.recipe or ""
         if self.changed is None:
             return f"{self.recipe}, changes not recorded"
-        settings = ", ".join(f"{key}={_as_text(without_paths(value))}" for key, value in self.changed.items())
-        return f"{self.recipe}, changed: {' '.join(settings.split())}"
+        changed = {key: value for key, value in self.changed.items() if key != "as_published"}
+        settings = ", ".join(f"{key}={_as_text(without_paths(value))}" for key, value in changed.items())
+        code = " as its authors' published code" if self.as_published else ""
+        return f"{self.recipe}{code}, changed: {' '.join(settings.split())}"
 
 
 def read_origin(folder: Path) -> Origin:

@@ -136,6 +136,17 @@ def test_the_study_with_more_seeds_is_compared(own_zoo: Path) -> None:
     assert (ours.value, ours.seeds) == (pytest.approx(0.6), (0, 1, 2))
 
 
+def test_runs_as_published_are_not_mixed_with_those_of_the_paper(own_zoo: Path) -> None:
+    code = {**RECIPE, "as_published": True, "objective": {"loss": "margin", "loss_args": {"beta": 1.2}}}
+    for seed in range(3):
+        finished(own_zoo, "revisiting-table-2-as-published-cub", "margin", seed, 0.9, resolved=[{**code, "seed": seed}])
+    assert compare_tables([table_of(SCORE)])[0].status == "not run"
+    finished(own_zoo, "revisiting-table-2-cub", "margin", 0, 0.6, resolved=[{**RECIPE, "as_published": False}])
+    ours = compare_tables([table_of(SCORE)])[0].ours
+    assert ours is not None
+    assert (ours.value, ours.seeds) == (0.6, (0,))
+
+
 def test_the_seeds_of_a_study_by_hand(own_zoo: Path) -> None:
     for seed, value in enumerate((0.60, 0.62, 0.64)):
         finished(own_zoo, "claims-rho-cub", "margin", seed, value)

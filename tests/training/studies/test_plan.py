@@ -49,6 +49,22 @@ def test_a_study_of_the_last_epoch_can_get_runs_selected_by_validation(tmp_path:
     assert len(json.loads((tmp_path / "plan.json").read_text())["runs"]) == 4
 
 
+def test_a_study_as_published_has_a_name_and_recipes_of_its_own(tmp_path: Path) -> None:
+    plain = toys.plan(tmp_path / "images", 1)
+    plan = dataclasses.replace(plain, study=find_study("toys/two-as-published"))
+    assert (plan.study.name, plan.study.paper_name) == ("toys/two-as-published", "toys/two")
+    for arm in plan.arms:
+        (before,), (after,) = plain.recipes(arm), plan.recipes(arm)
+        assert (before.as_published, after.as_published) == (False, True)
+        assert after.objective.miner_args == {"farthest": None}  # batches have two samples per class
+        assert (after.backbone, after.batch, after.schedule) == (before.backbone, before.batch, before.schedule)
+        assert after.digest != before.digest
+    write_plan(plan, tmp_path)
+    assert read_plan(tmp_path) == plan
+    with raises(TrainingError, "other-study"):
+        write_plan(plain, tmp_path)
+
+
 def test_selected_arms_are_kept_and_can_be_extended(tmp_path: Path) -> None:
     all_arms = toys.plan(tmp_path / "images", 1)
     write_plan(only(all_arms, "contrastive"), tmp_path)

@@ -134,6 +134,24 @@ def test_all_studies_of_a_name_are_run(
     assert read in outcomes[0]["report"]["note"]
 
 
+def test_a_study_as_published_has_a_folder_of_its_own(own_zoo: Path, data: str) -> None:
+    begun = ("toys/two", "--dataset", "glyphs", "--data", data, "--seeds", "1", "--quiet", *SETTINGS)
+    assert run_here("benchmark run", *begun, "--only", "margin", "--as-published") == 0
+    folder = own_zoo / "studies" / "toys-two-as-published-glyphs"
+    (run,) = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
+    assert run["resolved"][0]["as_published"] is True
+    assert run["resolved"][0]["objective"]["loss_args"]["count_tuples"] is True
+    resumed = ("toys/two-as-published", "--dataset", "glyphs", "--report", "--quiet")
+    assert run_here("benchmark resume", *resumed) == 0
+
+
+def test_a_study_without_published_code_is_refused(own_zoo: Path) -> None:
+    begun = ("sharing/table-8", "--dataset", "glyphs", "--as-published")
+    with raises(UsageError, "no-published-code"):
+        run_here("benchmark run", *begun)
+    assert not (own_zoo / "studies").exists()
+
+
 def test_the_default_folder_is_in_the_local_zoo(own_zoo: Path, data: str) -> None:
     begun = ("toys/two", "--dataset", "glyphs", "--data", data, "--seeds", "1", "--quiet", *SETTINGS)
     assert run_here("benchmark run", *begun, "--only", "margin") == 0

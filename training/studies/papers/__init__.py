@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from training.recipes.as_published import SUFFIX
 from training.studies.papers import claims, diva, group, reality, revisiting, sharing, years
-from training.studies.study import Study, supports
+from training.studies.study import Study, study_as_published, supports
 from zoo.errors import UsageError, nearest
 
 STUDIES: dict[str, Study] = {
@@ -88,22 +89,26 @@ REASONS = "docs/papers.md, section 'Not run, and why'"
 
 
 def find_study(name: str) -> Study:
-    """Return the study of that name.
+    """Return the study of that name; with `SUFFIX` at its end, the study as published.
 
     Raises:
         UsageError: If there is no such study; with the nearest name.
     """
+    if name.endswith(SUFFIX):
+        return study_as_published(find_study(name.removesuffix(SUFFIX)))
     if name not in STUDIES:
         raise _unknown_study(name, STUDIES)
     return STUDIES[name]
 
 
 def find_studies(name: str, dataset: str) -> list[Study]:
-    """Return the studies that a name stands for on a data set, mostly one.
+    """Return the studies that a name stands for on a data set, mostly one; with `SUFFIX` at its end, as published.
 
     Raises:
         UsageError: If no study has the name, or none of several supports the data set.
     """
+    if name.endswith(SUFFIX):
+        return [study_as_published(study) for study in find_studies(name.removesuffix(SUFFIX), dataset)]
     check_name(name)
     studies = [STUDIES[study] for study in ALIASES.get(name, (name,))]
     # A single study reports itself which data sets it supports.
@@ -116,12 +121,18 @@ def find_studies(name: str, dataset: str) -> list[Study]:
     return supporting
 
 
+def name_as_published(name: str) -> str:
+    """Return the name of a study as published; a name that has the mark is returned unchanged."""
+    return name if name.endswith(SUFFIX) else f"{name}{SUFFIX}"
+
+
 def check_name(name: str) -> None:
     """Check that a study stands for a name.
 
     Raises:
         UsageError: If no study does; with the place that gives the reason, or the nearest name.
     """
+    name = name.removesuffix(SUFFIX)
     if name in STUDIES or name in ALIASES:
         return
     if name in NOT_RUN:
@@ -136,6 +147,7 @@ def check_name(name: str) -> None:
 
 def partial_note(name: str) -> str | None:
     """Return the note that a name's studies are not everything that the paper shows; None for other names."""
+    name = name.removesuffix(SUFFIX)
     if name not in PARTIAL:
         return None
     return f"{name}: run in part, by {' and '.join(ALIASES[name])}. {REASONS}, says what is missing."

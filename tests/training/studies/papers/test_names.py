@@ -37,6 +37,15 @@ def names(table: dict[str, str]) -> list[str]:
     return [f"{paper}/{name}" for paper, tables in table.items() for name in tables.split()]
 
 
+def test_a_name_as_published_stands_for_the_same_studies() -> None:
+    for name in ("revisiting/table-2", "diva/table-4", "revisiting/figure-10"):
+        studies = find_studies(f"{name}-as-published", "omniglot")
+        assert [study.paper_name for study in studies] == [study.name for study in find_studies(name, "omniglot")]
+        assert all(study.as_published and study.name.endswith("-as-published") for study in studies)
+    with raises(UsageError, "unknown-study"):
+        check_name("revisiting/table-99-as-published")
+
+
 @pytest.mark.parametrize("name", names(RUNS))
 def test_a_table_or_figure_is_a_study(name: str) -> None:
     check_name(name)
