@@ -344,7 +344,7 @@ def test_every_recipe_of_a_paper_can_be_trained_as_published(name: str) -> None:
         assert (member.digest != before.digest) == bool(switch.differences)
         assert before.digest == dataclasses.replace(before, departures=()).digest
     assert all(each.reason and each.paper != each.code for each in switch.differences)
-    assert (switch.repository is None) == (name.startswith("shared-"))
+    assert (switch.repository is None) == name.startswith(("shared-", "sph-"))
 
 
 def test_sharing_has_no_code_of_its_own_and_other_papers_are_not_known() -> None:
