@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -310,8 +310,13 @@ class Originals:
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = tuple(folders)
 
-    def read(self, item: Item) -> bytes | None:
-        """Return the item's image file; None where no file has its content."""
+    @classmethod
+    def of(cls, gallery: Gallery) -> Self:
+        """Return the image files of a gallery's items, in the folders that were indexed."""
+        return cls(indexed_folders(gallery))
+
+    def find(self, item: Item) -> tuple[Path, bytes] | None:
+        """Return the path and the bytes of the item's image file; None where no file has its content."""
         source = Path(item.source)
         # Clients of a service choose sources too; these must not lead out of the folders.
         folders = () if ".." in source.parts else self.folders
@@ -319,8 +324,13 @@ class Originals:
             with suppress(ImageError, OSError):
                 data, content = read_image(path)
                 if content == item.content_sha256:
-                    return data
+                    return path, data
         return None
+
+    def read(self, item: Item) -> bytes | None:
+        """Return the item's image file; None where no file has its content."""
+        found = self.find(item)
+        return found[1] if found else None
 
 
 def index_folder(

@@ -3,6 +3,7 @@
 6    without a journal
 7    a journal for services that followed the gallery
 8    without a journal
+9    perceptual hashes, and pairs of copies
 
 An older file is upgraded when it is opened. One that cannot be written to is read unchanged.
 """
@@ -14,13 +15,37 @@ from pathlib import Path
 
 from zoo.errors import GalleryError
 
-SCHEMA, OLDEST = 8, 6
+SCHEMA, OLDEST = 9, 6
 """The version of new files, and the oldest one that is read."""
 
 APPLICATION_ID = 0x5A4F4F47
 """Marks the SQLite file as a gallery ("ZOOG")."""
 
 METRIC = "cosine"
+
+_COPIES = (
+    # hash: of the thumbnail, NULL if it cannot be decoded; sides of the image in pixels, NULL if they are not known;
+    # sharpness: NULL until it is measured.
+    """CREATE TABLE IF NOT EXISTS pictures (
+    item INTEGER PRIMARY KEY REFERENCES items (id) ON DELETE CASCADE,
+    hash BLOB,
+    width INTEGER,
+    height INTEGER,
+    sharpness REAL
+)""",
+    # first < second; part: 1 if distance is of the part that both show.
+    """CREATE TABLE IF NOT EXISTS copies (
+    first INTEGER NOT NULL REFERENCES items (id) ON DELETE CASCADE,
+    second INTEGER NOT NULL REFERENCES items (id) ON DELETE CASCADE,
+    similarity REAL NOT NULL,
+    distance INTEGER NOT NULL,
+    mirrored INTEGER NOT NULL,
+    part INTEGER NOT NULL,
+    PRIMARY KEY (first, second)
+) WITHOUT ROWID""",
+    "CREATE INDEX IF NOT EXISTS copies_by_second ON copies (second)",
+)
+"""Statements that make the tables of near-duplicates (serving.duplicates)."""
 
 _TABLES = f"""
 PRAGMA journal_mode = WAL;
@@ -86,6 +111,7 @@ CREATE TABLE keys (
     item INTEGER PRIMARY KEY REFERENCES items (id) ON DELETE CASCADE,
     key TEXT NOT NULL UNIQUE
 );
+{";".join(_COPIES)};
 """
 
 _CHANGES = "SELECT change FROM items UNION ALL SELECT change FROM removals"
@@ -98,6 +124,9 @@ _PROBLEMS = {
     "removed items that still exist": "SELECT count(*) FROM items WHERE id IN (SELECT item FROM removals)",
     "marks without an item": "SELECT count(*) FROM marks WHERE item NOT IN (SELECT id FROM items)",
     "keys without an item": "SELECT count(*) FROM keys WHERE item NOT IN (SELECT id FROM items)",
+    "pictures without an item": "SELECT count(*) FROM pictures WHERE item NOT IN (SELECT id FROM items)",
+    "copies without an item": "SELECT count(*) FROM (SELECT first AS item FROM copies UNION SELECT second FROM copies) "
+    "WHERE item NOT IN (SELECT id FROM items)",
     "items more or fewer than the stored count": "SELECT coalesce(max(abs(value - (SELECT count(*) FROM items))), 0) "
     "FROM state WHERE key = 'count'",
     "changes after the last one": f"SELECT count(*) FROM ({_CHANGES}) "
@@ -106,14 +135,16 @@ _PROBLEMS = {
 """Problems of a damaged file, and the queries that count them."""
 
 _EVENTS = "item_added item_changed item_removed key mark_made mark_changed mark_removed state_made state_changed"
-_UPGRADE = (
-    *(f"DROP TRIGGER IF EXISTS {event}_noted" for event in (*_EVENTS.split(), "state_removed")),
-    "DROP TABLE IF EXISTS journal",
-    "DELETE FROM state WHERE key IN ('history', 'following')",
-    "UPDATE state SET value = '' WHERE key LIKE '%generation' AND value LIKE 'none-%'",
-    f"PRAGMA user_version = {SCHEMA}",
-)
-"""Statements that make the present version of any that is read."""
+_UPGRADES: dict[int, tuple[str, ...]] = {
+    8: (
+        *(f"DROP TRIGGER IF EXISTS {event}_noted" for event in (*_EVENTS.split(), "state_removed")),
+        "DROP TABLE IF EXISTS journal",
+        "DELETE FROM state WHERE key IN ('history', 'following')",
+        "UPDATE state SET value = '' WHERE key LIKE '%generation' AND value LIKE 'none-%'",
+    ),
+    9: _COPIES,
+}
+"""Statements that make each version of the one before it."""
 
 
 def create(path: Path, dim: int, fingerprint: str) -> None:
@@ -151,7 +182,7 @@ def check_version(db: sqlite3.Connection, path: Path) -> None:
             code="older-version",
         )
     if version < SCHEMA:
-        _upgrade(db)
+        _upgrade(db, version)
 
 
 def problems(db: sqlite3.Connection) -> list[str]:
@@ -164,10 +195,11 @@ def problems(db: sqlite3.Connection) -> list[str]:
     return damage + [f"{count} {problem}" for problem, count in counts.items() if count]
 
 
-def _upgrade(db: sqlite3.Connection) -> None:
+def _upgrade(db: sqlite3.Connection, version: int) -> None:
+    steps = [statement for number, step in _UPGRADES.items() if number > version for statement in step]
     try:
         db.execute("BEGIN IMMEDIATE")
-        for statement in _UPGRADE:
+        for statement in (*steps, f"PRAGMA user_version = {SCHEMA}"):
             db.execute(statement)
         db.execute("COMMIT")
     except sqlite3.OperationalError as error:

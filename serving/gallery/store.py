@@ -16,6 +16,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ from serving.gallery.types import (
     metadata_json,
     parse_model,
     read_model,
+    thumbnail_hash,
     vector_to_blob,
 )
 from zoo.errors import GalleryError, ItemNotFoundError
@@ -148,10 +150,9 @@ class Store:
         Raises:
             ItemConflictError: If a key is another image's, or an image has another key.
         """
-        rows = [item_row(item) for item in items]
-        blobs = [vector_to_blob(item.embedding, self.dim, item.source) for item in items]
+        rows = self._rows(items)
         with self._numbered_change(check_model=True) as change:
-            results = [insert_item(self.database.db, *parts, change) for parts in zip(items, rows, blobs, strict=True)]
+            results = [insert_item(self.database.db, row, change) for row in rows]
         return AddResult([item_id for item_id, _ in results], sum(new for _, new in results))
 
     def put(self, items: Sequence[NewItem]) -> list[PutResult]:
@@ -160,10 +161,21 @@ class Store:
         An item that gets another image, or another vector, gets another id: its marks are removed with the former
         image. An image that has another key is refused; the other items are written.
         """
-        rows = [item_row(item) for item in items]
-        blobs = [vector_to_blob(item.embedding, self.dim, item.source) for item in items]
+        rows = self._rows(items)
         with self._numbered_change(check_model=True) as change:
-            return [put_item(self.database.db, *parts, change) for parts in zip(items, rows, blobs, strict=True)]
+            return [put_item(self.database.db, row, change) for row in rows]
+
+    def _rows(self, items: Sequence[NewItem]) -> list[NewRow]:
+        """Return the items as they are stored. What takes time is done here, before a transaction begins."""
+        return [
+            NewRow(
+                item,
+                item_row(item),
+                vector_to_blob(item.embedding, self.dim, item.source),
+                thumbnail_hash(item.thumbnail),
+            )
+            for item in items
+        ]
 
     def remove(self, ids: Sequence[int]) -> int:
         """Remove items in one transaction; return how many of the ids existed."""
@@ -499,29 +511,36 @@ class FilterCache:
                 self._ids[key] = ids
 
 
-def insert_item(
-    db: sqlite3.Connection, item: NewItem, row: tuple[Any, ...], embedding: bytes, change: int
-) -> tuple[int, bool]:
+@dataclass(frozen=True)
+class NewRow:
+    """A new item as it is stored: its `item_row`, its embedding by `vector_to_blob`, and its `thumbnail_hash`."""
+
+    item: NewItem
+    columns: tuple[Any, ...]
+    embedding: bytes
+    picture: bytes | None
+
+
+def insert_item(db: sqlite3.Connection, row: NewRow, change: int) -> tuple[int, bool]:
     """Return the id of the item with this image, and whether it is new.
 
     Args:
         db: The connection, in a transaction.
-        item: The item.
-        row: Its `item_row`.
-        embedding: Its embedding by `vector_to_blob`.
+        row: The item.
         change: The number of this change.
 
     Raises:
         ItemConflictError: If the key is another image's, or the image has another key.
     """
-    known = _known_item(db, item)
+    known = _known_item(db, row.item)
     if known is not None:
         return known, False
-    return _insert(db, item, row, embedding, change), True
+    return _insert(db, row, change), True
 
 
-def put_item(db: sqlite3.Connection, item: NewItem, row: tuple[Any, ...], embedding: bytes, change: int) -> PutResult:
+def put_item(db: sqlite3.Connection, row: NewRow, change: int) -> PutResult:
     """Create or replace the item with a key; arguments as of `insert_item`."""
+    item = row.item
     key = check_key(item.key or "")
     owner = _find_item(db, _OF_KEY, key)
     known = _find_item(db, "content_sha256 = ?", item.content_sha256)
@@ -531,8 +550,8 @@ def put_item(db: sqlite3.Connection, item: NewItem, row: tuple[Any, ...], embedd
     if owner is not None and replaced:
         delete_items(db, [owner.id], change)
     if known is None:
-        return PutResult(_insert(db, item, row, embedding, change), "replaced" if replaced else "created")
-    source, label, metadata = row[:3]
+        return PutResult(_insert(db, row, change), "replaced" if replaced else "created")
+    source, label, metadata = row.columns[:3]
     if known.key is None:
         _set_key(db, known.id, key)
     elif (source, label) == (known.source, known.label) and equal_metadata(item.metadata, known.metadata):
@@ -543,16 +562,18 @@ def put_item(db: sqlite3.Connection, item: NewItem, row: tuple[Any, ...], embedd
     return PutResult(known.id, status)
 
 
-def _insert(db: sqlite3.Connection, item: NewItem, row: tuple[Any, ...], embedding: bytes, change: int) -> int:
+def _insert(db: sqlite3.Connection, row: NewRow, change: int) -> int:
     cursor = db.execute(
         "INSERT INTO items (source, label, metadata, content_sha256, added_at, change) VALUES (?, ?, ?, ?, ?, ?)",
-        (*row, change),
+        (*row.columns, change),
     )
-    new_id, thumbnail = int(cursor.lastrowid or 0), item.thumbnail
+    new_id, thumbnail = int(cursor.lastrowid or 0), row.item.thumbnail
     db.execute("INSERT INTO thumbnails VALUES (?, ?, ?)", (new_id, thumbnail.media_type, thumbnail.data))
-    db.execute("INSERT INTO embeddings (item, embedding) VALUES (?, ?)", (new_id, embedding))
-    if item.key is not None:
-        _set_key(db, new_id, item.key)
+    db.execute("INSERT INTO embeddings (item, embedding) VALUES (?, ?)", (new_id, row.embedding))
+    sides = thumbnail.size or (None, None)
+    db.execute("INSERT INTO pictures (item, hash, width, height) VALUES (?, ?, ?, ?)", (new_id, row.picture, *sides))
+    if row.item.key is not None:
+        _set_key(db, new_id, row.item.key)
     return new_id
 
 

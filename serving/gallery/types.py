@@ -7,7 +7,7 @@ import json
 import math
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
 from io import BytesIO
@@ -20,8 +20,9 @@ from PIL import Image
 from zoo.console import count
 from zoo.data.dataset import DataIdentity, identify_rows
 from zoo.data.images import DEFAULT_LIMITS, FORMATS, Limits, open_image
+from zoo.data.perceptual_hash import perceptual_hash
 from zoo.data.preprocessing import Preprocessing, to_pixels
-from zoo.errors import CardError, GalleryError, ItemConflictError, UsageError
+from zoo.errors import CardError, GalleryError, ImageError, ItemConflictError, UsageError
 from zoo.models.card import Card, card_from_json
 
 THUMBNAIL_SIDE = 256
@@ -75,8 +76,11 @@ UNCHANGED: Final = Unchanged.UNCHANGED
 
 @dataclass(frozen=True)
 class Thumbnail:
+    """A small picture of an image; size: width and height of the image, in pixels, if they are known."""
+
     data: bytes
     media_type: str
+    size: tuple[int, int] | None = field(default=None, compare=False)
 
 
 NO_PICTURE = Thumbnail(b"", "image/png")
@@ -358,8 +362,11 @@ def decode_image(data: bytes, how: Preprocessing, limits: Limits = DEFAULT_LIMIT
     if not data.startswith(b"\xff\xd8"):  # only JPEG is decoded at a smaller size
         return pixels, make_thumbnail(image)
     with Image.open(BytesIO(data), formats=FORMATS) as header:
-        needed = thumbnail_decode_side(header.size)
-    return pixels, make_thumbnail(image if min(image.size) >= needed else open_image(data, limits, draft=needed))
+        size = header.size
+    needed = thumbnail_decode_side(size)
+    thumbnail = make_thumbnail(image if min(image.size) >= needed else open_image(data, limits, draft=needed))
+    turned = (size[0] > size[1]) != (image.width > image.height)  # by its EXIF orientation
+    return pixels, replace(thumbnail, size=(size[1], size[0]) if turned else size)
 
 
 def thumbnail_decode_side(size: tuple[int, int]) -> int:
@@ -372,10 +379,18 @@ def thumbnail_decode_side(size: tuple[int, int]) -> int:
 def make_thumbnail(image: Image.Image) -> Thumbnail:
     """Return the thumbnail of an upright 8-bit image of mode L or RGB, as `open_image` returns it."""
     if max(image.size) <= LOSSLESS_SIDE:
-        return _encode(image, "PNG", optimize=True)
+        return replace(_encode(image, "PNG", optimize=True), size=image.size)
     small = image.copy()
     small.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.HAMMING)
-    return _encode(small, "JPEG", quality=85)
+    return replace(_encode(small, "JPEG", quality=85), size=image.size)
+
+
+def thumbnail_hash(thumbnail: Thumbnail) -> bytes | None:
+    """Return the perceptual hash of a thumbnail, 32 bytes; None if it cannot be decoded."""
+    try:
+        return perceptual_hash(open_image(thumbnail.data)).tobytes()
+    except ImageError:
+        return None
 
 
 def _encode(image: Image.Image, image_format: str, **options: int) -> Thumbnail:

@@ -92,6 +92,7 @@ COMMANDS = (
     Entry("baseline", "zoo.cli.models", MODELS, "save weights of any kind as a model of your own, whitened if wanted"),
     Entry("index", "zoo.cli.index", SEARCH, "index a folder or table of images into a gallery", resumes=True),
     Entry("search", "zoo.cli.index", SEARCH, "find the images of a gallery nearest to an image or a text"),
+    Entry("duplicates", "zoo.cli.duplicates", SEARCH, "find copies of one picture in a folder or a gallery"),
     Entry("serve", "zoo.cli.serve", SEARCH, "serve galleries over HTTP, with a page to search them"),
     Entry("gallery", "", SEARCH, "look after a gallery: its items, its index, its copies"),
     Entry("evaluate", "zoo.cli.evaluate", MEASURE, "measure a model's retrieval on classes it never saw"),

@@ -23,6 +23,7 @@ JOURNAL_TRIGGERS = (
 
 def as_schema_7(store: Path) -> None:
     """Add a journal of changes."""
+    as_schema_8(store)
     noted = "INSERT INTO journal (of, key) VALUES ('{}', {}) ON CONFLICT (of, key) DO UPDATE SET number = "
     noted += "(SELECT max(number) + 1 FROM journal)"
     with closing(sqlite3.connect(store)) as db:
@@ -39,7 +40,18 @@ def as_schema_7(store: Path) -> None:
         """)
 
 
+def as_schema_8(store: Path) -> None:
+    """Remove the tables of near-duplicates."""
+    with closing(sqlite3.connect(store)) as db:
+        db.executescript("""
+            DROP TABLE copies;
+            DROP TABLE pictures;
+            PRAGMA user_version = 8;
+        """)
+
+
 def as_schema_6(store: Path) -> None:
     """Set the version without a journal."""
+    as_schema_8(store)
     with closing(sqlite3.connect(store)) as db:
         db.execute("PRAGMA user_version = 6")

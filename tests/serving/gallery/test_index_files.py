@@ -31,7 +31,7 @@ from serving.gallery.index_files import (
 from serving.gallery.schema import SCHEMA
 from serving.gallery.store import Store
 from tests.raising import raises
-from tests.serving.gallery.older import as_schema_6, as_schema_7
+from tests.serving.gallery.older import as_schema_6, as_schema_7, as_schema_8
 from tests.serving.gallery.test_database import unwritable
 from tests.serving.gallery.test_gallery import CARD, assert_hits, by_id, generation, new_items, unit_rows
 from tests.serving.toys import content
@@ -276,7 +276,7 @@ def test_read_only_gallery_is_not_compacted(path: Path, caplog: pytest.LogCaptur
     assert caplog.messages == []
 
 
-@pytest.mark.parametrize("as_older", [as_schema_6, as_schema_7])
+@pytest.mark.parametrize("as_older", [as_schema_6, as_schema_7, as_schema_8])
 def test_older_gallery_is_upgraded(as_older: Callable[[Path], None], path: Path) -> None:
     as_older(path / STORE)
     with Gallery.open(path) as gallery:

@@ -1,0 +1,1 @@
+"""Near-duplicates: copies of one picture among the items of a gallery."""

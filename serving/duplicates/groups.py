@@ -1,0 +1,135 @@
+"""Groups of copies, each around its best copy.
+
+Every member of a group was confirmed as a copy of the best one, so that no chain of pairs joins different pictures. The
+best copy is the one of the most detail: pixels times sharpness.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from serving.duplicates.pictures import Measures, Pair, PictureTable
+from serving.duplicates.rule import Evidence
+from serving.gallery.indexing import Originals
+from serving.gallery.types import Item
+from zoo.console import Progress
+from zoo.data.images import open_image
+from zoo.errors import ImageError
+
+BLOCK = 16
+"""Side, in pixels, of the squares whose sharpness is measured."""
+
+FLAT = 1.0
+"""Root mean square of the Laplacian, in grey levels, up to which a square is flat."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A copy in a group, and why it is one; evidence: None for the best copy itself."""
+
+    item: int
+    evidence: Evidence | None
+
+
+def group(pairs: Iterable[Pair], detail: Mapping[int, float]) -> list[list[Member]]:
+    """Return groups of two or more copies, the best copy first, the others by their distance.
+
+    Items are taken in the order of their detail; each that is in no group yet becomes the best copy of a new group,
+    which its confirmed copies join unless they are in another one.
+
+    Args:
+        pairs: Confirmed pairs.
+        detail: Detail of each item in the pairs; of equal ones the smaller id is taken first.
+    """
+    links: defaultdict[int, dict[int, Evidence]] = defaultdict(dict)
+    for pair in pairs:
+        links[pair.first][pair.second] = links[pair.second][pair.first] = pair.evidence
+    grouped: set[int] = set()
+    groups = []
+    for best in sorted(links, key=lambda item: (-detail.get(item, 0.0), item)):
+        copies = {item: evidence for item, evidence in links[best].items() if item not in grouped}
+        if best in grouped or not copies:
+            continue
+        grouped.update((best, *copies))
+        nearest = sorted(copies.items(), key=lambda copy: (copy[1].distance, copy[0]))
+        groups.append([Member(best, None), *(Member(item, evidence) for item, evidence in nearest)])
+    return sorted(groups, key=lambda members: members[0].item)
+
+
+def detail_of(measures: Measures) -> float:
+    """Return pixels times sharpness; 0 where one of them is not known.
+
+    The Laplacian grows with the square of the frequency, so that this is about the square of the cycles that a picture
+    shows, which enlarging and reducing keep as far as no detail is lost: an enlarged copy is about equal.
+    """
+    if measures.width is None or measures.height is None or measures.sharpness is None:
+        return 0.0
+    return measures.width * measures.height * measures.sharpness
+
+
+def measure(
+    table: PictureTable, items: Sequence[Item], originals: Originals, progress: bool = False
+) -> dict[int, Measures]:
+    """Return the measures of items, and keep those that are new.
+
+    They are those of the image file; of the thumbnail where the file is not found, but with the sides of the image if
+    they are known.
+    """
+    known = table.measures([item.id for item in items])
+    new: dict[int, Measures] = {}
+    with Progress("sharpness", len(items), progress) as bar:
+        for item in items:
+            one = known.get(item.id, Measures(None, None, None))
+            if one.sharpness is None:
+                new[item.id] = _measured(table, item, originals, one)
+            bar.update()
+    table.set_measures(new)
+    return {**known, **new}
+
+
+def _measured(table: PictureTable, item: Item, originals: Originals, known: Measures) -> Measures:
+    data = originals.read(item)
+    try:
+        image = open_image(data) if data else None
+    except ImageError:
+        image = None
+    if image is not None:
+        return Measures(image.width, image.height, sharpness(image))
+    try:
+        small = table.picture(item.id)
+    except (OSError, ValueError):  # a thumbnail that cannot be decoded
+        return Measures(known.width, known.height, 0.0)
+    width, height = (known.width, known.height) if known.width else small.size
+    return Measures(width, height, sharpness(small))
+
+
+def sharpness(image: Image.Image) -> float:
+    """Return the sharpness of a picture at its own size: the median contrast of its edges.
+
+    It is the median over squares of the root mean square of the Laplacian, divided by the standard deviation of the
+    pixels, so that brightness and contrast do not count. Flat squares, as in a frame, are left out of both, and the
+    result is multiplied by the share of the others: pixels times sharpness then counts no flat ones. A picture that was
+    enlarged or blurred has less sharpness. Noise counts as sharpness.
+    """
+    pixels = np.asarray(image.convert("L"), np.float32)
+    if min(pixels.shape) < 3:
+        return 0.0
+    inside = pixels[1:-1, 1:-1]
+    edges = 4 * inside - pixels[:-2, 1:-1] - pixels[2:, 1:-1] - pixels[1:-1, :-2] - pixels[1:-1, 2:]
+    contrasts = np.sqrt((_squares(edges) ** 2).mean(axis=1))
+    busy = contrasts > FLAT
+    deviation = float(_squares(inside)[busy].std()) if busy.any() else 0.0
+    return float(np.median(contrasts[busy])) / deviation * float(busy.mean()) if deviation else 0.0
+
+
+def _squares(pixels: np.ndarray) -> np.ndarray:
+    """Return the pixels of each whole square of a picture, [squares, pixels]."""
+    side = min(BLOCK, *pixels.shape)
+    rows, columns = pixels.shape[0] // side, pixels.shape[1] // side
+    cut = pixels[: rows * side, : columns * side].reshape(rows, side, columns, side)
+    return cut.transpose(0, 2, 1, 3).reshape(rows * columns, side * side)

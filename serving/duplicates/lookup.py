@@ -1,0 +1,116 @@
+"""Copies of one item, found at once: its nearest embeddings and hashes, confirmed by the same rule as all others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from serving.duplicates.pictures import PictureTable
+from serving.duplicates.rule import RULE, Evidence, confirm
+from serving.gallery.gallery import Gallery, check_folder
+from serving.gallery.store import Store
+from serving.gallery.types import thumbnail_hash
+from zoo.data.perceptual_hash import HASH_BYTES, hamming, mirror_hash
+from zoo.errors import command
+
+NEAR = 30
+"""Candidates by each of the two searches."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """An item that is a copy of another, and why."""
+
+    item: int
+    evidence: Evidence
+
+
+class HashList:
+    """The hashes of a gallery in memory, 40 bytes per item; it follows what is added and removed."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self._table, self._change = store, PictureTable(store), 0
+        self._ids, self._hashes = np.empty(0, np.int64), np.empty((0, HASH_BYTES), np.uint8)
+
+    def near(self, picture: np.ndarray) -> list[int]:
+        """Return the ids of the items whose hashes, or their mirror images, are within the radius of candidates."""
+        self._follow()
+        distances = np.minimum(hamming(self._hashes, picture), hamming(self._hashes, mirror_hash(picture)))
+        order = np.argsort(distances, kind="stable")[: NEAR + 1]
+        return self._ids[order[distances[order] <= RULE.candidate_distance]].tolist()
+
+    def _follow(self) -> None:
+        change = self.store.change()
+        if change == self._change:
+            return
+        ids, hashes = self._table.hashes_since(self._change)
+        gone = np.concatenate([ids, self._table.removed_since(self._change)])
+        kept = ~np.isin(self._ids, gone)
+        self._ids = np.concatenate([self._ids[kept], ids])
+        self._hashes = np.concatenate([self._hashes[kept], hashes])
+        self._change = change
+
+
+class CopyFinder:
+    """Finds copies of items in a gallery that is in use. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._hashes: HashList | None = None
+
+    def copies_of(self, gallery: Gallery, item: int) -> list[Copy]:
+        """Return the copies of an item, the nearest first.
+
+        An item without a hash, which a gallery of an older version has, is found by its embedding only.
+
+        Raises:
+            ItemNotFoundError: If there is no such item.
+            UsageError: If the gallery is in Milvus (code "not-for-milvus").
+        """
+        store = folder_store(gallery)
+        table, vector = PictureTable(store), store.embedding(item)
+        picture = _hash(table, item)
+        similarities, ids = gallery.neighbours(vector[None], NEAR + 1)
+        near = ids[0][similarities[0] >= RULE.similarity].tolist()
+        close = [] if picture is None else self._close(store, picture)
+        candidates = sorted({*near, *close} - {item})
+        known, vectors = store.embeddings(candidates)
+        copies = []
+        for other, similarity in zip(known, (vectors @ vector).tolist(), strict=True):
+            other_picture = _hash(table, other)
+            if picture is None or other_picture is None:
+                continue
+            pictures = partial(table.picture, item), partial(table.picture, other)
+            if evidence := confirm(min(1.0, similarity), (picture, other_picture), pictures):
+                copies.append(Copy(other, evidence))
+        return sorted(copies, key=lambda copy: (copy.evidence.distance, copy.item))
+
+    def copies_of_new(self, gallery: Gallery, items: Sequence[int]) -> dict[int, list[Copy]]:
+        """Return the copies of each of the items that has any."""
+        found = {item: self.copies_of(gallery, item) for item in items}
+        return {item: copies for item, copies in found.items() if copies}
+
+    def _close(self, store: Store, picture: np.ndarray) -> list[int]:
+        with self._lock:
+            if self._hashes is None or self._hashes.store is not store:
+                self._hashes = HashList(store)
+            return self._hashes.near(picture)
+
+
+def folder_store(gallery: Gallery) -> Store:
+    """Return the store of a gallery in a folder. Raises `UsageError` for one in Milvus (code "not-for-milvus")."""
+    check_folder(gallery.address, f"copy it into one: {command('gallery', 'backend', gallery.address, 'FOLDER')}")
+    assert isinstance(gallery.store, Store)
+    return gallery.store
+
+
+def _hash(table: PictureTable, item: int) -> np.ndarray | None:
+    """Return the hash of an item, made of its thumbnail if the gallery has none; None if that cannot be decoded."""
+    if known := table.hashes([item]):
+        return known[item]
+    made = thumbnail_hash(table.store.thumbnail(item))
+    return None if made is None else np.frombuffer(made, np.uint8)

@@ -1,0 +1,126 @@
+"""Moving of copies into a folder. The best copy of each group stays, and no file is deleted or overwritten."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from serving.duplicates.report import DuplicateReport, ReportedCopy
+from serving.gallery.gallery import Gallery
+from serving.gallery.indexing import Originals
+from serving.gallery.types import Item
+from zoo.console import write_errors
+from zoo.errors import UsageError
+
+RECORD = "moved.csv"
+"""File in the target folder: where each file came from, where it is, and the best copy, which stayed."""
+
+
+@dataclass
+class MovedCopies:
+    """Result of moving.
+
+    Attributes:
+        target: The folder.
+        moved: Old and new path of each file.
+        left: Source of each copy that was not moved, and the reason.
+    """
+
+    target: str
+    moved: list[tuple[str, str]] = field(default_factory=list)
+    left: list[tuple[str, str]] = field(default_factory=list)
+
+
+def move_copies(report: DuplicateReport, gallery: Gallery, target: Path) -> MovedCopies:
+    """Move all files that are not the best copy of their group to a folder, under their source.
+
+    A file is moved only if its content is the item's, and if the best copy of its group is there. Links stay.
+
+    Raises:
+        UsageError: If the target lies in an indexed folder, from which the next run would read the copies (code
+            "target-inside"), has a file where one would go ("target-taken"), or cannot be written ("not-writable").
+    """
+    originals = Originals.of(gallery)
+    target = target.expanduser().resolve()
+    for folder in originals.folders:
+        if target.is_relative_to(folder):
+            raise UsageError(
+                f"{target} lies in {folder}, where the next run would find the copies again. Name a folder elsewhere.",
+                code="target-inside",
+            )
+    result = MovedCopies(str(target))
+    moves = list(_moves(report, gallery, originals, target, result))
+    taken = [new for _, new, _ in moves if os.path.lexists(new)]
+    twice = len({new for _, new, _ in moves}) < len(moves)
+    if taken or twice:
+        example = f"{taken[0]} exists" if taken else "two files would get one path"
+        raise UsageError(f"{example}; nothing was moved. Name a new folder.", code="target-taken")
+    with write_errors(target):
+        for old, new, best in moves:
+            _record(target / RECORD, old, new, best)
+            new.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(old, new)
+            result.moved.append((str(old), str(new)))
+    return result
+
+
+def _moves(
+    report: DuplicateReport, gallery: Gallery, originals: Originals, target: Path, result: MovedCopies
+) -> Iterator[tuple[Path, Path, Path]]:
+    """Yield the old and the new path of each file to move, and the path of its best copy; note the others."""
+    for members in report.groups:
+        items = gallery.store.items_by_id([copy.item for copy in members])
+        best, *others = [(copy, _path(copy, items.get(copy.item), originals)) for copy in members]
+        for copy, path in others:
+            reason = _reason_to_stay(path, best[1])
+            if reason or path is None or best[1] is None:
+                result.left.append((copy.source, reason))
+            else:
+                source = Path(copy.source)
+                below = source.relative_to(source.anchor) if source.is_absolute() else source
+                yield path, target / below, best[1]
+
+
+def _reason_to_stay(path: Path | None, best: Path | None) -> str:
+    if path is None:
+        return "its file was not found, or has changed"
+    if best is None:
+        return "the file of the best copy was not found, or has changed"
+    if path.is_symlink() or path.samefile(best):
+        return "it is a link"
+    return ""
+
+
+def _path(copy: ReportedCopy, item: Item | None, originals: Originals) -> Path | None:
+    """Return the path of a reported file if it has the item's content."""
+    if item is None:
+        return None
+    if not copy.identical:
+        found = originals.find(item)
+        return found[0] if found else None
+    return _identical_path(Path(copy.source), item, originals.folders)
+
+
+def _identical_path(source: Path, item: Item, folders: Sequence[Path]) -> Path | None:
+    for path in [source] if source.is_absolute() else [folder / source for folder in folders]:
+        if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == item.content_sha256:
+            return path
+    return None
+
+
+def _record(path: Path, old: Path, new: Path, best: Path) -> None:
+    """Write one move, before it is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    is_new = not path.exists()
+    with path.open("a", newline="", encoding="utf-8", errors="surrogateescape") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        if is_new:
+            rows.writerow(("from", "to", "best"))
+        rows.writerow((old, new, best))
+        file.flush()
+        os.fsync(file.fileno())

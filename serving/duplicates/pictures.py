@@ -1,0 +1,182 @@
+"""Perceptual hashes, sizes and confirmed copies of a gallery's items, in its SQLite file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from serving.duplicates.rule import RULE, Evidence
+from serving.gallery.store import Store
+from serving.gallery.types import LISTED, Thumbnail, blobs_to_vectors, thumbnail_hash
+from zoo.console import Progress
+from zoo.data.perceptual_hash import HASH_BYTES
+from zoo.errors import GalleryError
+
+PAGE = 4000
+"""Items that are read at a time."""
+
+COMPARED = "copies"
+"""Key of the gallery's state with the model, the rule and the change number up to which the table of copies is whole.
+"""
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Items with what tells copies: ids, ascending, int64 [n], vectors, float32 [n, dim], hashes, uint8 [n, 32]."""
+
+    ids: np.ndarray
+    vectors: np.ndarray
+    hashes: np.ndarray
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two items, `first` with the smaller id, that were confirmed as copies of one picture."""
+
+    first: int
+    second: int
+    evidence: Evidence
+
+
+@dataclass(frozen=True)
+class Measures:
+    """Sides of an item's image in pixels, and its sharpness; None for what is not known."""
+
+    width: int | None
+    height: int | None
+    sharpness: float | None
+
+
+class PictureTable:
+    """The tables of hashes and copies of an open store. Safe to use from several threads."""
+
+    def __init__(self, store: Store) -> None:
+        """Raise `GalleryError` for a file of an older version that cannot be upgraded (code "read-only-gallery")."""
+        self.store, self._database = store, store.database
+        self._query = store.database.query
+        if not self._query("SELECT 1 FROM sqlite_schema WHERE name = 'pictures'"):
+            raise GalleryError(
+                f"{store.path} was written by an older version and cannot be written to, so it holds no hashes of "
+                "pictures. Open it once where it can be written to.",
+                code="read-only-gallery",
+            )
+
+    def missing(self) -> int:
+        """Return the number of items without a hash, which a gallery of an older version has."""
+        return int(self._query("SELECT count(*) FROM items WHERE id NOT IN (SELECT item FROM pictures)")[0][0])
+
+    def fill(self, progress: bool = False) -> int:
+        """Compute the missing hashes from the thumbnails; return their number. What was written is kept if it stops."""
+        lacking = "FROM thumbnails WHERE item > ? AND item NOT IN (SELECT item FROM pictures)"
+        done, last = 0, 0
+        with Progress("hash", self.missing(), progress) as bar:
+            while rows := self._query(f"SELECT item, media_type, data {lacking} ORDER BY item LIMIT 500", last):
+                hashes = [(item, thumbnail_hash(Thumbnail(data, kind))) for item, kind, data in rows]
+                with self._database.transaction() as db:  # items may have been removed, or hashed by another process
+                    db.executemany(
+                        "INSERT OR IGNORE INTO pictures (item, hash) SELECT ?1, ?2 WHERE ?1 IN (SELECT id FROM items)",
+                        hashes,
+                    )
+                done, last = done + len(rows), rows[-1][0]
+                bar.update(len(rows))
+        return done
+
+    def pages(self, since: int = 0) -> Iterator[Pictures]:
+        """Yield all items with a hash that were added after change `since`, by id, perhaps with later additions."""
+        last = 0
+        sql = (
+            "SELECT items.id, embedding, hash FROM items JOIN pictures ON pictures.item = items.id "
+            "JOIN embeddings ON embeddings.item = items.id "
+            "WHERE items.id > ? AND change > ? AND hash IS NOT NULL ORDER BY items.id LIMIT ?"
+        )
+        while True:
+            with self._database.snapshot(check_model=True):
+                rows = self._query(sql, last, since, PAGE)
+            if not rows:
+                return
+            ids, blobs, hashes = zip(*rows, strict=True)
+            yield Pictures(np.array(ids), blobs_to_vectors(blobs, self.store.dim, self.store.path), _hashes(hashes))
+            last = ids[-1]
+
+    def count(self, since: int = 0) -> int:
+        """Return the number of items that were added after change `since`."""
+        return int(self._query("SELECT count(*) FROM items WHERE change > ?", since)[0][0])
+
+    def hashes(self, ids: Sequence[int]) -> dict[int, np.ndarray]:
+        """Return the hash, uint8 [32], of those of the items that have one."""
+        rows = self._query(f"SELECT item, hash FROM pictures WHERE item IN {LISTED}", json.dumps(list(ids)))
+        return {item: np.frombuffer(blob, np.uint8) for item, blob in rows if blob is not None}
+
+    def hashes_since(self, change: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids, int64 [n], and hashes, uint8 [n, 32], of the items that were added after a change."""
+        rows = self._query(
+            "SELECT item, hash FROM items JOIN pictures ON item = id WHERE change > ? AND hash IS NOT NULL", change
+        )
+        return np.array([row[0] for row in rows], np.int64), _hashes([row[1] for row in rows])
+
+    def removed_since(self, change: int) -> np.ndarray:
+        """Return the ids, int64 [n], of the items that were removed after a change."""
+        return np.array([row[0] for row in self._query("SELECT item FROM removals WHERE change > ?", change)], np.int64)
+
+    def picture(self, item: int) -> Image.Image:
+        """Return the grey thumbnail of an item."""
+        with Image.open(BytesIO(self.store.thumbnail(item).data)) as image:
+            return image.convert("L")
+
+    # Confirmed copies
+
+    def compared(self) -> int:
+        """Return the change number up to which the table of copies is whole for the gallery's model, 0 if it is not."""
+        known = json.loads(self.store.state(COMPARED) or "{}")
+        same = (known.get("model"), known.get("rule")) == (self.store.fingerprint, RULE.name)
+        return int(known["change"]) if same else 0
+
+    def set_compared(self, change: int) -> None:
+        """Note that all items up to a change were compared with each other."""
+        state = {"model": self.store.fingerprint, "rule": RULE.name, "change": change}
+        self.store.set_state(COMPARED, json.dumps(state))
+
+    def forget(self) -> None:
+        """Delete the table of copies."""
+        with self._database.transaction() as db:
+            db.execute("DELETE FROM copies")
+            db.execute("DELETE FROM state WHERE key = ?", (COMPARED,))
+
+    def add_pairs(self, pairs: Iterable[Pair]) -> None:
+        """Write confirmed pairs; those of items that were removed meanwhile are left out."""
+        rows = [(pair.first, pair.second, *pair.evidence.row()) for pair in pairs]
+        with self._database.transaction(check_model=True) as db:
+            db.executemany(
+                "INSERT OR REPLACE INTO copies SELECT ?1, ?2, ?3, ?4, ?5, ?6 "
+                "WHERE ?1 IN (SELECT id FROM items) AND ?2 IN (SELECT id FROM items)",
+                rows,
+            )
+
+    def pairs(self, mirrored: bool = False) -> list[Pair]:
+        """Return all confirmed pairs by id; with `mirrored`, mirror images too."""
+        rows = self._query("SELECT * FROM copies WHERE mirrored <= ? ORDER BY first, second", mirrored)
+        return [Pair(first, second, Evidence.of_row(row)) for first, second, *row in rows]
+
+    # Sizes and sharpness
+
+    def measures(self, ids: Sequence[int]) -> dict[int, Measures]:
+        """Return the measures of those of the items that are in the table."""
+        columns = "item, width, height, sharpness"
+        rows = self._query(f"SELECT {columns} FROM pictures WHERE item IN {LISTED}", json.dumps(list(ids)))
+        return {item: Measures(*values) for item, *values in rows}
+
+    def set_measures(self, measures: dict[int, Measures]) -> None:
+        """Write measures of items."""
+        rows: list[Any] = [(one.width, one.height, one.sharpness, item) for item, one in measures.items()]
+        with self._database.transaction() as db:
+            db.executemany("UPDATE pictures SET width = ?, height = ?, sharpness = ? WHERE item = ?", rows)
+
+
+def _hashes(blobs: Sequence[bytes]) -> np.ndarray:
+    return np.frombuffer(b"".join(blobs), np.uint8).reshape(-1, HASH_BYTES)

@@ -1,0 +1,238 @@
+"""Report on the near-duplicates of a gallery: groups of copies as CSV, JSON and one HTML page with pictures."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, ImageOps
+
+from serving.duplicates.comparison import compare
+from serving.duplicates.groups import Member, detail_of, group, measure
+from serving.duplicates.pictures import Measures, PictureTable
+from serving.duplicates.rule import Evidence
+from serving.gallery.gallery import Gallery
+from serving.gallery.indexing import Originals
+from serving.gallery.types import Item
+from zoo.console import count
+from zoo.render import Table
+from zoo.report.html import ImageTile, Paragraph, Section, Thumbnails, page
+
+SHOWN = 500
+"""Groups on the HTML page, whose pictures take about 5 kB each."""
+
+TILE = 200
+"""Longest side, in pixels, of the pictures on the HTML page."""
+
+
+@dataclass(frozen=True)
+class ReportedCopy:
+    """One file of a group.
+
+    Attributes:
+        source: The item's source, or the path of an identical file.
+        item: Id in the gallery; of an identical file, that of the item with its content.
+        best: Whether it is the best copy of the group.
+        identical: Whether the file has the bytes of another file of the group.
+        width, height: Sides of the image in pixels; None if they are not known.
+        sharpness: See `serving.duplicates.groups.sharpness`.
+        similarity, distance, mirrored, part: Evidence against the best copy; None for the best copy.
+        label: The item's label.
+    """
+
+    source: str
+    item: int
+    best: bool
+    identical: bool
+    width: int | None
+    height: int | None
+    sharpness: float | None
+    similarity: float | None
+    distance: int | None
+    mirrored: bool | None
+    part: bool | None
+    label: str | None
+
+    @property
+    def caption(self) -> str:
+        """Return the copy in words, for the HTML page."""
+        size = f"{self.width} x {self.height}" if self.width else "size unknown"
+        return f"{self.source} ({size}): {self.verdict}"
+
+    @property
+    def verdict(self) -> str:
+        """Return why the file is in the group, in words."""
+        if self.best:
+            return "best copy"
+        if self.identical:
+            return "identical file"
+        kind = f"{'mirrored' if self.mirrored else 'copy'}{', in part' if self.part else ''}"
+        return f"{kind}, cosine {self.similarity:.2f}, {self.distance} of 256 bits differ"
+
+
+@dataclass(frozen=True)
+class DuplicateReport:
+    """Groups of copies of one gallery.
+
+    Attributes:
+        gallery: The gallery, or the folder that was searched.
+        model: Name of the model of the embeddings.
+        items: Number of items that were compared.
+        groups: The groups, the best copy of each first.
+    """
+
+    gallery: str
+    model: str
+    items: int
+    groups: list[list[ReportedCopy]]
+
+    @property
+    def copies(self) -> int:
+        """Return the number of files that are not the best of their group."""
+        return sum(len(members) - 1 for members in self.groups)
+
+    @property
+    def summary(self) -> str:
+        """Return the counts as a sentence."""
+        return (
+            f"{self.gallery}: {count(self.items, 'image')}, {count(len(self.groups), 'group')} with "
+            f"{count(self.copies, 'copy', 'copies')} beside the best ones"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        facts = {"gallery": self.gallery, "model": self.model, "items": self.items, "copies": self.copies}
+        return {**facts, "groups": [[asdict(copy) for copy in members] for members in self.groups]}
+
+    def table(self) -> Table:
+        """Return one row per file, the number of its group first."""
+        columns = [field.name for field in fields(ReportedCopy)]
+        rows = [
+            [number, *(getattr(copy, column) for column in columns)]
+            for number, members in enumerate(self.groups, 1)
+            for copy in members
+        ]
+        return Table(("group", *columns), rows)
+
+
+def report_duplicates(
+    gallery: Gallery,
+    table: PictureTable,
+    name: str,
+    mirrored: bool = False,
+    identical: Sequence[tuple[str, str]] = (),
+    absent: Collection[str] = (),
+    progress: bool = False,
+) -> DuplicateReport:
+    """Compare the new items of a gallery with all items, and return all groups of copies.
+
+    Args:
+        gallery: The open gallery, in a folder.
+        table: Its tables.
+        name: What the report calls it.
+        mirrored: Whether mirror images are copies.
+        identical: Sources of files, each with the source of the item that has the same bytes.
+        absent: Sources of items to leave out.
+        progress: Whether to show progress bars.
+    """
+    compare(table, progress)
+    store, left_out = gallery.store, set(absent)
+    pairs = table.pairs(mirrored)
+    items = store.items_by_id(sorted({item for pair in pairs for item in (pair.first, pair.second)}))
+    items = {number: item for number, item in items.items() if item.source not in left_out}
+    originals = Originals.of(gallery)
+    measures = measure(table, list(items.values()), originals, progress)
+    pairs = [pair for pair in pairs if pair.first in items and pair.second in items]
+    groups = group(pairs, {item: detail_of(one) for item, one in measures.items()})
+    files = _identical_files(gallery, identical)
+    grouped = {member.item for members in groups for member in members}
+    alone = sorted(set(files) - grouped)
+    items |= store.items_by_id(alone)
+    measures |= measure(table, [items[item] for item in alone], originals, progress)
+    groups = sorted([*groups, *([Member(item, None)] for item in alone)], key=lambda members: members[0].item)
+    reported = [_reported(members, items, measures, files) for members in groups]
+    return DuplicateReport(name, gallery.card.name, store.count() - len(left_out), reported)
+
+
+def _identical_files(gallery: Gallery, identical: Sequence[tuple[str, str]]) -> dict[int, list[str]]:
+    """Return the sources of identical files by the id of the item that has their bytes."""
+    if not identical:
+        return {}
+    ids, sources = gallery.store.ids_by_content(), gallery.store.sources_by_content()
+    by_source = {source: ids[content] for content, source in sources.items() if content in ids}
+    files: defaultdict[int, list[str]] = defaultdict(list)
+    for source, first in identical:
+        if first in by_source:
+            files[by_source[first]].append(source)
+    return dict(files)
+
+
+def _reported(
+    members: Sequence[Member],
+    items: Mapping[int, Item],
+    measures: Mapping[int, Measures],
+    files: Mapping[int, Sequence[str]],
+) -> list[ReportedCopy]:
+    copies = []
+    for member in members:
+        item, evidence = items[member.item], member.evidence
+        copies.append(_copy(item.source, item, evidence, measures, evidence is None, False))
+        same = evidence or Evidence(1.0, 0, False, False)
+        copies += [_copy(source, item, same, measures, False, True) for source in files.get(member.item, ())]
+    return copies
+
+
+def _copy(
+    source: str,
+    item: Item,
+    evidence: Evidence | None,
+    measures: Mapping[int, Measures],
+    best: bool,
+    identical: bool,
+) -> ReportedCopy:
+    one = measures[item.id]
+    similarity, distance, mirrored, part = evidence.row() if evidence else (None,) * 4
+    return ReportedCopy(
+        source=source,
+        item=item.id,
+        best=best,
+        identical=identical,
+        width=one.width,
+        height=one.height,
+        sharpness=None if one.sharpness is None else round(one.sharpness, 4),
+        similarity=None if similarity is None else round(similarity, 4),
+        distance=distance,
+        mirrored=mirrored,
+        part=part,
+        label=item.label,
+    )
+
+
+def html_page(report: DuplicateReport, table: PictureTable) -> str:
+    """Return the report as one HTML page with pictures; it holds the first `SHOWN` groups."""
+    facts = [Paragraph(f"{report.summary}. Embeddings: {report.model}.")]
+    if len(report.groups) > SHOWN:
+        facts.append(Paragraph(f"The first {SHOWN:,} groups are shown; the CSV and JSON reports hold all of them."))
+    if not report.groups:
+        facts.append(Paragraph("No two pictures are copies."))
+    sections = [Section("Near-duplicates", facts)]
+    for number, members in enumerate(report.groups[:SHOWN], 1):
+        tiles = [ImageTile(_tile(table, copy.item), copy.caption, "good" if copy.best else "") for copy in members]
+        sections.append(Section(f"Group {number}: {count(len(members), 'file')}", [Thumbnails(tiles)]))
+    return page(f"Near-duplicates in {Path(report.gallery).name}", sections)
+
+
+def _tile(table: PictureTable, item: int) -> bytes:
+    """Return the thumbnail of an item as a small JPEG; grey if it cannot be decoded."""
+    try:
+        with Image.open(BytesIO(table.store.thumbnail(item).data)) as thumbnail:
+            small = ImageOps.contain(thumbnail.convert("RGB"), (TILE, TILE))
+    except (OSError, ValueError):
+        small = Image.new("RGB", (TILE, TILE), "grey")
+    out = BytesIO()
+    small.save(out, "JPEG", quality=80)
+    return out.getvalue()

@@ -1,0 +1,182 @@
+"""`zoo duplicates`: copies of one picture in a folder or a gallery."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer import Argument, Option
+
+from zoo.cli.options import BatchSize, Json, Precision, Runtime, Strict, model_reference, strict_status
+from zoo.console import count, note, print_json, printable, write_text
+from zoo.errors import UsageError
+
+if TYPE_CHECKING:
+    from serving.duplicates.move import MovedCopies
+    from serving.duplicates.pictures import PictureTable
+    from serving.duplicates.report import DuplicateReport
+    from serving.gallery.indexing import IndexingReport
+
+
+app = typer.Typer()
+
+FORMATS = (".csv", ".json", ".html")
+NAMED = 20
+"""Number of groups that are printed."""
+
+
+@app.command(
+    "duplicates",
+    epilog="""\
+  zoo duplicates pictures/                                         embed a folder, and print the groups
+  zoo duplicates pictures/ --gallery pictures-gallery              the next run compares only what is new
+  zoo duplicates pictures/ --out copies.html --out copies.csv      look at them first
+  zoo duplicates pictures/ --move-to copies/                       the best copy of each group stays
+  zoo duplicates gallery/ --mirrored --json                        the items of a gallery
+
+No file is ever deleted. The exit status is 0, whether there are copies or not; with --strict it is 1 if an image could
+not be read.""",
+)
+def duplicates(
+    images: Annotated[
+        str, Argument(metavar="DIR|GALLERY", help="folder of images, table of images (CSV), or gallery folder")
+    ],
+    model: Annotated[
+        str | None,
+        Option("--model", metavar="MODEL", help="model that embeds a folder (default: that of --gallery, else photos)"),
+    ] = None,
+    gallery: Annotated[
+        str | None,
+        Option(
+            "--gallery",
+            metavar="GALLERY",
+            help="gallery to make of the folder, or to add its new images to (default: a temporary one)",
+        ),
+    ] = None,
+    mirrored: Annotated[bool, Option("--mirrored", help="mirror images are copies too")] = False,
+    out: Annotated[
+        list[Path] | None,
+        Option("--out", metavar="FILE", help="report to write, by its suffix: .csv, .json or .html; repeatable"),
+    ] = None,
+    move_to: Annotated[
+        Path | None,
+        Option("--move-to", metavar="FOLDER", help="move all copies but the best of each group to this folder"),
+    ] = None,
+    runtime: Runtime = "auto",
+    precision: Precision = "fp32",
+    batch_size: BatchSize = 64,
+    strict: Strict = False,
+    as_json: Json = False,
+) -> int:
+    """find copies of one picture in a folder or a gallery"""
+    from serving.duplicates.lookup import folder_store
+    from serving.duplicates.move import move_copies
+    from serving.duplicates.pictures import PictureTable
+    from serving.duplicates.report import report_duplicates
+    from serving.gallery import Gallery
+    from serving.gallery.gallery import is_gallery
+
+    files = out or []
+    _check_suffixes(files)
+    is_folder = not is_gallery(images)
+    if not is_folder and (model is not None or gallery is not None):
+        raise UsageError(
+            f"{images} is a gallery, whose images are embedded already; leave --model and --gallery out.",
+            code="option-without-effect",
+        )
+    with ExitStack() as stack:
+        place = _gallery_of(images, gallery, model, is_folder, runtime, precision, batch_size)
+        address, indexed = stack.enter_context(place)
+        opened = stack.enter_context(Gallery.open(address))
+        table = PictureTable(folder_store(opened))
+        identical, absent = (indexed.copies, indexed.not_in_folder) if indexed else ([], [])
+        report = report_duplicates(opened, table, images, mirrored, identical, absent, progress=True)
+        for path in files:
+            _write_report(path, report, table)
+        moved = None if move_to is None else move_copies(report, opened, move_to)
+    unreadable = indexed.unreadable if indexed else []
+    if as_json:
+        print_json({**report.to_json(), "unreadable": unreadable, "moved": moved and asdict(moved)})
+    else:
+        print(printable("\n".join(_lines(report, unreadable, moved, bool(files)))))
+    return strict_status(strict, unreadable)
+
+
+def _check_suffixes(files: list[Path]) -> None:
+    for path in files:
+        if path.suffix.lower() not in FORMATS:
+            raise UsageError(f"--out takes files that end in {', '.join(FORMATS)}, not {path}.", code="unknown-format")
+
+
+@contextmanager
+def _gallery_of(
+    images: str,
+    gallery: str | None,
+    model: str | None,
+    is_folder: bool,
+    runtime: str,
+    precision: str,
+    batch_size: int,
+) -> Iterator[tuple[str, IndexingReport | None]]:
+    """Give the gallery that is searched, and the report of indexing a folder into it."""
+    if not is_folder:
+        yield images, None
+    elif gallery is not None:
+        yield gallery, _index(images, gallery, model, runtime, precision, batch_size)
+    else:
+        with TemporaryDirectory(prefix="zoo-duplicates-") as folder:
+            address = str(Path(folder) / "gallery")
+            yield address, _index(images, address, model, runtime, precision, batch_size)
+
+
+def _index(
+    images: str, gallery: str, model: str | None, runtime: str, precision: str, batch_size: int
+) -> IndexingReport:
+    from serving.gallery.gallery import is_gallery, model_at
+    from serving.gallery.indexing import index_folder
+    from zoo.data import check_dataset_path
+    from zoo.data.dataset import FOLDER
+    from zoo.models.load import load
+
+    check_dataset_path(Path(images), FOLDER)
+    name = model or (model_at(gallery)[1] if is_gallery(gallery) else "photos")
+    embedder = load(name, runtime, precision)
+    return index_folder(embedder, model_reference(name), Path(images), gallery, batch_size, True)
+
+
+def _write_report(path: Path, report: DuplicateReport, table: PictureTable) -> None:
+    from serving.duplicates.report import html_page
+
+    suffix = path.suffix.lower()
+    if suffix == ".csv":
+        write_text(path, report.table().csv())
+    elif suffix == ".json":
+        write_text(path, json.dumps(report.to_json(), indent=2) + "\n")
+    else:
+        write_text(path, html_page(report, table))
+    note(f"{path} written")
+
+
+def _lines(
+    report: DuplicateReport, unreadable: list[tuple[str, str]], moved: MovedCopies | None, written: bool
+) -> Iterator[str]:
+    for source, reason in unreadable:
+        yield f"left out {source}: {reason}"
+    for members in report.groups[:NAMED]:
+        for copy in members:
+            size = f"{copy.width} x {copy.height}" if copy.width else "size unknown"
+            yield f"{'' if copy.best else '  '}{copy.source} ({size}): {copy.verdict}"
+    if len(report.groups) > NAMED:
+        rest = "" if written else "; --out copies.html shows all of them"
+        yield f"... and {count(len(report.groups) - NAMED, 'group')} more{rest}"
+    if moved:
+        for source, reason in moved.left:
+            yield f"not moved: {source}: {reason}"
+        yield f"{count(len(moved.moved), 'file')} moved to {moved.target}"
+    yield report.summary
