@@ -100,7 +100,7 @@ class CandidateIndex:
 
 
 def lists(count: int) -> int:
-    """Return the number of lists of the inverted file for so many items; `ROWS_PER_LIST` times as many train it."""
+    """Return the number of lists of an inverted file of `count` items; `ROWS_PER_LIST` times as many rows train it."""
     return max(1, int(2 * count**0.5))
 
 

@@ -22,7 +22,7 @@ PICTURES = 1000
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparedItems:
     """Result of a comparison.
 
     Attributes:
@@ -38,7 +38,7 @@ class Comparison:
     confirmed: int
 
 
-def compare(table: PictureTable, progress: bool = False, exact: bool | None = None) -> Comparison:
+def compare(table: PictureTable, progress: bool = False, exact: bool | None = None) -> ComparedItems:
     """Compare the items that were added since the last comparison with all items, and write what was confirmed.
 
     After a change of the gallery's model, all items are compared again. An interrupted comparison begins again.
@@ -66,7 +66,7 @@ def compare(table: PictureTable, progress: bool = False, exact: bool | None = No
                 candidates, confirmed = candidates + len(pairs), confirmed + len(found)
                 bar.update(len(page.ids))
     table.set_compared(now)
-    return Comparison(hashed, added, candidates, confirmed)
+    return ComparedItems(hashed, added, candidates, confirmed)
 
 
 def confirmed_pairs(table: PictureTable, page: Pictures, pairs: np.ndarray) -> Iterator[Pair]:

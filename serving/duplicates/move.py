@@ -37,12 +37,13 @@ class MovedCopies:
 
 
 def move_copies(report: DuplicateReport, gallery: Gallery, target: Path) -> MovedCopies:
-    """Move all files that are not the best copy of their group to a folder, under their source.
+    """Move all files that are not the best copy of their group to a folder.
 
-    A file is moved only if its content is the item's, and if the best copy of its group is there. Links stay.
+    Its path below the target is its source. A file is moved only if its content is the item's, and if the best copy of
+    its group is there. Links stay.
 
     Raises:
-        UsageError: If the target lies in an indexed folder, from which the next run would read the copies (code
+        UsageError: If the target is in an indexed folder, from which the next run would read the copies (code
             "target-inside"), has a file where one would go ("target-taken"), or cannot be written ("not-writable").
     """
     originals = Originals.of(gallery)
@@ -50,7 +51,7 @@ def move_copies(report: DuplicateReport, gallery: Gallery, target: Path) -> Move
     for folder in originals.folders:
         if target.is_relative_to(folder):
             raise UsageError(
-                f"{target} lies in {folder}, where the next run would find the copies again. Name a folder elsewhere.",
+                f"{target} is inside {folder}, where the next run would find them again. Name a folder elsewhere.",
                 code="target-inside",
             )
     result = MovedCopies(str(target))

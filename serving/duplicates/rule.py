@@ -49,7 +49,7 @@ Picture = Callable[[], Image.Image]
 
 @dataclass(frozen=True)
 class Evidence:
-    """Why two pictures are copies.
+    """Evidence that two pictures are copies.
 
     Attributes:
         similarity: Cosine of their embeddings.

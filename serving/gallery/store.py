@@ -166,7 +166,7 @@ class Store:
             return [put_item(self.database.db, row, change) for row in rows]
 
     def _rows(self, items: Sequence[NewItem]) -> list[NewRow]:
-        """Return the items as they are stored. What takes time is done here, before a transaction begins."""
+        """Return the values to store; making them takes time, so that it comes before the transaction."""
         return [
             NewRow(
                 item,
@@ -513,7 +513,7 @@ class FilterCache:
 
 @dataclass(frozen=True)
 class NewRow:
-    """A new item as it is stored: its `item_row`, its embedding by `vector_to_blob`, and its `thumbnail_hash`."""
+    """Values of a new item in the file: its `item_row`, its embedding by `vector_to_blob`, and its `thumbnail_hash`."""
 
     item: NewItem
     columns: tuple[Any, ...]
