@@ -33,7 +33,7 @@ from zoo.errors import GalleryError, ItemNotFoundError, ServiceError, UsageError
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Numbered = TypeVar("Numbered", schemas.RefusedImage, schemas.Differing)
+Numbered = TypeVar("Numbered", schemas.RefusedImage, schemas.Differing, schemas.NearDuplicate)
 
 KEY = "ZOO_SERVE_KEY"
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # seconds until a request is repeated
@@ -253,6 +253,7 @@ class _Calls:
                 items=added.items + part.items,
                 refused=added.refused + _shifted(part.refused, start),
                 differing=added.differing + _shifted(part.differing, start),
+                near_duplicates=added.near_duplicates + _shifted(part.near_duplicates, start),
             )
         return added
 
@@ -316,6 +317,12 @@ class _Calls:
     def item(self, item: int) -> Steps[schemas.ItemInfo]:
         """Return an item, or raise `ItemNotFoundError`."""
         return self._ask(_json(schemas.ItemInfo), "GET", f"/items/{item}")
+
+    @_Call
+    def duplicates(self, item: int, mirrored: bool = True) -> Steps[schemas.DuplicateItems]:
+        """Return the copies of an item's picture, or raise `ItemNotFoundError`."""
+        parameters = {"mirrored": "true" if mirrored else "false"}
+        return self._ask(_json(schemas.DuplicateItems), "GET", f"/items/{item}/duplicates", parameters)
 
     @_Call
     def items(

@@ -12,6 +12,7 @@ from fastapi.routing import APIRoute
 from pydantic.fields import FieldInfo
 
 from serving.auth import Keys
+from serving.duplicates.lookup import CopyFinder
 from serving.errors import RefusedError
 from serving.forms import check_parameters, query_values
 from serving.gallery import Gallery
@@ -32,10 +33,11 @@ T = TypeVar("T")
 
 
 class Collection:
-    """A served gallery with its name ("" at the root), its keys and its map. Safe to use from several threads."""
+    """A served gallery with its name ("" at the root), its keys, its map and its hashes. Safe to use from threads."""
 
     def __init__(self, name: str, current: CurrentSearcher, keys: Keys | None = None) -> None:
-        self.name, self.current, self.keys, self.atlas = name, current, keys or Keys(), Atlas()
+        self.name, self.current, self.keys = name, current, keys or Keys()
+        self.atlas, self.copies = Atlas(), CopyFinder()
 
     @property
     def path(self) -> str:

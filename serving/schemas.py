@@ -223,6 +223,13 @@ class NewItemParameters(_Request):
     metadata: Metadata = Field(default_factory=dict, description="Metadata of all images, a JSON object")
     update: Truth = Field(False, description="Give label and metadata also to images that are already in the gallery")
     key: Key = Field(None, description="Your own name of the image, for a single image; no other item may have it")
+    duplicates: Truth = Field(True, description="Name items that look like copies of the added images")
+
+
+class DuplicateParameters(_Request):
+    """Parameters of GET /items/{id}/duplicates."""
+
+    mirrored: Truth = Field(True, description="Mirror images are copies too")
 
 
 class ItemParameters(FilterParameters):
@@ -327,6 +334,21 @@ class ItemInfo(Item):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DuplicateItem(ItemInfo):
+    """Item that is a copy of another. similarity: cosine of their embeddings; distance: different bits of their
+    perceptual hashes, of 256; mirrored: whether it is the mirror image; part: whether the distance is of the part that
+    both show; width, height: sides of the image in pixels, null if they are not known.
+    """
+
+    similarity: float
+    distance: int
+    mirrored: bool
+    part: bool
+    width: int | None
+    height: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ChangedItem(ItemInfo):
     """Item after a change. gallery_change: number of this change."""
 
@@ -414,6 +436,23 @@ class Differing(_Answer):
     message: str
 
 
+class NearDuplicate(_Answer):
+    """Image that was added as item `id` and looks like a copy of the items `of`, the nearest first."""
+
+    number: int
+    id: int
+    of: list[int]
+    message: str
+
+
+class DuplicateItems(_Answer):
+    """Copies of the item `id`, the nearest first. without_hash: number of items that only their embeddings find yet."""
+
+    id: int
+    duplicates: list[DuplicateItem]
+    without_hash: int
+
+
 class AddedItems(_Answer):
     """Items of the images, in order, without the refused ones. new: number of items that were not there before."""
 
@@ -421,6 +460,7 @@ class AddedItems(_Answer):
     items: list[ItemInfo]
     refused: list[RefusedImage]
     differing: list[Differing] = []
+    near_duplicates: list[NearDuplicate] = []
 
 
 class NoneAdded(AddedItems, ErrorBody):

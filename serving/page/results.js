@@ -77,6 +77,25 @@ function body({ file, text }) {
   return { body: form };
 }
 
+/** Show the items that are copies of an item's picture. */
+async function showCopies(id, get) {
+  const { duplicates, without_hash: left } = await get(`/items/${id}/duplicates`);
+  put(duplicates.map(copied), 0, null);
+  const unhashed = left ? `. ${counted(left, "image")} without a hash were compared by their embeddings only` : "";
+  heading(`Copies of item ${id}`, `${counted(duplicates.length, "copy", "copies")}${unhashed}`);
+  if (!duplicates.length) explainNothing("No other image of the gallery shows this picture.");
+}
+
+/** Return a copy as an item of the grid, which says why it is one. */
+function copied({ similarity, distance, mirrored, part, width, height, ...item }) {
+  const size = width ? `${width} × ${height}` : "size unknown";
+  const kind = [mirrored && "mirrored", part && "in part"].filter(Boolean).join(", ");
+  const why = `${kind ? `${kind}; ` : ""}cosine ${similarity.toFixed(2)}, ${distance} of 256 bits differ`;
+  return { ...item, copy: `${size}; ${why}` };
+}
+
+listen("copies", (id) => fetching((get) => showCopies(id, get)));
+
 /** Run `work` with a `get` that is cancelled by the next request. */
 async function fetching(work) {
   running?.abort();
@@ -144,6 +163,7 @@ function card(item) {
     text.append(likeness(item));
     spoken += `, similarity ${item.similarity.toFixed(3)}`;
   }
+  if (item.copy) text.append(element("div", "chance", item.copy));
   if (typeof item.p_same === "number") spoken += `, ${percent(item.p_same)} likely the same class`;
   const made = button("card", "", () => tell("ask", { id: item.id }));
   made.dataset.id = item.id;
@@ -261,8 +281,9 @@ function view(next) {
   }
 }
 
-function describe({ id, label, source, similarity, p_same: chance, metadata }) {
+function describe({ id, label, source, similarity, p_same: chance, copy, metadata }) {
   const rows = {
+    Copy: copy,
     Similarity: similarity?.toFixed(3),
     "Same class": typeof chance === "number" ? percent(chance) : undefined,
     ...metadata,
@@ -286,6 +307,10 @@ $("viewer").addEventListener("close", () => placeOf(shown[here]?.id)?.querySelec
 $("viewer-previous").addEventListener("click", () => view(here - 1));
 $("viewer-next").addEventListener("click", () => view(here + 1));
 $("viewer-close").addEventListener("click", () => $("viewer").close());
+$("viewer-copies").addEventListener("click", () => {
+  $("viewer").close();
+  tell("copies", shown[here].id);
+});
 $("viewer-search").addEventListener("click", () => {
   $("viewer").close();
   tell("ask", { id: shown[here].id });

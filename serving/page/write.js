@@ -31,7 +31,7 @@ const OF_IMAGES = new Set([400, 408, 409, 413, 415, 422, 500, 504]);
 
 /** Add the files, group by group. Throws an error that concerns all of them, but still shows the outcome so far. */
 async function add(files, label) {
-  const done = { items: [], fresh: 0, refused: [], differing: [] };
+  const done = { items: [], fresh: 0, refused: [], differing: [], near: [] };
   let left = grouped(files);
   try {
     while (left.length) {
@@ -71,7 +71,7 @@ async function send(files, label) {
   try {
     return await ask("/items", { method: "POST", body, write: true });
   } catch (error) {
-    const none = { new: 0, items: [], differing: [] };
+    const none = { new: 0, items: [], differing: [], near_duplicates: [] };
     if (error.refused?.length) return { ...none, refused: error.refused };
     if (!OF_IMAGES.has(error.status) || error.code?.startsWith("invalid_")) throw error;
     return files.length > 1 ? null : { ...none, refused: [{ number: 0, error }] };
@@ -83,6 +83,7 @@ function keep(done, added, group) {
   done.fresh += added.new;
   done.refused.push(...added.refused.map(({ number, error }) => `${group[number].name}: ${error.message}`));
   done.differing.push(...added.differing.map((one) => difference(one, group[one.number])));
+  done.near.push(...added.near_duplicates.map((one) => resemblance(one, group[one.number])));
 }
 
 /** Describe an existing image whose label differs from the new one. */
@@ -91,7 +92,14 @@ function difference({ id, label, updated }, file) {
   return `${file.name}: exists as item ${id} ${had}; ${updated ? "it has the new label now" : "it was not changed"}`;
 }
 
-function report({ items, fresh, refused, differing }, left) {
+/** Warn that an added image looks like a copy of others, with a button that shows them. */
+function resemblance({ id, of }, file) {
+  const others = of.length > 1 ? `items ${of.slice(0, 5).join(", ")}${of.length > 5 ? ", …" : ""}` : `item ${of[0]}`;
+  const shown = button("small", "Show the copies", () => tell("copies", id));
+  return element("li", "", `${file.name}: added, but it looks like a copy of ${others} `, shown);
+}
+
+function report({ items, fresh, refused, differing, near }, left) {
   const there = items.length - fresh;
   const counts = [
     `${counted(fresh, "image")} added`,
@@ -102,6 +110,7 @@ function report({ items, fresh, refused, differing }, left) {
   $("add-note").textContent = counts.filter(Boolean).join(", ");
   $("add-refused").replaceChildren(...refused.map((text) => element("li", "", text)));
   $("add-differing").replaceChildren(...differing.map((text) => element("li", "", text)));
+  $("add-near").replaceChildren(...near);
   if (items.length) presentItems("Added", "Choose one to search with it", items);
 }
 
@@ -110,6 +119,7 @@ $("add-form").addEventListener("submit", async (event) => {
   $("add-submit").disabled = true;
   $("add-refused").replaceChildren();
   $("add-differing").replaceChildren();
+  $("add-near").replaceChildren();
   complain("");
   try {
     await add([...$("add-files").files], $("add-label").value.trim());

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -12,13 +12,15 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from serving.dependencies import Collection, CollectionDep, CpuQueueDep, ItemIdDep
+from serving.duplicates.lookup import Copy, folder_store
+from serving.duplicates.pictures import Measures, PictureTable
 from serving.errors import error_json, invalid
 from serving.forms import UploadedImage, checked_images, read_images
 from serving.gallery import UNCHANGED, Gallery, Item, NewItem
 from serving.gallery.filters import Filter
 from serving.gallery.gallery import filter_notes
 from serving.gallery.search import Searcher
-from serving.gallery.types import decode_image, utc_now
+from serving.gallery.types import decode_image, is_address, utc_now
 from serving.metrics import stage
 from serving.openapi import IMAGES, READING, WRITING, form_operation, refusals
 from serving.schemas import (
@@ -27,6 +29,9 @@ from serving.schemas import (
     ChangedItem,
     CountParameters,
     Differing,
+    DuplicateItem,
+    DuplicateItems,
+    DuplicateParameters,
     ErrorBody,
     ErrorDetail,
     ItemChange,
@@ -37,6 +42,7 @@ from serving.schemas import (
     LabelCounts,
     MetadataCount,
     MetadataCounts,
+    NearDuplicate,
     NewItemParameters,
     NoneAdded,
     RefusedImage,
@@ -45,6 +51,9 @@ from serving.schemas import (
 from zoo.errors import ImageError, ItemNotFoundError
 
 router = APIRouter(strict_content_type=False)
+NAMED = 5
+"""Copies that a warning names."""
+
 PICTURE = {"schema": {"type": "string", "format": "binary"}}
 
 
@@ -100,6 +109,31 @@ async def thumbnail(request: Request, collection: CollectionDep, item_id: ItemId
         return Response(status_code=304, headers=headers)
     picture = await collection.call(lambda searcher: searcher.gallery.store.thumbnail(item_id))
     return Response(picture.data, media_type=picture.media_type, headers=headers)
+
+
+@router.get("/items/{id}/duplicates", summary="Copies of an item's picture", responses=READING | refusals(404))
+async def duplicates(
+    collection: CollectionDep, item_id: ItemIdDep, parameters: Annotated[DuplicateParameters, Query()]
+) -> DuplicateItems:
+    """Return the items that show the same picture: resized, recompressed, cropped, framed, with text, or mirrored.
+
+    Both the embeddings and the perceptual hashes must be near.
+    """
+
+    def find(searcher: Searcher) -> DuplicateItems:
+        gallery = searcher.gallery
+        table = PictureTable(folder_store(gallery))
+        copies = [
+            copy
+            for copy in collection.copies.copies_of(gallery, item_id)
+            if parameters.mirrored or not copy.evidence.mirrored
+        ]
+        ids = [copy.item for copy in copies]
+        found, measures = gallery.store.items_by_id(ids), table.measures(ids)
+        rows = [_duplicate(found[copy.item], copy, measures, collection) for copy in copies if copy.item in found]
+        return DuplicateItems(id=item_id, duplicates=rows, without_hash=table.missing())
+
+    return await collection.call(find)
 
 
 @router.get("/labels", summary="The labels and how many items have each, the most frequent first", responses=READING)
@@ -189,6 +223,11 @@ def _item(item: Item, collection: Collection) -> ItemInfo:
     return ItemInfo(**vars(item), thumbnail=collection.thumbnail_path(item.id))
 
 
+def _duplicate(item: Item, copy: Copy, measures: Mapping[int, Measures], collection: Collection) -> DuplicateItem:
+    sides = measures.get(item.id, Measures(None, None, None))
+    return DuplicateItem(**vars(_item(item, collection)), **vars(copy.evidence), width=sides.width, height=sides.height)
+
+
 def _new_item(searcher: Searcher, image: UploadedImage, described: NewItemParameters) -> NewItem:
     with stage("decode"):
         pixels, thumbnail = decode_image(image.data, searcher.embedder.preprocessing, searcher.limits)
@@ -208,6 +247,7 @@ def _store(
 ) -> AddedItems:
     """Add the items, update those that were there if this is asked for, and return the answer."""
     with stage("write"):
+        before = gallery.store.change()
         added = gallery.add(list(new.values()))
         known = {number: _stored(gallery, item_id, new[number]) for number, item_id in zip(new, added.ids, strict=True)}
         label, metadata = described.label, described.metadata
@@ -222,6 +262,12 @@ def _store(
         items=[_item(item, collection) for item in known.values()],
         refused=refused,
         differing=[_differing(number, item, described) for number, item in differing.items()],
+        near_duplicates=[
+            warning
+            for number, item in known.items()
+            if described.duplicates and item.change > before and not is_address(gallery.address)
+            for warning in _near_duplicates(gallery, collection, number, item)
+        ],
     )
     if new or not refused:
         return answer
@@ -239,6 +285,16 @@ def _stored(gallery: Gallery, item_id: int, new: NewItem) -> Item:
         return Item(
             item_id, new.source, new.label, metadata, new.content_sha256, utc_now(), gallery.store.change(), new.key
         )
+
+
+def _near_duplicates(gallery: Gallery, collection: Collection, number: int, item: Item) -> Iterator[NearDuplicate]:
+    """Yield a warning if an item looks like a copy of others."""
+    with stage("find"), suppress(ItemNotFoundError):  # removed by another client
+        of = [copy.item for copy in collection.copies.copies_of(gallery, item.id)]
+        if of:
+            named = ", ".join(map(str, of[:NAMED])) + (", ..." if len(of) > NAMED else "")
+            message = f"Added as item {item.id}; it looks like a copy of {named}. See /items/{item.id}/duplicates."
+            yield NearDuplicate(number=number, id=item.id, of=of, message=message)
 
 
 def _differing(number: int, item: Item, described: NewItemParameters) -> Differing:

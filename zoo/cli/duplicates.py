@@ -62,11 +62,19 @@ def duplicates(
     mirrored: Annotated[bool, Option("--mirrored", help="mirror images are copies too")] = False,
     out: Annotated[
         list[Path] | None,
-        Option("--out", metavar="FILE", help="report to write, by its suffix: .csv, .json or .html; repeatable"),
+        Option(
+            "--out",
+            metavar="FILE",
+            help="also write a report, by its suffix .csv, .json or .html; repeatable",
+        ),
     ] = None,
     move_to: Annotated[
         Path | None,
-        Option("--move-to", metavar="FOLDER", help="move all copies but the best of each group to this folder"),
+        Option(
+            "--move-to",
+            metavar="FOLDER",
+            help="also move all but the best copy of each group to this folder",
+        ),
     ] = None,
     runtime: Runtime = "auto",
     precision: Precision = "fp32",

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+NAMED = 5
+"""Copies that a warning names."""
+
 OUTCOMES = {True: "ok", False: "FAILED", None: "not checked"}
 
 
@@ -74,18 +77,42 @@ def add(
     files = _image_files(images, label, metadata)
     with Gallery.open(gallery) as opened:
         embedder = load(model or opened.model_ref, runtime, precision)
+        before = opened.store.change()
         report = add_files(opened, embedder, files, progress=True, update=update)
-    print_outcome(as_json, asdict(report), *_added_lines(report, update))
+        copies = _copies_of_added(opened, before)
+    facts = {**asdict(report), "near_duplicates": copies}
+    print_outcome(as_json, facts, *_added_lines(report, update, copies))
     return 1 if report.unreadable else 0
 
 
-def _added_lines(report: IndexingReport, update: bool) -> Iterator[str]:
+def _copies_of_added(gallery: Gallery, before: int) -> list[dict[str, Any]]:
+    """Return the items that were added after a change and look like copies: id, source, and ids of the others."""
+    from serving.duplicates.lookup import CopyFinder, folder_store
+    from serving.duplicates.pictures import PictureTable
+    from serving.gallery.types import is_address
+
+    if is_address(gallery.address):
+        return []
+    added = PictureTable(folder_store(gallery)).hashes_since(before)[0].tolist()
+    copies = CopyFinder().copies_of_new(gallery, added)
+    items = gallery.store.items_by_id(list(copies))
+    return [
+        {"id": item, "source": items[item].source, "of": [copy.item for copy in others]}
+        for item, others in copies.items()
+        if item in items
+    ]
+
+
+def _added_lines(report: IndexingReport, update: bool, copies: list[dict[str, Any]]) -> Iterator[str]:
     for source, reason in report.unreadable:
         yield printable(f"left out {source}: {reason}")
     for source, item, label in report.differing:
         outcome = "it is as given now" if update else "it stays unchanged; --update changes it"
         yield f"{source}: already there as {item} with {f'label {label}' if label else 'no label'}; {outcome}"
     yield from map(printable, copy_lines(report))
+    for copy in copies:
+        of = ", ".join(map(str, copy["of"][:NAMED])) + (", ..." if len(copy["of"]) > NAMED else "")
+        yield printable(f"{copy['source']}: added as {copy['id']}; it looks like a copy of {of}")
     yield f"{report.added:,} added, {report.already_there:,} already there; {count(report.items, 'item')}"
 
 

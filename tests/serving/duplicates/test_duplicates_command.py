@@ -165,3 +165,17 @@ def test_the_page_of_no_copies_says_so(images: Path, tmp_path: Path) -> None:
     assert run_here("duplicates", images, "--out", tmp_path / "none.html") == 0
     assert "<img" not in (tmp_path / "none.html").read_text(encoding="utf-8")
     assert Image.open(BytesIO((images / "other.png").read_bytes())).size == (320, 240)
+
+
+def test_adding_a_copy_to_a_gallery_warns(images: Path, tmp_path: Path, capsys: Capture) -> None:
+    kept = tmp_path / "kept"
+    told(capsys, images, "--gallery", kept)
+    picture(7, (320, 240)).resize((200, 150)).save(tmp_path / "small.png")
+    picture(30).save(tmp_path / "new.png")
+    run_here("gallery add", kept, tmp_path / "small.png", tmp_path / "new.png", "--json")
+    (warning,) = json.loads(capsys.readouterr().out)["near_duplicates"]
+    with Gallery.open(kept) as opened:
+        known = {item.source: item.id for item in opened.store.items()}
+    assert warning["id"] == known[warning["source"]]
+    assert warning["source"].endswith("small.png")
+    assert set(warning["of"]) == {known["a.png"], known[f"sub/{EVIL}"], known["mirror.png"]}

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 from serving.gallery import schema
+from serving.gallery.indexing import index_folder
 from serving.gallery.store import Store
 from serving.gallery.types import NewItem, make_thumbnail
+from tests.serving.clients import KEY
+from tests.serving.running import Running, serving
+from zoo.models.load import load
 
 DIM = 16
 
@@ -54,3 +59,16 @@ def open_store(folder: Path, items: Sequence[NewItem] = ()) -> Store:
     if items:
         store.add(items)
     return store
+
+
+@contextmanager
+def service_of_copies(folder: Path) -> Iterator[Running]:
+    """Serve a picture (item 1), its mirror image (2), a crop (3) and two others (4, 5); `KEY` may write."""
+    original = picture(7, (320, 240))
+    images = [original, ImageOps.mirror(original), original.crop((20, 20, 290, 220)), picture(8), picture(9)]
+    (folder / "images").mkdir()
+    for number, image in enumerate(images, 1):
+        image.save(folder / "images" / f"{number}.png")
+    index_folder(load("photos", "onnx"), "photos", folder / "images", folder / "gallery")
+    with serving(folder / "gallery", environment={"ZOO_SERVE_WRITE_KEYS": KEY}) as running:
+        yield running
