@@ -24,6 +24,9 @@ from zoo.errors import ImageError
 BLOCK = 16
 """Side, in pixels, of the squares whose sharpness is measured."""
 
+KEPT_AT_ONCE = 200
+"""Measured items that are written at a time."""
+
 FLAT = 1.0
 """Root mean square of the Laplacian, in grey levels, up to which a square is flat."""
 
@@ -86,10 +89,13 @@ def measure(
         for item in items:
             one = known.get(item.id, Measures(None, None, None))
             if one.sharpness is None:
-                new[item.id] = _measured(table, item, originals, one)
+                known[item.id] = new[item.id] = _measured(table, item, originals, one)
+            if len(new) == KEPT_AT_ONCE:
+                table.set_measures(new)
+                new.clear()
             bar.update()
     table.set_measures(new)
-    return {**known, **new}
+    return known
 
 
 def _measured(table: PictureTable, item: Item, originals: Originals, known: Measures) -> Measures:

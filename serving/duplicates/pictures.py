@@ -69,7 +69,7 @@ class PictureTable:
 
     def missing(self) -> int:
         """Return the number of items without a hash, which a gallery of an older version has."""
-        return int(self._query("SELECT count(*) FROM items WHERE id NOT IN (SELECT item FROM pictures)")[0][0])
+        return self.store.count() - int(self._query("SELECT count(*) FROM pictures")[0][0])
 
     def fill(self, progress: bool = False) -> int:
         """Compute the missing hashes from the thumbnails; return their number. What was written is kept if it stops."""

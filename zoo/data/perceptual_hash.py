@@ -62,4 +62,5 @@ def mirror_hash(hashes: np.ndarray) -> np.ndarray:
 
 def hamming(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return the number of different bits of hashes, uint8 [..., 32], of broadcastable shapes; int64 [...]."""
-    return np.bitwise_count(first ^ second).sum(axis=-1, dtype=np.int64)
+    words = np.ascontiguousarray(first ^ second).view(np.uint64)
+    return np.bitwise_count(words).sum(axis=-1, dtype=np.int64)
