@@ -25,7 +25,7 @@ from zoo.console import print_json
 from zoo.data.decode import decode_batches
 from zoo.errors import ZooError
 from zoo.evaluation import retrieval_metrics
-from zoo.evaluation.factors import neighbours_across_classes, predictability
+from zoo.evaluation.structure import neighbours_across_classes, predictability
 from zoo.models.card import read_card
 from zoo.models.load import find_model
 from zoo.models.network import PixelNetwork, load_network

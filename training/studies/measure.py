@@ -29,8 +29,8 @@ from zoo.data.decode import Squares, decode
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import DatasetError, RecipeError
 from zoo.evaluation import evaluate
-from zoo.evaluation.factors import neighbours_across_classes, order_within_classes
 from zoo.evaluation.retrieval import DEFAULT_K
+from zoo.evaluation.structure import neighbours_across_classes, order_within_classes
 from zoo.models.network import Network, PixelNetwork, feature_count
 
 CHUNK = 256
@@ -177,7 +177,7 @@ def factor_metrics(rows: np.ndarray, dataset: Dataset) -> dict[str, float]:
 
     Returns:
         Of categorical factors the precision of the nearest neighbour of another class, of numeric factors the rank
-        correlation with distances within a class (`zoo.evaluation.factors`).
+        correlation with distances within a class (`zoo.evaluation.structure`).
 
     Raises:
         DatasetError: If the data set lacks a factor.

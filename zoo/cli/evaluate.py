@@ -290,6 +290,7 @@ def _is_same_file(first: Path, second: Path) -> bool:
   zoo score rows.npy --labels l.csv --queries l.csv        its columns label and query: queries search the others
   zoo score mine.npy --labels mine.csv --model mine        written by zoo embed: refused if another model made it
   zoo score rows.npy --dataset inshop --data DIR -k 1,10,20,30   its queries search its gallery
+  zoo score rows.npy --labels labels.txt --memory 2GiB     rows that exceed the memory; .npy is read block by block
 Rows that zoo embed wrote name their model, which is printed with the scores; rows that were cut off, exchanged or
 changed since are refused. For other rows no model is known.""",
 )
@@ -324,18 +325,29 @@ def score(
     split: OptionalSplit = None,
     k: Depths = None,
     metrics: Metrics = None,
+    memory: Annotated[
+        str | None,
+        Option(
+            metavar="SIZE",
+            help="the largest memory of the process, as 2GiB; the need is printed first, and what does not fit is "
+            "refused (default: no limit)",
+        ),
+    ] = None,
     as_json: Json = False,
     out: ResultFile = None,
 ) -> None:
     """measure embeddings of any origin, from files"""
     from zoo.errors import UsageError
     from zoo.evaluation import evaluate as measure
-    from zoo.evaluation.embeddings import check_table, read_labels, read_queries
+    from zoo.evaluation.embeddings import check_file_fits, check_table, read_labels, read_queries
     from zoo.evaluation.evaluate import parse_groups
+    from zoo.evaluation.memory import parse_size
 
     depths, groups = numbers(k) or [1, 2, 4, 8], parse_groups(words(metrics) or ["retrieval"])
     if dataset is None and (data or split):
         raise UsageError("--data and --split need --dataset.", code="no-dataset")
+    if memory is not None:
+        check_file_fits(embeddings, parse_size(memory))
     started = time.monotonic()
     rows, classes, record = _rows(embeddings, model)
     _check_out(out, embeddings, record, (labels, queries))
@@ -351,7 +363,8 @@ def score(
     for table in (labels, queries):
         if record is not None and table is not None:
             check_table(embeddings, record, table)
-    result = measure(rows, dataset, split or "test", data, classes, depths, metrics=groups, queries=searching)
+    part = split or "test"
+    result = measure(rows, dataset, part, data, classes, depths, metrics=groups, queries=searching, memory=memory)
     if dataset is None and result.data is not None:
         result = replace(result, data=replace(result.data, name=(labels or embeddings).name))
     _print_result(result if record is None else _with_model(result, record), as_json, out, time.monotonic() - started)

@@ -17,14 +17,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tokenize import TokenError
 from typing import TYPE_CHECKING, Any, NamedTuple
-from zipfile import BadZipFile, is_zipfile
+from zipfile import BadZipFile, ZipFile, is_zipfile
 
 import numpy as np
 from numpy.lib.format import MAGIC_PREFIX
 
 from zoo.data.dataset import QUERY
 from zoo.data.table import BOOLEANS, LABEL, PATH, read_column
-from zoo.errors import UsageError, command
+from zoo.errors import EvaluationError, UsageError, command
+from zoo.evaluation.memory import format_size, release_pages, resident_bytes
 from zoo.files import CHUNK_BYTES, atomic_path, read_json, write_json
 from zoo.models.card import MODEL_NAME, Card
 from zoo.paths import library_versions
@@ -144,6 +145,22 @@ def read_embeddings(path: Path) -> Embeddings:
     if embeddings.record is not None:
         embeddings.record.check_rows(path, embeddings.rows)
     return embeddings
+
+
+def check_file_fits(path: Path, limit: int) -> None:
+    """Raise `EvaluationError` if a file that is read as a whole, not .npy, exceeds the limit of memory in bytes."""
+    if path.suffix.lower() == _NPY or not path.is_file():
+        return
+    size = path.stat().st_size
+    if path.suffix.lower() == _ARCHIVE and is_zipfile(path):
+        with ZipFile(path) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+    if resident_bytes() + size > limit:
+        raise EvaluationError(
+            f"{path} holds {format_size(size)}, and a {path.suffix} file is read as a whole, which does not fit "
+            f"{format_size(limit)} of memory. Write its rows as .npy, which is read in blocks: np.save(FILE, rows).",
+            code="memory-limit",
+        )
 
 
 def write_embeddings(path: Path, rows: np.ndarray, table: Sequence[Mapping[str, str]], model: Embedder) -> None:
@@ -271,6 +288,7 @@ def rows_sha256(rows: np.ndarray) -> str:
     step = max(1, CHUNK_BYTES // (4 * max(1, rows.shape[1])))
     for start in range(0, len(rows), step):
         digest.update(np.ascontiguousarray(rows[start : start + step], "<f4").data)
+        release_pages(rows[start : start + step])
     return digest.hexdigest()
 
 

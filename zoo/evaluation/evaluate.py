@@ -12,14 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from zoo.console import note
 from zoo.data import check_dataset, load_dataset
 from zoo.data.content import count_identical_pairs
 from zoo.data.dataset import FOLDER, DataIdentity, Dataset, identify, without
 from zoo.errors import EvaluationError, ImageError, UsageError, nearest, none_readable_message
 from zoo.evaluation.bootstrap import bootstrap_intervals, class_scores
 from zoo.evaluation.clustering import clustering_metrics
-from zoo.evaluation.inputs import as_labels
-from zoo.evaluation.knn import as_rows
+from zoo.evaluation.inputs import as_labels, bounded_unit_rows
+from zoo.evaluation.knn import as_rows, check_matrix
+from zoo.evaluation.memory import Budget, parse_size, release_pages, require_memory
 from zoo.evaluation.retrieval import CLASS_MEANS, DEFAULT_K, check_depths, per_query, ranking_per_query
 from zoo.evaluation.split import dataset_to_measure, find_split, read_whitened_classes
 from zoo.evaluation.structure import structure_metrics
@@ -59,6 +61,7 @@ def evaluate(
     metrics: str | Sequence[str] = "retrieval",
     unreadable: MutableMapping[str, ImageError] | None = None,
     queries: Any = None,
+    memory: int | str | None = None,
 ) -> Evaluation:
     """Measure the retrieval of a model or of embeddings on a data set, with 95 % intervals over classes.
 
@@ -82,18 +85,30 @@ def evaluate(
         unreadable: Receives, by source, the errors of the images of a folder or table that cannot be read. They are
             left out, and the evaluation says how many there were. Without this argument each one is a warning.
         queries: Bool [n], for plain embeddings with labels: the rows that search; the others are the gallery.
+        memory: The largest resident set of the process, as "2GiB" or in bytes, for plain embeddings. The requirement
+            is printed on stderr in advance. The unit rows are then in a temporary file, the search runs on the
+            processor, and embeddings that are memory-mapped (`np.load(..., mmap_mode="r")`) need not fit the memory.
+            The scores are the same.
 
     Raises:
         UsageError: If a group of metrics is unknown, or the arguments exclude one another.
+        EvaluationError: If the evaluation does not fit the memory (code "memory-limit").
         ImageError: If no image of a folder can be read, or one image of another data set cannot.
         ZooError: As `zoo.load`, `zoo.data.load_dataset`, `retrieval_metrics` and the functions of the groups.
     """
     groups, k = parse_groups(metrics), check_depths(k)
+    limit = None if memory is None else parse_size(memory)
     if dataset is not None and not isinstance(dataset, Dataset):
         check_dataset(dataset, split, data)  # before a model is loaded or a network runs in vain
     if isinstance(model, str | os.PathLike):
         model = load(model)
     if isinstance(model, Embedder):
+        if limit is not None:
+            raise UsageError(
+                "a memory limit is for embeddings, since the memory of a network is not known in advance. Write them "
+                "with zoo embed, and measure the file with zoo score --memory.",
+                code="memory-with-model",
+            )
         if labels is not None or queries is not None:
             raise UsageError(
                 "labels and queries belong to plain embeddings; a model is measured on a data set, which has its own.",
@@ -112,13 +127,12 @@ def evaluate(
         raise UsageError(
             "embeddings are measured against labels or a data set: give one of the two.", code="labels-or-dataset"
         )
-    rows = as_rows(model, "embeddings")
     if dataset is None:
-        return _evaluate_rows(rows, labels, None, k, groups, queries)
+        return _evaluate_embeddings(model, labels, None, k, groups, queries, limit)
     if queries is not None:
         raise UsageError("queries belong to labels; a data set defines its own.", code="queries-with-dataset")
     loaded = _load_dataset(dataset, split, data)
-    return _evaluate_rows(rows, loaded.labels, loaded, k, groups)
+    return _evaluate_embeddings(model, loaded.labels, loaded, k, groups, None, limit)
 
 
 def parse_groups(names: str | Iterable[str]) -> tuple[str, ...]:
@@ -190,15 +204,21 @@ def embed_dataset(
     return rows, without(dataset, by_source)
 
 
-def search_arguments(rows: np.ndarray, labels: Any, dataset: Dataset | None) -> dict[str, Any]:
-    """Return the arguments of `per_query`: all rows, or queries and gallery where the data set separates them."""
+def search_arguments(
+    rows: np.ndarray, labels: Any, dataset: Dataset | None, budget: Budget | None = None
+) -> dict[str, Any]:
+    """Return the arguments of `per_query`: all rows, or queries and gallery where the data set separates them.
+
+    With a budget of memory the rows become `BoundedRows`.
+    """
     if dataset is None or "query" not in dataset.factors:
-        return {"embeddings": rows, "labels": labels}
+        return {"embeddings": rows if budget is None else bounded_unit_rows(rows, budget), "labels": labels}
     if len(rows) != len(dataset):
         raise EvaluationError(
             f"there are {len(rows)} embeddings for the {len(dataset)} images of {dataset.name}.", code="row-count"
         )
-    return _split_queries(rows, labels, dataset.factors["query"].astype(bool), f"{dataset.name} ({dataset.split}): ")
+    prefix = f"{dataset.name} ({dataset.split}): "
+    return _split_queries(rows, labels, dataset.factors["query"].astype(bool), prefix, budget)
 
 
 def protocol_name(dataset: Dataset | None) -> str:
@@ -216,14 +236,45 @@ def _load_dataset(
     return find_split(model.folder, model.card, dataset, split, data).dataset
 
 
-def _split_queries(rows: np.ndarray, labels: np.ndarray, queries: np.ndarray, prefix: str = "") -> dict[str, Any]:
+def _split_queries(
+    rows: np.ndarray, labels: np.ndarray, queries: np.ndarray, prefix: str = "", budget: Budget | None = None
+) -> dict[str, Any]:
     """Return the arguments of `per_query` for rows of which some, bool [n], are queries."""
     if queries.all() or not queries.any():
         raise EvaluationError(
             f"{prefix}some rows must be queries, and some the gallery that they search.", code="no-queries-or-gallery"
         )
-    gallery = {"embeddings": rows[~queries], "labels": labels[~queries]}
-    return {**gallery, "queries": rows[queries], "query_labels": labels[queries]}
+
+    def part(chosen: np.ndarray) -> np.ndarray:
+        return rows[chosen] if budget is None else bounded_unit_rows(rows, budget, chosen)
+
+    gallery = {"embeddings": part(~queries), "labels": labels[~queries]}
+    return {**gallery, "queries": part(queries), "query_labels": labels[queries]}
+
+
+def _evaluate_embeddings(
+    values: Any,
+    labels: Any,
+    dataset: Dataset | None,
+    k: Sequence[int],
+    groups: Sequence[str],
+    queries: Any,
+    limit: int | None,
+) -> Evaluation:
+    """Measure plain embeddings [n, d], under a limit of memory in bytes if there is one."""
+    if limit is None:
+        return _evaluate_rows(as_rows(values, "embeddings"), labels, dataset, k, groups, queries)
+    rows = check_matrix(values, "embeddings")
+    n, dim = rows.shape
+    labels = as_labels(labels, n)
+    searching = dataset.factors["query"].astype(bool) if dataset and "query" in dataset.factors else queries
+    if searching is not None:
+        searching = _check_queries(searching, n)
+    release_pages(values)
+    number = 0 if searching is None else int(np.count_nonzero(searching))
+    requirement = require_memory(limit, n, dim, labels, groups, k, number)
+    note(requirement.text)
+    return _evaluate_rows(values, labels, dataset, k, groups, queries, requirement.budget)
 
 
 def _check_queries(queries: Any, n: int) -> np.ndarray:
@@ -244,12 +295,17 @@ def _evaluate_rows(
     k: Sequence[int],
     groups: Sequence[str],
     queries: Any = None,
+    budget: Budget | None = None,
 ) -> Evaluation:
     if queries is None:
-        arguments = search_arguments(rows, labels, dataset)
+        arguments = search_arguments(rows, labels, dataset, budget)
     else:
         n = len(rows)
-        arguments = _split_queries(rows, as_labels(labels, n), _check_queries(queries, n))
+        arguments = _split_queries(rows, as_labels(labels, n), _check_queries(queries, n), budget=budget)
+    if budget is not None and "queries" not in arguments:
+        rows = arguments["embeddings"]
+    elif budget is not None and not set(groups).isdisjoint(EMBEDDING_GROUPS):
+        rows = bounded_unit_rows(rows, budget)
     scores = per_query(**arguments, k=k)
     if "ranking" in groups:
         scores = replace(scores, values={**scores.values, **ranking_per_query(**arguments).values})
@@ -264,7 +320,7 @@ def _evaluate_rows(
         protocol=QUERY_GALLERY if "queries" in arguments else PROTOCOL,
         runtime=None,
         precision=None,
-        dim=rows.shape[1],
+        dim=int(np.shape(rows)[1]),
         queries=len(scores.rows) + scores.without_relatives,
         queries_without_relatives=scores.without_relatives,
         classes=classes,

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import math
-import os
-import tempfile
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from zoo.errors import EvaluationError
-from zoo.evaluation.knn import as_rows, is_memory_mapped
+from zoo.evaluation.knn import as_rows, check_finite, check_matrix, is_memory_mapped
 from zoo.evaluation.matmul import row_norms
+from zoo.evaluation.memory import (
+    BoundedRows,
+    Budget,
+    bounded_rows,
+    release,
+    release_pages,
+    search_budget,
+    temporary_map,
+)
 
 MEMORY_LIMIT = 256 * 2**20
 """The largest size of unit rows, in bytes, that stay in memory although the embeddings are memory-mapped."""
+
+_BLOCK_NUMBERS = 2**20
 
 
 class RetrievalInputs(NamedTuple):
@@ -72,16 +80,54 @@ def unit_rows(values: Any, name: str = "embeddings") -> np.ndarray:
     Raises:
         EvaluationError: As `as_rows`, and for a row that is all zero (it has no direction) and a full disk.
     """
+    if search_budget(values) is not None:
+        return values
     rows = as_rows(values, name)
-    norms = row_norms(rows)
+    norms = np.concatenate([row_norms(rows[part]) for part in _parts(*rows.shape)] or [np.empty(0)])
+    _check_directions(norms, name)
+    mapped = is_memory_mapped(values) and rows.nbytes > MEMORY_LIMIT
+    out = temporary_map(rows.shape) if mapped else np.empty_like(rows, subok=False)
+    unit: np.ndarray = np.divide(rows, norms[:, None], out=out, dtype=np.float64, casting="same_kind")
+    return unit
+
+
+def bounded_unit_rows(values: Any, budget: Budget, chosen: np.ndarray | None = None) -> BoundedRows:
+    """Return the `unit_rows` of embeddings in a temporary file, with one block of rows in memory at a time.
+
+    Args:
+        values: [n, d].
+        budget: The memory of a search among the rows.
+        chosen: Bool [n], the rows to take; by default all.
+
+    Raises:
+        EvaluationError: As `unit_rows`.
+    """
+    rows = check_matrix(values, "embeddings")
+    numbers = np.arange(len(rows)) if chosen is None else np.flatnonzero(chosen)
+    out = bounded_rows((len(numbers), rows.shape[1]), budget)
+    finite, norms = np.empty(len(numbers), np.bool_), np.empty(len(numbers))
+    for part in _parts(*out.shape):
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # reported below
+            block = np.ascontiguousarray(rows[numbers[part]], np.float32)
+            finite[part], norms[part] = np.isfinite(block).all(axis=1), row_norms(block)
+            np.divide(block, norms[part, None], out=out[part], dtype=np.float64, casting="same_kind")
+        release_pages(values)
+        release(out[part])
+    check_finite(finite, "embeddings")
+    _check_directions(norms, "embeddings")
+    return out
+
+
+def _parts(n: int, dim: int) -> list[slice]:
+    step = max(1, _BLOCK_NUMBERS // dim)
+    return [slice(start, min(start + step, n)) for start in range(0, n, step)]
+
+
+def _check_directions(norms: np.ndarray, name: str) -> None:
     if not norms.all():
         raise EvaluationError(
             f"row {int(norms.argmin())} of {name} is all zero and has no direction; drop it.", code="zero-row"
         )
-    mapped = is_memory_mapped(values) and rows.nbytes > MEMORY_LIMIT
-    out = _temporary_map(rows.shape) if mapped else np.empty_like(rows, subok=False)
-    unit: np.ndarray = np.divide(rows, norms[:, None], out=out, dtype=np.float64, casting="same_kind")
-    return unit
 
 
 def class_codes(labels: Any, n: int, query_labels: Any = None, q: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -149,18 +195,3 @@ def _count_relatives(codes: np.ndarray, query_codes: np.ndarray, leave_one_out: 
             code="no-relatives",
         )
     return relatives
-
-
-def _temporary_map(shape: tuple[int, ...]) -> np.ndarray:
-    """Return a memory-mapped float32 array in an unnamed temporary file."""
-    size = 4 * math.prod(shape)
-    try:
-        with tempfile.TemporaryFile() as file:
-            os.posix_fallocate(file.fileno(), 0, size)  # otherwise a full disk would kill the process later
-            return np.memmap(file, np.float32, "r+", shape=shape)
-    except OSError as error:
-        raise EvaluationError(
-            f"the folder for temporary files has no room for {size:,} bytes ({error.strerror}), the unit rows of "
-            "mapped embeddings; set TMPDIR to a folder with more space.",
-            code="disk-full",
-        ) from None

@@ -25,6 +25,7 @@ from zoo.evaluation.knn_int8 import (
     prefilter_pays,
 )
 from zoo.evaluation.matmul import UNIT_ROUNDOFF, Float32Products, Pairs, Workers, norm_bounds, pair_products_double
+from zoo.evaluation.memory import release, search_budget
 
 CHUNK_BYTES = 64 * 2**20
 """The memory that a part of the work may take: lists of candidates, or a matrix of products."""
@@ -121,6 +122,21 @@ def as_rows(values: Any, name: str) -> np.ndarray:
     Raises:
         EvaluationError: If the values are not finite numbers of two dimensions.
     """
+    if search_budget(values) is not None:
+        return values
+    rows = check_matrix(values, name)
+    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite and is reported below
+        rows = np.ascontiguousarray(rows, dtype=np.float32)
+    finite = np.empty(len(rows), np.bool_)
+    step = max(1, _BLOCK_NUMBERS // rows.shape[1])
+    for start in range(0, len(rows), step):
+        finite[start : start + step] = np.isfinite(rows[start : start + step]).all(axis=1)
+    check_finite(finite, name)
+    return values if is_memory_mapped(values) and np.shares_memory(values, rows) else rows
+
+
+def check_matrix(values: Any, name: str) -> np.ndarray:
+    """Return `values` as an array [n, d] of their own type; errors are those of `as_rows`, which checks the numbers."""
     try:
         rows = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged lists; torch tensors on a GPU or with gradients
@@ -130,19 +146,17 @@ def as_rows(values: Any, name: str) -> np.ndarray:
             f"{name} must be numbers of shape [rows, dimensions], not {rows.dtype} of shape {list(rows.shape)}.",
             code="invalid-shape",
         )
-    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite and is reported below
-        rows = np.ascontiguousarray(rows, dtype=np.float32)
-    finite = np.empty(len(rows), np.bool_)
-    step = max(1, _BLOCK_NUMBERS // rows.shape[1])
-    for start in range(0, len(rows), step):
-        finite[start : start + step] = np.isfinite(rows[start : start + step]).all(axis=1)
+    return rows
+
+
+def check_finite(finite: np.ndarray, name: str) -> None:
+    """Raise `EvaluationError` unless all rows, bool [n], are finite."""
     if not finite.all():
         raise EvaluationError(
             f"row {int(finite.argmin())} of {name} holds NaN or infinite values "
-            f"({int((~finite).sum())} of {len(rows)} rows do); embed again or drop those rows.",
+            f"({int((~finite).sum())} of {len(finite)} rows do); embed again or drop those rows.",
             code="not-finite",
         )
-    return values if is_memory_mapped(values) and np.shares_memory(values, rows) else rows
 
 
 def is_memory_mapped(values: Any) -> bool:
@@ -396,8 +410,11 @@ def _search(
     chunk: int | None,
     exact: bool,
 ) -> Iterator[Neighbours]:
+    budget = search_budget(gallery)
+    dense_bytes = budget.dense if budget else CHUNK_BYTES
+
     def repair(rows: slice, similarities: np.ndarray, indices: np.ndarray, void: np.ndarray) -> Neighbours:
-        for part in _split_rows(rows.start + np.flatnonzero(void), len(gallery)):
+        for part in _split_rows(rows.start + np.flatnonzero(void), len(gallery), dense_bytes):
             self_columns = part if exclude_self else None
             neighbours = _search_dense(queries[part], gallery, k, slack[part], self_columns)
             similarities[part - rows.start], indices[part - rows.start] = neighbours
@@ -408,7 +425,7 @@ def _search(
         keys = _rank_shortlists(queries[rows], gallery, lists, slack[rows], k, exact)
         return repair(rows, key_products(keys), key_columns(keys), overflowed)
 
-    if len(gallery) >= BLOCK and (on_gpu := search_on_gpu(queries, gallery)):
+    if budget is None and len(gallery) >= BLOCK and (on_gpu := search_on_gpu(queries, gallery)):
         yield from (repair(*neighbours) for neighbours in on_gpu.nearest(k, slack, exclude_self, chunk))
         return
     products, shortlists = _plan(queries, gallery, k, slack, exclude_self, chunk)
@@ -420,14 +437,16 @@ def _plan(
     queries: np.ndarray, gallery: np.ndarray, k: int, slack: np.ndarray, exclude_self: bool, chunk: int | None
 ) -> tuple[Float32Products, Callable[[Workers], Iterator[Shortlist]]]:
     """Choose the kind of products, and how to make shortlists: in a single block, by symmetry or by rows."""
-    size = max(1, min(chunk or BLOCK, len(queries), CHUNK_BYTES // (8 * shortlist_width(k))))
+    budget = search_budget(gallery)
+    list_bytes = 8 * shortlist_width(k)
+    size = max(1, min(chunk or BLOCK, len(queries), (budget.chunk if budget else CHUNK_BYTES) // list_bytes))
     # The lists of all queries may take as much memory as the gallery, or as a chunk.
-    affordable = 8 * shortlist_width(k) * len(gallery) <= max(gallery.nbytes, CHUNK_BYTES)
+    affordable = budget.symmetric if budget else list_bytes * len(gallery) <= max(gallery.nbytes, CHUNK_BYTES)
     if len(gallery) <= SINGLE_BLOCK:
         size = min(size, max(1, BLOCK // 2))
         products = _choose_products(queries, gallery, size, len(gallery))
         return products, lambda workers: shortlist_single_block(workers, products, k, slack, exclude_self, size)
-    side = INT8_BLOCK if can_multiply_int8(gallery.shape[1]) else BLOCK
+    side = INT8_BLOCK if budget is None and can_multiply_int8(gallery.shape[1]) else BLOCK
     if exclude_self and affordable and (chunk is None or chunk >= BLOCK):
         side = min(side, chunk or side, max(BLOCK, len(gallery) // _MIN_BLOCKS))
         products = _choose_products(queries, queries, side, side)
@@ -438,6 +457,8 @@ def _plan(
 
 
 def _choose_products(queries: np.ndarray, gallery: np.ndarray, row_block: int, column_block: int) -> Float32Products:
+    if search_budget(gallery) is not None:  # 8-bit copies of the rows would take memory
+        return Float32Products(queries, gallery)
     if min(len(queries), len(gallery)) >= BLOCK and can_multiply_int8(gallery.shape[1]):
         return Int8Products(queries, gallery, row_block, column_block)
     several = column_block < len(gallery)  # a single block has no floors before it is multiplied
@@ -447,9 +468,9 @@ def _choose_products(queries: np.ndarray, gallery: np.ndarray, row_block: int, c
     return Float32Products(queries, gallery)
 
 
-def _split_rows(rows: np.ndarray, columns: int) -> list[np.ndarray]:
-    """Return the rows in parts whose products with all columns fit a chunk."""
-    size = max(1, CHUNK_BYTES // (4 * columns))
+def _split_rows(rows: np.ndarray, columns: int, table_bytes: int) -> list[np.ndarray]:
+    """Return the rows in parts whose products with all columns fit a table."""
+    size = max(1, table_bytes // (4 * columns))
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
@@ -520,7 +541,10 @@ def _search_dense(
 
     `self_columns`, int64 [q], are the gallery's rows that are the queries themselves, to be left out.
     """
-    products = queries @ gallery.T
+    products = np.empty((len(queries), len(gallery)), np.float32)
+    for block in split_blocks(len(gallery), SINGLE_BLOCK):
+        np.matmul(queries, gallery[block].T, out=products[:, block])
+        release(gallery[block])
     if self_columns is not None:
         products[np.arange(len(self_columns)), self_columns] = -np.inf
     position = len(gallery) - k
@@ -542,6 +566,7 @@ def _multiply_in_double(queries: np.ndarray, gallery: np.ndarray, out: np.ndarra
     for start in range(0, len(gallery), step):
         block = slice(start, start + step)
         out[:, block] = queries @ gallery[block].astype(np.float64).T
+        release(gallery[block])
 
 
 def _first_k(

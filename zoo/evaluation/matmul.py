@@ -11,10 +11,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from zoo.evaluation.memory import GATHERED_PAIRS, release
+
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 UNIT_ROUNDOFF = 2.0**-24
+
+_BLOCK_NUMBERS = 2**20
 
 _MANY_PAIRS = 8
 """The number of pairs per query beyond which the pairs are computed query by query."""
@@ -40,7 +44,10 @@ class Float32Products:
     def block(self, rows: slice, columns: slice) -> np.ndarray:
         """Return the products of a block, float32 [r, c], in a buffer that the next call overwrites."""
         queries, gallery = self.queries[rows], self.gallery[columns]
-        return np.matmul(queries, gallery.T, out=self._products.matrix(len(queries), len(gallery)))
+        products = np.matmul(queries, gallery.T, out=self._products.matrix(len(queries), len(gallery)))
+        release(queries)
+        release(gallery)
+        return products
 
     def reaching(self, rows: slice, columns: slice, floors: np.ndarray, column_floors: np.ndarray | None) -> Pairs:
         """Return the pairs of a block whose product reaches the floor of its row or of its column, row by row.
@@ -171,8 +178,12 @@ def norm_bounds(rows: np.ndarray) -> np.ndarray:
     This is much faster than `row_norms`: squares are summed in single precision, with an error of at most gamma_d of
     their sum (see `zoo.evaluation.knn._slack`) and of 2^-126 each where they underflow.
     """
+    squares, step = np.empty(len(rows)), max(1, _BLOCK_NUMBERS // rows.shape[1])
     with np.errstate(over="ignore"):
-        squares = np.einsum("ij,ij->i", rows, rows).astype(np.float64)
+        for start in range(0, len(rows), step):
+            part = rows[start : start + step]
+            squares[start : start + step] = np.einsum("ij,ij->i", part, part)
+            release(part)
     if not np.isfinite(squares).all():
         return row_norms(rows) * (1 + UNIT_ROUNDOFF)
     terms = (rows.shape[1] + 8) * UNIT_ROUNDOFF
@@ -260,14 +271,18 @@ def pair_products_double(queries: np.ndarray, gallery: np.ndarray, rows: np.ndar
     if len(rows) <= _MANY_PAIRS * len(distinct):
         return _few_pair_products_double(queries, gallery, rows, columns)
     # Query by query, so that the gathered rows stay in the cache.
-    out = np.empty(len(rows), np.float32)
+    out, released = np.empty(len(rows), np.float32), 0
     gathered, doubled = Buffer(np.float32), Buffer(np.float64)
     for row, start, end in zip(distinct.tolist(), starts, [*starts[1:], len(rows)], strict=True):
+        if end - released > GATHERED_PAIRS:
+            _release_both(queries, gallery)
+            released = start
         candidates = doubled.matrix(end - start, gallery.shape[1])
         single = gathered.matrix(end - start, gallery.shape[1])
         candidates[...] = np.take(gallery, columns[start:end], axis=0, out=single, mode="clip")
         # Row by row: a matrix product would wake the threads of BLAS for little work.
         out[start:end] = np.vecdot(candidates, queries[row].astype(np.float64))
+    _release_both(queries, gallery)
     return out
 
 
@@ -275,9 +290,15 @@ def _few_pair_products_double(
     queries: np.ndarray, gallery: np.ndarray, rows: np.ndarray, columns: np.ndarray
 ) -> np.ndarray:
     out = np.empty(len(rows), np.float32)
-    step = max(1, _GATHER_NUMBERS // queries.shape[1])
+    step = min(GATHERED_PAIRS, max(1, _GATHER_NUMBERS // queries.shape[1]))
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
         a, b = queries[rows[part]].astype(np.float64), gallery[columns[part]].astype(np.float64)
         out[part] = np.vecdot(a, b)
+        _release_both(queries, gallery)
     return out
+
+
+def _release_both(queries: np.ndarray, gallery: np.ndarray) -> None:
+    release(queries)
+    release(gallery)

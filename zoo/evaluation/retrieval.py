@@ -16,6 +16,7 @@ from zoo.errors import EvaluationError
 from zoo.evaluation import gpu
 from zoo.evaluation.inputs import RetrievalInputs, retrieval_inputs, rows_by_class
 from zoo.evaluation.knn import check_k, neighbour_chunks
+from zoo.evaluation.memory import release, search_budget
 
 DEFAULT_K = (1, 2, 4, 8)
 
@@ -222,14 +223,21 @@ def ranking_per_query(
     """
     k = check_k(k, "k, the K of map_at_K,")
     inputs = retrieval_inputs(embeddings, labels, queries, query_labels)
-    scores = [_scores(ranks, k, inputs.leave_one_out) for ranks in relative_ranks(inputs)]
-    return build_per_query({name: np.array([score[name] for score in scores]) for name in scores[0]}, inputs)
+    values: dict[str, np.ndarray] = {}
+    measured = int(np.count_nonzero(inputs.relatives))
+    for query, ranks in enumerate(relative_ranks(inputs)):
+        scores = _scores(ranks, k, inputs.leave_one_out)
+        values = values or {name: np.empty(measured) for name in scores}
+        for name, score in scores.items():
+            values[name][query] = score
+    return build_per_query(values, inputs)
 
 
 def relative_ranks(inputs: RetrievalInputs) -> Iterator[np.ndarray]:
     """Yield for each query that has relatives their ranks, from 1, ascending, int64 [R]."""
     relatives = _relatives_by_query(inputs)
-    on_gpu = gpu.ranks_on_gpu(inputs.queries, inputs.gallery) if len(inputs.gallery) >= gpu.MIN_ROWS else None
+    worthwhile = len(inputs.gallery) >= gpu.MIN_ROWS and search_budget(inputs.gallery) is None
+    on_gpu = gpu.ranks_on_gpu(inputs.queries, inputs.gallery) if worthwhile else None
     all_ranks = on_gpu.ranks(relatives, inputs.leave_one_out) if on_gpu else _cpu_ranks(inputs, relatives)
     return (np.sort(ranks) for ranks in all_ranks if len(ranks))
 
@@ -256,9 +264,11 @@ def _relatives_by_query(inputs: RetrievalInputs) -> Callable[[int], np.ndarray]:
 
 
 def _cpu_ranks(inputs: RetrievalInputs, relatives: Callable[[int], np.ndarray]) -> Iterator[np.ndarray]:
-    step = max(1, CHUNK_BYTES // (4 * len(inputs.gallery)))
+    budget = search_budget(inputs.gallery)
+    step = max(1, (budget.chunk if budget else CHUNK_BYTES) // (4 * len(inputs.gallery)))
     for start in range(0, len(inputs.queries), step):
         similar = _similarities(inputs.queries[start : start + step], inputs.gallery)
+        release(inputs.queries[start : start + step])
         if inputs.leave_one_out:
             similar[np.arange(len(similar)), np.arange(start, start + len(similar))] = -np.inf
         for query, row in enumerate(similar, start):
@@ -270,9 +280,12 @@ def _similarities(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
     similar = np.empty((len(queries), len(gallery)), np.float32)
     queries = queries.astype(np.float64)
     step = max(1, _BLOCK_NUMBERS // gallery.shape[1])
+    if budget := search_budget(gallery):
+        step = max(1, min(step, budget.chunk // (8 * len(queries))))
     for start in range(0, len(gallery), step):
         block = slice(start, start + step)
         similar[:, block] = queries @ gallery[block].astype(np.float64).T
+        release(gallery[block])
     return similar
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from zoo.errors import EvaluationError
 from zoo.evaluation.inputs import class_codes, unit_rows
 from zoo.evaluation.knn import as_rows
+from zoo.evaluation.memory import release
 
 FARS = (0.1, 0.01, 0.001)
 PAIRS = 200_000
@@ -109,6 +110,7 @@ def pair_similarities(embeddings: Any, pairs: Any) -> np.ndarray:
         block = slice(start, start + step)
         a, b = rows[pairs[block, 0]], rows[pairs[block, 1]]
         similar[block] = np.einsum("ij,ij->i", a, b, dtype=np.float64)
+        release(rows)
     return similar
 
 

@@ -153,8 +153,8 @@ def test_unit_rows_of_mapped_ones_are_mapped_too(mapped):
 
 
 def test_mapped_embeddings_stay_mapped_in_evaluate(mapped, monkeypatch):
-    temporary_map = mock.Mock(wraps=inputs._temporary_map)
-    monkeypatch.setattr(inputs, "_temporary_map", temporary_map)
+    temporary_map = mock.Mock(wraps=inputs.temporary_map)
+    monkeypatch.setattr(inputs, "temporary_map", temporary_map)
     with raises(EvaluationError, "no-relatives"):
         evaluate(mapped, labels=np.arange(len(mapped)))
     assert temporary_map.called

@@ -9,7 +9,7 @@ from sklearn.linear_model import LinearRegression
 
 from tests.raising import raises
 from zoo.errors import EvaluationError
-from zoo.evaluation.factors import neighbours_across_classes, order_within_classes, predictability
+from zoo.evaluation.structure import neighbours_across_classes, order_within_classes, predictability
 
 
 def test_neighbours_of_other_classes_by_hand() -> None:
