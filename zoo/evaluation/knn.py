@@ -542,7 +542,7 @@ def _search_dense(
     `self_columns`, int64 [q], are the gallery's rows that are the queries themselves, to be left out.
     """
     products = np.empty((len(queries), len(gallery)), np.float32)
-    for block in split_blocks(len(gallery), SINGLE_BLOCK):
+    for block in split_blocks(len(gallery), max(1, _BLOCK_NUMBERS // gallery.shape[1])):
         np.matmul(queries, gallery[block].T, out=products[:, block])
         release(gallery[block])
     if self_columns is not None:
