@@ -1,7 +1,7 @@
 """Groups of copies, each around its best copy.
 
 Every member of a group was confirmed as a copy of the best one, so that no chain of pairs joins different pictures. The
-best copy is the one of the most detail: pixels times sharpness.
+best copy is the one of the most detail, pixels times sharpness, among those whose image file is still there.
 """
 
 from __future__ import annotations
@@ -39,22 +39,26 @@ class Member:
     evidence: Evidence | None
 
 
-def group(pairs: Iterable[Pair], detail: Mapping[int, float]) -> list[list[Member]]:
+Rank = tuple[bool, float]
+"""Whether an item's image file was found, and its detail; the largest is best."""
+
+
+def group(pairs: Iterable[Pair], ranks: Mapping[int, Rank]) -> list[list[Member]]:
     """Return groups of two or more copies, the best copy first, the others by their distance.
 
-    Items are taken in the order of their detail; each that is in no group yet becomes the best copy of a new group,
+    Items are taken in the order of their ranks; each that is in no group yet becomes the best copy of a new group,
     which its confirmed copies join unless they are in another one.
 
     Args:
         pairs: Confirmed pairs.
-        detail: Detail of each item in the pairs; of equal ones the smaller id is taken first.
+        ranks: Rank of each item in the pairs; of equal ones the smaller id is taken first.
     """
     links: defaultdict[int, dict[int, Evidence]] = defaultdict(dict)
     for pair in pairs:
         links[pair.first][pair.second] = links[pair.second][pair.first] = pair.evidence
     grouped: set[int] = set()
     groups = []
-    for best in sorted(links, key=lambda item: (-detail.get(item, 0.0), item)):
+    for best in sorted(links, key=lambda item: (*ranks.get(item, (False, 0.0)), -item), reverse=True):
         copies = {item: evidence for item, evidence in links[best].items() if item not in grouped}
         if best in grouped or not copies:
             continue
@@ -62,6 +66,11 @@ def group(pairs: Iterable[Pair], detail: Mapping[int, float]) -> list[list[Membe
         nearest = sorted(copies.items(), key=lambda copy: (copy[1].distance, copy[0]))
         groups.append([Member(best, None), *(Member(item, evidence) for item, evidence in nearest)])
     return sorted(groups, key=lambda members: members[0].item)
+
+
+def rank_of(measures: Measures) -> Rank:
+    """Return the rank by which the best copy is chosen: one whose file was found, with the most detail."""
+    return measures.of_file, detail_of(measures)
 
 
 def detail_of(measures: Measures) -> float:
@@ -80,8 +89,7 @@ def measure(
 ) -> dict[int, Measures]:
     """Return the measures of items, and keep those that are new.
 
-    They are those of the image file; of the thumbnail where the file is not found, but with the sides of the image if
-    they are known.
+    The sharpness is that of the image file, or of the thumbnail where the file is not found.
     """
     known = table.measures([item.id for item in items])
     new: dict[int, Measures] = {}
@@ -109,9 +117,8 @@ def _measured(table: PictureTable, item: Item, originals: Originals, known: Meas
     try:
         small = table.picture(item.id)
     except (OSError, ValueError):  # a thumbnail that cannot be decoded
-        return Measures(known.width, known.height, 0.0)
-    width, height = (known.width, known.height) if known.width else small.size
-    return Measures(width, height, sharpness(small))
+        return Measures(known.width, known.height, 0.0, of_file=False)
+    return Measures(known.width, known.height, sharpness(small), of_file=False)
 
 
 def sharpness(image: Image.Image) -> float:

@@ -46,11 +46,15 @@ class Pair:
 
 @dataclass(frozen=True)
 class Measures:
-    """Sides of an item's image in pixels, and its sharpness; None for what is not known."""
+    """Sides of an item's image in pixels, and its sharpness; None for what is not known.
+
+    of_file: whether the sharpness is that of the image file, not of the thumbnail.
+    """
 
     width: int | None
     height: int | None
     sharpness: float | None
+    of_file: bool = True
 
 
 class PictureTable:
@@ -172,8 +176,10 @@ class PictureTable:
         return {item: Measures(*values) for item, *values in rows}
 
     def set_measures(self, measures: dict[int, Measures]) -> None:
-        """Write measures of items."""
-        rows: list[Any] = [(one.width, one.height, one.sharpness, item) for item, one in measures.items()]
+        """Write measures of image files; those of thumbnails are left out, as the file may be found later."""
+        rows: list[Any] = [
+            (one.width, one.height, one.sharpness, item) for item, one in measures.items() if one.of_file
+        ]
         with self._database.transaction() as db:
             db.executemany("UPDATE pictures SET width = ?, height = ?, sharpness = ? WHERE item = ?", rows)
 

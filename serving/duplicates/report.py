@@ -12,7 +12,7 @@ from typing import Any
 from PIL import Image, ImageOps
 
 from serving.duplicates.comparison import compare
-from serving.duplicates.groups import Member, detail_of, group, measure
+from serving.duplicates.groups import Member, group, measure, rank_of
 from serving.duplicates.pictures import Measures, PictureTable
 from serving.duplicates.rule import Evidence
 from serving.gallery.gallery import Gallery
@@ -147,7 +147,7 @@ def report_duplicates(
     originals = Originals.of(gallery)
     measures = measure(table, list(items.values()), originals, progress)
     pairs = [pair for pair in pairs if pair.first in items and pair.second in items]
-    groups = group(pairs, {item: detail_of(one) for item, one in measures.items()})
+    groups = group(pairs, {item: rank_of(one) for item, one in measures.items()})
     files = _identical_files(gallery, identical)
     grouped = {member.item for members in groups for member in members}
     alone = sorted(set(files) - grouped)

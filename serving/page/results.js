@@ -84,6 +84,7 @@ async function showCopies(id, get) {
   const unhashed = left ? `. ${counted(left, "image")} without a hash were compared by their embeddings only` : "";
   heading(`Copies of item ${id}`, `${counted(duplicates.length, "copy", "copies")}${unhashed}`);
   if (!duplicates.length) explainNothing("No other image of the gallery shows this picture.");
+  $("results-title").focus(); // the button that was pressed has disappeared, or is far above
 }
 
 /** Return a copy as an item of the grid, which says why it is one. */

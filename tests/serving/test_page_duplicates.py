@@ -44,6 +44,7 @@ def test_copies_of_a_picture_are_shown_with_their_evidence(page: Page) -> None:
     page.get_by_role("button", name="Copies of this picture").click()
     expect(page.locator("#results-title")).to_have_text("Copies of item 1")
     expect(page.locator("#note")).to_have_text("2 copies")
+    expect(page.locator("#results-title")).to_be_focused()
     assert shown(page) == {2, 3}
     expect(card(page, 2)).to_contain_text("320 × 240; mirrored; cosine")
     expect(card(page, 3)).to_contain_text("270 × 200; in part; cosine")

@@ -15,14 +15,18 @@ def pair(first: int, second: int, distance: int = 5) -> Pair:
     return Pair(first, second, Evidence(0.9, distance, False, False))
 
 
+def ranks(*details: float) -> dict[int, tuple[bool, float]]:
+    return {item: (True, detail) for item, detail in enumerate(details, 1)}
+
+
 def ids(groups: list[list[Member]]) -> list[list[int]]:
     return [[member.item for member in members] for members in groups]
 
 
 def test_a_chain_does_not_join_what_was_not_confirmed():
     chain = [pair(1, 2), pair(2, 3), pair(3, 4)]
-    assert ids(group(chain, {1: 9.0, 2: 1.0, 3: 1.0, 4: 1.0})) == [[1, 2], [3, 4]]
-    assert ids(group(chain, {1: 1.0, 2: 9.0, 3: 1.0, 4: 1.0})) == [[2, 1, 3]]
+    assert ids(group(chain, ranks(9, 1, 1, 1))) == [[1, 2], [3, 4]]
+    assert ids(group(chain, ranks(1, 9, 1, 1))) == [[2, 1, 3]]
 
 
 def test_every_member_is_a_confirmed_copy_of_the_best():
@@ -32,7 +36,7 @@ def test_every_member_is_a_confirmed_copy_of_the_best():
         for a, b in {tuple(sorted(p)) for p in rng.integers(0, 60, (90, 2))}
         if a < b
     ]
-    detail = dict(enumerate(rng.uniform(size=60)))
+    detail = {item: (True, float(one)) for item, one in enumerate(rng.uniform(size=60))}
     confirmed = {(one.first, one.second): one.evidence for one in pairs}
     grouped = group(pairs, detail)
     members = [member.item for one in grouped for member in one]
@@ -47,8 +51,10 @@ def test_every_member_is_a_confirmed_copy_of_the_best():
 
 def test_the_best_copy_comes_first_and_equal_ones_by_id():
     pairs = [pair(1, 2, 9), pair(1, 3, 4), pair(2, 3, 7)]
-    assert ids(group(pairs, {1: 1.0, 2: 1.0, 3: 5.0})) == [[3, 1, 2]]
+    assert ids(group(pairs, ranks(1, 1, 5))) == [[3, 1, 2]]
     assert ids(group(pairs, {})) == [[1, 3, 2]]
+    gone = {**ranks(1, 2, 5), 3: (False, 5.0)}
+    assert ids(group(pairs, gone)) == [[2, 3, 1]], "a copy whose file is gone is not the best"
 
 
 @pytest.mark.parametrize(
