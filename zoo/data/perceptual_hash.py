@@ -62,5 +62,6 @@ def mirror_hash(hashes: np.ndarray) -> np.ndarray:
 
 def hamming(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return the number of different bits of hashes, uint8 [..., 32], of broadcastable shapes; int64 [...]."""
-    words = np.ascontiguousarray(first ^ second).view(np.uint64)
-    return np.bitwise_count(words).sum(axis=-1, dtype=np.int64)
+    counts = np.bitwise_count(np.ascontiguousarray(first ^ second).view(np.uint64))
+    # Adding the columns takes a quarter of the time of a sum along a short axis.
+    return sum((counts[..., word] for word in range(1, counts.shape[-1])), counts[..., 0].astype(np.int64))
