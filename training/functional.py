@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import kl_div, normalize, relu
 
+from training.health.observer import report_terms
 from zoo.errors import RecipeError, UsageError
 
 
@@ -324,10 +325,16 @@ def hinges(values: Tensor, mask: Tensor | None = None) -> Hinges:
     """Return [x]+ of every value, or of those in the mask, bool and of the same shape; a float mask gives weights."""
     terms = relu(values)
     if mask is None:
-        return Hinges(terms.sum(), terms.detach().sign().sum(), terms.new_full((), terms.numel()))
+        return _reported(Hinges(terms.sum(), terms.detach().sign().sum(), terms.new_full((), terms.numel())))
     # Floats are several times as fast to multiply and to count as bools.
     weights = mask.to(values.dtype)
-    return Hinges((terms * weights).sum(), (terms.detach().sign() * weights).sum(), weights.sum())
+    return _reported(Hinges((terms * weights).sum(), (terms.detach().sign() * weights).sum(), weights.sum()))
+
+
+def _reported(found: Hinges) -> Hinges:
+    """Report the terms to a step's observation, and return them."""
+    report_terms(found.active, found.number, found.total.detach())
+    return found
 
 
 def pair_contrast(values: Tensor, labels: Tensor, near: float, far: float, active_only: bool) -> Tensor:
@@ -360,6 +367,7 @@ class _Contrast(torch.autograd.Function):
         # The gradient needs only the signs: 1 for terms above zero.
         pulled, pushed = pulled.sign_(), pushed.sign_()
         positive_count, negative_count = len(entries), len(labels) * (len(labels) - 1) - len(entries)
+        report_terms(pulled.sum() + pushed.sum(), positive_count + negative_count, total_near + total_far)
         per_near = per_term(pulled, positive_count, active_only)
         per_far = per_term(pushed, negative_count, active_only)
         ctx.save_for_backward(pulled, pushed, entries)
@@ -402,7 +410,7 @@ def triplet_hinges(distances: Tensor, labels: Tensor, margin: float) -> Hinges:
         violating = counts.scatter_add(1, passed, negative.to(ranked.dtype)).cumsum(1)[:, :-1]
         active = violated.sum()
     total = (violating * ranked.masked_fill(ranked.isinf(), 0)).sum() - (violated * distances).sum() + margin * active
-    return Hinges(total, active, (positives * negative.sum(1, keepdim=True)).sum())
+    return _reported(Hinges(total, active, (positives * negative.sum(1, keepdim=True)).sum()))
 
 
 KINDS = 3
@@ -605,6 +613,7 @@ class _SNRContrast(torch.autograd.Function):
         terms = pushed.relu_().fill_diagonal_(0).put_(entries, torch.zeros_like(pulled)).sum(1, keepdim=True)
         total_near, total_far = pulled.sum(), terms.sum()
         active, active_near = pushed.sign_(), pulled.sign()
+        report_terms(active.sum() + active_near.sum(), active.numel() - len(active), total_near + total_far)
         per_near = per_term(active_near, len(entries), active_only)
         per_far = per_term(active, len(labels) * (len(labels) - 1) - len(entries), active_only)
         # A positive pair counts as this many negative ones, with the opposite sign.

@@ -94,6 +94,11 @@ class ProgressBar:
             self.bar.set_postfix_str(f"{speed:,.0f} images/s, loss {loss:.3f}{self.last}", refresh=False)
             self.since = now
 
+    def warn(self, text: str) -> None:
+        """Print a warning above the bar, if it is shown."""
+        if not self.bar.disable:
+            self.bar.write(f"{self.bar.desc}: {text}", file=sys.stderr)
+
     def validated(self, scores: dict[str, float]) -> None:
         """Show the last validation scores."""
         if scores:
@@ -105,7 +110,7 @@ class Tracker(Protocol):
     """A receiver of each epoch's record, beside the log."""
 
     def write(self, record: dict[str, Any]) -> None:
-        """Take one epoch's record: numbers, and `terms`, a dict of numbers."""
+        """Take one epoch's record: numbers, and groups of numbers such as `terms` and `indicators`."""
 
     def close(self) -> None:
         """End the run."""
@@ -174,10 +179,14 @@ def create_trackers(names: Iterable[str], recipe: Recipe, folder: Path) -> tuple
 
 
 def flatten_record(record: dict[str, Any]) -> dict[str, float]:
-    """Return the numbers of a record; those of its terms and tasks have names such as terms/NAME."""
-    groups = ("terms", "tasks")
-    parts = {f"{group}/{name}": value for group in groups for name, value in record.get(group, {}).items()}
-    return {**{name: value for name, value in record.items() if name not in ("epoch", *groups)}, **parts}
+    """Return the numbers of a record; those of groups, as its terms and indicators, have names such as terms/NAME."""
+    numbers: dict[str, float] = {}
+    for name, value in record.items():
+        if isinstance(value, dict):
+            numbers |= {f"{name}/{key}": number for key, number in flatten_record(value).items()}
+        elif isinstance(value, int | float) and name != "epoch":
+            numbers[name] = value
+    return numbers
 
 
 def mean_terms(history: list[dict[str, Tensor]]) -> dict[str, Any]:

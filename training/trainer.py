@@ -6,8 +6,8 @@ import copy
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -27,9 +27,12 @@ from training.cached.maps import ADVICE as NO_VIEWS
 from training.cached.maps import CachedMaps, frozen_digest
 from training.cached.samples import CachedData, Samples, draw_features
 from training.cached.views import CachedViews
-from training.checkpoint import check_embeddings, keep_bad_batch
+from training.checkpoint import keep_bad_batch
 from training.data import TrainingData, prefetch
 from training.execution import MEASURED_IMAGES, Computation, Execution, autocast, fastest_computation, stated_precision
+from training.health.held_out import validation_scores
+from training.health.indicators import Monitor
+from training.health.records import keep_divergence, keep_recipe
 from training.logging import Log, ProgressBar, Tracker, mean_terms
 from training.methods.base import Method, Minibatch
 from training.optim import create_optimizer, learning_rate_factor
@@ -37,10 +40,9 @@ from training.recipe import FASTEST, Augmentation, Recipe
 from training.samplers import Sampler
 from training.trunk.lora import merge_adapters
 from zoo.data.preprocessing import Preprocessing
-from zoo.errors import RecipeError, TrainingError
-from zoo.evaluation import retrieval_metrics
+from zoo.errors import DivergedError, RecipeError, TrainingError
 from zoo.files import LockHeldError, locked
-from zoo.models.network import Network, PixelNetwork, start_heads
+from zoo.models.network import Network, start_heads
 
 CHECKPOINT, LOG, LOCK = "checkpoint.safetensors", "log.jsonl", "lock"
 Draw = tuple[str, np.ndarray]
@@ -240,11 +242,12 @@ class Trainer:
         """Add the gradient of one of `batches` batches of an update, whose mean is taken."""
         (loss / batches).backward()
 
-    def update(self) -> None:
-        """Take one step of the optimiser with the accumulated gradients."""
+    def update(self, measurement: AbstractContextManager[None] | None = None) -> None:
+        """Take one step of the optimiser with the accumulated gradients, inside a measurement if there is one."""
         trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         self.execution.processes.average_gradients(trained)
-        self.optimizer.step()
+        with measurement or nullcontext():
+            self.optimizer.step()
         self.optimizer.zero_grad()
         self.schedule.step()
         if self.average is not None:
@@ -331,41 +334,10 @@ class Trainer:
             yield
 
 
-def embed_pixels(network: Network, recipe: Recipe, pixels: np.ndarray, device: torch.device) -> np.ndarray:
-    """Return the unit embeddings of pixels.
-
-    Args:
-        network: The network; its training mode is restored.
-        recipe: The recipe, for its preprocessing.
-        pixels: Uint8 [n, crop, crop, c].
-        device: The device to compute on.
-
-    Returns:
-        The embeddings, float32 [n, dim].
-    """
-    training = network.training
-    model = PixelNetwork(network, recipe.preprocessing).eval().to(device)
-    with torch.inference_mode():
-        rows = [model(torch.from_numpy(chunk).to(device)).cpu() for chunk in _chunks(pixels, 256)]
-    network.train(training)
-    return torch.cat(rows).numpy()
-
-
-def embed_cached(network: Network, features: np.ndarray, device: torch.device) -> np.ndarray:
-    """Return unit embeddings float32 [n, dim] of pooled features float32 [n, f]."""
-    with torch.inference_mode():
-        rows = [network.embed(torch.from_numpy(chunk).to(device)).cpu() for chunk in _chunks(features, 4096)]
-    return torch.cat(rows).numpy()
-
-
 def _average(network: Network, decay: float) -> AveragedModel | None:
     if not decay:
         return None
     return AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
-
-
-def _chunks(pixels: np.ndarray, size: int) -> Iterable[np.ndarray]:
-    return (pixels[start : start + size] for start in range(0, len(pixels), size))
 
 
 def steps_per_epoch(recipe: Recipe, data: Samples, method: Method) -> int:
@@ -509,11 +481,14 @@ def _fit(
         run.validate()  # "epoch 0": training may be worse than its start
     resumed_at, steps = run.epoch, run.steps
     log = Log(folder / LOG, keep=resumed_at, writes=execution.processes.first)
+    monitor = Monitor(run)
+    if execution.processes.first:
+        keep_recipe(folder, recipe)
     with ProgressBar(
         recipe.name, steps * recipe.schedule.epochs, steps * resumed_at, recipe.batch.size, progress
     ) as bar:
         while run.epoch < recipe.schedule.epochs and not _is_exhausted(run):
-            record = _epoch(run, sampler, bar, folder)
+            record = _judged_epoch(run, sampler, bar, folder, monitor, log.records)
             log.write(record)
             for tracker in trackers:
                 tracker.write(record)
@@ -557,7 +532,28 @@ def lock_run_folder(folder: Path) -> Iterator[None]:
         ) from None
 
 
-def _epoch(run: Trainer, sampler: Sampler, bar: ProgressBar, folder: Path) -> dict[str, Any]:
+def _judged_epoch(
+    run: Trainer,
+    sampler: Sampler,
+    bar: ProgressBar,
+    folder: Path,
+    monitor: Monitor,
+    records: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Train one epoch and return its record with the findings that those before it lack; each is printed once."""
+    try:
+        record = _epoch(run, sampler, bar, folder, monitor)
+    except DivergedError as error:
+        if run.execution.processes.first:
+            keep_divergence(folder, monitor, error)
+        raise
+    findings = monitor.findings([*records, record])
+    for finding in findings:
+        bar.warn(finding.text())
+    return {**record, "findings": [finding.to_json() for finding in findings]} if findings else record
+
+
+def _epoch(run: Trainer, sampler: Sampler, bar: ProgressBar, folder: Path, monitor: Monitor) -> dict[str, Any]:
     """Train one epoch, validate, keep the best weights, and return the epoch's record for the log."""
     started = time.perf_counter()
     run.forwards, steps = 0, run.steps
@@ -570,6 +566,7 @@ def _epoch(run: Trainer, sampler: Sampler, bar: ProgressBar, folder: Path) -> di
     # A sampler that follows the embeddings must not draw ahead of them.
     ahead = 0 if run.memory is not None else 2
     plan = run.method.plan(run.epoch, steps)
+    monitor.begin_epoch(plan)
     draws = _draws(run, sampler, plan)
     history: list[dict[str, Tensor]] = []
     for number, ((task, samples), squares) in enumerate(
@@ -577,9 +574,10 @@ def _epoch(run: Trainer, sampler: Sampler, bar: ProgressBar, folder: Path) -> di
     ):
         batch = run.minibatch(samples, squares, task)
         batches = _batches_of_update(number, steps, run.recipe.optimizer.accumulate)
-        terms = _gradients(run, batch, folder, number, batches)
+        with monitor.step(number, batch):
+            terms = _gradients(run, batch, folder, number, batches)
         if number % run.recipe.optimizer.accumulate == 0 or number == steps:
-            run.update()
+            run.update(monitor.update())
         run.method.end_step(batch)
         if run.memory is not None:
             run.memory[samples] = embed_features(run, batch.features.detach())
@@ -587,6 +585,7 @@ def _epoch(run: Trainer, sampler: Sampler, bar: ProgressBar, folder: Path) -> di
         bar.step(terms)
     trained = time.perf_counter()
     run.execution.processes.same_everywhere(run.network.buffers())
+    health = monitor.end_epoch()
     run.epoch += 1
     schedule = run.recipe.schedule
     due = run.epoch % schedule.validate_every == 0 or run.epoch == schedule.epochs
@@ -601,6 +600,7 @@ def _epoch(run: Trainer, sampler: Sampler, bar: ProgressBar, folder: Path) -> di
         "lr": run.schedule.get_last_lr()[0],
         **{f"validation_{name}": value for name, value in validation.items()},
         "images_per_second": steps * run.recipe.batch.size / (trained - started),
+        **health,
         "seconds": time.perf_counter() - started,
     }
 
@@ -672,20 +672,3 @@ def published(run: Trainer) -> Network:
         start_heads(heads, training_features(run, network))
     run.execution.processes.same_everywhere(heads.state_dict().values())
     return Network(network.trunk, heads)
-
-
-def validation_scores(run: Trainer, network: Network) -> dict[str, float]:
-    """Return R@1 and MAP@R of a network on the held-out training classes.
-
-    Raises:
-        DivergedError: If the embeddings are not finite or have no direction.
-    """
-    assert run.data.validation is not None
-    inputs, labels = run.data.validation
-    if isinstance(run.data, CachedData):
-        rows = embed_cached(network, inputs, run.execution.device)
-    else:
-        rows = embed_pixels(network, run.recipe, inputs, run.execution.device)
-    check_embeddings(rows, f"the weights after epoch {run.epoch}")
-    metrics = retrieval_metrics(rows, labels, k=(1,))
-    return {name: metrics[name] for name in ("recall_at_1", "map_at_r")}

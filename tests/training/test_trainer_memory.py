@@ -11,9 +11,10 @@ import torch
 from training import checkpoint
 from training.data import TrainingData
 from training.execution import Execution
+from training.health.held_out import embed_pixels
 from training.recipe import Augmentation, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
-from training.trainer import CHECKPOINT, Trainer, embed_features, embed_pixels, fit, training_features
+from training.trainer import CHECKPOINT, Trainer, embed_features, fit, training_features
 
 CPU = Execution(torch.device("cpu"))
 

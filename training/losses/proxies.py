@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from training.health.observer import is_observed, report_terms
 from zoo.errors import RecipeError, nearest
 
 STARTS = ("uniform", "eighth", "normal", "kaiming")
@@ -73,5 +74,11 @@ def shift_target_logits(logits: Tensor, labels: Tensor, shift: Tensor | float) -
 
 
 def margin_cross_entropy(logits: Tensor, labels: Tensor, shift: Tensor | float) -> Tensor:
-    """Return the mean cross entropy of logits [b, classes] after `shift_target_logits`."""
-    return cross_entropy(shift_target_logits(logits, labels, shift), labels)
+    """Return the mean cross entropy of logits [b, classes] after `shift_target_logits`.
+
+    As terms above zero, an observed step counts the samples whose class does not have the largest shifted logit.
+    """
+    shifted = shift_target_logits(logits, labels, shift)
+    if is_observed():
+        report_terms((shifted.detach().argmax(1) != labels).sum(), len(labels))
+    return cross_entropy(shifted, labels)

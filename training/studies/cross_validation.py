@@ -17,10 +17,11 @@ import torch
 
 from training.checkpoint import check_embeddings
 from training.data import TrainingData
+from training.health.held_out import embed_pixels
 from training.recipe import Recipe
 from training.studies.results import Results
 from training.studies.runner import StudyContext
-from training.trainer import CHECKPOINT, Trained, embed_pixels, fit
+from training.trainer import CHECKPOINT, Trained, fit
 from zoo.data.dataset import Dataset
 from zoo.errors import UsageError
 from zoo.evaluation import retrieval_metrics

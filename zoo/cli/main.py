@@ -103,6 +103,7 @@ COMMANDS = (
     Entry("train", "zoo.cli.train", TRAIN, "train a model by its recipe into the local zoo", resumes=True),
     Entry("finetune", "zoo.cli.train", TRAIN, "fit a model to your own images, and measure it", resumes=True),
     Entry("distill", "zoo.cli.train", TRAIN, "train a small model to embed as a strong one does", resumes=True),
+    Entry("doctor", "zoo.cli.doctor", TRAIN, "say whether a training run is healthy, and which setting to try if not"),
     Entry("features", "zoo.cli.train", TRAIN, "keep the features of a model's trunk, to train heads in minutes"),
     Entry("ensemble", "zoo.cli.models", TRAIN, "join trained models into one that concatenates their embeddings"),
     Entry("convert", "zoo.cli.models", TRAIN, "convert a file of weights to a model folder"),

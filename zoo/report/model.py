@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -210,11 +210,18 @@ def recall_by_epoch(folder: Path) -> dict[str, list[tuple[int, float]]]:
     Returns:
         By key: (epoch, fraction) in the file's order. Empty without a log or such keys.
     """
+    return recalls_of(epoch_records(folder))
+
+
+def epoch_records(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of epochs in a folder's log; none without a log. Other lines are skipped."""
     try:
         lines = (folder / LOG_FILE).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
-        return {}
-    return recalls_of(record for line in lines if (record := _epoch_record(line)) is not None)
+        return
+    for line in lines:
+        if (record := _epoch_record(line)) is not None:
+            yield record
 
 
 def recalls_of(records: Iterable[dict[str, Any]]) -> dict[str, list[tuple[int, float]]]:

@@ -1,0 +1,226 @@
+"""`zoo doctor`: folders of runs and models, output, exit statuses, and what a run keeps while it trains."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from tests.raising import raises
+from tests.training.before_torch import assert_refused_before_torch
+from tests.training.health.runs import patterns
+from tests.training.toys import CPU, noise, recipe
+from training import api
+from training.health.diagnosis import History, diagnose
+from training.health.page import BARS, Curve, bars
+from training.health.records import find_run, read_history
+from training.recipe import Batch, Objective, Optimizer, Schedule
+from training.trainer import Trainer, fit
+from zoo.cli.main import main
+from zoo.errors import DivergedError, ModelNotFoundError, UsageError
+from zoo.models.golden import draw_images
+
+ONE_CLASS = {"objective": Objective("triplet"), "batch": Batch(4, "spc", 4)}
+
+
+def run(folder: Path, **change: Any) -> Path:
+    fit(recipe(**change), noise(), folder, CPU, progress=False)
+    return folder
+
+
+def test_a_healthy_run_ends_with_0_and_a_finding_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", str(run(tmp_path / "healthy"))]) == 0
+    assert "spread" in capsys.readouterr().out
+    assert main(["doctor", str(run(tmp_path / "broken", **ONE_CLASS))]) == 1
+    assert "batch.per_class" in capsys.readouterr().out
+
+
+def test_json_has_findings_and_indicators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", str(run(tmp_path, **ONE_CLASS)), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [finding["code"] for finding in found["findings"]] == ["one-class-batch"]
+    assert [values["epoch"] for values in found["epochs"]] == [1, 2]
+    assert found["epochs"][0]["classes"] == 1
+    assert not found["healthy"]
+
+
+def test_figures(tmp_path: Path) -> None:
+    folder = run(tmp_path / "run", **ONE_CLASS)
+    assert main(["doctor", str(folder), "-o", str(tmp_path / "a.png")]) == 1
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.size[0] > 500
+    assert main(["doctor", str(folder), "-o", str(tmp_path / "a.html")]) == 1
+    page = (tmp_path / "a.html").read_text()
+    assert "one-class-batch" in page
+    assert page.count("data:image/svg+xml") > 5
+
+
+def test_wrong_use_is_refused_before_torch(tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    old.mkdir()
+    (old / "log.jsonl").write_text('{"epoch": 1, "loss": 0.5}\n')
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "ensemble").mkdir()
+    (tmp_path / "ensemble" / "recipe.json").write_text('{"ensemble": [{"name": "a"}, {"name": "b"}]}')
+    mistakes = [
+        ([str(old)], "no-indicators"),
+        ([str(tmp_path / "empty")], "no-log"),
+        ([str(tmp_path / "ensemble")], "no-log"),
+        ([str(old), "-o", "health.pdf"], "figure-ending"),
+    ]
+    assert_refused_before_torch(["doctor"], mistakes)
+    for words, _ in mistakes:
+        assert main(["doctor", *words]) == 2
+
+
+def test_a_name_means_the_model_else_the_newest_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZOO_HOME", str(tmp_path))
+    with raises(ModelNotFoundError, "no-model"):
+        find_run("no-such-run")
+    older, newer = (run(tmp_path / "runs" / f"toy-0000000{i}-11111111", seed=i) for i in range(2))
+    run(tmp_path / "runs" / "toy-2-00000000-11111111", name="toy-2")
+    assert older != newer == find_run("toy")
+    (tmp_path / "models" / "toy").mkdir(parents=True)
+    assert find_run("toy") == tmp_path / "models" / "toy"
+
+
+def test_a_model_folder_keeps_the_indicators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZOO_HOME", str(tmp_path))
+    setup = api.TrainingSetup(CPU)
+    trained, _ = _train(setup, tmp_path)
+    folder = tmp_path / "models" / "toy"
+    api.write_model_folder(folder, recipe(), trained.network, trained.log, {}, draw_images())
+    assert read_history(folder).measured == [record["indicators"] for record in trained.log]
+    assert main(["doctor", "toy"]) == 0
+
+
+def _train(setup: api.TrainingSetup, folder: Path) -> Any:
+    data = noise()
+    return fit(recipe(), data, folder / "run", setup.execution, progress=False), data
+
+
+def test_a_finding_is_printed_once_and_a_resumed_run_does_not_repeat_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Killed:
+        def write(self, record: dict[str, Any]) -> None:
+            if record["epoch"] == 3:
+                raise KeyboardInterrupt
+
+        def close(self) -> None: ...
+
+    made = recipe(schedule=Schedule(4, 2), **ONE_CLASS)
+    whole = fit(made, noise(), tmp_path / "whole", CPU, progress=True).log
+    assert capsys.readouterr().err.count("one-class-batch") == 1
+    with pytest.raises(KeyboardInterrupt):
+        fit(made, noise(), tmp_path / "killed", CPU, progress=False, trackers=(Killed(),))
+    resumed = fit(made, noise(), tmp_path / "killed", CPU, progress=False)
+    assert resumed.resumed_at == 2
+    times = ("seconds", "images_per_second")
+    assert [{k: v for k, v in r.items() if k not in times} for r in resumed.log] == [
+        {k: v for k, v in r.items() if k not in times} for r in whole
+    ]
+    assert ["findings" in record for record in resumed.log] == [True, False, False, False]
+
+
+def test_a_run_that_diverges_keeps_why(tmp_path: Path) -> None:
+    with pytest.raises(DivergedError):
+        run(tmp_path, optimizer=Optimizer("sgd", 1e30))
+    history = read_history(tmp_path)
+    assert history.divergence["input_finite"] is True
+    assert [finding.code for finding in diagnose(history)] == ["rate-too-high"]
+    run(tmp_path)  # another attempt, in the same folder
+    assert read_history(tmp_path).divergence == {}
+
+
+def test_a_damaged_image_is_not_the_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trainer, "_statistics", lambda *args: [torch.tensor(math.nan), torch.tensor(1.0)])
+    with pytest.raises(DivergedError):
+        run(tmp_path)
+    (found,) = diagnose(read_history(tmp_path))
+    assert found.code == "diverged"
+    assert read_history(tmp_path).divergence["input_finite"] is False
+
+
+def test_measuring_changes_nothing_that_is_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = fit(recipe(), patterns(1), tmp_path / "a", CPU, progress=False)
+    monkeypatch.setattr("training.health.indicators.chosen_steps", lambda *args: set())
+    plain = fit(recipe(), patterns(1), tmp_path / "b", CPU, progress=False)
+    assert "indicators" not in plain.log[0]
+    for a, b in zip(measured.network.parameters(), plain.network.parameters(), strict=True):
+        assert a.equal(b)
+
+
+def test_the_bars_of_a_curve() -> None:
+    assert bars(Curve("loss", None, [(1, 0.0), (2, 7.0), (3, 3.0)])) == BARS[0] + BARS[7] + BARS[3]
+    assert bars(Curve("loss", None, [(1, 2.0)])) == BARS[0]
+    assert len(bars(Curve("loss", None, [(i, float(i)) for i in range(100)]))) == 25
+
+
+# Findings of records made by hand: the rules' edges.
+
+HEALTHY = {"spread": 0.9, "separation": 0.95, "active": 0.5, "tuples": 9, "violation": 0.1, "update": {"trunk": 0.01}}
+
+
+def history(start: dict[str, Any] | None = None, recall: float | None = 0.9, **values: Any) -> History:
+    scores = {} if recall is None else {"validation_recall_at_1": recall}
+    begun = {"trunk_recall_at_1": 0.5, "held_out_images": 400, "held_out_chance": 0.05, "spread": 0.4, **(start or {})}
+    records = [
+        {"epoch": epoch, "steps": 20, "loss": 1.0, **scores, "indicators": {**HEALTHY, **values}}
+        for epoch in range(1, 7)
+    ]
+    return History([{**records[0], "start": begun}, *records[1:]], {"schedule": {"epochs": 6}})
+
+
+def codes(of: History) -> list[str]:
+    return [finding.code for finding in diagnose(of)]
+
+
+def test_rules_at_their_edges() -> None:
+    assert codes(history()) == []
+    assert codes(history(spread=0.001, separation=0.6)) == ["collapsed"]
+    assert codes(history(spread=0.001, separation=0.9)) == []  # narrow, but in order
+    assert codes(history(active=0.001, separation=0.8)) == ["no-active-tuples"]
+    assert codes(history(active=0.001, separation=0.99)) == []  # all is learnt
+    assert codes(history(dead_proxies=0.5)) == ["dead-proxies"]
+    assert codes(history(recall=0.4)) == ["worse-than-start"]
+    assert codes(history(recall=0.48)) == []  # within two standard errors
+    assert codes(history(recall=None)) == []
+    assert codes(history(recall=None, separation=0.52)) == ["wrong-labels"]
+    assert codes(history(recall=0.06)) == ["wrong-labels"]
+    assert codes(history(recall=0.5, separation=0.6, update={"trunk": 1e-6})) == ["rate-too-low"]
+    assert codes(history(active=1.0, violation=1.2)) == ["margin-too-large"]
+    assert codes(history(active=1.0, own_proxy=0.95, violation=None)) == ["margin-too-large"]
+    assert codes(history(active=1.0, violation=0.3)) == []
+    assert codes(history(hard_negatives=1.0, spread=0.005, active=1.0)) == ["hard-mining"]
+    assert codes(history(hard_negatives=1.0, active=1.0)) == []  # hard mining that works
+    assert codes(history(separation=0.7, update={"trunk": 0.2})) == ["rate-too-high"]
+    assert codes(history(separation=0.95, update={"trunk": 0.2})) == []  # it learns all the same
+    assert codes(history(separation=0.7, update={"trunk": 0.01, "loss": 0.5})) == []
+
+
+def test_a_short_run_is_not_judged() -> None:
+    short = history(recall=0.05, separation=0.5)
+    assert codes(dataclasses.replace(short, records=short.records[:2])) == []
+    assert codes(dataclasses.replace(short, recipe={"schedule": {"epochs": 100}})) == []
+    assert codes(History([], {})) == []
+
+
+def test_a_finding_names_the_epoch_from_which_it_holds() -> None:
+    late = history()
+    narrow = {**HEALTHY, "spread": 0.0005, "separation": 0.5}
+    records = [*late.records[:3], *({**record, "indicators": narrow} for record in late.records[3:])]
+    (found,) = diagnose(dataclasses.replace(late, records=records))
+    assert (found.code, found.epoch) == ("collapsed", 5)  # two epochs in a row
+
+
+def test_an_ensemble_has_no_run_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "recipe.json").write_text('{"ensemble": [{"name": "a"}]}')
+    with raises(UsageError, "no-log"):
+        read_history(tmp_path)

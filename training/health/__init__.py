@@ -1,0 +1,1 @@
+"""Health of training runs: validation, indicators, and findings in plain words."""

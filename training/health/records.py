@@ -1,0 +1,100 @@
+"""Records of a run's health: what a run keeps in its folder, and how it is read back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from training.health.diagnosis import History
+from zoo import paths
+from zoo.errors import ModelNotFoundError, UsageError
+from zoo.files import read_object, write_json
+from zoo.models.load import find_model
+from zoo.paths import expand
+from zoo.report.model import LOG_FILE, epoch_records
+
+if TYPE_CHECKING:
+    from training.health.indicators import Monitor
+    from training.recipe import Recipe
+    from zoo.errors import DivergedError
+
+RECIPE_FILE, DIVERGENCE_FILE = "recipe.json", "diverged.json"
+
+
+def keep_recipe(folder: Path, recipe: Recipe) -> None:
+    """Write a run's recipe to its folder, and forget that an earlier attempt diverged."""
+    write_json(folder / RECIPE_FILE, {"recipe": recipe.to_json()})
+    (folder / DIVERGENCE_FILE).unlink(missing_ok=True)
+
+
+def keep_divergence(folder: Path, monitor: Monitor, error: DivergedError) -> None:
+    """Write the indicators of an epoch that did not end."""
+    record = {"epoch": monitor.run.epoch + 1, "message": str(error), **monitor.divergence()}
+    write_json(folder / DIVERGENCE_FILE, record)
+
+
+def read_history(folder: Path) -> History:
+    """Return the history of a run from its folder, or from that of its model.
+
+    Raises:
+        UsageError: `no-log` if the folder has no log of a training run, `no-indicators` if the log has no indicators.
+    """
+    recipe, divergence = read_object(folder / RECIPE_FILE), read_object(folder / DIVERGENCE_FILE)
+    records = list(epoch_records(folder))
+    if recipe.get("ensemble"):
+        members = ", ".join(str(member.get("name", member)) for member in recipe["ensemble"])
+        raise UsageError(f"{folder} is an ensemble; name one of its members: {members}.", code="no-log")
+    if not records and not divergence:
+        raise UsageError(
+            f"{folder} has no {LOG_FILE} of a training run; name a model that was trained here, or the folder of a run "
+            f"in {paths.home() / 'runs'}.",
+            code="no-log",
+        )
+    history = History(records, recipe.get("recipe") or {}, divergence)
+    if not history.measured and not history.start and not history.divergence:
+        raise UsageError(
+            f"the log in {folder} has no indicators of health: an earlier version wrote it. Train the model again to "
+            "have them recorded.",
+            code="no-indicators",
+        )
+    return history
+
+
+def find_run(name: str) -> Path:
+    """Return the folder of a run: a path, a model's folder, or the newest run of that name if there is no model.
+
+    Raises:
+        ModelNotFoundError: If there is neither.
+    """
+    if (folder := expand(name)).is_dir():
+        return folder
+    if (folder := paths.local_models() / name).is_dir():
+        return folder
+    runs = [path.parent for path in (paths.home() / "runs").glob(f"{_literal(name)}-*-*/{RECIPE_FILE}")]
+    own = [path for path in runs if read_object(path / RECIPE_FILE).get("recipe", {}).get("name") == name]
+    if own:
+        return max(own, key=lambda path: (path / RECIPE_FILE).stat().st_mtime)
+    try:
+        return find_model(name)
+    except ModelNotFoundError as error:
+        raise ModelNotFoundError(f"{error} There is no run of that name either.", code=error.code) from None
+
+
+def _literal(name: str) -> str:
+    """Return a pattern of pathlib that matches the name alone."""
+    return "".join(f"[{character}]" if character in "*?[" else character for character in name)
+
+
+def to_json(history: History, findings: list[Any]) -> dict[str, Any]:
+    """Return a diagnosis as JSON values."""
+    return {
+        "healthy": not findings,
+        "findings": [finding.to_json() for finding in findings],
+        "start": dict(history.start),
+        "epochs": [
+            {"epoch": record["epoch"], "recall_at_1": record.get("validation_recall_at_1"), **record["indicators"]}
+            for record in history.records
+            if record.get("indicators")
+        ],
+        "diverged": dict(history.divergence) or None,
+    }

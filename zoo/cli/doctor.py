@@ -1,0 +1,67 @@
+"""`zoo doctor`: the health of a training run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer import Argument, Option
+
+from zoo.cli.options import Json
+from zoo.console import count, print_json, print_table, printable
+
+if TYPE_CHECKING:
+    from training.health.diagnosis import Finding
+
+app = typer.Typer()
+
+
+@app.command(
+    "doctor",
+    epilog="""\
+  zoo doctor margin-conv4-glyphs                    a model that was trained here, or the newest run of that name
+  zoo doctor ~/.local/share/dml-zoo/runs/RUN        the folder of a run, also of one that is training or has diverged
+  zoo doctor margin-conv4-glyphs -o health.html     plots and findings as a page (.html), or the plots (.png)
+  zoo doctor margin-conv4-glyphs --json
+
+Exit status: 0 if the run is healthy, 1 with findings, 2 for a name without a run or a run without indicators, as
+earlier versions wrote. While a run trains, each new finding is printed once and kept in log.jsonl (findings).""",
+)
+def doctor(
+    run: Annotated[str, Argument(metavar="MODEL|RUN", help="a model's name, its folder, or the folder of a run")],
+    out: Annotated[
+        Path | None, Option("--out", "-o", metavar="FILE", help="also write the plots: .html with findings, or .png")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """say whether a training run is healthy, and which setting to try if not"""
+    from training.health.diagnosis import diagnose
+    from training.health.page import check_figure, rows, write_figure
+    from training.health.records import find_run, read_history, to_json
+
+    if out is not None:
+        check_figure(out)
+    folder = find_run(run)
+    history = read_history(folder)
+    findings = diagnose(history)
+    if as_json:
+        print_json({"run": str(folder), **to_json(history, findings)})
+    else:
+        print(f"{printable(str(folder))}: {count(len(history.records), 'epoch')}")
+        if history.records:
+            print_table(("indicator", "start", "last", "by epoch", "meaning"), rows(history), numbers=("start", "last"))
+        _print_findings(findings)
+    if out is not None:
+        write_figure(out, folder.name, history, findings)
+    return 1 if findings else 0
+
+
+def _print_findings(findings: list[Finding]) -> None:
+    for finding in findings:
+        print(f"\n{finding.code}, from epoch {finding.epoch}")
+        print(f"  what happened: {printable(finding.happened)}")
+        print(f"  usual cause:   {printable(finding.cause)}")
+        print(f"  what to try:   {printable(finding.setting)}")
+    if not findings:
+        print("\nhealthy: no indicator left its range")
