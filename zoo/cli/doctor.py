@@ -20,13 +20,14 @@ app = typer.Typer()
 @app.command(
     "doctor",
     epilog="""\
-  zoo doctor margin-conv4-glyphs                    a model that was trained here, or the newest run of that name
-  zoo doctor ~/.local/share/dml-zoo/runs/RUN        the folder of a run, also of one that is training or has diverged
-  zoo doctor margin-conv4-glyphs -o health.html     plots and findings as a page (.html), or the plots (.png)
-  zoo doctor margin-conv4-glyphs --json
+  zoo train margin-conv4-glyphs --as watched && zoo doctor watched
+  zoo doctor watched -o health.html     plots and findings as a page (.html), or the plots alone (.png)
+  zoo doctor watched --json
 
-Exit status: 0 if the run is healthy, 1 with findings, 2 for a name without a run or a run without indicators, as
-earlier versions wrote. While a run trains, each new finding is printed once and kept in log.jsonl (findings).""",
+A name means a model that was trained here, else the newest run of that name. The folder of a run, in ZOO_HOME/runs, can
+be named while it trains and after it has diverged. While a run trains, each new finding is printed once and kept in
+log.jsonl (findings). Exit status: 0 if the run is healthy, 1 with findings, 2 for a name without a run or a run without
+indicators, as earlier versions wrote.""",
 )
 def doctor(
     run: Annotated[str, Argument(metavar="MODEL|RUN", help="a model's name, its folder, or the folder of a run")],
