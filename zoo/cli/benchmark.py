@@ -427,6 +427,69 @@ def _step_cells(step: dict[str, Any]) -> list[str]:
     return cells
 
 
+# zoo benchmark baselines
+
+
+@app.command(
+    "baselines",
+    epilog="""\
+  zoo benchmark baselines --data pictures                          one subfolder per class, or a table: image,label
+  zoo benchmark baselines --data pictures --out models.html        a page with the plot (or .png)
+  zoo benchmark baselines --data pictures --no-hub --json          without downloads, as JSON
+  zoo benchmark baselines --data pictures --model photos --model dinov2-s14
+
+It measures the shipped models, those made here, installed packages of weights, and the public backbones of the Hub.
+Half of the classes are drawn; all scores are of the other half. Rows "whitened" were whitened on the drawn classes
+without labels; rows "linear" have a linear map fitted with their labels, which shows whether training helps. The
+embeddings are kept in ZOO_HOME/cache/lane, so an interrupted run continues. Times are of this machine.""",
+)
+def baselines(
+    data: Annotated[str, Option(metavar="DIR", help="your images: one subfolder per class, or a table (CSV)")],
+    model: Annotated[
+        list[str] | None, Option("--model", metavar="MODEL", help="only this model; repeatable (default: all)")
+    ] = None,
+    hub: Annotated[bool, Option("--hub/--no-hub", help="download public backbones that are not here")] = True,
+    out: Annotated[Path | None, Option(metavar="FILE", help="also write a page or a plot: .html or .png")] = None,
+    split: Annotated[str, Option("--split", metavar="SPLIT", help="train, test or all")] = "all",
+    runtime: Runtime = "auto",
+    device: Device = None,
+    batch_size: BatchSize = 64,
+    seed: Seed = 0,
+    strict: Strict = False,
+    as_json: Json = False,
+) -> int:
+    """measure all available models on your images"""
+    from zoo.data import load_dataset
+    from zoo.data.dataset import FOLDER
+    from zoo.data.decode import readable_subset
+    from zoo.errors import UsageError
+    from zoo.files import write_bytes
+    from zoo.report.baselines import as_html, available_models, picture, protocol, remarks, run_lane, table
+    from zoo.report.figures import check_matplotlib
+
+    check_number("--seed", seed)
+    if out is not None:
+        if out.suffix.lower() not in (".html", ".png"):
+            raise UsageError(f"--out {out}: its name ends in .html or .png.", code="unknown-format")
+        check_matplotlib()
+    images, unreadable = readable_subset(load_dataset(FOLDER, split, data))
+    note_left_out(unreadable.values())
+    models = available_models(model or (), hub)
+    lane = run_lane(images, models, batch_size, device, runtime, seed, lambda name: note(f"{name} ..."))
+    if out is not None:
+        content = as_html(lane).encode() if out.suffix.lower() == ".html" else picture(lane)
+        with write_errors(out):
+            write_bytes(out, content)
+    if as_json:
+        print_json(lane.to_json())
+    else:
+        scores = table(lane)
+        print(protocol(lane))
+        print_table(scores.columns, scores.rows, [str(name) for name in scores.numbers])
+        print(*remarks(lane), "", *lane.recommendation, sep="\n")
+    return strict_status(strict, unreadable)
+
+
 # zoo benchmark metrics
 
 PICTURE_FORMATS = (".png", ".svg", ".pdf", ".html")

@@ -130,6 +130,12 @@ COMMANDS = (
     Entry("benchmark models", "zoo.cli.benchmark", MEASURED, "compare the models measured here, seeds as one row"),
     Entry("benchmark report", "zoo.cli.benchmark", MEASURED, "write a model's report as one HTML page"),
     Entry("benchmark served", "zoo.cli.benchmark", MEASURED, "measure what retrieval loses from torch to the gallery"),
+    Entry(
+        "benchmark baselines",
+        "zoo.cli.benchmark",
+        MEASURED,
+        "measure all available models on your images",
+    ),
     Entry("benchmark metrics", "zoo.cli.benchmark", MEASURED, "show what each metric sees, on made-up embeddings"),
     Entry("benchmark studies", "zoo.cli.studies", STUDIES, "list the studies that can be run"),
     Entry("benchmark run", "zoo.cli.studies", STUDIES, "train, measure and compare the arms of a study", resumes=True),

@@ -229,6 +229,16 @@ def trend(points: Sequence[Point], line: tuple[float, float] | None, x_label: st
     return file.getvalue()
 
 
+def trade_off(points: Sequence[tuple[float, float, int]], x_label: str, y_label: str, kind: str = "svg") -> bytes:
+    """Draw points (x, y, colour number), numbered from 1, over a logarithmic axis."""
+    with _figure(kind) as (axes, file):
+        for number, (x, y, colour) in enumerate(points, start=1):
+            axes.plot(x, y, "o", markersize=4, color=COLOURS[colour])
+            axes.annotate(str(number), (x, y), (3, 2), textcoords="offset points", fontsize=7, color=COLOURS[colour])
+        axes.set(xscale="log", xlabel=x_label, ylabel=y_label)
+    return file.getvalue()
+
+
 @contextmanager
 def _figure(kind: str, size: tuple[float, float] = SIZE) -> Iterator[tuple[Axes, BytesIO]]:
     """Give axes to draw on and the file that is written when the block ends; equal input gives equal bytes."""

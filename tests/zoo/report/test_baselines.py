@@ -1,0 +1,147 @@
+"""`zoo benchmark baselines`: the lane of models on one folder, its fits on other classes, and its recommendation."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import zoo
+from tests.raising import raises
+from zoo.cli.main import main
+from zoo.data import load_dataset
+from zoo.data.dataset import FOLDER
+from zoo.errors import UsageError
+from zoo.report import baselines
+from zoo.report.baselines import LINEAR, PLAIN, WHITENED, LaneRow, available_models, fit_linear, recommend, run_lane
+
+MODELS = ("margin-conv4-glyphs", "r-margin-conv4-glyphs")
+
+
+@pytest.fixture
+def pictures(tmp_path, monkeypatch):
+    """Ten classes of five pictures, bars of one angle with noise."""
+    monkeypatch.setenv("ZOO_HOME", str(tmp_path / "home"))
+    rng = np.random.default_rng(3)
+    x, y = np.meshgrid(np.arange(32) - 16, np.arange(32) - 16)
+    for label in range(10):
+        folder = tmp_path / "pictures" / f"angle{label}"
+        folder.mkdir(parents=True)
+        for number in range(5):
+            angle = np.pi * (label + 0.2 * rng.standard_normal()) / 10
+            bar = np.abs(np.cos(angle) * x + np.sin(angle) * y) < 3
+            noisy = np.clip(200 * bar + 30 * rng.standard_normal(bar.shape), 0, 255)
+            Image.fromarray(noisy.astype(np.uint8)).save(folder / f"{number}.png")
+    return tmp_path / "pictures"
+
+
+def map_at_r(rows: np.ndarray, labels: np.ndarray) -> float:
+    unit = rows.astype(np.float64) / np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
+    scores = []
+    for query, similar in enumerate(unit @ unit.T):
+        similar[query] = -np.inf
+        relatives = int((labels == labels[query]).sum()) - 1
+        hits = (labels == labels[query])[np.argsort(-similar, kind="stable")[:relatives]]
+        scores.append(sum(hits[: i + 1].mean() for i in range(relatives) if hits[i]) / relatives)
+    return float(np.mean(scores))
+
+
+def test_scores_are_of_classes_that_nothing_was_fitted_on(pictures, capsys):
+    words = [word for name in MODELS for word in ("--model", name)]
+    assert main(["benchmark", "baselines", "--data", str(pictures), "--json", *words]) == 0
+    lane = json.loads(capsys.readouterr().out)
+    assert {(row["model"], row["form"]) for row in lane["rows"]} == {
+        (name, form) for name in MODELS for form in (PLAIN, WHITENED, LINEAR)
+    }
+    assert (lane["images"], lane["classes"], lane["fitted_images"], lane["fitted_classes"]) == (25, 5, 25, 5)
+    images = load_dataset(FOLDER, "all", pictures)
+    drawn = np.random.default_rng(0).choice(10, 5, replace=False)  # as the folder's other divisions by class
+    measured = np.isin(images.labels, drawn)
+    embedder = zoo.load(MODELS[0], runtime="onnx")
+    rows, labels = embedder.embed(images.images), images.labels
+    plain = next(row for row in lane["rows"] if (row["model"], row["form"]) == (MODELS[0], PLAIN))
+    assert plain["metrics"]["map_at_r"] == pytest.approx(map_at_r(rows[measured], labels[measured]), abs=1e-6)
+    linear = next(row for row in lane["rows"] if (row["model"], row["form"]) == (MODELS[0], LINEAR))
+    weight, bias = fit_linear(rows[~measured], np.unique(labels[~measured], return_inverse=True)[1])
+    expected = map_at_r(rows[measured] @ weight.T + bias, labels[measured])
+    assert linear["metrics"]["map_at_r"] == pytest.approx(expected, abs=1e-6)
+    assert plain["bytes"] == 4 * embedder.dim
+    assert plain["milliseconds"] > 0
+    assert lane["recommendation"]
+
+
+def test_an_interrupted_run_continues_with_the_rows_that_exist(pictures, monkeypatch):
+    images = load_dataset(FOLDER, "all", pictures)
+    first = run_lane(images, available_models(MODELS[:1]))
+    monkeypatch.setattr(baselines, "load", lambda *_, **__: pytest.fail("the rows exist"))
+    assert run_lane(images, available_models(MODELS[:1])) == first
+    with pytest.raises(pytest.fail.Exception):
+        run_lane(images, available_models(MODELS[1:]))
+
+
+def test_a_page_and_a_plot(pictures, tmp_path):
+    command = ["benchmark", "baselines", "--data", str(pictures), "--model", MODELS[0]]
+    assert main([*command, "--out", str(tmp_path / "lane.html")]) == 0
+    assert MODELS[0] in (tmp_path / "lane.html").read_text()
+    assert main([*command, "--out", str(tmp_path / "lane.png")]) == 0
+    with Image.open(tmp_path / "lane.png") as drawn:
+        assert drawn.format == "PNG"
+    assert main([*command, "--out", str(tmp_path / "lane.pdf")]) == 2
+
+
+def test_models_that_are_missing_are_named_with_the_reason(pictures, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    images = load_dataset(FOLDER, "all", pictures)
+    lane = run_lane(images, available_models([MODELS[0], "no-such-model"]))
+    assert list(lane.left_out) == ["no-such-model"]
+    with raises(UsageError, "no-models"):
+        run_lane(images, available_models(["no-such-model"]))
+
+
+def test_shipped_models_and_packages_need_no_hub():
+    names = {model.name for model in available_models(hub=False)}
+    assert {"photos", "margin-conv4-glyphs", "lite0"} <= names
+    assert "dinov2-s14" not in names
+    assert "dinov2-s14" in {model.name for model in available_models()}
+
+
+def test_few_classes_are_measured_plain(pictures):
+    images = load_dataset(FOLDER, "all", pictures)
+    few = zoo.data.dataset.subset(images, images.labels < 4, "all")
+    lane = run_lane(few, available_models(MODELS[:1]))
+    assert [(row.form, lane.fitted_images) for row in lane.rows] == [(PLAIN, 0)]
+    with raises(UsageError, "no-pairs"):
+        run_lane(zoo.data.dataset.subset(images, np.arange(50) % 5 == 0, "all"), available_models(MODELS[:1]))
+
+
+def test_the_linear_map_makes_the_scatter_within_classes_a_sphere():
+    rng = np.random.default_rng(1)
+    labels = np.arange(600) % 20
+    rows = rng.standard_normal((600, 6)) @ rng.standard_normal((6, 6)) + 3 * rng.standard_normal((20, 6))[labels]
+    weight, bias = fit_linear(rows, labels, shrink=0)
+    mapped = rows @ weight.T + bias
+    within = mapped - np.stack([mapped[labels == label].mean(axis=0) for label in range(20)])[labels]
+    np.testing.assert_allclose(within.T @ within / 580, np.eye(6), atol=1e-4)
+    np.testing.assert_allclose(mapped.mean(axis=0), 0, atol=1e-4)
+
+
+def test_overlapping_intervals_are_undecided_and_clear_ones_are_not():
+    def row(model: str, form: str, scores: list[float], milliseconds: float) -> LaneRow:
+        per_class = {"queries": (10,) * len(scores), "map_at_r": tuple(scores)}
+        means = {"map_at_r": float(np.mean(scores)), "recall_at_1": 0.5}
+        return LaneRow(model, "f", form, 8, 32, milliseconds, "onnx", means, {}, per_class)
+
+    good, bad = [0.8, 0.7, 0.9, 0.8, 0.75, 0.85], [0.3, 0.2, 0.4, 0.35, 0.3, 0.25]
+    noisy = [0.9, 0.6, 0.8, 0.9, 0.65, 0.8]
+    clear = " ".join(recommend([row("a", PLAIN, good, 9), row("b", PLAIN, bad, 1)]))
+    assert "a, plain is best" in clear
+    tied = " ".join(recommend([row("a", PLAIN, good, 9), row("c", WHITENED, noisy, 2), row("b", PLAIN, bad, 1)]))
+    assert tied.startswith("Undecided between a, plain")
+    assert "c, whitened is the fastest" in tied
+    better = [row("a", LINEAR, [score + 0.1 for score in good], 9), row("a", PLAIN, good, 9)]
+    assert "Training helps" in " ".join(recommend(better))
+    worse = [better[1], replace(better[0], class_scores=row("a", LINEAR, bad, 9).class_scores)]
+    assert "do not help" in " ".join(recommend(worse))

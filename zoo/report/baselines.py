@@ -1,0 +1,453 @@
+"""Lane of baselines: every available model on one labelled folder, plain and with a linear head, and a recommendation.
+
+Each model embeds the images once; the rows are kept in the cache. A share of the classes is drawn, and all scores are
+of the others: plain rows, rows whitened on the drawn classes without their labels (Jégou & Chum 2012, section 3), and
+rows of the cheapest training, a linear map that whitens the scatter within the drawn classes (Mikolajczyk & Matas 2007,
+Improving Descriptors for Fast Tree Matching by Optimal Linear Projection). The last one shows whether labels help.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zoo import paths
+from zoo.console import count
+from zoo.data.dataset import Dataset, subset
+from zoo.data.folder import ClassSplit, split_classes
+from zoo.data.table import LABEL, PATH
+from zoo.errors import HubError, HubUnreachableError, UsageError, ZooError
+from zoo.evaluation.bootstrap import paired_class_interval
+from zoo.evaluation.embeddings import read_embeddings, write_embeddings
+from zoo.evaluation.evaluate import METRICS, evaluate
+from zoo.evaluation.inputs import unit_rows
+from zoo.evaluation.split import learnt_classes, read_whitened_classes
+from zoo.files import read_json, write_json
+from zoo.models.card import read_card
+from zoo.models.catalogue import ModelInfo, list_models
+from zoo.models.load import find_model, load
+from zoo.models.results import Evaluation
+from zoo.models.whitening import fit_whitening
+from zoo.render import Table
+from zoo.report.figures import COLOURS, trade_off
+from zoo.report.html import SVG, Legend, Paragraph, Picture, Section, page
+
+PLAIN, WHITENED, LINEAR = "plain", "whitened", "linear"
+
+LEAST_CLASSES = 8
+"""The least number of classes of two images that are divided; fewer are measured whole and plain."""
+
+FIT_SHARE = 0.5
+"""The share of the classes that the whitening and the linear map are fitted on."""
+
+SHRINK = 0.1
+"""The share of the mean variance that is added to every direction of a fit."""
+
+CHOSEN_BY = "map_at_r"
+"""The metric that decides the recommendation."""
+
+FLOAT_BYTES = 4
+
+UNREACHABLE = "the Hub cannot be reached"
+
+
+@dataclass(frozen=True)
+class LaneRow:
+    """Scores of one model in one form.
+
+    Attributes:
+        model: Its name.
+        fingerprint: Its weights and preprocessing.
+        form: "plain", "whitened" or "linear".
+        dim: Numbers per vector.
+        bytes: Bytes per vector, in float32.
+        milliseconds: Wall time per image with decoding, on this machine, when the rows were made.
+        runtime: The runtime that made the rows.
+        metrics: R@1 and MAP@R, as fractions.
+        intervals: Their 95 % intervals over classes.
+        class_scores: Scores of each class, for paired intervals.
+        notes: Reasons why the scores flatter the model.
+    """
+
+    model: str
+    fingerprint: str
+    form: str
+    dim: int
+    bytes: int
+    milliseconds: float
+    runtime: str
+    metrics: Mapping[str, float]
+    intervals: Mapping[str, tuple[float, float]]
+    class_scores: Mapping[str, Sequence[float]]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        return f"{self.model}, {self.form}"
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Outcome of the lane.
+
+    Attributes:
+        data: Name and hash of the measured images.
+        images: Their number.
+        classes: The number of their classes.
+        fitted_images: The number of images of the fits; 0 if there were too few classes to divide.
+        fitted_classes: The number of their classes.
+        seed: The seed that drew them.
+        rows: The best MAP@R first.
+        left_out: Model -> why it was not measured.
+        recommendation: Sentences: which model, and whether to train.
+    """
+
+    data: str
+    images: int
+    classes: int
+    fitted_images: int
+    fitted_classes: int
+    seed: int
+    rows: tuple[LaneRow, ...]
+    left_out: Mapping[str, str]
+    recommendation: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class EmbeddedImages:
+    """Rows of all images by one model: float32 [n, d], with the milliseconds per image and the runtime."""
+
+    name: str
+    folder: Path
+    fingerprint: str
+    rows: np.ndarray
+    milliseconds: float
+    runtime: str
+
+
+def available_models(names: Sequence[str] = (), hub: bool = True) -> list[ModelInfo]:
+    """Return the models that can be measured: shipped, made here, of installed packages, and of the Hub or its cache.
+
+    Args:
+        names: Only these models; any name that `zoo.load` takes.
+        hub: Whether to include models whose weights have to be downloaded.
+    """
+    known = [model for model in list_models() if model.status != "recipe"]
+    if names:
+        by_name = {model.name: model for model in known}
+        return [by_name.get(name) or ModelInfo(name, "hub", 0, "", "", "") for name in names]
+    return [model for model in known if hub or model.folder is not None or model.status == "package"]
+
+
+def run_lane(
+    images: Dataset,
+    models: Sequence[ModelInfo],
+    batch_size: int = 64,
+    device: str | None = None,
+    runtime: str = "auto",
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Lane:
+    """Measure the models on readable images of a folder or table.
+
+    Args:
+        images: The images with their classes.
+        models: The models; those that cannot be loaded are left out with the reason.
+        batch_size: Images per batch.
+        device: As in `zoo.load`.
+        runtime: As in `zoo.load`.
+        seed: The seed that draws the classes of the fits.
+        progress: Receives a line per model.
+
+    Raises:
+        UsageError: If no model could be measured (code "no-models"), or no class has two images (code "no-pairs").
+    """
+    labelled, parts = _divide(images, seed)
+    is_measured = np.isin(labelled.sources, parts.test.sources) if parts else np.ones(len(labelled), np.bool_)
+    measured = parts.test if parts else labelled
+    rows: list[LaneRow] = []
+    left_out: dict[str, str] = {}
+    for model in models:
+        progress(model.name)
+        try:
+            embedded = embed_cached(model.name, labelled, batch_size, device, runtime, _without_hub(model, left_out))
+        except (ZooError, OSError) as error:
+            left_out[model.name] = _reason(error)
+            continue
+        rows += _measure(embedded, labelled, is_measured, measured)
+    if not rows:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+        raise UsageError(f"no model could be measured. {reasons}", code="no-models")
+    rows.sort(key=lambda row: -row.metrics[CHOSEN_BY])
+    return Lane(
+        data=str(measured.identity),
+        images=len(measured),
+        classes=len(measured.classes),
+        fitted_images=int((~is_measured).sum()),
+        fitted_classes=len(parts.train.classes) if parts else 0,
+        seed=seed,
+        rows=tuple(rows),
+        left_out=left_out,
+        recommendation=tuple(recommend(rows)),
+    )
+
+
+def embed_cached(
+    name: str, images: Dataset, batch_size: int, device: str | None, runtime: str, refusal: str = ""
+) -> EmbeddedImages:
+    """Return the rows of a model; they are made once and kept in `ZOO_HOME/cache/lane`.
+
+    A cached file is used only if its record names the model's fingerprint and these images.
+
+    Raises:
+        ZooError: As `zoo.load`, and `HubError` with the `refusal` if the model is not on this machine.
+    """
+    if refusal and not _is_here(name):
+        raise HubError(refusal)
+    folder = find_model(name)
+    card = read_card(folder)
+    file = paths.home() / "cache" / "lane" / f"{card.name}-{card.fingerprint[:12]}-{images.identity.sha256[:12]}.npy"
+    timing = file.with_suffix(".time.json")
+    names = [str(source) for source in images.sources]
+    if timing.is_file() and file.is_file():
+        try:
+            found = read_embeddings(file)
+            if found.record is not None:
+                found.record.check_model(file, card)
+                found.record.check_images(file, names)
+                facts = read_json(timing)
+                milliseconds = float(facts["milliseconds"])
+                return EmbeddedImages(
+                    card.name, folder, card.fingerprint, found.rows, milliseconds, found.record.runtime
+                )
+        except (UsageError, OSError, ValueError, KeyError, TypeError):
+            pass  # made again below
+    embedder = load(folder, runtime, device=device, images=len(images))
+    embedder.embed(images.images[:1])  # the first run sets the runtime up
+    started = time.perf_counter()
+    rows = embedder.embed(images.images, batch_size, progress=True)
+    milliseconds = 1000 * (time.perf_counter() - started) / len(images)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    table = [
+        {PATH: source, LABEL: images.classes[label]}
+        for source, label in zip(names, images.labels.tolist(), strict=True)
+    ]
+    write_embeddings(file, rows, table, embedder)
+    write_json(timing, {"milliseconds": milliseconds})
+    return EmbeddedImages(card.name, folder, card.fingerprint, rows, milliseconds, embedder.runtime)
+
+
+def fit_linear(features: np.ndarray, labels: np.ndarray, shrink: float = SHRINK) -> tuple[np.ndarray, np.ndarray]:
+    """Fit the linear map that makes the scatter within classes a sphere: features @ weight.T + bias.
+
+    The covariance S of the differences to the class means, with `shrink` times its mean variance added to every
+    direction, gives the map S^-1/2 about the mean of all features.
+
+    Args:
+        features: [n, f].
+        labels: Class numbers [n], from 0.
+        shrink: Share of the mean variance that is added.
+
+    Returns:
+        Weight float32 [f, f] and bias float32 [f].
+    """
+    values = features.astype(np.float64)
+    sizes = np.bincount(labels)
+    sums = np.zeros((len(sizes), values.shape[1]))
+    np.add.at(sums, labels, values)
+    within = values - (sums / np.maximum(sizes, 1)[:, None])[labels]
+    covariance = within.T @ within / max(len(values) - len(sizes), 1)
+    variances, directions = np.linalg.eigh(covariance)
+    scale = 1 / np.sqrt(np.maximum(variances, 0) + shrink * max(variances.mean(), 1e-12))
+    weight = (directions * scale) @ directions.T
+    return weight.astype(np.float32), (-weight @ values.mean(axis=0)).astype(np.float32)
+
+
+def recommend(rows: Sequence[LaneRow]) -> Iterator[str]:
+    """Yield the recommendation for rows with the best first, by 95 % intervals of differences over classes."""
+    forms = [row for row in rows if row.form != LINEAR]
+    best = forms[0]
+    ties = [best, *(row for row in forms[1:] if _undecided(best, row))]
+    fastest = min(ties, key=lambda row: (row.milliseconds, row.bytes))
+    score = _score_text(best)
+    if len(ties) == 1:
+        yield f"{best.title} is best: {score}. Every other form is worse by its whole 95 % interval."
+    else:
+        others = ", ".join(row.title for row in ties[1:6]) + (" and others" if len(ties) > 6 else "")
+        yield f"Undecided between {best.title} ({score}) and {others}: the intervals of their differences include 0."
+        yield (
+            f"Of these, {fastest.title} is the fastest ({fastest.milliseconds:.1f} ms per image, "
+            f"{count(fastest.bytes, 'byte')} per vector)."
+        )
+    yield from best.notes[:1]
+    yield from _training_advice(rows, best)
+
+
+def _training_advice(rows: Sequence[LaneRow], best: LaneRow) -> Iterator[str]:
+    """Yield whether training is worthwhile, by the linear map of the best form's model."""
+    trained = next((row for row in rows if row.form == LINEAR and row.model == best.model), None)
+    if trained is None:
+        yield "Whether training helps is not known: that needs eight classes of two images or more."
+        return
+    low, high = _difference(trained, best)
+    change = trained.metrics[CHOSEN_BY] - best.metrics[CHOSEN_BY]
+    bounds = f"{change:+.4f} ({low:+.4f} to {high:+.4f})"
+    text = f"a linear map fitted with the labels of other classes changes MAP@R by {bounds}"
+    if low > 0:
+        yield f"Training helps: {text}. Next: zoo finetune DIR --from {best.model}"
+    elif high < 0:
+        yield f"Labels do not help a linear map: {text}. Use {best.title} as it is, or train the network: zoo finetune."
+    else:
+        yield f"Undecided whether to train: {text}. Start with {best.title}; zoo finetune measures what training gains."
+
+
+def _divide(images: Dataset, seed: int) -> tuple[Dataset, ClassSplit | None]:
+    """Return the images whose class has at least two, and their classes divided if there are enough."""
+    several = np.bincount(images.labels, minlength=len(images.classes)) > 1
+    usable = several & (np.array(images.classes) != "")
+    if not usable.any():
+        raise UsageError("no class has two images, so nothing can be measured.", code="no-pairs")
+    labelled = replace(subset(images, usable[images.labels], images.split), factors={})
+    if len(labelled.classes) < LEAST_CLASSES:
+        return labelled, None
+    return labelled, split_classes(labelled, 1 - FIT_SHARE, seed)
+
+
+def _measure(
+    embedded: EmbeddedImages, images: Dataset, is_measured: np.ndarray, measured: Dataset
+) -> Iterator[LaneRow]:
+    """Yield the rows of a model: plain, and whitened and linear where other classes are there to fit on."""
+    notes = (
+        *learnt_classes(embedded.folder).among_classes(measured).notes(embedded.name),
+        *read_whitened_classes(embedded.folder).among_classes(measured).notes(embedded.name, "was whitened on"),
+    )
+    rows = unit_rows(embedded.rows[is_measured])
+    yield _row(embedded, PLAIN, rows, measured, notes)
+    if is_measured.all():
+        return
+    fit = unit_rows(embedded.rows[~is_measured])
+    labels = np.unique(images.labels[~is_measured], return_inverse=True)[1]
+    dim = min(fit.shape[1], (len(fit) - 1) // 2)  # a direction needs images
+    maps = {LINEAR: lambda: fit_linear(fit, labels), WHITENED: lambda: fit_whitening(fit, dim, SHRINK)}
+    for form, make in maps.items():
+        try:
+            weight, bias = make()
+        except UsageError:  # the rows vary along fewer directions
+            continue
+        yield _row(embedded, form, rows @ weight.T + bias, measured, notes)
+
+
+def _row(embedded: EmbeddedImages, form: str, rows: np.ndarray, images: Dataset, notes: tuple[str, ...]) -> LaneRow:
+    measured: Evaluation = evaluate(rows, images)
+    return LaneRow(
+        model=embedded.name,
+        fingerprint=embedded.fingerprint,
+        form=form,
+        dim=rows.shape[1],
+        bytes=FLOAT_BYTES * rows.shape[1],
+        milliseconds=embedded.milliseconds,
+        runtime=embedded.runtime,
+        metrics={name: measured.metrics[name] for name in METRICS},
+        intervals={name: measured.intervals[name] for name in METRICS if name in measured.intervals},
+        class_scores=measured.class_scores or {},
+        notes=notes,
+    )
+
+
+def _difference(row: LaneRow, other: LaneRow) -> tuple[float, float]:
+    return paired_class_interval(row.class_scores, other.class_scores, CHOSEN_BY)
+
+
+def _undecided(best: LaneRow, row: LaneRow) -> bool:
+    if len(best.class_scores.get(CHOSEN_BY, ())) < 2:
+        return True
+    return _difference(best, row)[0] <= 0
+
+
+def _score_text(row: LaneRow) -> str:
+    parts = []
+    for name, label in (("map_at_r", "MAP@R"), ("recall_at_1", "R@1")):
+        bounds = row.intervals.get(name)
+        interval = f" ({bounds[0]:.4f} to {bounds[1]:.4f})" if bounds else ""
+        parts.append(f"{label} {row.metrics[name]:.4f}{interval}")
+    return ", ".join(parts)
+
+
+def _is_here(name: str) -> bool:
+    """Return whether a model needs no download."""
+    return any(
+        model.name == name and (model.folder is not None or model.status == "package") for model in list_models()
+    )
+
+
+def _without_hub(model: ModelInfo, left_out: Mapping[str, str]) -> str:
+    """Return why the Hub is not asked again: it did not answer for an earlier model; else ""."""
+    if model.status != "hub":
+        return ""
+    return next((reason for reason in left_out.values() if reason.startswith(UNREACHABLE)), "")
+
+
+def _reason(error: Exception) -> str:
+    text = str(error)
+    if isinstance(error, HubUnreachableError) or text.startswith(UNREACHABLE) or "the Hub is not available" in text:
+        return f"{UNREACHABLE}, and this machine does not have the weights"
+    text = text.split("\n")[0]
+    return text if len(text) <= 200 else text[:199] + "…"
+
+
+def picture(lane: Lane, kind: str = "png") -> bytes:
+    """Draw MAP@R against milliseconds per image: a dot per row, coloured by its form, numbered as the rows."""
+    forms = (PLAIN, WHITENED, LINEAR)
+    points = [(row.milliseconds, row.metrics[CHOSEN_BY], forms.index(row.form)) for row in lane.rows]
+    return trade_off(points, "ms per image (log)", "MAP@R", kind)
+
+
+def table(lane: Lane) -> Table:
+    """Return the rows, the best first."""
+    columns = ("", "model", "form", "R@1", "MAP@R", "95 % over classes", "ms per image", "bytes per vector")
+    cells = []
+    for number, row in enumerate(lane.rows, start=1):
+        bounds = row.intervals.get(CHOSEN_BY)
+        interval = f"{bounds[0]:.4f} to {bounds[1]:.4f}" if bounds else "-"
+        scores = [f"{row.metrics[name]:.4f}" for name in METRICS]
+        cost = [f"{row.milliseconds:.1f}", f"{row.bytes:,}"]
+        cells.append([str(number), row.model + (" *" if row.notes else ""), row.form, *scores, interval, *cost])
+    return Table(columns, cells, ("", "R@1", "MAP@R", "ms per image", "bytes per vector"))
+
+
+def protocol(lane: Lane) -> str:
+    """Return the sentence that says what was measured on what."""
+    measured = f"{count(lane.images, 'image')} of {count(lane.classes, 'class')} of {lane.data}"
+    if not lane.fitted_images:
+        return f"{measured}; fewer than {LEAST_CLASSES} classes of two images, so nothing is fitted"
+    fit = f"{count(lane.fitted_images, 'image')} of {lane.fitted_classes} other classes (seed {lane.seed})"
+    return f"{measured}; whitened and linear are fitted on {fit}; leave-one-out, cosine, exact"
+
+
+def remarks(lane: Lane) -> list[str]:
+    """Return the notes on rows (*) and the models that were left out."""
+    notes = list(dict.fromkeys(f"* {note}" for row in lane.rows for note in row.notes))
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in lane.left_out.items():
+        by_reason.setdefault(reason, []).append(name)
+    return notes + [f"not measured: {', '.join(names)}: {reason}" for reason, names in by_reason.items()]
+
+
+def as_html(lane: Lane) -> str:
+    """Return the lane as one HTML page."""
+    legend = Legend((PLAIN, WHITENED, LINEAR), COLOURS)
+    plot = Picture(picture(lane, "svg"), SVG, "MAP@R against milliseconds per image, numbered as the rows of the table")
+    sections = [
+        Section("Recommendation", [Paragraph(text) for text in lane.recommendation]),
+        Section("Scores", [Paragraph(protocol(lane)), table(lane), *map(Paragraph, remarks(lane))]),
+        Section("Quality and time", [legend, plot]),
+    ]
+    return page(f"Models on {lane.data}", sections)
