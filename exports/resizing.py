@@ -91,6 +91,7 @@ def resizing_graph(preprocessing: Preprocessing) -> onnx.ModelProto:
     kernel, support = FILTERS[preprocessing.interpolation]
     crop, side_of_output = preprocessing.crop, float(preprocessing.crop)
     share = preprocessing.crop / preprocessing.resize
+    of_short, of_own = (0.0, share) if preprocessing.squeeze else (share, 0.0)
 
     @script()
     def taps(size, side):  # type: ignore[no-untyped-def]
@@ -117,9 +118,9 @@ def resizing_graph(preprocessing: Preprocessing) -> onnx.ModelProto:
         planes = op.Transpose(images, perm=[0, 3, 1, 2])
         height = op.Cast(op.Shape(images, start=1, end=2), to=1)
         width = op.Cast(op.Shape(images, start=2, end=3), to=1)
-        side = op.Min(height, width) * share
-        across, across_weights = taps(width, side)
-        down, down_weights = taps(height, side)
+        side = op.Min(height, width) * of_short
+        across, across_weights = taps(width, side + width * of_own)
+        down, down_weights = taps(height, side + height * of_own)
         lines = op.Cast(op.Gather(planes, across, axis=3), to=1) * across_weights
         narrow = rounded(op.ReduceSum(lines, [4], keepdims=0))
         columns = op.Gather(narrow, down, axis=2) * op.Unsqueeze(down_weights, [2])

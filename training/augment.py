@@ -18,15 +18,17 @@ from training.recipe import Augmentation
 _TRIES = 10
 
 
-def crop_boxes(aspects: Tensor, augmentation: Augmentation, share: float) -> Tensor:
+def crop_boxes(aspects: Tensor, augmentation: Augmentation, share: float, squeeze: bool = False) -> Tensor:
     """Return boxes float [n, 4] (centre x, centre y, half width, half height), in -1..1 of the kept squares.
 
     Args:
         aspects: Width / height of the images, float [n].
         augmentation: The crop and its ranges.
         share: The side of the central window relative to the short side, if the recipe does not crop at random.
+        squeeze: The central window is of the squeezed image.
     """
     if augmentation.crop == "none":
+        aspects = torch.ones_like(aspects) if squeeze else aspects
         return _at(_window(aspects, share), torch.full((len(aspects), 2), 0.5, device=aspects.device))
     if augmentation.crop == "resized":
         sizes = _resized(aspects, augmentation)
@@ -87,7 +89,9 @@ class Changes:
         return Changes(self.affine[rows], displacement, thicken, tone)
 
 
-def draw_changes(quarter_turns: Tensor, aspects: Tensor, augmentation: Augmentation, share: float = 1.0) -> Changes:
+def draw_changes(
+    quarter_turns: Tensor, aspects: Tensor, augmentation: Augmentation, share: float = 1.0, squeeze: bool = False
+) -> Changes:
     """Draw random changes from torch's global generator of the device.
 
     Args:
@@ -95,9 +99,10 @@ def draw_changes(quarter_turns: Tensor, aspects: Tensor, augmentation: Augmentat
         aspects: Width / height of the images, float [n].
         augmentation: The ranges.
         share: The part of the short side that the central crop shows.
+        squeeze: The central crop is of the squeezed image.
     """
     n, device = len(quarter_turns), quarter_turns.device
-    affine = _inside(crop_boxes(aspects, augmentation, share), _affine(quarter_turns, augmentation))
+    affine = _inside(crop_boxes(aspects, augmentation, share, squeeze), _affine(quarter_turns, augmentation))
     return Changes(
         affine,
         _displacement(n, augmentation, device) if augmentation.elastic else None,

@@ -48,6 +48,7 @@ LATER_SETTINGS = (
     ("schedule", "patience", 0),
     ("optimizer", "loss_weight_decay", 0.0),
     ("", "as_published", False),
+    ("preprocessing", "squeeze", False),
 )
 """Settings that are newer than the first studies: part, key, and the value that means the earlier behaviour."""
 

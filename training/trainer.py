@@ -189,7 +189,8 @@ class Trainer:
     def _draw_all(self, samples: np.ndarray, augmentation: Augmentation) -> Changes:
         preprocessing, data = self.recipe.preprocessing, cast(TrainingData, self.data)
         turns, aspects = (values.to(self.execution.device) for values in data.geometry(samples))
-        return draw_changes(turns, aspects, augmentation, preprocessing.crop / preprocessing.resize)
+        shown = preprocessing.crop / preprocessing.resize
+        return draw_changes(turns, aspects, augmentation, shown, preprocessing.squeeze)
 
     @torch.no_grad()
     def render(

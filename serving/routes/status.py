@@ -43,7 +43,7 @@ async def model(collection: CollectionDep, settings: SettingsDep) -> ServedModel
             **{name: getattr(card, name) for name in ("name", "method", "backbone", "dataset", "dim", "licence")},
             **{name: getattr(embedder, name) for name in ("runtime", "precision", "device")},
             fingerprint=card.fingerprint,
-            preprocessing=asdict(card.preprocessing),
+            preprocessing=card.preprocessing.to_json(),
             text=None if card.text is None else {"length": card.text.length},
             gallery=searcher.gallery.store.stats(),
             limits=ModelLimits(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import json
 from pathlib import Path
 
@@ -11,10 +13,14 @@ import pytest
 from PIL import Image
 
 import zoo
-from exports.resizing import FILTERS, IMAGES, resizing_graph
-from tests.exports.toys import picture
+from exports.export import Exporter
+from exports.resizing import FILTERS, IMAGES, resizing_graph, write_resizing_graph
+from serving.gallery.types import decode_image
+from tests.exports.toys import make_toy, picture
+from tests.models import CARD
 from tests.raising import raises
 from zoo.cli.main import main
+from zoo.cli.models import _card_facts
 from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.errors import ExportError
 from zoo.models.card import read_card
@@ -41,6 +47,45 @@ def test_pixels_are_pillows(interpolation: str, resize: int, crop: int) -> None:
         assert np.median(same) == 0 if interpolation == "box" else same.max() <= 2
         assert interpolation == "box" or same.mean() < 0.2
         assert np.median(whole) == 0
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_pixels_of_squeezed_images_are_pillows(interpolation: str) -> None:
+    preprocessing = Preprocessing(36, 32, interpolation=interpolation, squeeze=True)
+    session = ort.InferenceSession(resizing_graph(preprocessing).SerializeToString())
+    for seed, (height, width) in enumerate(SIZES):
+        image = picture(seed, height, width)
+        got = session.run(None, {IMAGES: image[None]})[0][0].astype(int)
+        kind, x, y = Image.Resampling[interpolation.upper()], width * 2 / 36, height * 2 / 36
+        narrow = Image.fromarray(image).resize((32, height), kind, box=(x, 0, width - x, height))
+        expected = np.asarray(narrow.resize((32, 32), kind, box=(0, y, 32, height - y))).astype(int)
+        assert np.abs(got - expected).max() <= 2
+        assert np.median(np.abs(got - to_pixels(image, preprocessing))) == 0
+
+
+def test_every_runtime_squeezes_alike(tmp_path: Path) -> None:
+    """torch, ONNX Runtime, the graph that resizes, and an item of a gallery; `zoo info` names both sides."""
+    squeezed = dataclasses.replace(CARD, preprocessing=dataclasses.replace(CARD.preprocessing, squeeze=True))
+    folder = tmp_path / CARD.name
+    make_toy(folder, squeezed)
+    Exporter(folder, None).export("fp32")
+    image = picture(5, 30, 60)
+    torch_row, onnx_row = (zoo.load(folder, runtime=runtime).embed([image])[0] for runtime in ("torch", "onnx"))
+    assert onnx_row == pytest.approx(torch_row, abs=1e-4)
+    write_resizing_graph(folder / "onnx" / "model.onnx", squeezed.preprocessing, tmp_path / "resizing.onnx")
+    (row,) = ort.InferenceSession(tmp_path / "resizing.onnx").run(None, {IMAGES: image[None]})[0]
+    assert float(row @ torch_row) == pytest.approx(1, abs=1e-3)
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "PNG")
+    pixels, _ = decode_image(file.getvalue(), read_card(folder).preprocessing)
+    assert np.array_equal(pixels, to_pixels(image, squeezed.preprocessing))
+    side = squeezed.preprocessing.resize
+    assert np.array_equal(
+        to_pixels(Image.fromarray(image).resize((side, side)), CARD.preprocessing).shape, pixels.shape
+    )
+    assert not np.array_equal(pixels, to_pixels(image, CARD.preprocessing))
+    assert json.loads((folder / "config.json").read_text())["pretrained_cfg"]["crop_mode"] == "squash"
+    assert "both sides to" in _card_facts(read_card(folder))["input"]
 
 
 def resize_width_first(image: np.ndarray, preprocessing: Preprocessing) -> np.ndarray:

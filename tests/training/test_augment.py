@@ -76,6 +76,12 @@ def test_the_central_window_by_hand() -> None:
     assert torch.allclose(boxes, expected)
 
 
+def test_the_central_window_of_a_squeezed_image_by_hand() -> None:
+    # 7/8 of both sides, whatever the proportions.
+    boxes = crop_boxes(torch.tensor([2.0, 0.5]), Augmentation(), 7 / 8, squeeze=True)
+    assert torch.allclose(boxes, torch.tensor([[0, 0, 7 / 8, 7 / 8]] * 2))
+
+
 def test_a_window_is_a_square_at_a_random_position() -> None:
     torch.manual_seed(0)
     boxes = crop_boxes(torch.full((2000,), 2.0), Augmentation(crop="window", window=0.5), 1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -109,7 +109,7 @@ def _origin(model: TrunkModel, dataset: Dataset, views: Views) -> FeatureOrigin:
         fingerprint=model.card.fingerprint,
         dataset=dataset.name,
         split=dataset.split,
-        preprocessing=json.loads(json.dumps(asdict(model.card.preprocessing))),
+        preprocessing=json.loads(json.dumps(model.card.preprocessing.to_json())),
         augmentation=views.to_json(),
         seed=views.seed,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -150,7 +150,7 @@ def _view(batch: _Batch, views: Views, preprocessing: Preprocessing, execution: 
     aspects = torch.from_numpy(batch.aspects) if views.fit == "whole" else torch.ones(len(batch.aspects))
     turns = torch.zeros(len(aspects), device=execution.device)
     shown = preprocessing.crop / preprocessing.resize
-    changes = draw_changes(turns, aspects.to(execution.device), views.augmentation, shown)
+    changes = draw_changes(turns, aspects.to(execution.device), views.augmentation, shown, preprocessing.squeeze)
     images = _to_floats(batch.squares, execution)
     return _normalise(augment(images, changes, views.augmentation, preprocessing.crop), preprocessing)
 

@@ -34,7 +34,8 @@ def summary(recipe: Recipe | EnsembleRecipe) -> dict[str, Any]:
         f"{recipe.batch.size} a batch",
         "architecture": _architecture(recipe),
         "heads": ", ".join(f"{head.name} ({head.dim})" for head in recipe.heads) or "none: pooled features",
-        "input": f"{recipe.preprocessing.mode}, {recipe.preprocessing.resize} to {recipe.preprocessing.crop} pixels",
+        "input": f"{recipe.preprocessing.mode}, {'squeezed to ' if recipe.preprocessing.squeeze else ''}"
+        f"{recipe.preprocessing.resize} to {recipe.preprocessing.crop} pixels",
         "schedule": _schedule(recipe),
         "parameters": _parameters(recipe),
         "sources": list(recipe.sources),

@@ -345,6 +345,9 @@ def _group_protocol(recipe: Recipe, dataset: str) -> Iterator[Change]:
     yield Change("optimizer.loss_weight_decay", decay, "The code's weight decay includes the classifier.")
     yield Change("schedule.epochs", 80, "10 epochs of pre-training and 70 with the loss; section 4.1 has 60.")
     yield Change("augmentation.crop", "resized", CROPS)
+    yield Change(
+        "preprocessing.squeeze", False, "The code resizes the short side of test images; section 4.1: 256 x 256."
+    )
 
 
 def _group_unswitched(recipe: Recipe) -> Iterator[Unswitched]:

@@ -47,7 +47,7 @@ def group(short: str, dataset: str) -> Recipe:
         data=Data(dataset, validation=0, side=256, fit="whole"),
         backbone=backbone(short),
         heads=(Head("embedding", 512),) if embedding else (),
-        preprocessing=preprocessing(short, crop=227),
+        preprocessing=replace(preprocessing(short, crop=227), squeeze=True),
         objective=Objective("group", loss_args=args, method="group"),
         augmentation=squeezed_window(227),
         batch=Batch(classes * samples, "spc", samples),
@@ -55,8 +55,6 @@ def group(short: str, dataset: str) -> Recipe:
         schedule=Schedule(70, name="multi-step", milestones=(40,), gamma=0.1),  # 10 of pre-training, then 60
         sources=(GROUP,),
         departures=(
-            "Test images keep their proportions: short side to 256, centre of 227. Training images are squeezed to "
-            "256 x 256, as the text says of all inputs.",
             "The paper does not give classes and samples of a batch, anchors and temperature: these are its code's. It "
             "does not mention mirror images, nor the number of refinement steps, which is a choice.",
         ),

@@ -252,7 +252,8 @@ def _papers_recall(model: ModelInfo) -> str:
 
 def _card_facts(card: Card) -> dict[str, str]:
     pixels = card.preprocessing
-    size = f"short side to {pixels.resize}, centre square of {pixels.crop}"
+    sides = "both sides" if pixels.squeeze else "short side"
+    size = f"{sides} to {pixels.resize}, centre square of {pixels.crop}"
     return {
         "description": card.description or "-",
         "architecture": card.architecture,

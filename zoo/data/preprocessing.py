@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,16 +23,18 @@ MAX_STATISTIC, MIN_STD = 1e4, 1e-4
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Preprocessing of a model: resize the short side, cut the centre square, convert to grey or RGB.
+    """Preprocessing of a model: resize the short side or both, cut the centre square, convert to grey or RGB.
 
     Attributes:
-        resize: Short side in pixels after resizing.
+        resize: Short side in pixels after resizing; with `squeeze` both sides.
         crop: Side of the centre square in pixels.
         mode: "L" (grey) or "RGB".
         interpolation: One of `INTERPOLATIONS`.
         mean: Mean of each channel on the scale 0..1. The network applies `mean` and `std` itself, so that every runtime
             takes plain uint8 pixels.
         std: Standard deviation of each channel on the scale 0..1.
+        squeeze: Resize both sides to `resize`, of images of any proportions (Elezi et al. 2020, The Group Loss,
+            section 4.1); False keeps them.
     """
 
     resize: int
@@ -41,6 +43,7 @@ class Preprocessing:
     interpolation: str = "bilinear"
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    squeeze: bool = False
 
     def __post_init__(self) -> None:
         if self.mode not in ("L", "RGB"):
@@ -63,6 +66,13 @@ class Preprocessing:
                 f"preprocessing.{key} is {list(values)}; expected {kind} from {least:g} to {MAX_STATISTIC:g}, on "
                 "the scale 0 to 1 of the pixels."
             )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields; `squeeze` only where it is true, so that the fingerprints of older models stay valid."""
+        facts = asdict(self)
+        if not self.squeeze:
+            del facts["squeeze"]
+        return facts
 
     @property
     def channels(self) -> int:
@@ -104,8 +114,9 @@ def _centre_square(image: Image.Image, preprocessing: Preprocessing) -> Image.Im
     """
     from PIL import Image
 
-    side = min(image.size) * preprocessing.crop / preprocessing.resize
-    left, top = (image.width - side) / 2, (image.height - side) / 2
-    box = left, top, left + side, top + side
+    shown = image.size if preprocessing.squeeze else (min(image.size),) * 2
+    width, height = (side * preprocessing.crop / preprocessing.resize for side in shown)
+    left, top = (image.width - width) / 2, (image.height - height) / 2
+    box = left, top, left + width, top + height
     resampling = Image.Resampling[preprocessing.interpolation.upper()]
     return image.resize((preprocessing.crop, preprocessing.crop), resampling, box=box)

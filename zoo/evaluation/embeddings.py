@@ -272,7 +272,7 @@ def make_record(model: Embedder, rows: np.ndarray, names: Sequence[str]) -> Embe
         model=model.card.identity,
         runtime=model.runtime,
         precision=model.precision,
-        preprocessing=asdict(model.preprocessing),
+        preprocessing=model.preprocessing.to_json(),
         rows=len(rows),
         dim=rows.shape[1],
         sha256=rows_sha256(rows),

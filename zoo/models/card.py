@@ -159,7 +159,7 @@ class Card:
             "architecture": self.architecture,
             "architecture_args": dict(self.architecture_args),
             "heads": [dataclasses.asdict(head) for head in self.heads],
-            "preprocessing": dataclasses.asdict(self.preprocessing),
+            "preprocessing": self.preprocessing.to_json(),
             "weights": {file: sha for file, sha in sorted(self.files.items()) if file.endswith(".safetensors")},
         }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -175,7 +175,7 @@ class Card:
         return {"name": self.name, "fingerprint": self.fingerprint}
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        return {**dataclasses.asdict(self), "preprocessing": self.preprocessing.to_json()}
 
     def write(self, folder: Path) -> None:
         write_json(folder / "card.json", self.to_json())

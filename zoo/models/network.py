@@ -417,7 +417,7 @@ def timm_config(
             "std": list(preprocessing.std),
             "interpolation": preprocessing.interpolation,
             "crop_pct": preprocessing.crop / preprocessing.resize,
-            "crop_mode": "center",
+            "crop_mode": "squash" if preprocessing.squeeze else "center",
         },
     }
 

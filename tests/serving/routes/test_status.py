@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ def test_the_model(http: TestClient, model: Embedder) -> None:
     assert (answer["name"], answer["fingerprint"], answer["runtime"]) == ("toy-pool", model.card.fingerprint, "onnx")
     assert answer["preprocessing"] == {
         name: list(value) if isinstance(value, tuple) else value
-        for name, value in asdict(model.card.preprocessing).items()
+        for name, value in model.card.preprocessing.to_json().items()
     }
     assert (answer["gallery"]["items"], answer["text"]) == (24, None)
     names = ("max_bytes", "max_pixels", "max_images", "max_body", "max_k")

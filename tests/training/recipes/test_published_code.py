@@ -318,6 +318,9 @@ def test_group_has_the_values_of_its_published_code(dataset: str, lr: float, dec
     assert (optimizer.weight_decay, optimizer.loss_weight_decay) == (decay, decay)
     assert (code.heads, code.schedule.epochs, code.schedule.milestones) == ((), 80, (40,))
     assert code.objective.loss_args["bias"] is True
+    paper = resolve(f"group-ibn-{dataset}")
+    assert isinstance(paper, Recipe)
+    assert (paper.preprocessing.squeeze, code.preprocessing.squeeze) == (True, False)
 
 
 def test_weight_decay_of_class_vectors_is_that_of_the_code() -> None:

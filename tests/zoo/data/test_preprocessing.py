@@ -33,6 +33,19 @@ def test_resize_is_a_box_average_where_sizes_divide() -> None:
     assert np.abs(to_pixels(values, preprocessing)[..., 0] - expected).max() <= 1  # Pillow rounds halves differently
 
 
+def test_a_squeezed_image_is_the_whole_at_equal_sides() -> None:
+    """Group, section 4.1: "resized to 256 x 256", then the centre crop; by means of blocks of 4 x 2 pixels."""
+    values = np.random.default_rng(1).integers(0, 256, (16, 32), np.uint8)
+    means = np.rint(values.astype(float).reshape(8, 2, 8, 4).mean((1, 3)))
+    for crop, expected in ((8, means), (4, means[2:6, 2:6])):
+        preprocessing = Preprocessing(8, crop, "L", "box", mean=(0.5,), std=(0.5,), squeeze=True)
+        assert np.abs(to_pixels(values, preprocessing)[..., 0] - expected).max() <= 1
+    image = Image.fromarray(np.random.default_rng(2).integers(0, 256, (30, 50, 3), np.uint8))
+    squeezed = np.asarray(image.resize((20, 20), Image.Resampling.BILINEAR))
+    assert np.array_equal(to_pixels(image, Preprocessing(20, 20, squeeze=True)), squeezed)
+    assert not np.array_equal(to_pixels(image, Preprocessing(20, 20)), squeezed)
+
+
 def test_draft_decoding_stays_near_full_decoding() -> None:
     photo = Image.linear_gradient("L").resize((512, 384)).convert("RGB")
     preprocessing = Preprocessing(64, 64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -103,6 +104,31 @@ def test_a_missing_key_a_missing_file_and_a_damaged_file(tmp_path: Path) -> None
         read_card(tmp_path)
     with raises(CardError, "bad-type"):
         card_from_json([])
+
+
+def test_squeezing_is_recorded_where_it_is_used_and_older_cards_keep_their_fingerprint(tmp_path: Path) -> None:
+    """The fingerprint of a card without it is the hash of the fields that older versions knew."""
+    squeezed = dataclasses.replace(CARD, preprocessing=dataclasses.replace(CARD.preprocessing, squeeze=True))
+    squeezed.write(tmp_path)
+    assert read_card(tmp_path) == squeezed
+    assert json.loads((tmp_path / "card.json").read_text())["preprocessing"]["squeeze"] is True
+    assert "squeeze" not in CARD.to_json()["preprocessing"]
+    facts = {
+        "architecture": "conv4",
+        "architecture_args": {"widths": [8, 8, 8, 8]},
+        "heads": [{"name": "embedding", "dim": 16}, {"name": "shared", "dim": 8}],
+        "preprocessing": {
+            "resize": 32,
+            "crop": 28,
+            "mode": "L",
+            "interpolation": "bilinear",
+            "mean": [0.9],
+            "std": [0.2],
+        },
+        "weights": {"model.safetensors": "ab" * 32},
+    }
+    assert CARD.fingerprint == hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    assert squeezed.fingerprint != CARD.fingerprint
 
 
 def test_the_fingerprint_depends_on_everything_that_decides_the_vectors() -> None:

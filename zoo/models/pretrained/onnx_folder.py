@@ -68,9 +68,10 @@ def save_graph(
         raise UsageError(f"{path} takes images of {own_size} pixels, not --size {size}.", code="weights-contradict")
     if (side := size or own_size) is None:
         raise UsageError(f"{path} takes images of any size; name the one to use: --size 224.", code="no-size")
-    values = [tuple(v) * channels if len(v) == 1 else tuple(v) for v in (mean, std)]
+    means, deviations = (tuple(v) * channels if len(v) == 1 else tuple(v) for v in (mean, std))
+    mode = "L" if channels == 1 else "RGB"
     try:
-        images = Preprocessing(round(side / 0.875), side, "L" if channels == 1 else "RGB", interpolation, *values)
+        images = Preprocessing(round(side / 0.875), side, mode, interpolation, means, deviations)
     except CardError as error:
         raise UsageError(str(error), code="bad-statistics") from None
     digest = sha256_of(path)
