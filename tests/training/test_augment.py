@@ -77,7 +77,7 @@ def test_the_central_window_by_hand() -> None:
 
 
 def test_the_central_window_of_a_squeezed_image_by_hand() -> None:
-    # 7/8 of both sides, whatever the proportions.
+    # 7/8 of both sides, for any proportions.
     boxes = crop_boxes(torch.tensor([2.0, 0.5]), Augmentation(), 7 / 8, squeeze=True)
     assert torch.allclose(boxes, torch.tensor([[0, 0, 7 / 8, 7 / 8]] * 2))
 
