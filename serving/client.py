@@ -164,7 +164,9 @@ class _Calls:
             where: The metadata that a hit must have. Each key has a value, a list of possible values, or a range such
                 as `{"year": {"gte": 1900, "lt": 1950}}`.
             crop: The part of the image to search by.
-            rerank: "none", "expansion" (search again with the first hits) or "reciprocal" (order by shared neighbours).
+            rerank: "none", "expansion" (search again with the first hits), or an order of the first hits:
+                "augmentation" (each together with its nearest), "diffusion" (over their neighbours), "reciprocal" (by
+                shared neighbours).
         """
         if sum(query is not None for query in (image, item, text)) != 1:
             raise UsageError("search needs an image, an item or a text; one of the three.", code="no-query")

@@ -160,7 +160,7 @@ JsonObject = Annotated[
 ]
 Metadata = Annotated[JsonObject, AfterValidator(_metadata)]
 Crop = Annotated[Box, BeforeValidator(_box), WithJsonSchema({"type": "string", "examples": ["0.1,0.2,0.6,0.9"]})]
-Rerank = Literal["none", "expansion", "reciprocal"]
+Rerank = Literal["none", "expansion", "augmentation", "diffusion", "reciprocal"]
 Verdict = Literal["right", "wrong"]
 EmbeddingFormat = Literal["json", "base64", "npy"]
 
@@ -202,7 +202,9 @@ class SearchParameters(FilterParameters):
         None, description="Part of the image to search by: left,top,right,bottom as fractions of its sides"
     )
     rerank: Rerank = Field(
-        "none", description="Search again with the first results (expansion), or order by shared neighbours"
+        "none",
+        description="Search again with the first results (expansion), or order by each together with its nearest "
+        "(augmentation), by diffusion over the results' neighbours, or by shared neighbours (reciprocal)",
     )
 
 

@@ -25,6 +25,7 @@ from zoo.data.images import DEFAULT_LIMITS, ImageLike, Limits, open_image
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError, VariantNotFoundError, command
 from zoo.evaluation.calibration import DEPTH, Background, Calibration, background
+from zoo.evaluation.rerank import CANDIDATES, EXPANSION, NEIGHBOURS, NONE, SCORES, expanded
 from zoo.models.card import read_card
 from zoo.models.golden import GOLDEN_FILE, read_golden
 from zoo.models.load import Embedder, find_model, load
@@ -32,12 +33,6 @@ from zoo.models.onnx_runtime import graph_file
 from zoo.models.registry import reference
 from zoo.models.results import GOLDEN_FLOORS
 from zoo.models.text_tower import read_golden_text
-
-NONE, EXPANSION, RECIPROCAL = "none", "expansion", "reciprocal"
-EXPANSION_NEIGHBOURS = 10
-CANDIDATES = 200
-"""Re-ranking looks at this many of the nearest items at least, whatever page is asked for, as cuts remove some.
-Re-ranking by shared neighbours looks at exactly this many; items behind them keep their order."""
 
 Timer = Callable[[str], AbstractContextManager[None]]
 """Times a named stage of a search (decode, embed, find)."""
@@ -63,7 +58,8 @@ class SearchOptions:
         min_p: Least p_same of a result (`Hit`); needs the gallery's calibration.
         selection: Labels and metadata that results must have.
         crop: Part of the query image: left, top, right, bottom as fractions of its sides.
-        rerank: "none", "expansion" or "reciprocal".
+        rerank: A method of `zoo.evaluation.rerank`. Whatever page is asked for, it looks at `CANDIDATES` items or more,
+            as cuts remove some.
     """
 
     k: int = DEFAULT_K
@@ -180,10 +176,10 @@ class Searcher:
             return self.gallery.search(of, k, exclude, selection=options.selection)[0]
 
         if options.rerank == EXPANSION:
-            wider = self._expanded_query(vector, neighbours(vector, EXPANSION_NEIGHBOURS))
+            wider = self._expanded_query(vector, neighbours(vector, NEIGHBOURS))
             return self._rescored(vector, neighbours(wider, depth)), self._background(query, vector, with_background)
         near = neighbours(vector, max(depth, DEPTH + 1) if plain else depth)
-        hits = self._rerank_reciprocal(vector, near) if options.rerank == RECIPROCAL else near
+        hits = near if options.rerank == NONE else self._reordered(options.rerank, vector, near)
         if plain:  # the background is among these hits
             return hits, background(np.array([hit.similarity for hit in near]))
         return hits, self._background(query, vector, with_background)
@@ -279,14 +275,15 @@ class Searcher:
             for item_id, similarity in zip(ids, similarities, strict=True)
         ]
 
-    def _rerank_reciprocal(self, vector: np.ndarray, hits: list[Hit]) -> list[Hit]:
-        """Order the first `CANDIDATES` hits by the neighbours that they share with the query."""
-        candidates = {hit.id: hit for hit in hits[:CANDIDATES]}
-        ids, vectors = self.gallery.store.embeddings(list(candidates))
-        distances = k_reciprocal(vector[0], vectors) if ids else np.empty(0)
-        order = np.argsort(distances, kind="stable")
-        reranked = [replace(candidates[ids[i]], rerank_score=float(1 - distances[i])) for i in order]
-        return [*reranked, *hits[CANDIDATES:]]
+    def _reordered(self, method: str, vector: np.ndarray, hits: list[Hit]) -> list[Hit]:
+        """Order the first `CANDIDATES` hits by a method of `zoo.evaluation.rerank.SCORES`."""
+        found = dict(zip(*self.gallery.store.embeddings([hit.id for hit in hits[:CANDIDATES]]), strict=True))
+        candidates = [hit for hit in hits[:CANDIDATES] if hit.id in found]
+        if not candidates:
+            return hits[CANDIDATES:]
+        scores = SCORES[method](vector[0], np.stack([found[hit.id] for hit in candidates]))
+        order = np.argsort(-scores, kind="stable")
+        return [*(replace(candidates[i], rerank_score=float(scores[i])) for i in order), *hits[CANDIDATES:]]
 
     def _cropped(self, image: ImageLike, crop: Box | None, limits: Limits) -> ImageLike:
         if crop is None:
@@ -365,53 +362,6 @@ def check_variant(gallery: str | Path, model: str | None, precision: str) -> Non
     """
     folder = find_model(model or model_at(gallery)[1])
     graph_file(folder, read_card(folder), precision)
-
-
-def expanded(query: np.ndarray, neighbours: np.ndarray, alpha: float = 3.0) -> np.ndarray:
-    """Return the unit vector of the query and its first neighbours, weighted by their similarity to the power `alpha`.
-
-    query: unit row [d]; neighbours: unit rows [m, d], the nearest first. The expanded query is searched with once more
-    (Radenovic et al. 2019, Fine-tuning CNN Image Retrieval with No Human Annotation, section 3.5; alpha 0 is the
-    average query expansion of Chum et al. 2007). Neighbours on the other side of the sphere have no weight.
-    """
-    weights = np.clip(neighbours @ query, 0, None) ** alpha
-    total = query + weights @ neighbours
-    return total / np.linalg.norm(total)
-
-
-def k_reciprocal(query: np.ndarray, candidates: np.ndarray, k1: int = 20, k2: int = 6, keep: float = 0.3) -> np.ndarray:
-    """Return distances [m] of the candidates by the neighbours that they share with the query; smaller is nearer.
-
-    query: unit row [d]; candidates: unit rows [m, d]. (1 - keep) times the Jaccard distance of k-reciprocal neighbours
-    plus keep times the squared Euclidean distance (Zhong et al. 2017, Re-ranking Person Re-identification with
-    k-reciprocal Encoding, equations 2 to 12; k1, k2 and keep are its section 4). The paper's gallery is the candidates
-    here. O(m^2 d) time, O(m^2) memory.
-    """
-    rows = np.concatenate([query[None], candidates]).astype(np.float64)
-    distances = np.clip(2 - 2 * rows @ rows.T, 0, None)
-    np.fill_diagonal(distances, 0)
-    order = np.argsort(distances, axis=1, kind="stable")
-    members = _expanded_sets(order, min(k1, len(rows) - 1))
-    weights = np.where(members, np.exp(-distances), 0.0)  # equation 7
-    weights = np.stack([weights[nearest].mean(axis=0) for nearest in order[:, : min(k2, len(rows))]])  # equation 11
-    shared = np.minimum(weights[0], weights[1:]).sum(axis=1)
-    together = np.maximum(weights[0], weights[1:]).sum(axis=1)
-    return (1 - keep) * (1 - shared / together) + keep * distances[0, 1:]
-
-
-def _expanded_sets(order: np.ndarray, k: int) -> np.ndarray:
-    """Return bool [n, n], whose row i marks R*(i, k): its k-reciprocal neighbours and those of theirs (equation 5)."""
-    whole, half = _reciprocal(order, k), _reciprocal(order, max(1, k // 2))
-    common = whole.astype(np.int32) @ half.T.astype(np.int32)
-    taken = whole & (3 * common >= 2 * half.sum(axis=1))
-    return whole | (taken.astype(np.int32) @ half.astype(np.int32) > 0)
-
-
-def _reciprocal(order: np.ndarray, k: int) -> np.ndarray:
-    """Return whether two are among each other's `k` nearest, bool [n, n]; each is its own neighbour (equation 3)."""
-    near = np.zeros(order.shape, bool)
-    np.put_along_axis(near, order[:, : k + 1], True, axis=1)
-    return near & near.T
 
 
 def _is_likely(hit: Hit, options: SearchOptions) -> bool:

@@ -44,6 +44,8 @@ router = APIRouter()
 ORDER = {
     "none": "similarity",
     "expansion": "similarity to the query and its first results together; similarity is to the query alone",
+    "augmentation": "similarity of query and results, each with its nearest; similarity is to the query alone",
+    "diffusion": "diffusion over the neighbours of the results; similarity is to the query alone",
     "reciprocal": "shared neighbours; similarity is to the query alone",
 }
 """What orders the results, by the kind of re-ranking."""
@@ -128,9 +130,10 @@ async def search(
     searched by where GET /model shows text; p_same is null then, and truncated tells whether the end was left out.
 
     ordered_by names the order of re-ranked results, and rerank_score is its value, highest first: the similarity to the
-    query and its first results together (expansion), or 1 minus the distance of Zhong et al. 2017, equation 12
-    (reciprocal; only of the first 200 results). notes names labels that no item has and, without results, unknown keys
-    of where.
+    query and its first results together (expansion); and, only of the first 200 results, the similarity of query and
+    result, each together with its nearest (augmentation), what reaches the result by diffusion (diffusion; Iscen et al.
+    2017), or 1 minus the distance of Zhong et al. 2017, equation 12 (reciprocal). notes names labels that no item has
+    and, without results, unknown keys of where.
     """
     search = await _read_search(request, settings)
     start = perf_counter()

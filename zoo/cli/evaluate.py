@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer import Argument, Option
@@ -55,6 +55,14 @@ Metrics = Annotated[
         help="retrieval, ranking, clustering, structure, verification or all; repeatable (default: retrieval)",
     ),
 ]
+Rerank = Annotated[
+    Literal["none", "expansion", "augmentation", "diffusion", "reciprocal"],
+    Option(
+        "--rerank",
+        help="order the neighbours of each query anew, without labels: expansion (alpha query expansion), augmentation "
+        "(database-side), diffusion, reciprocal (k-reciprocal)",
+    ),
+]
 ResultFile = Annotated[
     Path | None, Option("--out", metavar="FILE", help="also write the measurement to this JSON file")
 ]
@@ -72,6 +80,7 @@ ResultFile = Annotated[
   zoo evaluate margin-conv4-glyphs --dataset folder --data birds.csv   a table: image,label, and split if it is split
   zoo evaluate mine --data DIR                                the classes that zoo finetune DIR --as mine held out
   zoo evaluate margin-conv4-glyphs --metrics all              clusters, structure and verification as well
+  zoo evaluate margin-conv4-glyphs --rerank diffusion         the order of the neighbours, changed without labels
 Images of a folder or table that cannot be read are left out, listed and counted: the exit status is 0, with --strict 1.
 In any other data set, an unreadable image is an error.
 
@@ -91,25 +100,40 @@ def evaluate(
     strict: Strict = False,
     k: Depths = None,
     metrics: Metrics = None,
+    rerank: Rerank = "none",
     as_json: Json = False,
     out: ResultFile = None,
     save: Annotated[bool, Option("--save", help="add the measurement to the model folder's results.json")] = False,
 ) -> int:
     """measure a model's retrieval on classes it never saw"""
+    from zoo.errors import UsageError
     from zoo.evaluation import evaluate as measure
-    from zoo.evaluation.evaluate import parse_groups
+    from zoo.evaluation.evaluate import check_reranking, parse_groups
     from zoo.models.load import find_model
     from zoo.models.results import add_result
 
     depths, groups = numbers(k) or [1, 2, 4, 8], words(metrics) or ["retrieval"]
-    parse_groups(groups)
+    check_reranking(rerank, parse_groups(groups))
+    if save and rerank != "none":
+        raise UsageError(
+            "--save keeps scores of the model's own order, with which others are compared; write re-ranked ones with "
+            "--out FILE.",
+            code="save-reranked",
+        )
     if save:
         _check_not_shipped(find_model(model))
     started = time.monotonic()
     embedder, images = open_model_and_images(model, dataset, split, data, runtime, precision, device)
     with leaving_out() as unreadable:
         result = measure(
-            embedder, images, k=depths, batch_size=batch_size, progress=True, metrics=groups, unreadable=unreadable
+            embedder,
+            images,
+            k=depths,
+            batch_size=batch_size,
+            progress=True,
+            metrics=groups,
+            unreadable=unreadable,
+            rerank=rerank,
         )
     if save:  # before a closed pipe (`| head`) ends the command
         with write_errors(embedder.folder):
@@ -289,6 +313,7 @@ def _is_same_file(first: Path, second: Path) -> bool:
   zoo score rows.npz                                       with the arrays embeddings and labels (np.savez)
   zoo score rows.npy --labels l.csv --queries l.csv        its columns label and query: queries search the others
   zoo score mine.npy --labels mine.csv --model mine        written by zoo embed: refused if another model made it
+  zoo score rows.npy --labels labels.txt --rerank expansion   neighbours ordered anew, without labels
   zoo score rows.npy --dataset inshop --data DIR -k 1,10,20,30   its queries search its gallery
   zoo score rows.npy --labels labels.txt --memory 2GiB     rows that exceed the memory; .npy is read block by block
 Rows that zoo embed wrote name their model, which is printed with the scores; rows that were cut off, exchanged or
@@ -325,6 +350,7 @@ def score(
     split: OptionalSplit = None,
     k: Depths = None,
     metrics: Metrics = None,
+    rerank: Rerank = "none",
     memory: Annotated[
         str | None,
         Option(
@@ -340,10 +366,11 @@ def score(
     from zoo.errors import UsageError
     from zoo.evaluation import evaluate as measure
     from zoo.evaluation.embeddings import check_file_fits, check_table, read_labels, read_queries
-    from zoo.evaluation.evaluate import parse_groups
+    from zoo.evaluation.evaluate import check_reranking, parse_groups
     from zoo.evaluation.memory import parse_size
 
     depths, groups = numbers(k) or [1, 2, 4, 8], parse_groups(words(metrics) or ["retrieval"])
+    check_reranking(rerank, groups, memory)
     if dataset is None and (data or split):
         raise UsageError("--data and --split need --dataset.", code="no-dataset")
     if memory is not None:
@@ -363,8 +390,18 @@ def score(
     for table in (labels, queries):
         if record is not None and table is not None:
             check_table(embeddings, record, table)
-    part = split or "test"
-    result = measure(rows, dataset, part, data, classes, depths, metrics=groups, queries=searching, memory=memory)
+    result = measure(
+        rows,
+        dataset,
+        split or "test",
+        data,
+        classes,
+        depths,
+        metrics=groups,
+        queries=searching,
+        memory=memory,
+        rerank=rerank,
+    )
     if dataset is None and result.data is not None:
         result = replace(result, data=replace(result.data, name=(labels or embeddings).name))
     _print_result(result if record is None else _with_model(result, record), as_json, out, time.monotonic() - started)

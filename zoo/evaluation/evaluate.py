@@ -22,6 +22,7 @@ from zoo.evaluation.clustering import clustering_metrics
 from zoo.evaluation.inputs import as_labels, bounded_unit_rows
 from zoo.evaluation.knn import as_rows, check_matrix
 from zoo.evaluation.memory import Budget, parse_size, release_pages, require_memory
+from zoo.evaluation.rerank import NONE, check_method
 from zoo.evaluation.retrieval import CLASS_MEANS, DEFAULT_K, check_depths, per_query, ranking_per_query
 from zoo.evaluation.split import dataset_to_measure, find_split, read_whitened_classes
 from zoo.evaluation.structure import structure_metrics
@@ -62,6 +63,7 @@ def evaluate(
     unreadable: MutableMapping[str, ImageError] | None = None,
     queries: Any = None,
     memory: int | str | None = None,
+    rerank: str = NONE,
 ) -> Evaluation:
     """Measure the retrieval of a model or of embeddings on a data set, with 95 % intervals over classes.
 
@@ -89,15 +91,18 @@ def evaluate(
             is printed on stderr in advance. The unit rows are then in a temporary file, the search runs on the
             processor, and embeddings that are memory-mapped (`np.load(..., mmap_mode="r")`) need not fit the memory.
             The scores are the same.
+        rerank: A method of `zoo.evaluation.rerank` that orders the neighbours of each query, without labels; the
+            protocol names it. Only for the group retrieval, and without `memory`.
 
     Raises:
-        UsageError: If a group of metrics is unknown, or the arguments exclude one another.
+        UsageError: If a group of metrics or a re-ranking is unknown, or the arguments exclude one another.
         EvaluationError: If the evaluation does not fit the memory (code "memory-limit").
         ImageError: If no image of a folder can be read, or one image of another data set cannot.
         ZooError: As `zoo.load`, `zoo.data.load_dataset`, `retrieval_metrics` and the functions of the groups.
     """
     groups, k = parse_groups(metrics), check_depths(k)
     limit = None if memory is None else parse_size(memory)
+    check_reranking(rerank, groups, limit)
     if dataset is not None and not isinstance(dataset, Dataset):
         check_dataset(dataset, split, data)  # before a model is loaded or a network runs in vain
     if isinstance(model, str | os.PathLike):
@@ -119,7 +124,9 @@ def evaluate(
         rows, measured = embed_dataset(model, loaded, batch_size, progress, errors)
         for error in errors.values() if unreadable is None else ():
             warnings.warn(f"left out: {error}", stacklevel=2)
-        evaluation = attribute_to_model(_evaluate_rows(rows, measured.labels, measured, k, groups), model)
+        evaluation = attribute_to_model(
+            _evaluate_rows(rows, measured.labels, measured, k, groups, rerank=rerank), model
+        )
         whitening = read_whitened_classes(model.folder)
         fitted = len(whitening.among_classes(measured).by_images) if whitening.digests else None
         return replace(evaluation, unreadable=len(loaded) - len(measured), whitened_classes=fitted)
@@ -128,11 +135,11 @@ def evaluate(
             "embeddings are measured against labels or a data set: give one of the two.", code="labels-or-dataset"
         )
     if dataset is None:
-        return _evaluate_embeddings(model, labels, None, k, groups, queries, limit)
+        return _evaluate_embeddings(model, labels, None, k, groups, queries, limit, rerank)
     if queries is not None:
         raise UsageError("queries belong to labels; a data set defines its own.", code="queries-with-dataset")
     loaded = _load_dataset(dataset, split, data)
-    return _evaluate_embeddings(model, loaded.labels, loaded, k, groups, None, limit)
+    return _evaluate_embeddings(model, loaded.labels, loaded, k, groups, None, limit, rerank)
 
 
 def parse_groups(names: str | Iterable[str]) -> tuple[str, ...]:
@@ -149,6 +156,24 @@ def parse_groups(names: str | Iterable[str]) -> tuple[str, ...]:
             code="unknown-metric-group",
         )
     return GROUPS if "all" in requested else tuple(group for group in GROUPS if group in requested)
+
+
+def check_reranking(method: str, groups: Sequence[str], limit: object = None) -> None:
+    """Check a re-ranking, of which only the metrics of the group retrieval know, and no limit of memory.
+
+    Raises:
+        UsageError: If there is no such method, or other groups are to be measured with it, or within a limit.
+    """
+    if check_method(method) != NONE and limit is not None:
+        raise UsageError(
+            "the memory of re-ranking is not predicted; measure it without a limit of memory.", code="rerank-memory"
+        )
+    others = [group for group in groups if group != "retrieval"]
+    if check_method(method) != NONE and others:
+        raise UsageError(
+            f"re-ranking changes the metrics of the group retrieval only; measure {', '.join(others)} without it.",
+            code="rerank-groups",
+        )
 
 
 def embedding_metrics(groups: Iterable[str], embeddings: Any, labels: Any) -> dict[str, float]:
@@ -260,10 +285,11 @@ def _evaluate_embeddings(
     groups: Sequence[str],
     queries: Any,
     limit: int | None,
+    rerank: str,
 ) -> Evaluation:
     """Measure plain embeddings [n, d], under a limit of memory in bytes if there is one."""
     if limit is None:
-        return _evaluate_rows(as_rows(values, "embeddings"), labels, dataset, k, groups, queries)
+        return _evaluate_rows(as_rows(values, "embeddings"), labels, dataset, k, groups, queries, rerank=rerank)
     rows = check_matrix(values, "embeddings")
     n, dim = rows.shape
     labels = as_labels(labels, n)
@@ -296,6 +322,7 @@ def _evaluate_rows(
     groups: Sequence[str],
     queries: Any = None,
     budget: Budget | None = None,
+    rerank: str = NONE,
 ) -> Evaluation:
     if queries is None:
         arguments = search_arguments(rows, labels, dataset, budget)
@@ -306,7 +333,7 @@ def _evaluate_rows(
         rows = arguments["embeddings"]
     elif budget is not None and not set(groups).isdisjoint(EMBEDDING_GROUPS):
         rows = bounded_unit_rows(rows, budget)
-    scores = per_query(**arguments, k=k)
+    scores = per_query(**arguments, k=k, rerank=rerank)
     if "ranking" in groups:
         scores = replace(scores, values={**scores.values, **ranking_per_query(**arguments).values})
     over_queries = {name: values for name, values in scores.values.items() if name not in CLASS_MEANS}
@@ -317,7 +344,7 @@ def _evaluate_rows(
         model=None,
         dataset=dataset.name if dataset else None,
         split=dataset.split if dataset else None,
-        protocol=QUERY_GALLERY if "queries" in arguments else PROTOCOL,
+        protocol=_protocol("queries" in arguments, rerank),
         runtime=None,
         precision=None,
         dim=int(np.shape(rows)[1]),
@@ -332,6 +359,12 @@ def _evaluate_rows(
         class_scores=class_scores(scores.values, names, METRICS),
         identical=count_identical_pairs(dataset) if dataset is not None and dataset.name == FOLDER else None,
     )
+
+
+def _protocol(searches_gallery: bool, rerank: str) -> str:
+    """Return the name of a protocol with its re-ranking."""
+    protocol = QUERY_GALLERY if searches_gallery else PROTOCOL
+    return protocol if rerank == NONE else f"{protocol}, re-ranked by {rerank}"
 
 
 def _identify_labels(labels: np.ndarray, queries: Any) -> DataIdentity:

@@ -17,6 +17,7 @@ from zoo.evaluation import gpu
 from zoo.evaluation.inputs import RetrievalInputs, retrieval_inputs, rows_by_class
 from zoo.evaluation.knn import check_k, neighbour_chunks
 from zoo.evaluation.memory import release, search_budget
+from zoo.evaluation.rerank import CANDIDATES, NONE, check_method, reranked
 
 DEFAULT_K = (1, 2, 4, 8)
 
@@ -100,6 +101,7 @@ def per_query(
     k: Sequence[int] = DEFAULT_K,
     queries: Any = None,
     query_labels: Any = None,
+    rerank: str = NONE,
 ) -> PerQuery:
     """Return `retrieval_metrics` before the means are taken.
 
@@ -109,20 +111,25 @@ def per_query(
         k: Every K of recall_at_K.
         queries: The queries, [q, d].
         query_labels: Classes of the queries, q integers or strings.
+        rerank: A method of `zoo.evaluation.rerank` that orders each query's neighbours anew, without labels.
 
     Raises:
         EvaluationError: If `retrieval_metrics` would raise it.
+        UsageError: If there is no such re-ranking.
     """
+    check_method(rerank)
     inputs = retrieval_inputs(embeddings, labels, queries, query_labels)
-    depths = check_depths(k)
-    _check_available(depths, len(inputs.gallery) - inputs.leave_one_out)
+    depths, available = check_depths(k), len(inputs.gallery) - inputs.leave_one_out
+    _check_available(depths, available)
     depth = max(1, *depths, int(inputs.relatives.max()))
-    pieces = [
-        measure_hits(inputs.codes[indices] == inputs.query_codes[rows, None], inputs.relatives[rows], depths)
-        for rows, _, indices in neighbour_chunks(
-            inputs.queries, inputs.gallery, depth, inputs.leave_one_out, exact=False
-        )
-    ]
+    if rerank != NONE:
+        depth = max(depth, min(CANDIDATES, available))
+    own, pieces = np.arange(len(inputs.queries)), []
+    for rows, _, near in neighbour_chunks(inputs.queries, inputs.gallery, depth, inputs.leave_one_out, exact=False):
+        mine = own[rows] if inputs.leave_one_out else None
+        indices = reranked(rerank, inputs.queries[rows], inputs.gallery, near, mine)
+        hits = inputs.codes[indices] == inputs.query_codes[rows, None]
+        pieces.append(measure_hits(hits, inputs.relatives[rows], depths))
     return build_per_query({name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}, inputs)
 
 

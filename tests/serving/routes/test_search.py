@@ -20,11 +20,11 @@ from starlette.testclient import TestClient
 
 from serving.forms import MAX_QUERY_BYTES
 from serving.gallery import Gallery
-from serving.gallery.search import expanded, k_reciprocal
 from serving.schemas import MAX_QUERY_TEXT
 from tests import text_toys
 from tests.serving import toys
 from tests.serving.running import local_client, settings
+from zoo.evaluation.rerank import METHODS, SCORES, expanded
 from zoo.models.load import Embedder
 
 TEXT = "a red chair"
@@ -158,7 +158,7 @@ def test_offset_and_minimum_similarity(http: TestClient) -> None:
     assert results(http, min_similarity=-1) == everything
 
 
-@pytest.mark.parametrize("rerank", ["none", "expansion", "reciprocal"])
+@pytest.mark.parametrize("rerank", METHODS)
 def test_pages_with_a_cut_have_every_result_once(http: TestClient, rerank: str) -> None:
     everything = results(http, rerank=rerank)
     least = sorted(hit["similarity"] for hit in everything)[len(everything) // 2]
@@ -167,7 +167,7 @@ def test_pages_with_a_cut_have_every_result_once(http: TestClient, rerank: str) 
     assert [hit["id"] for page in pages for hit in page] == expected
 
 
-@pytest.mark.parametrize("rerank", ["expansion", "reciprocal"])
+@pytest.mark.parametrize("rerank", METHODS[1:])
 def test_reranked_results_are_the_same_items_in_the_order_of_their_score(http: TestClient, rerank: str) -> None:
     found = results(http, rerank=rerank)
     assert sorted(hit["id"] for hit in found) == sorted(hit["id"] for hit in results(http))
@@ -181,10 +181,11 @@ def test_the_score_is_the_methods_and_the_similarity_is_to_the_query(http: TestC
         query, others = gallery.store.embedding(1), {item: gallery.store.embedding(item) for item in range(2, 25)}
     nearest = [hit["id"] for hit in results(http)]
     near = np.stack([others[item] for item in nearest])
-    distances = dict(zip(nearest, k_reciprocal(query, near), strict=True))
-    for hit in results(http, rerank="reciprocal"):
-        assert hit["rerank_score"] == pytest.approx(1 - distances[hit["id"]])
-        assert hit["similarity"] == pytest.approx(float(others[hit["id"]] @ query), abs=1e-6)
+    for method, score in SCORES.items():
+        scores = dict(zip(nearest, score(query, near), strict=True))
+        for hit in results(http, rerank=method):
+            assert hit["rerank_score"] == pytest.approx(scores[hit["id"]], rel=1e-5, abs=1e-9)
+            assert hit["similarity"] == pytest.approx(float(others[hit["id"]] @ query), abs=1e-6)
     wider = expanded(query, near[:10])
     for hit in results(http, rerank="expansion"):
         assert hit["rerank_score"] == pytest.approx(float(others[hit["id"]] @ wider), abs=1e-6)
@@ -197,7 +198,7 @@ def test_the_answer_names_its_order_and_unknown_labels_and_keys(http: TestClient
         return answer["ordered_by"], len(answer["notes"])
 
     assert order_and_notes() == order_and_notes(label=toys.CLASSES[1]) == ("similarity", 0)
-    assert len({order_and_notes(rerank=kind)[0] for kind in ("none", "expansion", "reciprocal")}) == 3
+    assert len({order_and_notes(rerank=kind)[0] for kind in METHODS}) == len(METHODS)
     assert order_and_notes(label=["red strips", toys.CLASSES[1], "zzz"])[1] == 2
     assert order_and_notes(where=json.dumps({"yeer": 1908}))[1] == 1
     assert order_and_notes(where=json.dumps({"yeer": None}))[1] == 0, "all items have no such key"
@@ -411,7 +412,7 @@ def test_filters_pages_and_reranking_of_texts(texts: TestClient) -> None:
     cut = sources(texts.post("/search", json={"text": TEXT, "k": 24, "min_similarity": least}))
     assert cut == [hit for hit in everything if hit[1] >= least]
     assert sources(texts.post("/search", json={"text": TEXT, "where": {"colour": "red"}})) == []
-    for rerank in ("expansion", "reciprocal"):
+    for rerank in METHODS[1:]:
         again = sources(texts.post("/search", json={"text": TEXT, "k": 24, "rerank": rerank}))
         assert sorted(source for source, _ in again) == sorted(source for source, _ in everything)
 
