@@ -32,6 +32,7 @@ from training.recipe import EnsembleRecipe, Recipe, same_recipe
 from training.recipes import RECIPES, standard_recipe
 from training.samplers import Sampler
 from training.trainer import Trained, fit
+from training.trunk.parts import prompted_architecture
 from zoo import data as datasets
 from zoo import paths
 from zoo.console import count
@@ -128,13 +129,14 @@ def recipe_card(recipe: Recipe, network: Network, base: Card | None = None, teac
         about = [f"{'Trained from' if recipe.learns else 'The trunk of'} {base.name}.", *about]
     if not recipe.learns:
         about.append(f"{'A head with random weights' if recipe.heads else 'Pooled features'}; not trained.")
+    architecture, args = prompted_architecture(recipe.backbone)
     return Card(
         name=recipe.name,
         method=method,
         backbone=recipe.backbone.name,
         dataset=dataset,
-        architecture=recipe.backbone.architecture,
-        architecture_args=dict(recipe.backbone.args),
+        architecture=architecture,
+        architecture_args=args,
         dim=recipe.dim or feature_count(network.trunk),
         preprocessing=recipe.preprocessing,
         heads=recipe.heads,

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from training.api import Outcome
 
 EPOCHS, HEAD_EPOCHS, STEPS = 10, 20, 200
-LR = {"head": 3e-4, "norm": 3e-4, "last": 1e-4, "lora": 3e-4, "all": 1e-4}
+LR = {"head": 3e-4, "norm": 3e-4, "last": 1e-4, "lora": 3e-4, "prompt": 1e-3, "all": 1e-4}
 """Pretrained weights need smaller steps than heads and adapters, and heads that have a start smaller ones than random
 heads."""
 TWIN_SUFFIX = "-conv4-cifar100"

@@ -22,7 +22,7 @@ PRECISIONS = ("fp32", "bf16", FASTEST)
 FITS = ("square", "whole")
 CROPS = ("none", "window", "squeezed", "resized")
 NORMS = ("none", "statistics", "all")
-TUNED = ("head", "norm", "last", "lora", "all")
+TUNED = ("head", "norm", "last", "lora", "prompt", "all")
 """Parts of a model that a run can train: the heads alone, or the heads and a part of the trunk."""
 OPTIMIZERS = ClassTable(
     "torch.optim",
@@ -34,6 +34,7 @@ OPTIMIZERS = ClassTable(
         "sgd": "sgd:SGD",
     },
 )
+PROMPTING = ("deep", "shallow")
 HEAD_STARTS = ("random", "pca")
 HEAD_ENDS = ("trained", "pca")
 LATER_SETTINGS = (
@@ -42,6 +43,8 @@ LATER_SETTINGS = (
     ("", "head_start", "random"),
     ("backbone", "tune", "all"),
     ("backbone", "rank", 8),
+    ("backbone", "prompts", 10),
+    ("backbone", "prompting", "deep"),
     ("backbone", "frozen_stages", 0),
     ("", "head_end", "trained"),
     ("schedule", "validate_every", 1),
@@ -173,8 +176,12 @@ class Backbone:
             the statistics (its published code), "none" trains both.
         tune: The part of the trunk that learns with the heads: "all"; "head", nothing; "norm", factors and offsets of
             its normalisation layers; "last", its last stage or block; "lora", low-rank adapters of its linear layers,
-            which the model folder has merged into the weights.
+            which the model folder has merged into the weights; "prompt", tokens that join those of the image in a
+            vision transformer, whose architecture in the model folder is `prompted` (Jia et al. 2022, Visual Prompt
+            Tuning).
         rank: The rank of those adapters.
+        prompts: The number of those tokens.
+        prompting: "deep", prompts of their own for every block; "shallow", for the first block alone.
         frozen_stages: The number of first stages that do not learn; the stem counts as one. They see edges and
             textures, which need little change, and their backward pass takes most of a step's time.
     """
@@ -186,12 +193,16 @@ class Backbone:
     freeze_norm: str = "none"
     tune: str = "all"
     rank: int = 8
+    prompts: int = 10
+    prompting: str = "deep"
     frozen_stages: int = 0
 
     def __post_init__(self) -> None:
         _check(self.freeze_norm in NORMS, "backbone.freeze_norm", self.freeze_norm, ", ".join(NORMS))
         _check(self.tune in TUNED, "backbone.tune", self.tune, ", ".join(TUNED))
         _check(self.rank >= 1, "backbone.rank", self.rank, "1 or more")
+        _check(self.prompts >= 1, "backbone.prompts", self.prompts, "1 or more")
+        _check(self.prompting in PROMPTING, "backbone.prompting", self.prompting, " or ".join(PROMPTING))
         _check(self.frozen_stages >= 0, "backbone.frozen_stages", self.frozen_stages, "0 or more")
 
 

@@ -1,4 +1,4 @@
-"""Parts of a trunk that a run trains: its normalisation, its last stage, low-rank adapters, all of it or nothing."""
+"""Parts of a trunk that a run trains: norms, the last stage, low-rank adapters, prompts, all of it or nothing."""
 
 from __future__ import annotations
 
@@ -14,30 +14,64 @@ from training.optim import freeze_norm, freeze_statistics
 from training.recipe import Backbone
 from training.trunk.lora import add_adapters
 from zoo.errors import RecipeError
+from zoo.models.backbones.prompted import NAME as PROMPTED
+from zoo.models.backbones.prompted import PromptedBlocks, add_prompts
 from zoo.models.network import EnsembleNetwork, Network
 
 NORM_LAYERS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, RmsNorm)
 
 
 def choose_parts(trunk: nn.Module, backbone: Backbone) -> None:
-    """Freeze what the recipe does not train, and add adapters where it asks for them.
+    """Freeze what the recipe does not train, and add adapters or prompts where it asks for them.
 
     Args:
         trunk: The trunk, which is changed.
-        backbone: The recipe's backbone, for `tune`, `rank`, `frozen_stages` and `freeze_norm`.
+        backbone: The recipe's backbone, for `tune`, `rank`, `prompts`, `prompting`, `frozen_stages` and
+            `freeze_norm`.
 
     Raises:
-        RecipeError: If the trunk has no such part: `no-norm-layers`, `no-linear-layers`, `no-stages` or
-            `no-batch-norm`.
+        RecipeError: If the trunk has no such part: `no-norm-layers`, `no-linear-layers`, `no-prompts`, `no-stages`
+            or `no-batch-norm`.
     """
     if backbone.tune == "lora":
         add_adapters(trunk, backbone.rank)
+    elif backbone.tune == "prompt":
+        add_learnt_prompts(trunk, backbone)
     elif backbone.tune != "all":
         trunk.requires_grad_(False)
         for parameter in PARTS[backbone.tune](trunk):
             parameter.requires_grad_(True)
     freeze_first_stages(trunk, backbone.frozen_stages)
     freeze_norm(trunk, backbone.freeze_norm)
+
+
+def add_learnt_prompts(trunk: nn.Module, backbone: Backbone) -> None:
+    """Freeze a vision transformer and give it prompts that learn; those of a prompted one learn on.
+
+    Raises:
+        RecipeError: `no-prompts` for another trunk.
+    """
+    blocks = getattr(trunk, "blocks", None)
+    if not isinstance(blocks, PromptedBlocks):
+        try:
+            blocks = add_prompts(trunk, backbone.prompts, backbone.prompting == "deep")
+        except ValueError as error:
+            raise RecipeError(
+                f"{error}, so it takes no prompts. Train its last stage instead (zoo finetune DIR --from MODEL --tune "
+                "last, or --set backbone.tune=last).",
+                code="no-prompts",
+            ) from None
+    trunk.requires_grad_(False)
+    blocks.prompts.requires_grad_(True)
+
+
+def prompted_architecture(backbone: Backbone) -> tuple[str, dict[str, Any]]:
+    """Return the architecture and arguments of the trunk that a recipe publishes: those of `prompted` with prompts."""
+    args = dict(backbone.args)
+    if backbone.tune != "prompt" or backbone.architecture == PROMPTED:
+        return backbone.architecture, args
+    own = {"architecture": backbone.architecture, "prompts": backbone.prompts, "deep": backbone.prompting == "deep"}
+    return PROMPTED, {**own, **args}
 
 
 def has_batch_norm(trunk: nn.Module) -> bool:

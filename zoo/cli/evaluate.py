@@ -59,7 +59,7 @@ Rerank = Annotated[
     Literal["none", "expansion", "augmentation", "diffusion", "reciprocal"],
     Option(
         "--rerank",
-        help="order the neighbours of each query anew, without labels: expansion (alpha query expansion), augmentation "
+        help="order the neighbours of each query without labels: expansion (alpha query expansion), augmentation "
         "(database-side), diffusion, reciprocal (k-reciprocal)",
     ),
 ]
@@ -313,7 +313,7 @@ def _is_same_file(first: Path, second: Path) -> bool:
   zoo score rows.npz                                       with the arrays embeddings and labels (np.savez)
   zoo score rows.npy --labels l.csv --queries l.csv        its columns label and query: queries search the others
   zoo score mine.npy --labels mine.csv --model mine        written by zoo embed: refused if another model made it
-  zoo score rows.npy --labels labels.txt --rerank expansion   neighbours ordered anew, without labels
+  zoo score rows.npy --labels labels.txt --rerank expansion   a further order of the neighbours, without labels
   zoo score rows.npy --dataset inshop --data DIR -k 1,10,20,30   its queries search its gallery
   zoo score rows.npy --labels labels.txt --memory 2GiB     rows that exceed the memory; .npy is read block by block
 Rows that zoo embed wrote name their model, which is printed with the scores; rows that were cut off, exchanged or

@@ -198,6 +198,7 @@ COMPARISON = ("metric", "before", "95 % over classes", "after", "95 %", "differe
     epilog="""\
   zoo finetune pictures/ --from photos --as fitted                     heads on a frozen trunk: minutes on a CPU
   zoo finetune pictures/ --from dinov2-s14 --tune lora                 low-rank adapters of a vision transformer
+  zoo finetune pictures/ --from dinov2-s14 --tune prompt               learnt prompts of a vision transformer
   zoo finetune pictures/ --from photos --tune all --method ms                 the whole trunk
   zoo finetune shoes.csv --from timm/resnet50.a1_in1k                  a table with the columns image,label
   zoo finetune pictures/ --from MODEL --set schedule.epochs=5 --json
@@ -216,10 +217,11 @@ def finetune(
     base: Annotated[str, Option("--from", metavar="NAME", help="the model to start from")],
     method: Annotated[str, Option(help="margin, ms, pa, diva, ...: see zoo list --recipes")] = "margin",
     tune: Annotated[
-        Literal["head", "norm", "last", "lora", "all"],
+        Literal["head", "norm", "last", "lora", "prompt", "all"],
         Option(
             help="what learns: head, new heads on the unchanged trunk, which takes minutes on a CPU; with the heads, "
-            "norm: normalisation layers; last: the last stage or block; lora: low-rank adapters; all: everything"
+            "norm: normalisation layers; last: the last stage or block; lora: low-rank adapters; prompt: "
+            "prompts of a vision transformer; all: everything"
         ),
     ] = "head",
     settings: Settings = None,

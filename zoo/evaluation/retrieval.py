@@ -111,7 +111,7 @@ def per_query(
         k: Every K of recall_at_K.
         queries: The queries, [q, d].
         query_labels: Classes of the queries, q integers or strings.
-        rerank: A method of `zoo.evaluation.rerank` that orders each query's neighbours anew, without labels.
+        rerank: A method of `zoo.evaluation.rerank` that orders each query's neighbours, without labels.
 
     Raises:
         EvaluationError: If `retrieval_metrics` would raise it.

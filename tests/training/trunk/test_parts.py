@@ -71,7 +71,12 @@ def test_nothing_or_all_of_a_trunk_learns() -> None:
 
 
 def test_a_trunk_without_the_part_is_refused() -> None:
-    for tune, code in (("norm", "no-norm-layers"), ("last", "no-stages"), ("lora", "no-linear-layers")):
+    for tune, code in (
+        ("norm", "no-norm-layers"),
+        ("last", "no-stages"),
+        ("lora", "no-linear-layers"),
+        ("prompt", "no-prompts"),
+    ):
         with raises(RecipeError, code):
             choose_parts(nn.Sequential(nn.Conv2d(3, 4, 1)), Backbone("x", "x", tune=tune))
     with raises(RecipeError, "setting-range"):

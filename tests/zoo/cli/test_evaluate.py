@@ -53,6 +53,16 @@ def test_evaluate_prints_a_table_writes_a_file_and_saves(capsys, toy, pictures, 
     assert json.loads(capsys.readouterr().out)["results"] == [result]
 
 
+def test_a_reranked_score_names_its_order_and_is_not_saved(capsys, toy, pictures):
+    assert main([*EVALUATE, "--data", str(pictures), "--rerank", "reciprocal", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["protocol"].endswith("re-ranked by reciprocal")
+    with raises(UsageError, "save-reranked"):
+        cli.run([*EVALUATE, "--data", str(pictures), "--rerank", "reciprocal", "--save"])
+    with raises(UsageError, "rerank-groups"):
+        cli.run([*EVALUATE, "--data", str(pictures), "--rerank", "reciprocal", "--metrics", "ranking"])
+    assert main([*EVALUATE, "--data", str(pictures), "--rerank", "nothing"]) == 2
+
+
 def test_scores_are_not_saved_in_a_shipped_model():
     for words in (["margin-conv4-glyphs"], [str(zoo.info("margin-conv4-glyphs").folder)]):
         with raises(UsageError, "shipped-model") as caught:
