@@ -152,7 +152,7 @@ def test_diffusion_solves_the_papers_system(m: int, k: int, query_k: int, seed: 
     query, candidates = rows[0], nearest_first(rows[0], rows[1:])
     system = np.eye(m) - 0.99 * naive_graph(candidates, k, 3)
     expected = np.linalg.solve(system, naive_seeds(query, candidates, query_k, 3))
-    actual = diffused(query, candidates, k, query_k, iterations=500)
+    actual = diffused(query, candidates, k, query_k, alpha=0.99, iterations=500)
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-8)
 
 
@@ -163,7 +163,7 @@ def test_twenty_iterations_are_those_of_scipy(seed: int) -> None:
     system = np.eye(60) - 0.99 * naive_graph(candidates, 9, 3)
     y = naive_seeds(query, candidates, 10, 3)
     expected, _ = scipy.sparse.linalg.cg(system, y, rtol=0, maxiter=20)
-    np.testing.assert_allclose(diffused(query, candidates, k=9), expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(diffused(query, candidates, k=9, query_k=10, alpha=0.99), expected, rtol=1e-6, atol=1e-9)
 
 
 def test_conjugate_gradients_solve_a_system_in_as_many_steps_as_it_has_unknowns() -> None:
@@ -173,13 +173,13 @@ def test_conjugate_gradients_solve_a_system_in_as_many_steps_as_it_has_unknowns(
 
 
 def test_diffusion_follows_a_chain_that_similarity_leaves() -> None:
-    """A class lies on an arc, whose far end is less similar to the query than intruders beside the arc."""
+    """A class forms an arc, whose far end is less similar to the query than intruders beside the arc."""
     arc = np.deg2rad(np.arange(0, 100, 5))
     chain = np.stack([np.cos(arc), np.sin(arc), np.zeros_like(arc)], 1)
     intruders = unit(np.array([[np.cos(1.3), 0, np.sin(1.3)], [np.cos(1.35), 0, np.sin(1.35)]]))
     candidates = nearest_first(chain[0], np.concatenate([chain[1:], intruders]))
     of_chain = candidates[:, 2] == 0
-    order = np.argsort(-diffused(chain[0], candidates, k=3, query_k=3), kind="stable")
+    order = np.argsort(-diffused(chain[0], candidates, k=3, query_k=3, alpha=0.99), kind="stable")
     assert of_chain[:19].sum() < 19  # by similarity the intruders come before the arc's end
     assert of_chain[order[:19]].all()
 
