@@ -102,7 +102,7 @@ def diffused(
 
 
 def conjugate_gradients(operator: Callable[[np.ndarray], np.ndarray], y: np.ndarray, iterations: int) -> np.ndarray:
-    """Return f [m] after so many iterations towards operator(f) = y, from 0 (Nocedal and Wright 2006, algorithm 5.2).
+    """Return f [m] after these iterations towards operator(f) = y, from 0 (Nocedal and Wright 2006, algorithm 5.2).
 
     Args:
         operator: A symmetric positive definite map.
@@ -163,7 +163,7 @@ def check_method(name: str) -> str:
     """Return the name of a re-ranking method.
 
     Raises:
-        UsageError: If there is none of that name.
+        UsageError: If the name is unknown.
     """
     if name not in METHODS:
         raise UsageError(
