@@ -25,7 +25,8 @@ from zoo.data.images import DEFAULT_LIMITS, ImageLike, Limits, open_image
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError, VariantNotFoundError, command
 from zoo.evaluation.calibration import DEPTH, Background, Calibration, background
-from zoo.evaluation.rerank import CANDIDATES, EXPANSION, NEIGHBOURS, NONE, SCORES, expanded
+from zoo.evaluation.rerank.order import CANDIDATES, EXPANSION, NONE, SCORES
+from zoo.evaluation.rerank.scores import NEIGHBOURS, expanded
 from zoo.models.card import read_card
 from zoo.models.golden import GOLDEN_FILE, read_golden
 from zoo.models.load import Embedder, find_model, load
@@ -58,7 +59,7 @@ class SearchOptions:
         min_p: Least p_same of a result (`Hit`); needs the gallery's calibration.
         selection: Labels and metadata that results must have.
         crop: Part of the query image: left, top, right, bottom as fractions of its sides.
-        rerank: A method of `zoo.evaluation.rerank`. It looks at `CANDIDATES` items or more on any page, as cuts
+        rerank: A name of `zoo.evaluation.rerank.order.METHODS`. It looks at `CANDIDATES` items or more on any page, as cuts
             remove some.
     """
 
@@ -276,7 +277,7 @@ class Searcher:
         ]
 
     def _reordered(self, method: str, vector: np.ndarray, hits: list[Hit]) -> list[Hit]:
-        """Order the first `CANDIDATES` hits by a method of `zoo.evaluation.rerank.SCORES`."""
+        """Order the first `CANDIDATES` hits by a method of `zoo.evaluation.rerank.order.SCORES`."""
         found = dict(zip(*self.gallery.store.embeddings([hit.id for hit in hits[:CANDIDATES]]), strict=True))
         candidates = [hit for hit in hits[:CANDIDATES] if hit.id in found]
         if not candidates:

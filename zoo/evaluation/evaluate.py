@@ -22,7 +22,7 @@ from zoo.evaluation.clustering import clustering_metrics
 from zoo.evaluation.inputs import as_labels, bounded_unit_rows
 from zoo.evaluation.knn import as_rows, check_matrix
 from zoo.evaluation.memory import Budget, parse_size, release_pages, require_memory
-from zoo.evaluation.rerank import NONE, check_method
+from zoo.evaluation.rerank.order import NONE, check_method
 from zoo.evaluation.retrieval import CLASS_MEANS, DEFAULT_K, check_depths, per_query, ranking_per_query
 from zoo.evaluation.split import dataset_to_measure, find_split, read_whitened_classes
 from zoo.evaluation.structure import structure_metrics
@@ -91,7 +91,7 @@ def evaluate(
             is printed on stderr in advance. The unit rows are then in a temporary file, the search runs on the
             processor, and embeddings that are memory-mapped (`np.load(..., mmap_mode="r")`) need not fit the memory.
             The scores are the same.
-        rerank: A method of `zoo.evaluation.rerank` that orders the neighbours of each query, without labels; the
+        rerank: One of `zoo.evaluation.rerank.order.METHODS` that orders the neighbours of each query, without labels; the
             protocol names it. Only for the group retrieval, and without `memory`.
 
     Raises:

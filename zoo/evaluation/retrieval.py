@@ -17,7 +17,7 @@ from zoo.evaluation import gpu
 from zoo.evaluation.inputs import RetrievalInputs, retrieval_inputs, rows_by_class
 from zoo.evaluation.knn import check_k, neighbour_chunks
 from zoo.evaluation.memory import release, search_budget
-from zoo.evaluation.rerank import CANDIDATES, NONE, check_method, reranked
+from zoo.evaluation.rerank.order import CANDIDATES, NONE, check_method, reranked
 
 DEFAULT_K = (1, 2, 4, 8)
 
@@ -111,7 +111,7 @@ def per_query(
         k: Every K of recall_at_K.
         queries: The queries, [q, d].
         query_labels: Classes of the queries, q integers or strings.
-        rerank: A method of `zoo.evaluation.rerank` that orders each query's neighbours, without labels.
+        rerank: One of `zoo.evaluation.rerank.order.METHODS` that orders each query's neighbours, without labels.
 
     Raises:
         EvaluationError: If `retrieval_metrics` would raise it.

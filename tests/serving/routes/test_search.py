@@ -24,7 +24,8 @@ from serving.schemas import MAX_QUERY_TEXT
 from tests import text_toys
 from tests.serving import toys
 from tests.serving.running import local_client, settings
-from zoo.evaluation.rerank import METHODS, SCORES, expanded
+from zoo.evaluation.rerank.order import METHODS, SCORES
+from zoo.evaluation.rerank.scores import expanded
 from zoo.models.load import Embedder
 
 TEXT = "a red chair"

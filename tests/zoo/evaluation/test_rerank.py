@@ -11,17 +11,8 @@ from hypothesis import strategies as st
 from tests.raising import raises
 from zoo.errors import UsageError
 from zoo.evaluation import evaluate, per_query
-from zoo.evaluation.rerank import (
-    CANDIDATES,
-    METHODS,
-    SCORES,
-    augmented,
-    conjugate_gradients,
-    diffused,
-    expanded,
-    k_reciprocal,
-    reranked,
-)
+from zoo.evaluation.rerank.order import CANDIDATES, METHODS, SCORES, reranked
+from zoo.evaluation.rerank.scores import augmented, conjugate_gradients, diffused, expanded, k_reciprocal
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
