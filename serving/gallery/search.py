@@ -59,8 +59,8 @@ class SearchOptions:
         min_p: Least p_same of a result (`Hit`); needs the gallery's calibration.
         selection: Labels and metadata that results must have.
         crop: Part of the query image: left, top, right, bottom as fractions of its sides.
-        rerank: A name of `zoo.evaluation.rerank.order.METHODS`. It looks at `CANDIDATES` items or more on any page, as cuts
-            remove some.
+        rerank: A name of `zoo.evaluation.rerank.order.METHODS`. It looks at `CANDIDATES` items or more on any page,
+            as cuts remove some.
     """
 
     k: int = DEFAULT_K

@@ -91,8 +91,8 @@ def evaluate(
             is printed on stderr in advance. The unit rows are then in a temporary file, the search runs on the
             processor, and embeddings that are memory-mapped (`np.load(..., mmap_mode="r")`) need not fit the memory.
             The scores are the same.
-        rerank: One of `zoo.evaluation.rerank.order.METHODS` that orders the neighbours of each query, without labels; the
-            protocol names it. Only for the group retrieval, and without `memory`.
+        rerank: One of `zoo.evaluation.rerank.order.METHODS`, which order the neighbours of each query without labels;
+            the protocol names it. Only for the group retrieval, and without `memory`.
 
     Raises:
         UsageError: If a group of metrics or a re-ranking is unknown, or the arguments exclude one another.

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-
 NEIGHBOURS = 10
 """Neighbours that a query is expanded by, and a row augmented by."""
 
