@@ -5,30 +5,28 @@ result. Both clients run these generators; `AsyncClient` encodes images and read
 """
 
 import functools
-import hashlib
 import inspect
 import json
 import logging
 import os
 import re
-from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from io import BytesIO
-from pathlib import Path
-from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar, get_args, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, get_args, overload
+from urllib.parse import quote
 
 import httpx
 import numpy as np
 import tenacity
 from anyio import to_thread
-from PIL import Image as Pillow
 from pydantic import TypeAdapter
 
 from serving import schemas
-from serving.gallery.types import DEFAULT_K, Box, Thumbnail
+from serving.client_images import Image, Images, SentImage, encode_image, images_by_request, listed_images
+from serving.gallery.types import DEFAULT_K, Box, Thumbnail, check_key
 from serving.schemas import AddedItems, SearchHit, SearchPart
-from zoo.data.images import open_image
 from zoo.errors import GalleryError, ItemNotFoundError, ServiceError, UsageError
 
 P = ParamSpec("P")
@@ -38,7 +36,6 @@ Numbered = TypeVar("Numbered", schemas.RefusedImage, schemas.Differing, schemas.
 KEY = "ZOO_SERVE_KEY"
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # seconds until a request is repeated
 CONNECT_SECONDS, EVALUATION_SECONDS = 5.0, 600.0
-MAX_IMAGES, MAX_BYTES = 32, 24 * 2**20  # of one request, within the defaults of the service
 HOST = re.compile(r"[\w.-]+(:\d+)?(/\S*)?")
 """A service's address without its scheme."""
 MAX_PARAMETERS = 60_000  # characters of the query string; httpx accepts 65,536 of the whole URL
@@ -46,13 +43,8 @@ _BAD_IMAGE = frozenset({"unreadable_image", "image_too_large"})
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout)
 _BROKEN_OFF = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)  # the service may have done the request
 
-Image = bytes | str | Path | Pillow.Image | np.ndarray
-"""The bytes or the path of an image file, a PIL image, or a uint8 array [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]."""
 Labels = str | Sequence[str]
 Metadata = Mapping[str, Any]
-Images = Image | Iterable[Image]
-"""One image or several. An array of four dimensions is several images."""
-
 logger = logging.getLogger(__name__)
 
 
@@ -172,7 +164,7 @@ class _Calls:
             raise UsageError("search needs an image, an item or a text; one of the three.", code="no-query")
         parameters = {"id": item, "k": k, "offset": offset, "min_similarity": min_similarity, "min_p": min_p}
         parameters |= {"rerank": rerank} | _narrowed(label, where, crop)
-        files, body = [] if image is None else [_encode(image)], None if text is None else {"text": text}
+        files, body = [] if image is None else [encode_image(image)], None if text is None else {"text": text}
         read = _json(schemas.SearchAnswer)
         answer = yield from self._ask(read, "POST", "/search", parameters, files=files, body=body)
         if answer.query.truncated:
@@ -197,7 +189,7 @@ class _Calls:
         parameters = {"k": k, "offset": offset, "min_similarity": min_similarity, "min_p": min_p, "rerank": rerank}
         parameters |= _narrowed(label, where, crop)
         answers: list[SearchPart] = []
-        for _, files in _parts(_listed(images)):
+        for _, files in images_by_request(listed_images(images)):
             read = functools.partial(_read_answers, files)
             answers += yield from self._ask(read, "POST", "/search", parameters, files=files, accepted=_BAD_IMAGE)
         return answers
@@ -206,7 +198,7 @@ class _Calls:
     def embed(self, images: Images, crop: Box | None = None) -> Steps[np.ndarray]:
         """Return the unit embeddings, float32 [n, dim], of images or a part of each, with up to 32 per request."""
         rows, parameters = [], {"format": "npy"} | _narrowed(crop=crop)
-        for start, files in _parts(_listed(images)):
+        for start, files in images_by_request(listed_images(images)):
             try:
                 rows.append((yield from self._ask(_read_array, "POST", "/embed", parameters, files=files)))
             except ServiceError as error:
@@ -239,16 +231,16 @@ class _Calls:
             source: Their source (default: the names of the files).
             metadata: Their metadata.
             update: Give label and metadata also to images that are in the gallery.
-            key: Your own name of a single image, up to 200 characters. No other image can have it.
+            key: Your own name of a single image, up to 256 characters. No other image can have it; see also `put`.
         """
-        listed = _listed(images)
+        listed = listed_images(images)
         if key is not None and len(listed) > 1:  # the service cannot see it in requests of one image each
             raise UsageError(f"a key names a single image, not {len(listed)}; add them one by one.", code="one-key")
         accepted = () if listed and listed[0] is images else _BAD_IMAGE
         text = None if metadata is None else _json_text(metadata, "metadata")
         form = {"label": label, "source": source, "metadata": text, "key": key, "update": "true" if update else None}
         added = AddedItems(new=0, items=[], refused=[])
-        for start, files in _parts(listed):
+        for start, files in images_by_request(listed):
             part = yield from self._ask(_read_added, "POST", "/items", files=files, form=form, accepted=accepted)
             added = AddedItems(
                 new=added.new + part.new,
@@ -260,16 +252,48 @@ class _Calls:
         return added
 
     @_Call
+    def put(
+        self,
+        key: str,
+        image: Image,
+        label: str | None = None,
+        metadata: Metadata | None = None,
+        source: str | None = None,
+    ) -> Steps[schemas.PutItem]:
+        """Create or replace the item with a key: its image, label, metadata and source. Needs a write key.
+
+        Args:
+            key: Your own name of the item: 1 to 256 characters of any Unicode without control characters.
+            image: The image. One that has another key already is refused.
+            label: The label (default: none).
+            metadata: The metadata (default: none).
+            source: The source (default: the name of the file).
+        """
+        text = None if metadata is None else _json_text(metadata, "metadata")
+        form = {"label": label, "source": source, "metadata": text}
+        return self._ask(_json(schemas.PutItem), "PUT", _item_path(key), files=[encode_image(image)], form=form)
+
+    @_Call
     def describe(
-        self, item: int, label: str | None = None, metadata: Metadata | None = None, unlabel: bool = False
+        self,
+        item: int | str,
+        label: str | None = None,
+        metadata: Metadata | None = None,
+        unlabel: bool = False,
+        key: str | None = None,
     ) -> Steps[schemas.ItemInfo]:
-        """Give an item another label (or none, with `unlabel`), other metadata, or both. Needs a write key."""
-        if (label is not None and unlabel) or (label is None and metadata is None and not unlabel):
-            raise UsageError("describe needs a label or unlabel=True, or metadata.", code="no-change")
+        """Give an item, by its id or its key, another label, metadata or key. Needs a write key.
+
+        unlabel: remove the label. What is not given stays.
+        """
+        if (label is not None and unlabel) or (label is None and metadata is None and key is None and not unlabel):
+            raise UsageError("describe needs a label or unlabel=True, metadata, or a key.", code="no-change")
         change = {} if metadata is None else {"metadata": json.loads(_json_text(metadata, "metadata"))}
         if label is not None or unlabel:
             change["label"] = label
-        return self._ask(_json(schemas.ItemInfo), "PATCH", f"/items/{item}", body=change, repeatable=False)
+        if key is not None:
+            change["key"] = check_key(key)
+        return self._ask(_json(schemas.ItemInfo), "PATCH", _item_path(item), body=change, repeatable=False)
 
     @_Call
     def mark(
@@ -286,7 +310,7 @@ class _Calls:
         if isinstance(query, SearchHit):
             body["query"] = query.id
         elif not isinstance(query, int):
-            file, parameters = _encode(query), {"format": "base64"} | _narrowed(crop=crop)
+            file, parameters = encode_image(query), {"format": "base64"} | _narrowed(crop=crop)
             embedded = yield from self._ask(_read_embedding, "POST", "/embed", parameters, files=[file])
             body["query"] = embedded | {"source": file.sent_name}
         return (yield from self._ask(_json(schemas.MarkInfo), "POST", "/feedback", body=body))
@@ -311,14 +335,14 @@ class _Calls:
         return self._ask(_json(schemas.MarkPage), "GET", "/feedback", parameters)
 
     @_Call
-    def remove(self, item: int) -> Steps[None]:
-        """Remove an item, or raise `ItemNotFoundError`. Needs a write key."""
-        yield from self._ask(_json(schemas.Removed), "DELETE", f"/items/{item}", repeatable=False)
+    def remove(self, item: int | str) -> Steps[None]:
+        """Remove an item, by its id or its key, or raise `ItemNotFoundError`. Needs a write key."""
+        yield from self._ask(_json(schemas.Removed), "DELETE", _item_path(item), repeatable=False)
 
     @_Call
-    def item(self, item: int) -> Steps[schemas.ItemInfo]:
-        """Return an item, or raise `ItemNotFoundError`."""
-        return self._ask(_json(schemas.ItemInfo), "GET", f"/items/{item}")
+    def item(self, item: int | str) -> Steps[schemas.ItemInfo]:
+        """Return an item, by its id or its key, or raise `ItemNotFoundError`."""
+        return self._ask(_json(schemas.ItemInfo), "GET", _item_path(item))
 
     @_Call
     def duplicates(self, item: int, mirrored: bool = True) -> Steps[schemas.DuplicateItems]:
@@ -405,7 +429,7 @@ class _Calls:
         path: str,
         parameters: Mapping[str, Any] | None = None,
         *,
-        files: Sequence["_File"] = (),
+        files: Sequence[SentImage] = (),
         form: Mapping[str, str | None] | None = None,
         body: Mapping[str, Any] | None = None,
         repeatable: bool = True,
@@ -571,54 +595,11 @@ def _pause(state: tenacity.RetryCallState) -> float:
     return doubling(state)
 
 
-class _File(NamedTuple):
-    """Image file. `name` is "" for an image in memory."""
-
-    name: str
-    data: bytes
-
-    @property
-    def sent_name(self) -> str:
-        """The name of the file in a form. An image in memory has the name that the service would give it."""
-        return self.name or hashlib.sha256(self.data).hexdigest()[:16]
-
-
-def _listed(images: Images) -> list[Any]:
-    if isinstance(images, np.ndarray):
-        return list(images) if images.ndim == 4 else [images]
-    return list(images) if isinstance(images, Iterable) and not isinstance(images, Image) else [images]
-
-
-def _parts(images: Sequence[Image]) -> Iterator[tuple[int, list[_File]]]:
-    """Yield the files of each request, with the number of images of the requests before it."""
-    start, size, files = 0, 0, list[_File]()
-    for image in images:
-        file = _encode(image)
-        if files and (len(files) == MAX_IMAGES or size + len(file.data) > MAX_BYTES):
-            yield start, files
-            start, size, files = start + len(files), 0, []
-        files.append(file)
-        size += len(file.data)
-    yield start, files
-
-
-def _encode(image: Image) -> _File:
-    if isinstance(image, bytes):
-        return _File("", image)
-    if isinstance(image, Pillow.Image | np.ndarray):
-        png, pixels = BytesIO(), np.asarray(open_image(image))
-        Pillow.fromarray(pixels).save(png, "PNG")  # only the pixels: no EXIF, no comments
-        return _File("", png.getvalue())
-    if not isinstance(image, str | Path):
-        kinds = "a path, the bytes of an image file, a PIL image or a uint8 array"
-        raise UsageError(f"an image must be {kinds}, not a {type(image).__name__}.", code="not-an-image")
-    try:
-        return _File(Path(image).name, Path(image).read_bytes())
-    except OSError as error:
-        reason = error.strerror
-    except ValueError as error:  # a name that no file can have
-        reason = str(error)
-    raise GalleryError(f"{image} cannot be read: {reason}.", code="unreadable-file")
+def _item_path(item: int | str) -> str:
+    """Return the path of an item. A key is one segment: its slashes and dots are encoded, and so never resolved."""
+    if isinstance(item, str):
+        return f"/items/by-key/{quote(check_key(item), safe='').replace('.', '%2E')}"
+    return f"/items/{item}"
 
 
 def _narrowed(label: Labels | None = None, where: Metadata | None = None, crop: Box | None = None) -> dict[str, Any]:
@@ -652,7 +633,7 @@ def _json(model: type[T]) -> Callable[[httpx.Response], T]:
     return read
 
 
-def _read_answers(files: Sequence[_File], response: httpx.Response) -> list[SearchPart]:
+def _read_answers(files: Sequence[SentImage], response: httpx.Response) -> list[SearchPart]:
     """Read the answers about several images. The answer about a single one has another form."""
     query = schemas.QueryInfo(name=files[0].sent_name)
     if response.is_error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any, TypeVar
+from urllib.parse import unquote_to_bytes
 
 from anyio import to_thread
 from fastapi import Depends, Path, Request
@@ -13,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from serving.auth import Keys
 from serving.duplicates.lookup import CopyFinder
-from serving.errors import RefusedError
+from serving.errors import RefusedError, invalid
 from serving.forms import check_parameters, query_values
 from serving.gallery import Gallery
 from serving.gallery.map import Atlas
@@ -21,7 +22,7 @@ from serving.gallery.search import Models, Searcher
 from serving.limits import CpuQueue
 from serving.metrics import stage
 from serving.model_swap import CurrentSearcher
-from serving.schemas import CollectionInfo, ItemId
+from serving.schemas import CollectionInfo, ItemId, ItemKey
 from serving.settings import COLLECTIONS, GALLERY, GalleryAddress, Settings
 from zoo.errors import UsageError
 
@@ -202,9 +203,24 @@ def _query_fields(route: APIRoute) -> dict[str, FieldInfo]:
     return {name: field for model in models for name, field in model.model_fields.items()}
 
 
+async def _item_key(request: Request, key: Annotated[ItemKey, Path()]) -> str:
+    """Return the key in the path.
+
+    A path that is not UTF-8 is refused, because servers replace its bytes; so is a last line feed, which routes ignore.
+    """
+    try:
+        unquote_to_bytes(request.scope.get("raw_path") or b"").decode()
+    except UnicodeDecodeError:
+        raise invalid("key", "percent-encoded UTF-8") from None
+    if not request.scope["path"].endswith(key):
+        raise invalid("key", "a text without control characters")
+    return key
+
+
 CollectionDep = Annotated[Collection, Depends(_collection)]
 CollectionsDep = Annotated[Collections, Depends(_collections)]
 SettingsDep = Annotated[Settings, Depends(_settings)]
 CpuQueueDep = Annotated[CpuQueue, Depends(_cpu_queue)]
 ItemIdDep = Annotated[ItemId, Path(alias="id")]
+ItemKeyDep = Annotated[str, Depends(_item_key)]
 KNOWN_PARAMETERS = Depends(_parameters)

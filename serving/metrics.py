@@ -252,7 +252,8 @@ def route_of(scope: Scope) -> str:
     """Return the template of the route that the path matched; "other" if it matched none or was refused earlier."""
     if isinstance(scope.get("endpoint"), StaticFiles):
         return "/page"
-    return str(getattr(scope.get("route"), "path", "other"))
+    route = scope.get("route")
+    return str(getattr(route, "path_format", getattr(route, "path", "other")))
 
 
 def _collection(scope: Scope) -> str:

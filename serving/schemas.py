@@ -33,6 +33,7 @@ from serving.gallery.types import (
     IndexStats,
     Item,
     MarkCounts,
+    PutStatus,
     Stats,
     check_key,
     metadata_json,
@@ -146,6 +147,11 @@ def _key(value: Any) -> Any:
         ) from None
 
 
+ItemKey = Annotated[
+    str,
+    BeforeValidator(_key),
+    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": MAX_KEY, "pattern": r"^[^\x00-\x1f\x7f-\x9f]+$"}),
+]
 ItemId = Annotated[int, BeforeValidator(parse_item_id), WithJsonSchema({"type": "integer", "minimum": 0})]
 IdText = Annotated[str, BeforeValidator(_id_text), WithJsonSchema({"type": "integer", "minimum": 0})]
 Truth = Annotated[bool, BeforeValidator(_truth)]
@@ -153,7 +159,11 @@ Whole = Annotated[int, BeforeValidator(_whole_number)]
 PageSize = Annotated[int, Field(ge=1, le=MAX_LIMIT), BeforeValidator(_whole_number)]
 Similarity = Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False), BeforeValidator(_number)]
 Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(_number)]
-Key = Annotated[str | None, BeforeValidator(_key), Field(max_length=MAX_KEY)]
+Key = Annotated[
+    str | None,
+    BeforeValidator(_key),
+    WithJsonSchema({"anyOf": [{"type": "string", "maxLength": MAX_KEY}, {"type": "null"}]}),
+]
 Text = Annotated[str | None, Field(max_length=MAX_TEXT), AfterValidator(_printable)]
 JsonObject = Annotated[
     dict[str, Any], BeforeValidator(_json_object), WithJsonSchema({"type": "string", "format": "json"})
@@ -217,12 +227,17 @@ class EmbedParameters(_Request):
     )
 
 
-class NewItemParameters(_Request):
-    """Description of the images that POST /items adds."""
+class ItemDescription(_Request):
+    """Description of the images that a request adds."""
 
     label: Text = Field(None, description="Label of all images")
     source: Text = Field(None, description="Source of the images")
     metadata: Metadata = Field(default_factory=dict, description="Metadata of all images, a JSON object")
+
+
+class NewItemParameters(ItemDescription):
+    """Description of the images that POST /items adds."""
+
     update: Truth = Field(False, description="Give label and metadata also to images that are already in the gallery")
     key: Key = Field(None, description="Your own name of the image, for a single image; no other item may have it")
     duplicates: Truth = Field(True, description="Name items that look like copies of the added images")
@@ -263,11 +278,12 @@ class ItemChange(_Request):
 
     label: Text = None
     metadata: Annotated[dict[str, Any], AfterValidator(_metadata)] = Field(default_factory=dict)
+    key: Key = None
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
         if not self.model_fields_set:
-            raise ValueError('expected "label" (a text or null), "metadata" (an object), or both')
+            raise ValueError('expected "label" (a text or null), "metadata" (an object) or "key" (a text or null)')
         return self
 
 
@@ -355,6 +371,18 @@ class ChangedItem(ItemInfo):
     """Item after a change. gallery_change: number of this change."""
 
     gallery_change: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PutItem(ItemInfo):
+    """Item that was put under its key.
+
+    status: "created" (the key is new), "replaced" (the key had another image, whose item and marks are removed),
+    "updated" (the same image with another source, label or metadata, or an image without a key that got it) or
+    "unchanged".
+    """
+
+    status: PutStatus
 
 
 class QueryInfo(_Answer):

@@ -170,7 +170,7 @@ class Sandbox:
     def _python(self, source: str) -> None:
         """Run a block of Python, with the images that the pages name."""
         array = np.zeros((20, 30, 3), np.uint8)
-        names = {"pil_image": Image.fromarray(array), "uint8_array": array}
+        names = {"pil_image": Image.fromarray(array), "uint8_array": array, "write_key": KEY}
         source = source.replace(URL, self.service("own")) if URL in source else source
         exec(compile(source, "a block", "exec"), names)
 

@@ -198,7 +198,7 @@ BEFORE = {
     "benchmark resume": "zoo benchmark run claims/rho --dataset glyphs --seeds 1",
     "embed": "zoo export mine --precision all --calibration pictures",
     "gallery import": "zoo gallery export gallery copy",
-    "gallery remove": "zoo gallery add gallery new.jpg --label wren",
+    "gallery remove": "zoo gallery add gallery new.jpg --label wren\nzoo gallery add gallery a.png --key cam-1/0001",
     "gallery restore": "zoo gallery backup gallery backups/2026-11-22",
     "gallery rollback": "zoo gallery rebuild gallery --model better --swap",
     "score": "zoo embed mine pictures --out mine.npy\nzoo embed mine pictures --out mine.safetensors --replace",

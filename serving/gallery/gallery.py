@@ -25,7 +25,7 @@ from serving.gallery.index import NO_ROW, Neighbours
 from serving.gallery.index_files import LiveIndex
 from serving.gallery.store import MODEL, Store, store_model
 from serving.gallery.tune import measure_recall, sample_index
-from serving.gallery.types import AddResult, Hit, NewItem, PutResult, is_address, parse_model, rank_hits
+from serving.gallery.types import AddResult, Hit, Item, NewItem, PutResult, is_address, parse_model, rank_hits
 from zoo.errors import (
     GalleryError,
     GalleryExistsError,
@@ -209,12 +209,16 @@ class Gallery:
         self._changed = True
         return self.store.remove(ids)
 
-    def describe_key(self, key: str, /, **values: Any) -> int:
-        """Describe the item with a key as `Store.describe` does; its id may change meanwhile. Return the change."""
+    def describe_key(self, key: str, /, **values: Any) -> tuple[Item, int]:
+        """Describe the item with a key as `Store.describe` does; its id may change meanwhile.
+
+        Return the item and the number of the change.
+        """
         while True:
             item = self.store.item_of_key(key)
             try:
-                return self.store.describe(item.id, **values)
+                change = self.store.describe(item.id, **values)
+                return self.store.item(item.id), change
             except ItemNotFoundError:  # replaced or removed by another process
                 continue
 

@@ -22,8 +22,10 @@ from serving.gallery.types import (
     Item,
     ItemUpdate,
     NewItem,
+    PutResult,
     Thumbnail,
     Unchanged,
+    check_key,
     decode_image,
     equal_metadata,
 )
@@ -427,6 +429,25 @@ def add_files(
     return report
 
 
+def put_file(gallery: Gallery, embedder: Embedder, file: ImageFile, key: str) -> PutResult:
+    """Create or replace the item with a key by an image file, its label and its metadata.
+
+    Raises:
+        ImageError: The file cannot be read.
+        ItemConflictError: The image has another key.
+        UsageError: The key is not valid.
+    """
+    gallery.check_model(embedder.card, reference(embedder.folder))
+    check_key(key)
+    file = replace(file, source=_source_below(file.path, indexed_folders(gallery)))
+    data, content = _read_file(file)
+    (item,) = _embedded(embedder, [_NewImage(file, content, *decode_image(data, embedder.preprocessing))])
+    (result,) = gallery.put([replace(item, key=key)])
+    if result.error is not None:
+        raise result.error
+    return result
+
+
 def fill(run: IndexingRun, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool) -> None:
     """Embed the files and add them to the gallery; threads decode up to two batches ahead."""
     batch: list[_NewImage] = []
@@ -461,12 +482,16 @@ class _NewImage:
 
 def _decode(gallery: Gallery, embedder: Embedder, file: ImageFile) -> _NewImage | Item:
     """Return a decoded image, or the item that has its content. Raises `ImageError`."""
-    try:
-        data, content = read_image(file.path)
-    except OSError as error:
-        raise ImageError(f"the file cannot be read: {error.strerror or error}.") from None
+    data, content = _read_file(file)
     item = gallery.store.item_of_content(content)
     return item or _NewImage(file, content, *decode_image(data, embedder.preprocessing))
+
+
+def _read_file(file: ImageFile) -> tuple[bytes, str]:
+    try:
+        return read_image(file.path)
+    except OSError as error:
+        raise ImageError(f"the file cannot be read: {error.strerror or error}.") from None
 
 
 def _embedded(embedder: Embedder, batch: Sequence[_NewImage]) -> list[NewItem]:

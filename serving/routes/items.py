@@ -35,6 +35,7 @@ from serving.schemas import (
     ErrorBody,
     ErrorDetail,
     ItemChange,
+    ItemDescription,
     ItemInfo,
     ItemPage,
     ItemParameters,
@@ -75,9 +76,9 @@ async def items(
     def page(searcher: Searcher) -> ItemPage:
         gallery = searcher.gallery
         if sample is not None:
-            rows = [_item(item, collection) for item in gallery.store.sample(sample)]
+            rows = [item_info(item, collection) for item in gallery.store.sample(sample)]
             return ItemPage(total=gallery.store.count(), items=rows)
-        rows = [_item(item, collection) for item in gallery.store.items(offset, limit, None, chosen)]
+        rows = [item_info(item, collection) for item in gallery.store.items(offset, limit, None, chosen)]
         total = gallery.store.count(None, chosen)
         hints = filter_notes(gallery, chosen, total > 0) if chosen else []
         return ItemPage(total=total, offset=offset, limit=limit, items=rows, notes=hints)
@@ -87,7 +88,7 @@ async def items(
 
 @router.get("/items/{id}", summary="One item", responses=READING | refusals(404))
 async def item(collection: CollectionDep, item_id: ItemIdDep) -> ItemInfo:
-    return await collection.call(lambda searcher: _item(searcher.gallery.store.item(item_id), collection))
+    return await collection.call(lambda searcher: item_info(searcher.gallery.store.item(item_id), collection))
 
 
 @router.get(
@@ -182,7 +183,7 @@ async def add(request: Request, collection: CollectionDep, cpu_queue: CpuQueueDe
     for number, image in enumerate(images):
         run = cpu_queue.run_aside if number else cpu_queue.run
         try:
-            added[number] = await run(_new_item, embedded_by, image, described)
+            added[number] = await run(new_item, embedded_by, image, described, described.key)
         except ImageError as error:
             if len(images) == 1:
                 raise
@@ -191,7 +192,9 @@ async def add(request: Request, collection: CollectionDep, cpu_queue: CpuQueueDe
 
     def store(searcher: Searcher) -> AddedItems:
         same_model = searcher is embedded_by
-        new = added if same_model else {number: _new_item(searcher, images[number], described) for number in added}
+        new = added
+        if not same_model:
+            new = {number: new_item(searcher, images[number], described, described.key) for number in added}
         return _store(searcher.gallery, collection, new, refused, described)
 
     answer = await collection.call(store)
@@ -199,14 +202,14 @@ async def add(request: Request, collection: CollectionDep, cpu_queue: CpuQueueDe
     return JSONResponse(answer.model_dump(), status)
 
 
-@router.patch("/items/{id}", summary="Change an item's label or metadata", responses=WRITING | refusals(404))
+@router.patch("/items/{id}", summary="Change an item's label, metadata or key", responses=WRITING | refusals(404, 409))
 async def change(collection: CollectionDep, item_id: ItemIdDep, values: ItemChange) -> ChangedItem:
     """Change what the body names; needs a write key. gallery_change is the number of this change, as in GET /stats."""
     fields = {name: getattr(values, name) for name in values.model_fields_set}
 
     def describe(searcher: Searcher) -> ChangedItem:
         number = searcher.gallery.store.describe(item_id, **fields)
-        return ChangedItem(**vars(_item(searcher.gallery.store.item(item_id), collection)), gallery_change=number)
+        return ChangedItem(**vars(item_info(searcher.gallery.store.item(item_id), collection)), gallery_change=number)
 
     return await collection.call(describe)
 
@@ -219,23 +222,25 @@ async def remove(collection: CollectionDep, item_id: ItemIdDep) -> Removed:
     return Removed(removed=item_id)
 
 
-def _item(item: Item, collection: Collection) -> ItemInfo:
+def item_info(item: Item, collection: Collection) -> ItemInfo:
+    """Return an item as answers show it."""
     return ItemInfo(**vars(item), thumbnail=collection.thumbnail_path(item.id))
 
 
 def _duplicate(item: Item, copy: Copy, measures: Mapping[int, Measures], collection: Collection) -> DuplicateItem:
     sides = measures.get(item.id, Measures(None, None, None))
-    return DuplicateItem(**vars(_item(item, collection)), **vars(copy.evidence), width=sides.width, height=sides.height)
+    return DuplicateItem(**vars(item_info(item, collection)), **vars(copy.evidence), width=sides.width, height=sides.height)
 
 
-def _new_item(searcher: Searcher, image: UploadedImage, described: NewItemParameters) -> NewItem:
+def new_item(searcher: Searcher, image: UploadedImage, described: ItemDescription, key: str | None = None) -> NewItem:
+    """Return the item of an image, which is decoded and embedded. Raises `ImageError`."""
     with stage("decode"):
         pixels, thumbnail = decode_image(image.data, searcher.embedder.preprocessing, searcher.limits)
     with stage("embed"):
         embedding = searcher.embedder.embed_pixels(pixels[None])[0].astype(np.float32)
     digest = hashlib.sha256(image.data).hexdigest()
-    source = described.source or image.name[:MAX_TEXT] or digest[:16]
-    return NewItem(source, embedding, thumbnail, digest, described.label, described.metadata, key=described.key)
+    source = described.source or image.name[:MAX_TEXT] or key or digest[:16]
+    return NewItem(source, embedding, thumbnail, digest, described.label, described.metadata, key=key)
 
 
 def _store(
@@ -249,17 +254,19 @@ def _store(
     with stage("write"):
         before = gallery.store.change()
         added = gallery.add(list(new.values()))
-        known = {number: _stored(gallery, item_id, new[number]) for number, item_id in zip(new, added.ids, strict=True)}
+        known = {
+            number: stored_item(gallery, item_id, new[number]) for number, item_id in zip(new, added.ids, strict=True)
+        }
         label, metadata = described.label, described.metadata
         differing = {number: item for number, item in known.items() if item.differs(label, metadata)}
         if described.update and differing:
             for item in differing.values():
                 with suppress(ItemNotFoundError):  # removed by another client
                     gallery.store.describe(item.id, label or UNCHANGED, metadata or UNCHANGED)
-            known = {number: _stored(gallery, item.id, new[number]) for number, item in known.items()}
+            known = {number: stored_item(gallery, item.id, new[number]) for number, item in known.items()}
     answer = AddedItems(
         new=added.new,
-        items=[_item(item, collection) for item in known.values()],
+        items=[item_info(item, collection) for item in known.values()],
         refused=refused,
         differing=[_differing(number, item, described) for number, item in differing.items()],
         near_duplicates=[
@@ -276,7 +283,7 @@ def _store(
     return NoneAdded(error=ErrorDetail(code=first.code, message=message), **vars(answer))
 
 
-def _stored(gallery: Gallery, item_id: int, new: NewItem) -> Item:
+def stored_item(gallery: Gallery, item_id: int, new: NewItem) -> Item:
     """Return the item; as it was sent, if another client has removed it meanwhile."""
     try:
         return gallery.store.item(item_id)

@@ -21,7 +21,7 @@ import pytest
 from PIL import Image
 
 import serving
-from serving import AsyncClient, Client, client, schemas
+from serving import AsyncClient, Client, client, client_images, schemas
 from serving.gallery import Gallery
 from serving.gallery.types import MarkCounts
 from tests import text_toys
@@ -94,7 +94,7 @@ def test_many_images_are_sent_in_parts(
     answers = service.search_many(pictures, k=1)
     assert [n for n, answer in enumerate(answers) if answer.error] == [50]
     assert [answer.results for answer in answers[33:35]] == [service.search(p, k=1) for p in pictures[33:35]]
-    monkeypatch.setattr(client, "MAX_BYTES", 8 * len(pictures[0]))
+    monkeypatch.setattr(client_images, "MAX_BYTES", 8 * len(pictures[0]))
     service.add(pictures[40], label="old")
     added = service.add(pictures, label="new", metadata={"lot": 1})
     assert (added.new, [image.number for image in added.refused], len(added.items)) == (68, [50], 69)
@@ -107,10 +107,10 @@ def test_many_images_are_sent_in_parts(
 
 def test_parts_are_within_both_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     def sizes(images: list[bytes]) -> list[tuple[int, int]]:
-        return [(start, len(files)) for start, files in client._parts(images)]
+        return [(start, len(files)) for start, files in client_images.images_by_request(images)]
 
     assert sizes([b"x"] * 70) == [(0, 32), (32, 32), (64, 6)]
-    monkeypatch.setattr(client, "MAX_BYTES", 10)
+    monkeypatch.setattr(client_images, "MAX_BYTES", 10)
     assert sizes([b"123456", b"1234", b"1", b"x" * 11, b"1"]) == [(0, 2), (2, 1), (3, 1), (4, 1)]
     assert sizes([]) == [(0, 0)]
 
@@ -271,7 +271,7 @@ def test_differing_description_is_reported(kind: Any, writable: Running) -> None
 
 def test_key_of_several_images_is_refused(kind: Any, writable: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one image per request, the service would add the first one under the key."""
-    monkeypatch.setattr(client, "MAX_IMAGES", 1)
+    monkeypatch.setattr(client_images, "MAX_IMAGES", 1)
     service = kind(writable.url, key=KEY)
     with raises(UsageError, "one-key"):
         service.add([toys.query(0), toys.query(1)], key="lot-7")
@@ -322,13 +322,13 @@ def test_images_in_memory_are_embedded_as_here(kind: Any, server: Running, model
 
 def test_png_holds_only_the_upright_pixels() -> None:
     image = turned()
-    file = client._encode(image)
+    file = client_images.encode_image(image)
     sent = Image.open(BytesIO(file.data))
     np.testing.assert_array_equal(np.asarray(sent), np.rot90(np.asarray(turned()), -1))
     assert (sent.format, sent.mode, sent.info) == ("PNG", "RGB", {})
     assert (file.name, file.sent_name) == ("", hashlib.sha256(file.data).hexdigest()[:16])
     assert image.size == (PIXELS.shape[1], 20), "the image itself stays the same"
-    grey = client._encode(Image.frombytes("I;16", (40, 48), SLOPE.tobytes()))
+    grey = client_images.encode_image(Image.frombytes("I;16", (40, 48), SLOPE.tobytes()))
     np.testing.assert_array_equal(np.asarray(Image.open(BytesIO(grey.data))), np.rint(SLOPE * (255 / 65535)))
 
 
@@ -366,7 +366,7 @@ def test_same_pixels_are_the_same_content(kind: Any, writable: Running) -> None:
 
 def test_event_loop_is_free_while_images_are_encoded(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """The image is not encoded before another task has run."""
-    started, released, encode = threading.Event(), threading.Event(), client._encode
+    started, released, encode = threading.Event(), threading.Event(), client.encode_image
 
     def slowly(image: Any) -> Any:
         started.set()
@@ -381,7 +381,7 @@ def test_event_loop_is_free_while_images_are_encoded(server: Running, monkeypatc
             released.set()
             return await search
 
-    monkeypatch.setattr(client, "_encode", slowly)
+    monkeypatch.setattr(client, "encode_image", slowly)
     assert len(asyncio.run(ask())) == 1
 
 
@@ -512,7 +512,7 @@ def test_key_comes_from_the_environment_and_is_never_shown(writable: Running, mo
 
 def test_signatures_and_documentation() -> None:
     calls = [name for name, value in vars(client._Calls).items() if isinstance(value, client._Call)]
-    assert len(calls) == 22
+    assert len(calls) == 23
     for name in calls:
         waiting, awaited = getattr(Client, name), getattr(AsyncClient, name)
         assert inspect.signature(waiting) == inspect.signature(awaited)

@@ -33,12 +33,13 @@ from zoo.cli.options import (
     with_marks,
 )
 from zoo.console import count, note, one_line, print_json, print_table, printable
-from zoo.errors import ItemNotFoundError, UsageError, command, nearest
+from zoo.errors import ImageError, ItemNotFoundError, UsageError, command, nearest
 
 if TYPE_CHECKING:
     from serving.gallery import Gallery
     from serving.gallery.indexing import ImageFile, IndexingReport
     from serving.gallery.types import IndexStats
+    from zoo.models.load import Embedder
 
 
 app = typer.Typer()
@@ -54,6 +55,7 @@ OUTCOMES = {True: "ok", False: "FAILED", None: "not checked"}
     epilog="""\
   zoo gallery add gallery/ new.jpg --label wren
   zoo gallery add gallery/ *.png --metadata '{"year": 1908}'
+  zoo gallery add gallery/ new.jpg --key cam-1/0001 --label wren      replaces what the key had
 The exit status is 1 where an image could not be read.""",
 )
 def add(
@@ -61,6 +63,10 @@ def add(
     images: Annotated[list[Path], Argument(help="image files; for a whole folder use zoo index")],
     label: Annotated[str | None, Option(help="the label of all these images (default: none)")] = None,
     metadata: Annotated[str, Option(metavar="JSON", help="a JSON object to store with each image")] = "{}",
+    key: Annotated[
+        str | None,
+        Option(help="create or replace the item with this key, your own name of it; for a single image"),
+    ] = None,
     update: Annotated[
         bool, Option("--update", help="give the label and the metadata also to images that are already there")
     ] = False,
@@ -75,8 +81,16 @@ def add(
     from zoo.models.load import load
 
     files = _image_files(images, label, metadata)
+    if key is not None and (update or len(files) > 1):
+        raise UsageError(
+            "--key is for a single image, whose label and metadata it always gives to the item; leave out --update and "
+            "the other images.",
+            code="one-key",
+        )
     with Gallery.open(gallery) as opened:
         embedder = load(model or opened.model_ref, runtime, precision)
+        if key is not None:
+            return _put(opened, embedder, files[0], key, as_json)
         before = opened.store.change()
         report = add_files(opened, embedder, files, progress=True, update=update)
         copies = _copies_of_added(opened, before)
@@ -101,6 +115,19 @@ def _copies_of_added(gallery: Gallery, before: int) -> list[dict[str, Any]]:
         for item, others in copies.items()
         if item in items
     ]
+
+
+def _put(gallery: Gallery, embedder: Embedder, file: ImageFile, key: str, as_json: bool) -> int:
+    from serving.gallery.indexing import put_file
+
+    try:
+        result = put_file(gallery, embedder, file, key)
+    except ImageError as error:
+        print_outcome(as_json, {"key": key, "error": str(error)}, printable(f"left out {file.path}: {error}"))
+        return 1
+    facts = {"key": key, "id": result.id, "status": result.status, "items": gallery.store.count()}
+    print_outcome(as_json, facts, printable(f"{key}: {result.status}, as item {result.id}"))
+    return 0
 
 
 def _added_lines(report: IndexingReport, update: bool, copies: list[dict[str, Any]]) -> Iterator[str]:
@@ -155,6 +182,7 @@ def _metadata(text: str) -> dict[str, Any]:
     "remove",
     epilog="""\
   zoo gallery remove gallery/ 17 18        the exit status is 2 where one of them was not there
+  zoo gallery remove gallery/ --key cam-1/0001
   zoo gallery remove gallery/ --label wren --yes""",
 )
 def remove(
@@ -163,23 +191,38 @@ def remove(
         list[int] | None, Argument(metavar="ID", help="ids of items, as zoo gallery list shows them")
     ] = None,
     label: Annotated[str | None, Option(help="remove all items of this label instead")] = None,
+    key: Annotated[
+        list[str] | None, Option(help="remove the item with this key instead; repeat it for several")
+    ] = None,
     yes: Yes = False,
     as_json: Json = False,
 ) -> int:
     """remove items from a gallery"""
     from serving.gallery import Gallery
 
-    if bool(ids) == (label is not None):
-        raise UsageError("name the ids of items, or a label with --label; one of the two.", code="ids-or-label")
+    if bool(ids) + bool(key) + (label is not None) != 1:
+        message = "name the ids of items, their keys with --key, or a label with --label; one of the three."
+        raise UsageError(message, code="ids-or-label")
     with Gallery.open(gallery) as opened:
-        numbers = ids or _ids_of_label(opened, str(label), yes)
+        numbers, absent = _ids_of_keys(opened, key) if key else (ids or _ids_of_label(opened, str(label), yes), 0)
         marks = opened.store.marks.of_items(numbers)
         removed, items = opened.remove(numbers), opened.store.count()
-    unknown = len(set(numbers)) - removed
+    unknown = len(set(numbers)) - removed + absent
     facts = {"removed": removed, "not_there": unknown, "items": items, "marks_removed": marks}
     lost = f"; {mark_count(marks)} went with them" if marks else ""
     print_outcome(as_json, facts, f"{removed:,} removed, {unknown:,} not there; {count(items, 'item')}{lost}")
     return ItemNotFoundError.exit_code if unknown else 0
+
+
+def _ids_of_keys(gallery: Gallery, keys: list[str]) -> tuple[list[int], int]:
+    """Return the ids of the items with these keys, and the number of keys that no item has."""
+    ids, absent = [], 0
+    for key in dict.fromkeys(keys):
+        try:
+            ids.append(gallery.store.item_of_key(key).id)
+        except ItemNotFoundError:
+            absent += 1
+    return ids, absent
 
 
 def _ids_of_label(gallery: Gallery, label: str, yes: bool) -> list[int]:
@@ -229,12 +272,20 @@ def list_items(
     if as_json:
         print_json({"total": total, "items": [asdict(item) for item in items]})
         return
-    keys = tuple(selection.where)
+    names = tuple(selection.where)
+    keyed = ["key"] if any(item.key is not None for item in items) else []
     rows = [
-        (str(item.id), item.label or "-", *(_cell(item.metadata.get(key)) for key in keys), item.source, item.added_at)
+        [
+            str(item.id),
+            *[item.key or "-" for _ in keyed],
+            item.label or "-",
+            *(_cell(item.metadata.get(name)) for name in names),
+            item.source,
+            item.added_at,
+        ]
         for item in items
     ]
-    print_table(("id", "label", *map(printable, keys), "source", "added"), rows, numbers=("id",))
+    print_table(("id", *keyed, "label", *map(printable, names), "source", "added"), rows, numbers=("id",))
     if len(items) < total:
         print(f"{len(items):,} of {total:,}")
 

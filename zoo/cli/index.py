@@ -432,10 +432,13 @@ def _print_results(query: Query, results: Sequence[Hit]) -> None:
         "p_same": [f"{hit.p_same:.2f}" for hit in results if hit.p_same is not None],  # all or none
         "label": [hit.label or "-" for hit in results],
         "source": [hit.source for hit in results],
+        "key": [hit.key or "-" for hit in results],
         "id": [str(hit.id) for hit in results],
     }
     if not columns["p_same"]:
         del columns["p_same"]
+    if all(hit.key is None for hit in results):
+        del columns["key"]
     print_table(list(columns), list(zip(*columns.values(), strict=True)), numbers=("similarity", "p_same", "id"))
     if len(results) < query.k:
         condition = " of these labels and metadata" if query.labels or query.where else ""

@@ -16,7 +16,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from serving.gallery import Gallery, NewItem, Thumbnail
-from serving.routes.items import _stored
+from serving.routes.items import stored_item
 from tests.serving import toys
 from tests.serving.running import local_client
 from zoo.models.load import Embedder
@@ -290,7 +290,7 @@ def test_an_image_that_was_removed_while_it_was_added_is_answered_as_it_was_sent
     vector = np.eye(1, 16, dtype=np.float32)[0]
     given = NewItem("s", vector, Thumbnail(b"x", "image/png"), "a" * 64, "l", {"b": 1})
     with Gallery.open(written_folder) as gallery:
-        item = _stored(gallery, 10_000, given)
+        item = stored_item(gallery, 10_000, given)
     assert (item.id, item.source, item.label, item.metadata) == (10_000, "s", "l", {"b": 1})
 
 
