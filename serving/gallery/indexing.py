@@ -34,7 +34,15 @@ from zoo.data.decode import decode_in_threads
 from zoo.data.folder import list_files
 from zoo.data.images import DEFAULT_LIMITS, SUFFIXES
 from zoo.data.table import LabelFile, image_path, is_table, read_label_file, read_table
-from zoo.errors import GalleryError, ImageError, ImageTooLargeError, UsageError, command, none_readable_message
+from zoo.errors import (
+    GalleryError,
+    ImageError,
+    ImageTooLargeError,
+    ItemNotFoundError,
+    UsageError,
+    command,
+    none_readable_message,
+)
 from zoo.models.load import Embedder
 from zoo.models.registry import reference
 from zoo.paths import expand
@@ -48,12 +56,16 @@ ConfirmPrune = Callable[[Gallery, list[int]], bool]
 
 @dataclass(frozen=True)
 class ImageFile:
-    """An image file to index; `source`: its name in the gallery, such as the path below the indexed folder."""
+    """An image file to index.
+
+    source: its name in the gallery, such as the path below the indexed folder; key: the user's own name of it.
+    """
 
     path: Path
     source: str
     label: str | None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    key: str | None = None
 
 
 def find_images(folder: Path, exclude: Sequence[Path] = ()) -> tuple[list[ImageFile], dict[str, int]]:
@@ -97,8 +109,16 @@ def listed_images(table: Path, rows: LabelFile) -> list[ImageFile]:
     for name, metadata in rows.metadata.items():
         path = _absolute(image_path(table, name))
         source = path.relative_to(root) if path.is_relative_to(root) else path
-        files.append(ImageFile(path, _text(source.as_posix()), (rows.labels or {}).get(name), metadata))
+        label, key = (rows.labels or {}).get(name), _checked_key(table, rows.keys.get(name))
+        files.append(ImageFile(path, _text(source.as_posix()), label, metadata, key))
     return files
+
+
+def _checked_key(table: Path, key: str | None) -> str | None:
+    try:
+        return None if key is None else check_key(key)
+    except UsageError as error:
+        raise UsageError(f"{table}: {error}", code=error.code) from None
 
 
 def source_root(images: Path) -> Path:
@@ -165,6 +185,8 @@ class IndexingReport:
         differing: Source, id and label of items whose file asks for another label or other metadata.
         updated: How many of these got it.
         unreadable: Source and reason of every image that was left out.
+        refused: Source and reason of every image whose key is not given to it, since the image has another key.
+        replaced: Number of items that got another image under their key.
         not_in_folder: Sources of items whose content is not among the images.
         pruned: How many of these were removed.
         other_folder: Another folder that was indexed into the gallery, so that pruning is refused.
@@ -178,6 +200,7 @@ class IndexingReport:
     gallery: str
     found: int
     added: int = 0
+    replaced: int = 0
     already_there: int = 0
     copies: list[tuple[str, str]] = field(default_factory=list)
     moved: int = 0
@@ -185,6 +208,7 @@ class IndexingReport:
     differing: list[tuple[str, int, str | None]] = field(default_factory=list)
     updated: int = 0
     unreadable: list[tuple[str, str]] = field(default_factory=list)
+    refused: list[tuple[str, str]] = field(default_factory=list)
     not_in_folder: list[str] = field(default_factory=list)
     pruned: int = 0
     other_folder: str | None = None
@@ -214,6 +238,7 @@ class IndexingRun:
         self.gallery, self.report, self._labelled, self._keys, self._update = gallery, report, labelled, keys, update
         self.differing: list[tuple[ImageFile, Item]] = []
         self._moves: list[ItemUpdate] = []
+        self._keyed: list[tuple[ImageFile, ItemUpdate]] = []
         self._first: dict[str, ImageFile] = {}
         self._duplicates: list[tuple[ImageFile, str]] = []
         self._absent: dict[str, str] = {}
@@ -229,6 +254,8 @@ class IndexingRun:
             return True
         if file.source != first.source:
             self.report.copies.append((file.source, first.source))
+        if file.key not in (None, first.key):
+            self.report.refused.append((file.source, f"{first.source} is the same image, and has the key of the item"))
         if file.label not in (None, first.label) or not equal_metadata(file.metadata, first.metadata):
             self._duplicates.append((file, content_sha256))
         return False
@@ -241,8 +268,11 @@ class IndexingRun:
         label = self._label(file, item)
         self.report.kept += label != file.label and file.label is not None
         metadata = self._metadata(file, item)
-        if (item.source, item.label) != (file.source, label) or metadata is not UNCHANGED:
-            self._moves.append(ItemUpdate(item.id, file.source, label, metadata))
+        update = ItemUpdate(item.id, file.source, label, metadata)
+        if file.key not in (None, item.key):
+            self._keyed.append((file, update))
+        elif (item.source, item.label) != (file.source, label) or metadata is not UNCHANGED:
+            self._moves.append(update)
         if item.differs(file.label, file.metadata):
             self.differing.append((file, item))
 
@@ -262,17 +292,52 @@ class IndexingRun:
         return UNCHANGED if equal_metadata(metadata, item.metadata) else metadata
 
     def write(self, items: Sequence[NewItem]) -> None:
-        """Add items in one transaction. An item that another process added meanwhile stays."""
-        added = self.gallery.add(items)
-        self.report.added += added.new
-        self.report.already_there += len(items) - added.new
+        """Add items, those with keys in a transaction of their own, which replaces the images that the keys had.
+
+        An item without a key that another process added meanwhile stays.
+        """
+        plain, keyed = [item for item in items if item.key is None], [item for item in items if item.key is not None]
+        if plain:
+            added = self.gallery.add(plain)
+            self.report.added += added.new
+            self.report.already_there += len(plain) - added.new
+        if keyed:
+            self._put(keyed)
+
+    def _put(self, items: Sequence[NewItem]) -> Counter[str]:
+        """Put items by their keys; count and report the outcomes."""
+        results = self.gallery.put(items)
+        statuses = Counter[str](result.status for result in results)
+        self.report.added += statuses["created"]
+        self.report.replaced += statuses["replaced"]
+        self.report.already_there += statuses["updated"] + statuses["unchanged"]
+        self.report.refused += [
+            (item.source, str(result.error)) for item, result in zip(items, results, strict=True) if result.error
+        ]
+        return statuses
+
+    def _give_keys(self) -> None:
+        """Give known images the keys of their files, unless they have others, and replace the images of these keys."""
+        store = self.gallery.store
+        for file, update in self._keyed:
+            try:
+                item = store.item(update.item)
+                vector, thumbnail = store.embedding(item.id), store.thumbnail(item.id)
+            except ItemNotFoundError:  # removed, or replaced by a file before
+                continue
+            metadata = item.metadata if isinstance(update.metadata, Unchanged) else update.metadata
+            content, added = item.content_sha256, item.added_at
+            new = NewItem(update.source, vector, thumbnail, content, update.label, metadata, added, file.key)
+            self.report.already_there -= 1  # it was counted when it was recognised
+            self.report.moved += self._put([new])["updated"]
 
     def finish(self) -> None:
         """Write moves, and report duplicates and the items that are not among the files."""
         store = self.gallery.store
+        self._give_keys()
         if self._moves:
             store.update(self._moves)
-        self.report.moved = len(self._moves)
+        self.report.moved += len(self._moves)
         for file, content in self._duplicates:
             if item := store.item_of_content(content):
                 self.report.differing.append((file.source, item.id, item.label))
@@ -438,11 +503,10 @@ def put_file(gallery: Gallery, embedder: Embedder, file: ImageFile, key: str) ->
         UsageError: The key is not valid.
     """
     gallery.check_model(embedder.card, reference(embedder.folder))
-    check_key(key)
-    file = replace(file, source=_source_below(file.path, indexed_folders(gallery)))
+    file = replace(file, source=_source_below(file.path, indexed_folders(gallery)), key=check_key(key))
     data, content = _read_file(file)
     (item,) = _embedded(embedder, [_NewImage(file, content, *decode_image(data, embedder.preprocessing))])
-    (result,) = gallery.put([replace(item, key=key)])
+    (result,) = gallery.put([item])
     if result.error is not None:
         raise result.error
     return result
@@ -497,9 +561,14 @@ def _read_file(file: ImageFile) -> tuple[bytes, str]:
 def _embedded(embedder: Embedder, batch: Sequence[_NewImage]) -> list[NewItem]:
     vectors = embedder.embed_pixels(np.stack([image.pixels for image in batch]))
     return [
-        NewItem(image.file.source, vector, image.thumbnail, image.content_sha256, image.file.label, image.file.metadata)
+        new_item(image.file, vector, image.thumbnail, image.content_sha256)
         for image, vector in zip(batch, vectors, strict=True)
     ]
+
+
+def new_item(file: ImageFile, vector: np.ndarray, thumbnail: Thumbnail, content_sha256: str) -> NewItem:
+    """Return the item of an image file with its embedding, float32 [dim]."""
+    return NewItem(file.source, vector, thumbnail, content_sha256, file.label, file.metadata, key=file.key)
 
 
 def _source_below(path: Path, folders: Sequence[Path]) -> str:
@@ -561,6 +630,7 @@ def _described(files: Sequence[ImageFile], rows: LabelFile, path: Path, report: 
             file,
             label=file.label if rows.labels is None else rows.labels.get(file.source),
             metadata=rows.metadata.get(file.source, {}),
+            key=_checked_key(path, rows.keys.get(file.source)),
         )
         for file in files
     ]

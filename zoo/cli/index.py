@@ -71,7 +71,8 @@ def index(
         Argument(
             metavar="DIR",
             help="folder of images; the folders inside it are the labels. Or a table of images (CSV): the column image "
-            "(or path), relative to the table's folder, label, and further columns, which are stored as metadata",
+            "(or path), relative to the table's folder, label, key (your own name of the image), and further columns, "
+            "which are stored as metadata",
         ),
     ],
     out: Annotated[
@@ -160,7 +161,7 @@ def index(
     else:
         print(printable("\n".join(_report_lines(report, prune))))
         _advise_tuning(gallery, report)
-    return strict_status(strict, report.unreadable)
+    return strict_status(strict, [*report.unreadable, *report.refused])
 
 
 def _image_count(images: Path) -> int:
@@ -246,6 +247,7 @@ def _report_lines(report: IndexingReport, pruning: bool) -> Iterator[str]:
         f"{report.gallery}: {count(report.items, 'image')}; {report.added:,} added, {report.already_there:,} "
         f"already there, {len(report.unreadable):,} unreadable"
     )
+    yield from _key_lines(report)
     if report.moved:
         yield f"{report.moved:,} have moved, or are described otherwise now: they were updated"
     if report.kept:
@@ -266,6 +268,16 @@ def _report_lines(report: IndexingReport, pruning: bool) -> Iterator[str]:
     if stay := len(report.not_in_folder) - report.pruned:
         hint = "" if pruning or report.other_folder else "; --prune removes such"
         yield f"{stay:,} are not among the images indexed now: they stay in the gallery{hint}"
+
+
+def _key_lines(report: IndexingReport) -> Iterator[str]:
+    """Yield lines about keys that have another image, and about those that were refused."""
+    if report.replaced:
+        yield f"{count(report.replaced, 'key has', 'keys have')} another image now"
+    for source, reason in report.refused[:NAMED]:
+        yield f"the key of {source} was refused: {reason.rstrip('.')}"
+    if (more := len(report.refused) - NAMED) > 0:
+        yield f"{count(more, 'more key', 'more keys')} refused; --json names all"
 
 
 def copy_lines(report: IndexingReport) -> Iterator[str]:

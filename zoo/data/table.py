@@ -21,6 +21,9 @@ from zoo.errors import DatasetError, UsageError
 from zoo.paths import expand, is_folder
 
 IMAGE, LABEL, SPLIT = "image", "label", "split"
+KEY = "key"
+"""The column of the users' own names of images, which a gallery keeps."""
+
 PATH = "path"
 """Another name of the image column, in the tables that `zoo embed` writes."""
 
@@ -236,11 +239,13 @@ class LabelFile:
             the labels.
         columns: Keys of the metadata.
         metadata: Metadata of every path, without empty cells.
+        keys: The user's own name of each image that has one; all differ.
     """
 
     labels: Mapping[str, str | None] | None = None
     columns: tuple[str, ...] = ()
     metadata: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_column(path: Path, name: str) -> list[str]:
@@ -266,7 +271,8 @@ def read_column(path: Path, name: str) -> list[str]:
 def read_label_file(path: Path, sources: Collection[str] = (), folder: Path | None = None) -> LabelFile:
     """Read a CSV file with the column `image`, or else `path`, and at least one more.
 
-    The column `label` holds labels; every other named column is a key of the metadata. The values of a column are
+    The column `label` holds labels, and `key` the users' own names of images, as texts; every other named column is a
+    key of the metadata. The values of a column are
     numbers if all its cells are written as numbers (00123 is not), booleans if all are true or false, else strings.
 
     Args:
@@ -290,7 +296,9 @@ def read_label_file(path: Path, sources: Collection[str] = (), folder: Path | No
         return image.relative_to(root).as_posix() if image.is_relative_to(root) else name
 
     labels = None if rows.labels is None else {below(name): label for name, label in rows.labels.items()}
-    return replace(rows, labels=labels, metadata={below(name): values for name, values in rows.metadata.items()})
+    keys = {below(name): key for name, key in rows.keys.items()}
+    metadata = {below(name): values for name, values in rows.metadata.items()}
+    return replace(rows, labels=labels, metadata=metadata, keys=keys)
 
 
 def read_table(path: Path) -> LabelFile:
@@ -315,6 +323,7 @@ def _read_labels(path: Path, lists: bool) -> LabelFile:
         {source: row[LABEL] or None for source, row in rows.items()} if labelled else None,
         tuple(columns),
         {source: {key: parse[key](row[key]) for key in columns if row[key]} for source, row in rows.items()},
+        {source: row[KEY] for source, row in rows.items() if row.get(KEY)},
     )
 
 
@@ -329,13 +338,14 @@ def _metadata_columns(path: Path, header: list[str], lists: bool) -> tuple[str, 
             code="missing-column",
         )
     _check_unique(path, named, sorted(named))
-    return key, [name for name in named if name not in (key, LABEL)]
+    return key, [name for name in named if name not in (key, LABEL, KEY)]
 
 
 def _metadata_rows(
     path: Path, cells: Iterator[tuple[int, dict[str, Any]]], key: str, lists: bool
 ) -> dict[str, dict[str, str]]:
     rows: dict[str, dict[str, str]] = {}
+    lines_by_key: dict[str, int] = {}
     for line, row in cells:
         if row[key] is None or row.get(LABEL, "") is None or (lists and not row[key]):
             named = "an image" if key == IMAGE else "a path"
@@ -343,6 +353,8 @@ def _metadata_rows(
                 f"{path}, line {line}: a row needs {named}{' and a label' * (LABEL in row)}.", code="missing-cell"
             )
         source = Path(row.pop(key)).as_posix()
+        if source not in rows and (name := row.get(KEY)) and (first := lines_by_key.setdefault(name, line)) != line:
+            raise UsageError(f"{path}, line {line}: line {first} has the key {name!r} too.", code="duplicate-key")
         if rows.setdefault(source, row) != row:
             raise UsageError(
                 f"{path}, line {line}: {source} has another label or other metadata above.", code="conflicting-rows"

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from serving.gallery.indexing import Fill, ImageFile, IndexingRun, read_image
+from serving.gallery.indexing import Fill, ImageFile, IndexingRun, new_item, read_image
 from serving.gallery.types import NewItem, Thumbnail, decode_image
 from zoo.errors import GalleryError, ImageError, ModelMismatchError, UsageError, missing
 from zoo.models.load import Embedder, load
@@ -174,7 +174,7 @@ def _new_item(run: IndexingRun, file: ImageFile, row: dict[str, Any]) -> NewItem
         run.recognise(file, run.gallery.store.item_of_content(content))
         return None
     thumbnail, vector = Thumbnail(row["thumbnail"], row["media_type"]), np.frombuffer(row["embedding"], "<f4")
-    return NewItem(file.source, vector.astype(np.float32), thumbnail, content, file.label, file.metadata)
+    return new_item(file, vector.astype(np.float32), thumbnail, content)
 
 
 def _outcomes(files: list[pa.Table], worker: tuple[Any, ...], batch_size: int, workers: int) -> Iterator[pa.Table]:
