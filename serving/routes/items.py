@@ -229,7 +229,8 @@ def item_info(item: Item, collection: Collection) -> ItemInfo:
 
 def _duplicate(item: Item, copy: Copy, measures: Mapping[int, Measures], collection: Collection) -> DuplicateItem:
     sides = measures.get(item.id, Measures(None, None, None))
-    return DuplicateItem(**vars(item_info(item, collection)), **vars(copy.evidence), width=sides.width, height=sides.height)
+    shown = {**vars(item_info(item, collection)), **vars(copy.evidence)}
+    return DuplicateItem(**shown, width=sides.width, height=sides.height)
 
 
 def new_item(searcher: Searcher, image: UploadedImage, described: ItemDescription, key: str | None = None) -> NewItem:
