@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from io import BytesIO
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, get_args, overload
-from urllib.parse import quote
 
 import httpx
 import numpy as np
@@ -24,7 +23,16 @@ from anyio import to_thread
 from pydantic import TypeAdapter
 
 from serving import schemas
-from serving.client_images import Image, Images, SentImage, encode_image, images_by_request, listed_images
+from serving.client_images import (
+    Image,
+    Images,
+    SentImage,
+    bulk_bodies,
+    encode_image,
+    images_by_request,
+    item_path,
+    listed_images,
+)
 from serving.gallery.types import DEFAULT_K, Box, Thumbnail, check_key
 from serving.schemas import AddedItems, SearchHit, SearchPart
 from zoo.errors import GalleryError, ItemNotFoundError, ServiceError, UsageError
@@ -271,7 +279,23 @@ class _Calls:
         """
         text = None if metadata is None else _json_text(metadata, "metadata")
         form = {"label": label, "source": source, "metadata": text}
-        return self._ask(_json(schemas.PutItem), "PUT", _item_path(key), files=[encode_image(image)], form=form)
+        return self._ask(_json(schemas.PutItem), "PUT", item_path(key), files=[encode_image(image)], form=form)
+
+    @_Call
+    def put_many(self, rows: Iterable[Metadata], fingerprint: str | None = None) -> Steps[list[schemas.BulkResult]]:
+        """Create or replace items by their keys, with up to 32 images and 10,000 rows per request. Needs a write key.
+
+        A refused row has an error among the results, by its number from 1. It is safe to repeat the call.
+
+        Args:
+            rows: Of each item its key, an image or a vector (float32 [dim]), and label, metadata and source if any.
+            fingerprint: Fingerprint of the model that made the vectors; that of the gallery is `model().fingerprint`.
+        """
+        results, read = list[schemas.BulkResult](), _json(schemas.BulkAnswer)
+        for start, lines in bulk_bodies(rows):
+            answer = yield from self._ask(read, "POST", "/items/bulk", {"fingerprint": fingerprint}, lines=lines)
+            results += [one.model_copy(update={"line": start + one.line}) for one in answer.results]
+        return results
 
     @_Call
     def describe(
@@ -293,7 +317,7 @@ class _Calls:
             change["label"] = label
         if key is not None:
             change["key"] = check_key(key)
-        return self._ask(_json(schemas.ItemInfo), "PATCH", _item_path(item), body=change, repeatable=False)
+        return self._ask(_json(schemas.ItemInfo), "PATCH", item_path(item), body=change, repeatable=False)
 
     @_Call
     def mark(
@@ -337,12 +361,12 @@ class _Calls:
     @_Call
     def remove(self, item: int | str) -> Steps[None]:
         """Remove an item, by its id or its key, or raise `ItemNotFoundError`. Needs a write key."""
-        yield from self._ask(_json(schemas.Removed), "DELETE", _item_path(item), repeatable=False)
+        yield from self._ask(_json(schemas.Removed), "DELETE", item_path(item), repeatable=False)
 
     @_Call
     def item(self, item: int | str) -> Steps[schemas.ItemInfo]:
         """Return an item, by its id or its key, or raise `ItemNotFoundError`."""
-        return self._ask(_json(schemas.ItemInfo), "GET", _item_path(item))
+        return self._ask(_json(schemas.ItemInfo), "GET", item_path(item))
 
     @_Call
     def duplicates(self, item: int, mirrored: bool = True) -> Steps[schemas.DuplicateItems]:
@@ -432,6 +456,7 @@ class _Calls:
         files: Sequence[SentImage] = (),
         form: Mapping[str, str | None] | None = None,
         body: Mapping[str, Any] | None = None,
+        lines: bytes | None = None,
         repeatable: bool = True,
         retries: int | None = None,
         seconds: float = 0,
@@ -454,6 +479,8 @@ class _Calls:
                 files=[("image", (file.sent_name, file.data, "application/octet-stream")) for file in files] or None,
                 data=_given(form) if files else None,
                 json=body,
+                content=lines,
+                headers=None if lines is None else {"content-type": "application/x-ndjson"},
                 timeout=httpx.Timeout(max(self._timeout, seconds), connect=min(self._timeout, CONNECT_SECONDS)),
             )
         except UnicodeEncodeError as text:
@@ -593,13 +620,6 @@ def _pause(state: tenacity.RetryCallState) -> float:
         return float(asked)
     doubling = tenacity.wait_exponential(FIRST_PAUSE, LONGEST_PAUSE / 2) + tenacity.wait_random(0, FIRST_PAUSE)
     return doubling(state)
-
-
-def _item_path(item: int | str) -> str:
-    """Return the path of an item. A key is one segment: its slashes and dots are encoded, and so never resolved."""
-    if isinstance(item, str):
-        return f"/items/by-key/{quote(check_key(item), safe='').replace('.', '%2E')}"
-    return f"/items/{item}"
 
 
 def _narrowed(label: Labels | None = None, where: Metadata | None = None, crop: Box | None = None) -> dict[str, Any]:

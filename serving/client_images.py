@@ -1,18 +1,22 @@
 """Images as clients send them: files, and images in memory as PNG."""
 
+import base64
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 from PIL import Image as Pillow
 
+from serving.gallery.types import check_key
 from zoo.data.images import open_image
 from zoo.errors import GalleryError, UsageError
 
-MAX_IMAGES, MAX_BYTES = 32, 24 * 2**20  # of one request, within the defaults of the service
+MAX_IMAGES, MAX_BYTES, MAX_LINES = 32, 24 * 2**20, 10_000  # of one request, within the defaults of the service
 
 Image = bytes | str | Path | Pillow.Image | np.ndarray
 """The bytes or the path of an image file, a PIL image, or a uint8 array [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]."""
@@ -68,3 +72,42 @@ def encode_image(image: Image) -> SentImage:
     except ValueError as error:  # a name that no file can have
         reason = str(error)
     raise GalleryError(f"{image} cannot be read: {reason}.", code="unreadable-file")
+
+
+def bulk_bodies(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, bytes]]:
+    """Yield the body of each request of rows by key, with the number of the rows of the requests before it."""
+    start, images, size, lines = 0, 0, 0, list[bytes]()
+    for row in rows:
+        line = _bulk_line(row)
+        full = len(lines) == MAX_LINES or images == MAX_IMAGES or size + len(line) > MAX_BYTES
+        if lines and full:
+            yield start, b"\n".join(lines)
+            start, images, size, lines = start + len(lines), 0, 0, []
+        lines.append(line)
+        images, size = images + ("image" in row), size + len(line) + 1
+    if lines:
+        yield start, b"\n".join(lines)
+
+
+def _bulk_line(row: Mapping[str, Any]) -> bytes:
+    values = {name: value for name, value in row.items() if value is not None}
+    if "image" in values:
+        file = encode_image(values["image"])
+        values["image"] = base64.b64encode(file.data).decode()
+        values.setdefault("source", file.name or values.get("key"))
+    if "vector" in values:
+        vector = np.asarray(values["vector"])
+        if vector.dtype.kind not in "fiu":
+            raise UsageError(f"a vector has numbers, not {vector.dtype}.", code="not-a-vector")
+        values["vector"] = base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    try:
+        return json.dumps(values, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"the row {row.get('key')!r} cannot be written as JSON: {error}.", code="not-json") from None
+
+
+def item_path(item: int | str) -> str:
+    """Return the path of an item. A key is one segment: its slashes and dots are encoded, and so never resolved."""
+    if isinstance(item, str):
+        return f"/items/by-key/{quote(check_key(item), safe='').replace('.', '%2E')}"
+    return f"/items/{item}"

@@ -193,7 +193,8 @@ async def _cpu_queue(request: Request) -> CpuQueue:
 async def _parameters(request: Request) -> None:
     """Refuse an unknown query parameter, and one that is given twice, of which FastAPI would take the last."""
     route = request.scope["route"]
-    if request.query_params and not route.openapi_extra:  # the readers of forms check the parameters of these routes
+    # The readers of forms check the parameters of routes that declare none.
+    if request.query_params and (route.dependant.query_params or not route.openapi_extra):
         check_parameters(query_values(request), _query_fields(route))
 
 

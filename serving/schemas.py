@@ -53,6 +53,8 @@ MAX_LIMIT = 200
 """Largest number of items or marks on a page."""
 MAX_COUNTS = 10_000
 """Largest number of rows of GET /labels and GET /metadata."""
+MAX_LINES = 10_000
+"""Largest number of lines of POST /items/bulk."""
 SHA256 = r"^[0-9a-f]{64}$"
 
 
@@ -249,6 +251,31 @@ class DuplicateParameters(_Request):
     mirrored: Truth = Field(True, description="Mirror images are copies too")
 
 
+class BulkParameters(_Request):
+    """Parameters of POST /items/bulk."""
+
+    fingerprint: str | None = Field(
+        None, max_length=MAX_TEXT, description="Fingerprint of the model that made the vectors; needed if there are any"
+    )
+
+
+class BulkLine(_Request):
+    """Line of POST /items/bulk. image: base64 of its file; vector: numbers, or base64 of float32; one of the two."""
+
+    key: ItemKey
+    label: Text = None
+    source: Text = None
+    metadata: Annotated[dict[str, Any], AfterValidator(_metadata)] = Field(default_factory=dict)
+    image: str | None = None
+    vector: str | list[StrictFloat | StrictInt] | None = None
+
+    @model_validator(mode="after")
+    def _check_content(self) -> Self:
+        if (self.image is None) == (self.vector is None):
+            raise ValueError('expected "image" or "vector", one of the two')
+        return self
+
+
 class ItemParameters(FilterParameters):
     """Parameters of GET /items."""
 
@@ -383,6 +410,27 @@ class PutItem(ItemInfo):
     """
 
     status: PutStatus
+
+
+class BulkResult(_Answer):
+    """Outcome of one line, by its number from 1: the id of its item and a status as of PUT, or "refused" and why."""
+
+    line: int
+    key: str | None
+    status: PutStatus
+    id: int | None = None
+    error: ErrorDetail | None = None
+
+
+class BulkAnswer(_Answer):
+    """Outcomes of all lines that are not empty, in their order, and their numbers by status."""
+
+    created: int
+    replaced: int
+    updated: int
+    unchanged: int
+    refused: int
+    results: list[BulkResult]
 
 
 class QueryInfo(_Answer):

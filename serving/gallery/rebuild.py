@@ -29,7 +29,7 @@ from serving.gallery.index_files import compaction_lock
 from serving.gallery.indexing import Originals, indexed_folders
 from serving.gallery.staging import REPLACED, StagedEmbedding, Staging
 from serving.gallery.store import MODEL, Store
-from serving.gallery.types import IndexStats, Item, is_address, model_json, parse_model, vector_to_blob
+from serving.gallery.types import NO_PICTURE, IndexStats, Item, is_address, model_json, parse_model, vector_to_blob
 from zoo.console import Progress
 from zoo.data.decode import map_in_threads
 from zoo.data.images import open_image
@@ -246,6 +246,8 @@ class ItemEmbedder:
         data, small = self.originals.read(item), False
         if data is None:
             thumbnail = self.items.thumbnail(item.id)
+            if thumbnail == NO_PICTURE:
+                raise ImageError("only its embedding is known, and no image")
             data, small = thumbnail.data, thumbnail.media_type != "image/png"
             if small and not self.thumbnails:
                 raise ImageError("its image file is missing, and its thumbnail is smaller than the image")

@@ -14,13 +14,13 @@ from fastapi.responses import JSONResponse
 from serving.dependencies import Collection, CollectionDep, CpuQueueDep, ItemIdDep
 from serving.duplicates.lookup import Copy, folder_store
 from serving.duplicates.pictures import Measures, PictureTable
-from serving.errors import error_json, invalid
+from serving.errors import RefusedError, error_json, invalid
 from serving.forms import UploadedImage, checked_images, read_images
 from serving.gallery import UNCHANGED, Gallery, Item, NewItem
 from serving.gallery.filters import Filter
 from serving.gallery.gallery import filter_notes
 from serving.gallery.search import Searcher
-from serving.gallery.types import decode_image, is_address, utc_now
+from serving.gallery.types import NO_PICTURE, decode_image, is_address, utc_now
 from serving.metrics import stage
 from serving.openapi import IMAGES, READING, WRITING, form_operation, refusals
 from serving.schemas import (
@@ -109,6 +109,8 @@ async def thumbnail(request: Request, collection: CollectionDep, item_id: ItemId
     if request.headers.get("if-none-match") == headers["ETag"]:
         return Response(status_code=304, headers=headers)
     picture = await collection.call(lambda searcher: searcher.gallery.store.thumbnail(item_id))
+    if picture == NO_PICTURE:
+        raise RefusedError(404, "no_thumbnail", f"Of item {item_id} only the embedding is known.")
     return Response(picture.data, media_type=picture.media_type, headers=headers)
 
 

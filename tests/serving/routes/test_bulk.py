@@ -1,0 +1,160 @@
+"""POST /items/bulk: good and bad lines, images and vectors, limits, and the same request twice."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from serving.client import Client
+from serving.client_images import bulk_bodies
+from serving.gallery import Gallery
+from serving.gallery.search import Searcher
+from serving.schemas import MAX_LINES
+from tests.raising import raises
+from tests.serving.gallery.test_store_keys import code, noise
+from tests.serving.running import writing_to
+from zoo.errors import ServiceError, UsageError
+
+KEY = "w" * 20
+PATH = "/items/bulk"
+
+
+@pytest.fixture
+def path(gallery_folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(gallery_folder, tmp_path / "g"))
+
+
+@pytest.fixture
+def service(path: Path) -> Iterator[httpx.Client]:
+    searcher = Searcher.open(path)
+    with writing_to(searcher, KEY, max_images=4, max_body=200_000) as client:
+        yield client
+    searcher.close()
+
+
+@pytest.fixture
+def served(service: httpx.Client) -> dict:
+    return service.get("/model").json()
+
+
+def post(service: httpx.Client, *lines: object, **parameters: str) -> httpx.Response:
+    body = b"\n".join(line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines)
+    return service.post(PATH, content=body, headers={"content-type": "application/x-ndjson"}, params=parameters)
+
+
+def image(number: int) -> str:
+    return base64.b64encode(noise(number)).decode()
+
+
+def unit(number: int, dim: int) -> np.ndarray:
+    row = np.random.default_rng(number).normal(size=dim)
+    return (row / np.linalg.norm(row)).astype(np.float32)
+
+
+def test_good_lines_are_written_and_bad_ones_have_errors(service: httpx.Client, served: dict, path: Path) -> None:
+    dim, row = served["dim"], unit(1, served["dim"])
+    scaled = (3 * unit(2, dim)).astype("<f4")
+    lines: list[object] = [
+        {"key": "image", "image": image(1), "label": "x", "metadata": {"year": 1908}},
+        b"",
+        {"key": "numbers", "vector": row.tolist(), "label": "y"},
+        {"key": "base64", "vector": base64.b64encode(scaled.tobytes()).decode()},
+        {"key": "short", "vector": row[1:].tolist()},
+        {"key": "zero", "vector": [0.0] * dim},
+        b'{"key": "nan", "vector": [' + b", ".join([b"NaN"] * dim) + b"]}",
+        {"key": "texts", "vector": ["1"] * dim},
+        {"key": "odd", "vector": base64.b64encode(b"12345").decode()},
+        {"key": "no image", "image": base64.b64encode(b"no image").decode()},
+        {"key": "no base64", "image": "?"},
+        {"key": "both", "image": image(2), "vector": row.tolist()},
+        {"key": "neither"},
+        {"vector": row.tolist()},
+        {"key": "a\nb", "vector": row.tolist()},
+        {"key": "k" * 257, "vector": row.tolist()},
+        {"key": "unknown", "vector": row.tolist(), "labels": "x"},
+        b'{"key": "cut',
+        b"[1, 2]",
+        b"\xff\xfe",
+        {"key": "copy", "image": image(1)},
+    ]
+    answer = post(service, *lines, fingerprint=served["fingerprint"])
+    body = answer.json()
+    assert answer.status_code == 200, body
+    statuses = {result["line"]: result["status"] for result in body["results"]}
+    assert [number for number, status in statuses.items() if status == "created"] == [1, 3, 4]
+    assert [number for number, status in statuses.items() if status == "refused"] == list(range(5, 22))
+    assert (body["created"], body["refused"]) == (3, 17)
+    codes = {result["line"]: result["error"]["code"] for result in body["results"] if result["error"]}
+    assert {codes[line] for line in (5, 6, 7)} == {"invalid_value"}
+    assert (codes[9], codes[10], codes[11], codes[15], codes[21]) == (
+        "invalid_vector",
+        "unreadable_image",
+        "invalid_image",
+        "invalid_key",
+        "key_taken",
+    )
+    ids = {result["key"]: result["id"] for result in body["results"] if result["id"]}
+    with Gallery.open(path) as gallery:
+        np.testing.assert_array_equal(gallery.store.embedding(ids["numbers"]), row)
+        np.testing.assert_allclose(gallery.store.embedding(ids["base64"]), unit(2, dim), atol=1e-6)
+        assert gallery.search(unit(2, dim)[None], 1)[0][0].key == "base64"
+        assert gallery.store.item(ids["image"]).metadata == {"year": 1908}
+        assert gallery.store.count() == 27
+    again = post(service, *lines, fingerprint=served["fingerprint"]).json()
+    assert (again["unchanged"], again["refused"], again["created"]) == (3, 17, 0)
+    assert {result["key"]: result["id"] for result in again["results"] if result["id"]} == ids
+    assert code(service.get(f"/items/{ids['numbers']}/thumbnail")) == (404, "no_thumbnail")
+
+
+def test_of_two_lines_with_one_key_the_later_one_counts(service: httpx.Client, served: dict) -> None:
+    rows = [unit(number, served["dim"]) for number in range(2)]
+    lines = [{"key": "k", "vector": row.tolist(), "label": str(number)} for number, row in enumerate(rows)]
+    for _ in range(2):
+        post(service, *lines, fingerprint=served["fingerprint"]).raise_for_status()
+        assert service.get("/items/by-key/k").json()["label"] == "1"
+    assert service.get("/stats").json()["items"] == 25
+
+
+def test_whole_requests_are_refused(service: httpx.Client, served: dict) -> None:
+    line = {"key": "k", "vector": unit(1, served["dim"]).tolist()}
+    assert code(post(service, line)) == (422, "invalid_fingerprint")
+    assert code(post(service, line, fingerprint="0" * 64)) == (409, "model_changed")
+    assert code(post(service, line, fingerprints="0" * 64)) == (422, "unknown_parameter")
+    assert code(post(service)) == (400, "no_lines")
+    assert code(post(service, *[{"key": f"k{n}", "image": image(n)} for n in range(5)])) == (400, "too_many_images")
+    assert code(post(service, *[b"x"] * (MAX_LINES + 1))) == (400, "too_many_lines")
+    assert code(post(service, b"x" * 300_000)) == (413, "body_too_large")
+    assert code(service.post(PATH, json=line)) == (415, "unsupported_media_type")
+    assert code(httpx.post(str(service.base_url).rstrip("/") + PATH, content=b"x")) == (401, "key_needed")
+    assert service.get("/stats").json()["items"] == 24
+
+
+def test_the_client_sends_rows_in_parts(service: httpx.Client, served: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.client_images.MAX_IMAGES", 2)
+    monkeypatch.setattr("serving.client_images.MAX_LINES", 3)
+    rows: list[dict] = [{"key": f"i{number}", "image": noise(number)} for number in range(3)]
+    rows += [
+        {"key": f"v{number}", "vector": unit(number, served["dim"]), "metadata": {"n": number}} for number in range(4)
+    ]
+    rows.append({"key": "bad", "vector": np.zeros(served["dim"], np.float32)})
+    assert [start for start, _ in bulk_bodies(rows)] == [0, 2, 5]
+    with Client(str(service.base_url), key=KEY) as client:
+        results = client.put_many(rows, served["fingerprint"])
+        assert [(one.line, one.key) for one in results] == [(n, row["key"]) for n, row in enumerate(rows, 1)]
+        assert [one.status for one in results] == ["created"] * 7 + ["refused"]
+        assert client.search(noise(1), k=1)[0].key == "i1"
+        assert client.item("v3").metadata == {"n": 3}
+        assert client.put_many([]) == []
+        with raises(ServiceError, "invalid_fingerprint"):
+            client.put_many(rows[3:4])
+        with raises(UsageError, "not-a-vector"):
+            client.put_many([{"key": "k", "vector": ["a"]}])
+        with raises(UsageError, "not-json"):
+            client.put_many([{"key": "k", "vector": [1.0], "metadata": {"a": float("nan")}}])
