@@ -31,7 +31,7 @@ from training.overrides import changed_settings
 from training.recipe import EnsembleRecipe, Recipe, same_recipe
 from training.recipes import RECIPES, standard_recipe
 from training.samplers import Sampler
-from training.trainer import Trained, fit
+from training.trainer import Observe, Trained, fit
 from training.trunk.parts import prompted_architecture
 from zoo import data as datasets
 from zoo import paths
@@ -481,6 +481,7 @@ def train_network(
     restart: bool = False,
     track: tuple[str, ...] = (),
     check: Callable[[Samples], None] | None = None,
+    observe: Observe | None = None,
 ) -> tuple[Trained, Samples]:
     """Train the network of a recipe. `zoo train` and the runs of studies share this function.
 
@@ -491,6 +492,7 @@ def train_network(
         restart: Forget the checkpoint of an interrupted run.
         track: Trackers that receive each epoch's record.
         check: Called with the training samples before the first step; it raises an error to refuse them.
+        observe: See `training.trainer.fit`.
 
     Returns:
         The trained network with its log, and the samples it was trained on.
@@ -507,7 +509,7 @@ def train_network(
         trackers = create_trackers(track, recipe, scratch) if setup.execution.processes.first else ()
         for tracker in trackers:
             stack.callback(tracker.close)
-        trained = fit(recipe, data, scratch, setup.execution, restart, setup.progress, trackers, sampler=sampler)
+        trained = fit(recipe, data, scratch, setup.execution, restart, setup.progress, trackers, sampler, observe)
     return trained, data
 
 

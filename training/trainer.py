@@ -6,7 +6,7 @@ import copy
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -49,6 +49,10 @@ Draw = tuple[str, np.ndarray]
 """A step's task and its samples int64 [b]."""
 
 
+Observe = Callable[["Trainer"], dict[str, float]]
+"""Function that measures a run after an epoch; it must not change the run, or draw from its generators."""
+
+
 class Trainer:
     """Network, method, optimiser, schedule and weight average of a run, and the memory of its sampler if any.
 
@@ -75,6 +79,7 @@ class Trainer:
         self.progress = progress
         self.recipe, self.data, self.execution, self.memory = recipe, data, execution, memory
         self.epoch, self.forwards = 0, 0
+        self.observe: Observe | None = None
         self.statistics: dict[Preprocessing, list[Tensor]] = {}
         self.computation = Computation(stated_precision(recipe.precision, execution.device))
         starts = recipe.head_start == "pca" and not resumes
@@ -432,6 +437,7 @@ def fit(
     progress: bool = True,
     trackers: tuple[Tracker, ...] = (),
     sampler: Sampler | None = None,
+    observe: Observe | None = None,
 ) -> Trained:
     """Train a recipe, keeping checkpoint and log in `folder`, and continue an interrupted run.
 
@@ -446,6 +452,7 @@ def fit(
         progress: Show a progress bar.
         trackers: Receive each epoch's record.
         sampler: Draws the batches by the labels of `data` (default: the recipe's).
+        observe: Called after each validation; returns further numbers for the epoch's record.
 
     Raises:
         TrainingError: If another process trains in `folder`, a loss is not finite or a checkpoint cannot be written.
@@ -460,7 +467,7 @@ def fit(
                     (folder / name).unlink(missing_ok=True)
         processes.wait()
         sampler = create_sampler(recipe, data.labels) if sampler is None else sampler
-        return _fit(recipe, data, sampler, folder, execution, progress and processes.first, trackers)
+        return _fit(recipe, data, sampler, folder, execution, progress and processes.first, trackers, observe)
 
 
 def _fit(
@@ -471,9 +478,11 @@ def _fit(
     execution: Execution,
     progress: bool,
     trackers: tuple[Tracker, ...],
+    observe: Observe | None,
 ) -> Trained:
     resumes = (folder / CHECKPOINT).exists()
     run = Trainer(recipe, data, execution, getattr(sampler, "memory", None), resumes, progress)
+    run.observe = observe
     if resumes:
         run.restore(checkpoint.load(folder / CHECKPOINT))
     elif run.memory is not None:
@@ -599,7 +608,9 @@ def _epoch(run: Trainer, sampler: Sampler, bar: ProgressBar, folder: Path, monit
         **({"tasks": dict(Counter(plan))} if len(set(plan)) > 1 else {}),
         **mean_terms(history),
         "lr": run.schedule.get_last_lr()[0],
+        **run.method.epoch_facts(),
         **{f"validation_{name}": value for name, value in validation.items()},
+        **(run.observe(run) if run.observe and due else {}),
         "images_per_second": steps * run.recipe.batch.size / (trained - started),
         **health,
         "seconds": time.perf_counter() - started,

@@ -49,7 +49,8 @@ def _backbones(
     rows: list[Score] = []
     for name, cells in _rows(block, 3):
         short = BACKBONES[name]
-        measured = _pretrained(dim) if dim and short == "ibn" else {}
+        view = f"features reduced to {dim}"
+        measured = {"study": f"reality/table-{table}", "arm": short, "view": view} if dim else {}
         for dataset, cell in zip(DATASETS, cells, strict=True):
             rows += scores(name, dataset, (metric,), (cell,), backbone=short, dim=dim, **measured)
     return PrintedTable(f"reality-{table}", f"table {table}", title, protocol, rows)

@@ -43,6 +43,15 @@ LOSSES = {"Semihard": "triplet-s-", "N-pairs": "npair-", "N-Pairs": "npair-", "P
 """Parts of recipe names by the losses' names in tables 4 and 9."""
 
 GAP = "sharing/generalisation-gap"
+REGULARISERS = {
+    "Margin": "margin",
+    "+ dropout": "margin-dropout",
+    "+ noise output": "margin-noise-out",
+    "+ noise input": "margin-noise-in",
+    "Ours": "both",
+}
+"""Arms of the study `sharing/table-6` by the columns' names."""
+
 HEADS = {"phi": "discriminative", "phi*": "shared", "phi(N)": "random head", "f": "features"}
 """Views of the study `GAP` by the embeddings' names."""
 
@@ -108,7 +117,9 @@ def _benchmark(text: str, table: str, works: dict[str, str]) -> PrintedTable:
     for name, (cell, dim, *cells) in zip(names, block, strict=True):
         facts: dict[str, Any] = {"dim": None if dim == "-" else int(dim)}
         if name.startswith("Ours"):
-            shared = {"backbone": "r50", "recipe": f"shared-r50-{dataset}" if "T*" in name else None}
+            grouped = {"study": "sharing/tables-1-to-3", "arm": "shared-r50 of groups"}
+            own = {"recipe": f"shared-r50-{dataset}"} if "T*" in name else grouped
+            shared = {"backbone": "r50", **own}
             rows += scores(name, dataset, metrics, cells, **facts, **shared)
         elif name == "Margin(ReImp)":
             facts |= {"backbone": "r50", "recipe": f"shared-disc-r50-{dataset}"}
@@ -147,15 +158,15 @@ def _loss_row(
     metric = {"R@1": "recall_at_1", "NMI": "nmi"}[plain(cells[0])]
     recipe = f"shared-{LOSSES[name]}%s{short}-{dataset}"
     half, whole = ({"backbone": short, "dim": dim} for dim in dims)
-    studied = short == "r50" and name == "Margin"
-    study = {"study": GAP, "arm": "shared"} if studied else {}
+    study, arm = f"sharing/table-{'4' if short == 'r50' else '9'}", LOSSES[name].removesuffix("-") or "margin"
+    shared = {"study": study, "arm": f"{arm}, shared"}
     facts: dict[str, dict[str, Any]] = {
         "original": {"quoted_from": original},
-        f"baseline of {dims[0]}": half,
+        f"baseline of {dims[0]}": {**half, "study": study, "arm": f"{arm}, {dims[0]}"},
         f"baseline of {dims[1]}": {**whole, "recipe": recipe % "disc-"},
-        "phi": {**half, **study, **({"view": "discriminative"} if studied else {})},
-        "phi*": {**half, **study, **({"view": "shared"} if studied else {})},
-        "phi + phi*": {**whole, **study, "recipe": recipe % ""},
+        "phi": {**half, **shared, "view": "discriminative"},
+        "phi*": {**half, **shared, "view": "shared"},
+        "phi + phi*": {**whole, **shared, "recipe": recipe % ""},
     }
     rows: list[Score] = []
     for (title, fact), cell in zip(facts.items(), cells[1:], strict=True):
@@ -188,7 +199,7 @@ def _gap(block: list[list[str]]) -> PrintedTable:
         if Decimal(test) - Decimal(train) != Decimal(gap):
             raise unexpected(f"the gap {gap} is not {test} less {train}")
         ours = model.startswith("Ours")
-        study = {"study": GAP, "arm": "shared", "view": HEADS[head]} if ours else {}
+        study = {"study": GAP, "arm": "shared" if ours else "margin", "view": HEADS[head]}
         for split, cell in (("train", train), ("test", test)):
             against = BASELINE if (ours, head, split) == (False, "phi", "test") else {}
             facts = {"backbone": "r50", "dim": int(dim), **study, **against}
@@ -203,7 +214,8 @@ def _regularisers(block: list[list[str]]) -> PrintedTable:
     for name, cell in zip(names, cells, strict=True):
         against = BASELINE if name == "Margin" else {}
         title = f"Margin {name}" if name.startswith("+") else name
-        rows += scores(title, "cars", R1, (cell,), backbone="r50", dim=128, **against)
+        study = {"study": "sharing/table-6", "arm": REGULARISERS[name]}
+        rows += scores(title, "cars", R1, (cell,), backbone="r50", dim=128, **study, **against)
     protocol = f"{SINGLE}; 128 numbers; ours: one head for both tasks, as 'both' in table 7a"
     return PrintedTable("sharing-6", "table 6", "Regularisers of margin beside the method", protocol, rows)
 
@@ -230,13 +242,13 @@ def _weights(block: list[list[str]]) -> PrintedTable:
 
 
 def _triplets(block: list[list[str]]) -> PrintedTable:
-    setups = "sharing/table-7"
+    setups = "sharing/table-8a"
     facts: dict[str, dict[str, Any]] = {
         "Base": {"recipe": "shared-disc-r50-cars"},
         "T^G - std.": {"study": setups, "arm": "grouped"},
         "T^G + std.": {"study": setups, "arm": "grouped-standardised"},
         "min d(a, p)": {"study": setups, "arm": "nearest"},
-        "NoConstr": {},  # our arm draws its negatives by distance, not at random
+        "NoConstr": {"study": setups, "arm": "unconstrained"},
         "T*": {"recipe": "shared-r50-cars"},
     }
     facts = {name: {"dim": 256, **fact} for name, fact in facts.items()}
@@ -244,7 +256,7 @@ def _triplets(block: list[list[str]]) -> PrintedTable:
 
 
 def _sampling(block: list[list[str]]) -> PrintedTable:
-    study = "sharing/table-8"
+    study = "sharing/table-8b"
     facts = {
         "T* + random": {"dim": 256, "study": study, "arm": "random"},
         "T* + semihard": {"dim": 256, "study": study, "arm": "semihard"},

@@ -150,6 +150,10 @@ class Method(nn.Module, ABC):
     def end_step(self, batch: Minibatch) -> None:
         """Update state after a step, when the weights were updated (with accumulated gradients: after every batch)."""
 
+    def epoch_facts(self) -> dict[str, float]:
+        """Return numbers of the epoch for its record, after its last step."""
+        return {}
+
     def parameter_groups(self) -> list[ParameterGroup]:
         """Return parameters that do not learn at `optimizer.loss_lr`, the default for a method's own parameters."""
         return []

@@ -54,6 +54,11 @@ class Grouping(nn.Module):
             features = standardise(features, self.classes)
         self.groups.copy_(k_means(features, self.number, self.seed + epoch))
 
+    def facts(self) -> dict[str, float]:
+        """Return `classes_per_group`, the mean number of different classes in a group (Sharing, figure 4)."""
+        pairs = torch.stack([self.groups, self.classes.to(self.groups)]).unique(dim=1)
+        return {"classes_per_group": pairs.shape[1] / self.number}
+
     def targets(self) -> np.ndarray:
         """Return the groups of all training samples, int64 [n]."""
         return self.groups.cpu().numpy()

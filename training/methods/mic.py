@@ -146,6 +146,10 @@ class MIC(Method):
     def start_epoch(self, epoch: int, extract_features: ExtractFeatures) -> None:
         self.grouping.start_epoch(epoch, extract_features)
 
+    def epoch_facts(self) -> dict[str, float]:
+        """Return the mean number of classes in a group."""
+        return self.grouping.facts()
+
     def parameter_groups(self) -> list[ParameterGroup]:
         return [
             ParameterGroup(list(self.auxiliary.parameters()), *self.auxiliary_rate),

@@ -154,6 +154,11 @@ class Sharing(Method):
         if "shared" in self.tasks:
             self.triplets.start_epoch(epoch, extract_features)
 
+    def epoch_facts(self) -> dict[str, float]:
+        """Return the mean number of classes in a group, if triplets are drawn by groups."""
+        grouping = self.triplets.grouping if "shared" in self.tasks else None
+        return {} if grouping is None else grouping.facts()
+
     def parameter_groups(self) -> list[ParameterGroup]:
         return (
             []

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from training.cached.samples import CachedData
+from training.health.held_out import embed_cached, embed_pixels
 from training.recipe import Recipe
 from training.studies.study import (
     CATEGORICAL_FACTORS,
@@ -22,14 +24,16 @@ from training.studies.study import (
     RANDOM_HEAD,
     REDUCED_FEATURES,
     Study,
+    lacks_view,
 )
+from training.trainer import Trainer, published, training_features
 from zoo import data as datasets
 from zoo.data.dataset import Dataset
 from zoo.data.decode import Squares, decode
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import DatasetError, RecipeError
 from zoo.evaluation import evaluate
-from zoo.evaluation.retrieval import DEFAULT_K
+from zoo.evaluation.retrieval import DEFAULT_K, retrieval_metrics
 from zoo.evaluation.structure import neighbours_across_classes, order_within_classes
 from zoo.models.network import Network, PixelNetwork, feature_count
 
@@ -93,7 +97,7 @@ def embed_splits(
     splits: Splits,
     device: torch.device,
 ) -> Embeddings:
-    """Embed every split of a study once with every network, and join the views of several networks.
+    """Embed every split of a study once with every network, and join the views that all of several networks have.
 
     Args:
         networks: The networks of a run, several for an ensemble.
@@ -105,6 +109,7 @@ def embed_splits(
     embeddings = {}
     for split in dict.fromkeys(split for split, _ in study.views):
         views = [view for view_split, view in study.views if view_split == split]
+        views = [view for view in views if not any(lacks_view(network.heads, view) for network in networks)]
         members = []
         for network, recipe in zip(networks, recipes, strict=True):
             pixels = splits.images(recipe.data.dataset, split, recipe.preprocessing)
@@ -166,6 +171,29 @@ def measure_views(embeddings: Embeddings, study: Study, splits: Splits, dataset:
             measurement["spectrum"] = singular_values(rows)
         measurements.append(measurement)
     return measurements
+
+
+def curve_scores(run: Trainer) -> dict[str, float]:
+    """Return R@1 of a run: of the training images, not augmented, and of each of several heads.
+
+    Returns:
+        `training_recall_at_1`, and `validation_recall_at_1_of_HEAD` on the held-out classes if there are some.
+    """
+    network, device = published(run), run.execution.device
+    with torch.no_grad():
+        rows = network.embed(training_features(run, network)).float().cpu().numpy()
+    scores = {"training_recall_at_1": retrieval_metrics(rows, run.data.labels, k=(1,))["recall_at_1"]}
+    if run.data.validation is None or len(network.heads) < 2:
+        return scores
+    inputs, labels = run.data.validation
+    for name, head in network.heads.items():
+        single = Network(network.trunk, nn.ModuleDict({name: head}))
+        if isinstance(run.data, CachedData):
+            rows = embed_cached(single, inputs, device)
+        else:
+            rows = embed_pixels(single, run.recipe, inputs, device)
+        scores[f"validation_recall_at_1_of_{name}"] = retrieval_metrics(rows, labels, k=(1,))["recall_at_1"]
+    return scores
 
 
 def factor_metrics(rows: np.ndarray, dataset: Dataset) -> dict[str, float]:

@@ -13,6 +13,7 @@ from training.studies.plan import Plan
 from training.studies.report import (
     SELECTION_RULE,
     ClaimResult,
+    Curves,
     Ranks,
     Report,
     ScoreRow,
@@ -24,7 +25,7 @@ from training.studies.report import (
 )
 from training.studies.search import SearchPlan
 from training.studies.statistics import FAILS, HOLDS, UNDECIDED, Summary, correlation_triangle, pearson
-from training.studies.study import DECAY, EMBEDDING, MAP_AT_R, R1, SELECTIONS, Measure
+from training.studies.study import DECAY, EMBEDDING, GAP, MAP_AT_R, R1, SELECTIONS, Measure
 from zoo.console import count
 from zoo.files import write_bytes, write_json
 from zoo.render import Table, environment
@@ -101,6 +102,7 @@ def as_markdown(report: Report) -> str:
             study=study,
             notes=notes(report),
             protocol=protocol(report),
+            measured=measured_text(report),
             trends=_trend_table(report) if report.trends else None,
             trend_rule=trend_rule(report),
             claims=_claim_table(report) if report.claims else None,
@@ -151,6 +153,7 @@ def to_json(report: Report) -> dict[str, Any]:
     return {
         **report.plan.to_json(),
         "measured_on": report.data,
+        "measured_numbers": report.measured,
         "command": command_of(report.plan),
         "dates": report.dates,
         "title": study.title,
@@ -243,6 +246,11 @@ def notes(report: Report) -> list[str]:
     return [*texts, *(f"{', '.join(labels)}: one model under {len(labels)} names." for labels in report.duplicates)]
 
 
+def measured_text(report: Report) -> str:
+    """Return the sentence on the numbers of queries and classes; "" where no run records them."""
+    return f"Test scores are of {report.measured}." if report.measured else ""
+
+
 def dates(report: Report) -> str:
     """Return when the runs ended, and how long they took."""
     if not report.rows:
@@ -277,7 +285,8 @@ def measure_title(measure: Measure) -> str:
     metric = re.sub(r"^recall_at_(\d+)$", r"R@\1", measure.metric)
     metric = METRIC_TITLES.get(metric, metric)
     view = "" if measure.view == EMBEDDING else f" of {measure.view}"
-    return f"{metric.replace('_', ' ')}{view} on {measure.split}"
+    where = "test less training classes" if measure.split == GAP else measure.split
+    return f"{metric.replace('_', ' ')}{view} on {where}"
 
 
 def published_text(row: ScoreRow) -> str:
@@ -433,8 +442,8 @@ def _about_section(report: Report) -> Section:
     state = f"{runs - len(report.missing)} of {runs} runs are finished, of {arms} arms."
     published = [f"Published numbers, {text}." for text in report.protocols]
     title = f"{study.title} ({study.source})."
-    texts = [title, *notes(report), *settings, protocol(report), *published, state]
-    return Section("What was compared", list(map(Paragraph, texts)))
+    texts = [title, *notes(report), *settings, protocol(report), measured_text(report), *published, state]
+    return Section("What was compared", [Paragraph(text) for text in texts if text])
 
 
 def _claim_sections(report: Report) -> list[Section]:
@@ -606,12 +615,24 @@ def _decay_sections(tables: Mapping[Measure, Values], selection: str, ranks: Ran
     return [Section(f"{measure_title(score)} against spectral decay", blocks, "half")]
 
 
-def _curve_sections(curves: Mapping[str, Sequence[float]]) -> list[Section]:
-    series = {name.partition(":")[0]: list(enumerate(line, start=1)) for name, line in curves.items() if len(line)}
-    if not series:
-        return []
-    text = "On training classes held out, mean over seeds; test classes are measured once, at the end."
-    return [_figure_section("R@1 by epoch", figures.curves(series), series, text)]
+def _curve_sections(curves: Curves) -> list[Section]:
+    """Return a figure of all arms for each kind of curve."""
+    kinds: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for name, points in curves.items():
+        arm, _, kind = name.partition(": ")
+        if points:
+            kinds.setdefault(kind, {})[arm] = [*points]
+    return [_curve_section(kind, series) for kind, series in kinds.items()]
+
+
+def _curve_section(kind: str, series: Mapping[str, Sequence[tuple[float, float]]]) -> Section:
+    title, text = kind.removesuffix(" by epoch").replace("recall_at_1", "R@1"), "Mean over seeds."
+    if title.startswith("validation "):
+        title = title.removeprefix("validation ")
+        text = "On training classes held out, mean over seeds; test classes are measured once, at the end."
+    return _figure_section(
+        f"{title[0].upper()}{title[1:]} by epoch", figures.curves(series, y_label=title), series, text
+    )
 
 
 def _spectrum_sections(spectra: Mapping[str, Sequence[float]]) -> list[Section]:
@@ -641,7 +662,7 @@ def _run_section(report: Report) -> Section:
         blocks.append(Details(heading, [Paragraph("; ".join(report.missing))]))
     if report.failures:
         blocks.append(Table(("run", "failed with"), list(report.failures.items())))
-    if not report.curves:
+    if not any(": validation" in name for name in report.curves):
         text = "R@1 by epoch is measured on training classes held out, by runs with --select validation or both."
         blocks.append(Paragraph(text))
     blocks += [_budget_table(report)] if report.budgets else []

@@ -22,6 +22,7 @@ from training.studies.statistics import (
     UNDECIDED,
     Summary,
     adjust_holm,
+    difference_bounds,
     judge_claim,
     metric_bounds,
     p_value,
@@ -33,6 +34,7 @@ from training.studies.statistics import (
 from training.studies.study import (
     EMBEDDING,
     FEATURES,
+    GAP,
     RANDOM_HEAD,
     REDUCED_FEATURES,
     SELECTIONS,
@@ -41,14 +43,19 @@ from training.studies.study import (
     Measure,
     Trend,
     changed_settings,
+    lacks_view,
     recipe_name,
 )
+from zoo.console import count
 from zoo.data.dataset import dataset_title
 from zoo.models.published import PublishedScore, PublishedTable, published_tables
 from zoo.models.results import data_title
 
 Values = dict[str, dict[int, float]]
 """Value of a measure by the arm's label and the seed."""
+
+Curves = dict[str, list[tuple[int, float]]]
+"""By "ARM: WHAT by epoch" the epochs and the values."""
 
 Ranks = dict[Measure, dict[str, tuple[int, int]]]
 """By measure of spectral decay and label: highest rank and dimension of embeddings that cannot fill their dimension."""
@@ -60,6 +67,14 @@ SELECTION_RULE = (
     "Validation-selected minus last epoch, paired by seed; higher or lower where the 95 % interval lies beside 0 and "
     "is no wider, end to end, than the difference."
 )
+
+HEAD_CURVE = "validation_recall_at_1_of_"
+CURVES = {
+    "validation_recall_at_1": "validation recall_at_1",
+    "training_recall_at_1": "training recall_at_1",
+    "classes_per_group": "classes per group",
+}
+"""Names of curves by their key in a run's log; `HEAD_CURVE` begins those of single heads."""
 
 HIGHER, LOWER = "higher", "lower"
 _DIRECTIONS = {HOLDS: HIGHER, FAILS: LOWER, UNDECIDED: UNDECIDED}
@@ -152,6 +167,7 @@ class Report:
     Attributes:
         plan: The plan.
         data: The names and short hashes of the measured images; the name of the data set where no run records them.
+        measured: The numbers of queries and classes of the test split, in words; "" where no run records them.
         protocols: How the published numbers of its arms were measured.
         values: Selection -> measure -> the value of each run.
         rows: The scores.
@@ -162,7 +178,7 @@ class Report:
         selection_effects: Differences between the two selections, if the study has both.
         provenance_note: a sentence if runs of the two selections were made under different conditions.
         correlations: Correlations between measures, and with the study's axis.
-        curves: Validation scores by epoch, mean over seeds.
+        curves: Validation scores and other numbers by epoch, mean over seeds.
         spectra: Singular values, mean over seeds.
         missing: Titles of runs without a result.
         failures: Title -> message.
@@ -175,6 +191,7 @@ class Report:
 
     plan: Plan
     data: str
+    measured: str
     protocols: list[str]
     values: dict[str, dict[Measure, Values]]
     rows: list[ScoreRow]
@@ -185,7 +202,7 @@ class Report:
     selection_effects: list[SelectionEffect]
     provenance_note: str
     correlations: CorrelationEstimate
-    curves: dict[str, list[float]]
+    curves: Curves
     spectra: dict[str, list[float]]
     missing: list[str]
     failures: dict[str, str]
@@ -220,6 +237,7 @@ def build_report(plan: Plan, folder: Path, runs: Sequence[Run] | None = None) ->
     return Report(
         plan=plan,
         data=_measured_data(plan, results),
+        measured=_measured_numbers(results),
         protocols=published_protocols(plan),
         values=values,
         rows=rows,
@@ -230,7 +248,7 @@ def build_report(plan: Plan, folder: Path, runs: Sequence[Run] | None = None) ->
         selection_effects=selection_effects(plan, values),
         provenance_note=provenance_note(results),
         correlations=correlations,
-        curves=_mean_lines(finished, results, _validation_curve),
+        curves=_mean_curves(finished, results),
         spectra=_mean_lines(finished, results, _spectra),
         missing=[run.title for run in runs if not run.finished],
         failures={title: str(read_record(path)["message"]) for title, path in failures if path.exists()},
@@ -248,6 +266,15 @@ def _measured_data(plan: Plan, results: Sequence[Result]) -> str:
     measured = [evaluation for result in results for evaluation in result["evaluations"] if evaluation.get("data")]
     titles = [data_title(evaluation) for evaluation in measured if evaluation["split"] != "train"]
     return " and ".join(dict.fromkeys(titles)) or dataset_title(plan.dataset)
+
+
+def _measured_numbers(results: Sequence[Result]) -> str:
+    """Return the numbers of queries and classes of the test split, or ""."""
+    measured = [e for result in results for e in result["evaluations"] if e["split"] == "test" and e.get("queries")]
+    texts = [
+        f"{count(e['queries'], 'query', 'queries')} of {count(e['classes'], 'class', 'classes')}" for e in measured
+    ]
+    return " and ".join(dict.fromkeys(texts))
 
 
 def published_score(plan: Plan, arm: Arm, measure: Measure) -> tuple[PublishedTable, PublishedScore] | None:
@@ -524,6 +551,8 @@ def _values_by_measure(
     for run, result in zip(runs, results, strict=True):
         if run.selection == selection:
             for measure, values in by_measure.items():
+                if any(lacks_view([head.name for head in recipe.heads], measure.view) for recipe in run.recipes):
+                    continue
                 values.setdefault(run.arm.label, {})[run.seed] = value_of(result, measure)
     return by_measure
 
@@ -536,7 +565,8 @@ def _score_rows(plan: Plan, selection: str, by_measure: Mapping[Measure, Values]
                 base = values.get(plan.study.reference, {})
                 own, other = values[arm.label], arm.label != plan.study.reference
                 difference = paired_difference(own, base, measure.metric) if other else None
-                value = summarise(list(own.values()), metric_bounds(measure.metric))
+                bounds = difference_bounds if measure.split == GAP else metric_bounds
+                value = summarise(list(own.values()), bounds(measure.metric))
                 published = published_score(plan, arm, measure)
                 number, sd = (None, None) if published is None else (published[1].value, published[1].sd)
                 rank = ranks.get(measure, {}).get(arm.label)
@@ -571,11 +601,40 @@ def _mean_lines(
     }
 
 
-def _validation_curve(result: Result) -> dict[str, list[float]]:
-    """Return recall at 1 on held-out training classes by epoch; test classes are measured once."""
-    log = result["training"][0]["log"]
-    line = [epoch["validation_recall_at_1"] for epoch in log if "validation_recall_at_1" in epoch]
-    return {"validation recall_at_1 by epoch": line} if line else {}
+def _mean_curves(runs: Sequence[Run], results: Sequence[Result]) -> Curves:
+    """Return the mean over seeds of each curve, by arm, at the epochs that all seeds of the arm have."""
+    groups: dict[str, list[dict[int, float]]] = {}
+    for run, result in zip(runs, results, strict=True):
+        for name, points in _curves(result["training"][0]["log"]).items():
+            groups.setdefault(f"{run.arm.label}: {name} by epoch", []).append(points)
+    return {
+        name: [(epoch, float(np.mean([line[epoch] for line in lines]))) for epoch in lines[0] if all_have(lines, epoch)]
+        for name, lines in groups.items()
+    }
+
+
+def all_have(lines: Iterable[Mapping[int, float]], epoch: int) -> bool:
+    """Return whether every curve has a value at an epoch; runs that end early have fewer."""
+    return all(epoch in line for line in lines)
+
+
+def _curves(log: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
+    """Return the curves in a run's log; test classes are measured once, and have none.
+
+    R@1 is of held-out training classes, by the whole embedding and by single heads, or of the training images. The
+    training loss of heads is in logs that have their R@1.
+    """
+    curves: dict[str, dict[int, float]] = {}
+    for record in log:
+        points = {name: record[key] for key, name in CURVES.items() if key in record}
+        heads = [key.removeprefix(HEAD_CURVE) for key in record if key.startswith(HEAD_CURVE)]
+        points |= {f"validation recall_at_1 of {head}": record[f"{HEAD_CURVE}{head}"] for head in heads}
+        points |= {
+            f"training loss of {head}": record["terms"][head] for head in heads if head in record.get("terms", ())
+        }
+        for name, value in points.items():
+            curves.setdefault(name, {})[int(record["epoch"])] = float(value)
+    return curves
 
 
 def _spectra(result: Result) -> dict[str, list[float]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from training.studies.study import Measure
+from training.studies.study import GAP, Measure, lacks_view
 from zoo.errors import TrainingError
 from zoo.files import append_json_line, complete_lines
 
@@ -77,6 +77,8 @@ def value_of(result: Mapping[str, Any], measure: Measure) -> float:
     Raises:
         TrainingError: If the run did not measure it.
     """
+    if measure.split == GAP:
+        return value_of(result, measure.on("test")) - value_of(result, measure.on("train"))
     for evaluation in result["evaluations"]:
         if _contains(evaluation, measure):
             return float(evaluation["metrics"][measure.metric])
@@ -88,8 +90,17 @@ def value_of(result: Mapping[str, Any], measure: Measure) -> float:
 
 
 def has_measure(result: Mapping[str, Any], measure: Measure) -> bool:
-    """Return whether a run's result contains a measure."""
-    return any(_contains(evaluation, measure) for evaluation in result["evaluations"])
+    """Return whether a run's result contains a measure on all its splits."""
+    return all(
+        any(_contains(evaluation, measure.on(split)) for evaluation in result["evaluations"])
+        for split in measure.splits
+    )
+
+
+def lacks_head(result: Mapping[str, Any], measure: Measure) -> bool:
+    """Return whether a run's network has no head of the measure's view; False where its recipe is not recorded."""
+    heads = [[head["name"] for head in recipe["heads"]] for recipe in result.get("resolved", ())]
+    return any(lacks_view(names, measure.view) for names in heads)
 
 
 def _contains(evaluation: Mapping[str, Any], measure: Measure) -> bool:

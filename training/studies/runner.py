@@ -22,9 +22,9 @@ from training.distributed import keep_freed_memory
 from training.execution import Execution
 from training.overrides import fit_to_classes, override
 from training.recipe import Recipe
-from training.studies.measure import Splits, embed_splits, measure_views
+from training.studies.measure import Splits, curve_scores, embed_splits, measure_views
 from training.studies.plan import FAILURE_FILE, Run, RunSchedule, check_images, images_of
-from training.studies.results import Result, Results, has_measure, value_of
+from training.studies.results import Result, Results, has_measure, lacks_head, value_of
 from training.studies.study import Study, changed_settings, recipe_name
 from training.trainer import CHECKPOINT, Trained
 from zoo.data.dataset import SPLITS, Dataset
@@ -310,9 +310,12 @@ def adopt_results(schedule: RunSchedule, runs: Iterable[Run], source: Path) -> i
 
 
 def covers_study(study: Study, result: Mapping[str, Any]) -> bool:
-    """Return whether a result has all measures of the study, and its spectra if it needs them."""
+    """Return whether a result has all measures of the study that its heads allow, and its spectra and curves."""
     spectra = all("spectrum" in evaluation for evaluation in result["evaluations"])
-    return all(has_measure(result, measure) for measure in study.measures) and (spectra or not study.spectrum)
+    logs = [training["log"] for training in result["training"]]
+    curves = all(any("training_recall_at_1" in epoch for epoch in log) for log in logs)
+    measured = all(has_measure(result, measure) or lacks_head(result, measure) for measure in study.measures)
+    return measured and (spectra or not study.spectrum) and (curves or not study.curves)
 
 
 def _finished_results(source: Path) -> Results:
@@ -330,7 +333,8 @@ def _train_and_measure(run: Run, schedule: RunSchedule, context: StudyContext) -
         def check(samples: Samples, key: tuple[Any, ...] = image_key(recipe)) -> None:
             schedule.check_images(run, {key: samples.digest})
 
-        model, samples = train_network(recipe, context.setup, run.folder, check=check)
+        observe = curve_scores if plan.study.curves else None
+        model, samples = train_network(recipe, context.setup, run.folder, check=check, observe=observe)
         trained.append(model)
         digests.append(samples.digest)
     networks = [model.network for model in trained]

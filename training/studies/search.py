@@ -123,9 +123,14 @@ class SearchPlan:
 
 
 def usual_patience(loss: str, dataset: str) -> int:
-    """Return the patience of the recipe that is searched on a data set; 9, Reality's on CUB, if it has none."""
-    recipe = resolve(find_space(loss).recipe(recipe_dataset(dataset)))
-    return (recipe.schedule.patience if isinstance(recipe, Recipe) else 0) or 9
+    """Return the patience of the recipe that is searched on a data set; 9, Reality's on CUB, if it has none.
+
+    A loss of another paper than Reality is trained for all epochs of its recipe.
+    """
+    space = find_space(loss)
+    recipe = resolve(space.recipe(recipe_dataset(dataset)))
+    assert isinstance(recipe, Recipe)
+    return recipe.schedule.patience or (recipe.schedule.epochs if space.papers else 9)
 
 
 def write_search(plan: SearchPlan, folder: Path) -> SearchPlan:

@@ -1,6 +1,7 @@
 """Search spaces of the losses: settings and their bounds, in the conventions of Reality.
 
-Bounds are those of the supplement of Reality, widened where a published best value is outside them.
+Bounds are those of the supplement of Reality, widened where a published best value is outside them. Those of the group
+loss are in Group, appendix B.
 """
 
 from __future__ import annotations
@@ -53,11 +54,12 @@ class Space:
     """The search space of a loss.
 
     Attributes:
-        name: The name of the loss in Reality.
+        name: The name of the loss, that of Reality if it has the loss.
         small: The method whose recipe is searched on small data sets; those of the papers have recipes of their own.
         parameters: The settings that are searched.
         settings: Fixed settings on small data sets.
         per_class: Samples per class in a batch of 32 on small data sets (1 with proxies).
+        papers: Method and backbone of the recipe on the papers' data sets; by default Reality's of this loss.
     """
 
     name: str
@@ -65,11 +67,12 @@ class Space:
     parameters: tuple[Parameter, ...]
     settings: tuple[str, ...] = ()
     per_class: int = 4
+    papers: str = ""
 
     def recipe(self, dataset: str) -> str:
         """Return the name of the recipe that is searched on a data set."""
-        papers = dataset in PAPER_DATASETS
-        return f"reality-{self.name}-ibn-{dataset}" if papers else f"{self.small}-conv4-{dataset}"
+        papers = self.papers or f"reality-{self.name}-ibn"
+        return f"{papers if dataset in PAPER_DATASETS else f'{self.small}-conv4'}-{dataset}"
 
     def fixed(self, dataset: str) -> list[str]:
         """Return the settings of that recipe that are not searched."""
@@ -94,6 +97,7 @@ def _loss_parameter(name: str, low: float, high: float, log: bool = False, conve
 ALL_PAIRS = "objective.miner=none"
 ACTIVE = "objective.loss_args.active_only=true"
 BY_TRIPLETS = "objective.loss_args.by_triplets=true"
+ALL_ANCHORS = "objective.loss_args.kept_only=false"
 PROXY_LR = Parameter("optimizer.loss_lr", 1e-6, 1.0, log=True)
 MS = (_loss_parameter("alpha", 0.001, 100), _loss_parameter("beta", 0.01, 200), _loss_parameter("base", 0, 1))
 MARGIN = (_loss_parameter("margin", -0.2, 2), _loss_parameter("beta", -0.2, 2), PROXY_LR)
@@ -134,8 +138,8 @@ SPACES = {
             (*(_loss_parameter(m, 0, 2) for m in PAIRS), _loss_parameter("nu", 0, 1)),
             (ALL_PAIRS, ACTIVE),
         ),
-        Space("ms", "ms", MS, (ALL_PAIRS, "objective.loss_args.kept_only=false")),
-        Space("ms-miner", "ms", (*MS, Parameter("objective.miner_args.epsilon", 0, 1))),
+        Space("ms", "ms", MS, (ALL_PAIRS, ALL_ANCHORS)),
+        Space("ms-miner", "ms", (*MS, Parameter("objective.miner_args.epsilon", 0, 1)), (ALL_ANCHORS,)),
         Space(
             "softtriple",
             "softtriple",
@@ -150,9 +154,18 @@ SPACES = {
             ),
             per_class=1,
         ),
+        Space(
+            "group",
+            "group",
+            (
+                Parameter("optimizer.lr", 1e-5, 0.1, log=True),
+                Parameter("optimizer.weight_decay", 1e-16, 0.1, log=True),
+            ),
+            papers="group-d161",
+        ),
     )
 }
-"""The spaces by the name of the loss in Reality."""
+"""The spaces by the name of the loss. That of group is of DenseNet-161, which Group tunes in appendix D."""
 
 
 def find_space(name: str) -> Space:

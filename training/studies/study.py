@@ -34,6 +34,9 @@ METRIC_GROUPS = {
 }
 """Metrics by group: factors of `training.studies.measure`, others of `zoo.evaluation`. Retrieval is always measured."""
 
+GAP = "gap"
+"""In the place of a split: the value on test classes less that on training classes (Sharing, table 5)."""
+
 EMBEDDING, FEATURES, RANDOM_HEAD = "embedding", "features", "random head"
 """Views of a network in addition to its heads by name: all heads, the pooled features, an untrained head."""
 
@@ -70,8 +73,9 @@ class Measure:
 
     Attributes:
         metric: a metric of `zoo.evaluation` or of `training.studies.measure`.
-        split: Train or test.
-        view: The measured part of the network, see `training.studies.measure.embed_views`.
+        split: Train, test, or `GAP`, test less train.
+        view: The measured part of the network, see `training.studies.measure.embed_views`. Arms without a head of this
+            name are not measured by it.
 
     Raises:
         RecipeError: If the metric or the split is unknown.
@@ -88,8 +92,17 @@ class Measure:
                 f"studies know no metric {self.metric!r}.{nearest(self.metric, [*metrics, 'recall_at_1'])}",
                 code="unknown-metric",
             )
-        if self.split not in ("train", "test"):
-            raise RecipeError(f"a study measures on train or test, not on {self.split!r}.", code="unknown-split")
+        if self.split not in ("train", "test", GAP):
+            raise RecipeError(f"a study measures on train, test or {GAP}, not on {self.split!r}.", code="unknown-split")
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that are measured."""
+        return ("train", "test") if self.split == GAP else (self.split,)
+
+    def on(self, split: str) -> Measure:
+        """Return the measure on one split."""
+        return dataclasses.replace(self, split=split)
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -108,6 +121,8 @@ class Measure:
 
 
 R1 = Measure("recall_at_1")
+TRAIN_R1 = Measure("recall_at_1", "train")
+R1_GAP = Measure("recall_at_1", GAP)
 P1 = Measure("precision_at_1")
 MAP_AT_R = Measure("map_at_r")
 DECAY = Measure("spectral_decay", "train")
@@ -123,8 +138,9 @@ class Arm:
     Attributes:
         label: Its name in the study.
         recipe: a recipe's name, with $dataset and $backbone.
-        settings: Changes as `zoo train --set` takes them, with $dataset, $backbone, $dim (of the recipe's embedding)
-            and $batch (112 on the data sets of the papers; 96 on small ones, which may have only 50 classes).
+        settings: Changes as `zoo train --set` takes them, with $dataset, $backbone, $dim (of the recipe's embedding),
+            $half of it, $batch (112 on the data sets of the papers; 96 on small ones, which may have only 50 classes)
+            and $epochs (in which one task takes the steps of all tasks of the recipe).
         x: Its place on the study's axis.
         backbone: The $backbone on the data sets of the papers; on small ones it is conv4.
         copies: The number of models with different seeds whose embeddings are joined.
@@ -185,6 +201,7 @@ class Study:
         trends: Claims about the arms along x.
         correlate: Whether the measures are correlated over all runs.
         spectrum: Whether the singular values of the measured splits are kept.
+        curves: Whether R@1 of the training images, and of each head on held-out classes, is measured by epoch.
         datasets: The only data sets that the study can be run on; empty for any that has the recipes.
         elsewhere: Why there are no others, and which study is run there.
         note: Facts that a reader of the results must know.
@@ -207,6 +224,7 @@ class Study:
     trends: tuple[Trend, ...] = ()
     correlate: bool = False
     spectrum: bool = False
+    curves: bool = False
     datasets: tuple[str, ...] = ()
     elsewhere: str = ""
     note: str = ""
@@ -255,16 +273,16 @@ class Study:
 
     def groups(self, split: str) -> tuple[str, ...]:
         """Return the groups of metrics to measure on a split."""
-        return tuple(dict.fromkeys(group for m in self.measures if m.split == split for group in m.groups))
+        return tuple(dict.fromkeys(group for m in self.measures if split in m.splits for group in m.groups))
 
     def recalls(self, split: str) -> tuple[int, ...]:
         """Return every K of recall_at_K to measure on a split."""
-        return tuple(dict.fromkeys(m.recall_at for m in self.measures if m.split == split and m.recall_at is not None))
+        return tuple(dict.fromkeys(m.recall_at for m in self.measures if split in m.splits and m.recall_at is not None))
 
     @property
     def views(self) -> list[tuple[str, str]]:
         """The pairs of split and view to measure."""
-        return list(dict.fromkeys((measure.split, measure.view) for measure in self.measures))
+        return list(dict.fromkeys((split, measure.view) for measure in self.measures for split in measure.splits))
 
 
 def combine_studies(name: str, title: str, source: str, studies: Iterable[Study]) -> Study:
@@ -300,6 +318,12 @@ def study_as_published(study: Study) -> Study:
     return dataclasses.replace(
         study, name=f"{study.name}{SUFFIX}", note=f"{note} {study.note}".rstrip(), as_published=True
     )
+
+
+def lacks_view(heads: Iterable[str], view: str) -> bool:
+    """Return whether a view is a head, and none of these."""
+    whole = view in (EMBEDDING, FEATURES, RANDOM_HEAD) or REDUCED_FEATURES.fullmatch(view)
+    return not whole and view not in heads
 
 
 def slug(label: str) -> str:
@@ -431,7 +455,7 @@ def _resolve_members(
     """Return the recipes with an arm's own settings and those of the whole study."""
     words, name = _placeholders(dataset, backbone), recipe_name(recipe, dataset, backbone)
     owner = recipe_dataset(dataset)
-    words |= {"dim": resolve(name).dim, "batch": 112 if owner in PAPER_DATASETS else 96}
+    words |= {**_sizes(resolve(name)), "batch": 112 if owner in PAPER_DATASETS else 96}
     images = [] if owner == dataset else [f"data.dataset={dataset}"]
     make = resolve_as_published if as_published else resolve
     changes = [*(_substitute(setting, words) for setting in own), *images, *settings]
@@ -440,6 +464,14 @@ def _resolve_members(
     if start is not None:
         resolved = make(name, [*changes, f"backbone.pretrained={start}"])
     return resolved.members if isinstance(resolved, EnsembleRecipe) else (resolved,)
+
+
+def _sizes(recipe: Recipe | EnsembleRecipe) -> dict[str, object]:
+    """Return the values of $dim, $half and $epochs."""
+    first = recipe.members[0] if isinstance(recipe, EnsembleRecipe) else recipe
+    # Unless the recipe has a number of steps, an iteration of Sharing has a step for each of its two tasks.
+    double = first.objective.method == "sharing" and not first.schedule.steps
+    return {"dim": recipe.dim, "half": recipe.dim // 2, "epochs": first.schedule.epochs * (2 if double else 1)}
 
 
 def _with_validation(recipe: Recipe, selection: str) -> Recipe:

@@ -501,6 +501,7 @@ PICTURE_FORMATS = (".png", ".svg", ".pdf", ".html")
   zoo benchmark metrics                       the tables
   zoo benchmark metrics --out metrics.png     and a picture (or .svg, .pdf, .html)
   zoo benchmark metrics --seed 3 --json
+  zoo benchmark metrics --random              10,000 random embeddings by the number of classes: some minutes
 
 Three embeddings that R@1, NMI and F1 cannot tell apart, but R-precision and MAP@R can. Figure 1 of Reality (Musgrave et
 al. 2020) shows such embeddings. Its points are not published; these are our own: classes that fill 30, 75 or 94 % of
@@ -510,6 +511,9 @@ def metrics(
     out: Annotated[
         Path | None, Option(metavar="FILE", help=f"also draw a picture or a page: {', '.join(PICTURE_FORMATS)}")
     ] = None,
+    random: Annotated[
+        bool, Option("--random", help="instead: random embeddings by the number of classes (Reality, figure 2)")
+    ] = False,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
@@ -517,6 +521,9 @@ def metrics(
     from zoo.report import metrics_demo
 
     check_number("--seed", seed)
+    if random:
+        _print_random_scores(out, seed, as_json)
+        return
     if out is not None:
         _check_picture(out)
     embedded, ranked = metrics_demo.embeddings(seed), metrics_demo.rankings()
@@ -536,6 +543,23 @@ def metrics(
     _print_metric_tables(embedded, ranked)
     if out is not None:
         print(f"\nThe picture: {out}")
+
+
+def _print_random_scores(out: Path | None, seed: int, as_json: bool) -> None:
+    """Print the metrics of random embeddings by the number of classes."""
+    from zoo.errors import UsageError
+    from zoo.report import metrics_demo
+
+    if out is not None:
+        raise UsageError("--random prints a table; leave --out out.", code="option-without-effect")
+    scores = metrics_demo.random_scores(seed)
+    points, dim = metrics_demo.RANDOM_POINTS, metrics_demo.RANDOM_DIM
+    if as_json:
+        print_json({"seed": seed, "points": points, "dim": dim, "metrics_by_classes": scores})
+        return
+    print(f"{points:,} random embeddings of {dim} numbers with random labels; %")
+    table = metrics_demo.random_table(scores)
+    print_table(table.columns, table.rows, table.columns)
 
 
 def _check_picture(path: Path) -> None:

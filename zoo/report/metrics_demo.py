@@ -2,7 +2,8 @@
 
 The embeddings are clustered well, less so and hardly. R@1 looks for one relative near each query, NMI and F1 for the
 cluster of a point; neither sees the distance between clusters. R-precision and MAP@R do (Musgrave et al. 2020, A Metric
-Learning Reality Check, proposes them for that). The points are made here; no paper published them.
+Learning Reality Check, proposes them for that). The points are made here; no paper published them. Its figure 2, random
+embeddings by the number of classes, shows that NMI rises with the classes although nothing is learnt.
 """
 
 from __future__ import annotations
@@ -49,6 +50,11 @@ ABOUT = (
     "centre counts.",
     "R@1, NMI and F1 cannot tell the three apart. The points are made for this picture: no paper's.",
 )
+
+
+RANDOM_POINTS, RANDOM_DIM = 10_000, 64
+RANDOM_CLASSES = (2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+"""Numbers of classes of random embeddings; Reality does not print those of its figure 2."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +133,32 @@ def sectors(share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     radii = draw.uniform(0.75, 1.25, angles.shape)
     points = np.stack([radii * np.cos(angles), radii * np.sin(angles)], axis=-1)
     return points.reshape(-1, 2), np.repeat(np.arange(CLASSES), POINTS_PER_CLASS)
+
+
+def random_scores(
+    seed: int = 0, points: int = RANDOM_POINTS, classes: Sequence[int] = RANDOM_CLASSES
+) -> dict[int, dict[str, float]]:
+    """Return the METRICS of random embeddings with random labels, by the number of classes (Reality, figure 2).
+
+    Args:
+        seed: That of the draws.
+        points: The number of embeddings, of `RANDOM_DIM` numbers from the standard normal distribution.
+        classes: The numbers of classes.
+    """
+    draw = np.random.default_rng(seed)
+    rows = draw.normal(size=(points, RANDOM_DIM)).astype(np.float32)
+    scores = {}
+    for number in classes:
+        labels = draw.integers(number, size=points)
+        measured = {**retrieval_metrics(rows, labels, k=(1,)), **clustering_metrics(rows, labels, seed, restarts=1)}
+        scores[number] = {key: measured[key] for key in METRICS}
+    return scores
+
+
+def random_table(scores: Mapping[int, Mapping[str, float]]) -> Table:
+    """Return the table of `random_scores`, in percent."""
+    rows = [[f"{number:,}", *(percent(by_name[name]) for name in METRICS)] for number, by_name in scores.items()]
+    return Table(("classes", *METRICS.values()), rows, ("classes", *METRICS.values()))
 
 
 def percent(value: float) -> str:

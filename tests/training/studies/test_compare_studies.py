@@ -113,18 +113,21 @@ def test_heads_of_a_model_are_compared_with_published_heads(own_zoo: Path) -> No
     for seed, up in enumerate((0.0, 0.02)):
         views = {"embedding": 0.68 + up, "discriminative": 0.65 + up, "shared": 0.66 + up, "random head": 0.1}
         recipe = {"recipe": "shared-r50-cub", "changed": ["objective.method_args.arm=decorrelated"]}
-        finished(own_zoo, "gap", "shared", seed, 0.0, **recipe, evaluations=measured(256, **views))
-        finished(own_zoo, "gap", "shared-separate", seed, 0.0, **recipe, evaluations=measured(256, embedding=0.1))
+        finished(own_zoo, "gap", "margin, shared", seed, 0.0, **recipe, evaluations=measured(256, **views))
+        finished(own_zoo, "gap", "separate", seed, 0.0, **recipe, evaluations=measured(256, embedding=0.1))
     names = ["Margin, phi + phi*", "Margin, phi", "Margin, phi*", "Margin, baseline of 256"]
     assert {compared("sharing-4", name).status for name in names} == {"not run"}
-    planned(own_zoo, "gap", "sharing/generalisation-gap")
+    planned(own_zoo, "gap", "sharing/table-4")
     rows = [compared("sharing-4", name) for name in names]
     assert [row.status for row in rows] == ["measured", "measured", "measured", "not run"]
     assert [row.ours.value for row in rows[:3]] == pytest.approx([0.69, 0.66, 0.67])
-    assert rows[1].ours.runs == ("gap/shared/seed-0:discriminative", "gap/shared/seed-1:discriminative")
+    assert rows[1].ours.runs == (
+        "gap/margin,-shared/seed-0:discriminative",
+        "gap/margin,-shared/seed-1:discriminative",
+    )
     Tags().feed(FORMATS["html"](rows))
     facts = json.loads(FORMATS["json"](rows))[2]
-    assert (facts["study"], facts["arm"], facts["view"]) == ("sharing/generalisation-gap", "shared", "shared")
+    assert (facts["study"], facts["arm"], facts["view"]) == ("sharing/table-4", "margin, shared", "shared")
 
 
 def test_the_study_with_more_seeds_is_compared(own_zoo: Path) -> None:

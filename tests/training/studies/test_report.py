@@ -54,7 +54,9 @@ def test_the_report_compares_every_arm_with_the_baseline(plan: Plan, tmp_path: P
     assert correlations["test recall_at_1", "train spectral_decay"] == pytest.approx(-1)
     assert correlations["test recall_at_1", "test map_at_r"] == pytest.approx(1)
     assert correlations["place (margin)", "test recall_at_1"] is None  # a recipe in one place has no slope
-    assert report.curves["margin: validation recall_at_1 by epoch"] == pytest.approx([0.61, 1.22])
+    epochs, curve = zip(*report.curves["margin: validation recall_at_1 by epoch"], strict=True)
+    assert epochs == (1, 2)
+    assert curve == pytest.approx([0.61, 1.22])
     assert report.spectra["margin: singular values, test features, last"] == pytest.approx([0.7, 0.3])
     assert report.seconds == 180
     assert (report.missing, report.failures) == ([], {})
@@ -244,6 +246,10 @@ def test_ensembles_heads_and_settings_that_change_nothing_have_their_published_n
     assert heads == {"discriminative": 0.821, "shared": 0.862, "random head": 0.829, "features": 0.835}
     assert printed(gap, "cars", "shared") == printed("sharing/ablation", "cars", "shared") == 0.87
     assert printed(gap, "cars", "shared-separate", Measure("recall_at_1", "test", "shared")) is None
+    assert printed(gap, "cars", "margin", Measure("recall_at_1", "train", "features")) == 0.87
+    assert printed("sharing/table-4", "sop", "npair, 128") == 0.713
+    assert printed("sharing/table-9", "cub", "margin, shared", Measure("nmi", "test", "shared")) is not None
+    assert printed("sharing/table-6", "cars", "both") == 0.832
     # Values of a sweep that are the recipe's own, and others.
     assert printed("revisiting/figure-2-dimension", "cub", "margin 128") == 0.6309
     assert printed("revisiting/figure-2-dimension", "cub", "margin 64") is None
@@ -261,10 +267,15 @@ def test_the_studies_that_published_numbers_name_measure_them() -> None:
         "group/ensembles",
         "group/appendix-f-g-i",
         "reality/pretrained",
+        "reality/table-1",
         "sharing/generalisation-gap",
-        "sharing/table-7",
+        "sharing/table-4",
+        "sharing/table-6",
         "sharing/table-7b",
-        "sharing/table-8",
+        "sharing/table-8a",
+        "sharing/table-8b",
+        "sharing/table-9",
+        "sharing/tables-1-to-3",
     }
     for score in named:
         study = find_study(score.study)

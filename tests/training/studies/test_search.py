@@ -38,6 +38,15 @@ def test_margin_counts_triplets_as_in_reality_on_every_data_set(name: str, datas
     assert made.objective.loss_args["by_triplets"] is True
 
 
+@pytest.mark.parametrize("name", ["ms", "ms-miner"])
+def test_multi_similarity_averages_over_all_anchors_on_every_data_set(name: str) -> None:
+    """Reality's values are in the conventions of pytorch-metric-learning, which averages over all anchors."""
+    space = find_space(name)
+    for dataset in ("omniglot", "cub"):
+        made = SearchPlan((name,), dataset).recipe(space, space.lower_bounds(), 0)
+        assert not made.objective.loss_args.get("kept_only", False)
+
+
 @pytest.mark.parametrize("name", SPACES)
 def test_the_losses_take_both_ends_of_their_bounds(name: str) -> None:
     space = find_space(name)
@@ -151,12 +160,15 @@ def test_without_trials_the_recipes_own_values_are_rerun(tmp_path: Path, small: 
 def test_published_values_of_reality_are_rerun_until_validation_stops_rising() -> None:
     """CUB / CARS / SOP: at most 1,000 x 100 iterations, patience 9 / 14 / 39, validated every 2 / 5 / 20 epochs."""
     for dataset, patience, every in (("cub", 9, 2), ("cars", 14, 5), ("sop", 39, 20)):
-        for loss in SPACES:
+        for loss in (name for name, space in SPACES.items() if not space.papers):
             assert search.usual_patience(loss, dataset) == patience
             made = SearchPlan((loss,), dataset, trials=0, patience=patience).recipe(find_space(loss), search.GIVEN)
             schedule = made.schedule
             assert (schedule.epochs, schedule.steps, schedule.validate_every) == (1000, 100, every)
     assert search.usual_patience("contrastive", "omniglot") == 9
+    # Group, section 4.1: 10 epochs of pre-training and 60 of the loss.
+    assert search.usual_patience("group", "cars") == 70
+    assert SearchPlan(("group",), "cars", trials=0).first.backbone.architecture.startswith("densenet161")
     arcface = SearchPlan(("arcface",), "cars", trials=0).recipe(find_space("arcface"), search.GIVEN)
     assert arcface.optimizer.loss_lr == 7.39e-6
     assert arcface.objective.loss_args["margin"] == pytest.approx(np.radians(20.52))

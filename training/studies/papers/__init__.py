@@ -14,7 +14,6 @@ STUDIES: dict[str, Study] = {
 }
 
 _SHARING = ("sharing/tables-1-to-3", "sharing/losses")
-_GRID = ("group/anchors", "group/samples")
 _CONVERGENCE = ("group/convergence", "group/convergence-published")
 _TASKS = ("diva/table-2", "diva/tasks")
 _REALITY = ("reality/tables-3-to-5", "reality/losses")
@@ -30,9 +29,13 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "sharing/table-1": _SHARING,
     "sharing/table-2": _SHARING,
     "sharing/table-3": _SHARING,
-    "sharing/table-4": _SHARING,
-    "sharing/table-6": ("sharing/table-6", "sharing/table-6-published"),
-    "reality/table-1": ("reality/pretrained",),
+    "sharing/table-4": ("sharing/table-4", "sharing/losses"),
+    "sharing/table-5": ("sharing/generalisation-gap",),
+    "sharing/table-7": ("sharing/ablation", "sharing/table-7b"),
+    "sharing/table-7a": ("sharing/ablation",),
+    "sharing/table-8": ("sharing/table-8a", "sharing/table-8b"),
+    "sharing/table-9": ("sharing/table-9", "sharing/losses"),
+    "reality/table-2": ("reality/table-2", "reality/table-2-small"),
     "reality/table-3": _REALITY,
     "reality/table-4": _REALITY,
     "reality/table-5": _REALITY,
@@ -40,28 +43,25 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "group/table-2": ("group/table-1", "group/ensembles"),
     "group/table-3": ("group/table-3", "group/table-3-small"),
     "group/convergence": _CONVERGENCE,
-    "group/appendix-a": _GRID,
+    "group/appendix-a": ("group/figure-4",),
     "group/appendix-c": ("group/temperature",),
-    "group/appendix-d": ("group/table-3", "group/table-3-small"),
     "group/appendix-f": ("group/appendix-f-g-i",),
     "group/appendix-g": ("group/appendix-f-g-i",),
     "group/appendix-i": ("group/appendix-f-g-i",),
     "diva/backbones": ("diva/backbones", "diva/backbones-small"),
     "revisiting/table-3": ("revisiting/table-2",),
     "revisiting/figure-9": ("revisiting/figure-5",),
-    "sharing/table-5": ("sharing/generalisation-gap",),
-    "sharing/table-9": _SHARING,
-    "group/figure-4": _GRID,
     "group/figure-5": ("group/classes",),
     "group/figure-6": _CONVERGENCE,
-    "group/figure-9": _GRID,
+    "group/figure-8": ("group/figure-7",),
+    "group/figure-9": ("group/figure-4",),
     "diva/table-2": _TASKS,
     "diva/table-4": _TASKS,
     "diva/figure-1": _TASKS,
     "diva/figure-4": _TASKS,
     "diva/figure-5": ("diva/heads",),
-    "reality/figure-3": _REALITY,
     "reality/figure-4": ("reality/over-the-years", "claims/over-the-years"),
+    "reality/table-6": ("reality/over-the-years", "claims/over-the-years"),
 }
 """Studies by the paper's name; those that support the data set are run. An alias may also be the name of a study: that
 study is first, and the others are run where it is not supported. Tables and figures without an alias have the name of
@@ -69,21 +69,33 @@ their study, or are in `NOT_RUN`."""
 
 PARTIAL = frozenset(
     {
-        *("revisiting/table-3", "revisiting/figure-10", "revisiting/appendix-c", "sharing/table-5", "sharing/table-9"),
-        *("group/figure-4", "group/figure-6", "group/figure-9", "group/appendix-a", "group/appendix-d"),
-        *("diva/figure-5", "reality/table-1", "reality/figure-3"),
+        *("revisiting/table-3", "revisiting/figure-10", "revisiting/appendix-c", "sharing/figure-6"),
+        *("group/figure-6", "group/figure-7", "group/figure-8", "group/appendix-e"),
     }
 )
 """Names whose studies are not everything that the paper shows there; docs/papers.md says what is missing."""
 
 NOT_RUN = frozenset(
     {
-        *("revisiting/figure-6", "revisiting/figure-11", "sharing/figure-3", "sharing/figure-4", "sharing/figure-6"),
-        *("group/figure-3", "group/figure-7", "group/figure-8", "group/appendix-e"),
-        *("reality/table-2", "reality/figure-1", "reality/figure-2", "reality/figure-5"),
+        *("revisiting/figure-6", "revisiting/figure-11", "sharing/figure-3"),
+        *("group/appendix-h", "diva/table-1", "reality/figure-5"),
     }
 )
 """Names that no study stands for; docs/papers.md says why."""
+
+_SEARCH = "zoo benchmark search {} --dataset {} --data DIR"
+
+COMMANDS = {
+    "reality/figure-1": "zoo benchmark metrics",
+    "reality/figure-2": "zoo benchmark metrics --random",
+    "reality/figure-3": f"{_SEARCH.format('contrastive triplet margin', 'cub')} --trials 0",
+    "group/figure-3": "zoo benchmark report MODEL --out report.html",
+    "group/figure-10": "zoo benchmark report MODEL --map tsne --out map.html",
+    "group/appendix-b": _SEARCH.format("group", "cars"),
+    "group/appendix-d": _SEARCH.format("group", "cars"),
+    "group/appendix-j": "zoo benchmark report MODEL --map tsne --out map.html",
+}
+"""Names that another command stands for; docs/papers.md says what it shows."""
 
 REASONS = "docs/papers.md, section 'Not run, and why'"
 
@@ -130,11 +142,15 @@ def check_name(name: str) -> None:
     """Check that a study stands for a name.
 
     Raises:
-        UsageError: If no study does; with the place that gives the reason, or the nearest name.
+        UsageError: If no study does; with the command that does, the place that gives the reason, or the nearest name.
     """
     name = name.removesuffix(SUFFIX)
     if name in STUDIES or name in ALIASES:
         return
+    if name in COMMANDS:
+        raise UsageError(
+            f"{name} is not a comparison of recipes, but: {COMMANDS[name]} ({REASONS}).", code="another-command"
+        )
     if name in NOT_RUN:
         raise UsageError(
             f"there is no study of {name}: see {REASONS}, for the reason and the nearest one.", code="not-run"
@@ -150,7 +166,7 @@ def partial_note(name: str) -> str | None:
     name = name.removesuffix(SUFFIX)
     if name not in PARTIAL:
         return None
-    return f"{name}: run in part, by {' and '.join(ALIASES[name])}. {REASONS}, says what is missing."
+    return f"{name}: run in part, by {' and '.join(ALIASES.get(name, (name,)))}. {REASONS}, says what is missing."
 
 
 def _unknown_study(name: str, names: Iterable[str]) -> UsageError:

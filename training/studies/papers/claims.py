@@ -24,6 +24,11 @@ def head(name: str) -> str:
     return f'heads=[{{"name": "{name}", "dim": $dim}}]'
 
 
+def half_head(name: str) -> str:
+    """Return the setting for a single head half as wide as all of the recipe's heads."""
+    return f'heads=[{{"name": "{name}", "dim": $half}}]'
+
+
 RHO_FORMS = (
     "rho, (a, a, p), is that of the published code, whose scores the paper prints; rho, (a, p, p), exchanges the "
     "negative for the positive, as the paper says. The latter is a constant in the triplet and SNR losses, and in the "

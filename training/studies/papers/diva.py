@@ -105,10 +105,11 @@ def _heads() -> Study:
     measures = [Measure(metric, split, head) for head in HEADS for metric, split in HEAD_MEASURES]
     return Study(
         "diva/heads",
-        "What each head is worth alone, and the singular values of all",
-        "DiVA, figure 5 in part, and table 4",
-        (arm("diva"), plain),
+        "What each head is worth alone, and the singular values beside those of the discriminative task",
+        "DiVA, figure 5 and table 4",
+        (arm("diva"), plain, arm("diva-d")),
         (R1, DECAY, *measures),
+        (Claim("DiVA lowers the spectral decay of its discriminative task", "diva", "diva-d", DECAY, lower=True),),
         spectrum=True,
         note="What the heads know of the factors of glyphs: diva/factors.",
     )

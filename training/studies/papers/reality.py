@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from training.recipes.common import PAPER_DATASETS, SMALL_DATASETS
 from training.studies.papers.claims import arm
-from training.studies.study import MAP_AT_R, P1, Arm, Claim, Measure, Study
+from training.studies.study import (
+    FEATURES,
+    MAP_AT_R,
+    P1,
+    SMALL_BACKBONES,
+    Arm,
+    Claim,
+    Measure,
+    Study,
+    backbone_settings,
+)
 
 SIMILAR = 0.06
 """Six points of P@1. The paper says that losses perform similarly, be they of 2006 or of 2019 (section 4.2). Its tables
@@ -48,8 +60,75 @@ def _pretrained() -> Study:
     )
 
 
+BACKBONES = ("gn", "ibn", "r50")
+
+
+def _untrained(table: str, title: str, measures: tuple[Measure, ...], settings: tuple[str, ...], **facts: Any) -> Study:
+    """Return a study of three backbones before any training, on the papers' data sets."""
+    arms = [
+        Arm(short, "reality-contrastive-ibn-$dataset", ("schedule.epochs=0", *backbone_settings(short, 128), *settings))
+        for short in BACKBONES
+    ]
+    return Study(
+        f"reality/{table}",
+        title,
+        f"Reality, {table.replace('-', ' ')}",
+        tuple(arms),
+        measures,
+        datasets=PAPER_DATASETS,
+        **facts,
+    )
+
+
+def _table_1() -> Study:
+    return _untrained(
+        "table-1",
+        "Three backbones with ImageNet's weights, their features reduced to 512 numbers",
+        tuple(Measure(name, "test", "features reduced to 512") for name in ("recall_at_1", *NAMES)),
+        (),
+        seeds=1,
+        elsewhere="Small backbones have no weights of ImageNet: reality/pretrained is of random ones.",
+        note="Nothing is trained. Components are those of the test split, whose labels they do not use.",
+    )
+
+
+RANDOM_NMI = (
+    Measure("nmi", "test", FEATURES),
+    Measure("nmi_random", "test", FEATURES),
+    Measure("recall_at_1", "test", FEATURES),
+)
+
+
+def _table_2() -> Study:
+    return _untrained(
+        "table-2",
+        "NMI of three backbones with random weights",
+        RANDOM_NMI,
+        ("backbone.pretrained=false",),
+        elsewhere="On small data sets: reality/table-2-small.",
+        note="Nothing is trained. The paper does not print the dimension; these are the pooled features.",
+    )
+
+
+def _table_2_small() -> Study:
+    arms = [arm("contrastive", "schedule.epochs=0", *own, label=label) for label, own in SMALL_BACKBONES.items()]
+    return Study(
+        "reality/table-2-small",
+        "NMI of small backbones with random weights",
+        "Reality, table 2",
+        tuple(arms),
+        RANDOM_NMI,
+        datasets=SMALL_DATASETS,
+        elsewhere="On the papers' data sets: reality/table-2.",
+        note="Nothing is trained.",
+    )
+
+
 STUDIES = (
     _pretrained(),
+    _table_1(),
+    _table_2(),
+    _table_2_small(),
     Study(
         "reality/tables-3-to-5",
         "Fourteen losses with the best values of the published search",

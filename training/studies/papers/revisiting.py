@@ -222,7 +222,7 @@ def _spectra() -> Study:
 
 
 def _mixup() -> Study:
-    methods = ("margin", "ms", "softmax")
+    methods = ("margin", "triplet-d", "softmax")
     variants = [(arm(m), arm(m, "objective.method=mixup", label=f"{m} mixup")) for m in methods]
     arms = [variant for pair in variants for variant in pair]
     claims = [Claim(f"manifold mixup hurts {m}", f"{m} mixup", m, lower=True) for m in methods]

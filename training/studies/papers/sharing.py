@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from training.recipes.common import PAPER_DATASETS, SMALL_DATASETS
 from training.recipes.sharing import SHARING_LOSSES
-from training.studies.papers.claims import SHARING, TABLE_MEASURES, arm, head, sharing_arm
+from training.studies.papers.claims import SHARING, TABLE_MEASURES, arm, half_head, head, sharing_arm
 from training.studies.study import (
     DECAY,
     FEATURES,
+    GAP,
     MAP_AT_R,
     R1,
     RANDOM_HEAD,
+    TRAIN_R1,
     Arm,
     Claim,
     Measure,
     Study,
-    embedding_head,
 )
 
 LOSSES = {
@@ -30,23 +31,58 @@ LOSSES = {
 REGULARISERS = {"dropout": "dropout=0.2", "noise-in": "input_noise=0.1", "noise-out": "output_noise=0.05"}
 """Settings of the plain method by short name."""
 
-BEATEN = tuple(Claim(f"sharing beats {name}", "shared", f"margin-{name}") for name in REGULARISERS)
+BEATEN = tuple(Claim(f"both tasks beat {name}", "both", f"margin-{name}") for name in REGULARISERS)
+
+
+HEADS = ("discriminative", "shared")
+OF_HEADS = tuple(Measure(metric, "test", name) for name in HEADS for metric in ("recall_at_1", "nmi", "nmi_random"))
+"""What tables 4 and 9 print of each head alone."""
+
+ALONE = "objective.method_args.arm=discriminative"
 
 
 def _losses() -> Study:
     arms = []
     for name, settings in LOSSES.items():
-        alone = (head("discriminative"), "objective.method_args.arm=discriminative")
-        arms += [arm("shared", *settings, *alone, label=name), arm("shared", *settings, label=f"shared {name}")]
+        arms += [
+            arm("shared", *settings, half_head("discriminative"), ALONE, label=f"{name}, half"),
+            arm("shared", *settings, head("discriminative"), ALONE, label=name),
+            arm("shared", *settings, label=f"shared {name}"),
+        ]
     return Study(
         "sharing/losses",
-        "Four losses with and without what classes share, with as many numbers",
-        "Sharing, tables 1 to 4",
+        "Four losses with and without what classes share, with as many numbers and with half of them, and each head",
+        "Sharing, tables 1 to 4 and 9",
         tuple(arms),
-        TABLE_MEASURES,
+        (*TABLE_MEASURES, *OF_HEADS),
         tuple(Claim(f"sharing raises R@1 of {name}", f"shared {name}", name) for name in LOSSES),
         datasets=SMALL_DATASETS,
-        elsewhere="On the papers' data sets: sharing/tables-1-to-3.",
+        elsewhere="On the papers' data sets: sharing/table-4.",
+    )
+
+
+def _losses_published(table: str, short: str, half: int) -> Study:
+    arms, claims = [], []
+    for loss in SHARING_LOSSES:
+        name = loss.removesuffix("-") or "margin"
+        alone = f"shared-{loss}disc-{short}-$dataset"
+        arms += [
+            Arm(f"{name}, {half}", alone, (half_head("discriminative"),)),
+            Arm(f"{name}, {2 * half}", alone),
+            Arm(f"{name}, shared", f"shared-{loss}{short}-$dataset"),
+        ]
+        claims.append(Claim(f"sharing raises R@1 of {name}", f"{name}, shared", f"{name}, {2 * half}"))
+    return Study(
+        f"sharing/table-{table}",
+        "Four losses: two baselines, the method, and each of its heads",
+        f"Sharing, table {table}",
+        tuple(arms),
+        (*TABLE_MEASURES, *OF_HEADS),
+        tuple(claims),
+        datasets=PAPER_DATASETS,
+        elsewhere="On small data sets: sharing/losses.",
+        note=f"Baselines have the discriminative task alone, with {half} and {2 * half} numbers. All arms have equal "
+        "numbers of steps and images.",
     )
 
 
@@ -58,55 +94,71 @@ def _ablation() -> Study:
 
 
 def _table_6() -> Study:
-    plain = [arm("margin", embedding_head(256)), *(arm(f"margin-{name}", embedding_head(256)) for name in REGULARISERS)]
-    return Study(
-        "sharing/table-6",
-        "Plain regularisers of margin beside the method",
-        "Sharing, table 6",
-        (*plain, sharing_arm("shared")),
-        (R1, DECAY),
-        BEATEN,
-        datasets=SMALL_DATASETS,
-        elsewhere="On the papers' data sets: sharing/table-6-published.",
-        note="Plain recipes have an embedding of 256 numbers, as many as the method's on Omniglot and CIFAR-100.",
-    )
-
-
-def _table_6_published() -> Study:
-    recipe = "shared-disc-r50-$dataset"
+    one = half_head("discriminative")
     plain = [
-        Arm(f"margin-{name}", recipe, ("objective.method=plain", f"objective.method_args.{setting}"))
+        arm(
+            *("shared", "objective.method=plain", f"objective.method_args.{setting}", one, "schedule.epochs=$epochs"),
+            label=f"margin-{name}",
+        )
         for name, setting in REGULARISERS.items()
     ]
+    both = arm("shared", "objective.method_args.arm=joint", half_head("joint"), label="both")
     return Study(
-        "sharing/table-6-published",
-        "Plain regularisers of margin beside the method, with as many numbers",
+        "sharing/table-6",
+        "Plain regularisers of margin beside both tasks on one head",
         "Sharing, table 6",
-        (Arm("margin", recipe), *plain, Arm("shared", "shared-r50-$dataset")),
+        (arm("shared", ALONE, one, label="margin"), *plain, both),
         (R1, DECAY),
         BEATEN,
-        datasets=PAPER_DATASETS,
-        elsewhere="On small data sets: sharing/table-6.",
-        note="All have the protocol of Sharing and an embedding of 256 numbers. The paper does not print the strength "
-        "of its regularisers; here they are those of the small data sets: dropout .2, noise of .1 on normalised images "
-        "and of .05 on embeddings.",
+        note="All arms have one head, half as wide as the method's two (128 numbers with ResNet-50), and equal numbers "
+        "of steps and images. The paper does not print the strength of its regularisers: dropout .2, noise of .1 on "
+        "normalised images and of .05 on embeddings are ours.",
     )
 
 
 SETUPS = ("inter-class", "nearest", "unconstrained", "grouped", "grouped-standardised")
 
 
-def _table_7() -> Study:
-    arms = [
-        arm("shared", f"objective.method_args.triplets={s}", "objective.method_args.groups=60", label=s) for s in SETUPS
-    ]
+def _grouped(setup: str) -> Arm:
+    """Return the method with triplets of a set-up, those of groups with 60 groups."""
+    return arm("shared", f"objective.method_args.triplets={setup}", "objective.method_args.groups=60", label=setup)
+
+
+def _table_8a() -> Study:
     return Study(
-        "sharing/table-7",
-        "Triplets from which the shared task learns",
+        "sharing/table-8a",
+        "Triplets from which the shared task learns, and the discriminative task alone",
         "Sharing, table 8a",
-        tuple(arms),
+        (*map(_grouped, SETUPS), sharing_arm("shared-disc")),
         (R1, MAP_AT_R),
         tuple(Claim(f"inter-class triplets beat {s}", "inter-class", s) for s in SETUPS[1:]),
+        note="The paper does not print the number of groups; 60 is ours.",
+    )
+
+
+def _figure_4() -> Study:
+    return Study(
+        "sharing/figure-4",
+        "Different classes in a group of training images, by epoch",
+        "Sharing, figure 4",
+        tuple(map(_grouped, SETUPS[3:])),
+        (R1,),
+        note="Classes per group (report.html; report.json, curves) are means over groups, which are renewed every "
+        "third epoch. The paper does not print the number of groups; 60 is ours.",
+    )
+
+
+def _figure_6() -> Study:
+    return Study(
+        "sharing/figure-6",
+        "Training loss and R@1 of each head, by epoch",
+        "Sharing, figure 6",
+        (sharing_arm("shared"),),
+        (R1, *(Measure("recall_at_1", "test", name) for name in HEADS)),
+        selections=("validation",),
+        curves=True,
+        note="The curves (report.html; report.json, curves) are of training classes held out, where the paper has test "
+        "classes: these are measured once, at the epoch that is best on those.",
     )
 
 
@@ -117,39 +169,48 @@ def _table_7b() -> Study:
     return Study("sharing/table-7b", title, "Sharing, table 7b", tuple(arms), (R1, MAP_AT_R), x="gamma")
 
 
-def _table_8() -> Study:
+def _table_8b() -> Study:
     kinds = ("distance-weighted", "semihard", "random")
     arms = [arm("shared", f"objective.method_args.negatives={kind}", label=kind) for kind in kinds]
     title = "How the shared task draws its negatives"
-    return Study("sharing/table-8", title, "Sharing, table 8b", tuple(arms), (R1, MAP_AT_R))
+    return Study("sharing/table-8b", title, "Sharing, table 8b", tuple(arms), (R1, MAP_AT_R))
 
 
 def _gap() -> Study:
-    views = ("discriminative", "shared", RANDOM_HEAD, FEATURES)
-    measures = [Measure("recall_at_1", split, view) for view in views for split in ("train", "test")]
-    separate, whole = sharing_arm("shared-separate"), sharing_arm("shared")
+    views = (*HEADS, RANDOM_HEAD, FEATURES)
+    measures = [Measure("recall_at_1", split, view) for view in views for split in ("train", "test", GAP)]
+    margin = arm("shared", ALONE, half_head("discriminative"), label="margin")
+    closed = "sharing brings test and training classes closer, by"
+    names = {"discriminative": "the discriminative head", RANDOM_HEAD: "a random head", FEATURES: "the features"}
     return Study(
         "sharing/generalisation-gap",
-        "R@1 on training and test classes of each head, of a random head and of the features",
+        "R@1 on training and test classes of each head, of a random head and of the features, and its gap",
         "Sharing, table 5",
-        (separate, whole),
-        (R1, Measure("recall_at_1", "train"), *measures),
+        (margin, sharing_arm("shared-separate"), sharing_arm("shared")),
+        (R1, TRAIN_R1, *measures),
+        tuple(
+            Claim(f"{closed} {name}", "shared", "margin", Measure("recall_at_1", GAP, view))
+            for view, name in names.items()
+        ),
+        note="The gap is test less training, as the paper prints it. Margin has the head of the method's "
+        "discriminative task, and equal numbers of steps and images.",
     )
 
 
 def _tables_1_to_3() -> Study:
-    pairs = [
-        (f"shared-{loss}disc-{short}", f"shared-{loss}{short}") for short in ("r50", "gn") for loss in SHARING_LOSSES
-    ]
-    arms = [Arm(name, f"{name}-$dataset") for pair in pairs for name in pair]
     groups = ("objective.method_args.triplets=grouped-standardised",)
     return Study(
         "sharing/tables-1-to-3",
-        "The method with four losses on two backbones beside the discriminative task alone, and MIC",
-        "Sharing, tables 1 to 3, own rows; tables 4 and 9 in part",
-        (*arms, Arm("shared-r50 of groups", "shared-r50-$dataset", groups), Arm("mic-r50", "mic-r50-$dataset")),
+        "The method beside margin with as many numbers, with groups, and MIC",
+        "Sharing, tables 1 to 3, own rows",
+        (
+            Arm("shared-disc-r50", "shared-disc-r50-$dataset"),
+            Arm("shared-r50", "shared-r50-$dataset"),
+            Arm("shared-r50 of groups", "shared-r50-$dataset", groups),
+            Arm("mic-r50", "mic-r50-$dataset"),
+        ),
         (*TABLE_MEASURES, Measure("recall_at_4")),
-        tuple(Claim(f"{shared} beats {alone}", shared, alone) for alone, shared in pairs),
+        (Claim("sharing beats margin", "shared-r50", "shared-disc-r50"),),
         datasets=PAPER_DATASETS,
         elsewhere="On small data sets: sharing/losses.",
         note="Arms that are compared have equal numbers of steps and images. MIC has those of its own protocol.",
@@ -157,6 +218,6 @@ def _tables_1_to_3() -> Study:
 
 
 STUDIES = (
-    *(_tables_1_to_3(), _losses(), _ablation(), _table_6(), _table_6_published()),
-    *(_table_7(), _table_7b(), _table_8(), _gap()),
+    *(_tables_1_to_3(), _losses_published("4", "r50", 128), _losses_published("9", "gn", 512), _losses()),
+    *(_gap(), _table_6(), _ablation(), _table_7b(), _table_8a(), _table_8b(), _figure_4(), _figure_6()),
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commandline import run_here
+from tests.commandline import parsed, run_here
 from tests.raising import raises
 from training.studies import papers as names_module
 from training.studies.papers import ALIASES, STUDIES, check_name, find_studies, partial_note
@@ -18,19 +18,38 @@ from zoo.models.published import published_table
 RUNS = {
     "revisiting": "table-1 table-2 table-3 figure-2 figure-3 figure-4 figure-5 figure-7 figure-8 figure-9 figure-10 "
     "appendix-f",
-    "sharing": "table-1 table-2 table-3 table-4 table-5 table-6 table-7 table-7b table-8 table-9 generalisation-gap",
-    "reality": "table-1 table-3 table-4 table-5 figure-3 figure-4 over-the-years",
-    "group": "table-1 table-2 table-3 figure-4 figure-5 figure-6 figure-9 anchors samples classes convergence "
-    "appendix-a appendix-c appendix-d appendix-f appendix-g",
+    "sharing": "table-1 table-2 table-3 table-4 table-5 table-6 table-7 table-7a table-7b table-8 table-8a table-8b "
+    "table-9 figure-4 figure-6 generalisation-gap",
+    "reality": "table-1 table-2 table-3 table-4 table-5 table-6 figure-4 over-the-years",
+    "group": "table-1 table-2 table-3 figure-4 figure-5 figure-6 figure-7 figure-8 figure-9 anchors samples classes "
+    "convergence appendix-a appendix-c appendix-e appendix-f appendix-g appendix-i",
     "diva": "table-2 table-3 table-4 figure-1 figure-4 figure-5",
 }
 REFUSED = {
     "revisiting": "figure-6 figure-11",
-    "sharing": "figure-3 figure-4 figure-6",
-    "reality": "table-2 figure-1 figure-2 figure-5",
-    "group": "figure-3 figure-7 figure-8 appendix-e",
+    "sharing": "figure-3",
+    "reality": "figure-5",
+    "group": "appendix-h",
+    "diva": "table-1",
 }
-"""Every measurement of the five papers that the project must run, or refuse."""
+COMMANDS = {
+    "reality": "figure-1 figure-2 figure-3",
+    "group": "figure-3 figure-10 appendix-b appendix-d appendix-j",
+}
+"""Every measurement of the five papers that the project runs as a study, refuses, or runs by another command."""
+
+PRINTED = {
+    "sharing": [*(f"table-{n}" for n in range(1, 10)), "figure-3", "figure-4", "figure-6"],
+    "revisiting": [*(f"table-{n}" for n in range(1, 4)), *(f"figure-{n}" for n in range(2, 12)), "appendix-f"],
+    "group": [
+        *(f"table-{n}" for n in range(1, 4)),
+        *(f"figure-{n}" for n in range(4, 10)),
+        *(f"appendix-{letter}" for letter in "cdefghij"),
+    ],
+    "diva": [*(f"table-{n}" for n in range(1, 5)), "figure-1", "figure-4", "figure-5"],
+    "reality": [*(f"table-{n}" for n in range(1, 7)), *(f"figure-{n}" for n in range(1, 6))],
+}
+"""Tables and figures of the papers that are measurements, and some beside them."""
 
 
 def names(table: dict[str, str]) -> list[str]:
@@ -66,8 +85,30 @@ def test_other_tables_and_figures_are_refused_with_the_page_of_reasons(name: str
     assert "docs/papers.md" in str(caught.value)
 
 
+@pytest.mark.parametrize("name", [f"{paper}/{part}" for paper, parts in PRINTED.items() for part in parts])
+def test_every_table_and_figure_runs_or_names_its_command_or_its_reason(name: str) -> None:
+    if name in names_module.COMMANDS or name in names_module.NOT_RUN:
+        with pytest.raises(UsageError) as caught:
+            check_name(name)
+        assert caught.value.code == ("another-command" if name in names_module.COMMANDS else "not-run")
+        assert "docs/papers.md" in str(caught.value)
+    else:
+        check_name(name)
+        known = [STUDIES[study] for study in ALIASES.get(name, (name,))]
+        assert any(supports(study, dataset) for study in known for dataset in ("omniglot", "cub"))
+
+
+@pytest.mark.parametrize("name", names(COMMANDS))
+def test_other_commands_exist(name: str) -> None:
+    with raises(UsageError, "another-command") as caught:
+        check_name(name)
+    words = names_module.COMMANDS[name].split()
+    assert " ".join(words) in str(caught.value)
+    assert parsed(" ".join(words[1:3]), *words[3:])
+
+
 def test_the_command_refuses_such_names() -> None:
-    for words in (["sharing/figure-6"], ["sharing/figure-6", "--dataset", "omniglot"]):
+    for words in (["sharing/figure-3"], ["sharing/figure-3", "--dataset", "omniglot"]):
         with raises(UsageError, "not-run"):
             run_here("benchmark run", *words)
     with raises(UsageError, "no-dataset"):
@@ -79,21 +120,26 @@ def test_the_page_of_reasons_lists_every_such_name() -> None:
     table = text.partition("## Not run, and why")[2].partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if "|" in line][2:]
     named = [name for _, _, cell, _, _ in rows for name in re.findall(r"`([a-z]+/[a-z0-9-]+)`", cell)]
-    assert sorted(named) == sorted(names_module.NOT_RUN | names_module.PARTIAL)
+    assert sorted(named) == sorted(names_module.NOT_RUN | names_module.PARTIAL | set(names_module.COMMANDS))
     for _, _, cell, reason, nearest in rows:
         assert reason
+        other = [
+            names_module.COMMANDS[name]
+            for name in re.findall(r"`([a-z]+/[a-z0-9-]+)`", cell)
+            if name in names_module.COMMANDS
+        ]
+        assert all(f"`{command}`" in nearest for command in other)
         studies = set(re.findall(r"`([a-z]+/[a-z0-9-]+)`", nearest))
         assert studies <= set(STUDIES) | set(ALIASES)
         for name in re.findall(r"`([a-z]+/[a-z0-9-]+)`", cell):
-            assert name in names_module.NOT_RUN or set(ALIASES[name]) <= studies
+            refused = name in names_module.NOT_RUN or name in names_module.COMMANDS
+            assert refused or set(ALIASES.get(name, (name,))) <= studies | {name}
 
 
 IN_PART = {
     "revisiting/table-3": ("revisiting/table-2", "recall_at_1"),
     "revisiting/appendix-c": ("revisiting/figure-5", "spectral_decay_by_class"),
-    "sharing/table-5": ("sharing/generalisation-gap", "recall_at_1"),
-    "group/figure-4": ("group/anchors", "recall_at_1"),
-    "diva/figure-5": ("diva/heads", "spectral_decay"),
+    "group/figure-8": ("group/figure-7", "recall_at_1"),
 }
 """A study that is run by name, and a metric that the paper shows there."""
 
@@ -108,14 +154,66 @@ def test_partial_studies_are_run_with_a_note(name: str) -> None:
     assert note is not None
     assert name in note
     assert study in note
-    assert partial_note(study) is None
 
 
-def test_figure_3_of_reality_is_map_at_r_of_its_losses() -> None:
-    for dataset, study in {"cub": "reality/tables-3-to-5", "glyphs": "reality/losses"}.items():
-        assert [known.name for known in find_studies("reality/figure-3", dataset)] == [study]
-        assert "map_at_r" in {measure.metric for measure in STUDIES[study].measures}
-    assert partial_note("reality/figure-3") is not None
+def test_whole_studies_are_run_without_a_note() -> None:
+    whole = ("sharing/generalisation-gap", "sharing/table-5", "diva/figure-5", "group/figure-4", "reality/table-1")
+    assert [partial_note(name) for name in whole] == [None] * len(whole)
+
+
+def test_tables_7_and_8_of_sharing_are_their_two_parts() -> None:
+    parts = {name: [study.name for study in find_studies(f"sharing/{name}", "cub")] for name in ("table-7", "table-8")}
+    assert parts == {
+        "table-7": ["sharing/ablation", "sharing/table-7b"],
+        "table-8": ["sharing/table-8a", "sharing/table-8b"],
+    }
+
+
+def test_the_grid_of_group_is_the_papers() -> None:
+    """Anchors from 0 to 4 and samples from 5 to 10 (section 4.5), beside 2 anchors and 9 samples."""
+    (study,) = find_studies("group/figure-9", "cub")
+    recipes = [resolve_recipes(study, arm, "cub", 0)[0] for arm in study.arms]
+    grid = {(recipe.objective.loss_args["anchors"], recipe.batch.per_class) for recipe in recipes}
+    assert grid == {(anchors, samples) for anchors in range(5) for samples in range(5, 11)}
+    assert study.reference == "anchors 2, samples 9"
+
+
+@pytest.mark.parametrize(("table", "dims"), [("table-4", (128, 256)), ("table-9", (512, 1024))])
+def test_the_baselines_of_sharing_have_the_numbers_of_its_tables(table: str, dims: tuple[int, int]) -> None:
+    """Equal steps and images: the baselines take the batches of both tasks."""
+    (study,) = find_studies(f"sharing/{table}", "cars")
+    by_loss = {arm.label.split(",")[0] for arm in study.arms}
+    assert by_loss == {"margin", "triplet-s", "npair", "proxynca"}
+    for loss in by_loss:
+        half, whole, both = (
+            resolve_recipes(study, arm, "cars", 0)[0] for arm in study.arms if arm.label.startswith(f"{loss},")
+        )
+        assert (half.dim, whole.dim, both.dim) == (*dims, dims[1])
+        assert [head.dim for head in both.heads] == [dims[0]] * 2
+        assert half.objective == whole.objective
+        assert half.schedule == whole.schedule == both.schedule
+
+
+def test_table_6_of_sharing_has_one_head_of_128_numbers_and_equal_epochs_of_one_task() -> None:
+    """A recipe of the plain method has one step where Sharing has two: twice the epochs have as many steps."""
+    (study,) = find_studies("sharing/table-6", "cars")
+    recipes = {arm.label: resolve_recipes(study, arm, "cars", 0)[0] for arm in study.arms}
+    assert {recipe.dim for recipe in recipes.values()} == {128}
+    assert all(len(recipe.heads) == 1 for recipe in recipes.values())
+    epochs = {label: recipe.schedule.epochs for label, recipe in recipes.items()}
+    assert epochs == {"margin": 150, "both": 150, **dict.fromkeys(set(epochs) - {"margin", "both"}, 300)}
+    (small,) = find_studies("sharing/table-6", "omniglot")
+    budgets = {resolve_recipes(small, arm, "omniglot", 0)[0].schedule for arm in small.arms}
+    assert len(budgets) == 1  # small recipes have a number of steps for all tasks together
+
+
+def test_realitys_backbones_are_not_trained() -> None:
+    for name, pretrained in (("reality/table-1", True), ("reality/table-2", False)):
+        (study,) = find_studies(name, "sop")
+        recipes = [resolve_recipes(study, arm, "sop", 0)[0] for arm in study.arms]
+        assert [r.backbone.architecture for r in recipes] == ["googlenet", "bn_inception", "resnet50.tv_in1k"]
+        assert all(r.backbone.pretrained is pretrained and r.schedule.epochs == 0 for r in recipes)
+        assert {(r.preprocessing.resize, r.preprocessing.crop) for r in recipes} == {(256, 227)}
 
 
 def test_figure_4_of_reality_is_p1_by_the_year_of_the_loss() -> None:
@@ -156,8 +254,8 @@ def test_the_claim_of_reality_is_what_its_tables_print() -> None:
 
 
 def test_the_robustness_figures_of_group_are_its_sweeps() -> None:
-    axes = {name: {study.x for study in find_studies(f"group/{name}", "omniglot")} for name in ("figure-4", "figure-5")}
-    assert axes == {"figure-4": {"anchors", "samples a class"}, "figure-5": {"classes a batch"}}
+    axes = {name: {study.x for study in find_studies(f"group/{name}", "omniglot")} for name in ("anchors", "figure-5")}
+    assert axes == {"anchors": {"anchors"}, "figure-5": {"classes a batch"}}
 
 
 def test_the_nearest_name_is_of_the_same_paper() -> None:
@@ -189,7 +287,8 @@ def test_studies_that_support_the_data_set_are_found() -> None:
 
 TWO = {
     "revisiting/table-1": ("revisiting/table-1", "revisiting/table-1-published"),
-    "sharing/table-6": ("sharing/table-6", "sharing/table-6-published"),
+    "sharing/table-4": ("sharing/losses", "sharing/table-4"),
+    "reality/table-2": ("reality/table-2-small", "reality/table-2"),
     "group/convergence": ("group/convergence", "group/convergence-published"),
     "group/table-3": ("group/table-3-small", "group/table-3"),
     "diva/backbones": ("diva/backbones-small", "diva/backbones"),
@@ -217,10 +316,11 @@ def test_table_1_on_the_papers_data_sets_has_the_papers_backbones() -> None:
 
 
 def test_names_are_unambiguous() -> None:
-    refused = names_module.NOT_RUN
+    refused = names_module.NOT_RUN | set(names_module.COMMANDS)
+    assert not names_module.NOT_RUN & set(names_module.COMMANDS)
     assert all(ALIASES[name][0] == name for name in set(ALIASES) & set(STUDIES))
     assert not refused & (set(STUDIES) | set(ALIASES))
-    assert set(ALIASES) > names_module.PARTIAL
+    assert set(ALIASES) | set(STUDIES) > names_module.PARTIAL
     assert {study for studies in ALIASES.values() for study in studies} <= set(STUDIES)
     with raises(UsageError, "unknown-study") as caught:
         check_name("revisiting/figur-7")
