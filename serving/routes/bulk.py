@@ -36,11 +36,16 @@ from serving.schemas import (
 from zoo.errors import ImageError, UsageError
 
 router = APIRouter(strict_content_type=False)
-NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl")
+NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/octet-stream")
+SCHEMA = {
+    "type": "string",
+    "description": "A JSON object per line: key; image (base64 of its file) or vector (numbers, or base64 of float32); "
+    "label, metadata and source if there are any",
+}
 BODY = {
     "requestBody": {
         "required": True,
-        "content": {NDJSON[0]: {"schema": {"type": "string", "description": "One object of BulkLine per line"}}},
+        "content": {NDJSON[0]: {"schema": SCHEMA}, NDJSON[-1]: {"schema": {**SCHEMA, "format": "binary"}}},
     }
 }
 

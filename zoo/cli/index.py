@@ -61,20 +61,21 @@ NAMED = 5
   zoo index photos pictures/ --out gallery/ --on ray --ray-workers 8          eight processes here
   zoo index photos pictures/ --out gallery/ --on ray --ray-address auto       those of this cluster
   zoo index photos pictures/ --out gallery/ --prune --yes --strict            every night, from cron
+  zoo index photos --vectors rows.npy --table rows.csv --out keyed/           embeddings from zoo embed, by key
 
 Images that cannot be read are left out and listed: the exit status is 0, with --strict 1.""",
 )
 def index(
     model: Model,
     images: Annotated[
-        Path,
+        Path | None,
         Argument(
             metavar="DIR",
             help="folder of images; the folders inside it are the labels. Or a table of images (CSV): the column image "
             "(or path), relative to the table's folder, label, key (your own name of the image), and further columns, "
-            "which are stored as metadata",
+            "which are stored as metadata; left out with --vectors",
         ),
-    ],
+    ] = None,
     out: Annotated[
         str | None,
         Option(
@@ -89,6 +90,25 @@ def index(
             help="table with the columns image (or path), below DIR or relative to the table, and label; further "
             "columns are stored as metadata (default: the folders' names are the labels)",
         ),
+    ] = None,
+    vectors: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="embeddings that this model computed elsewhere (.npy, .safetensors, .npz), in place of images",
+        ),
+    ] = None,
+    table: Annotated[
+        Path | None,
+        Option(
+            metavar="CSV",
+            help="table of the rows of --vectors in their order: key (or image or path), label, and further columns, "
+            "which are stored as metadata",
+        ),
+    ] = None,
+    fingerprint: Annotated[
+        str | None,
+        Option(help="fingerprint of the model that computed --vectors, for a file that zoo embed did not write"),
     ] = None,
     runtime: Runtime = "auto",
     precision: Precision = "fp32",
@@ -137,6 +157,12 @@ def index(
 
     reference = model_reference(model)
     gallery = _gallery_address(out, backend)
+    if images is None:
+        extra = labels is not None or prune or update or on == "ray"
+        return _index_vectors(reference, vectors, table, gallery, fingerprint, extra, strict, as_json)
+    if vectors is not None or table is not None or fingerprint is not None:
+        message = "--vectors, --table and --fingerprint take the place of images; leave out DIR."
+        raise UsageError(message, code="conflicting-options")
     embed = _ray(reference, images, runtime, ray_address, ray_workers, on == "ray")
     _check_pruning(prune, yes)
     started = time.monotonic()
@@ -162,6 +188,40 @@ def index(
         print(printable("\n".join(_report_lines(report, prune))))
         _advise_tuning(gallery, report)
     return strict_status(strict, [*report.unreadable, *report.refused])
+
+
+def _index_vectors(
+    model: str,
+    vectors: Path | None,
+    table: Path | None,
+    gallery: str,
+    fingerprint: str | None,
+    extra: bool,
+    strict: bool,
+    as_json: bool,
+) -> int:
+    """Index embeddings by key, and return the exit status. extra: whether there are options that are for images."""
+    from serving.vectors import index_vectors
+    from zoo.models.card import read_card
+    from zoo.models.load import find_model
+
+    if vectors is None or table is None:
+        raise UsageError("name the images to index, or --vectors and --table, both.", code="no-images")
+    if extra:
+        message = "--labels, --update, --prune and --on ray are for images, not for --vectors."
+        raise UsageError(message, code="option-without-effect")
+    report = index_vectors(read_card(find_model(model)), model, vectors, table, gallery, fingerprint)
+    if as_json:
+        print_json(asdict(report))
+        return strict_status(strict, report.refused)
+    for key, reason in report.refused[:NAMED]:
+        print(printable(f"{key} was refused: {reason}"))
+    print(
+        f"{gallery}: {count(report.items, 'item')}; of {count(report.rows, 'row')} {report.created:,} created, "
+        f"{report.replaced:,} replaced, {report.updated:,} updated, {report.unchanged:,} unchanged, "
+        f"{len(report.refused):,} refused"
+    )
+    return strict_status(strict, report.refused)
 
 
 def _image_count(images: Path) -> int:

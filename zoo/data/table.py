@@ -301,6 +301,54 @@ def read_label_file(path: Path, sources: Collection[str] = (), folder: Path | No
     return replace(rows, labels=labels, metadata=metadata, keys=keys)
 
 
+@dataclass(frozen=True)
+class KeyedRow:
+    """Row of a table that describes items by key. source: the image that it names, or the key."""
+
+    key: str
+    source: str
+    label: str | None
+    metadata: Mapping[str, Any]
+
+
+def read_keyed_rows(path: Path) -> list[KeyedRow]:
+    """Read a CSV file with the column `key`, or else `image` or `path`, whose cells are the keys then; all differ.
+
+    The column `label` holds labels; the others are metadata as in `read_label_file`.
+
+    Raises:
+        UsageError: If the file cannot be read, has none of these columns, or a key is missing or occurs twice.
+    """
+    path = expand(path)
+    try:
+        with _csv_rows(path) as (header, cells):
+            rows = list(cells)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.", code="not-csv") from None
+    named = [name for name in header if name]
+    _check_unique(path, named, sorted(named))
+    image = next((name for name in (IMAGE, PATH) if name in named), None)
+    column = KEY if KEY in named else image
+    if column is None:
+        raise UsageError(
+            f"{path} needs a header with the column {KEY} (or {IMAGE}); it has: {', '.join(header) or 'nothing'}.",
+            code="missing-column",
+        )
+    columns = [name for name in named if name not in (KEY, LABEL, image)]
+    parse = {name: _cell_parser([row[name] for _, row in rows if row[name]]) for name in columns}
+    lines: dict[str, int] = {}
+    keyed = []
+    for line, row in rows:
+        key = row[column]
+        if not key:
+            raise UsageError(f"{path}, line {line}: a key is needed.", code="missing-cell")
+        if (first := lines.setdefault(key, line)) != line:
+            raise UsageError(f"{path}, line {line}: line {first} has the key {key!r} too.", code="duplicate-key")
+        metadata = {name: parse[name](row[name]) for name in columns if row[name]}
+        keyed.append(KeyedRow(key, (row[image] if image else "") or key, row.get(LABEL) or None, metadata))
+    return keyed
+
+
 def read_table(path: Path) -> LabelFile:
     """Read a table as `read_label_file` does. It has the column `image`, or else `path`, and needs no other column.
 
