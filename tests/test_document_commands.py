@@ -198,6 +198,7 @@ BEFORE = {
     "benchmark resume": "zoo benchmark run claims/rho --dataset glyphs --seeds 1",
     "embed": "zoo export mine --precision all --calibration pictures",
     "gallery import": "zoo gallery export gallery copy",
+    "index": "zoo embed photos pictures --out rows.npy",
     "gallery remove": "zoo gallery add gallery new.jpg --label wren\nzoo gallery add gallery a.png --key cam-1/0001",
     "gallery restore": "zoo gallery backup gallery backups/2026-11-22",
     "gallery rollback": "zoo gallery rebuild gallery --model better --swap",
