@@ -24,7 +24,7 @@ from zoo.models.card import Card, read_card
 from zoo.models.golden import draw_images, write_golden
 from zoo.models.load import find_model
 from zoo.models.network import load_network, save_network
-from zoo.models.results import add_result
+from zoo.models.results import add_result, record_training
 from zoo.models.torch_runtime import open_model
 
 MOST_BYTES = 15_000_000
@@ -69,6 +69,7 @@ def ship(source: Path, target: Path, data: Path | None, description: str = "", g
         if graph:
             export(folder, "int8", data=data)
         add_result(folder, measure_test_split(folder, card.dataset, data, "cpu"))
+        record_training(folder)
         size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
         if size > MOST_BYTES:
             raise UsageError(

@@ -14,8 +14,8 @@ from typing import Any
 from zoo.console import count
 from zoo.data.content import IdenticalPairs
 from zoo.data.dataset import FOLDER, DataIdentity, dataset_title
-from zoo.errors import ModelFolderError
-from zoo.files import locked, read_json, write_json
+from zoo.errors import ModelFolderError, command
+from zoo.files import locked, read_json, read_object, write_json
 from zoo.models.card import Card
 
 EXPORT_FLOORS = {"fp32": 0.99999, "fp16": 0.9999, "int8": 0.95}
@@ -152,6 +152,11 @@ RESULTS_FILE = "results.json"
 CONDITIONS = ("dataset", "split", "protocol", "runtime", "precision")
 """Keys that two measurements share, in addition to their images, if one replaces the other."""
 
+MADE = "made"
+"""Key of a measurement in results.json: how the measured model was made (`training_facts`)."""
+
+NOT_RECORDED = "not recorded when the model was made"
+
 FEW_CLASSES = 10
 """Below this number of classes, an interval over classes is too narrow: two or three classes do not show how much
 classes differ."""
@@ -240,6 +245,59 @@ def add_result(folder: Path, evaluation: Evaluation) -> None:
     with locked(folder):
         other_results = [old for old in read_results(folder) if not _replaces(new, old)]
         write_json(folder / RESULTS_FILE, [*other_results, new])
+
+
+def training_facts(folder: Path) -> dict[str, Any]:
+    """Return how a model folder was made, from its recipe.json: what a repetition needs.
+
+    Returns:
+        `command`, `commit`, `versions`, `processor`, `seconds` and `seeds`; a fact that was not recorded is null, and
+        `missing` says why.
+    """
+    record = read_object(folder / "recipe.json")
+    recipe, hardware = record.get("recipe"), record.get("hardware")
+    seed = recipe.get("seed") if isinstance(recipe, dict) else None
+    facts = {
+        "command": _training_command(record, seed),
+        "commit": record.get("commit"),
+        "versions": record.get("versions"),
+        "processor": _processor(hardware) if isinstance(hardware, dict) else None,
+        "seconds": record.get("seconds"),
+        "seeds": None if seed is None else [seed],
+    }
+    missing = {name: NOT_RECORDED for name, value in facts.items() if value is None}
+    return {**facts, "missing": missing}
+
+
+def record_training(folder: Path, known: Mapping[str, Any] | None = None) -> None:
+    """Write the `training_facts` into every measurement of a model folder, as `made`.
+
+    Args:
+        folder: The model folder.
+        known: Facts that recipe.json lacks; `missing` has the reasons for those that stay None.
+    """
+    made = training_facts(folder)
+    given = dict(known or {})
+    reasons = {**made["missing"], **given.get("missing", {})}
+    made["missing"] = {name: reason for name, reason in reasons.items() if name not in given}
+    made |= {name: value for name, value in given.items() if name != "missing"}
+    with locked(folder):
+        write_json(folder / RESULTS_FILE, [{**result, MADE: made} for result in read_results(folder)])
+
+
+def _training_command(record: Mapping[str, Any], seed: Any) -> str | None:
+    """Return the command that trained a model; None if it does not follow a recipe."""
+    origin, settings = record.get("origin"), record.get("settings")
+    if not isinstance(origin, str) or not isinstance(settings, dict):
+        return None
+    changes = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    return command("train", origin, *changes, *(["--seed", str(seed)] if seed else []))
+
+
+def _processor(hardware: Mapping[str, Any]) -> str:
+    cores = hardware.get("cores")
+    parts = [str(hardware.get("cpu") or hardware.get("machine")), count(cores, "core") if cores else ""]
+    return ", ".join(filter(None, (*parts, hardware.get("cuda"))))
 
 
 def _replaces(new: Mapping[str, Any], old: Mapping[str, Any]) -> bool:

@@ -1,0 +1,190 @@
+"""Reproduction of a model: train its recipe again into a new folder, and compare the scores with the recorded ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from training.overrides import resolve
+from training.recipe import Recipe
+from zoo import paths
+from zoo.errors import TrainingError, UsageError, command
+from zoo.evaluation.evaluate import METRICS
+from zoo.files import read_object
+from zoo.models.card import read_card
+from zoo.models.load import find_model
+from zoo.models.registry import check_new_name
+from zoo.models.results import read_results, training_facts
+
+if TYPE_CHECKING:
+    from zoo.models.results import Evaluation
+
+ENDING = "-reproduced"
+
+
+@dataclass(frozen=True)
+class ReproducedMetric:
+    """One metric of both models.
+
+    Attributes:
+        metric: Its name.
+        recorded: The value of the given model, a fraction.
+        interval: The recorded 95 % interval over classes.
+        reproduced: The value of the new model.
+        within: True if the new value lies within the interval.
+    """
+
+    metric: str
+    recorded: float
+    interval: tuple[float, float]
+    reproduced: float
+    within: bool
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """Outcome of a reproduction.
+
+    Attributes:
+        model: The given model's name.
+        fingerprint: Its fingerprint.
+        folder: The new model folder.
+        made: The facts about the given model's training (`training_facts`).
+        remade: Those about the new one's.
+        metrics: The metrics of both.
+        same_weights: True if both have the same fingerprint, bit by bit.
+    """
+
+    model: str
+    fingerprint: str
+    folder: str
+    made: Mapping[str, Any]
+    remade: Mapping[str, Any]
+    metrics: tuple[ReproducedMetric, ...]
+    same_weights: bool
+
+    @property
+    def within(self) -> bool:
+        return all(metric.within for metric in self.metrics)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "within": self.within}
+
+
+def recorded_recipe(model: str, seed: int | None = None, new_name: str | None = None) -> Recipe:
+    """Return the recipe that a model records, resolved under a new name.
+
+    Args:
+        model: Name or path of the model.
+        seed: The seed; by default the recorded one.
+        new_name: The name of the new model; by default the model's with `-reproduced`.
+
+    Raises:
+        UsageError: If the model does not follow a recipe (code "no-recipe").
+        RecipeError: If the recorded settings are not known any more.
+    """
+    folder = find_model(model)
+    card, record = read_card(folder), read_object(folder / "recipe.json")
+    origin, settings = record.get("origin"), record.get("settings") or {}
+    recipe = record.get("recipe")
+    if not isinstance(origin, str) or not isinstance(recipe, dict) or not isinstance(settings, dict):
+        how = training_facts(folder).get("command")
+        advice = f" It was made by: {how}" if how else ""
+        raise UsageError(
+            f"{card.name} was not trained by a recipe alone, so it cannot be trained again by one.{advice}",
+            code="no-recipe",
+        )
+    changes = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in settings.items()]
+    recorded_seed = recipe.get("seed") if isinstance(recipe.get("seed"), int) else None
+    resolved = resolve(origin, changes, recorded_seed if seed is None else seed, new_name or f"{card.name}{ENDING}")
+    if not isinstance(resolved, Recipe):
+        raise UsageError(f"{card.name} is an ensemble; reproduce its members.", code="no-recipe")
+    return resolved
+
+
+def recorded_result(folder: Path, dataset: str) -> dict[str, Any]:
+    """Return the newest measurement of a model on its test split that has intervals, by torch if there is one.
+
+    Raises:
+        UsageError: If there is none (code "no-score").
+    """
+    card = read_card(folder)
+    results = [
+        result
+        for result in read_results(folder)
+        if (result["dataset"], result["split"], result["precision"]) == (dataset, "test", "fp32")
+        and result.get("fingerprint") in (None, card.fingerprint)
+        and all(name in result.get("intervals", {}) for name in METRICS)
+    ]
+    if not results:
+        raise UsageError(
+            f"{card.name} records no score on the test split of {dataset} to compare with. Measure it first: "
+            f"{command('evaluate', card.name, '--save')}",
+            code="no-score",
+        )
+    return max(results, key=lambda result: (result["runtime"] == "torch", result.get("date", "")))
+
+
+def reproduce(
+    model: str,
+    data: str | None = None,
+    seed: int | None = None,
+    new_name: str | None = None,
+    device: str | None = None,
+    restart: bool = False,
+    progress: bool = True,
+    settings: Sequence[str] = (),
+) -> Reproduction:
+    """Train a model's recipe again into `ZOO_HOME/models`, and compare R@1 and MAP@R with the recorded intervals.
+
+    Args:
+        model: Name or path of a shipped model, a model here, or one on the Hub.
+        data: Folder of the data set.
+        seed: Another seed than the recorded one.
+        new_name: Name of the new model.
+        device: As in `training.api.train`.
+        restart: Forget an interrupted reproduction.
+        progress: Show progress bars.
+        settings: Further `key=value` changes, for a shorter run that cannot be expected to reach the score.
+
+    Raises:
+        UsageError: As `recorded_recipe` and `recorded_result`, or if the new name is taken (code "name-taken").
+        TrainingError: If the new model could not be measured (code "not-measured").
+        ZooError: As `training.api.train`.
+    """
+    from training.api import train
+    from training.overrides import override
+
+    folder = find_model(model)
+    recipe = recorded_recipe(model, seed, new_name)
+    origin = str(read_object(folder / "recipe.json")["origin"])
+    recorded = recorded_result(folder, recipe.data.dataset)
+    if settings:
+        recipe = override(recipe, settings)
+    if (paths.local_models() / recipe.name / "card.json").is_file():
+        check_new_name(recipe.name)
+    outcome = train(recipe, data, device, restart, progress, origin=origin)
+    if outcome.evaluation is None:
+        raise TrainingError(f"the new model was not measured: {outcome.not_evaluated}", code="not-measured")
+    card = read_card(folder)
+    return Reproduction(
+        model=card.name,
+        fingerprint=card.fingerprint,
+        folder=str(outcome.folder),
+        made=training_facts(folder),
+        remade=training_facts(outcome.folder),
+        metrics=tuple(_compare(recorded, outcome.evaluation)),
+        same_weights=read_card(outcome.folder).fingerprint == card.fingerprint,
+    )
+
+
+def _compare(recorded: Mapping[str, Any], new: Evaluation) -> list[ReproducedMetric]:
+    rows = []
+    for name in METRICS:
+        low, high = recorded["intervals"][name]
+        value = new.metrics[name]
+        rows.append(ReproducedMetric(name, recorded["metrics"][name], (low, high), value, low <= value <= high))
+    return rows

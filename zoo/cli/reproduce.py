@@ -1,0 +1,78 @@
+"""`zoo reproduce`: train a model again by its recipe, and compare the scores."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Option
+
+from zoo.cli.options import Data, Device, Json, Model, NewName, Quiet, Settings
+from zoo.console import print_json, print_table
+
+if TYPE_CHECKING:
+    from training.reproduce import Reproduction
+
+app = typer.Typer()
+
+
+@app.command(
+    "reproduce",
+    epilog="""\
+  zoo reproduce margin-conv4-glyphs                   about a minute on two cores; needs no data and no network
+  zoo reproduce margin-conv4-glyphs --seed 1 --as second-seed
+  zoo reproduce margin-lite0-cub2010 --data DIR       photographs: about 20 minutes
+  zoo reproduce org/model --data DIR                  a model on the Hub, by the recipe in its folder
+
+The new model is written to ZOO_HOME/models as MODEL-reproduced; nothing else is changed. The exit status is 0 if R@1
+and MAP@R on the test split lie within the recorded 95 % intervals over classes, else 1. Other processors and versions
+round differently, so equal weights are not expected.""",
+)
+def reproduce(
+    model: Model,
+    data: Data = None,
+    seed: Annotated[int | None, Option("--seed", metavar="N", help="another seed than the recorded one")] = None,
+    new_name: NewName = None,
+    settings: Settings = None,
+    device: Device = None,
+    restart: Annotated[bool, Option("--restart", help="forget an interrupted reproduction")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """train a model again, and compare the scores"""
+    from training.reproduce import reproduce as run
+
+    outcome = run(model, data, seed, new_name, device, restart, not quiet, settings or [])
+    if as_json:
+        print_json(outcome.to_json())
+    else:
+        _print(outcome)
+    return 0 if outcome.within else 1
+
+
+def _print(outcome: Reproduction) -> None:
+    rows = [
+        [
+            row.metric,
+            f"{row.recorded:.4f}",
+            f"{row.interval[0]:.4f} to {row.interval[1]:.4f}",
+            f"{row.reproduced:.4f}",
+            "within" if row.within else "OUTSIDE",
+        ]
+        for row in outcome.metrics
+    ]
+    print_table(("metric", "recorded", "95 % over classes", "reproduced", ""), rows, ("recorded", "reproduced"))
+    print(f"recorded:   {_facts(outcome.made)}")
+    print(f"reproduced: {_facts(outcome.remade)}")
+    print(f"{outcome.model} is {'reproduced' if outcome.within else 'NOT reproduced'}: {outcome.folder}")
+
+
+def _facts(made: dict[str, Any] | Any) -> str:
+    seconds = made.get("seconds")
+    parts = [
+        made.get("command") or "command not recorded",
+        f"commit {str(made.get('commit'))[:12]}" if made.get("commit") else "commit not recorded",
+        made.get("processor") or "processor not recorded",
+        f"{seconds:.0f} s" if isinstance(seconds, int | float) else "time not recorded",
+    ]
+    return "; ".join(parts)
