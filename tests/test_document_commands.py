@@ -188,7 +188,7 @@ WORDS = {"DIR": "pictures", "MODEL": "mine", "photos/": "pictures/"}
 NOT_RUN = {
     "dinov2|clip-|timm/|a1_in1k|siglip|hf download|text/|--text|zoo convert|push ./my-model|margin-r50-cub": "hub",
     "omniglot|softmax-conv4-cifar100|inshop|cub|net.pth|net.onnx": "data",
-    "torchrun|revisiting/figure|--dataset folder --data DIR$": "hours",
+    "torchrun|revisiting/figure|zoo reproduce|--dataset folder --data DIR$": "hours",
     "--on ray|milvus": "server",
 }
 """Parts of examples -> why they are not run here (REASONS)."""
@@ -212,7 +212,7 @@ STATUSES = {"verify": (0, 1), "gallery rebuild": (0, 1)}
 """Exit statuses of examples: few glyphs have not the card's scores, and a model that may be worse is not swapped in."""
 
 LONG = {"baseline", "distill", "export", "features", "finetune", "train", "gallery rebuild", "gallery rollback"}
-LONG |= {f"benchmark {name}" for name in ("compare", "models", "report", "resume", "run", "served")}
+LONG |= {f"benchmark {name}" for name in ("baselines", "compare", "models", "report", "resume", "run", "served")}
 """Commands whose examples take long; `make slow` runs them."""
 
 
