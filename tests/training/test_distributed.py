@@ -40,6 +40,10 @@ def test_two_processes_give_the_gradients_and_the_run_of_one(tmp_path: Path) -> 
         ]
         losses = [[record["loss"] for record in log] for log in logs]
         assert losses[1] == pytest.approx(losses[0], rel=1e-5, abs=1e-5), kind
+        for alone_record, shared_record in zip(*logs, strict=True):
+            for name in ("spread", "norm", "gradient"):
+                expected = alone_record["indicators"][name]
+                assert shared_record["indicators"][name] == pytest.approx(expected, rel=1e-2, abs=1e-4), (kind, name)
     for name, weight in load_file(one / "weights.safetensors").items():
         torch.testing.assert_close(load_file(two / "weights.safetensors")[name], weight, atol=1e-5, rtol=1e-4)
 

@@ -1,7 +1,8 @@
 """Indicators of a run's health, measured on what a step or two of each epoch have computed.
 
-`Monitor` chooses the steps. The last step and the middle one of an epoch are measured, and the very first step of a
-run as its start. Nothing is drawn at random and no pass over the data is added, so a measured run learns the same.
+`Monitor` chooses the steps: the last one and the middle one of an epoch (on cached features only the last), and the very
+first one of a run as its start. Nothing is drawn at random and no pass over the data is added, so a measured run learns
+the same.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class Monitor:
         self.measured, self._step = [], None
         if self.measures:
             main = main_task(self.run)
-            self.numbers = chosen_steps(plan, main, self.run.recipe.optimizer.accumulate, self.run.epoch == 0)
+            several = not isinstance(self.run.data, CachedData)  # steps on features are as short as a measurement
+            self.numbers = chosen_steps(plan, main, self.run.recipe.optimizer.accumulate, self.run.epoch == 0, several)
 
     @contextmanager
     def step(self, number: int, batch: Minibatch) -> Iterator[None]:
@@ -161,11 +163,14 @@ def main_task(run: Trainer) -> str:
     return run.method.plan(0, 1)[0]
 
 
-def chosen_steps(plan: Sequence[str], task: str, accumulate: int, first_epoch: bool) -> set[int]:
-    """Return the steps, from 1, that are measured: the task's last and middle step that update, and a run's first."""
+def chosen_steps(plan: Sequence[str], task: str, accumulate: int, first_epoch: bool, several: bool = True) -> set[int]:
+    """Return the steps, from 1, that are measured.
+
+    These are the task's last one that updates, if several also the middle one, and a run's first.
+    """
     steps = len(plan)
     updates = [n for n in range(1, steps + 1) if plan[n - 1] == task and (n % accumulate == 0 or n == steps)]
-    chosen = {updates[-1], updates[(len(updates) - 1) // 2]} if updates else {steps}
+    chosen = {updates[-1], updates[(len(updates) - 1) // 2 if several else -1]} if updates else {steps}
     return chosen | {1} if first_epoch else chosen
 
 
@@ -265,7 +270,7 @@ def own_share(unit: Tensor, labels: Tensor, vectors: Tensor) -> Tensor:
 def raw_embeddings(heads: nn.ModuleDict, batch: Minibatch) -> Iterator[dict[str, Tensor]]:
     """Collect the first output of each head in the block, [b, dim], and let it keep its gradient.
 
-    Without heads these are the batch's features, [b, f], with the name `features`.
+    Without heads these are the trunk's features, [b, f], with the name `features`.
     """
     outputs: dict[str, Tensor] = {}
 
@@ -280,10 +285,11 @@ def raw_embeddings(heads: nn.ModuleDict, batch: Minibatch) -> Iterator[dict[str,
         for name, head in heads.items()
     ]
     if not heads:
-        keep("features", batch.features)
+        batch.observe_features = lambda features: keep("features", features)
     try:
         yield outputs
     finally:
+        batch.observe_features = None
         for hook in hooks:
             hook.remove()
 

@@ -36,6 +36,9 @@ class Minibatch:
         epoch: Number of the epoch, from 0.
         part: Rows of the whole batch that `images` are.
         render: Function that returns the views as another model's preprocessing makes them.
+
+    Attributes:
+        observe_features: Function that is called with all features of the trunk, or None.
     """
 
     def __init__(
@@ -53,11 +56,12 @@ class Minibatch:
         self.part = part
         self.labels, self.samples, self.images, self.task, self.epoch = labels, samples, images, task, epoch
         self._forward, self._another_view, self._render = forward, another_view, render
+        self.observe_features: Callable[[Tensor], None] | None = None
 
     @cached_property
     def features(self) -> Tensor:
         """Return the pooled features float32 [b, f] of the images of all processes, in the order of `labels`."""
-        return self._forward(self.images, None)
+        return self.features_of(self.images)
 
     def features_of(self, images: Tensor, trunk: nn.Module | None = None) -> Tensor:
         """Return the pooled features float32 [processes * n, f] of n other images per process.
@@ -68,7 +72,10 @@ class Minibatch:
             images: float [n, c, h, w].
             trunk: Module to use instead of the trunk that is trained.
         """
-        return self._forward(images, trunk)
+        features = self._forward(images, trunk)
+        if self.observe_features is not None and trunk is None:
+            self.observe_features(features)
+        return features
 
     def another_view(self) -> Tensor:
         """Return the same samples as `images` by another random augmentation."""

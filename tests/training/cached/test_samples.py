@@ -117,6 +117,20 @@ def test_a_run_repeats_and_learns(made: tuple[Card, Path, Path], tmp_path: Path)
     assert logs[0][-1]["loss"] < logs[0][0]["loss"]
 
 
+def test_a_run_on_features_records_its_health(made: tuple[Card, Path, Path], tmp_path: Path) -> None:
+    recipe = frozen("margin-conv4-glyphs", made)
+    data = load_cached_data(recipe)
+    log = fit(recipe, data, tmp_path, toys.CPU, progress=False).log
+    assert data.validation is not None
+    features, labels = data.validation
+    rows = features / np.linalg.norm(features, axis=1, keepdims=True)
+    nearest = (rows @ rows.T - 4 * np.eye(len(rows))).argmax(1)
+    assert log[0]["start"]["trunk_recall_at_1"] == pytest.approx((labels[nearest] == labels).mean())
+    values = log[-1]["indicators"]
+    assert set(values["update"]) == {"head embedding", "loss"}  # the boundaries of the margin loss
+    assert "input" not in values
+
+
 def test_an_interrupted_run_continues(
     made: tuple[Card, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

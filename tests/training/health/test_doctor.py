@@ -148,10 +148,17 @@ def test_a_damaged_image_is_not_the_rate(tmp_path: Path, monkeypatch: pytest.Mon
     assert read_history(tmp_path).divergence["input_finite"] is False
 
 
-def test_measuring_changes_nothing_that_is_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = fit(recipe(), patterns(1), tmp_path / "a", CPU, progress=False)
+NOISY = Objective("margin", "distance-weighted", method_args={"input_noise": 0.1})
+
+
+@pytest.mark.parametrize("change", [{}, {"heads": (), "objective": NOISY}])
+def test_measuring_changes_nothing_that_is_learnt(
+    change: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = fit(recipe(**change), patterns(1), tmp_path / "a", CPU, progress=False)
+    assert "spread" in measured.log[0]["indicators"]
     monkeypatch.setattr("training.health.indicators.chosen_steps", lambda *args: set())
-    plain = fit(recipe(), patterns(1), tmp_path / "b", CPU, progress=False)
+    plain = fit(recipe(**change), patterns(1), tmp_path / "b", CPU, progress=False)
     assert "indicators" not in plain.log[0]
     for a, b in zip(measured.network.parameters(), plain.network.parameters(), strict=True):
         assert a.equal(b)

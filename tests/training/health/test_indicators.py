@@ -229,6 +229,7 @@ def test_the_measured_steps_update_and_train_the_main_task() -> None:
     assert chosen_steps(["a", "b"] * 3, "a", 1, first_epoch=False) == {3, 5}
     assert chosen_steps(["main"], "main", 1, first_epoch=True) == {1}
     assert chosen_steps(["b", "b"], "a", 1, first_epoch=False) == {2}
+    assert chosen_steps(["main"] * 10, "main", 1, first_epoch=False, several=False) == {10}
 
 
 def test_trackers_get_the_indicators_as_numbers() -> None:
