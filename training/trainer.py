@@ -32,7 +32,7 @@ from training.data import TrainingData, prefetch
 from training.execution import MEASURED_IMAGES, Computation, Execution, autocast, fastest_computation, stated_precision
 from training.health.held_out import validation_scores
 from training.health.indicators import Monitor
-from training.health.records import keep_divergence, keep_recipe
+from training.health.run_folder import keep_divergence, keep_recipe
 from training.logging import Log, ProgressBar, Tracker, mean_terms
 from training.methods.base import Method, Minibatch
 from training.optim import create_optimizer, learning_rate_factor

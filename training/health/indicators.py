@@ -1,8 +1,8 @@
 """Indicators of a run's health, measured on what a step or two of each epoch have computed.
 
-`Monitor` chooses the steps: the last one and the middle one of an epoch (on cached features only the last), and the very
-first one of a run as its start. Nothing is drawn at random and no pass over the data is added, so a measured run learns
-the same.
+`Monitor` chooses the steps: the last one and the middle one of an epoch (on cached features only the last), and the
+very first one of a run as its start. Nothing is drawn at random and no pass over the data is added, so a measured run
+learns the same.
 """
 
 from __future__ import annotations

@@ -45,14 +45,26 @@ def is_observed() -> bool:
 
 
 def report_terms(active: Tensor | float, number: Tensor | float, total: Tensor | float | None = None) -> None:
-    """Report the number of terms above zero, the number of all, and their sum if they are distances."""
+    """Report terms of a loss with a margin; without an observation nothing happens.
+
+    Args:
+        active: The number of terms above zero.
+        number: The number of all terms.
+        total: Their sum, if they are distances on the unit sphere.
+    """
     observation = _current.get()
     if observation is not None:
         observation.terms.append((active, number, total))
 
 
 def report_tuples(unit: Tensor, labels: Tensor, tuples: Any) -> None:
-    """Report mined tuples of unit embeddings [b, d] with labels [b]; the first report of a step counts."""
+    """Report the tuples of a miner; the first report of a step counts.
+
+    Args:
+        unit: Unit embeddings [b, d] without gradient.
+        labels: Those that the miner saw, int64 [b].
+        tuples: Its tuples.
+    """
     observation = _current.get()
     if observation is not None and observation.mined is None:
         observation.mined = unit, labels, tuples

@@ -39,7 +39,7 @@ def doctor(
     """say whether a training run is healthy, and which setting to try if not"""
     from training.health.diagnosis import diagnose
     from training.health.page import check_figure, rows, write_figure
-    from training.health.records import find_run, read_history, to_json
+    from training.health.run_folder import find_run, read_history, to_json
 
     if out is not None:
         check_figure(out)

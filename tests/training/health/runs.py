@@ -13,7 +13,7 @@ import torch
 from tests.training.toys import CPU, SMALL
 from training.data import TrainingData
 from training.health.diagnosis import History
-from training.health.records import read_history
+from training.health.run_folder import read_history
 from training.recipe import Augmentation, Batch, Data, Optimizer, Recipe, Schedule
 from training.recipes import RECIPES
 from training.recipes.common import ObjectiveSettings

@@ -19,7 +19,7 @@ from tests.training.toys import CPU, noise, recipe
 from training import api
 from training.health.diagnosis import History, diagnose
 from training.health.page import BARS, Curve, bars
-from training.health.records import find_run, read_history
+from training.health.run_folder import find_run, read_history
 from training.recipe import Batch, Objective, Optimizer, Schedule
 from training.trainer import Trainer, fit
 from zoo.cli.main import main

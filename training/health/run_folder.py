@@ -1,4 +1,4 @@
-"""Records of a run's health: what a run keeps in its folder, and how it is read back."""
+"""Folder of a run: what it keeps for a diagnosis beside its log, and how a history is read back."""
 
 from __future__ import annotations
 
