@@ -14,7 +14,8 @@ HIGHEST_UPDATE, RISKY_UPDATE, GROWTH = 0.15, 0.05, 10.0
 """A step that changes the weights by the first share is too large; by the second, if the embeddings' length has grown
 by this factor since the start."""
 HARDEST, NARROW, COLLAPSED = 0.995, 0.02, 0.002
-"""The share of negatives beyond the mined one that only hard mining reaches, and two spreads of embeddings."""
+"""The share of negatives beyond the mined one, and of positives before it, that only hard mining reaches, and two
+spreads of embeddings. In many dimensions distance-weighted sampling reaches that of the negatives, too."""
 ALL_ACTIVE, NONE_ACTIVE = 0.999, 0.005
 FAR, OWN = 0.8, 0.9
 """The mean distance by which tuples miss a margin that cannot be met, and the share of images that are nearest to their
@@ -271,7 +272,11 @@ def _diverged(history: History) -> tuple[str, str, str] | None:
 def _hard_mining(history: History) -> tuple[str, str, str] | None:
     last, first = history.measured[-2:], history.start.get("spread")
     hardness, spreads, active = (_values(last, name) for name in ("hard_negatives", "spread", "active"))
-    if len(hardness) < 2 or min(hardness) < HARDEST or not first or min(active, default=0.0) < 0.95:
+    positives = _values(last, "hard_positives")  # absent if a class has two images in a batch
+    least = HARDEST if positives else ALL_ACTIVE
+    if len(hardness) < 2 or min(hardness) < least or not first or min(active, default=0.0) < 0.95:
+        return None
+    if min(positives, default=1.0) < HARDEST:
         return None
     if max(spreads, default=1.0) > min(NARROW, first / 4):
         return None

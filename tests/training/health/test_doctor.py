@@ -207,6 +207,8 @@ def test_rules_at_their_edges() -> None:
     assert codes(history(active=1.0, violation=0.3)) == []
     assert codes(history(hard_negatives=1.0, spread=0.005, active=1.0)) == ["hard-mining"]
     assert codes(history(hard_negatives=1.0, active=1.0)) == []  # hard mining that works
+    drawn = history(hard_negatives=0.998, hard_positives=0.5, spread=0.001, separation=0.6, active=1.0)
+    assert codes(drawn) == ["collapsed"]  # by distance, in many dimensions
     assert codes(history(separation=0.7, update={"trunk": 0.2})) == ["rate-too-high"]
     assert codes(history(separation=0.95, update={"trunk": 0.2})) == []  # it learns all the same
     assert codes(history(separation=0.7, update={"trunk": 0.01, "loss": 0.5})) == []
