@@ -3,11 +3,14 @@
     python examples/toy_embeddings.py --out toy.png                        every form with 8 seeds, about a minute
     python examples/toy_embeddings.py --out toy.png --seeds 16 --json toy.json
     python examples/toy_embeddings.py --out toy.png --probability 0.4 --steps 1000
+    python examples/toy_embeddings.py --out toy.png --lines vertical       the data of figure 11
 
 Source: Roth et al. 2020, Revisiting, section 5.1, figures 6 and 11, appendix E. The four training lines are pieces of
 the diagonal y = x: x + y separates them, and x - y is the same for all. Of the four test lines two are vertical and two
 are horizontal: x - y separates them, and x + y does so in part. Coordinates, ReLUs and constants are those of the
-published script.
+published script. Of figure 11 (`--lines vertical`) neither text nor script has coordinates: here four vertical training
+lines differ in x, which alone separates them, and four vertical test lines have one x and different y, which alone
+separates them.
 
 Forms: no regularisation; an exchanged triplet becomes (a, p, p), as in the paper, or (a, a, p), as in the published
 miner; and, as in the published script of this figure, (a, p, p) without the positive term of the loss. That form also
@@ -52,7 +55,14 @@ TEST_LINES = (
     ((0.4, 0.2), (0.6, 0.2)),
     ((0.7, 0.2), (0.9, 0.2)),
 )
-"""Ends of each line, ((x, y), (x, y))."""
+"""Ends of each line of figure 6, ((x, y), (x, y))."""
+
+VERTICAL_TRAIN = tuple(((x, 0.2), (x, 0.9)) for x in (0.2, 0.433, 0.667, 0.9))
+VERTICAL_TEST = tuple(((0.55, low), (0.55, low + 0.1)) for low in (0.2, 0.4, 0.6, 0.8))
+"""Ends of each line of figure 11: training lines differ in x and have the same range of y; test lines the reverse."""
+
+LINES = {"diagonal": (TRAIN_LINES, TEST_LINES), "vertical": (VERTICAL_TRAIN, VERTICAL_TEST)}
+"""Training and test lines of a data set: figure 6 and figure 11."""
 
 LABELS = np.repeat(np.arange(4), SAMPLES)
 """Line of each row in both splits, int64 [60]."""
@@ -108,10 +118,10 @@ class ToyNet(nn.Module):
         return normalize(self.layers(points), dim=1)
 
 
-def draw_lines(seed: int) -> LineSplit:
-    """Return the points of a seed, float32."""
+def draw_lines(seed: int, lines: str = "diagonal") -> LineSplit:
+    """Return the points of a seed on the lines of a name in `LINES`, float32."""
     rng = np.random.default_rng(seed)
-    train, test = (np.concatenate([_along(line, rng) for line in lines]) for lines in (TRAIN_LINES, TEST_LINES))
+    train, test = (np.concatenate([_along(line, rng) for line in split]) for split in LINES[lines])
     return LineSplit(train, test)
 
 
@@ -144,7 +154,7 @@ def only_negatives(tuples: Triplets | Pairs) -> Pairs:
     return Pairs(none, none, pairs.anchors_n, pairs.negatives)
 
 
-def train(form: Form, probability: float, seed: int, steps: int = STEPS) -> LineSplit:
+def train(form: Form, probability: float, seed: int, steps: int = STEPS, lines: str = "diagonal") -> LineSplit:
     """Return the embeddings of a seed's points after training, float32 unit rows.
 
     A step is one of Adam on 24 of the 60 training points, drawn without replacement, with all their triplets. The seed
@@ -156,9 +166,10 @@ def train(form: Form, probability: float, seed: int, steps: int = STEPS) -> Line
         probability: rho.
         seed: seed of the run.
         steps: number of steps; 0: the network as initialised.
+        lines: name of the data set in `LINES`.
     """
-    lines, rng = draw_lines(seed), np.random.default_rng((seed, 1))
-    points, labels = torch.from_numpy(lines.train), torch.from_numpy(LABELS)
+    data, rng = draw_lines(seed, lines), np.random.default_rng((seed, 1))
+    points, labels = torch.from_numpy(data.train), torch.from_numpy(LABELS)
     miner, loss = form_miner(form, probability), Contrastive(4, negative_margin=NEGATIVE_MARGIN)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -171,7 +182,7 @@ def train(form: Form, probability: float, seed: int, steps: int = STEPS) -> Line
             loss(embeddings, labels[batch], miner(embeddings, labels[batch])).backward()
             optimiser.step()
     with torch.no_grad():
-        return LineSplit(net(points).numpy(), net(torch.from_numpy(lines.test)).numpy())
+        return LineSplit(net(points).numpy(), net(torch.from_numpy(data.test)).numpy())
 
 
 PROBABILITIES = (0.001, 0.1, 0.4)
@@ -233,7 +244,9 @@ def list_settings(probabilities: Iterable[float]) -> list[RunSetting]:
     return [RunSetting("none", trained=False), RunSetting("none"), RunSetting("published-script"), *exchanged]
 
 
-def run_all(settings: Sequence[RunSetting], seeds: int, steps: int = STEPS, progress: bool = True) -> list[RunOutcome]:
+def run_all(
+    settings: Sequence[RunSetting], seeds: int, steps: int = STEPS, progress: bool = True, lines: str = "diagonal"
+) -> list[RunOutcome]:
     """Train and measure every setting with the seeds 0 to seeds - 1."""
     outcomes = []
     with tqdm(total=len(settings) * seeds, unit="run", disable=not progress) as bar:
@@ -242,7 +255,7 @@ def run_all(settings: Sequence[RunSetting], seeds: int, steps: int = STEPS, prog
             embeddings = []
             for seed in range(seeds):
                 embeddings.append(
-                    train(FORMS[setting.form], setting.probability, seed, steps if setting.trained else 0)
+                    train(FORMS[setting.form], setting.probability, seed, steps if setting.trained else 0, lines)
                 )
                 bar.update()
             outcomes.append(RunOutcome(setting, embeddings, [measure(split) for split in embeddings]))
@@ -288,13 +301,13 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def draw_picture(outcomes: Sequence[RunOutcome], path: Path, seed: int = 0) -> None:
+def draw_picture(outcomes: Sequence[RunOutcome], path: Path, seed: int = 0, lines: str = "diagonal") -> None:
     """Write the picture in the format of the path's suffix; the circles show one seed."""
     shown = outcomes_on_circles(outcomes)
     with rc_context(STYLE):
         figure = Figure(figsize=(2.6 * (len(shown) + 1), 10.8), facecolor="white", layout="constrained")
         halves: Any = figure.subfigures(2, 1, height_ratios=(1.2, 1), hspace=0.03)
-        _draw_circles(halves[0], shown, seed)
+        _draw_circles(halves[0], shown, seed, lines)
         _draw_measures(halves[1], outcomes)
         with atomic_path(path) as temporary:
             figure.savefig(temporary, dpi=110)
@@ -310,14 +323,14 @@ def outcomes_on_circles(outcomes: Sequence[RunOutcome]) -> list[RunOutcome]:
     return shown
 
 
-def _draw_circles(figure: SubFigure, shown: Sequence[RunOutcome], seed: int) -> None:
+def _draw_circles(figure: SubFigure, shown: Sequence[RunOutcome], seed: int, lines: str) -> None:
     figure.suptitle(
-        "Four diagonal lines, trained with contrastive loss, and four lines never trained on, embedded on the circle\n"
+        f"Four {lines} lines, trained with contrastive loss, and four lines never trained on, embedded on the circle\n"
         f"(seed {seed}; training lines' mean on top; arcs outside: each line's extent; inside: the same, magnified)",
         fontsize=11,
     )
     axes = figure.subplots(2, len(shown) + 1)
-    for row, (name, points) in enumerate(zip(LineSplit._fields, draw_lines(seed), strict=True)):
+    for row, (name, points) in enumerate(zip(LineSplit._fields, draw_lines(seed, lines), strict=True)):
         _draw_data(axes[row, 0], points, name)
     for column, outcome in enumerate(shown, start=1):
         embeddings = outcome.embeddings[seed]
@@ -423,7 +436,8 @@ def _check(args: Namespace) -> None:
 def _record(args: Namespace, outcomes: list[RunOutcome]) -> dict[str, object]:
     probabilities = " ".join(f"{p:g}" for p in args.probability)
     options = (
-        f"--out {args.out} --seeds {args.seeds} --steps {args.steps} --probability {probabilities} --json {args.json}"
+        f"--out {args.out} --seeds {args.seeds} --steps {args.steps} --lines {args.lines} "
+        f"--probability {probabilities} --json {args.json}"
     )
     return {
         "command": f"python examples/toy_embeddings.py {options}",
@@ -449,6 +463,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=8, metavar="N", help="runs of each form, at least 2 (default: 8)")
     parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help=f"batches of a run (default: {STEPS})")
     parser.add_argument(
+        "--lines", choices=LINES, default="diagonal", help="the data: figure 6 (diagonal, default) or 11 (vertical)"
+    )
+    parser.add_argument(
         "--probability", type=float, nargs="+", default=PROBABILITIES, metavar="P", help="probabilities of the exchange"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every seed's figures to a JSON file as well")
@@ -456,10 +473,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     try:
         _check(args)
-        outcomes = run_all(list_settings(args.probability), args.seeds, args.steps, progress=not args.quiet)
+        outcomes = run_all(list_settings(args.probability), args.seeds, args.steps, not args.quiet, args.lines)
     except (ZooError, OSError) as error:
         parser.error(str(error))
-    draw_picture(outcomes, args.out)
+    draw_picture(outcomes, args.out, lines=args.lines)
     if args.json:
         write_json(args.json, _record(args, outcomes))
     _print_table(outcomes, args.seeds)

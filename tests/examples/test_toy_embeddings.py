@@ -71,6 +71,24 @@ def test_only_the_direction_that_training_ignores_separates_the_test_lines():
     assert np.ptp(draw_lines(0).train @ [1, -1]) == 0
 
 
+def test_vertical_lines_are_separated_by_x_in_training_and_by_y_in_the_test():
+    """Appendix E, figure 11, by the nearest neighbour along one axis."""
+    points = draw_lines(0, "vertical")
+    for rows, axis in ((points.train, 0), (points.test, 1)):
+        for direction in (0, 1):
+            values = rows[:, direction].astype(float)
+            right = [
+                LABELS[min((j for j in range(60) if j != i), key=lambda j: abs(values[i] - values[j]))] == LABELS[i]
+                for i in range(60)
+            ]
+            assert all(right) is (direction == axis)
+    # The other coordinate of a test line is the same for all; training lines have the same range of it.
+    assert np.ptp(points.test[:, 0]) == 0
+    for line in range(4):
+        y = points.train[line == LABELS, 1]
+        assert 0.2 - 1e-6 <= y.min() < y.max() <= 0.9 + 1e-6
+
+
 def test_the_seed_decides_the_points():
     np.testing.assert_array_equal(draw_lines(5).test, draw_lines(5).test)
     assert not np.array_equal(draw_lines(5).train, draw_lines(6).train)

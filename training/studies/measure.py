@@ -169,6 +169,7 @@ def measure_views(embeddings: Embeddings, study: Study, splits: Splits, dataset:
             measurement["metrics"] = {**measurement["metrics"], **factor_metrics(rows, data)}
         if study.spectrum:
             measurement["spectrum"] = singular_values(rows)
+            measurement["spectrum_by_class"] = class_singular_values(rows, data.labels)
         measurements.append(measurement)
     return measurements
 
@@ -228,6 +229,24 @@ def singular_values(rows: np.ndarray) -> list[float]:
     """Return the singular values of uncentred rows [n, d] over their sum, largest first (Revisiting, section 5)."""
     values = np.linalg.svd(rows.astype(np.float64), compute_uv=False)
     return [float(value) for value in values / values.sum()]
+
+
+def class_singular_values(rows: np.ndarray, labels: np.ndarray) -> list[float]:
+    """Return the singular values of each class's rows over their sum, averaged over classes (Revisiting, appendix C).
+
+    Args:
+        rows: Rows [n, d], not centred.
+        labels: Classes, int64 [n]; those of one sample are left out.
+
+    Returns:
+        As many values as the largest class has samples, at most d; a smaller class has zeros at the end. [] if no class
+        has two samples.
+    """
+    own = [rows[labels == label] for label in np.unique(labels)]
+    spectra = [singular_values(members) for members in own if len(members) > 1]
+    length = max(map(len, spectra), default=0)
+    padded = [spectrum + [0.0] * (length - len(spectrum)) for spectrum in spectra]
+    return [float(value) for value in np.mean(padded, axis=0)] if padded else []
 
 
 def _view_function(network: Network, view: str, seed: int) -> ViewFunction:

@@ -638,10 +638,12 @@ def _curves(log: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
 
 
 def _spectra(result: Result) -> dict[str, list[float]]:
+    kinds = {"spectrum": "singular values", "spectrum_by_class": "singular values of single classes"}
     return {
-        f"singular values, {evaluation['split']} {evaluation['view']}, {result['selection']}": evaluation["spectrum"]
+        f"{title}, {evaluation['split']} {evaluation['view']}, {result['selection']}": evaluation[key]
+        for key, title in kinds.items()
         for evaluation in result["evaluations"]
-        if "spectrum" in evaluation
+        if evaluation.get(key)
     }
 
 

@@ -13,7 +13,7 @@ from sklearn.decomposition import PCA
 from tests.raising import raises
 from tests.training.studies.test_study import data_of
 from training.build import create_parts
-from training.studies.measure import Splits, embed_views, factor_metrics, measure_views
+from training.studies.measure import Splits, class_singular_values, embed_views, factor_metrics, measure_views
 from training.studies.papers import find_study
 from training.studies.study import (
     CATEGORICAL_FACTORS,
@@ -100,3 +100,16 @@ def test_a_data_set_without_factors_is_refused() -> None:
 
 def test_studies_know_the_metrics() -> None:
     assert Measure("factor_ink", "test", "intra").groups == ("factors",)
+
+
+def test_class_spectra_against_eigenvalues_of_each_class() -> None:
+    """The singular values of rows are the roots of the eigenvalues of their products (Revisiting, appendix C)."""
+    rows = np.random.default_rng(0).normal(size=(10, 3))
+    labels = np.array([0, 0, 0, 0, 1, 1, 2, 3, 3, 3])
+    expected = np.zeros(3)
+    for own in ([0, 1, 2, 3], [4, 5], [7, 8, 9]):  # class 2 has one sample
+        products = [[sum(rows[i, k] * rows[j, k] for k in range(3)) for j in own] for i in own]
+        roots = np.sqrt(np.clip(np.linalg.eigvalsh(np.array(products))[::-1], 0, None))[:3]
+        expected[: len(roots)] += roots / roots.sum() / 3
+    assert class_singular_values(rows, labels) == pytest.approx(expected, abs=1e-7)
+    assert class_singular_values(rows[:3], np.arange(3)) == []

@@ -76,6 +76,9 @@ def test_every_run_is_measured_and_records_its_provenance(tmp_path: Path, data: 
     spectrum = measured["test", "features"]["spectrum"]
     assert sum(spectrum) == pytest.approx(1)
     assert spectrum == sorted(spectrum, reverse=True)
+    by_class = measured["test", "features"]["spectrum_by_class"]
+    assert len(by_class) == 4  # samples of a class
+    assert sum(by_class) == pytest.approx(1)
     assert not list((tmp_path / "study").rglob("checkpoint.safetensors"))
 
 

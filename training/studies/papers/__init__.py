@@ -25,7 +25,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
         f"revisiting/figure-2-{part}" for part in ("weight-decay", "dimension", "backbone", "published")
     ),
     "revisiting/figure-10": ("revisiting/figure-8",),
-    "revisiting/appendix-c": ("revisiting/figure-5",),
+    "revisiting/appendix-c": ("revisiting/figure-8", "revisiting/figure-5"),
     "sharing/table-1": _SHARING,
     "sharing/table-2": _SHARING,
     "sharing/table-3": _SHARING,
@@ -69,7 +69,7 @@ their study, or are in `NOT_RUN`."""
 
 PARTIAL = frozenset(
     {
-        *("revisiting/table-3", "revisiting/figure-10", "revisiting/appendix-c", "sharing/figure-6"),
+        *("revisiting/table-3", "sharing/figure-6"),
         *("group/figure-6", "group/figure-7", "group/figure-8", "group/appendix-e"),
     }
 )

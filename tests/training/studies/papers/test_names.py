@@ -138,7 +138,6 @@ def test_the_page_of_reasons_lists_every_such_name() -> None:
 
 IN_PART = {
     "revisiting/table-3": ("revisiting/table-2", "recall_at_1"),
-    "revisiting/appendix-c": ("revisiting/figure-5", "spectral_decay_by_class"),
     "group/figure-8": ("group/figure-7", "recall_at_1"),
 }
 """A study that is run by name, and a metric that the paper shows there."""
@@ -214,6 +213,14 @@ def test_realitys_backbones_are_not_trained() -> None:
         assert [r.backbone.architecture for r in recipes] == ["googlenet", "bn_inception", "resnet50.tv_in1k"]
         assert all(r.backbone.pretrained is pretrained and r.schedule.epochs == 0 for r in recipes)
         assert {(r.preprocessing.resize, r.preprocessing.crop) for r in recipes} == {(256, 227)}
+
+
+def test_figure_10_of_revisiting_has_spectra_of_classes() -> None:
+    for name in ("revisiting/figure-10", "revisiting/appendix-c"):
+        assert any(study.spectrum for study in find_studies(name, "cub"))
+        assert partial_note(name) is None
+    (decay,) = (study for study in find_studies("revisiting/appendix-c", "cub") if not study.spectrum)
+    assert "spectral_decay_by_class" in {measure.metric for measure in decay.measures}
 
 
 def test_figure_4_of_reality_is_p1_by_the_year_of_the_loss() -> None:
