@@ -38,6 +38,7 @@ def test_the_help_of_a_command_shows_its_full_name(capsys):
         (["benchmark", "metrics", "--out", "/proc/none/x.svg"], 2, "/proc/none"),
         (["benchmark", "metrics", "--out", "m.jpg"], 2, ".png, .svg, .pdf, .html"),
         (["benchmark", "metrics", "--seed", "-1"], 2, "-1"),
+        (["benchmark", "metrics", "--random", "--out", "m.svg"], 2, "--out"),
     ],
 )
 def test_mistakes(capsys, arguments, status, says):

@@ -67,11 +67,11 @@ def test_a_study_is_run_arm_by_arm_resumed_and_reported(
 def test_a_partial_study_is_announced_before_it_is_run(
     tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(papers.ALIASES, "diva/figure-5", ("toys/two",))
-    begun = ("diva/figure-5", "--dataset", "glyphs", "--data", data, "--out", str(tmp_path / "out"), "--seeds", "1")
+    monkeypatch.setitem(papers.ALIASES, "group/figure-6", ("toys/two",))
+    begun = ("group/figure-6", "--dataset", "glyphs", "--data", data, "--out", str(tmp_path / "out"), "--seeds", "1")
     assert run_here("benchmark run", *begun, *SETTINGS, "--only", "margin") == 0
     out, err = capsys.readouterr()
-    assert "diva/figure-5" in err
+    assert "group/figure-6" in err
     assert "toys/two" in err
     assert "docs/papers.md" in err
     assert "# toys/two on images (" in out
@@ -258,3 +258,8 @@ def test_listing_studies_loads_no_torch() -> None:
     heavy = "print(*({'torch', 'torchvision', 'timm', 'optuna', 'matplotlib'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", f"{code}; {heavy}"], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_weights_of_a_backbone_that_no_arm_has_are_refused(data: str) -> None:
+    with raises(UsageError, "unknown-backbone"):
+        run_here("benchmark run", "toys/two", "--dataset", "glyphs", "--data", data, "--weights", "ibn=somewhere")

@@ -135,3 +135,14 @@ print({"torch", "timm", "matplotlib", "sklearn", "scipy"} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.endswith("set()\n")
+
+
+def test_random_embeddings_score_by_chance_alone() -> None:
+    """P@1 is near 1 / classes; NMI rises with the number of classes although nothing is learnt (Reality, 2.3)."""
+    scores = metrics_demo.random_scores(points=1000, classes=(2, 10, 100))
+    for classes, by_name in scores.items():
+        assert by_name["recall_at_1"] == pytest.approx(1 / classes, abs=4 * (1 / classes / 1000) ** 0.5)
+    nmis = [by_name["nmi"] for by_name in scores.values()]
+    assert nmis == sorted(nmis)
+    assert nmis[-1] > 0.4
+    assert [row[0] for row in metrics_demo.random_table(scores).rows] == ["2", "10", "100"]
