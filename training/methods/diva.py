@@ -27,7 +27,7 @@ class DiVA(Method):
     """Several heads on one trunk, each with the task that its name says, decorrelated in pairs.
 
     Heads: "discriminative" has the recipe's loss and miner. "shared", "intra" and "dance" are the paper's auxiliary
-    tasks; "nce", "deepcluster", "rotation" and "instance" are those that it compares "dance" with (tables 2 to 4).
+    tasks; "nce", "deepcluster", "rotation" and "instance" are those that it compares "dance" with (figure 4).
     "discriminative-2", "discriminative-3" and so on make an ensemble. With rho 0 "discriminative" may be absent, as in
     the separately trained models of the comparison. Decorrelated are "discriminative" with each auxiliary head, and
     discriminative heads with one another.

@@ -160,6 +160,12 @@ def test_whole_studies_are_run_without_a_note() -> None:
     assert [partial_note(name) for name in whole] == [None] * len(whole)
 
 
+@pytest.mark.parametrize("name", ["group/table-1", "group/ensembles"])
+def test_the_tables_of_group_have_all_its_recalls(name: str) -> None:
+    measures = {measure.metric for measure in STUDIES[name].measures}
+    assert {f"recall_at_{k}" for k in (1, 2, 4, 8)} | {"nmi"} <= measures
+
+
 def test_tables_7_and_8_of_sharing_are_their_two_parts() -> None:
     parts = {name: [study.name for study in find_studies(f"sharing/{name}", "cub")] for name in ("table-7", "table-8")}
     assert parts == {
