@@ -217,7 +217,7 @@ def test_the_command_writes_picture_and_figures(capsys, tmp_path: Path):
         ("published-miner", 0.4, True),
         ("published-script", 0.4, True),
     ]
-    assert "--seeds 2 --steps 3 --probability 0.4" in record["command"]
+    assert "--seeds 2 --steps 3 --lines diagonal --probability 0.4" in record["command"]
     assert {"date", "versions", "hardware", "commit"} <= record.keys()
     row, out = record["settings"][3], capsys.readouterr().out
     values = [seed["test_recall_at_1"] for seed in row["seeds"]]
