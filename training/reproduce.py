@@ -109,7 +109,7 @@ def recorded_result(folder: Path, dataset: str) -> dict[str, Any]:
     """Return the newest measurement of a model on its test split that has intervals, by torch if there is one.
 
     Raises:
-        UsageError: If there is none (code "no-score").
+        UsageError: If there is no score (code "no-score").
     """
     card = read_card(folder)
     results = [

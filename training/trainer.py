@@ -383,7 +383,7 @@ def training_features(run: Trainer, network: Network | None = None, chunk: int =
 
 
 def _without_changes(augmentation: Augmentation) -> Augmentation:
-    """Return the augmentation that leaves images as they are, drawn as this one does."""
+    """Return the augmentation that leaves images unchanged, drawn as this one does."""
     return Augmentation(background=augmentation.background, oversample=augmentation.oversample)
 
 

@@ -154,7 +154,7 @@ class CachedMaps:
 
         Args:
             samples: int64 [b].
-            views: int64 [b], from 0; None for the samples as they are, not augmented.
+            views: int64 [b], from 0; None for the samples without augmentation.
             device: The device of the maps.
         """
         numbers = torch.zeros(len(samples), dtype=torch.int64) if views is None else views.cpu() + 1
