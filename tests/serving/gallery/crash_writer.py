@@ -38,6 +38,9 @@ CARDS = tuple(
     Card(name, "none", "none", "none", "none", DIM, Preprocessing(8, 8), files={"model.safetensors": digit * 64})
     for name, digit in (("toy", "0"), ("other", "1"))
 )
+KEYS = 6
+"""Number of keys of each writer."""
+
 SAID, ASKED = "said", "a" * 64
 """Key of the metadata that writers change, and the SHA-256 of the query of all marks."""
 
@@ -91,7 +94,7 @@ def compact_other(path: Path) -> None:
 
 
 def work(path: Path, notes: Notes, rng: np.random.Generator) -> None:
-    """Add, remove, compact and rebuild at random without end; open the gallery again after a change of its model."""
+    """Add, replace, remove, compact and rebuild at random without end; open the gallery again with another model."""
     steps = itertools.count(1)
     while True:
         try:
@@ -103,8 +106,8 @@ def work(path: Path, notes: Notes, rng: np.random.Generator) -> None:
 
 
 def take(gallery: Gallery, notes: Notes, rng: np.random.Generator, step: int) -> None:
-    words = ["add", "remove", "compact", "rebuild", "describe", "mark"]
-    match rng.choice(words, p=[0.3, 0.2, 0.1, 0.2, 0.1, 0.1]):
+    words = ["add", "remove", "compact", "rebuild", "describe", "mark", "put"]
+    match rng.choice(words, p=[0.25, 0.15, 0.1, 0.15, 0.1, 0.1, 0.15]):
         case "rebuild":
             rebuild(Path(gallery.address), notes, rng)
             gallery.store.check_current()
@@ -117,16 +120,31 @@ def take(gallery: Gallery, notes: Notes, rng: np.random.Generator, step: int) ->
             notes.write("adding", batch=batch, count=count)
             notes.write("added", batch=batch, ids=gallery.add(items).ids)
         case "remove":
-            ids = [item.id for item in gallery.store.sample(int(rng.integers(1, 30)))]
+            ids = [item.id for item in gallery.store.sample(int(rng.integers(1, 30))) if item.key is None]
             notes.write("removing", ids=ids)
             notes.write("removed", ids=ids, count=gallery.remove(ids))
         case "compact":
             notes.write("compacting")
             gallery.index.compact()
             notes.write("compacted")
+        case "put":
+            put(gallery, notes, rng, 10**6 * notes.seed + 100 * step)
         case "describe" | "mark" as way:
             for item in gallery.store.sample(1):
                 say(gallery, notes, way, item.id, f"{notes.seed}-{step}")
+
+
+def put(gallery: Gallery, notes: Notes, rng: np.random.Generator, first: int) -> None:
+    """Create or replace some of the keyed items of this writer, and of those before it; their label is the key."""
+    numbers = sorted(rng.choice(KEYS, int(rng.integers(1, KEYS)), replace=False).tolist())
+    images = {f"{notes.seed % 2}/{number}": first + 50 + number for number in numbers}
+    items = [
+        new_item(number, label=key, embedding=embedded_by(gallery.card, number), key=key)
+        for key, number in images.items()
+    ]
+    notes.write("putting", images=images)
+    results = gallery.put(items)
+    notes.write("put", images=images, replaced=sum(one.status == "replaced" for one in results))
 
 
 def say(gallery: Gallery, notes: Notes, way: str, item: int, text: str) -> None:

@@ -92,7 +92,7 @@ class Ledger:
 
     def __init__(self, path: Path, notes: Path) -> None:
         self.path, self.notes, self.read = path, notes, 0
-        self.labels, self.model, self.said = labels_in(path), model_in(path), said_in(path)
+        self.labels, self.model, self.said, self.keyed = labels_in(path), model_in(path), said_in(path), keyed_in(path)
         self.words: Counter[str] = Counter()
 
     def settle(self) -> None:
@@ -100,6 +100,7 @@ class Ledger:
         entries = [json.loads(line) for line in self.notes.read_text().splitlines()[self.read :]]
         self.read += len(entries)
         self.words.update(entry["word"] for entry in entries)
+        self.words["replaced"] += sum(entry.get("replaced", 0) for entry in entries)
         by_writer: dict[int, list[dict[str, Any]]] = {}
         for entry in entries:
             by_writer.setdefault(entry["writer"], []).append(entry)
@@ -107,13 +108,14 @@ class Ledger:
         labels = labels_in(self.path)
         self._check_items(entries, [entry for entry in last if entry["word"] in ("adding", "removing")], labels)
         self.labels = labels
+        self._check_keyed(by_writer)
         self._check_said(by_writer.values())
         self._check_model(by_writer.values(), last)
 
     def _check_items(
         self, entries: list[dict[str, Any]], unsettled: list[dict[str, Any]], labels: dict[int, str | None]
     ) -> None:
-        known, gone, counted = dict(self.labels), set[int](), 0
+        labels, known, gone, counted = without_keyed(labels), without_keyed(self.labels), set[int](), 0
         for entry in entries:
             if entry["word"] == "added":
                 known |= dict.fromkeys(entry["ids"], entry["batch"])
@@ -125,6 +127,20 @@ class Ledger:
         assert len(gone - doubtful) <= counted <= len(gone)
         subsets = [some for n in range(len(unsettled) + 1) for some in itertools.combinations(unsettled, n)]
         assert any(fits(labels, known, gone, some) for some in subsets), "a write is lost, or half done"
+
+    def _check_keyed(self, by_writer: dict[int, list[dict[str, Any]]]) -> None:
+        """Check that each key has the last acknowledged image, or all keys those of the write that was being made."""
+        before, self.keyed = self.keyed, keyed_in(self.path)
+        for own in ("0/", "1/"):
+            expected = {key: image for key, image in before.items() if key.startswith(own)}
+            possible = [expected]
+            for entries in (some for seed, some in by_writer.items() if f"{seed % 2}/" == own):
+                for entry in entries:
+                    expected |= entry["images"] if entry["word"] == "put" else {}
+                if entries[-1]["word"] == "putting":
+                    possible.append(expected | entries[-1]["images"])
+            present = {key: image for key, image in self.keyed.items() if key.startswith(own)}
+            assert present in possible, "a replacement is lost, or half done"
 
     def _check_said(self, writers: Iterable[list[dict[str, Any]]]) -> None:
         """Check that each item has the last acknowledged text of a writer, or one that was being written."""
@@ -181,6 +197,18 @@ def model_in(path: Path) -> str:
 def labels_in(path: Path) -> dict[int, str | None]:
     with closing(Store(path / STORE)) as store:
         return store.labels()
+
+
+def keyed_in(path: Path) -> dict[str, int]:
+    """Return the number of the image of each key."""
+    with closing(Store(path / STORE)) as store:
+        items = store.items(limit=store.count())
+    return {item.key: int(item.source.removesuffix(".png")) for item in items if item.key is not None}
+
+
+def without_keyed(labels: dict[int, str | None]) -> dict[int, str | None]:
+    """Return the labels of items without a key: the label of the others is their key, as in 0/3."""
+    return {item_id: label for item_id, label in labels.items() if "/" not in str(label)}
 
 
 def said_in(path: Path) -> dict[tuple[str, int], str]:
@@ -261,7 +289,7 @@ def kill_and_check(path: Path, tmp_path: Path, rounds: int, plan: TuningPlan) ->
 
 def test_killed_writers_lose_no_acknowledged_write(path: Path, tmp_path: Path) -> None:
     ledger, _ = kill_and_check(path, tmp_path, 6, TuningPlan("hnsw", 0.9, 5))
-    assert min(ledger.words[word] for word in ("added", "removed", "rebuilding", "said")) >= 1
+    assert min(ledger.words[word] for word in ("added", "removed", "rebuilding", "said", "put")) >= 1
 
 
 @pytest.mark.parametrize(
@@ -290,8 +318,9 @@ def test_killed_writers_lose_no_acknowledged_write_in_200_rounds(
     path: Path, tmp_path: Path, kind: str, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
     ledger, recall = kill_and_check(path, tmp_path, 200, TuningPlan(kind, 1.0 if kind == "flat" else 0.9, 5))
-    words = ("added", "removed", "compacted", "rebuilding", "rebuilt", "said")
-    assert min(ledger.words[word] for word in words) >= 10
+    words = ("added", "removed", "compacted", "rebuilding", "rebuilt", "said", "put")
+    assert min(ledger.words[word] for word in (*words, "replaced")) >= 10
     record_testsuite_property(f"{kind} kills", 2 * 200)
     record_testsuite_property(f"{kind} writes acknowledged", sum(ledger.words[word] for word in words))
+    record_testsuite_property(f"{kind} items replaced", ledger.words["replaced"])
     record_testsuite_property(f"{kind} lowest recall", round(recall, 4))
