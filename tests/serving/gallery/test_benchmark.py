@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.benchmarks import bench_gallery
+from tests.benchmarks import bench_gallery, bench_keys
 from tests.benchmarks.gallery_picture import by_kind
 
 
@@ -61,3 +61,8 @@ def test_a_gallery_is_opened_by_a_fresh_process(capsys: pytest.CaptureFixture[st
     assert 0 < opened["median_ms"] == opened["worst_ms"]
     assert opened["compaction_peak_mib"] < 100
     assert opened["vectors_mib"] == 100 * 16 * 4 / 2**20
+
+
+def test_all_contestants_find_what_was_replaced_by_key(tmp_path: Path) -> None:
+    seconds = bench_keys.measure(held=40, batch=12, rounds=2, dim=16, folder=tmp_path)
+    assert {name: len(some) for name, some in seconds.items()} == dict.fromkeys(bench_keys.CONTESTANTS, 2)
