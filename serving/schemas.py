@@ -6,8 +6,6 @@ send the fields that have a default.
 
 from __future__ import annotations
 
-import json
-import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -25,7 +23,6 @@ from pydantic.dataclasses import dataclass
 
 from serving.gallery.types import (
     DEFAULT_K,
-    MAX_DEPTH,
     MAX_KEY,
     Attribution,
     Box,
@@ -35,11 +32,20 @@ from serving.gallery.types import (
     MarkCounts,
     PutStatus,
     Stats,
-    check_key,
-    metadata_json,
+)
+from serving.parameters import (
+    parse_box,
+    parse_id_text,
+    parse_item_id,
+    parse_json_object,
+    parse_key,
+    parse_metadata,
+    parse_number,
+    parse_printable,
+    parse_truth,
+    parse_whole_number,
 )
 from zoo.data.dataset import DataIdentity
-from zoo.errors import ItemNotFoundError, UsageError
 from zoo.evaluation.calibration import Bin, Calibration
 
 MAX_OFFSET = 10_000
@@ -47,8 +53,6 @@ MAX_QUERY_TEXT = 10_000
 """Largest number of characters of a text to search by; the model may read less of it."""
 MAX_TEXT = 1000
 """Largest number of characters of a label or a source."""
-MAX_METADATA = 16_000
-"""Largest number of characters of an item's metadata as JSON."""
 MAX_LIMIT = 200
 """Largest number of items or marks on a page."""
 MAX_COUNTS = 10_000
@@ -60,118 +64,29 @@ SHA256 = r"^[0-9a-f]{64}$"
 
 # Types of parameters
 
-
-def parse_item_id(value: Any) -> int:
-    """Return the id of an item. Raises `ItemNotFoundError` for what cannot be an id."""
-    if not re.fullmatch(r"[0-9]{1,18}", str(value), re.ASCII):
-        raise ItemNotFoundError("no item has this id; ids are whole numbers.")
-    return int(value)
-
-
-def _id_text(value: Any) -> str:
-    """Return an id as a text: whether it can be an id is checked after its combination with other parameters."""
-    if isinstance(value, bool | list | dict):
-        raise ValueError("expected the id of an item")
-    return str(value)
-
-
-def _truth(value: Any) -> Any:
-    """Refuse what pydantic would take for a truth value, such as "yes" and "0"."""
-    if value not in ("true", "false"):
-        raise ValueError("expected true or false")
-    return value
-
-
-def _whole_number(value: Any) -> Any:
-    """Refuse what pydantic would take for a whole number: true, 2.0, "1_000", " 5"."""
-    if not re.fullmatch(r"-?[0-9]{1,15}", str(value), re.ASCII):
-        raise ValueError("expected a whole number")
-    return value
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("expected a number")
-    return value
-
-
-def _json_object(value: Any) -> Any:
-    try:
-        value = json.loads(value) if isinstance(value, str) else value
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise ValueError('expected a JSON object, as {"colour": "red"}')
-    return value
-
-
-def _metadata(value: dict[str, Any]) -> dict[str, Any]:
-    try:
-        metadata_json(value).encode()
-    except ValueError:
-        raise ValueError(
-            "expected a JSON object of valid Unicode without NaN, infinity, whole numbers beyond 64 bits and more than "
-            f"{MAX_DEPTH} levels"
-        ) from None
-    if len(json.dumps(value)) > MAX_METADATA:
-        raise ValueError(f"expected at most {MAX_METADATA:,} characters of JSON")
-    return value
-
-
-def _box(value: Any) -> Any:
-    expected = ValueError("expected left,top,right,bottom as fractions of the image's sides, as 0.1,0.2,0.6,0.9")
-    if not isinstance(value, str):
-        raise expected
-    try:
-        left, top, right, bottom = map(float, value.split(","))
-    except ValueError:
-        raise expected from None
-    if not (0 <= left < right <= 1 and 0 <= top < bottom <= 1):
-        raise expected
-    return left, top, right, bottom
-
-
-def _printable(value: str | None) -> str | None:
-    if value and not value.isprintable():
-        raise ValueError("expected a text of characters that can be printed")
-    return value or None
-
-
-def _key(value: Any) -> Any:
-    """Refuse what cannot be a key; an empty text stands for None."""
-    if not isinstance(value, str) or not value:
-        return None if value == "" else value
-    try:
-        return check_key(value)
-    except UsageError:
-        raise ValueError(
-            f"expected 1 to {MAX_KEY} characters of valid Unicode, none of them a control character"
-        ) from None
-
-
 ItemKey = Annotated[
     str,
-    BeforeValidator(_key),
+    BeforeValidator(parse_key),
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": MAX_KEY, "pattern": r"^[^\x00-\x1f\x7f-\x9f]+$"}),
 ]
 ItemId = Annotated[int, BeforeValidator(parse_item_id), WithJsonSchema({"type": "integer", "minimum": 0})]
-IdText = Annotated[str, BeforeValidator(_id_text), WithJsonSchema({"type": "integer", "minimum": 0})]
-Truth = Annotated[bool, BeforeValidator(_truth)]
-Whole = Annotated[int, BeforeValidator(_whole_number)]
-PageSize = Annotated[int, Field(ge=1, le=MAX_LIMIT), BeforeValidator(_whole_number)]
-Similarity = Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False), BeforeValidator(_number)]
-Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(_number)]
+IdText = Annotated[str, BeforeValidator(parse_id_text), WithJsonSchema({"type": "integer", "minimum": 0})]
+Truth = Annotated[bool, BeforeValidator(parse_truth)]
+Whole = Annotated[int, BeforeValidator(parse_whole_number)]
+PageSize = Annotated[int, Field(ge=1, le=MAX_LIMIT), BeforeValidator(parse_whole_number)]
+Similarity = Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False), BeforeValidator(parse_number)]
+Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(parse_number)]
 Key = Annotated[
     str | None,
-    BeforeValidator(_key),
+    BeforeValidator(parse_key),
     WithJsonSchema({"anyOf": [{"type": "string", "maxLength": MAX_KEY}, {"type": "null"}]}),
 ]
-Text = Annotated[str | None, Field(max_length=MAX_TEXT), AfterValidator(_printable)]
+Text = Annotated[str | None, Field(max_length=MAX_TEXT), AfterValidator(parse_printable)]
 JsonObject = Annotated[
-    dict[str, Any], BeforeValidator(_json_object), WithJsonSchema({"type": "string", "format": "json"})
+    dict[str, Any], BeforeValidator(parse_json_object), WithJsonSchema({"type": "string", "format": "json"})
 ]
-Metadata = Annotated[JsonObject, AfterValidator(_metadata)]
-Crop = Annotated[Box, BeforeValidator(_box), WithJsonSchema({"type": "string", "examples": ["0.1,0.2,0.6,0.9"]})]
+Metadata = Annotated[JsonObject, AfterValidator(parse_metadata)]
+Crop = Annotated[Box, BeforeValidator(parse_box), WithJsonSchema({"type": "string", "examples": ["0.1,0.2,0.6,0.9"]})]
 Rerank = Literal["none", "expansion", "augmentation", "diffusion", "reciprocal"]
 Verdict = Literal["right", "wrong"]
 EmbeddingFormat = Literal["json", "base64", "npy"]
@@ -265,7 +180,7 @@ class BulkLine(_Request):
     key: ItemKey
     label: Text = None
     source: Text = None
-    metadata: Annotated[dict[str, Any], AfterValidator(_metadata)] = Field(default_factory=dict)
+    metadata: Annotated[dict[str, Any], AfterValidator(parse_metadata)] = Field(default_factory=dict)
     image: str | None = None
     vector: str | list[StrictFloat | StrictInt] | None = None
 
@@ -304,7 +219,7 @@ class ItemChange(_Request):
     """Change of an item; a field that is not sent stays."""
 
     label: Text = None
-    metadata: Annotated[dict[str, Any], AfterValidator(_metadata)] = Field(default_factory=dict)
+    metadata: Annotated[dict[str, Any], AfterValidator(parse_metadata)] = Field(default_factory=dict)
     key: Key = None
 
     @model_validator(mode="after")

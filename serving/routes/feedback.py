@@ -20,6 +20,7 @@ from serving.gallery import Gallery
 from serving.gallery.feedback import Mark, MarkFilter, QueryImage
 from serving.gallery.search import Searcher
 from serving.openapi import READING, WRITING, refusals
+from serving.parameters import parse_item_id
 from serving.schemas import (
     SHA256,
     MarkedImage,
@@ -29,7 +30,6 @@ from serving.schemas import (
     MarksReport,
     NewMark,
     Removed,
-    parse_item_id,
 )
 from serving.schemas import SentQuery as QueryBody
 

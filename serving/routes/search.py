@@ -21,6 +21,7 @@ from serving.gallery.search import Searcher, SearchOptions, SearchQuery
 from serving.gallery.types import DEFAULT_K, Box
 from serving.metrics import stage
 from serving.openapi import IMAGES, form_operation, refusals
+from serving.parameters import parse_item_id
 from serving.schemas import (
     MAX_QUERY_TEXT,
     EmbeddingFormat,
@@ -33,7 +34,6 @@ from serving.schemas import (
     SearchHit,
     SearchParameters,
     SearchPart,
-    parse_item_id,
 )
 from serving.settings import Settings
 from zoo.errors import ImageError, NoTextTowerError, TextError

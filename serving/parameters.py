@@ -1,0 +1,101 @@
+"""Parsers of parameters, which raise `ValueError` for what is not one; `serving.schemas` makes types of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from serving.gallery.types import MAX_DEPTH, MAX_KEY, check_key, metadata_json
+from zoo.errors import ItemNotFoundError, UsageError
+
+MAX_METADATA = 16_000
+"""Largest number of characters of an item's metadata as JSON."""
+
+
+def parse_item_id(value: Any) -> int:
+    """Return the id of an item. Raises `ItemNotFoundError` for what cannot be an id."""
+    if not re.fullmatch(r"[0-9]{1,18}", str(value), re.ASCII):
+        raise ItemNotFoundError("no item has this id; ids are whole numbers.")
+    return int(value)
+
+
+def parse_id_text(value: Any) -> str:
+    """Return an id as a text: whether it can be an id is checked after its combination with other parameters."""
+    if isinstance(value, bool | list | dict):
+        raise ValueError("expected the id of an item")
+    return str(value)
+
+
+def parse_truth(value: Any) -> Any:
+    """Refuse what pydantic would take for a truth value, such as "yes" and "0"."""
+    if value not in ("true", "false"):
+        raise ValueError("expected true or false")
+    return value
+
+
+def parse_whole_number(value: Any) -> Any:
+    """Refuse what pydantic would take for a whole number: true, 2.0, "1_000", " 5"."""
+    if not re.fullmatch(r"-?[0-9]{1,15}", str(value), re.ASCII):
+        raise ValueError("expected a whole number")
+    return value
+
+
+def parse_number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("expected a number")
+    return value
+
+
+def parse_json_object(value: Any) -> Any:
+    try:
+        value = json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise ValueError('expected a JSON object, as {"colour": "red"}')
+    return value
+
+
+def parse_metadata(value: dict[str, Any]) -> dict[str, Any]:
+    try:
+        metadata_json(value).encode()
+    except ValueError:
+        raise ValueError(
+            "expected a JSON object of valid Unicode without NaN, infinity, whole numbers beyond 64 bits and more than "
+            f"{MAX_DEPTH} levels"
+        ) from None
+    if len(json.dumps(value)) > MAX_METADATA:
+        raise ValueError(f"expected at most {MAX_METADATA:,} characters of JSON")
+    return value
+
+
+def parse_box(value: Any) -> Any:
+    expected = ValueError("expected left,top,right,bottom as fractions of the image's sides, as 0.1,0.2,0.6,0.9")
+    if not isinstance(value, str):
+        raise expected
+    try:
+        left, top, right, bottom = map(float, value.split(","))
+    except ValueError:
+        raise expected from None
+    if not (0 <= left < right <= 1 and 0 <= top < bottom <= 1):
+        raise expected
+    return left, top, right, bottom
+
+
+def parse_printable(value: str | None) -> str | None:
+    if value and not value.isprintable():
+        raise ValueError("expected a text of characters that can be printed")
+    return value or None
+
+
+def parse_key(value: Any) -> Any:
+    """Refuse what cannot be a key; an empty text stands for None."""
+    if not isinstance(value, str) or not value:
+        return None if value == "" else value
+    try:
+        return check_key(value)
+    except UsageError:
+        raise ValueError(
+            f"expected 1 to {MAX_KEY} characters of valid Unicode, none of them a control character"
+        ) from None
