@@ -101,7 +101,7 @@ COMMANDS = (
     Entry("data", "zoo.cli.evaluate", MEASURE, "write a data set's images as a folder, one subfolder per class"),
     Entry("benchmark", "", MEASURE, "compare with published numbers, report on models, run studies"),
     Entry("train", "zoo.cli.train", TRAIN, "train a model by its recipe into the local zoo", resumes=True),
-    Entry("reproduce", "zoo.cli.reproduce", TRAIN, "train a model again, and compare the scores", resumes=True),
+    Entry("reproduce", "zoo.cli.reproduce", TRAIN, "train a model again, and compare the scores"),
     Entry("finetune", "zoo.cli.train", TRAIN, "fit a model to your own images, and measure it", resumes=True),
     Entry("distill", "zoo.cli.train", TRAIN, "train a small model to embed as a strong one does", resumes=True),
     Entry("doctor", "zoo.cli.doctor", TRAIN, "say whether a training run is healthy, and which setting to try if not"),

@@ -31,7 +31,9 @@ round differently, so equal weights are not expected.""",
 def reproduce(
     model: Model,
     data: Data = None,
-    seed: Annotated[int | None, Option("--seed", metavar="N", help="another seed than the recorded one")] = None,
+    seed: Annotated[
+        int | None, Option("--seed", metavar="N", help="seed of the run (default: the recorded one)")
+    ] = None,
     new_name: NewName = None,
     settings: Settings = None,
     device: Device = None,
