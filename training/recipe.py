@@ -35,8 +35,10 @@ OPTIMIZERS = ClassTable(
     },
 )
 PROMPTING = ("deep", "shallow")
+EMBEDDING = "embedding"
+"""The name of a single head."""
 HEAD_STARTS = ("random", "pca")
-HEAD_ENDS = ("trained", "pca")
+HEAD_ENDS = ("trained", "pca", "lda")
 LATER_SETTINGS = (
     ("data", "features", ""),
     ("data", "views", 0),
@@ -320,8 +322,9 @@ class Recipe:
         method: The short form in model names.
         head_start: "random", or "pca": the heads begin as the principal directions of the training images' features, so
             that they are about as good as a pretrained trunk before the first step (`zoo.models.network.start_heads`).
-        head_end: "trained", or "pca": the head is replaced by the principal directions of the trained trunk's features,
-            which suit unseen classes better than a head that was fitted to the training classes. For one head.
+        head_end: "trained"; or all heads are replaced by one that is fitted to the trained trunk's features of the
+            training images, which suits unseen classes better than a head that was fitted to the training classes:
+            "pca", their principal directions; "lda", those after whitening by the covariance within classes.
         departures: Sentences for a reader: where the recipe differs from its paper, and what it takes from elsewhere
             because the paper leaves it open. They do not change a run, and recipes that differ in them are the same.
         as_published: Whether settings are those of the authors' published code where it departs from the paper
@@ -360,14 +363,20 @@ class Recipe:
         # Inter-class triplets take their positives from other classes, a memory has those of earlier batches.
         mined = self.objective.miner not in (None, "inter-class") and self.objective.method != "cross-batch-memory"
         _check(paired or not mined, "batch.per_class", 1, "2 or more, of which a miner makes positives")
-        single = self.head_end == "trained" or len(self.heads) == 1
-        _check(single, "head_end", self.head_end, "trained for a recipe without or with several heads")
+        _check(
+            self.head_end == "trained" or self.heads, "head_end", self.head_end, "trained for a recipe without heads"
+        )
         if why := heads_problem(self.heads):
             raise RecipeError(f"heads: {why}", code="bad-heads")
 
     @property
     def dim(self) -> int:
         return sum(head.dim for head in self.heads)
+
+    @property
+    def published_heads(self) -> tuple[Head, ...]:
+        """The heads of the model, which are the trained ones, or the one that replaces them."""
+        return self.heads if self.head_end == "trained" else (Head(EMBEDDING, self.dim),)
 
     @property
     def learns(self) -> bool:

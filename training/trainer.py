@@ -42,7 +42,15 @@ from training.trunk.lora import merge_adapters
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import DivergedError, RecipeError, TrainingError
 from zoo.files import LockHeldError, locked
-from zoo.models.network import Network, start_heads
+from zoo.models.network import (
+    Network,
+    create_heads,
+    discriminant_directions,
+    feature_count,
+    principal_directions,
+    set_directions,
+    start_heads,
+)
 
 CHECKPOINT, LOG, LOCK = "checkpoint.safetensors", "log.jsonl", "lock"
 Draw = tuple[str, np.ndarray]
@@ -285,6 +293,7 @@ class Trainer:
             network = copy.deepcopy(published(self)).cpu()
         else:
             network = copy.deepcopy(self.evaluated).cpu()
+            network.heads = create_heads(self.recipe.published_heads, feature_count(network.trunk))
             network.load_state_dict(self.best["weights"])
         merge_adapters(network.trunk)
         if isinstance(self.data, CachedData):
@@ -676,11 +685,25 @@ def _keep(run: Trainer, folder: Path) -> None:
 
 def published(run: Trainer) -> Network:
     """Return the network that a run would publish now: the evaluated one, with the head that the recipe ends with."""
-    network = run.evaluated
-    if run.recipe.head_end == "trained":
+    network, recipe = run.evaluated, run.recipe
+    if recipe.head_end == "trained":
         return network
-    heads = copy.deepcopy(network.heads)
     with run.execution.forked_generators():
-        start_heads(heads, training_features(run, network))
+        torch.manual_seed(recipe.seed)  # of numbers that the features do not span
+        features = training_features(run, network)
+        heads = create_heads(recipe.published_heads, features.shape[1])
+        _fit_head(next(iter(heads.values())), features, run.data.labels, recipe.head_end)
+        heads.to(run.execution.device)
     run.execution.processes.same_everywhere(heads.state_dict().values())
     return Network(network.trunk, heads)
+
+
+def _fit_head(head: nn.Module, features: Tensor, labels: np.ndarray, kind: str) -> None:
+    """Let a head give the directions of features float32 [n, f] of labels [n] that a member of `HEAD_ENDS` names."""
+    values = features.double().cpu()
+    linear = cast(nn.Linear, head)
+    if kind == "lda":
+        directions = discriminant_directions(values, torch.from_numpy(labels), linear.out_features)
+    else:
+        directions = principal_directions(values, linear.out_features)
+    set_directions(linear, directions, features.cpu())

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.linalg import sqrtm
 from sklearn.decomposition import PCA
 from torch import nn
 
@@ -17,9 +18,10 @@ from tests.training.cached.pictures import make_model
 from training.build import base_heads
 from training.health.held_out import validation_scores
 from training.trainer import Trainer, fit, training_features
+from training.recipe import Objective
 from zoo.errors import RecipeError
 from zoo.models.card import Head
-from zoo.models.network import create_heads, principal_directions, start_heads
+from zoo.models.network import create_heads, discriminant_directions, principal_directions, start_heads
 
 
 def correlated(rows: int, width: int = 12) -> torch.Tensor:
@@ -145,6 +147,47 @@ def test_validation_measures_the_head_that_is_kept(tmp_path: Path) -> None:
     assert trained.validation == validation_scores(run, trained.network)
 
 
-def test_several_heads_cannot_end_as_one_projection() -> None:
+def within_whitened(values: np.ndarray, labels: np.ndarray, dim: int, shrinkage: float) -> np.ndarray:
+    """Return rows whitened by the covariance within classes, plus a multiple of the identity, then projected by PCA."""
+    covariance = np.zeros((values.shape[1],) * 2)
+    for label in np.unique(labels):
+        for row in values[labels == label] - values[labels == label].mean(0):
+            covariance += np.outer(row, row) / len(values)
+    covariance += shrinkage * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
+    whitened = values @ np.real(sqrtm(np.linalg.inv(covariance)))
+    return PCA(dim).fit_transform(whitened)
+
+
+@pytest.mark.parametrize("shrinkage", [0.01, 0.3])
+def test_discriminant_directions_whiten_the_differences_within_classes(shrinkage: float) -> None:
+    values, labels = correlated(90).double(), np.arange(90) % 9
+    values += 3 * torch.randn(9, 12, generator=torch.Generator().manual_seed(1)).double()[labels]
+    directions = discriminant_directions(values, torch.from_numpy(labels), 5, shrinkage)
+    found = ((values - values.mean(0)) @ directions.T).numpy()
+    np.testing.assert_allclose(found @ found.T, (e := within_whitened(values.numpy(), labels, 5, shrinkage)) @ e.T)
+
+
+def test_classes_of_one_image_leave_the_principal_directions() -> None:
+    values = correlated(20).double()
+    found = (values - values.mean(0)) @ discriminant_directions(values, torch.arange(20), 3).T
+    expected = PCA(3).fit_transform(values.numpy())
+    np.testing.assert_allclose(cosines(found.numpy()), cosines(expected), atol=1e-6)
+
+
+def test_several_heads_end_as_one(tmp_path: Path) -> None:
+    """Compare with the whitening of the trained trunk's features, in the dimension of both heads together."""
+    data = toys.noise()
+    objective = Objective("margin", "distance-weighted", method="diva", method_args={"alpha": 0.1, "rho": 0.0})
+    heads = Head("discriminative", 4), Head("shared", 3)
+    recipe = replace(toys.recipe(), head_end="lda", heads=heads, objective=objective)
+    trained = fit(recipe, data, tmp_path, toys.CPU, progress=False)
+    assert [(name, head.out_features) for name, head in trained.network.heads.items()] == [("embedding", 7)]
+    features = training_features(Trainer(recipe, data, toys.CPU), trained.network)
+    expected = within_whitened(features.double().numpy(), data.labels, 7, 0.3)
+    found = trained.network.heads["embedding"](features).detach().numpy()
+    np.testing.assert_allclose(cosines(found), cosines(expected), atol=1e-3)
+
+
+def test_a_recipe_without_heads_cannot_end_with_one() -> None:
     with raises(RecipeError, code="setting-range"):
-        replace(toys.recipe(), head_end="pca", heads=(Head("a", 4), Head("b", 4)))
+        replace(toys.recipe(), head_end="pca", heads=())

@@ -245,14 +245,25 @@ def start_heads(heads: nn.ModuleDict, features: Tensor, base: nn.ModuleDict | No
     values = features.double().cpu() @ weight.T + bias
     for head in heads.values():
         assert isinstance(head, nn.Linear)
-        directions = principal_directions(values, head.out_features)
-        rows = directions @ weight
-        rows /= rows.norm(dim=1).mean()
-        head.weight[: len(rows)] = rows.to(head.weight)
-        centred = features.to(head.weight) - features.to(head.weight).mean(0)
-        if len(spare := head.weight[len(rows) :]):  # more numbers than features: random rows that change cosines little
-            spare *= SPARE_LENGTH * (centred @ head.weight[: len(rows)].T).norm() / (centred @ spare.T).norm()
-        head.bias.copy_(-head.weight @ features.to(head.weight).mean(0))
+        set_directions(head, principal_directions(values, head.out_features) @ weight, features)
+
+
+@torch.no_grad()
+def set_directions(head: nn.Linear, rows: Tensor, features: Tensor) -> None:
+    """Let a head give the parts of centred features along directions.
+
+    Args:
+        head: A linear map f -> d, with random weights.
+        rows: The directions [k, f], k at most d. Further numbers of the head get random ones that change cosines
+            little.
+        features: Pooled features of the training images, float [n, f].
+    """
+    rows = rows / rows.norm(dim=1).mean()
+    head.weight[: len(rows)] = rows.to(head.weight)
+    centred = features.to(head.weight) - features.to(head.weight).mean(0)
+    if len(spare := head.weight[len(rows) :]):
+        spare *= SPARE_LENGTH * (centred @ head.weight[: len(rows)].T).norm() / (centred @ spare.T).norm()
+    head.bias.copy_(-head.weight @ features.to(head.weight).mean(0))
 
 
 def _take_over(heads: nn.ModuleDict, base: nn.ModuleDict) -> bool:
@@ -270,7 +281,7 @@ def _take_over(heads: nn.ModuleDict, base: nn.ModuleDict) -> bool:
     return True
 
 
-def principal_directions(values: Tensor, count: int) -> Tensor:
+def principal_directions(values: Tensor, count: int, whitening: float = 0.5) -> Tensor:
     """Return the directions of the largest variance, half whitened, and random ones where the rows do not vary.
 
     Half whitened: each direction is divided by the square root of its standard deviation, which lies between PCA, where
@@ -281,6 +292,7 @@ def principal_directions(values: Tensor, count: int) -> Tensor:
     Args:
         values: Rows float64 [n, f].
         count: The number of directions.
+        whitening: The power of the standard deviation by which a direction is divided: 0 for PCA, 1 for whitening.
 
     Returns:
         Orthogonal rows float64 [min(count, f), f], the largest variance first.
@@ -291,13 +303,39 @@ def principal_directions(values: Tensor, count: int) -> Tensor:
     kept = columns.flip(1)[:, : min(varied, count)].T
     # The sign of an eigenvector is arbitrary; this rule gives the same sign on every machine.
     kept = kept * kept.gather(1, kept.abs().argmax(1, keepdim=True)).sign()
-    lengths = variances.flip(0)[: len(kept)] ** -0.25
+    lengths = variances.flip(0)[: len(kept)] ** (-whitening / 2)
     kept = kept * lengths[:, None]
     rest = min(count - len(kept), width - varied)
     if rest < 1:
         return kept
     mixed, _ = torch.linalg.qr(torch.randn(width - varied, rest, dtype=torch.float64))
     return torch.cat([kept, lengths[-1] * (columns[:, : width - varied] @ mixed).T])
+
+
+def discriminant_directions(values: Tensor, labels: Tensor, count: int, shrinkage: float = 0.3) -> Tensor:
+    """Return the principal directions of rows that were whitened by the covariance within classes.
+
+    As in linear discriminant analysis (Fisher 1936, The use of multiple measurements in taxonomic problems), this
+    weakens what differs between images of one class. The covariance is shrunk towards a multiple of the identity
+    (Friedman 1989, Regularized discriminant analysis). If no class has two different rows, nothing is whitened.
+
+    Args:
+        values: Rows float64 [n, f].
+        labels: Their classes, int64 [n].
+        count: The number of directions.
+        shrinkage: The multiple of the mean variance within classes that is added to each direction's.
+
+    Returns:
+        Rows float64 [min(count, f), f], the most important first.
+    """
+    _, positions = labels.unique(return_inverse=True)
+    sums = values.new_zeros(int(positions.max()) + 1, values.shape[1]).index_add_(0, positions, values)
+    inside = values - (sums / positions.bincount()[:, None])[positions]
+    if not inside.any():
+        return principal_directions(values, count, whitening=0.0)
+    variances, columns = torch.linalg.eigh(inside.T @ inside / len(values))
+    whitening = (columns / (variances.clamp_min(0) + shrinkage * variances.mean()).sqrt()) @ columns.T
+    return principal_directions(values @ whitening, count, whitening=0.0) @ whitening
 
 
 def _base_map(base: nn.ModuleDict, features: Tensor) -> tuple[Tensor, Tensor]:
