@@ -17,8 +17,8 @@ from tests.training import toys
 from tests.training.cached.pictures import make_model
 from training.build import base_heads
 from training.health.held_out import validation_scores
-from training.trainer import Trainer, fit, training_features
 from training.recipe import Objective
+from training.trainer import Trainer, fit, training_features
 from zoo.errors import RecipeError
 from zoo.models.card import Head
 from zoo.models.network import create_heads, discriminant_directions, principal_directions, start_heads

@@ -96,6 +96,8 @@ def regularised(name: str, probability: float) -> ObjectiveSettings:
 PAPER_DATASETS = ("cub", "cars", "sop")
 SMALL_DATASETS = ("glyphs", "omniglot", "cifar100")
 """Data sets of the small twins, which start from random weights."""
+PHOTO_DATASETS = ("cub2010", "cars-half")
+"""Data sets of photographs, whose recipes start from EfficientNet-Lite0's weights of ImageNet."""
 
 REVISITING = (
     "Roth et al. 2020, Revisiting Training Strategies and Generalization Performance in Deep Metric Learning, "

@@ -49,13 +49,17 @@ from zoo.models.card import Head
 DATASETS = {"cub2010": "cub", "cars-half": "cars"}
 """Data sets of photographs, and the larger edition on which the papers chose their constants."""
 
-PLAIN = ("margin", "contrastive", "triplet-s", "triplet-d", "ms", "proxynca", "softmax", "arcface", "softtriple")
 LATER = {
+    "circle": "Sun et al. 2020, Circle Loss: A Unified Perspective of Pair Similarity Optimization",
     "cosface": "Wang et al. 2018, CosFace: Large Margin Cosine Loss for Deep Face Recognition",
+    "fastap": "Cakir et al. 2019, Deep Metric Learning to Rank",
+    "ntxent": "Chen et al. 2020, A Simple Framework for Contrastive Learning of Visual Representations",
     "pa": "Kim et al. 2020, Proxy Anchor Loss for Deep Metric Learning",
     "recall": "Patel et al. 2022, Recall@k Surrogate Loss with Large Batches and Similarity Mixup",
     "simix": "Patel et al. 2022, Recall@k Surrogate Loss with Large Batches and Similarity Mixup",
     "smoothap": "Brown et al. 2020, Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval",
+    "snr-contrastive": "Yuan et al. 2019, Signal-to-Noise Ratio: A Robust Distance Metric for Deep Metric Learning",
+    "supcon": "Khosla et al. 2020, Supervised Contrastive Learning",
     "subcenter": "Deng et al. 2020, Sub-center ArcFace: Boosting Face Recognition by Large-Scale Noisy Web Faces",
 }
 """Objectives that are newer than the five papers or beside them, with their papers."""
@@ -72,7 +76,7 @@ FROZEN_STAGES = 6
 VIEWS = 12
 """Augmented views of each image that pass through the frozen stages."""
 
-LR = 1e-4
+LR = 3e-4
 """Learning rate of trunk, heads, auxiliary heads and adversaries."""
 PROXY_LR = 1e-2
 """Learning rate of proxies and class weights, which begin at random."""
@@ -81,16 +85,17 @@ PROXY_LR = 1e-2
 def recipes() -> Iterator[tuple[str, Callable[[], Recipe]]]:
     """Yield each model name with the function that makes its recipe."""
     for dataset in DATASETS:
-        for method in (*PLAIN, *LATER):
+        for method in (*TABLE_2, *LATER):
             yield f"{method}-lite0-{dataset}", partial(plain, method, dataset)
-        for loss in ("margin", "contrastive"):
+        for loss in RHO:
             yield f"r-{loss}-lite0-{dataset}", partial(with_rho, loss, dataset)
         yield f"shared-lite0-{dataset}", partial(shared, dataset)
         yield f"mic-lite0-{dataset}", partial(mic, dataset)
         for method, tasks in SUBSETS.items():
             yield f"{method}-lite0-{dataset}", partial(diva, method, tasks, dataset)
-        for steps in range(4):
-            yield f"group-t{steps}-lite0-{dataset}", partial(group, steps, dataset)
+        for steps in (None, 0, 1, 2, 3):
+            name = "group" if steps is None else f"group-t{steps}"
+            yield f"{name}-lite0-{dataset}", partial(group, steps, dataset)
         yield f"s2sd-lite0-{dataset}", partial(s2sd, dataset)
 
 
@@ -98,7 +103,7 @@ def plain(method: str, dataset: str) -> Recipe:
     """Return the recipe of `zoo train margin-lite0-cub2010`, or of another objective or the cars.
 
     Args:
-        method: A name of `PLAIN` or `LATER`.
+        method: A name of `TABLE_2` or `LATER`.
         dataset: "cub2010" or "cars-half".
     """
     source = LATER.get(method, REVISITING)
@@ -134,15 +139,16 @@ def diva(method: str, tasks: tuple[str, ...], dataset: str) -> Recipe:
     return _method(method, dataset, "diva", {"alpha": alpha, "rho": rho}, tasks, (DIVA,))
 
 
-def group(steps: int, dataset: str) -> Recipe:
+def group(steps: int | None, dataset: str) -> Recipe:
     """Return the recipe of `zoo train group-t1-lite0-cub2010`, or of another number of refinement steps or the cars.
 
     Args:
-        steps: T, the number of refinement steps of the labels.
+        steps: T, the number of refinement steps of the labels; None for the loss's default.
         dataset: "cub2010" or "cars-half".
     """
-    objective = Objective("group", loss_args={"steps": steps}, method="group", method_args={"pretraining": 2})
-    recipe = _recipe(f"group-t{steps}", dataset, ObjectiveSettings(objective, proxies=True), (GROUP,))
+    name, args = ("group", {}) if steps is None else (f"group-t{steps}", {"steps": steps})
+    objective = Objective("group", loss_args=args, method="group", method_args={"pretraining": 2})
+    recipe = _recipe(name, dataset, ObjectiveSettings(objective, proxies=True), (GROUP,))
     return replace(recipe, batch=Batch(BATCH - 4, "spc", 6))
 
 

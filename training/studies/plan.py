@@ -21,7 +21,7 @@ from training.studies.study import (
     Measure,
     Study,
     foreign_weights,
-    recipe_dataset,
+    recipe_owner,
     resolve_recipes,
     slug,
 )
@@ -299,7 +299,7 @@ def images_of(run: Run, result: Mapping[str, Any]) -> Images:
 
 def adapt_to_dataset(plan: Plan) -> Plan:
     """Return the plan with its study's measures and note adapted to the data set that supplies the images."""
-    dataset, owner = plan.recipes(plan.study.arms[0])[0].data.dataset, recipe_dataset(plan.dataset)
+    dataset, owner = plan.recipes(plan.study.arms[0])[0].data.dataset, recipe_owner(plan.dataset)
     note = plan.study.note
     if dataset != owner:
         folder = f" ({plan.data})" if plan.data else ""

@@ -12,7 +12,7 @@ from string import Template
 from training.overrides import has_public_weights, resolve, with_explicit_defaults
 from training.recipe import EnsembleRecipe, Recipe
 from training.recipes.as_published import SUFFIX
-from training.recipes.common import PAPER_DATASETS, backbone, preprocessing
+from training.recipes.common import PAPER_DATASETS, PHOTO_DATASETS, SMALL_DATASETS, backbone, preprocessing
 from training.recipes.published_code import resolve_as_published
 from zoo.errors import RecipeError, UsageError, nearest
 
@@ -51,9 +51,12 @@ VALIDATION_SHARE = 0.1
 """Share of the training classes that is held out, unless the recipe has its own."""
 
 SUBSTITUTES = {"folder": "cifar100", "inshop": "sop", "cub2010": "cub", "cars-half": "cars"}
-"""Data sets without recipes of their own, and the data set whose recipes they use. In-Shop, like SOP, has products of
-many classes with few images each; the birds of 2010 and the half of the cars are split as the larger
-editions; a folder may contain anything, and gets the cheapest recipes for photographs."""
+"""Data sets on which the recipes of another data set are used. In-Shop, like SOP, has products of many classes with few
+images each; a folder may contain anything, and gets the cheapest recipes for photographs. The birds of 2010 and the
+half of the cars are split as the larger editions, whose recipes a search uses on them; studies use their own."""
+
+PHOTO_SETTINGS = ("head_end=trained", "schedule.steps=60")
+"""Settings of studies on photographs: the heads that the papers train are measured, after 300 steps."""
 
 SMALL_BACKBONES = {
     "conv4": (),
@@ -138,11 +141,10 @@ class Arm:
     Attributes:
         label: Its name in the study.
         recipe: a recipe's name, with $dataset and $backbone.
-        settings: Changes as `zoo train --set` takes them, with $dataset, $backbone, $dim (of the recipe's embedding),
-            $half of it, $batch (112 on the data sets of the papers; 96 on small ones, which may have only 50 classes)
-            and $epochs (in which one task takes the steps of all tasks of the recipe).
+        settings: Changes as `zoo train --set` takes them, with $dataset, $backbone, $dim (of the recipe's embedding)
+            and $batch (96 on small data sets, which may have only 50 classes; 112 on others).
         x: Its place on the study's axis.
-        backbone: The $backbone on the data sets of the papers; on small ones it is conv4.
+        backbone: The $backbone on the data sets of the papers; on small ones it is conv4, on photographs lite0.
         copies: The number of models with different seeds whose embeddings are joined.
     """
 
@@ -338,7 +340,12 @@ def recipe_dataset(dataset: str) -> str:
 
 def supports(study: Study, dataset: str) -> bool:
     """Return whether the study can be run on the data set."""
-    return not study.datasets or bool({dataset, recipe_dataset(dataset)} & set(study.datasets))
+    return not study.datasets or bool({dataset, recipe_owner(dataset)} & set(study.datasets))
+
+
+def recipe_owner(dataset: str) -> str:
+    """Return the data set whose recipes a study uses on a data set."""
+    return dataset if dataset in PHOTO_DATASETS else recipe_dataset(dataset)
 
 
 def resolve_recipes(
@@ -454,9 +461,10 @@ def _resolve_members(
 ) -> tuple[Recipe, ...]:
     """Return the recipes with an arm's own settings and those of the whole study."""
     words, name = _placeholders(dataset, backbone), recipe_name(recipe, dataset, backbone)
-    owner = recipe_dataset(dataset)
-    words |= {**_sizes(resolve(name)), "batch": 112 if owner in PAPER_DATASETS else 96}
-    images = [] if owner == dataset else [f"data.dataset={dataset}"]
+    owner = recipe_owner(dataset)
+    words |= {**_sizes(resolve(name)), "batch": 96 if owner in SMALL_DATASETS else 112}
+    images = [*PHOTO_SETTINGS] if owner in PHOTO_DATASETS else []
+    images += [] if owner == dataset else [f"data.dataset={dataset}"]
     make = resolve_as_published if as_published else resolve
     changes = [*(_substitute(setting, words) for setting in own), *images, *settings]
     resolved = make(name, changes)
@@ -481,7 +489,9 @@ def _with_validation(recipe: Recipe, selection: str) -> Recipe:
 
 
 def _placeholders(dataset: str, backbone: str) -> dict[str, object]:
-    owner = recipe_dataset(dataset)
+    owner = recipe_owner(dataset)
+    if owner in PHOTO_DATASETS:
+        return {"dataset": owner, "backbone": "lite0"}
     return {"dataset": owner, "backbone": backbone if owner in PAPER_DATASETS else "conv4"}
 
 

@@ -68,7 +68,7 @@ def check_step(recipe: Recipe, folder: Path) -> None:
 
 
 def test_the_recipes_of_the_cars_differ_only_in_the_papers_constants() -> None:
-    assert len(BIRDS) == len(NAMES) / 2 == 32
+    assert len(BIRDS) == len(NAMES) / 2 == 50
     for name in BIRDS:
         birds, cars = photo_recipe(name), photo_recipe(name.replace("cub2010", "cars-half"))
         args = {**cars.objective.method_args}

@@ -153,7 +153,7 @@ def test_a_refusal_names_the_study_to_run_instead() -> None:
 
 @pytest.mark.parametrize(
     ("dataset", "owner", "backbone"),
-    [("folder", "cifar100", "conv4"), ("inshop", "sop", "r50"), ("cub2010", "cub", "r50")],
+    [("folder", "cifar100", "conv4"), ("inshop", "sop", "r50"), ("cub2010", "cub2010", "lite0")],
 )
 def test_data_sets_without_recipes_use_those_of_a_substitute(dataset: str, owner: str, backbone: str) -> None:
     for study in STUDIES.values():
@@ -167,6 +167,17 @@ def test_data_sets_without_recipes_use_those_of_a_substitute(dataset: str, owner
     assert supports(find_study("claims/close"), "folder")
     assert not supports(find_study("claims/close"), "inshop")
     assert SearchPlan(("margin",), dataset).recipe(find_space("margin"), MARGIN).data.dataset == dataset
+
+
+def test_studies_on_photographs_measure_the_trained_heads() -> None:
+    for study in STUDIES.values():
+        if supports(study, "cars-half"):
+            for arm in study.arms:
+                for recipe in resolve_recipes(study, arm, "cars-half", 0):
+                    assert (recipe.backbone.name, recipe.head_end) == ("lite0", "trained")
+    claims = find_study("claims/all")
+    recipes = [recipe for arm in claims.arms for recipe in resolve_recipes(claims, arm, "cars-half", 0)]
+    assert len({(recipe.schedule.epochs, recipe.schedule.steps) for recipe in recipes}) == 1
 
 
 MARGIN = {parameter.key: parameter.low for parameter in find_space("margin").parameters}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from training.recipes.common import SMALL_DATASETS
+from training.recipes.common import PHOTO_DATASETS, SMALL_DATASETS
 from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Study, combine_studies
 
 MEASURES = (R1, MAP_AT_R, DECAY)
@@ -177,7 +177,7 @@ def _close() -> Study:
         tuple(Claim(f"{method} lies within {CLOSE} of margin", method, "margin", within=CLOSE) for method in losses),
         note="Every loss has the margins, temperatures and weights of its paper and one training protocol; the "
         "learning rate of proxies is the small recipes' own. None is tuned to the data, of which the claim is made.",
-        datasets=SMALL_DATASETS,
+        datasets=(*SMALL_DATASETS, *PHOTO_DATASETS),
         elsewhere="On the papers' data sets: revisiting/table-2.",
     )
 

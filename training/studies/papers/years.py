@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from training.recipes.common import PAPER_DATASETS, SMALL_DATASETS
+from training.recipes.common import PAPER_DATASETS, PHOTO_DATASETS, SMALL_DATASETS
 from training.studies.papers.claims import arm
 from training.studies.study import MAP_AT_R, P1, R1, Arm, Claim, Measure, Study, Trend
 
@@ -88,7 +88,7 @@ def _small() -> Study:
         _claims(list(losses), R1),
         x="year",
         trends=(Trend(BETTER), Trend(BETTER, MAP_AT_R)),
-        datasets=SMALL_DATASETS,
+        datasets=(*SMALL_DATASETS, *PHOTO_DATASETS),
         elsewhere="On the papers' data sets: reality/over-the-years.",
         note="One training protocol, and the margins and temperatures of each loss's paper, none tuned to the data. "
         "The tuples of contrastive, margin and quadruplet are mined as Wu et al. proposed in 2017, those of triplet-s "
