@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from training.cached.samples import CachedData, CachedTrunk, Samples
 from training.construction import construct
@@ -23,7 +23,16 @@ from training.trunk.parts import choose_parts
 from zoo.errors import RecipeError, ZooError
 from zoo.models.card import read_card
 from zoo.models.load import find_model
-from zoo.models.network import Network, create_heads, create_trunk, feature_count, load_network
+from zoo.models.network import (
+    Network,
+    create_heads,
+    create_trunk,
+    discriminant_directions,
+    feature_count,
+    load_network,
+    principal_directions,
+    set_directions,
+)
 
 
 @dataclass(frozen=True)
@@ -214,3 +223,22 @@ def _check_normalisation(trunk: nn.Module, recipe: Recipe) -> None:
             f"deviation {config['std']}, the recipe has {ours.mean} and {ours.std}. Set preprocessing.mean and .std.",
             code="unlike-normalisation",
         )
+
+
+def fitted_heads(recipe: Recipe, features: Tensor, labels: np.ndarray) -> nn.ModuleDict:
+    """Return the head that replaces a recipe's trained heads, on the device of the features.
+
+    Args:
+        recipe: A recipe whose `head_end` is not "trained".
+        features: Pooled features of all training samples, float32 [n, f].
+        labels: Their classes, int64 [n].
+    """
+    heads, values = create_heads(recipe.published_heads, features.shape[1]), features.double().cpu()
+    for head in heads.values():
+        linear = cast(nn.Linear, head)
+        if recipe.head_end == "lda":
+            directions = discriminant_directions(values, torch.from_numpy(labels), linear.out_features)
+        else:
+            directions = principal_directions(values, linear.out_features)
+        set_directions(linear, directions, features.cpu())
+    return heads.to(features.device)

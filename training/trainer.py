@@ -22,7 +22,7 @@ from torch.utils import checkpoint as recomputation
 
 from training import checkpoint
 from training.augment import Changes, augment, draw_changes
-from training.build import base_heads, create_parts, create_sampler
+from training.build import base_heads, create_parts, create_sampler, fitted_heads
 from training.cached.maps import ADVICE as NO_VIEWS
 from training.cached.maps import CachedMaps, frozen_digest
 from training.cached.samples import CachedData, Samples, draw_features
@@ -45,10 +45,7 @@ from zoo.files import LockHeldError, locked
 from zoo.models.network import (
     Network,
     create_heads,
-    discriminant_directions,
     feature_count,
-    principal_directions,
-    set_directions,
     start_heads,
 )
 
@@ -690,20 +687,6 @@ def published(run: Trainer) -> Network:
         return network
     with run.execution.forked_generators():
         torch.manual_seed(recipe.seed)  # of numbers that the features do not span
-        features = training_features(run, network)
-        heads = create_heads(recipe.published_heads, features.shape[1])
-        _fit_head(next(iter(heads.values())), features, run.data.labels, recipe.head_end)
-        heads.to(run.execution.device)
+        heads = fitted_heads(recipe, training_features(run, network), run.data.labels)
     run.execution.processes.same_everywhere(heads.state_dict().values())
     return Network(network.trunk, heads)
-
-
-def _fit_head(head: nn.Module, features: Tensor, labels: np.ndarray, kind: str) -> None:
-    """Let a head give the directions of features float32 [n, f] of labels [n] that a member of `HEAD_ENDS` names."""
-    values = features.double().cpu()
-    linear = cast(nn.Linear, head)
-    if kind == "lda":
-        directions = discriminant_directions(values, torch.from_numpy(labels), linear.out_features)
-    else:
-        directions = principal_directions(values, linear.out_features)
-    set_directions(linear, directions, features.cpu())
