@@ -344,7 +344,7 @@ def supports(study: Study, dataset: str) -> bool:
 
 
 def recipe_owner(dataset: str) -> str:
-    """Return the data set whose recipes a study uses on a data set."""
+    """Return the data set whose recipes are used in studies on a data set."""
     return dataset if dataset in PHOTO_DATASETS else recipe_dataset(dataset)
 
 
