@@ -104,7 +104,7 @@ def test_recipes_of_the_papers_by_their_tables() -> None:
 
 
 def test_the_catalogue_in_zoo_agrees_with_the_recipes() -> None:
-    assert json.loads(RECIPES_FILE.read_text()) == catalogue(), "run: python -m training.recipes"
+    assert json.loads(RECIPES_FILE.read_text()) == catalogue(), "run: python -m tools.renew_recipes"
 
 
 def test_override() -> None:
