@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -25,6 +25,7 @@ from training.studies.study import (
     resolve_recipes,
     slug,
 )
+from training.studies.trials import TRIAL_SEED, TrialScore, check_rates, choose_rate, merge_trials, read_trials
 from zoo.data import load_dataset
 from zoo.data.dataset import FOLDER, SPLITS, DataIdentity
 from zoo.data.folder import check_splits
@@ -36,7 +37,7 @@ from zoo.paths import expand
 
 PLAN_FILE, FAILURE_FILE = "plan.json", "failure.json"
 
-EXTENDABLE = ("seeds", "selections", "only")
+EXTENDABLE = ("seeds", "selections", "only", "trials")
 """Fields of a plan that may grow when the study is begun again in the same folder."""
 
 Images = dict[tuple[Any, ...], str]
@@ -108,6 +109,8 @@ class Plan:
         only: Labels of the arms to run; empty for all.
         weights: BACKBONE=DIR: the weights that recipes with this backbone start from (`zoo convert` makes such a
             folder). Public weights do not count as a change.
+        rates: The learning rates that trials of each arm compare; empty for the recipes' own.
+        trials: The finished trials.
 
     Raises:
         UsageError: If a value is invalid, or the study lacks an arm.
@@ -121,8 +124,11 @@ class Plan:
     data: str | None = None
     only: tuple[str, ...] = ()
     weights: tuple[str, ...] = ()
+    rates: tuple[float, ...] = ()
+    trials: tuple[TrialScore, ...] = ()
 
     def __post_init__(self) -> None:
+        check_rates(self.rates)
         if self.seeds < 1:
             raise UsageError(f"a study needs at least one seed, not {self.seeds}.", code="no-seeds")
         if not self.selections or not set(self.selections) <= set(SELECTIONS):
@@ -144,12 +150,33 @@ class Plan:
         return [claim for claim in self.study.claims if {claim.better, claim.than or self.study.reference} <= labels]
 
     def recipes(self, arm: Arm, seed: int = 0, selection: str = "last") -> tuple[Recipe, ...]:
-        """Return the arm's recipe, or those of an ensemble's members."""
-        return resolve_recipes(self.study, arm, self.dataset, seed, selection, self.settings, self.weights)
+        """Return the arm's recipe, or those of an ensemble's members, with the rate that its trials have chosen."""
+        return self._resolve(arm, seed, selection, self.chosen_rate(arm))
 
-    def changes(self, recipes: Iterable[Recipe]) -> list[str]:
+    def trial_recipes(self, arm: Arm, rate: float) -> tuple[Recipe, ...]:
+        """Return the recipes of the trial of a learning rate: on the first seed, with held-out training classes."""
+        return self._resolve(arm, TRIAL_SEED, "validation", rate)
+
+    def _resolve(self, arm: Arm, seed: int, selection: str, rate: float | None) -> tuple[Recipe, ...]:
+        settings = (*self.settings, *(() if rate is None else (f"optimizer.lr={rate!r}",)))
+        return resolve_recipes(self.study, arm, self.dataset, seed, selection, settings, self.weights)
+
+    def chosen_rate(self, arm: Arm) -> float | None:
+        """Return the learning rate that the arm's trials have chosen; None without trials, and before they ended."""
+        return choose_rate(arm.label, self.rates, self.trials) if self.rates else None
+
+    def rates_of(self, arm: Arm) -> tuple[float, ...]:
+        """Return the learning rates of the arm's trials; none for an arm that is not trained."""
+        return self.rates if any(recipe.learns for recipe in self.recipes(arm)) else ()
+
+    def lacks_rate(self, arm: Arm) -> bool:
+        """Return whether the arm cannot be run yet, because its trials have chosen no rate."""
+        return bool(self.rates_of(arm)) and self.chosen_rate(arm) is None
+
+    def changes(self, recipes: Sequence[Recipe]) -> list[str]:
         """Return the settings that change the recipes of a run; public weights do not count as a change."""
-        return [*self.settings, *(foreign_weights(recipes) if self.weights else ())]
+        rates = dict.fromkeys(f"optimizer.lr={recipe.optimizer.lr!r}" for recipe in recipes if self.rates)
+        return [*self.settings, *(foreign_weights(recipes) if self.weights else ()), *rates]
 
     def runs(self, folder: Path, results: Results | None = None) -> list[Run]:
         """Return every run, seed by seed, so that paired runs finish together.
@@ -173,7 +200,9 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plan.json has it."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return json.loads(json.dumps({**values, "study": self.study.name}))
+        chosen = {arm.label: rate for arm in self.arms if (rate := self.chosen_rate(arm)) is not None}
+        trials = [dataclasses.asdict(trial) for trial in self.trials]
+        return json.loads(json.dumps({**values, "study": self.study.name, "trials": trials, "chosen_rates": chosen}))
 
 
 def weights_by_study(
@@ -309,10 +338,10 @@ def adapt_to_dataset(plan: Plan) -> Plan:
 
 
 def write_plan(plan: Plan, folder: Path) -> Plan:
-    """Write plan.json, together with the seeds, arms and selections of the plan that the folder already has.
+    """Write plan.json, together with the seeds, arms, selections and trials of the plan that the folder has.
 
     Returns:
-        The plan of everything that was ever requested in this folder.
+        The plan of everything that was ever requested in this folder, with its finished trials.
 
     Raises:
         TrainingError: If the folder holds another study, one of other images, or one whose recipes have changed since.
@@ -368,6 +397,8 @@ def read_plan(folder: Path) -> Plan:
             record["data"],
             tuple(record.get("only", ())),  # older plans are of all arms
             tuple(record.get("weights", ())),
+            tuple(record.get("rates", ())),
+            read_trials(record.get("trials", ())),
         )
     except (KeyError, TypeError) as error:
         raise TrainingError(
@@ -437,7 +468,7 @@ def _adapt_measure(measure: Measure, dataset: str) -> list[Measure]:
 
 
 def _extend(plan: Plan, old: dict[str, Any]) -> Plan:
-    """Return the plan with the seeds, selections and arms of an earlier one."""
+    """Return the plan with the seeds, selections, arms and trials of an earlier one."""
     selections = {*plan.selections, *old["selections"]}
     labels = {*plan.only, *old["only"]} if plan.only and old.get("only") else set()  # empty: all arms
     return dataclasses.replace(
@@ -445,13 +476,15 @@ def _extend(plan: Plan, old: dict[str, Any]) -> Plan:
         seeds=max(plan.seeds, int(old["seeds"])),
         selections=tuple(selection for selection in SELECTIONS if selection in selections),
         only=tuple(label for label in plan.study.labels if label in labels),
+        trials=merge_trials(plan.trials, read_trials(old.get("trials", ()))),
     )
 
 
 def _recipe_records(plan: Plan) -> dict[str, dict[str, Any]]:
-    """Return each arm's recipes by member number, with the first seed and the last epoch."""
+    """Return each arm's recipes by member number, with the first seed, the last epoch and their own learning rate."""
+    untried = dataclasses.replace(plan, trials=())
     return {
-        arm.label: {str(number): recipe.to_json() for number, recipe in enumerate(plan.recipes(arm))}
+        arm.label: {str(number): recipe.to_json() for number, recipe in enumerate(untried.recipes(arm))}
         for arm in plan.study.arms
     }
 
@@ -466,8 +499,8 @@ def _check_arms(labels: Iterable[str], study: Study) -> None:
 
 def _check_same_study(plan: Plan, old: dict[str, Any], folder: Path) -> None:
     new = plan.to_json()
-    for key in ("study", "dataset", "settings", "weights"):
-        if old.get(key, [] if key == "weights" else None) != new[key]:
+    for key in ("study", "dataset", "settings", "weights", "rates"):
+        if old.get(key, [] if key in ("weights", "rates") else None) != new[key]:
             raise TrainingError(
                 f"{folder} holds another study: its {key} is {old.get(key)!r}, not {new[key]!r}. Name another --out.",
                 code="other-study",

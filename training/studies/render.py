@@ -26,6 +26,7 @@ from training.studies.report import (
 from training.studies.search import SearchPlan
 from training.studies.statistics import FAILS, HOLDS, UNDECIDED, Summary, correlation_triangle, pearson
 from training.studies.study import DECAY, EMBEDDING, GAP, MAP_AT_R, R1, SELECTIONS, Measure
+from training.studies.trials import TRIAL_RULE, trial_table
 from zoo.console import count
 from zoo.files import write_bytes, write_json
 from zoo.render import Table, environment
@@ -103,6 +104,8 @@ def as_markdown(report: Report) -> str:
             notes=notes(report),
             protocol=protocol(report),
             measured=measured_text(report),
+            trials=_trial_table(plan) if plan.rates else None,
+            trial_rule=TRIAL_RULE,
             trends=_trend_table(report) if report.trends else None,
             trend_rule=trend_rule(report),
             claims=_claim_table(report) if report.claims else None,
@@ -124,7 +127,7 @@ def as_markdown(report: Report) -> str:
 def as_html(report: Report) -> str:
     """Return the whole page; text from files is escaped."""
     study, plan = report.plan.study, report.plan
-    sections = [_about_section(report), *_trend_sections(report), *_claim_sections(report)]
+    sections = [_about_section(report), *_trial_sections(plan), *_trend_sections(report), *_claim_sections(report)]
     for selection in plan.selections:
         tables = report.values[selection]
         sections += _score_sections([row for row in report.rows if row.selection == selection], selection, study.x)
@@ -208,6 +211,7 @@ def command_of(plan: Plan) -> str:
         words += ["--select", "both" if plan.selections == SELECTIONS else plan.selections[0]]
     words += [word for label in plan.only for word in ("--only", label)]
     words += [word for weights in plan.weights for word in ("--weights", weights)]
+    words += [word for rate in plan.rates for word in ("--trial-rates", f"{rate:g}")]
     return shlex.join([*words, *_common_options(plan)])
 
 
@@ -444,6 +448,15 @@ def _about_section(report: Report) -> Section:
     title = f"{study.title} ({study.source})."
     texts = [title, *notes(report), *settings, protocol(report), measured_text(report), *published, state]
     return Section("What was compared", [Paragraph(text) for text in texts if text])
+
+
+def _trial_table(plan: Plan) -> Table:
+    return trial_table([arm.label for arm in plan.arms if plan.rates_of(arm)], plan.rates, plan.trials)
+
+
+def _trial_sections(plan: Plan) -> list[Section]:
+    """Return the trials of the learning rate, if the study has any."""
+    return [Section("Learning rates", [Paragraph(TRIAL_RULE), _trial_table(plan)])] if plan.rates else []
 
 
 def _claim_sections(report: Report) -> list[Section]:

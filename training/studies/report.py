@@ -46,6 +46,7 @@ from training.studies.study import (
     lacks_view,
     recipe_name,
 )
+from training.studies.trials import trial_folder, trial_title
 from zoo.console import count
 from zoo.data.dataset import dataset_title
 from zoo.models.published import PublishedScore, PublishedTable, published_tables
@@ -233,7 +234,9 @@ def build_report(plan: Plan, folder: Path, runs: Sequence[Run] | None = None) ->
         claims += [_judge(plan, selection, claim, by_measure[claim.measure], ranks) for claim in plan.claims]
         trends += [_estimate_trend(plan, selection, trend, by_measure[trend.measure]) for trend in plan.study.trends]
         correlations += correlate_measures(plan, selection, by_measure, ranks)
-    failures = [(run.title, run.folder / FAILURE_FILE) for run in runs]
+    tried = [(arm.label, rate) for arm in plan.arms for rate in plan.rates_of(arm)]
+    failures = [(trial_title(*trial), trial_folder(folder, *trial) / FAILURE_FILE) for trial in tried]
+    failures += [(run.title, run.folder / FAILURE_FILE) for run in runs]
     return Report(
         plan=plan,
         data=_measured_data(plan, results),
@@ -281,11 +284,11 @@ def published_score(plan: Plan, arm: Arm, measure: Measure) -> tuple[PublishedTa
     """Return the published score of an arm, or of its recipe, on the plan's data set, and the table that contains it.
 
     Returns:
-        None if no paper has printed the measure, if the whole study has settings or starts the arm from other than
-        public weights, and if the recipe's name stands for another model than the arm's: the arm has changed settings
-        or several models, or a part of the embedding is measured.
+        None if no paper has printed the measure, if the whole study has settings or trials of the learning rate, or
+        starts the arm from other than public weights, and if the recipe's name stands for another model than the
+        arm's: the arm has changed settings or several models, or a part of the embedding is measured.
     """
-    if plan.settings or (plan.weights and plan.changes(plan.recipes(arm))):
+    if plan.settings or ((plan.weights or plan.rates) and plan.changes(plan.recipes(arm))):
         return None
     name = recipe_name(arm.recipe, plan.dataset, arm.backbone)
     for table in published_tables():

@@ -23,8 +23,8 @@ class Results(Mapping[str, Result]):
     read, so that a study of n runs reads n results and not n squared. Callers must not change the values.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / RESULTS_FILE
+    def __init__(self, folder: Path, file: str = RESULTS_FILE) -> None:
+        self.path = folder / file
         self._results: dict[str, Result] = {}
         self._inode, self._size = 0, 0
 

@@ -23,12 +23,23 @@ from training.execution import Execution
 from training.overrides import fit_to_classes, override
 from training.recipe import Recipe
 from training.studies.measure import Splits, curve_scores, embed_splits, measure_views
-from training.studies.plan import FAILURE_FILE, Run, RunSchedule, check_images, images_of
+from training.studies.plan import FAILURE_FILE, Plan, Run, RunSchedule, check_images, images_of, read_record
 from training.studies.results import Result, Results, has_measure, lacks_head, value_of
-from training.studies.study import Study, changed_settings, recipe_name
+from training.studies.study import Arm, Study, changed_settings, recipe_name
+from training.studies.trials import (
+    TRIAL_METRIC,
+    TRIAL_SEED,
+    TRIALS_FILE,
+    merge_trials,
+    read_trials,
+    scores_by_rate,
+    trial_folder,
+    trial_name,
+    trial_title,
+)
 from training.trainer import CHECKPOINT, Trained
 from zoo.data.dataset import SPLITS, Dataset
-from zoo.errors import RecipeError, UsageError, ZooError
+from zoo.errors import DivergedError, RecipeError, UsageError, ZooError
 from zoo.files import LockHeldError, locked, write_json
 from zoo.models.torch_runtime import choose_device
 
@@ -120,11 +131,19 @@ def prepare_contexts(
         if data not in contexts:
             contexts[data] = create_study_context(chosen_device, data)
         adoptable = adoptable_recipes(schedule.plan.study, sources)
-        runs = schedule.select(only)
-        left = [run for run in runs if not run.finished and tuple(run.digests) not in adoptable]
+        runs, plan = schedule.select(only), schedule.plan
+        left = [
+            run
+            for run in runs
+            if not run.finished and (plan.lacks_rate(run.arm) or tuple(run.digests) not in adoptable)
+        ]
+        untried = dict.fromkeys(run.arm for run in left if plan.lacks_rate(run.arm))
         if left:
             check_images(left[0].recipes[0], data)
         recipes = [recipe for run in left for recipe in run.recipes]
+        recipes += [
+            recipe for arm in untried for rate in plan.rates_of(arm) for recipe in plan.trial_recipes(arm, rate)
+        ]
         contexts[data].check_splits(recipes)
         for name in dict.fromkeys(recipe.data.dataset for recipe in recipes):
             own = [recipe for recipe in recipes if recipe.data.dataset == name]
@@ -171,6 +190,55 @@ def _fitting_settings(recipes: Sequence[Recipe], train: Dataset) -> tuple[str, .
     return ()
 
 
+def run_trials(
+    schedule: RunSchedule,
+    context: StudyContext,
+    only: Sequence[str] = (),
+    progress: Callable[[str], None] = print_progress,
+) -> RunSchedule:
+    """Perform the trials of the learning rate that are left, and return the schedule with the rates that they choose.
+
+    A trial trains an arm on the first seed with held-out training classes. Nothing is measured on test classes. A trial
+    that ends is appended to trials.jsonl and stated in plan.json. One that fails stops no other, but its arm has no
+    rate until it is repeated.
+
+    Args:
+        schedule: The study, begun (`RunSchedule.begin`).
+        context: Where to train.
+        only: Labels of the arms to try (default: all).
+        progress: Receives a line of text after each trial.
+
+    Raises:
+        UsageError: If an arm is unknown.
+    """
+    plan, folder = schedule.plan, schedule.folder
+    arms = dict.fromkeys(run.arm for run in schedule.select(only))
+    tried = [(arm, rate) for arm in arms for rate in plan.rates_of(arm)]
+    results = Results(folder, TRIALS_FILE)
+    for arm, rate in tried:
+        name, place = trial_name(arm.label, rate), trial_folder(folder, arm.label, rate)
+        if name in results or rate in scores_by_rate(arm.label, plan.trials):
+            continue
+        with claim_folder(place) as claimed:
+            if not claimed or name in results:
+                continue
+            try:
+                record = _perform_trial(plan, arm, rate, place, context)
+            except ZooError as error:
+                _keep_failure(place, error)
+                progress(f"{trial_title(arm.label, rate)}: failed: {error}")
+                continue
+            results.add(name, record)
+            (place / FAILURE_FILE).unlink(missing_ok=True)
+            _remove_checkpoints(place)
+        score = "diverged" if record["score"] is None else f"held-out {TRIAL_METRIC} {record['score']:.4f}"
+        progress(f"{trial_title(arm.label, rate)}: {score}")
+    trials = merge_trials(plan.trials, read_trials(results.values()))
+    if trials == plan.trials:
+        return schedule
+    return RunSchedule(replace(plan, trials=trials), folder, schedule.results).begin()
+
+
 def run_schedule(
     schedule: RunSchedule,
     context: StudyContext,
@@ -179,6 +247,8 @@ def run_schedule(
     progress: Callable[[str], None] = print_progress,
 ) -> Tally:
     """Adopt finished runs of other studies, then perform the runs that are left.
+
+    Arms whose trials have chosen no learning rate are not run (`run_trials`).
 
     Args:
         schedule: The study, begun (`RunSchedule.begin`).
@@ -191,10 +261,19 @@ def run_schedule(
         UsageError: If an arm is unknown or one of `sources` has no finished runs.
         TrainingError: If an adopted run comes from other images than those of this study.
     """
-    runs = schedule.select(only)
+    selected, plan = schedule.select(only), schedule.plan
+    runs = [run for run in selected if not plan.lacks_rate(run.arm)]
     for source in sources:
         progress(f"{adopt_results(schedule, runs, source)} finished runs taken over from {source}.")
-    return perform_runs(schedule, runs, context, progress)
+    tally = perform_runs(schedule, runs, context, progress)
+    for run in selected:
+        if plan.lacks_rate(run.arm):
+            message = _failed_trials(schedule, run.arm)
+            if message:
+                tally.failed.append((run, message))
+            else:
+                tally.elsewhere.append(run)
+    return tally
 
 
 def perform_runs(
@@ -253,11 +332,10 @@ def perform_run(run: Run, schedule: RunSchedule, context: StudyContext) -> Resul
         result = _train_and_measure(run, schedule, context)
         schedule.check_images(run, images_of(run, result))
     except ZooError as error:
-        write_json(run.folder / FAILURE_FILE, {"error": type(error).__name__, "message": str(error)})
+        _keep_failure(run.folder, error)
         raise
     run.finish({**result, "wall_seconds": time.perf_counter() - started})
-    for checkpoint in run.folder.glob(f"*/{CHECKPOINT}"):
-        checkpoint.unlink()
+    _remove_checkpoints(run.folder)
     return run.result()
 
 
@@ -325,6 +403,60 @@ def _finished_results(source: Path) -> Results:
     return results
 
 
+def _perform_trial(plan: Plan, arm: Arm, rate: float, folder: Path, context: StudyContext) -> Result:
+    """Train an arm with a learning rate, and return the record with its score; None if training diverged."""
+    recipes = plan.trial_recipes(arm, rate)
+    facts = {
+        "arm": arm.label,
+        "rate": rate,
+        "seed": TRIAL_SEED,
+        "recipes": [recipe.digest for recipe in recipes],
+        "device": str(context.device),
+        **context.made_with,
+    }
+    try:
+        runs = [train_network(recipe, context.setup, folder) for recipe in recipes]
+    except DivergedError as error:
+        return {**facts, "score": None, "diverged": str(error), "date": _date()}
+    best = plan.selections == ("validation",)
+    scores = [
+        trained.validation[TRIAL_METRIC] if best else trained.log[-1][f"validation_{TRIAL_METRIC}"]
+        for trained, _ in runs
+    ]
+    return {
+        **facts,
+        "score": sum(scores) / len(scores),
+        "data": [samples.digest for _, samples in runs],
+        "training": [_training_record(trained) for trained, _ in runs],
+        "date": _date(),
+    }
+
+
+def _failed_trials(schedule: RunSchedule, arm: Arm) -> str:
+    """Return why the trials of an arm chose no rate; "" if another process performs them."""
+    for rate in schedule.plan.rates:
+        path = trial_folder(schedule.folder, arm.label, rate) / FAILURE_FILE
+        if path.exists():
+            return f"{trial_title(arm.label, rate)}: {read_record(path)['message']}"
+    if len(scores_by_rate(arm.label, schedule.plan.trials)) == len(schedule.plan.rates):
+        return "its trials diverged with every learning rate. Begin again in another folder (--out) with lower rates."
+    return ""
+
+
+def _keep_failure(folder: Path, error: ZooError) -> None:
+    """Write the error of a run or a trial to its folder."""
+    write_json(folder / FAILURE_FILE, {"error": type(error).__name__, "message": str(error)})
+
+
+def _remove_checkpoints(folder: Path) -> None:
+    for checkpoint in folder.glob(f"*/{CHECKPOINT}"):
+        checkpoint.unlink()
+
+
+def _date() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 def _train_and_measure(run: Run, schedule: RunSchedule, context: StudyContext) -> Result:
     plan, splits = schedule.plan, context.splits
     trained, digests = [], []
@@ -355,7 +487,7 @@ def _train_and_measure(run: Run, schedule: RunSchedule, context: StudyContext) -
         "evaluations": measure_views(embeddings, plan.study, splits, dataset),
         "training": list(map(_training_record, trained)),
         "device": str(context.device),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": _date(),
         **context.made_with,
     }
 

@@ -54,6 +54,16 @@ Weights = Annotated[
     ),
 ]
 
+TrialRates = Annotated[
+    list[float] | None,
+    Option(
+        "--trial-rates",
+        metavar="RATE",
+        help="learning rates (optimizer.lr) to try with each arm on the first seed; MAP@R on held-out training classes "
+        "chooses the rate of all its runs; give at least two",
+    ),
+]
+
 
 @dataclasses.dataclass(frozen=True)
 class Output:
@@ -89,6 +99,7 @@ def _silent(line: str) -> None:
   zoo benchmark run claims/over-the-years --dataset omniglot                R@1 by the year of each loss's paper
   zoo benchmark run revisiting/figure-2 --dataset glyphs                    every study of the figure, one by one
   zoo benchmark run group/table-3 --dataset cub --data DIR --weights ibn=DIR        converted weights for one backbone
+  zoo benchmark run claims/rho --dataset cub2010 --data DIR --trial-rates 1e-4 --trial-rates 3e-4    the better per arm
   zoo benchmark run claims/rho --dataset folder --data DIR                  your own images, recipes of CIFAR-100
   zoo benchmark run claims/rho --dataset cub --out mine --set data.dataset=folder --data DIR        recipes of CUB
 
@@ -116,6 +127,7 @@ def run(
     ] = None,
     settings: Settings = None,
     weights: Weights = None,
+    trial_rates: TrialRates = None,
     as_published: AsPublished = False,
     data: DataFolder = None,
     only: Arms = None,
@@ -152,7 +164,9 @@ def run(
     schedules = []
     own_weights = weights_by_study(weights or (), studies, dataset, settings or ())
     for part in studies:
-        plan = plan_from_options(part, dataset, seeds, select, settings or (), data, only or (), own_weights[part.name])
+        plan = plan_from_options(
+            part, dataset, seeds, select, settings or (), data, only or (), own_weights[part.name], trial_rates or ()
+        )
         folder = study_folder(part, dataset, out, alone=len(studies) == 1)
         schedules.append(RunSchedule(adapt_to_dataset(plan), folder))
     if all(part.as_published for part in studies):
@@ -183,6 +197,7 @@ def plan_from_options(
     data: str | None = None,
     only: Sequence[str] = (),
     weights: Sequence[str] = (),
+    rates: Sequence[float] = (),
 ) -> Plan:
     """Return the plan of a study from the options of `zoo benchmark run`.
 
@@ -195,6 +210,7 @@ def plan_from_options(
         data: Folder of the data set.
         only: Labels of the arms to run; empty for all.
         weights: Weights of backbones of the study, as BACKBONE=DIR.
+        rates: Learning rates that trials compare.
     """
     from training.studies.plan import Plan
     from training.studies.study import SELECTIONS
@@ -203,7 +219,7 @@ def plan_from_options(
     if select is not None:
         selections = SELECTIONS if select == "both" else (select,)
     count = study.seeds if seeds is None else seeds
-    return Plan(study, dataset, count, selections, tuple(settings), data, tuple(only), tuple(weights))
+    return Plan(study, dataset, count, selections, tuple(settings), data, tuple(only), tuple(weights), tuple(rates))
 
 
 def study_folder(study: Study, dataset: str, out: Path | None = None, alone: bool = True) -> Path:
@@ -231,10 +247,11 @@ def _perform(
     output: Output,
 ) -> int:
     """Perform the remaining runs of each study, write and print the reports, and return the exit status."""
-    from training.studies.runner import run_schedule
+    from training.studies.runner import run_schedule, run_trials
 
     outcomes = []
-    for schedule, context in zip(schedules, contexts, strict=True):
+    for begun, context in zip(schedules, contexts, strict=True):
+        schedule = run_trials(begun, context, only, output.progress)
         tally = run_schedule(schedule, context, only, other_studies, output.progress)
         outcomes.append(_report(schedule, tally, output))
     return _finish(outcomes, output)

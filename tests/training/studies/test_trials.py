@@ -1,0 +1,243 @@
+"""Trials of the learning rate: the held-out score chooses, nothing is repeated, and test classes are not read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.raising import raises
+from tests.training.studies import toys
+from training.api import train_network
+from training.studies import measure, papers, runner
+from training.studies.plan import PLAN_FILE, Plan, RunSchedule, read_plan
+from training.studies.render import as_html, as_markdown, command_of, to_json
+from training.studies.report import build_report
+from training.studies.results import Results
+from training.studies.runner import claim_folder, create_study_context, run_schedule, run_trials
+from training.studies.study import R1, Arm, Study
+from training.studies.trials import TRIALS_FILE, TrialScore, choose_rate, trial_folder
+from zoo.cli.studies import plan_from_options
+from zoo.errors import DatasetError, DivergedError, TrainingError, UsageError
+from zoo.files import complete_lines
+
+RATES = (1e-6, 0.1)
+TRIALS = {("margin", 1e-6), ("margin", 0.1), ("contrastive", 1e-6), ("contrastive", 0.1)}
+
+
+def hard_images(folder: Path) -> Path:
+    """Write noise around tints that differ by less than the noise, so that no network separates all classes."""
+    draw = np.random.default_rng(0)
+    for split, number, i in product(("train", "test"), range(20), range(4)):
+        place = folder / split / f"class{number:02}"
+        place.mkdir(parents=True, exist_ok=True)
+        tint = 60 + np.array([number % 3, number // 3 % 3, number // 9]) * 6
+        pixels = (tint + draw.integers(0, 120, 3) + draw.integers(0, 40, (20, 20, 3))).clip(0, 255).astype(np.uint8)
+        Image.fromarray(pixels).save(place / f"{i}.png")
+    return folder
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return hard_images(tmp_path / "images")
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(papers.STUDIES, toys.STUDY.name, toys.STUDY)
+
+
+def plan_of(data: Path) -> Plan:
+    return dataclasses.replace(toys.plan(data, settings=("data.validation=0.3",)), rates=RATES)
+
+
+def try_rates(plan: Plan, folder: Path, lines: list[str] | None = None) -> RunSchedule:
+    work = create_study_context(torch.device("cpu"), plan.data)
+    return run_trials(RunSchedule(plan, folder).begin(), work, progress=[].append if lines is None else lines.append)
+
+
+def tried(folder: Path) -> set[tuple[str, float]]:
+    return {(record["arm"], record["rate"]) for record in Results(folder, TRIALS_FILE).values()}
+
+
+def test_the_rate_with_the_higher_score_is_chosen_once_every_rate_was_tried() -> None:
+    trials = [TrialScore("a", 0.1, 0.5), TrialScore("a", 0.2, 0.7), TrialScore("a", 0.3, 0.6), TrialScore("b", 0.1, 1)]
+    assert choose_rate("a", (0.1, 0.2, 0.3), trials) == 0.2
+    assert choose_rate("a", (0.1, 0.2, 0.3), trials[1:]) is None
+    assert choose_rate("a", (0.3, 0.1), trials) == 0.3
+    assert choose_rate("c", (0.1, 0.2), [TrialScore("c", 0.1, 0.5), TrialScore("c", 0.2, 0.5)]) == 0.1  # the first
+    assert choose_rate("c", (0.1, 0.2), [TrialScore("c", 0.1, 0.5), TrialScore("c", 0.2, None)]) == 0.1
+    assert choose_rate("c", (0.1, 0.2), [TrialScore("c", 0.1, None), TrialScore("c", 0.2, None)]) is None
+
+
+def test_each_arm_is_run_with_the_rate_that_is_better_on_held_out_classes(tmp_path: Path, data: Path) -> None:
+    folder, plan = tmp_path / "study", plan_of(data)
+    schedule = try_rates(plan, folder)
+    assert tried(folder) == TRIALS
+    work = create_study_context(torch.device("cpu"), plan.data)
+    tally = run_schedule(schedule, work, progress=[].append)
+    assert len(tally.done) == 4
+    assert not [*folder.glob("trials/**/*.safetensors")]
+    for arm in plan.study.arms:
+        alone = {}
+        for rate in RATES:  # the same training outside of a study
+            (recipe,) = plan.trial_recipes(arm, rate)
+            assert (recipe.seed, recipe.optimizer.lr, recipe.data.validation) == (0, rate, 0.3)
+            trained, _ = train_network(recipe, work.setup, tmp_path / "alone")
+            alone[rate] = trained.log[-1]["validation_map_at_r"]
+        record = {trial.rate: trial.score for trial in schedule.plan.trials if trial.arm == arm.label}
+        assert record == pytest.approx(alone)
+        assert len(set(alone.values())) == 2
+        better = max(RATES, key=lambda rate: alone[rate])
+        runs = [run for run in tally.done if run.arm == arm]
+        assert {run.recipes[0].optimizer.lr for run in runs} == {better}
+        assert [run.recipes[0].data.validation for run in runs] == [0, 0]
+        assert all(f"optimizer.lr={better!r}" in run.result()["settings"] for run in runs)
+        counts = {(recipe.schedule.epochs, recipe.schedule.steps) for run in runs for recipe in run.recipes}
+        assert counts == {(recipe.schedule.epochs, recipe.schedule.steps)}
+
+
+def test_runs_selected_by_validation_have_trials_of_the_best_epoch(tmp_path: Path, data: Path) -> None:
+    plan = dataclasses.replace(plan_of(data), selections=("validation",), only=("margin",))
+    records = Results(try_rates(plan, tmp_path).folder, TRIALS_FILE).values()
+    for record in records:
+        assert record["score"] == max(epoch["validation_map_at_r"] for epoch in record["training"][0]["log"])
+
+
+def test_an_arm_that_is_not_trained_has_no_trials(tmp_path: Path, data: Path) -> None:
+    arms = (Arm("start", "margin-$backbone-$dataset", ("schedule.epochs=0",)), toys.STUDY.arms[1])
+    study = Study("toys/two", "Before and after", "nowhere", arms, (R1,))
+    settings = tuple(text for text in toys.SETTINGS if not text.startswith("schedule.epochs"))
+    plan = Plan(study, "glyphs", 1, settings=(*settings, "data.validation=0.3"), data=str(data), rates=RATES)
+    schedule = try_rates(plan, tmp_path)
+    assert {arm for arm, _ in tried(tmp_path)} == {"contrastive"}
+    assert (
+        len(run_schedule(schedule, create_study_context(torch.device("cpu"), str(data)), progress=[].append).done) == 2
+    )
+
+
+def test_the_plan_and_the_report_state_rates_scores_and_choice(tmp_path: Path, data: Path) -> None:
+    schedule = try_rates(plan_of(data), tmp_path)
+    written = json.loads((tmp_path / PLAN_FILE).read_text())
+    assert written["rates"] == list(RATES)
+    assert {(trial["arm"], trial["rate"]) for trial in written["trials"]} == TRIALS
+    assert set(written["chosen_rates"]) == {"margin", "contrastive"}
+    plan = read_plan(tmp_path)
+    assert plan == schedule.plan
+    report = build_report(plan, tmp_path)
+    facts = to_json(report)
+    assert (facts["rates"], facts["chosen_rates"]) == (list(RATES), written["chosen_rates"])
+    for page in (as_markdown(report), as_html(report)):
+        assert "Learning rates" in page
+        for trial in written["trials"]:
+            assert f"{trial['score']:.4f}" in page
+    assert "--trial-rates 1e-06 --trial-rates 0.1" in command_of(plan)
+
+
+def test_finished_trials_are_not_repeated(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train, trained = runner.train_network, []
+
+    def killed_in_the_third(recipe: object, *args: object, **kwargs: object) -> object:
+        if len(trained) == 2:
+            raise KeyboardInterrupt
+        trained.append(recipe)
+        return train(recipe, *args, **kwargs)
+
+    monkeypatch.setattr(runner, "train_network", killed_in_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        try_rates(plan_of(data), tmp_path)
+    before = complete_lines(tmp_path / TRIALS_FILE)
+    assert len(before) == 2
+    again: list[object] = []
+    monkeypatch.setattr(
+        runner, "train_network", lambda recipe, *rest, **more: again.append(recipe) or train(recipe, *rest, **more)
+    )
+    schedule = try_rates(read_plan(tmp_path), tmp_path)
+    assert len(again) == 2
+    assert complete_lines(tmp_path / TRIALS_FILE)[:2] == before
+    repeated = try_rates(plan_of(data), tmp_path)  # the command given again
+    assert len(again) == 2
+    assert repeated.plan == schedule.plan
+    (tmp_path / TRIALS_FILE).unlink()  # plan.json states the choice
+    assert try_rates(read_plan(tmp_path), tmp_path).plan == schedule.plan
+    assert len(again) == 2
+
+
+def test_trials_read_no_test_images(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = RunSchedule(plan_of(data), tmp_path / "study").begin()
+    opened: list[str] = []
+    load = measure.datasets.load_dataset
+    monkeypatch.setattr(
+        measure.datasets, "load_dataset", lambda name, split, root: opened.append(split) or load(name, split, root)
+    )
+    run_trials(begun, create_study_context(torch.device("cpu"), str(data)), progress=[].append)
+    assert tried(tmp_path / "study") == TRIALS
+    assert set(opened) == {"train"}
+
+
+def test_an_arm_waits_for_its_trials(tmp_path: Path, data: Path) -> None:
+    plan = plan_of(data)
+    with claim_folder(trial_folder(tmp_path, "margin", 0.1)):  # as if another process had it
+        schedule = try_rates(plan, tmp_path)
+    work = create_study_context(torch.device("cpu"), plan.data)
+    tally = run_schedule(schedule, work, progress=[].append)
+    assert {run.arm.label for run in tally.done} == {"contrastive"}
+    assert {run.arm.label for run in tally.elsewhere} == {"margin"}
+    rest = run_schedule(try_rates(plan, tmp_path), work, progress=[].append)
+    assert {run.arm.label for run in rest.done} == {"margin"}
+
+
+def test_a_diverged_trial_has_no_score_and_a_failed_one_is_repeated(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = runner.train_network
+    errors = {
+        ("margin", 0.1): DivergedError("the loss became nan"),
+        ("contrastive", 1e-6): TrainingError("the disk is full"),
+    }
+
+    def failing(recipe: object, *args: object, **kwargs: object) -> object:
+        if (recipe.method, recipe.optimizer.lr) in errors:
+            raise errors[recipe.method, recipe.optimizer.lr]
+        return train(recipe, *args, **kwargs)
+
+    monkeypatch.setattr(runner, "train_network", failing)
+    schedule = try_rates(plan_of(data), tmp_path)
+    arms = {arm.label: arm for arm in schedule.plan.study.arms}
+    assert schedule.plan.chosen_rate(arms["margin"]) == 1e-6
+    assert schedule.plan.lacks_rate(arms["contrastive"])
+    work = create_study_context(torch.device("cpu"), str(data))
+    tally = run_schedule(schedule, work, progress=[].append)
+    assert {run.arm.label for run in tally.done} == {"margin"}
+    assert {message.rpartition(": ")[2] for _, message in tally.failed} == {"the disk is full"}
+    report = build_report(schedule.plan, tmp_path)
+    assert "the disk is full" in report.failures.values()
+    assert "diverged" in as_markdown(report)
+    monkeypatch.setattr(runner, "train_network", train)
+    assert not try_rates(schedule.plan, tmp_path).plan.lacks_rate(arms["contrastive"])
+    assert ("margin", 0.1) in tried(tmp_path)
+
+
+def test_rates_are_part_of_a_study_and_checked(tmp_path: Path, data: Path) -> None:
+    plan = plan_of(data)
+    RunSchedule(plan, tmp_path).begin()
+    for rates in ((), (1e-6, 0.2)):
+        with raises(TrainingError, "other-study"):
+            RunSchedule(dataclasses.replace(plan, rates=rates), tmp_path).begin()
+    for rates, code in (((0.1,), "too-few-rates"), ((0.1, 0.1), "too-few-rates"), ((0.1, -1.0), "bad-rate")):
+        with raises(UsageError, code):
+            plan_from_options(toys.STUDY, "glyphs", rates=rates)
+    assert plan_from_options(toys.STUDY, "glyphs", rates=RATES).rates == RATES
+
+
+def test_missing_images_are_found_before_any_trial(tmp_path: Path, data: Path) -> None:
+    plan = dataclasses.replace(plan_of(data), data=str(tmp_path / "nowhere"))
+    with pytest.raises(DatasetError):
+        runner.prepare_contexts([RunSchedule(plan, tmp_path / "study")], device="cpu")
+    assert not (tmp_path / "study").exists()
