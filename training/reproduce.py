@@ -17,7 +17,7 @@ from zoo.files import read_object
 from zoo.models.card import read_card
 from zoo.models.load import find_model
 from zoo.models.registry import check_new_name
-from zoo.models.results import read_results, training_facts
+from zoo.models.results import MADE, read_results, training_facts
 
 if TYPE_CHECKING:
     from zoo.models.results import Evaluation
@@ -91,7 +91,7 @@ def recorded_recipe(model: str, seed: int | None = None, new_name: str | None = 
     origin, settings = record.get("origin"), record.get("settings") or {}
     recipe = record.get("recipe")
     if not isinstance(origin, str) or not isinstance(recipe, dict) or not isinstance(settings, dict):
-        how = training_facts(folder).get("command")
+        how = next((result[MADE]["command"] for result in read_results(folder) if result.get(MADE)), None)
         advice = f" It was made by: {how}" if how else ""
         raise UsageError(
             f"{card.name} was not trained by a recipe alone, so it cannot be trained again by one.{advice}",

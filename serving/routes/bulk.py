@@ -12,7 +12,7 @@ import numpy as np
 from anyio import to_thread
 from fastapi import APIRouter, Query, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from serving.dependencies import CollectionDep, CpuQueueDep, SettingsDep
 from serving.errors import RefusedError, error_json, invalid
@@ -32,6 +32,7 @@ from serving.schemas import (
     BulkResult,
     ErrorDetail,
     ItemDescription,
+    ItemKey,
 )
 from zoo.errors import ImageError, UsageError
 
@@ -58,6 +59,12 @@ class _Line:
     values: BulkLine
     image: UploadedImage | None
     vector: np.ndarray | None
+
+
+class _Keyed(BaseModel):
+    """Key of a line that is refused for its other values."""
+
+    key: ItemKey
 
 
 Outcomes = dict[int, BulkResult]
@@ -135,10 +142,18 @@ def _read_lines(body: bytes) -> tuple[list[_Line], Outcomes]:
             lines.append(_Line(number, values, _image_of(values), _vector_of(values)))
         except ValidationError as error:
             problems = [{**problem, "loc": ("body", *problem["loc"])} for problem in error.errors()]
-            outcomes[number] = _refused(number, key, RequestValidationError(problems))
+            outcomes[number] = _refused(number, _key_of(row), RequestValidationError(problems))
         except RefusedError as error:
             outcomes[number] = _refused(number, key, error)
     return lines, outcomes
+
+
+def _key_of(row: bytes) -> str | None:
+    """Return the key of a line that is refused for other reasons; None if it has no valid one."""
+    try:
+        return _Keyed.model_validate_json(row).key
+    except ValidationError:
+        return None
 
 
 def _image_of(values: BulkLine) -> UploadedImage | None:

@@ -152,7 +152,7 @@ def within_whitened(values: np.ndarray, labels: np.ndarray, dim: int, shrinkage:
     covariance = np.zeros((values.shape[1],) * 2)
     for label in np.unique(labels):
         for row in values[labels == label] - values[labels == label].mean(0):
-            covariance += np.outer(row, row) / len(values)
+            covariance += np.outer(row, row) / (len(values) - len(np.unique(labels)))
     covariance += shrinkage * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
     whitened = values @ np.real(sqrtm(np.linalg.inv(covariance)))
     return PCA(dim).fit_transform(whitened)

@@ -77,8 +77,9 @@ def test_the_recorded_recipe_is_that_of_the_model():
 
 
 def test_what_cannot_be_reproduced_is_refused():
-    with raises(UsageError, "no-recipe"):
+    with raises(UsageError, "no-recipe") as caught:
         recorded_recipe("photos")
+    assert "zoo baseline lite0" in str(caught.value), "the commands that made it"
     with raises(UsageError, "no-score"):
         recorded_result(paths.SHIPPED / SMALLEST, "omniglot")
 

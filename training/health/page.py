@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from training.health.diagnosis import Finding, History
+from training.health.diagnosis import JUDGED_EPOCHS, JUDGED_STEPS, Finding, History
 from zoo.errors import UsageError
 from zoo.files import write_bytes
 from zoo.report import figures
@@ -104,6 +104,16 @@ def check_figure(path: Path) -> None:
     figures.check_matplotlib()
 
 
+def health(history: History) -> str:
+    """Return the sentence about a run without findings: it is healthy, or too short to judge whether it learns."""
+    if history.judged:
+        return "healthy: no indicator left its range"
+    return (
+        "No indicator left its range. Whether the run learns cannot be judged yet: that needs half of the schedule, "
+        f"{JUDGED_EPOCHS} epochs and {JUDGED_STEPS} steps."
+    )
+
+
 def _sections(history: History, findings: Sequence[Finding]) -> list[Section]:
     found = [
         Section(
@@ -123,7 +133,7 @@ def _sections(history: History, findings: Sequence[Finding]) -> list[Section]:
         )
         for curve in curves(history)
     ]
-    return [*(found or [Section("Healthy", [Paragraph("No indicator left its healthy range.")])]), *drawn]
+    return [*(found or [Section("No findings", [Paragraph(health(history))])]), *drawn]
 
 
 def _with_start(curve: Curve) -> list[tuple[float, float]]:

@@ -89,6 +89,7 @@ def to_json(history: History, findings: list[Any]) -> dict[str, Any]:
     """Return a diagnosis as JSON values."""
     return {
         "healthy": not findings,
+        "judged": history.judged,
         "findings": [finding.to_json() for finding in findings],
         "start": dict(history.start),
         "epochs": [

@@ -38,7 +38,7 @@ def doctor(
 ) -> int:
     """say whether a training run is healthy, and which setting to try if not"""
     from training.health.diagnosis import diagnose
-    from training.health.page import check_figure, rows, write_figure
+    from training.health.page import check_figure, health, rows, write_figure
     from training.health.run_folder import find_run, read_history, to_json
 
     if out is not None:
@@ -53,6 +53,8 @@ def doctor(
         if history.records:
             print_table(("indicator", "start", "last", "by epoch", "meaning"), rows(history), numbers=("start", "last"))
         _print_findings(findings)
+        if not findings:
+            print(f"\n{health(history)}")
     if out is not None:
         write_figure(out, folder.name, history, findings)
     return 1 if findings else 0
@@ -64,5 +66,3 @@ def _print_findings(findings: list[Finding]) -> None:
         print(f"  what happened: {printable(finding.happened)}")
         print(f"  usual cause:   {printable(finding.cause)}")
         print(f"  what to try:   {printable(finding.setting)}")
-    if not findings:
-        print("\nhealthy: no indicator left its range")

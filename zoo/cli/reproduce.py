@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from zoo.cli.options import Data, Device, Json, Model, NewName, Quiet, Settings
+from zoo.cli.options import Data, Device, Json, Model, Quiet, Settings
 from zoo.console import print_json, print_table
 
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ def reproduce(
     seed: Annotated[
         int | None, Option("--seed", metavar="N", help="seed of the run (default: the recorded one)")
     ] = None,
-    new_name: NewName = None,
+    new_name: Annotated[
+        str | None, Option("--as", metavar="NAME", help="name of the new model (default: MODEL-reproduced)")
+    ] = None,
     settings: Settings = None,
     device: Device = None,
     restart: Annotated[bool, Option("--restart", help="forget an interrupted reproduction")] = False,

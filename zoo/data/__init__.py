@@ -5,6 +5,7 @@ The table is explicit; the module of a data set is imported when it is used.
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable
 from importlib import import_module
@@ -110,7 +111,13 @@ def check_dataset_path(data: str | Path, name: str) -> None:
 
 
 def check_dataset_name(name: str) -> None:
-    """Raise `DatasetError` for a name that is not in `DATASETS`."""
+    """Raise `DatasetError` for a name that is not in `DATASETS`, or not a name."""
+    if not isinstance(name, str | os.PathLike):
+        raise DatasetError(
+            f"a data set is given by its name or as a Dataset, not as {type(name).__name__}; give the labels of "
+            "embeddings as labels=.",
+            code="not-a-dataset",
+        )
     if name in DATASETS:
         return
     folder = name if is_folder(name) else "DIR"

@@ -25,12 +25,11 @@ from zoo.models.card import Card, Head, heads_problem
 from zoo.models.folder import CONFIG_FILE, HEADS_FILE, ONNX, WEIGHTS_FILE
 from zoo.models.pretrained.state import fit_state, without_shared_prefix
 from zoo.models.pretrained.weights import Weights, pretrained_config, read_weights
+from zoo.models.whitening import SMALLEST, within_class_whitening
 
 RESERVED = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir", "features_only")
 """Arguments of timm's factory that a card must not set, because they would read other files, or pickles."""
 
-SMALLEST = 1e-9
-"""Least variance along a direction, as a share of the largest, that is more than rounding."""
 SPARE_LENGTH = 0.1
 """Length of what rows without a direction add to an embedding, as a share of the others': not 0, so that they learn."""
 
@@ -313,11 +312,7 @@ def principal_directions(values: Tensor, count: int, whitening: float = 0.5) -> 
 
 
 def discriminant_directions(values: Tensor, labels: Tensor, count: int, shrinkage: float = 0.3) -> Tensor:
-    """Return the principal directions of rows that were whitened by the covariance within classes.
-
-    As in linear discriminant analysis (Fisher 1936, The use of multiple measurements in taxonomic problems), this
-    weakens what differs between images of one class. The covariance is shrunk towards a multiple of the identity
-    (Friedman 1989, Regularized discriminant analysis). If no class has two different rows, nothing is whitened.
+    """Return the principal directions of rows after `within_class_whitening`, as in linear discriminant analysis.
 
     Args:
         values: Rows float64 [n, f].
@@ -328,13 +323,7 @@ def discriminant_directions(values: Tensor, labels: Tensor, count: int, shrinkag
     Returns:
         Rows float64 [min(count, f), f], the most important first.
     """
-    _, positions = labels.unique(return_inverse=True)
-    sums = values.new_zeros(int(positions.max()) + 1, values.shape[1]).index_add_(0, positions, values)
-    inside = values - (sums / positions.bincount()[:, None])[positions]
-    if not inside.any():
-        return principal_directions(values, count, whitening=0.0)
-    variances, columns = torch.linalg.eigh(inside.T @ inside / len(values))
-    whitening = (columns / (variances.clamp_min(0) + shrinkage * variances.mean()).sqrt()) @ columns.T
+    whitening = torch.from_numpy(within_class_whitening(values.numpy(), labels.numpy(), shrinkage))
     return principal_directions(values @ whitening, count, whitening=0.0) @ whitening
 
 

@@ -32,7 +32,7 @@ from zoo.models.card import read_card
 from zoo.models.catalogue import ModelInfo, list_models
 from zoo.models.load import find_model, load
 from zoo.models.results import Evaluation
-from zoo.models.whitening import fit_whitening
+from zoo.models.whitening import fit_whitening, within_class_whitening
 from zoo.render import Table
 from zoo.report.figures import COLOURS, trade_off
 from zoo.report.html import SVG, Legend, Paragraph, Picture, Section, page
@@ -246,29 +246,18 @@ def embed_cached(
 
 
 def fit_linear(features: np.ndarray, labels: np.ndarray, shrink: float = SHRINK) -> tuple[np.ndarray, np.ndarray]:
-    """Fit the linear map that makes the scatter within classes a sphere: features @ weight.T + bias.
-
-    The covariance S of the differences to the class means, with `shrink` times its mean variance added to every
-    direction, gives the map S^-1/2 about the mean of all features.
+    """Fit `within_class_whitening` about the mean of all features: features @ weight.T + bias.
 
     Args:
         features: [n, f].
-        labels: Class numbers [n], from 0.
-        shrink: Share of the mean variance that is added.
+        labels: Class numbers [n].
+        shrink: Share of the mean variance that is added to every direction.
 
     Returns:
         Weight float32 [f, f] and bias float32 [f].
     """
-    values = features.astype(np.float64)
-    sizes = np.bincount(labels)
-    sums = np.zeros((len(sizes), values.shape[1]))
-    np.add.at(sums, labels, values)
-    within = values - (sums / np.maximum(sizes, 1)[:, None])[labels]
-    covariance = within.T @ within / max(len(values) - len(sizes), 1)
-    variances, directions = np.linalg.eigh(covariance)
-    scale = 1 / np.sqrt(np.maximum(variances, 0) + shrink * max(variances.mean(), 1e-12))
-    weight = (directions * scale) @ directions.T
-    return weight.astype(np.float32), (-weight @ values.mean(axis=0)).astype(np.float32)
+    weight = within_class_whitening(features, labels, shrink)
+    return weight.astype(np.float32), (-weight @ features.mean(axis=0, dtype=np.float64)).astype(np.float32)
 
 
 def recommend(rows: Sequence[LaneRow]) -> Iterator[str]:
@@ -278,7 +267,9 @@ def recommend(rows: Sequence[LaneRow]) -> Iterator[str]:
     ties = [best, *(row for row in forms[1:] if _undecided(best, row))]
     fastest = min(ties, key=lambda row: (row.milliseconds, row.bytes))
     score = _score_text(best)
-    if len(ties) == 1:
+    if len(forms) == 1:
+        yield f"{best.title}: {score}. Nothing else was measured that it could be compared with."
+    elif len(ties) == 1:
         yield f"{best.title} is best: {score}. Every other form is worse by its whole 95 % interval."
     else:
         others = ", ".join(row.title for row in ties[1:6]) + (" and others" if len(ties) > 6 else "")
@@ -334,7 +325,7 @@ def _measure(
     if is_measured.all():
         return
     fit = unit_rows(embedded.rows[~is_measured])
-    labels = np.unique(images.labels[~is_measured], return_inverse=True)[1]
+    labels = images.labels[~is_measured]
     dim = min(fit.shape[1], (len(fit) - 1) // 2)  # a direction needs images
     maps = {LINEAR: lambda: fit_linear(fit, labels), WHITENED: lambda: fit_whitening(fit, dim, SHRINK)}
     for form, make in maps.items():

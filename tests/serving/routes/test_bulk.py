@@ -100,6 +100,9 @@ def test_good_lines_are_written_and_bad_ones_have_errors(service: httpx.Client, 
         "invalid_key",
         "key_taken",
     )
+    keys = {result["line"]: result["key"] for result in body["results"]}
+    assert (keys[12], keys[13], keys[17], keys[21]) == ("both", "neither", "unknown", "copy")
+    assert [keys[line] for line in (14, 15, 16, 18, 19, 20)] == [None] * 6
     ids = {result["key"]: result["id"] for result in body["results"] if result["id"]}
     with Gallery.open(path) as gallery:
         np.testing.assert_array_equal(gallery.store.embedding(ids["numbers"]), row)

@@ -81,6 +81,7 @@ def test_one_class_is_measured_without_an_interval():
         ({}, UsageError, "labels-or-dataset", ""),
         ({"labels": [0, 0], "dataset": "glyphs"}, UsageError, "labels-or-dataset", ""),
         ({"labels": [0]}, EvaluationError, "label-count", "2"),
+        ({"dataset": np.zeros(2, int)}, DatasetError, "not-a-dataset", "labels="),
     ],
 )
 def test_contradictory_arguments_are_refused(arguments, error, code, value):
