@@ -71,9 +71,9 @@ BATCH = 112
 EPOCHS = 5
 STEPS = {"cub2010": 90, "cars-half": 180}
 """Steps of an epoch."""
-FROZEN_STAGES = 6
-"""The stem and the first five of seven stages."""
-VIEWS = 12
+FROZEN_STAGES = {"cub2010": 3, "cars-half": 6}
+"""The stem and the first two or five of seven stages."""
+VIEWS = {"cub2010": 8, "cars-half": 12}
 """Augmented views of each image that pass through the frozen stages."""
 
 LR = {"cub2010": 1e-4, "cars-half": 3e-4}
@@ -178,8 +178,8 @@ def _recipe(method: str, dataset: str, settings: ObjectiveSettings, sources: tup
     return Recipe(
         name=f"{method}-lite0-{dataset}",
         method=method,
-        data=Data(dataset, side=SIDE, fit="whole", views=VIEWS),
-        backbone=replace(backbone("lite0", freeze_norm="all"), frozen_stages=FROZEN_STAGES),
+        data=Data(dataset, side=SIDE, fit="whole", views=VIEWS[dataset]),
+        backbone=replace(backbone("lite0", freeze_norm="all"), frozen_stages=FROZEN_STAGES[dataset]),
         heads=(Head("embedding", DIM),),
         preprocessing=preprocessing("lite0", SIDE - 16, CROP),
         objective=settings.objective,

@@ -67,7 +67,7 @@ def check_step(recipe: Recipe, folder: Path) -> None:
     assert any(not tensor.equal(before[key]) for key, tensor in after.items() if key.startswith("trunk."))
 
 
-def test_the_recipes_of_the_cars_differ_only_in_the_papers_constants_the_rate_and_the_steps() -> None:
+def test_the_recipes_of_the_cars_differ_only_in_constants_rates_steps_and_frozen_stages() -> None:
     assert len(BIRDS) == len(NAMES) / 2 == 50
     for name in BIRDS:
         birds, cars = photo_recipe(name), photo_recipe(name.replace("cub2010", "cars-half"))
@@ -75,7 +75,8 @@ def test_the_recipes_of_the_cars_differ_only_in_the_papers_constants_the_rate_an
         args |= {key: value for key, value in birds.objective.method_args.items() if key in CONSTANTS}
         args = {**args, **{key: value for key, value in birds.objective.method_args.items() if key.endswith("_lr")}}
         objective = replace(cars.objective, method_args=args)
-        same = replace(cars, name=name, data=replace(cars.data, dataset="cub2010"), objective=objective)
+        same = replace(cars, name=name, data=birds.data, backbone=birds.backbone, objective=objective)
+        assert replace(cars.backbone, frozen_stages=3) == birds.backbone
         optimizer = replace(cars.optimizer, lr=birds.optimizer.lr)
         schedule = replace(cars.schedule, steps=birds.schedule.steps)
         assert replace(same, optimizer=optimizer, schedule=schedule) == birds
