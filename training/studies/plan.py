@@ -333,8 +333,12 @@ def adapt_to_dataset(plan: Plan) -> Plan:
     if dataset != owner:
         folder = f" ({plan.data})" if plan.data else ""
         note = f"The images are those of the data set {dataset}{folder}, the recipes those of {owner}. {note}".strip()
-    measures = tuple(dict.fromkeys(new for old in plan.study.measures for new in _adapt_measure(old, dataset)))
-    return dataclasses.replace(plan, study=dataclasses.replace(plan.study, measures=measures, note=note))
+    measures, normalised = (
+        tuple(dict.fromkeys(new for old in measures for new in _adapt_measure(old, dataset)))
+        for measures in (plan.study.measures, plan.study.normalised)
+    )
+    study = dataclasses.replace(plan.study, measures=measures, normalised=normalised, note=note)
+    return dataclasses.replace(plan, study=study)
 
 
 def write_plan(plan: Plan, folder: Path) -> Plan:

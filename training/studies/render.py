@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
+from training.studies.normalised import NORMALISATION, normalised_table
 from training.studies.plan import Plan
 from training.studies.report import (
     SELECTION_RULE,
@@ -108,6 +109,8 @@ def as_markdown(report: Report) -> str:
             trial_rule=TRIAL_RULE,
             trends=_trend_table(report) if report.trends else None,
             trend_rule=trend_rule(report),
+            normalised=normalised_table(report.normalised) if report.normalised else None,
+            normalisation=NORMALISATION,
             claims=_claim_table(report) if report.claims else None,
             claim_counts=claim_counts(report.claims),
             verdict_rule=VERDICT_RULE,
@@ -128,6 +131,7 @@ def as_html(report: Report) -> str:
     """Return the whole page; text from files is escaped."""
     study, plan = report.plan.study, report.plan
     sections = [_about_section(report), *_trial_sections(plan), *_trend_sections(report), *_claim_sections(report)]
+    sections += _normalised_sections(report)
     for selection in plan.selections:
         tables = report.values[selection]
         sections += _score_sections([row for row in report.rows if row.selection == selection], selection, study.x)
@@ -183,6 +187,7 @@ def to_json(report: Report) -> dict[str, Any]:
             }
             for trend in report.trends
         ],
+        "normalised": list(map(asdict, report.normalised)),
         "correlations": [
             dict(zip(("selection", "of", "with", "pearson"), row, strict=True)) for row in report.correlations
         ],
@@ -457,6 +462,12 @@ def _trial_table(plan: Plan) -> Table:
 def _trial_sections(plan: Plan) -> list[Section]:
     """Return the trials of the learning rate, if the study has any."""
     return [Section("Learning rates", [Paragraph(TRIAL_RULE), _trial_table(plan)])] if plan.rates else []
+
+
+def _normalised_sections(report: Report) -> list[Section]:
+    """Return the max-normalised scores, if the study has any."""
+    blocks: list[Block] = [Paragraph(NORMALISATION), normalised_table(report.normalised)]
+    return [Section("Normalised scores", blocks)] if report.normalised else []
 
 
 def _claim_sections(report: Report) -> list[Section]:

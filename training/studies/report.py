@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from training.recipe import Recipe
+from training.studies.normalised import SettingSummary, summarise_settings
 from training.studies.plan import FAILURE_FILE, Plan, Run, read_record
 from training.studies.results import Result, value_of
 from training.studies.statistics import (
@@ -174,6 +175,7 @@ class Report:
         rows: The scores.
         claims: The claims with their verdicts.
         trends: The trends with their verdicts.
+        normalised: Max-normalised scores by setting, if the study has them.
         ranks: Arms whose spectral decay is meaningless; they are in no correlation with it.
         duplicates: Groups of labels that stand for the same model.
         selection_effects: Differences between the two selections, if the study has both.
@@ -198,6 +200,7 @@ class Report:
     rows: list[ScoreRow]
     claims: list[ClaimResult]
     trends: list[TrendEstimate]
+    normalised: list[SettingSummary]
     ranks: Ranks
     duplicates: list[list[str]]
     selection_effects: list[SelectionEffect]
@@ -246,6 +249,7 @@ def build_report(plan: Plan, folder: Path, runs: Sequence[Run] | None = None) ->
         rows=rows,
         claims=_adjust_p_values(claims),
         trends=trends,
+        normalised=normalised_scores(plan, values),
         ranks=ranks,
         duplicates=duplicate_arms(finished, results),
         selection_effects=selection_effects(plan, values),
@@ -398,6 +402,26 @@ def _feature_count(architecture: str, args: str, channels: int) -> int:
 
     with torch.device("meta"):
         return feature_count(create_trunk(architecture, channels, json.loads(args)))
+
+
+# Normalised scores
+
+
+def normalised_scores(plan: Plan, values: Mapping[str, Mapping[Measure, Values]]) -> list[SettingSummary]:
+    """Return the max-normalised scores of each selection, by setting; none unless the study has them.
+
+    Args:
+        plan: The plan.
+        values: Selection -> measure -> the value of each run.
+    """
+    summaries: list[SettingSummary] = []
+    for selection, by_measure in values.items() if plan.study.normalised else ():
+        means = {
+            measure: {label: float(np.mean(list(seeds.values()))) for label, seeds in by_label.items()}
+            for measure, by_label in by_measure.items()
+        }
+        summaries += summarise_settings(plan.arms, plan.study.normalised, means, selection)
+    return summaries
 
 
 # Correlations

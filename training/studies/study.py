@@ -209,6 +209,8 @@ class Study:
         note: Facts that a reader of the results must know.
         selections: How measured epochs are selected by default, members of `SELECTIONS`.
         as_published: Whether the arms have the settings of the authors' published code.
+        normalised: Measures that the report sums up by setting, each divided by its maximum over the settings of an
+            objective (`training.studies.normalised`).
 
     Raises:
         RecipeError: If the study contradicts itself.
@@ -232,6 +234,7 @@ class Study:
     note: str = ""
     selections: tuple[str, ...] = ("last",)
     as_published: bool = False
+    normalised: tuple[Measure, ...] = ()
 
     def __post_init__(self) -> None:
         if not STUDY_NAME.fullmatch(self.name):
@@ -251,6 +254,10 @@ class Study:
                     f"the study {self.name} has a claim about {measure}, which it does not measure.",
                     code="missing-measure",
                 )
+        if not set(self.normalised) <= set(self.measures):
+            raise RecipeError(
+                f"the study {self.name} sums up measures that it does not measure.", code="missing-measure"
+            )
         pairs = [(claim.better, claim.than or labels[0]) for claim in self.claims]
         for label in (self.reference, *(label for pair in pairs for label in pair)):
             if label not in labels:
