@@ -182,8 +182,8 @@ def test_the_blocks_of_a_page_run(page: Path, sandbox: Sandbox) -> None:
             sandbox.run(block)
 
 
-WORDS = {"DIR": "pictures", "MODEL": "mine", "photos/": "pictures/"}
-"""What stands in the examples for a value of the reader's own."""
+WORDS = {"DIR": "pictures", "MODEL": "mine", "photos/": "pictures/", "2GiB": "64GiB"}
+"""What stands in the examples for a value of the reader's own. A process of many tests holds more than 2 GiB."""
 
 NOT_RUN = {
     "dinov2|clip-|timm/|a1_in1k|siglip|hf download|text/|--text|zoo convert|push ./my-model|margin-r50-cub": "hub",
