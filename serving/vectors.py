@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from serving.gallery.gallery import Gallery, is_gallery
-from serving.gallery.types import NO_PICTURE, NewItem, check_key, metadata_json, unit_vector, vector_sha256
+from serving.gallery.types import NewItem, metadata_json, vector_item
 from zoo.console import Progress
 from zoo.data.table import KeyedRow, read_keyed_rows
 from zoo.errors import UsageError
@@ -111,10 +111,8 @@ def _put(gallery: Gallery, described: Sequence[KeyedRow], vectors: np.ndarray, r
 
 
 def _item(row: KeyedRow, vector: np.ndarray, dim: int) -> NewItem:
-    unit = unit_vector(vector, dim)
     try:
         metadata_json(row.metadata)
     except ValueError as error:
         raise UsageError(f"the metadata cannot be stored: {error}.", code="bad-metadata") from None
-    content = vector_sha256(check_key(row.key), unit)
-    return NewItem(row.source, unit, NO_PICTURE, content, row.label, row.metadata, key=row.key)
+    return vector_item(row.key, vector, dim, row.source, row.label, row.metadata)

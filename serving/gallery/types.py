@@ -343,6 +343,18 @@ def unit_vector(numbers: np.ndarray, dim: int) -> np.ndarray:
     return single
 
 
+def vector_item(
+    key: str, numbers: np.ndarray, dim: int, source: str, label: str | None, metadata: Mapping[str, Any]
+) -> NewItem:
+    """Return the item of a key of which only the embedding is known; `numbers` may have any length.
+
+    Raises:
+        UsageError: As `check_key` and `unit_vector`.
+    """
+    row = unit_vector(numbers, dim)
+    return NewItem(source, row, NO_PICTURE, vector_sha256(check_key(key), row), label, metadata, key=key)
+
+
 def key_taken(key: str, owner: int) -> ItemConflictError:
     return ItemConflictError(f"the key {key!r} belongs to item {owner}, which is another image.")
 

@@ -19,7 +19,7 @@ from serving.errors import RefusedError, error_json, invalid
 from serving.forms import UploadedImage
 from serving.gallery import NewItem
 from serving.gallery.search import Searcher
-from serving.gallery.types import NO_PICTURE, PutResult, unit_vector, vector_sha256
+from serving.gallery.types import PutResult, vector_item
 from serving.limits import CpuQueue
 from serving.metrics import stage
 from serving.openapi import WRITING, refusals
@@ -198,26 +198,21 @@ def _of_image(searcher: Searcher, line: _Line) -> NewItem | ImageError:
         return error
 
 
-def _of_vector(values: BulkLine, vector: np.ndarray, dim: int) -> NewItem:
-    """Return the item of a vector. Raises `UsageError` if it is not one of the model's."""
-    row = unit_vector(vector, dim)
-    source, content = values.source or values.key, vector_sha256(values.key, row)
-    return NewItem(source, row, NO_PICTURE, content, values.label, values.metadata, key=values.key)
-
-
 def _put(searcher: Searcher, lines: Sequence[_Line], made: Mapping[int, NewItem | ImageError]) -> Outcomes:
     items, outcomes = dict[int, NewItem](), Outcomes()
     for line in lines:
+        values = line.values
         try:
             item = made.get(line.number)
             if line.vector is not None:
-                item = _of_vector(line.values, line.vector, searcher.gallery.card.dim)
+                dim, source = searcher.gallery.card.dim, values.source or values.key
+                item = vector_item(values.key, line.vector, dim, source, values.label, values.metadata)
             if isinstance(item, ImageError):
                 raise item
             assert item is not None
             items[line.number] = item
         except (ImageError, UsageError) as error:
-            outcomes[line.number] = _refused(line.number, line.values.key, error)
+            outcomes[line.number] = _refused(line.number, values.key, error)
     with stage("write"):
         results: Sequence[PutResult] = searcher.gallery.put(list(items.values())) if items else ()
     for (number, item), result in zip(items.items(), results, strict=True):
