@@ -36,6 +36,25 @@ class MovedCopies:
     left: list[tuple[str, str]] = field(default_factory=list)
 
 
+def check_target(target: Path, folders: Sequence[Path]) -> Path:
+    """Return the absolute path of a folder for copies.
+
+    Raises:
+        UsageError: If it is in one of the folders that are compared, from which the next run would read the copies
+            (code "target-inside"), or is not a folder ("not-writable").
+    """
+    target = target.expanduser().resolve()
+    for folder in folders:
+        if target.is_relative_to(folder.expanduser().resolve()):
+            raise UsageError(
+                f"{target} is inside {folder}, where the next run would find them again. Name a folder elsewhere.",
+                code="target-inside",
+            )
+    if os.path.lexists(target) and not target.is_dir():
+        raise UsageError(f"{target} is not a folder; name a folder for the copies.", code="not-writable")
+    return target
+
+
 def move_copies(report: DuplicateReport, gallery: Gallery, target: Path) -> MovedCopies:
     """Move all files that are not the best copy of their group to a folder.
 
@@ -43,17 +62,11 @@ def move_copies(report: DuplicateReport, gallery: Gallery, target: Path) -> Move
     its group is there. Links stay.
 
     Raises:
-        UsageError: If the target is in an indexed folder, from which the next run would read the copies (code
-            "target-inside"), has a file where one would go ("target-taken"), or cannot be written ("not-writable").
+        UsageError: As of `check_target`; and if the target has a file where one would go (code "target-taken"), or
+            cannot be written ("not-writable").
     """
     originals = Originals.of(gallery)
-    target = target.expanduser().resolve()
-    for folder in originals.folders:
-        if target.is_relative_to(folder):
-            raise UsageError(
-                f"{target} is inside {folder}, where the next run would find them again. Name a folder elsewhere.",
-                code="target-inside",
-            )
+    target = check_target(target, originals.folders)
     result = MovedCopies(str(target))
     moves = list(_moves(report, gallery, originals, target, result))
     taken = [new for _, new, _ in moves if os.path.lexists(new)]

@@ -75,6 +75,10 @@ class PictureTable:
         """Return the number of items without a hash, which a gallery of an older version has."""
         return self.store.count() - int(self._query("SELECT count(*) FROM pictures")[0][0])
 
+    def unknown(self) -> int:
+        """Return the number of items without a picture that could be hashed, as those of `zoo index --vectors`."""
+        return self.store.count() - int(self._query("SELECT count(*) FROM pictures WHERE hash IS NOT NULL")[0][0])
+
     def fill(self, progress: bool = False) -> int:
         """Compute the missing hashes from the thumbnails; return their number. What was written is kept if it stops."""
         lacking = "FROM thumbnails WHERE item > ? AND item NOT IN (SELECT item FROM pictures)"

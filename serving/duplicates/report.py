@@ -83,12 +83,14 @@ class DuplicateReport:
         model: Name of the model of the embeddings.
         items: Number of items that were compared.
         groups: The groups, the best copy of each first.
+        without_picture: Number of items that have no picture, so that nothing can confirm a copy of them.
     """
 
     gallery: str
     model: str
     items: int
     groups: list[list[ReportedCopy]]
+    without_picture: int = 0
 
     @property
     def copies(self) -> int:
@@ -98,14 +100,16 @@ class DuplicateReport:
     @property
     def summary(self) -> str:
         """Return the counts as a sentence."""
+        rest = f"; {count(self.without_picture, 'item')} without a picture could not be compared"
         return (
             f"{self.gallery}: {count(self.items, 'image')}, {count(len(self.groups), 'group')} with "
-            f"{count(self.copies, 'copy', 'copies')} beside the best ones"
+            f"{count(self.copies, 'copy', 'copies')} beside the best ones{rest if self.without_picture else ''}"
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
         facts = {"gallery": self.gallery, "model": self.model, "items": self.items, "copies": self.copies}
+        facts["without_picture"] = self.without_picture
         return {**facts, "groups": [[asdict(copy) for copy in members] for members in self.groups]}
 
     def table(self) -> Table:
@@ -155,7 +159,7 @@ def report_duplicates(
     measures |= measure(table, [items[item] for item in alone], originals, progress)
     groups = sorted([*groups, *([Member(item, None)] for item in alone)], key=lambda members: members[0].item)
     reported = [_reported(members, items, measures, files) for members in groups]
-    return DuplicateReport(name, gallery.card.name, store.count() - len(left_out), reported)
+    return DuplicateReport(name, gallery.card.name, store.count() - len(left_out), reported, table.unknown())
 
 
 def _identical_files(gallery: Gallery, identical: Sequence[tuple[str, str]]) -> dict[int, list[str]]:

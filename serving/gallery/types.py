@@ -329,7 +329,8 @@ def unit_vector(numbers: np.ndarray, dim: int) -> np.ndarray:
     """
     numbers = np.asarray(numbers)
     if numbers.shape != (dim,) or numbers.dtype.kind not in "fiu":
-        raise UsageError(f"the vector has {list(numbers.shape)} numbers; expected [{dim}].", code="invalid-embedding")
+        sides = " x ".join(map(str, numbers.shape)) or "1"
+        raise UsageError(f"the vector has {sides} numbers; expected {dim}.", code="invalid-embedding")
     largest = float(np.abs(numbers.astype(np.float64)).max(initial=0))
     if not math.isfinite(largest):
         raise UsageError("the vector holds NaN or infinity.", code="invalid-embedding")

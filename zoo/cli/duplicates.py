@@ -84,7 +84,7 @@ def duplicates(
 ) -> int:
     """find copies of one picture in a folder or a gallery"""
     from serving.duplicates.lookup import folder_store
-    from serving.duplicates.move import move_copies
+    from serving.duplicates.move import check_target, move_copies
     from serving.duplicates.pictures import PictureTable
     from serving.duplicates.report import report_duplicates
     from serving.gallery import Gallery
@@ -98,6 +98,8 @@ def duplicates(
             f"{images} is a gallery, whose images are embedded already; leave --model and --gallery out.",
             code="option-without-effect",
         )
+    if move_to is not None:
+        check_target(move_to, [Path(images)] if Path(images).is_dir() and is_folder else [])
     with ExitStack() as stack:
         place = _gallery_of(images, gallery, model, is_folder, runtime, precision, batch_size)
         address, indexed = stack.enter_context(place)

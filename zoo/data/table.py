@@ -323,7 +323,9 @@ def read_keyed_rows(path: Path) -> list[KeyedRow]:
     try:
         with _csv_rows(path) as (header, cells):
             rows = list(cells)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}.", code="unreadable-file") from None
+    except (UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.", code="not-csv") from None
     named = [name for name in header if name]
     _check_unique(path, named, sorted(named))
@@ -363,7 +365,9 @@ def _read_labels(path: Path, lists: bool) -> LabelFile:
         with _csv_rows(path) as (header, cells):
             key, columns = _metadata_columns(path, header, lists)
             rows = _metadata_rows(path, cells, key, lists)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}.", code="unreadable-file") from None
+    except (UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.", code="not-csv") from None
     labelled = LABEL in header
     parse = {column: _cell_parser([row[column] for row in rows.values() if row[column]]) for column in columns}

@@ -120,6 +120,7 @@ class ModelInfo:
         facts |= {"origin": self.origin.recipe, "changed": self.origin.changed}
         facts |= {"training_data": dict(self.training_data), "kept": self.kept}
         facts["folder"] = str(self.folder) if self.folder else None
+        facts["fingerprint"] = self.card.fingerprint if self.card else None
         facts["card"] = self.card.to_json() if self.card else None
         facts["results"] = self.results
         return facts

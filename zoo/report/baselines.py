@@ -261,16 +261,22 @@ def fit_linear(features: np.ndarray, labels: np.ndarray, shrink: float = SHRINK)
 
 
 def recommend(rows: Sequence[LaneRow]) -> Iterator[str]:
-    """Yield the recommendation for rows with the best first, by 95 % intervals of differences over classes."""
+    """Yield the recommendation for rows with the best first, by 95 % intervals of differences over classes.
+
+    A model that knows images of the measured classes is chosen only if all do.
+    """
     forms = [row for row in rows if row.form != LINEAR]
-    best = forms[0]
-    ties = [best, *(row for row in forms[1:] if _undecided(best, row))]
+    fair = [row for row in forms if not row.notes] or forms
+    best = fair[0]
+    ties = [best, *(row for row in fair[1:] if _undecided(best, row))]
     fastest = min(ties, key=lambda row: (row.milliseconds, row.bytes))
     score = _score_text(best)
     if len(forms) == 1:
         yield f"{best.title}: {score}. Nothing else was measured that it could be compared with."
+    elif len(fair) == 1:
+        yield f"{best.title}: {score}. No other form was made without images of these classes."
     elif len(ties) == 1:
-        yield f"{best.title} is best: {score}. Every other form is worse by its whole 95 % interval."
+        yield f"{best.title} is best without labels: {score}. The others are worse by their whole 95 % intervals."
     else:
         others = ", ".join(row.title for row in ties[1:6]) + (" and others" if len(ties) > 6 else "")
         yield f"Undecided between {best.title} ({score}) and {others}: the intervals of their differences include 0."
@@ -279,6 +285,8 @@ def recommend(rows: Sequence[LaneRow]) -> Iterator[str]:
             f"{count(fastest.bytes, 'byte')} per vector)."
         )
     yield from best.notes[:1]
+    if not best.notes:
+        yield from dict.fromkeys(f"Not chosen: {note}" for row in forms for note in row.notes[:1])
     yield from _training_advice(rows, best)
 
 

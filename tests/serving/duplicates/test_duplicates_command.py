@@ -138,6 +138,27 @@ def test_nothing_is_overwritten_and_links_and_changed_files_stay(images: Path, t
     assert (tmp_path / "copies" / "sub" / "small.png").read_text() == "taken"
 
 
+def test_a_wrong_target_is_refused_before_any_image_is_embedded(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setattr("serving.gallery.indexing.index_folder", lambda *_: pytest.fail("images were embedded"))
+    with raises(UsageError, "target-inside"):
+        run_here("duplicates", images, "--move-to", images / "copies")
+    with raises(UsageError, "not-writable"):
+        run_here("duplicates", images, "--move-to", tmp_path / "file")
+
+
+def test_items_without_a_picture_are_counted(images: Path, tmp_path: Path, capsys: Capture) -> None:
+    rows, keyed = tmp_path / "rows.npy", tmp_path / "keyed"
+    assert run_here("embed", "photos", images, "--out", rows) == 0
+    assert run_here("index", "photos", "--vectors", rows, "--table", rows.with_suffix(".csv"), "--out", keyed) == 0
+    capsys.readouterr()
+    report = told(capsys, keyed)
+    assert report["without_picture"] == report["items"] > 0
+    assert told(capsys, images)["without_picture"] == 0
+
+
 def test_best_copies_are_chosen_without_the_files(images: Path, tmp_path: Path, capsys: Capture) -> None:
     kept = tmp_path / "kept"
     told(capsys, images, "--gallery", kept)

@@ -125,6 +125,14 @@ def test_of_two_lines_with_one_key_the_later_one_counts(service: httpx.Client, s
     assert service.get("/stats").json()["items"] == 25
 
 
+def test_a_refused_line_is_answered_with_its_key(service: httpx.Client, served: dict) -> None:
+    lines = [{"key": "empty"}, {"key": "more", "vector": [1.0], "colour": "red"}, {"vector": [1.0]}, {"key": 7}, b"[1]"]
+    results = post(service, *lines, fingerprint=served["fingerprint"]).json()["results"]
+    assert [(one["key"], one["status"]) for one in results] == [
+        (key, "refused") for key in ("empty", "more", None, None, None)
+    ]
+
+
 def test_whole_requests_are_refused(service: httpx.Client, served: dict) -> None:
     line = {"key": "k", "vector": unit(1, served["dim"]).tolist()}
     assert code(post(service, line)) == (422, "invalid_fingerprint")

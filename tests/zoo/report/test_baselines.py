@@ -146,3 +146,18 @@ def test_overlapping_intervals_are_undecided_and_clear_ones_are_not():
     assert "Training helps" in " ".join(recommend(better))
     worse = [better[1], replace(better[0], class_scores=row("a", LINEAR, bad, 9).class_scores)]
     assert "do not help" in " ".join(recommend(worse))
+
+
+def test_a_model_that_learnt_from_the_measured_classes_is_not_recommended_over_one_that_did_not():
+    def row(model: str, score: float, *notes: str) -> LaneRow:
+        scores = tuple(score + step / 100 for step in range(6))
+        per_class = {"queries": (10,) * 6, "map_at_r": scores}
+        means = {"map_at_r": float(np.mean(scores)), "recall_at_1": 0.5}
+        return LaneRow(model, "f", PLAIN, 8, 32, 1.0, "onnx", means, {}, per_class, notes)
+
+    learnt, fair, worse = row("learnt", 0.9, "learnt has seen them"), row("fair", 0.6), row("worse", 0.3)
+    text = " ".join(recommend([learnt, fair, worse]))
+    assert text.startswith("fair, plain is best")
+    assert "Not chosen: learnt has seen them" in text
+    assert " ".join(recommend([learnt, fair])).startswith("fair, plain")
+    assert " ".join(recommend([learnt])).startswith("learnt, plain")
