@@ -77,7 +77,7 @@ def find_run(name: str) -> Path:
     try:
         return find_model(name)
     except ModelNotFoundError as error:
-        raise ModelNotFoundError(f"{error} There is no run of that name either.", code=error.code) from None
+        raise ModelNotFoundError(f"there is no run of that name, and {error}", code=error.code) from None
 
 
 def _literal(name: str) -> str:

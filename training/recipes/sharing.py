@@ -122,7 +122,7 @@ def mic(dataset: str) -> Recipe:
         method="mic",
         heads=(Head("class", 128),),
         objective=Objective("margin", DISTANCE, {"beta": 1.2}, method="mic", method_args=args),
-        schedule=Schedule(by_dataset(dataset, 110, 110, 45)),
+        schedule=Schedule(by_dataset(dataset, 100, 110, 45)),
         sources=(MIC, SHARING),
         departures=(
             "The published code lowers the rate twice; here it is constant. Everything else that the text of Sharing "

@@ -30,7 +30,7 @@ def made(name: str) -> Recipe:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_constants_are_those_of_the_paper(name: str) -> None:
-    """Section 4.2."""
+    """Compare with the constants that Ermolov et al. 2022, Hyperbolic Vision Transformers, state."""
     recipe = made(name)
     assert (recipe.dim, recipe.backbone.frozen_stages) == (128, 1)
     assert (recipe.optimizer.name, recipe.optimizer.weight_decay) == ("adamw", 0.01)
