@@ -441,7 +441,7 @@ def _step_cells(step: dict[str, Any]) -> list[str]:
 It measures the shipped models, those made here, installed packages of weights, and the public backbones of the Hub.
 Half of the classes are drawn; all scores are of the other half. Rows "whitened" were whitened on the drawn classes
 without labels; rows "linear" have a linear map fitted with their labels, which shows whether training helps. The
-embeddings are kept in ZOO_HOME/cache/lane, so an interrupted run continues. Times are of this machine.""",
+embeddings are kept in ZOO_HOME/cache/baselines, so an interrupted run continues. Times are of this machine.""",
 )
 def baselines(
     data: Annotated[str, Option(metavar="DIR", help="your images: one subfolder per class, or a table (CSV)")],
@@ -464,7 +464,7 @@ def baselines(
     from zoo.data.decode import readable_subset
     from zoo.errors import UsageError
     from zoo.files import write_bytes
-    from zoo.report.baselines import as_html, available_models, picture, protocol, remarks, run_lane, table
+    from zoo.report.baselines import as_html, available_models, compare_baselines, picture, protocol, remarks, table
     from zoo.report.figures import check_matplotlib
 
     check_number("--seed", seed)
@@ -475,18 +475,18 @@ def baselines(
     images, unreadable = readable_subset(load_dataset(FOLDER, split, data))
     note_left_out(unreadable.values())
     models = available_models(model or (), hub)
-    lane = run_lane(images, models, batch_size, device, runtime, seed, lambda name: note(f"{name} ..."))
+    comparison = compare_baselines(images, models, batch_size, device, runtime, seed, lambda name: note(f"{name} ..."))
     if out is not None:
-        content = as_html(lane).encode() if out.suffix.lower() == ".html" else picture(lane)
+        content = as_html(comparison).encode() if out.suffix.lower() == ".html" else picture(comparison)
         with write_errors(out):
             write_bytes(out, content)
     if as_json:
-        print_json(lane.to_json())
+        print_json(comparison.to_json())
     else:
-        scores = table(lane)
-        print(protocol(lane))
+        scores = table(comparison)
+        print(protocol(comparison))
         print_table(scores.columns, scores.rows, [str(name) for name in scores.numbers])
-        print(*remarks(lane), "", *lane.recommendation, sep="\n")
+        print(*remarks(comparison), "", *comparison.recommendation, sep="\n")
     return strict_status(strict, unreadable)
 
 

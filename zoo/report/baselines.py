@@ -1,4 +1,4 @@
-"""Lane of baselines: every available model on one labelled folder, plain and with a linear head, and a recommendation.
+"""Comparison of every available model on one labelled folder, plain and with a linear head, and a recommendation.
 
 Each model embeds the images once; the rows are kept in the cache. A share of the classes is drawn, and all scores are
 of the others: plain rows, rows whitened on the drawn classes without their labels (Jégou & Chum 2012, section 3), and
@@ -57,7 +57,7 @@ UNREACHABLE = "the Hub cannot be reached"
 
 
 @dataclass(frozen=True)
-class LaneRow:
+class BaselineScore:
     """Scores of one model in one form.
 
     Attributes:
@@ -92,8 +92,8 @@ class LaneRow:
 
 
 @dataclass(frozen=True)
-class Lane:
-    """Outcome of the lane.
+class BaselineComparison:
+    """Outcome of the comparison.
 
     Attributes:
         data: Name and hash of the measured images.
@@ -113,7 +113,7 @@ class Lane:
     fitted_images: int
     fitted_classes: int
     seed: int
-    rows: tuple[LaneRow, ...]
+    rows: tuple[BaselineScore, ...]
     left_out: Mapping[str, str]
     recommendation: tuple[str, ...]
 
@@ -147,7 +147,7 @@ def available_models(names: Sequence[str] = (), hub: bool = True) -> list[ModelI
     return [model for model in known if hub or model.folder is not None or model.status == "package"]
 
 
-def run_lane(
+def compare_baselines(
     images: Dataset,
     models: Sequence[ModelInfo],
     batch_size: int = 64,
@@ -155,7 +155,7 @@ def run_lane(
     runtime: str = "auto",
     seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
-) -> Lane:
+) -> BaselineComparison:
     """Measure the models on readable images of a folder or table.
 
     Args:
@@ -173,7 +173,7 @@ def run_lane(
     labelled, parts = _divide(images, seed)
     is_measured = np.isin(labelled.sources, parts.test.sources) if parts else np.ones(len(labelled), np.bool_)
     measured = parts.test if parts else labelled
-    rows: list[LaneRow] = []
+    rows: list[BaselineScore] = []
     left_out: dict[str, str] = {}
     for model in models:
         progress(model.name)
@@ -187,7 +187,7 @@ def run_lane(
         reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
         raise UsageError(f"no model could be measured. {reasons}", code="no-models")
     rows.sort(key=lambda row: -row.metrics[CHOSEN_BY])
-    return Lane(
+    return BaselineComparison(
         data=str(measured.identity),
         images=len(measured),
         classes=len(measured.classes),
@@ -203,7 +203,7 @@ def run_lane(
 def embed_cached(
     name: str, images: Dataset, batch_size: int, device: str | None, runtime: str, refusal: str = ""
 ) -> EmbeddedImages:
-    """Return the rows of a model; they are made once and kept in `ZOO_HOME/cache/lane`.
+    """Return the rows of a model; they are made once and kept in `ZOO_HOME/cache/baselines`.
 
     A cached file is used only if its record names the model's fingerprint and these images.
 
@@ -214,7 +214,9 @@ def embed_cached(
         raise HubError(refusal)
     folder = find_model(name)
     card = read_card(folder)
-    file = paths.home() / "cache" / "lane" / f"{card.name}-{card.fingerprint[:12]}-{images.identity.sha256[:12]}.npy"
+    file = (
+        paths.home() / "cache" / "baselines" / f"{card.name}-{card.fingerprint[:12]}-{images.identity.sha256[:12]}.npy"
+    )
     timing = file.with_suffix(".time.json")
     names = [str(source) for source in images.sources]
     if timing.is_file() and file.is_file():
@@ -260,7 +262,7 @@ def fit_linear(features: np.ndarray, labels: np.ndarray, shrink: float = SHRINK)
     return weight.astype(np.float32), (-weight @ features.mean(axis=0, dtype=np.float64)).astype(np.float32)
 
 
-def recommend(rows: Sequence[LaneRow]) -> Iterator[str]:
+def recommend(rows: Sequence[BaselineScore]) -> Iterator[str]:
     """Yield the recommendation for rows with the best first, by 95 % intervals of differences over classes.
 
     A model that knows images of the measured classes is chosen only if all do.
@@ -290,7 +292,7 @@ def recommend(rows: Sequence[LaneRow]) -> Iterator[str]:
     yield from _training_advice(rows, best)
 
 
-def _training_advice(rows: Sequence[LaneRow], best: LaneRow) -> Iterator[str]:
+def _training_advice(rows: Sequence[BaselineScore], best: BaselineScore) -> Iterator[str]:
     """Yield whether training is worthwhile, by the linear map of the best form's model."""
     trained = next((row for row in rows if row.form == LINEAR and row.model == best.model), None)
     if trained is None:
@@ -322,7 +324,7 @@ def _divide(images: Dataset, seed: int) -> tuple[Dataset, ClassSplit | None]:
 
 def _measure(
     embedded: EmbeddedImages, images: Dataset, is_measured: np.ndarray, measured: Dataset
-) -> Iterator[LaneRow]:
+) -> Iterator[BaselineScore]:
     """Yield the rows of a model: plain, and whitened and linear where other classes are there to fit on."""
     notes = (
         *learnt_classes(embedded.folder).among_classes(measured).notes(embedded.name),
@@ -344,9 +346,11 @@ def _measure(
         yield _row(embedded, form, rows @ weight.T + bias, measured, notes)
 
 
-def _row(embedded: EmbeddedImages, form: str, rows: np.ndarray, images: Dataset, notes: tuple[str, ...]) -> LaneRow:
+def _row(
+    embedded: EmbeddedImages, form: str, rows: np.ndarray, images: Dataset, notes: tuple[str, ...]
+) -> BaselineScore:
     measured: Evaluation = evaluate(rows, images)
-    return LaneRow(
+    return BaselineScore(
         model=embedded.name,
         fingerprint=embedded.fingerprint,
         form=form,
@@ -361,17 +365,17 @@ def _row(embedded: EmbeddedImages, form: str, rows: np.ndarray, images: Dataset,
     )
 
 
-def _difference(row: LaneRow, other: LaneRow) -> tuple[float, float]:
+def _difference(row: BaselineScore, other: BaselineScore) -> tuple[float, float]:
     return paired_class_interval(row.class_scores, other.class_scores, CHOSEN_BY)
 
 
-def _undecided(best: LaneRow, row: LaneRow) -> bool:
+def _undecided(best: BaselineScore, row: BaselineScore) -> bool:
     if len(best.class_scores.get(CHOSEN_BY, ())) < 2:
         return True
     return _difference(best, row)[0] <= 0
 
 
-def _score_text(row: LaneRow) -> str:
+def _score_text(row: BaselineScore) -> str:
     parts = []
     for name, label in (("map_at_r", "MAP@R"), ("recall_at_1", "R@1")):
         bounds = row.intervals.get(name)
@@ -402,18 +406,18 @@ def _reason(error: Exception) -> str:
     return text if len(text) <= 200 else text[:199] + "…"
 
 
-def picture(lane: Lane, kind: str = "png") -> bytes:
+def picture(comparison: BaselineComparison, kind: str = "png") -> bytes:
     """Draw MAP@R against milliseconds per image: a dot per row, coloured by its form, numbered as the rows."""
     forms = (PLAIN, WHITENED, LINEAR)
-    points = [(row.milliseconds, row.metrics[CHOSEN_BY], forms.index(row.form)) for row in lane.rows]
+    points = [(row.milliseconds, row.metrics[CHOSEN_BY], forms.index(row.form)) for row in comparison.rows]
     return trade_off(points, "ms per image (log)", "MAP@R", kind)
 
 
-def table(lane: Lane) -> Table:
+def table(comparison: BaselineComparison) -> Table:
     """Return the rows, the best first."""
     columns = ("", "model", "form", "R@1", "MAP@R", "95 % over classes", "ms per image", "bytes per vector")
     cells = []
-    for number, row in enumerate(lane.rows, start=1):
+    for number, row in enumerate(comparison.rows, start=1):
         bounds = row.intervals.get(CHOSEN_BY)
         interval = f"{bounds[0]:.4f} to {bounds[1]:.4f}" if bounds else "-"
         scores = [f"{row.metrics[name]:.4f}" for name in METRICS]
@@ -422,31 +426,34 @@ def table(lane: Lane) -> Table:
     return Table(columns, cells, ("", "R@1", "MAP@R", "ms per image", "bytes per vector"))
 
 
-def protocol(lane: Lane) -> str:
+def protocol(comparison: BaselineComparison) -> str:
     """Return the sentence that says what was measured on what."""
-    measured = f"{count(lane.images, 'image')} of {count(lane.classes, 'class')} of {lane.data}"
-    if not lane.fitted_images:
+    measured = f"{count(comparison.images, 'image')} of {count(comparison.classes, 'class')} of {comparison.data}"
+    if not comparison.fitted_images:
         return f"{measured}; fewer than {LEAST_CLASSES} classes of two images, so nothing is fitted"
-    fit = f"{count(lane.fitted_images, 'image')} of {lane.fitted_classes} other classes (seed {lane.seed})"
+    fitted = count(comparison.fitted_images, "image")
+    fit = f"{fitted} of {comparison.fitted_classes} other classes (seed {comparison.seed})"
     return f"{measured}; whitened and linear are fitted on {fit}; leave-one-out, cosine, exact"
 
 
-def remarks(lane: Lane) -> list[str]:
+def remarks(comparison: BaselineComparison) -> list[str]:
     """Return the notes on rows (*) and the models that were left out."""
-    notes = list(dict.fromkeys(f"* {note}" for row in lane.rows for note in row.notes))
+    notes = list(dict.fromkeys(f"* {note}" for row in comparison.rows for note in row.notes))
     by_reason: dict[str, list[str]] = {}
-    for name, reason in lane.left_out.items():
+    for name, reason in comparison.left_out.items():
         by_reason.setdefault(reason, []).append(name)
     return notes + [f"not measured: {', '.join(names)}: {reason}" for reason, names in by_reason.items()]
 
 
-def as_html(lane: Lane) -> str:
-    """Return the lane as one HTML page."""
+def as_html(comparison: BaselineComparison) -> str:
+    """Return the comparison as one HTML page."""
     legend = Legend((PLAIN, WHITENED, LINEAR), COLOURS)
-    plot = Picture(picture(lane, "svg"), SVG, "MAP@R against milliseconds per image, numbered as the rows of the table")
+    plot = Picture(
+        picture(comparison, "svg"), SVG, "MAP@R against milliseconds per image, numbered as the rows of the table"
+    )
     sections = [
-        Section("Recommendation", [Paragraph(text) for text in lane.recommendation]),
-        Section("Scores", [Paragraph(protocol(lane)), table(lane), *map(Paragraph, remarks(lane))]),
+        Section("Recommendation", [Paragraph(text) for text in comparison.recommendation]),
+        Section("Scores", [Paragraph(protocol(comparison)), table(comparison), *map(Paragraph, remarks(comparison))]),
         Section("Quality and time", [legend, plot]),
     ]
-    return page(f"Models on {lane.data}", sections)
+    return page(f"Models on {comparison.data}", sections)

@@ -1,4 +1,4 @@
-"""`zoo benchmark baselines`: the lane of models on one folder, its fits on other classes, and its recommendation."""
+"""`zoo benchmark baselines`: models on one folder, the fits on other classes, and the recommendation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ from zoo.data import load_dataset
 from zoo.data.dataset import FOLDER
 from zoo.errors import UsageError
 from zoo.report import baselines
-from zoo.report.baselines import LINEAR, PLAIN, WHITENED, LaneRow, available_models, fit_linear, recommend, run_lane
+from zoo.report.baselines import (
+    LINEAR,
+    PLAIN,
+    WHITENED,
+    BaselineScore,
+    available_models,
+    compare_baselines,
+    fit_linear,
+    recommend,
+)
 
 MODELS = ("margin-conv4-glyphs", "r-margin-conv4-glyphs")
 
@@ -52,53 +61,58 @@ def map_at_r(rows: np.ndarray, labels: np.ndarray) -> float:
 def test_scores_are_of_classes_that_nothing_was_fitted_on(pictures, capsys):
     words = [word for name in MODELS for word in ("--model", name)]
     assert main(["benchmark", "baselines", "--data", str(pictures), "--json", *words]) == 0
-    lane = json.loads(capsys.readouterr().out)
-    assert {(row["model"], row["form"]) for row in lane["rows"]} == {
+    comparison = json.loads(capsys.readouterr().out)
+    assert {(row["model"], row["form"]) for row in comparison["rows"]} == {
         (name, form) for name in MODELS for form in (PLAIN, WHITENED, LINEAR)
     }
-    assert (lane["images"], lane["classes"], lane["fitted_images"], lane["fitted_classes"]) == (25, 5, 25, 5)
+    assert (comparison["images"], comparison["classes"], comparison["fitted_images"], comparison["fitted_classes"]) == (
+        25,
+        5,
+        25,
+        5,
+    )
     images = load_dataset(FOLDER, "all", pictures)
     drawn = np.random.default_rng(0).choice(10, 5, replace=False)  # as the folder's other divisions by class
     measured = np.isin(images.labels, drawn)
     embedder = zoo.load(MODELS[0], runtime="onnx")
     rows, labels = embedder.embed(images.images), images.labels
-    plain = next(row for row in lane["rows"] if (row["model"], row["form"]) == (MODELS[0], PLAIN))
+    plain = next(row for row in comparison["rows"] if (row["model"], row["form"]) == (MODELS[0], PLAIN))
     assert plain["metrics"]["map_at_r"] == pytest.approx(map_at_r(rows[measured], labels[measured]), abs=1e-6)
-    linear = next(row for row in lane["rows"] if (row["model"], row["form"]) == (MODELS[0], LINEAR))
+    linear = next(row for row in comparison["rows"] if (row["model"], row["form"]) == (MODELS[0], LINEAR))
     weight, bias = fit_linear(rows[~measured], labels[~measured])
     expected = map_at_r(rows[measured] @ weight.T + bias, labels[measured])
     assert linear["metrics"]["map_at_r"] == pytest.approx(expected, abs=1e-6)
     assert plain["bytes"] == 4 * embedder.dim
     assert plain["milliseconds"] > 0
-    assert lane["recommendation"]
+    assert comparison["recommendation"]
 
 
 def test_an_interrupted_run_continues_with_the_rows_that_exist(pictures, monkeypatch):
     images = load_dataset(FOLDER, "all", pictures)
-    first = run_lane(images, available_models(MODELS[:1]))
+    first = compare_baselines(images, available_models(MODELS[:1]))
     monkeypatch.setattr(baselines, "load", lambda *_, **__: pytest.fail("the rows exist"))
-    assert run_lane(images, available_models(MODELS[:1])) == first
+    assert compare_baselines(images, available_models(MODELS[:1])) == first
     with pytest.raises(pytest.fail.Exception):
-        run_lane(images, available_models(MODELS[1:]))
+        compare_baselines(images, available_models(MODELS[1:]))
 
 
 def test_a_page_and_a_plot(pictures, tmp_path):
     command = ["benchmark", "baselines", "--data", str(pictures), "--model", MODELS[0]]
-    assert main([*command, "--out", str(tmp_path / "lane.html")]) == 0
-    assert MODELS[0] in (tmp_path / "lane.html").read_text()
-    assert main([*command, "--out", str(tmp_path / "lane.png")]) == 0
-    with Image.open(tmp_path / "lane.png") as drawn:
+    assert main([*command, "--out", str(tmp_path / "comparison.html")]) == 0
+    assert MODELS[0] in (tmp_path / "comparison.html").read_text()
+    assert main([*command, "--out", str(tmp_path / "comparison.png")]) == 0
+    with Image.open(tmp_path / "comparison.png") as drawn:
         assert drawn.format == "PNG"
-    assert main([*command, "--out", str(tmp_path / "lane.pdf")]) == 2
+    assert main([*command, "--out", str(tmp_path / "comparison.pdf")]) == 2
 
 
 def test_models_that_are_missing_are_named_with_the_reason(pictures, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     images = load_dataset(FOLDER, "all", pictures)
-    lane = run_lane(images, available_models([MODELS[0], "no-such-model"]))
-    assert list(lane.left_out) == ["no-such-model"]
+    comparison = compare_baselines(images, available_models([MODELS[0], "no-such-model"]))
+    assert list(comparison.left_out) == ["no-such-model"]
     with raises(UsageError, "no-models"):
-        run_lane(images, available_models(["no-such-model"]))
+        compare_baselines(images, available_models(["no-such-model"]))
 
 
 def test_shipped_models_and_packages_need_no_hub():
@@ -111,10 +125,10 @@ def test_shipped_models_and_packages_need_no_hub():
 def test_few_classes_are_measured_plain(pictures):
     images = load_dataset(FOLDER, "all", pictures)
     few = zoo.data.dataset.subset(images, images.labels < 4, "all")
-    lane = run_lane(few, available_models(MODELS[:1]))
-    assert [(row.form, lane.fitted_images) for row in lane.rows] == [(PLAIN, 0)]
+    comparison = compare_baselines(few, available_models(MODELS[:1]))
+    assert [(row.form, comparison.fitted_images) for row in comparison.rows] == [(PLAIN, 0)]
     with raises(UsageError, "no-pairs"):
-        run_lane(zoo.data.dataset.subset(images, np.arange(50) % 5 == 0, "all"), available_models(MODELS[:1]))
+        compare_baselines(zoo.data.dataset.subset(images, np.arange(50) % 5 == 0, "all"), available_models(MODELS[:1]))
 
 
 def test_the_linear_map_makes_the_scatter_within_classes_a_sphere():
@@ -129,10 +143,10 @@ def test_the_linear_map_makes_the_scatter_within_classes_a_sphere():
 
 
 def test_overlapping_intervals_are_undecided_and_clear_ones_are_not():
-    def row(model: str, form: str, scores: list[float], milliseconds: float) -> LaneRow:
+    def row(model: str, form: str, scores: list[float], milliseconds: float) -> BaselineScore:
         per_class = {"queries": (10,) * len(scores), "map_at_r": tuple(scores)}
         means = {"map_at_r": float(np.mean(scores)), "recall_at_1": 0.5}
-        return LaneRow(model, "f", form, 8, 32, milliseconds, "onnx", means, {}, per_class)
+        return BaselineScore(model, "f", form, 8, 32, milliseconds, "onnx", means, {}, per_class)
 
     good, bad = [0.8, 0.7, 0.9, 0.8, 0.75, 0.85], [0.3, 0.2, 0.4, 0.35, 0.3, 0.25]
     noisy = [0.9, 0.6, 0.8, 0.9, 0.65, 0.8]
@@ -149,11 +163,11 @@ def test_overlapping_intervals_are_undecided_and_clear_ones_are_not():
 
 
 def test_a_model_that_learnt_from_the_measured_classes_is_not_recommended_over_one_that_did_not():
-    def row(model: str, score: float, *notes: str) -> LaneRow:
+    def row(model: str, score: float, *notes: str) -> BaselineScore:
         scores = tuple(score + step / 100 for step in range(6))
         per_class = {"queries": (10,) * 6, "map_at_r": scores}
         means = {"map_at_r": float(np.mean(scores)), "recall_at_1": 0.5}
-        return LaneRow(model, "f", PLAIN, 8, 32, 1.0, "onnx", means, {}, per_class, notes)
+        return BaselineScore(model, "f", PLAIN, 8, 32, 1.0, "onnx", means, {}, per_class, notes)
 
     learnt, fair, worse = row("learnt", 0.9, "learnt has seen them"), row("fair", 0.6), row("worse", 0.3)
     text = " ".join(recommend([learnt, fair, worse]))
