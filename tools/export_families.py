@@ -72,6 +72,7 @@ RECIPES = (
     Member("densenet169", 96),
     Member("densenet201", 96),
     Member("tf_efficientnet_lite0", 96),
+    _resized("vit_small_patch16_224", 64),
 )
 """The architectures that recipes name."""
 

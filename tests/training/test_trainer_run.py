@@ -239,7 +239,7 @@ def test_compiled_and_plain_trunks_agree(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("able", [True, False])
 def test_bf16_is_for_the_trunk_on_devices_that_have_it(able: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.trainer.has_bf16", lambda device: able)
+    monkeypatch.setattr("training.execution.has_bf16", lambda device: able)
     quick = recipe(backbone=FROZEN, objective=ALL_PAIRS)
     samples, seen, found = np.array([0, 15, 1, 16, 2, 17, 3, 18]), [], []
     for precision in ("fp32", "bf16"):
@@ -260,7 +260,7 @@ CHOICES = [Computation("fp32", "contiguous"), Computation("fp32"), Computation("
 def test_the_fastest_computation_is_used_recorded_and_kept_by_a_resumed_run(
     chosen: Computation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("training.trainer.has_bf16", lambda device: True)
+    monkeypatch.setattr("training.execution.has_bf16", lambda device: True)
     measured = []
 
     def choose(forms: dict[Computation, Callable[[], None]]) -> Computation:
@@ -269,13 +269,13 @@ def test_the_fastest_computation_is_used_recorded_and_kept_by_a_resumed_run(
         measured.append(set(forms))
         return chosen
 
-    monkeypatch.setattr("training.trainer.fastest", choose)
+    monkeypatch.setattr("training.execution.fastest", choose)
     quick = recipe(precision="auto", schedule=Schedule(epochs=1, steps=2))
     trained = fit(quick, noise(), tmp_path, CPU, progress=False)
     assert trained.computation == chosen
     assert measured == [{Computation(p, f) for p in ("fp32", "bf16") for f in ("contiguous", "channels_last")}]
     saved = checkpoint.load(trained.checkpoint)
-    monkeypatch.setattr("training.trainer.fastest", lambda forms: pytest.fail("measured again"))
+    monkeypatch.setattr("training.execution.fastest", lambda forms: pytest.fail("measured again"))
     run = Trainer(quick, noise(), CPU, resumes=True)
     run.restore(saved)
     assert run.computation == chosen
@@ -289,7 +289,7 @@ def test_measuring_changes_neither_the_weights_nor_the_random_numbers(monkeypatc
             form()
         return Computation("fp32")
 
-    monkeypatch.setattr("training.trainer.fastest", choose)
+    monkeypatch.setattr("training.execution.fastest", choose)
     states, numbers = [], []
     for precision in ("fp32", "auto"):
         run = Trainer(recipe(precision=precision), noise(), CPU)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +24,16 @@ RECIPE_FILE, DIVERGENCE_FILE = "recipe.json", "diverged.json"
 
 def keep_recipe(folder: Path, recipe: Recipe) -> None:
     """Write a run's recipe to its folder, and forget that an earlier attempt diverged."""
-    write_json(folder / RECIPE_FILE, {"recipe": recipe.to_json()})
+    with suppress(OSError):  # a full disk is reported by the log, and training does not need this file
+        write_json(folder / RECIPE_FILE, {"recipe": recipe.to_json()})
     (folder / DIVERGENCE_FILE).unlink(missing_ok=True)
 
 
 def keep_divergence(folder: Path, monitor: Monitor, error: DivergedError) -> None:
     """Write the indicators of an epoch that did not end."""
     record = {"epoch": monitor.run.epoch + 1, "message": str(error), **monitor.divergence()}
-    write_json(folder / DIVERGENCE_FILE, record)
+    with suppress(OSError):  # the error itself must not be hidden by a full disk
+        write_json(folder / DIVERGENCE_FILE, record)
 
 
 def read_history(folder: Path) -> History:

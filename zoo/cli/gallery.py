@@ -65,7 +65,7 @@ def add(
     metadata: Annotated[str, Option(metavar="JSON", help="a JSON object to store with each image")] = "{}",
     key: Annotated[
         str | None,
-        Option(help="create or replace the item with this key, your own name of it; for a single image"),
+        Option(help="create or replace the item with this key, your own name of it; only for a single image"),
     ] = None,
     update: Annotated[
         bool, Option("--update", help="give the label and the metadata also to images that are already there")

@@ -95,20 +95,20 @@ def index(
         Path | None,
         Option(
             metavar="FILE",
-            help="embeddings that this model computed elsewhere (.npy, .safetensors, .npz), in place of images",
+            help="embeddings that this model computed elsewhere (.npy, .safetensors, .npz), instead of images",
         ),
     ] = None,
     table: Annotated[
         Path | None,
         Option(
             metavar="CSV",
-            help="table of the rows of --vectors in their order: key (or image or path), label, and further columns, "
+            help="table only for --vectors, its rows in their order: key (or image or path), label, and further columns, "
             "which are stored as metadata",
         ),
     ] = None,
     fingerprint: Annotated[
         str | None,
-        Option(help="fingerprint of the model that computed --vectors, for a file that zoo embed did not write"),
+        Option(help="fingerprint of the model that computed --vectors, only for a file that zoo embed did not write"),
     ] = None,
     runtime: Runtime = "auto",
     precision: Precision = "fp32",

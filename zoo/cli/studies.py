@@ -60,7 +60,7 @@ TrialRates = Annotated[
         "--trial-rates",
         metavar="RATE",
         help="learning rates (optimizer.lr) to try with each arm on the first seed; MAP@R on held-out training classes "
-        "chooses the rate of all its runs; give at least two",
+        "chooses the rate of all its runs; give at least two (default: the recipe's rate, without trials)",
     ),
 ]
 

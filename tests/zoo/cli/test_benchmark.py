@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -15,7 +16,7 @@ def test_the_help_of_a_group_lists_its_commands(capsys):
         assert main(arguments) == 0
         out = capsys.readouterr().out
         assert out.startswith("usage: zoo benchmark COMMAND")
-        assert "\n  list     list the published tables" in out
+        assert re.search(r"\n  list +list the published tables", out)
         assert "--version" not in out
 
 

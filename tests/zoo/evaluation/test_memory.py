@@ -22,6 +22,12 @@ ROWS = (RNG.standard_normal((900, 12)) + 2 * RNG.standard_normal((90, 12))[LABEL
 BUDGETS = [Budget(4 * MIB, MIB // 2, symmetric) for symmetric in (True, False)]
 
 
+@pytest.fixture(autouse=True)
+def small_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process count as small, however much the tests before have loaded into it."""
+    monkeypatch.setattr(memory, "resident_bytes", lambda: 56 * MIB)
+
+
 @pytest.fixture
 def mapped(tmp_path):
     """Rows in a file, float32 [900, 12]."""

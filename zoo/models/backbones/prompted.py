@@ -38,7 +38,7 @@ class PromptedBlocks(nn.Sequential):
         end = self.prefix
         for layer, block in enumerate(self):
             if layer < len(self.prompts):
-                own = self.prompts[layer].expand(len(x), -1, -1).to(x.dtype)
+                own = self.prompts[layer].expand(x.shape[0], -1, -1).to(x.dtype)
                 x = torch.cat([x[:, : self.prefix], own, x[:, end:]], dim=1)
                 end = self.prefix + own.shape[1]
             x = block(x)
