@@ -102,7 +102,7 @@ def index(
         Path | None,
         Option(
             metavar="CSV",
-            help="table only for --vectors, its rows in their order: key (or image or path), label, and further columns, "
+            help="table only for --vectors, its rows in order: key (or image or path), label, and further columns, "
             "which are stored as metadata",
         ),
     ] = None,
