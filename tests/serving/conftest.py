@@ -57,6 +57,12 @@ def gallery_folder(tmp_path_factory: pytest.TempPathFactory, model: Embedder, pi
     return out
 
 
+@pytest.fixture
+def path(gallery_folder: Path, tmp_path: Path) -> Path:
+    """A copy of the gallery, to change."""
+    return Path(shutil.copytree(gallery_folder, tmp_path / "g"))
+
+
 @pytest.fixture(scope="session")
 def towers(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
     """The toy model with a text tower."""

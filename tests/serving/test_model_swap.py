@@ -41,11 +41,6 @@ NUMBERS = itertools.count()
 
 
 @pytest.fixture
-def path(gallery_folder: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(gallery_folder, tmp_path / "g"))
-
-
-@pytest.fixture
 def client(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
     monkeypatch.setattr(model_swap, "RETRY_SECONDS", 0.0)
     with local_client(path, KEY) as client:

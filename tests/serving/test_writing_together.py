@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -24,11 +23,6 @@ from tests.serving.running import writing_to
 from zoo.models.load import Embedder
 
 KEY = "w" * 20
-
-
-@pytest.fixture
-def path(gallery_folder: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(gallery_folder, tmp_path / "g"))
 
 
 @pytest.fixture

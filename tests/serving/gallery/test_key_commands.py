@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,6 @@ from tests.serving.gallery.test_store_keys import noise
 from zoo.errors import ItemConflictError, UsageError
 
 Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture
-def path(gallery_folder: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(gallery_folder, tmp_path / "g"))
 
 
 @pytest.fixture

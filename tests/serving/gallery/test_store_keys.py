@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,11 +22,6 @@ from zoo.cli.main import main
 from zoo.errors import ServiceError
 
 KEY = "w" * 20
-
-
-@pytest.fixture
-def path(gallery_folder: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(gallery_folder, tmp_path / "g"))
 
 
 @pytest.fixture

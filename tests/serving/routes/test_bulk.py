@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,11 +23,6 @@ from zoo.errors import ServiceError, UsageError
 
 KEY = "w" * 20
 PATH = "/items/bulk"
-
-
-@pytest.fixture
-def path(gallery_folder: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(gallery_folder, tmp_path / "g"))
 
 
 @pytest.fixture

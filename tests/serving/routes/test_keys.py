@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -20,11 +19,6 @@ from tests.serving.running import serving, writing_to
 from zoo.errors import ItemNotFoundError, ServiceError, UsageError
 
 KEY = "w" * 20
-
-
-@pytest.fixture
-def path(gallery_folder: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(gallery_folder, tmp_path / "g"))
 
 
 @pytest.fixture
