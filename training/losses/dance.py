@@ -34,6 +34,9 @@ class DaNCE(nn.Module):
         farthest: Upper bound of the distances, as in distance-weighted sampling.
         cap: Largest weight after scaling.
         weighted: False sets every weight to 1: plain noise contrastive estimation.
+        with_positive: Add the positive to the sum, as noise contrastive estimation and the published code do. Then the
+            loss is above 0, and its gradient vanishes where the positive is the nearest. Equation 6 sums over the
+            negatives alone, and has no lower bound.
         published: Form of the published code. The positive joins the sum; weights are scaled by the largest of all
             pairs, then divided by their sum over the anchors that share the negative.
 
@@ -49,6 +52,7 @@ class DaNCE(nn.Module):
         farthest: float = 1.4,
         cap: float = 1.0,
         weighted: bool = True,
+        with_positive: bool = False,
         published: bool = False,
     ) -> None:
         super().__init__()
@@ -59,7 +63,7 @@ class DaNCE(nn.Module):
                 code="bad-number",
             )
         self.temperature, self.nearest, self.farthest, self.cap = temperature, nearest, farthest, cap
-        self.weighted, self.published = weighted, published
+        self.weighted, self.with_positive, self.published = weighted, with_positive or published, published
 
     def forward(self, embeddings: Tensor, labels: Tensor, tuples: None = None) -> Tensor:
         """Return the loss, a scalar, of unit embeddings [b, d] with labels int64 [b].
@@ -95,7 +99,7 @@ class DaNCE(nn.Module):
 
     def _mean(self, pushed: Tensor, positive: Tensor) -> Tensor:
         terms = pushed - positive / self.temperature
-        if self.published:
+        if self.with_positive:
             return softplus(terms).sum() / max(1, len(terms))
         return functional.masked_mean(terms, pushed != -torch.inf)
 

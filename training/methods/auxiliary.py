@@ -159,7 +159,7 @@ class MomentumContrast(Auxiliary):
         momentum: That of the slow copies; 0.9 in the supplement.
         temperature: 0.01 in the supplement.
         weighted: As in `DaNCE`; False: plain noise contrastive estimation.
-        published: As in `DaNCE`.
+        with_positive, published: As in `DaNCE`.
 
     Raises:
         RecipeError: If the queue is empty.
@@ -179,12 +179,13 @@ class MomentumContrast(Auxiliary):
         momentum: float = 0.9,
         temperature: float = 0.01,
         weighted: bool = True,
+        with_positive: bool = False,
         published: bool = False,
     ) -> None:
         super().__init__()
         if queue_batches < 1:
             raise RecipeError(f"queue_batches is {queue_batches!r}; it must be 1 or more.", code="bad-number")
-        self.contrast = DaNCE(classes, temperature, weighted=weighted, published=published)
+        self.contrast = DaNCE(classes, temperature, weighted=weighted, with_positive=with_positive, published=published)
         self.trunk, self.head, self.seed = Momentum(trunk, momentum), Momentum(head, momentum), seed
         self.register_buffer("queue", torch.zeros(queue_batches * batch_size, head.out_features))
         self.register_buffer("pointer", torch.tensor(0))

@@ -52,13 +52,24 @@ def published_weights(cosines: dict[tuple[int, int], float], dim: int) -> dict[t
     return {(a, n): w / sum(v for (_, m), v in floored.items() if m == n) for (a, n), w in floored.items()}
 
 
-def term(positive: float, weighted: Sequence[float], temperature: float, published: bool) -> float:
+def term(positive: float, weighted: Sequence[float], temperature: float, with_positive: bool) -> float:
     total = sum(math.exp(s / temperature) for s in weighted)
     pulled = math.exp(positive / temperature)
-    return -math.log(pulled / (total + pulled if published else total))
+    return -math.log(pulled / (total + pulled if with_positive else total))
 
 
-def of_keys(q: np.ndarray, k: np.ndarray, n: np.ndarray, temperature: float, published: bool) -> float:
+FORMS = [{}, {"with_positive": True}, {"published": True}]
+"""That of equation 6, the same with the positive in the sum, that of the published code."""
+
+
+def of_keys(
+    q: np.ndarray,
+    k: np.ndarray,
+    n: np.ndarray,
+    temperature: float,
+    with_positive: bool = False,
+    published: bool = False,
+) -> float:
     dim = q.shape[1]
     s = {(i, j): float(q[i] @ n[j]) for i in range(len(q)) for j in range(len(n))}
     if published:
@@ -68,20 +79,25 @@ def of_keys(q: np.ndarray, k: np.ndarray, n: np.ndarray, temperature: float, pub
         weights = {(i, j): rows[i][j] for i, j in s}
     return mean(
         [
-            term(float(q[i] @ k[i]), [weights[i, j] * s[i, j] for j in range(len(n))], temperature, published)
+            term(
+                float(q[i] @ k[i]),
+                [weights[i, j] * s[i, j] for j in range(len(n))],
+                temperature,
+                with_positive or published,
+            )
             for i in range(len(q))
         ]
     )
 
 
-@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("temperature", [0.01, 0.1])
 @pytest.mark.parametrize(("dim", "spread"), [(2, 1.0), (3, 3.0), (5, 1.0), (5, 3.0), (128, 0.4), (512, 1.0)])
-def test_keys_against_the_loop(dim: int, spread: float, temperature: float, published: bool) -> None:
+def test_keys_against_the_loop(dim: int, spread: float, temperature: float, form: dict[str, bool]) -> None:
     rows = unit(4 + 4 + 9, dim, spread=spread)
     queries, keys, others = rows[:4], rows[4:8], rows[8:]
-    expected = of_keys(queries.numpy(), keys.numpy(), others.numpy(), temperature, published)
-    loss = DaNCE(3, temperature, published=published)
+    expected = of_keys(queries.numpy(), keys.numpy(), others.numpy(), temperature, **form)
+    loss = DaNCE(3, temperature, **form)
     assert loss.contrast_keys(queries, keys, others).item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
     single = loss.contrast_keys(queries.float(), keys.float(), others.float())
     assert single.item() == pytest.approx(expected, rel=1e-3, abs=1e-3)
@@ -111,6 +127,10 @@ def test_by_hand() -> None:
     assert DaNCE(3, 1.0).contrast_keys(queries, keys, others).item() == pytest.approx(paper, abs=1e-6)
     capped = math.log(math.exp(0.5 * 0.9) + math.exp(7 / 32 / 1.25) + 1) - 0.8
     assert DaNCE(3, 1.0, cap=0.9).contrast_keys(queries, keys, others).item() == pytest.approx(capped, abs=1e-6)
+    with_positive = math.log(1 + math.exp(paper))
+    assert DaNCE(3, 1.0, with_positive=True).contrast_keys(queries, keys, others).item() == pytest.approx(
+        with_positive, abs=1e-6
+    )
     # One query has all of every negative's weight.
     published = math.log(1 + (math.exp(0.5) + math.exp(7 / 32) + 1) / math.exp(0.8))
     assert DaNCE(3, 1.0, published=True).contrast_keys(queries, keys, others).item() == pytest.approx(
