@@ -31,6 +31,7 @@ from training.recipes.common import (
     GROUP,
     LATER_LOSSES,
     MIC,
+    PHOTO_DATASETS,
     REVISITING,
     SHARING,
     TABLE_2,
@@ -40,12 +41,9 @@ from training.recipes.common import (
     regularised,
     resized_crop,
 )
-from training.recipes.diva import CONSTANTS, DIVA_TASKS, TASKS
+from training.recipes.diva import DIVA_TASKS, TASKS
 from training.recipes.small import RHO, ROTH_2021
 from zoo.models.card import Head
-
-DATASETS = {"cub2010": "cub", "cars-half": "cars"}
-"""Data sets of photographs, and the larger edition on which the papers chose their constants."""
 
 LATER = {
     "circle": "Sun et al. 2020, Circle Loss: A Unified Perspective of Pair Similarity Optimization",
@@ -84,7 +82,7 @@ PROXY_LR = 1e-2
 
 def recipes() -> Iterator[tuple[str, Callable[[], Recipe]]]:
     """Yield each model name with the function that makes its recipe."""
-    for dataset in DATASETS:
+    for dataset in PHOTO_DATASETS:
         for method in (*TABLE_2, *LATER):
             yield f"{method}-lite0-{dataset}", partial(plain, method, dataset)
         for loss in RHO:
@@ -135,10 +133,12 @@ def diva(method: str, tasks: tuple[str, ...], dataset: str) -> Recipe:
 
     The task `dance` embeds every batch a second time, and then all steps need a third more time. Its sum has the
     positive: the queue holds more keys than there are training images, so that without it the loss falls without bound
-    as embeddings drift from their earlier keys, and outweighs the other tasks.
+    as embeddings drift from their earlier keys, and outweighs the other tasks. The weights are a tenth of the
+    paper's or less: MAP@R on ten held-out classes of birds, with six frozen stages, after three epochs is .525 with the
+    discriminative task alone, .473 with alpha .1 (.452 with DaNCE as the only other task), and .513 with alpha .03,
+    each without decorrelation; with alpha .1 and rho 100 it falls from epoch to epoch, to .440.
     """
-    rho, alpha, _, _ = CONSTANTS["r50"][DATASETS[dataset]]
-    args: dict[str, Any] = {"alpha": alpha, "rho": rho}
+    args: dict[str, Any] = {"alpha": 0.03, "rho": 10.0}
     if "dance" in tasks:
         args["auxiliary"] = {"dance": {"with_positive": True}}
     return _method(method, dataset, "diva", args, tasks, (DIVA,))

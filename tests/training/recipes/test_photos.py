@@ -14,7 +14,8 @@ from training.build import create_parts
 from training.overrides import override
 from training.recipe import Backbone, Recipe
 from training.recipes import RECIPES
-from training.recipes.photos import CROP, DATASETS, recipes
+from training.recipes.common import PHOTO_DATASETS
+from training.recipes.photos import CROP, recipes
 from training.trainer import Trainer, fit
 from zoo.models.pretrained.packages import installed_package
 
@@ -86,7 +87,7 @@ def test_a_run_is_made_for_ten_minutes_and_selects_on_training_classes() -> None
     """100,800 images at 200 a second are eight minutes and a half."""
     for name in NAMES:
         recipe = photo_recipe(name)
-        assert recipe.data.dataset in DATASETS
+        assert recipe.data.dataset in PHOTO_DATASETS
         assert recipe.data.validation == 0.1
         assert 5 * 90 * 108 <= recipe.schedule.epochs * recipe.schedule.steps * recipe.batch.size <= 100_800
         assert recipe.preprocessing.crop == CROP
