@@ -54,16 +54,26 @@ def rho_claims(form: str, regularised: str, method: str, plain: str = "") -> tup
 
 def _rho() -> Study:
     exchanged = arm("r-margin", "objective.miner_args.published=false", label="r-margin (a, p, p)")
+    squared = arm("triplet-d", "objective.loss_args.squared=true", label="triplet-d, squared")
     return Study(
         "claims/rho",
         "rho-regularisation raises R@1 and lowers spectral decay",
         "Revisiting, section 5.1, table 2",
-        (arm("margin"), exchanged, arm("r-margin"), arm("contrastive"), arm("r-contrastive")),
+        (
+            arm("margin"),
+            exchanged,
+            arm("r-margin"),
+            arm("contrastive"),
+            arm("r-contrastive"),
+            squared,
+            arm("r-triplet-d"),
+        ),
         MEASURES,
         (
             *rho_claims("(a, p, p)", exchanged.label, "margin"),
             *rho_claims("(a, a, p)", "r-margin", "margin"),
             *rho_claims("(a, a, p)", "r-contrastive", "contrastive"),
+            *rho_claims("(a, a, p)", "r-triplet-d", "triplet-d", squared.label),
         ),
         note=RHO_FORMS,
     )
@@ -196,7 +206,23 @@ def _mining() -> Study:
     )
 
 
-_SINGLE = (_rho(), _diva(), _sharing(), _triplets(), _group(), _close(), _mining())
+def _samples_per_class() -> Study:
+    arms = {
+        number: arm("margin", "batch.size=$batch", f"batch.per_class={number}", label=f"margin, {number} per class")
+        for number in (2, 4, 8)
+    }
+    return Study(
+        "claims/samples-per-class",
+        "Few samples per class are better",
+        "Revisiting, figure 3",
+        tuple(arms.values()),
+        MEASURES,
+        tuple(Claim(f"2 samples per class beat {number}", arms[2].label, arms[number].label) for number in (4, 8)),
+        note="Batches are of equal size, so that more samples per class mean fewer classes.",
+    )
+
+
+_SINGLE = (_rho(), _diva(), _sharing(), _triplets(), _group(), _close(), _mining(), _samples_per_class())
 
 ALL = combine_studies("claims/all", "All claims in one folder", "Revisiting, DiVA, Sharing, Group, Reality", _SINGLE)
 
