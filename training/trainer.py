@@ -24,7 +24,7 @@ from training import checkpoint
 from training.augment import Changes, augment, draw_changes
 from training.build import base_heads, create_parts, create_sampler, fitted_heads
 from training.cached.maps import ADVICE as NO_VIEWS
-from training.cached.maps import CachedMaps, frozen_digest
+from training.cached.maps import CachedMaps, frozen_digest, split_trunk
 from training.cached.samples import CachedData, Samples, draw_features
 from training.cached.views import CachedViews
 from training.checkpoint import keep_bad_batch
@@ -173,20 +173,27 @@ class Trainer:
             raise RecipeError(f"--compile is for whole trunks. {NO_VIEWS}", code="views-and-compile")
         data, augmentation, views = cast(TrainingData, self.data), self.recipe.augmentation, self.recipe.data.views
         layout = self.computation.layout
-        key = (frozen_digest(trunk), self.recipe.preprocessing, augmentation, views, self.recipe.seed, layout)
-        if key in data.maps:
-            self.maps = data.maps[key]
-            return
-        data.maps.clear()
 
         def render(samples: np.ndarray, augmented: bool) -> Tensor:
             chosen = augmentation if augmented else _without_changes(augmentation)
             return self.render(data.images(samples), self._draw_all(samples, chosen), chosen, self.recipe.preprocessing)
 
+        trunk.to(memory_format=layout)
         with self.execution.forked_generators():
-            torch.manual_seed(self.recipe.seed)
-            trunk.to(memory_format=layout)
-            self.maps = data.maps[key] = CachedMaps(trunk, len(data.labels), views, render, layout, self.progress)
+            split = split_trunk(trunk, render(np.arange(1), False))
+            key = (
+                frozen_digest(trunk, split),
+                self.recipe.preprocessing,
+                augmentation,
+                views,
+                self.recipe.seed,
+                layout,
+            )
+            if key not in data.maps:
+                data.maps.clear()
+                torch.manual_seed(self.recipe.seed)
+                data.maps[key] = CachedMaps(trunk, split, len(data.labels), views, render, layout, self.progress)
+        self.maps = data.maps[key]
 
     def view(self, samples: np.ndarray, squares: Tensor, augmentation: Augmentation) -> Tensor:
         """Return this process's images of samples, augmented and normalised, float [b / processes, c, crop, crop]."""

@@ -60,13 +60,12 @@ def split_trunk(trunk: nn.Module, image: Tensor) -> SplitTrunk:
     return SplitTrunk(names[:first], names[first:])
 
 
-def frozen_digest(trunk: nn.Module) -> str:
-    """Return hexadecimal digits that differ for other weights that do not learn, and for another choice of them."""
-    total = hashlib.sha256()
-    for name, tensor in [*trunk.named_parameters(), *trunk.named_buffers()]:
-        if not tensor.requires_grad:
-            total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            total.update(tensor.detach().cpu().contiguous().numpy().data)
+def frozen_digest(trunk: nn.Module, split: SplitTrunk) -> str:
+    """Return hexadecimal digits that differ for other weights of the frozen layers, and for another split."""
+    total = hashlib.sha256(repr(split).encode())
+    for name, tensor in chain(trunk, split.frozen).state_dict().items():
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        total.update(tensor.detach().cpu().contiguous().numpy().data)
     return total.hexdigest()
 
 
@@ -110,6 +109,7 @@ class CachedMaps:
 
     Args:
         trunk: The trunk, whose first layers are frozen.
+        split: Its layers.
         samples: The number n of training samples.
         views: The number v of augmented views of each.
         render: Function of samples int64 [b] and whether to augment them; returns normalised images [b, c, h, w].
@@ -118,12 +118,13 @@ class CachedMaps:
         chunk: Images per forward pass.
 
     Raises:
-        RecipeError: As `split_trunk`; `views-too-large` if the memory is too small.
+        RecipeError: `views-too-large` if the memory is too small.
     """
 
     def __init__(
         self,
         trunk: nn.Module,
+        split: SplitTrunk,
         samples: int,
         views: int,
         render: Callable[[np.ndarray, bool], Tensor],
@@ -131,14 +132,12 @@ class CachedMaps:
         progress: bool = False,
         chunk: int = 64,
     ) -> None:
-        image = render(np.arange(1), False)
-        split = split_trunk(trunk, image)
         self.views, self.layout, self._learning = views, layout, split.learning
         frozen = chain(trunk, split.frozen)
         training = trunk.training
         trunk.eval()
         with torch.no_grad(), Progress("cached views", samples * (views + 1), progress) as bar:
-            channels, height, width = frozen(image).shape[1:]
+            channels, height, width = frozen(render(np.arange(1), False)).shape[1:]
             shape = views + 1, samples, height, width, channels
             _check_memory(shape)
             self.maps = torch.empty(shape, dtype=torch.float16)

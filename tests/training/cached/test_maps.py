@@ -111,6 +111,9 @@ def test_runs_with_the_same_frozen_layers_share_the_maps() -> None:
     data = noise()
     first = Trainer(cached(2), data, CPU).maps
     assert Trainer(cached(2, schedule=Schedule(1, 1)), data, CPU).maps is first
+    learning = cached(2)
+    learning = dataclasses.replace(learning, backbone=dataclasses.replace(learning.backbone, freeze_norm="none"))
+    assert Trainer(learning, data, CPU).maps is first
     for other in (cached(3), cached(2, seed=1), cached(2, augmentation=Augmentation(rotate=9))):
         assert Trainer(other, data, CPU).maps is not first
 
