@@ -32,6 +32,10 @@ OTHER_EDITIONS = {"cub2010": "not CUB-200-2011", "cars-half": "not Cars196"}
 """Data sets that could be taken for a more common one, and what a reader of their scores must know."""
 
 
+LARGER_EDITIONS = {"cub2010": "cub", "cars-half": "cars"}
+"""Data sets of the same subjects as a larger one."""
+
+
 def dataset_title(name: str) -> str:
     """Return the name of a data set as scores on it are shown: "cub2010, not CUB-200-2011"."""
     return f"{name}, {OTHER_EDITIONS[name]}" if name in OTHER_EDITIONS else name

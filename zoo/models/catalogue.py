@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo import paths
+from zoo.data.dataset import LARGER_EDITIONS
 from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError, check_text, nearest
 from zoo.files import read_object
 from zoo.hub.download import cached_model_name, cached_models
@@ -400,12 +401,18 @@ def name_hint(name: str, names: list[str]) -> str:
 def nearest_shipped(recipe: str) -> str:
     """Return the shipped models that can stand in for a recipe's model, as a sentence; "" without any.
 
-    They are one of its data set or else of its method, and the model for any photographs.
+    They are one of its data set, else of its subjects (birds, cars), else of its method, and the model for any
+    photographs unless it is of the data set itself.
     """
     row, shipped = recipes()[recipe], list_models(status="shipped")
-    similar = max(shipped, key=lambda m: (m.dataset == row["dataset"], m.method == row["method"]), default=None)
+
+    def likeness(model: ModelInfo) -> tuple[bool, bool, bool]:
+        subject = LARGER_EDITIONS.get(model.dataset, model.dataset)
+        return model.dataset == row["dataset"], subject == row["dataset"], model.method == row["method"]
+
     names = [model for model in shipped if model.name == PHOTOS]
-    if similar is not None and (similar.dataset == row["dataset"] or similar.method == row["method"]):
+    similar = max(shipped, key=likeness, default=None)
+    if similar is not None and any(likeness(similar)):
         names = [similar, *(names if similar.dataset != row["dataset"] else [])]
     texts = [f"{model.name} ({model.method} on {model.dataset})" for model in names]
     return f" The nearest shipped model: {' or '.join(texts)}." if texts else ""

@@ -140,7 +140,7 @@ except zoo.ZooError as error:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("margin-lite0-cub2010", "runtime='onnx', precision='int8'"), ("pa-lite0-cars-half", None)]
+    ("name", "hint"), [("diva-lite0-cub2010", "runtime='onnx', precision='int8'"), ("pa-lite0-cars-half", None)]
 )
 def test_without_torch_the_error_names_a_graph_that_the_model_has(name: str, hint: str | None) -> None:
     code = f"""
