@@ -24,12 +24,12 @@ class DaNCE(nn.Module):
     """Noise contrastive estimation whose negatives are weighted by the inverse density of their distance.
 
     Distances count as at least `nearest`. Negatives farther than `farthest` have weight 0 as long as the anchor has
-    nearer ones, and equal weights otherwise. The paper names the cap lambda without a value; without scaling, 1 /
-    q(0.5) is about 10^40 in 128 dimensions.
+    nearer ones, and equal weights otherwise. Both bounds are the published code's; equation 6 has none. The paper names
+    the cap lambda without a value; without scaling, 1 / q(0.5) is about 10^40 in 128 dimensions.
 
     Args:
         classes: Number of training classes; not used.
-        temperature: T; 0.01 in the published code.
+        temperature: T; 0.01 in table 1.
         nearest: Lower bound of the distances, as in distance-weighted sampling.
         farthest: Upper bound of the distances, as in distance-weighted sampling.
         cap: Largest weight after scaling.
@@ -38,7 +38,8 @@ class DaNCE(nn.Module):
             loss is above 0, and its gradient vanishes where the positive is the nearest. Equation 6 sums over the
             negatives alone, and has no lower bound.
         published: Form of the published code. The positive joins the sum; weights are scaled by the largest of all
-            pairs, then divided by their sum over the anchors that share the negative.
+            pairs, then divided by their sum over the anchors that share the negative. The authors call these divisors a
+            slight error; their correction, `--diva_fixed`, divides by the sum over an anchor's negatives.
 
     Raises:
         RecipeError: If a temperature, a cap or a distance is out of range.

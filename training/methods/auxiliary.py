@@ -147,7 +147,9 @@ class MomentumContrast(Auxiliary):
     """DaNCE of the head's embeddings with their keys against a queue of earlier keys (DiVA, section 3.2, eq. 6).
 
     Keys are embeddings of another augmentation by slow copies of trunk and head. The queue, [queue_batches *
-    batch_size, dim], has the latest keys and starts with keys of random training samples.
+    batch_size, dim], has the latest keys and starts with keys of random training samples. Positives are keys too,
+    without a gradient, as in the published code and by the costs in section 3.2 (one more pass, by the slow copy);
+    equation 6 prints the positive by the live network.
 
     Args:
         trunk: The trunk.
@@ -155,9 +157,9 @@ class MomentumContrast(Auxiliary):
         classes: Number of training classes.
         batch_size: Samples per batch.
         seed: Seed of the first keys.
-        queue_batches: Batches in the queue; 30 in the paper's supplement, 70 on SOP.
-        momentum: That of the slow copies; 0.9 in the supplement.
-        temperature: 0.01 in the supplement.
+        queue_batches: Batches in the queue; 30 in the published code, 70 on SOP.
+        momentum: That of the slow copies; 0.9 in the published code.
+        temperature: 0.01 in table 1.
         weighted: As in `DaNCE`; False: plain noise contrastive estimation.
         with_positive, published: As in `DaNCE`.
 
@@ -282,15 +284,16 @@ class IntraClassFeatures(Auxiliary):
     Args:
         create_loss: Function of a dimension that returns the recipe's loss.
         dim: Dimension of the head.
+        by_distance: As in `IntraClass`; the published code draws negatives evenly.
 
     Raises:
         RecipeError: If the loss does not accept triplets.
     """
 
-    def __init__(self, create_loss: CreateLoss, dim: int) -> None:
+    def __init__(self, create_loss: CreateLoss, dim: int, by_distance: bool = True) -> None:
         super().__init__()
         self.objective = _triplet_loss(create_loss, dim, "intra")
-        self.miner: Miner = IntraClass()
+        self.miner: Miner = IntraClass(by_distance)
 
     def loss(self, raw: Tensor, batch: Minibatch) -> Tensor:
         """Return the loss of the batch over triplets within classes.

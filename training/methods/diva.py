@@ -41,13 +41,14 @@ class DiVA(Method):
         batch_size: Samples per batch.
         seed: Seed of the auxiliary tasks.
         miner: The recipe's miner.
-        alpha: Weight of the auxiliary tasks; for ResNet-50 0.3 on CUB, 0.1 on CARS, 0.2 on SOP (the paper's
-            supplement).
-        rho: Weight of the decorrelations, 0 for none; 1500 on CUB, 100 on CARS, 300 on SOP (supplement).
+        alpha: Weight of the auxiliary tasks; for ResNet-50 0.3 on CUB, 0.1 on CARS, 0.2 on SOP (table 1).
+        rho: Weight of the decorrelations, 0 for none; for ResNet-50 1500 on CUB, 100 on CARS, 300 on SOP (table 1).
         auxiliary: More arguments of auxiliary tasks by head, such as {"dance": {"queue_batches": 70}}.
         adversary_lr: Learning rate of the regressors of the decorrelations.
         adversary_weight_decay: Their weight decay.
-        sum_over_dim: Use the paper's sum over a head's numbers, which its rho fits, instead of the mean.
+        sum_over_dim: Use the paper's sum over a head's numbers instead of the mean of the published code. Table 1's
+            rho fits the mean: the code's runs have such values, and the sum is as many times larger as a head has
+            numbers.
 
     Raises:
         RecipeError: If a head has no task or the arguments of another head, or a number is out of range.

@@ -15,7 +15,8 @@ from zoo.errors import RecipeError
 class IntraClass:
     """One triplet within its class per anchor, from which differences within classes are learnt.
 
-    The positive is random.
+    The positive is random. The paper demands draws by distance of the shared triplets, and follows "a similar
+    intuition" in intra-class ones; its published code draws all three samples evenly.
 
     Args:
         by_distance: Draw the negative by distance; False: evenly.

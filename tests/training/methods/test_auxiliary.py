@@ -187,6 +187,22 @@ def test_intra_takes_three_samples_of_one_class() -> None:
     assert all(a == p == n for a, p, n in classes(mined))
 
 
+@pytest.mark.parametrize(("args", "share"), [({}, 0.0), ({"by_distance": False}, 0.5)])
+def test_intra_draws_negatives_by_distance_or_evenly(args: dict[str, bool], share: float) -> None:
+    """Beyond a distance of 1.4 the weight is 0. The last sample is 2 from the first, the others are 1 and 1.2."""
+    cosines = torch.tensor([1.0, 1 - 1.0**2 / 2, 1 - 1.2**2 / 2, -1.0])
+    unit = torch.stack([cosines, (1 - cosines.square()).sqrt()], dim=1)
+    torch.manual_seed(0)
+    miner, drawn = Toy("intra", **args).task.miner, []
+    for _ in range(600):
+        mined = miner(nn.functional.pad(unit, (0, DIM - 2)), torch.zeros(4, dtype=torch.int64))  # type: ignore[operator]
+        assert mined.anchors.tolist() == [0, 1, 2, 3]
+        if mined.positives[0] == 1:
+            drawn.append(int(mined.negatives[0]))
+    assert set(drawn) <= {2, 3}
+    assert drawn.count(3) / len(drawn) == pytest.approx(share, abs=0.12 * (share > 0))
+
+
 def test_permuted_labels_give_triplets_across_any_classes() -> None:
     torch.manual_seed(0)
     toy = Toy("shared", permuted_labels=True)
@@ -368,9 +384,10 @@ def test_keys_of_another_view_by_the_slow_network_join_the_queue_after_the_step(
     assert torch.allclose(toy.task.queue, torch.cat([keys, before[BATCH:]]))
 
 
+@pytest.mark.parametrize("with_positive", [False, True])
 @pytest.mark.parametrize("name", ["dance", "nce"])
-def test_momentum_contrast_against_a_loop(name: str) -> None:
-    toy = Toy(name, queue_batches=2, temperature=0.1)
+def test_momentum_contrast_against_a_loop(name: str, with_positive: bool) -> None:
+    toy = Toy(name, queue_batches=2, temperature=0.1, with_positive=with_positive)
     toy.task.start_epoch(0, toy.observe)
     batch = minibatch(toy.trunk, QUEUE_LABELS)
     torch.manual_seed(3)
@@ -387,5 +404,7 @@ def test_momentum_contrast_against_a_loop(name: str) -> None:
         assert (d <= 1.4).any()
         weights[d > 1.4] = 0
         weights = weights / weights.max() if name == "dance" else np.ones(len(n))
-        terms.append(math.log(np.exp(weights * (n @ q[i]) / 0.1).sum()) - k[i] @ q[i] / 0.1)
+        pulled = k[i] @ q[i] / 0.1
+        inside = np.exp(weights * (n @ q[i]) / 0.1).sum() + (np.exp(pulled) if with_positive else 0)
+        terms.append(math.log(inside) - pulled)
     assert value == pytest.approx(float(np.mean(terms)), rel=1e-4)
