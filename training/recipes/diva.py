@@ -44,9 +44,28 @@ DIVA_TASKS = ("discriminative", "shared", "intra", "dance")
 OPEN = (
     "beta of the margin loss starts at 1.2 and learns at 5e-4: section 4 calls it fixed, section 4.1 learnable. "
     "optimizer.loss_lr=0 fixes it.",
-    "The decorrelation is a mean over a head's numbers and its regressor has a unit output, as in the published code. "
-    "objective.method_args.sum_over_dim=true takes the paper's sum.",
-    "Batches of 112 with four samples per class, the length of the queue and mu are those of the published code.",
+    "The decorrelation is a mean over a head's numbers and its regressor has a unit output, as in the published code, "
+    "which has rho of this size. objective.method_args.sum_over_dim=true takes the paper's sum, which is as "
+    "many times larger as a head has numbers. The regressors have MIC's weight decay; the paper does not say.",
+    "Batches of 112 are those of the published code. Its runs have two samples per class; here there are four, because "
+    "intra-class triplets need three.",
+)
+CONTRAST = (
+    "Positives of DaNCE and NCE are keys of the slow network, without a gradient, as in the published code; equations "
+    "5 and 6 print the live network. Length of the queue and mu are the code's. The temperature is constant, as in "
+    "table 1; section 3.1 says that it is adjusted."
+)
+WEIGHTS = (
+    "Weights of DaNCE are scaled so that the largest of an anchor is 1, which is lambda; distances count from .5 and "
+    "up to 1.4, as in the published code. The paper prints min(lambda, 1 / q) without a value of lambda."
+)
+INTRA = (
+    "Negatives of intra-class triplets are drawn by distance, as those of shared triplets; the paper speaks of a "
+    "similar intuition. The published code draws them evenly: by_distance=false of the task."
+)
+COMPARED = (
+    "The compared tasks have alpha and rho of the auxiliary tasks, and DeepCluster clusters before every epoch; the "
+    "paper says nothing of these."
 )
 FROZEN = "Batch norm is frozen, as in Revisiting; the paper does not say."
 ABLATIONS = {**TASKS, "diva-dsin": DIVA_TASKS}
@@ -103,8 +122,19 @@ def diva(method: str, tasks: tuple[str, ...], short: str, dataset: str) -> Recip
         optimizer=Optimizer("adam", 1e-5, 5e-4),
         schedule=Schedule(by_dataset(dataset, 200, 200, 150), **lowered),
         sources=(DIVA,),
-        departures=(crops_of_copies(384), *OPEN, *((FROZEN,) if short == "r50" else ())),
+        departures=(crops_of_copies(384), *OPEN, *_departures(tasks), *((FROZEN,) if short == "r50" else ())),
     )
+
+
+def _departures(tasks: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what the recipes of these tasks take from elsewhere than the paper."""
+    by_task = {
+        CONTRAST: ("dance", "nce"),
+        WEIGHTS: ("dance",),
+        INTRA: ("intra",),
+        COMPARED: ("nce", "deepcluster", "rotation", "instance"),
+    }
+    return tuple(text for text, named in by_task.items() if set(named) & set(tasks))
 
 
 def separate(short: str, dataset: str) -> EnsembleRecipe:

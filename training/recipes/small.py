@@ -84,9 +84,11 @@ def mic(method: str, dataset: str) -> Recipe:
 def diva(tasks: tuple[str, ...], method: str, dataset: str) -> Recipe:
     """Return the recipe of `zoo train diva-conv4-glyphs`, or of other tasks or another data set."""
     args: dict[str, Any] = {"alpha": 0.1, "rho": 10.0, "adversary_lr": LR}
-    if "dance" in tasks:
-        # At the paper's 0.01 this task's gradient would outweigh all others on a network with random weights.
-        args["auxiliary"] = {"dance": {"temperature": 0.05}}
+    # By equations 5 and 6, whose sums leave out the positive, the gradient by a positive's cosine never vanishes: it is
+    # always 1 / temperature, which at the paper's 0.01 would outweigh all other tasks.
+    auxiliary = {task: {"temperature": 0.05} for task in ("dance", "nce") if task in tasks}
+    if auxiliary:
+        args["auxiliary"] = auxiliary
     return _method(method, dataset, "diva", args, tasks, (DIVA,))
 
 

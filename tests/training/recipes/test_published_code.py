@@ -264,7 +264,42 @@ def test_both_forms_of_dance() -> None:
     assert recipe.objective.method_args["auxiliary"] == {
         "dance": {"queue_batches": 70, "published": True},
         "shared": {"permuted_labels": True},
+        "intra": {"by_distance": False},
     }
+
+
+def test_nce_has_the_positive_in_its_sum_as_published() -> None:
+    """criteria/moco.py: a cross entropy over the positive and the queue; equation 5 sums over the queue."""
+    for name, given in (("diva-nce-ibn-cub", {}), ("diva-nce-conv4-omniglot", {"temperature": 0.05})):
+        paper, code = pair(name)
+        assert (paper.objective.method_args.get("auxiliary") or {}).get("nce", {}) == given
+        assert code.objective.method_args["auxiliary"]["nce"] == {**given, "with_positive": True}
+
+
+@pytest.mark.parametrize("dataset", ["glyphs", "omniglot", "cifar100"])
+def test_small_twins_of_dance_and_nce_have_one_temperature(dataset: str) -> None:
+    """Section 4.3 compares the two losses, so that nothing else may differ."""
+    dance, nce = (resolve(f"diva-{task}-conv4-{dataset}") for task in ("dn", "nce"))
+    assert isinstance(dance, Recipe)
+    assert isinstance(nce, Recipe)
+    assert dance.objective.method_args["auxiliary"]["dance"] == nce.objective.method_args["auxiliary"]["nce"]
+
+
+@pytest.mark.parametrize(
+    ("task", "alpha", "rho"), [("deepcluster", 1.0, 0.0), ("rotation", 1.0, 0.0), ("instance", 1.0, 300.0)]
+)
+def test_compared_tasks_have_the_weights_of_the_code(task: str, alpha: float, rho: float) -> None:
+    """diva_main.py: the loss of dc, imrot and invariantspread is added unchanged; dc and imrot clear the pairs."""
+    paper, code = pair(f"diva-{task}-ibn-cub")
+    assert (paper.objective.method_args["alpha"], paper.objective.method_args["rho"]) == (0.1, 300.0)
+    assert (code.objective.method_args["alpha"], code.objective.method_args["rho"]) == (alpha, rho)
+
+
+def test_deep_clustering_has_the_values_of_its_published_command() -> None:
+    """The last command of the sample runs: --bs 104 --n_epochs 200 --diva_dc_update_f 2, and no --tau."""
+    _, code = pair("diva-deepcluster-ibn-cub")
+    assert (code.batch.size, code.schedule.epochs, code.schedule.name) == (104, 200, "constant")
+    assert code.objective.method_args["auxiliary"] == {"deepcluster": {"every": 2}}
 
 
 DIVA_RUNS = {
