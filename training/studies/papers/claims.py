@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from training.recipes.common import PHOTO_DATASETS, SMALL_DATASETS
+from training.recipes.common import LATER_LOSSES, PHOTO_DATASETS, SMALL_DATASETS, TABLE_2
+from training.recipes.small import RHO
 from training.studies.study import DECAY, MAP_AT_R, R1, Arm, Claim, Measure, Study, combine_studies
 
 MEASURES = (R1, MAP_AT_R, DECAY)
@@ -226,7 +227,22 @@ _SINGLE = (_rho(), _diva(), _sharing(), _triplets(), _group(), _close(), _mining
 
 ALL = combine_studies("claims/all", "All claims in one folder", "Revisiting, DiVA, Sharing, Group, Reality", _SINGLE)
 
-STUDIES = (*_SINGLE, ALL)
+
+def _objectives() -> Study:
+    return Study(
+        "claims/objectives",
+        "All objectives under one protocol",
+        "Revisiting, table 2; Reality, abstract; papers since",
+        tuple(map(arm, (*TABLE_2, *LATER_LOSSES, *(f"r-{loss}" for loss in RHO)))),
+        MEASURES,
+        tuple(Claim(f"{method} beats margin", method, "margin") for method in LATER_LOSSES),
+        datasets=PHOTO_DATASETS,
+        elsewhere="On the papers' data sets: revisiting/table-2.",
+        note="Every objective has the constants of its paper, and all have the same trunk, steps and images.",
+    )
+
+
+STUDIES = (*_SINGLE, ALL, _objectives())
 
 NMI = (Measure("nmi"), Measure("nmi_random"))
 """NMI, which rises with the number of classes, and that of random embeddings for comparison."""
