@@ -171,9 +171,9 @@ def _group() -> Study:
         (plain, *arms, arm("softmax")),
         MEASURES,
         (*versus, *unrefined, Claim("the group loss (T=2) beats normalised softmax", "group T=2", "softmax")),
-        note="The group loss has no head and batches of another make (more images a class), so that beside normalised "
-        "softmax whole recipes are compared; beside cross entropy only the loss is another. T=0 has no refinement, but "
-        "the temperature of the priors and no anchors among its terms.",
+        note="The group loss has batches of another make (more images a class) and, on small data sets, no head, so "
+        "that beside normalised softmax whole recipes are compared; beside cross entropy only the loss is another. T=0 "
+        "has no refinement, but the temperature of the priors and no anchors among its terms.",
     )
 
 
