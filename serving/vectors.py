@@ -52,7 +52,8 @@ def index_vectors(
         The report. A row with a bad key, NaN, infinity or only zeros is refused; the others are written.
 
     Raises:
-        UsageError: If the files do not fit together, or the embeddings are or may be of another model.
+        UsageError: If the files do not fit together, the embeddings are or may be of another model, or no row is
+            accepted (code "no-row-accepted"); a gallery is not made for that.
         ModelMismatchError: If another model embedded the gallery.
     """
     embeddings, described = read_embeddings(vectors), read_keyed_rows(table)
@@ -67,6 +68,7 @@ def index_vectors(
         raise UsageError(message, code="rows-do-not-match")
     if embeddings.record is not None and table.resolve() == table_path(vectors).resolve():
         embeddings.record.check_images(table, [row.source for row in described])
+    _check_any_usable(vectors, described, rows)
     made = Gallery.open(out) if is_gallery(out) else Gallery.create(out, card, model_ref)
     report = VectorReport(str(out), len(rows))
     with made as gallery, Progress("index", len(rows), True) as bar:
@@ -76,6 +78,8 @@ def index_vectors(
             _put(gallery, batch, rows[start : start + BATCH], report)
             bar.update(len(batch))
         report.items = gallery.store.count()
+    if len(report.refused) == len(rows):
+        raise _none_accepted(vectors, len(rows), *report.refused[0])
     return report
 
 
@@ -91,6 +95,24 @@ def _check_model(path: Path, embeddings: Embeddings, card: Card, fingerprint: st
     if fingerprint not in (None, card.fingerprint):
         message = f"--fingerprint is not that of {card.name}, which is {card.fingerprint}."
         raise UsageError(message, code="other-model")
+
+
+def _check_any_usable(path: Path, described: Sequence[KeyedRow], rows: np.ndarray) -> None:
+    """Raise `UsageError` if no row can be an item of any gallery."""
+    first: tuple[str, str] | None = None
+    for row, vector in zip(described, rows, strict=True):
+        try:
+            _item(row, vector, rows.shape[1])
+            return
+        except UsageError as error:
+            first = first or (row.key, str(error))
+    raise _none_accepted(path, len(rows), *(first or ("", "")))
+
+
+def _none_accepted(path: Path, rows: int, key: str, reason: str) -> UsageError:
+    cause = f"none of its {rows:,} rows was accepted. The first, {key}: {reason}" if rows else "it has no rows."
+    remedy = "Compute the embeddings again, for example with zoo embed, or correct the table."
+    return UsageError(f"{path} was not indexed: {cause} {remedy}", code="no-row-accepted")
 
 
 def _put(gallery: Gallery, described: Sequence[KeyedRow], vectors: np.ndarray, report: VectorReport) -> None:

@@ -14,6 +14,7 @@ from serving.gallery.parquet import export_gallery, import_gallery
 from serving.gallery.types import NO_PICTURE
 from tests.commandline import run_here as run
 from tests.raising import raises
+from zoo.cli.main import main
 from zoo.errors import ModelMismatchError, UsageError
 from zoo.evaluation.embeddings import write_embeddings
 from zoo.models.load import Embedder
@@ -123,3 +124,37 @@ def test_files_that_do_not_fit_are_refused(
     words = ("--vectors", rows, "--table", table, "--fingerprint", other_model.card.fingerprint)
     with raises(ModelMismatchError):
         run("index", other_model.folder, *words, "--out", gallery_folder)
+
+
+def test_an_index_without_an_accepted_row_is_an_error(
+    model: Embedder, tmp_path: Path, capsys: Capture
+) -> None:
+    gallery, table = tmp_path / "g", write(tmp_path / "t.csv", "key", "a", "b")
+    words = ["index", model.folder, "--vectors", tmp_path / "rows.npy", "--table", table, "--out", gallery]
+    words += ["--fingerprint", model.card.fingerprint]
+
+    def index(rows: np.ndarray) -> int:
+        np.save(tmp_path / "rows.npy", rows)
+        return run(*words)
+
+    bad = np.full((2, model.dim), np.nan, np.float32)
+    for none in (bad, np.zeros_like(bad)):
+        with raises(UsageError, "no-row-accepted"):
+            index(none)
+    assert main([str(word) for word in words]) == 2
+    assert "a" in capsys.readouterr().err
+    assert not gallery.exists()
+    good = unit_rows(2, model.dim)
+    assert index(np.stack([bad[0], good[1]])) == 0, "one row is enough"
+    assert index(good) == 0
+    with raises(UsageError, "no-row-accepted"):
+        index(bad)
+    with Gallery.open(gallery) as opened:
+        for key in ("a", "b"):
+            opened.describe_key(key, key=f"{key}{key}")
+    with raises(UsageError, "no-row-accepted"):  # the items of these rows have other keys now
+        index(good)
+    assert set(contents(gallery)) == {"aa", "bb"}
+    write(table, "key")
+    with raises(UsageError, "no-row-accepted"):
+        index(good[:0])
