@@ -138,7 +138,7 @@ class _Calls:
         self,
         image: Image | None = None,
         *,
-        item: int | None = None,
+        item: int | str | None = None,
         text: str | None = None,
         k: int = DEFAULT_K,
         offset: int = 0,
@@ -153,7 +153,7 @@ class _Calls:
 
         Args:
             image: The image to search by.
-            item: The id of the item to search by.
+            item: The id or the key of the item to search by.
             text: The text to search by, if `model().text` is not None. Its hits have no `p_same`. A text that is longer
                 than the model reads is logged.
             k: The number of hits.
@@ -161,8 +161,7 @@ class _Calls:
             min_similarity: The lowest cosine of a hit.
             min_p: The lowest `p_same` of a hit.
             label: The label, or several, that a hit may have (default: any).
-            where: The metadata that a hit must have. Each key has a value, a list of possible values, or a range such
-                as `{"year": {"gte": 1900, "lt": 1950}}`.
+            where: The metadata of a hit: of each key a value, a list of values, or a range `{"gte": 1900, "lt": 1950}`.
             crop: The part of the image to search by.
             rerank: "none", "expansion" (search again with the first hits), or an order of the first hits:
                 "augmentation" (each together with its nearest), "diffusion" (over their neighbours), "reciprocal" (by
@@ -170,8 +169,9 @@ class _Calls:
         """
         if sum(query is not None for query in (image, item, text)) != 1:
             raise UsageError("search needs an image, an item or a text; one of the three.", code="no-query")
-        parameters = {"id": item, "k": k, "offset": offset, "min_similarity": min_similarity, "min_p": min_p}
-        parameters |= {"rerank": rerank} | _narrowed(label, where, crop)
+        parameters: dict[str, Any] = {"key": check_key(item)} if isinstance(item, str) else {"id": item}
+        parameters |= {"k": k, "offset": offset, "min_similarity": min_similarity, "min_p": min_p, "rerank": rerank}
+        parameters |= _narrowed(label, where, crop)
         files, body = [] if image is None else [encode_image(image)], None if text is None else {"text": text}
         read = _json(schemas.SearchAnswer)
         answer = yield from self._ask(read, "POST", "/search", parameters, files=files, body=body)

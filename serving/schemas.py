@@ -116,6 +116,7 @@ class SearchParameters(FilterParameters):
     """Parameters of POST /search."""
 
     id: IdText | None = Field(None, description="Search by this item instead of an image")
+    key: ItemKey | None = Field(None, description="Search by the item with this key instead of an image")
     text: list[str] = Field(
         default_factory=list, description="Search by this text instead of an image; repeat it for several"
     )
@@ -349,9 +350,12 @@ class BulkAnswer(_Answer):
 
 
 class QueryInfo(_Answer):
-    """Query of a search. id: of the item; truncated: whether the model did not read the end of the text."""
+    """Query of a search. id: of the item, key: by which it was named; truncated: whether the model did not read the end
+    of the text.
+    """
 
     id: int | None = None
+    key: str | None = None
     text: str | None = None
     truncated: bool | None = None
     name: str | None = None

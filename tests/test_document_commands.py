@@ -203,7 +203,7 @@ BEFORE = {
     "gallery restore": "zoo gallery backup gallery backups/2026-11-22",
     "gallery rollback": "zoo gallery rebuild gallery --model better --swap",
     "score": "zoo embed mine pictures --out mine.npy\nzoo embed mine pictures --out mine.safetensors --replace",
-    "search": "zoo serve birds=gallery cars=galleries/cars",
+    "search": "zoo gallery add gallery a.png --key cam-1/0001\nzoo serve birds=gallery cars=galleries/cars",
     "train": "zoo features photos birds -o f.safetensors",
 }
 """Commands whose outcome a command's examples need."""

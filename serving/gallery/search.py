@@ -20,10 +20,17 @@ from PIL import Image
 from serving.gallery.calibration import background_of, renew_calibration, stored_calibration
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.gallery import Gallery, model_at
-from serving.gallery.types import DEFAULT_K, Box, Hit
+from serving.gallery.types import DEFAULT_K, Box, Hit, check_key
 from zoo.data.images import DEFAULT_LIMITS, ImageLike, Limits, open_image
 from zoo.data.preprocessing import to_pixels
-from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError, VariantNotFoundError, command
+from zoo.errors import (
+    ItemNotFoundError,
+    ModelFolderError,
+    ModelNotFoundError,
+    UsageError,
+    VariantNotFoundError,
+    command,
+)
 from zoo.evaluation.calibration import DEPTH, Background, Calibration, background
 from zoo.evaluation.rerank.order import CANDIDATES, EXPANSION, NONE, SCORES
 from zoo.evaluation.rerank.scores import NEIGHBOURS, expanded
@@ -74,19 +81,24 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class SearchQuery:
-    """An image, an item of the gallery (its id) or a text to search by: one of them."""
+    """An image, an item of the gallery (its id or its key) or a text to search by: one of them."""
 
     image: ImageLike | None = None
     item: int | None = None
     text: str | None = None
+    key: str | None = None
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The hits of a query, the best first; `truncated`: whether the model did not read the end of a text."""
+    """The hits of a query, the best first.
+
+    truncated: whether the model did not read the end of a text; item: the id of the item that was searched by.
+    """
 
     hits: list[Hit]
     truncated: bool = False
+    item: int | None = None
 
 
 class Searcher:
@@ -143,12 +155,16 @@ class Searcher:
 
         Raises:
             ImageError: The image cannot be read.
-            ItemNotFoundError: The gallery does not have the item.
+            ItemNotFoundError: The gallery does not have the item, or no item with the key.
             NoTextTowerError: The model embeds images only.
             TextError: The text is empty.
-            UsageError: `min_p` without a calibration.
+            UsageError: `min_p` without a calibration, or what cannot be a key.
         """
-        vector, truncated = self._embed_query(query, options.crop)
+        if query.key is not None:
+            item, vector, truncated = *self._keyed_item(query.key), False
+            query = SearchQuery(item=item)
+        else:
+            vector, truncated = self._embed_query(query, options.crop)
         # The calibration is fitted to pairs of images.
         calibration = None if query.text is not None else stored_calibration(self.gallery)
         if calibration is None and options.min_p is not None:
@@ -164,7 +180,7 @@ class Searcher:
         if calibration is not None and base is not None:
             hits = _calibrated(hits, calibration, base, self._copy_of(query, options.crop))
         page = [hit for hit in hits if _is_likely(hit, options)][options.offset : end]
-        return SearchResult(page, truncated)
+        return SearchResult(page, truncated, query.item)
 
     def _ranked_hits(
         self, query: SearchQuery, vector: np.ndarray, options: SearchOptions, depth: int, with_background: bool
@@ -260,6 +276,16 @@ class Searcher:
             return self.gallery.store.embedding(query.item)[None], False
         assert query.image is not None
         return self.embed(query.image, crop), False
+
+    def _keyed_item(self, key: str) -> tuple[int, np.ndarray]:
+        """Return the id and the unit embedding, float32 [1, dim], of the item with a key."""
+        check_key(key)
+        while True:
+            item = self.gallery.store.item_of_key(key).id
+            try:
+                return item, self.gallery.store.embedding(item)[None]
+            except ItemNotFoundError:  # replaced or removed by another process
+                continue
 
     def _expanded_query(self, vector: np.ndarray, neighbours: Sequence[Hit]) -> np.ndarray:
         """Return the query expanded by its neighbours, float32 [1, dim]."""

@@ -85,14 +85,18 @@ def _queries(
     parameters: SearchParameters, images: tuple[UploadedImage, ...], settings: Settings
 ) -> list[tuple[SearchQuery, QueryInfo]]:
     """Return the queries. Raises `RefusedError` for parameters that contradict one another."""
-    texts, item = parameters.text, parameters.id
-    if texts and (images or item is not None):
-        raise RefusedError(400, "text_and_other", "Search by a text, an image or the id of an item: one of them.")
-    if images and item is not None:
-        raise RefusedError(400, "image_and_id", "Search by an image or by the id of an item, not both.")
-    if parameters.crop and (texts or item is not None):
+    texts, item, key = parameters.text, parameters.id, parameters.key
+    of_item = item is not None or key is not None
+    one_of = "Search by an image, by a text, or by the id or the key of an item: one of them."
+    if texts and (images or of_item):
+        raise RefusedError(400, "text_and_other", one_of)
+    if (images and of_item) or (item is not None and key is not None):
+        raise RefusedError(400, "image_and_id", one_of)
+    if parameters.crop and (texts or of_item):
         code = "crop_of_text" if texts else "crop_of_item"
         raise RefusedError(400, code, "Only an image that is sent can be cropped.")
+    if key is not None:
+        return [(SearchQuery(key=key), QueryInfo(key=key))]
     if item is not None:
         item_id = parse_item_id(item)
         return [(SearchQuery(item=item_id), QueryInfo(id=item_id))]
@@ -123,8 +127,8 @@ def _queries(
 async def search(
     request: Request, collection: CollectionDep, settings: SettingsDep, cpu_queue: CpuQueueDep
 ) -> SearchAnswer | SearchAnswers:
-    """Search by an image, as the multipart field image or as the raw body, or by the id of an item, which is left out
-    of its own results. The parameters may also be a form or JSON. Similarity is the cosine, -1 to 1.
+    """Search by an image, as the multipart field image or as the raw body, or by the id or the key of an item, which is
+    left out of its own results. The parameters may also be a form or JSON. Similarity is the cosine, -1 to 1.
 
     The answer to several images or texts is {searches: [...]}, one result or error for each, in order. Texts can be
     searched by where GET /model shows text; p_same is null then, and truncated tells whether the end was left out.
@@ -176,6 +180,8 @@ def _part(
         return SearchPart(query=info, error=ErrorDetail(**error_json(error)["error"]))
     if query.text is not None:
         info = QueryInfo(id=None, text=query.text, truncated=result.truncated)
+    if query.key is not None:
+        info = QueryInfo(id=result.item, key=query.key)
     hits = [SearchHit(**vars(hit), thumbnail=collection.thumbnail_path(hit.id)) for hit in result.hits]
     return SearchPart(query=info, results=hits)
 

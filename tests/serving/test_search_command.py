@@ -17,7 +17,7 @@ from tests.raising import raises
 from tests.serving import toys
 from tests.serving.running import Running, answering, app_over, serving
 from zoo.cli.main import main
-from zoo.errors import ServiceError, UsageError
+from zoo.errors import ItemNotFoundError, ServiceError, UsageError
 from zoo.models.load import Embedder
 
 
@@ -46,6 +46,28 @@ def test_a_service_finds_what_the_folder_does(
     ]
     search("--url", server.url, query)
     assert "green disc" in capsys.readouterr().out
+
+
+def test_a_key_is_searched_in_the_folder_and_at_the_service(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Gallery.open(path) as gallery:
+        gallery.store.describe(3, key="cam-1/0001")
+
+    def told(*words: object) -> dict:
+        search(*words, "-k", 4, "--json")
+        return json.loads(capsys.readouterr().out)
+
+    with answering(app_over(path)) as url:
+        for place in ([path], ["--url", url]):
+            answer = told(*place, "--key", "cam-1/0001")
+            assert answer["query"] == {"image": None, "id": None, "key": "cam-1/0001"}
+            assert answer["results"] == told(*place, "--id", 3)["results"]
+            with raises(ItemNotFoundError):
+                search(*place, "--key", "cam-1")
+            with raises(UsageError, "bad-key"):
+                search(*place, "--key", "")
+            for other in (("--id", 3), ("--text", "a")):
+                with raises(UsageError, "no-query"):
+                    search(*place, "--key", "cam-1/0001", *other)
 
 
 def test_a_calibrated_gallery_says_how_likely_each_result_is(

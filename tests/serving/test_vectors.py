@@ -126,9 +126,7 @@ def test_files_that_do_not_fit_are_refused(
         run("index", other_model.folder, *words, "--out", gallery_folder)
 
 
-def test_an_index_without_an_accepted_row_is_an_error(
-    model: Embedder, tmp_path: Path, capsys: Capture
-) -> None:
+def test_an_index_without_an_accepted_row_is_an_error(model: Embedder, tmp_path: Path, capsys: Capture) -> None:
     gallery, table = tmp_path / "g", write(tmp_path / "t.csv", "key", "a", "b")
     words = ["index", model.folder, "--vectors", tmp_path / "rows.npy", "--table", table, "--out", gallery]
     words += ["--fingerprint", model.card.fingerprint]

@@ -364,6 +364,7 @@ class Query:
 
     image: str | None
     item: int | None
+    key: str | None
     text: str | None
     k: int
     labels: list[str]
@@ -371,15 +372,16 @@ class Query:
 
     def __post_init__(self) -> None:
         check_number("-k", self.k, 1)
-        if sum(query is not None for query in (self.image, self.item, self.text)) != 1:
+        if sum(query is not None for query in (self.image, self.item, self.key, self.text)) != 1:
             raise UsageError(
-                "search needs an image file, --id with an item of the gallery, or --text; one of the three.",
+                "search needs an image file, --id or --key with an item of the gallery, or --text; one of the four.",
                 code="no-query",
             )
 
     def to_json(self) -> dict[str, Any]:
         """Return the query for `--json`."""
-        return {"image": self.image, "id": self.item, **({} if self.text is None else {"text": self.text})}
+        named = {name: value for name, value in (("key", self.key), ("text", self.text)) if value is not None}
+        return {"image": self.image, "id": self.item, **named}
 
 
 @app.command(
@@ -387,6 +389,7 @@ class Query:
     epilog="""\
   zoo search gallery/ query.png -k 5
   zoo search gallery/ --id 17 --json
+  zoo search gallery/ --key cam-1/0001
   zoo search gallery/ --text "a red chair"
   zoo search gallery/ query.png --label wren --where '{"year": {"gte": 1900, "lt": 1950}}'
   zoo search --url http://127.0.0.1:3000 query.png --key-file key.txt
@@ -396,6 +399,9 @@ def search(
     gallery: Annotated[str | None, Argument(help="gallery folder; left out with --url")] = None,
     image: Annotated[str | None, Argument(help="image file to search with")] = None,
     item: Annotated[int | None, Option("--id", help="search with this item of the gallery instead of an image")] = None,
+    key: Annotated[
+        str | None, Option(metavar="KEY", help="search with the item that has this key, your own name of it")
+    ] = None,
     text: Annotated[str | None, Option(help="search with a text, if the gallery's model has a text tower")] = None,
     k: Annotated[int, Option("-k", "--k", metavar="N", help="number of results")] = 10,
     label: Labels = None,
@@ -417,10 +423,10 @@ def search(
     if url is not None:
         if any(value is not None for value in (image, model, runtime, precision)):
             raise UsageError(
-                "with --url the service has the gallery and its model; give only an image, --id or --text.",
+                "with --url the service has the gallery and its model; give only an image, --id, --key or --text.",
                 code="options-of-a-folder",
             )
-        query = Query(gallery, item, text, k, label or [], where)
+        query = Query(gallery, item, key, text, k, label or [], where)
         _check_image(query.image)
         results = _search_service(query, url, collection, key_file)
     elif key_file is not None or collection is not None:
@@ -429,7 +435,7 @@ def search(
     elif gallery is None:
         raise UsageError("name the gallery folder to search, or a service with --url.", code="no-gallery")
     else:
-        query = Query(image, item, text, k, label or [], where)
+        query = Query(image, item, key, text, k, label or [], where)
         results = _search_folder(query, gallery, model, runtime or "auto", precision or "fp32")
     if as_json:
         print_json({"query": query.to_json(), "results": [_result_json(result) for result in results]})
@@ -452,7 +458,7 @@ def _search_folder(query: Query, gallery: str, model: str | None, runtime: str, 
     selection = item_filter(query.labels, query.where)
     searcher = Searcher.open(gallery, model, models=Models(runtime, precision))
     try:
-        asked = SearchQuery(query.image, query.item, query.text)
+        asked = SearchQuery(query.image, query.item, query.text, query.key)
         result = searcher.find(asked, SearchOptions(query.k, selection=selection))
         if result.truncated:
             note("the text is longer than the model reads; its end was left out.")
@@ -474,9 +480,8 @@ def _search_service(query: Query, url: str, collection: str | None, key_file: Pa
     where = metadata_filter(query.where)
     with client:
         try:
-            return client.search(
-                query.image, item=query.item, text=query.text, k=query.k, label=query.labels, where=where
-            )
+            item = query.item if query.key is None else query.key
+            return client.search(query.image, item=item, text=query.text, k=query.k, label=query.labels, where=where)
         except ServiceError as error:
             if error.code == "name_a_collection":
                 names = ", ".join(info.name for info in client.collections() if info.name) or "none that this key reads"

@@ -169,6 +169,24 @@ def test_a_search_at_a_service_takes_no_precision() -> None:
         run_here("search", "--url", "http://127.0.0.1:1", "--id", 1, "--precision", "int8")
 
 
+def test_an_item_that_is_replaced_during_a_search_by_its_key_is_found(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searcher = Searcher.open(path)
+    store = searcher.gallery.store
+    store.describe(1, key="k")
+    former = store.item_of_key("k")
+    store.describe(1, key="former")
+    searcher.gallery.remove([1])
+    store.describe(2, key="k")
+    answers = iter([former, store.item_of_key("k")])
+    monkeypatch.setattr(store, "item_of_key", lambda key: next(answers))
+    result = searcher.find(SearchQuery(key="k"), SearchOptions(24))
+    assert result.item == 2
+    assert sorted(hit.id for hit in result.hits) == list(range(3, 25))
+    searcher.close()
+
+
 @pytest.mark.parametrize("rerank", get_args(Rerank))
 def test_a_search_calibrates_cuts_and_paginates(gallery_folder: Path, tmp_path: Path, rerank: str) -> None:
     path = Path(shutil.copytree(gallery_folder, tmp_path / "g"))

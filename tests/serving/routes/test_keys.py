@@ -13,6 +13,7 @@ import pytest
 from serving.client import Client
 from serving.gallery.search import Searcher
 from serving.schemas import PutItem
+from tests.serving.clients import Awaited
 from tests.serving.gallery.test_keys import KEYS, NO_KEYS
 from tests.serving.gallery.test_store_keys import code, noise
 from tests.serving.running import serving, writing_to
@@ -90,6 +91,32 @@ def test_any_key_is_its_own_path(client: Client, service: httpx.Client) -> None:
         with pytest.raises(ItemNotFoundError):
             client.item(key)
     assert service.get("/stats").json()["items"] == 24
+
+
+def test_the_item_with_a_key_is_searched_by(client: Client, service: httpx.Client) -> None:
+    for number, key in enumerate(KEYS):
+        item = client.put(key, noise(number)).id
+        by_id = service.post("/search", params={"id": item, "k": 5}).json()
+        assert by_id["query"] == {"id": item}
+        assert item not in [hit["id"] for hit in by_id["results"]]
+        for request in (
+            {"params": {"key": key, "k": 5}},
+            {"json": {"key": key, "k": 5}},
+            {"data": {"key": key, "k": 5}},
+            {"files": {"key": (None, key), "k": (None, "5")}},
+        ):
+            answer = service.post("/search", **request).json()  # type: ignore[arg-type]
+            assert (answer["query"], answer["results"]) == ({"id": item, "key": key}, by_id["results"])
+        hits = client.search(item=key, k=5, rerank="expansion")
+        assert hits == Awaited(str(service.base_url)).search(item=item, k=5, rerank="expansion")
+        assert hits == Awaited(str(service.base_url)).search(item=key, k=5, rerank="expansion")
+    client.remove(KEYS[0])
+    for kind in (client, Awaited(str(service.base_url))):
+        with pytest.raises(ItemNotFoundError):
+            kind.search(item=KEYS[0])
+        for no_key in NO_KEYS:
+            with pytest.raises(UsageError):
+                kind.search(item=no_key)
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE"])
