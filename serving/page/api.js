@@ -3,6 +3,7 @@
 import { $, answer, tell } from "./dom.js";
 
 const REASONS = {
+  key_taken: "Key taken",
   401: "A key is needed",
   403: "Not allowed",
   404: "Not found",
@@ -63,7 +64,7 @@ async function send(path, options, key) {
 
 function refused(response, body) {
   const said = body?.error?.message || `The server answered with status ${response.status}.`;
-  const reason = REASONS[response.status] || "Refused";
+  const reason = REASONS[body?.error?.code] || REASONS[response.status] || "Refused";
   const wait = response.status === 429 && Number(response.headers.get("retry-after"));
   const then = wait ? ` Wait ${wait} s, then try again.` : "";
   const message = `${reason}: ${wait ? said.replace(/ Try again.*$/, "") : said}${then}`;

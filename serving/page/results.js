@@ -160,6 +160,10 @@ function skeleton() {
 function card(item) {
   let spoken = nameOf(item);
   const text = element("div", "words", named(item.label));
+  if (item.key) {
+    text.append(element("div", "own-key", `Key ${item.key}`));
+    spoken += `, key ${item.key}`;
+  }
   if (item.similarity !== undefined) {
     text.append(likeness(item));
     spoken += `, similarity ${item.similarity.toFixed(3)}`;
@@ -168,7 +172,7 @@ function card(item) {
   if (typeof item.p_same === "number") spoken += `, ${percent(item.p_same)} likely the same class`;
   const made = button("card", "", () => tell("ask", { id: item.id }));
   made.dataset.id = item.id;
-  made.title = `${item.label ? `${item.label}\n` : ""}${item.source}`;
+  made.title = [item.label, item.source, item.key && `Key ${item.key}`].filter(Boolean).join("\n");
   made.setAttribute("aria-label", `${spoken}. Search from this image`);
   made.replaceChildren(picture(item.thumbnail), text);
   const tools = [
@@ -282,7 +286,7 @@ function view(next) {
   }
 }
 
-function describe({ id, label, source, similarity, p_same: chance, copy, metadata }) {
+function describe({ id, key, label, source, similarity, p_same: chance, copy, metadata }) {
   const rows = {
     Copy: copy,
     Similarity: similarity?.toFixed(3),
@@ -290,6 +294,7 @@ function describe({ id, label, source, similarity, p_same: chance, copy, metadat
     ...metadata,
     Label: label ?? "none",
     File: source,
+    ...(key && { Key: key }),
     Item: id,
   };
   const known = Object.entries(rows).filter(([, value]) => value !== undefined && value !== null);

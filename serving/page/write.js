@@ -30,14 +30,14 @@ const AT_ONCE = 4; // images per request; few, so that progress is visible
 const OF_IMAGES = new Set([400, 408, 409, 413, 415, 422, 500, 504]);
 
 /** Add the files, group by group. Throws an error that concerns all of them, but still shows the outcome so far. */
-async function add(files, label) {
+async function add(files, label, key) {
   const done = { items: [], fresh: 0, refused: [], differing: [], near: [] };
   let left = grouped(files);
   try {
     while (left.length) {
       $("add-note").textContent = `${files.length - left.flat().length} of ${files.length} sent`;
       const [group, ...others] = left;
-      const added = await send(group, label);
+      const added = await send(group, label, key);
       if (added) keep(done, added, group);
       // Send a refused group again one by one: each image gets its own reason, and good ones are added.
       left = added ? others : [...group.map((file) => [file]), ...others];
@@ -63,10 +63,11 @@ function grouped(files) {
 }
 
 /** Return the service's answer with its refusals per image; null if it refuses a group of several as a whole. */
-async function send(files, label) {
+async function send(files, label, key) {
   const body = new FormData();
   for (const file of files) body.append("image", file, file.name);
   if (label) body.append("label", label);
+  if (key) body.append("key", key);
   if ($("add-update").checked) body.append("update", "true");
   try {
     return await ask("/items", { method: "POST", body, write: true });
@@ -116,14 +117,16 @@ function report({ items, fresh, refused, differing, near }, left) {
 
 $("add-form").addEventListener("submit", async (event) => {
   event.preventDefault();
+  const [files, key] = [[...$("add-files").files], $("add-key").value.trim()];
+  if (key && files.length > 1) return complain("A key names a single image. Choose one image, or leave the key empty.");
   $("add-submit").disabled = true;
   $("add-refused").replaceChildren();
   $("add-differing").replaceChildren();
   $("add-near").replaceChildren();
   complain("");
   try {
-    await add([...$("add-files").files], $("add-label").value.trim());
-    $("add-files").value = "";
+    await add(files, $("add-label").value.trim(), key);
+    $("add-files").value = $("add-key").value = "";
   } catch (error) {
     complain(error.message);
   }

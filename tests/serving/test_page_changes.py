@@ -311,6 +311,37 @@ def test_an_existing_image_with_another_label_is_reported(page: Page, http: http
         assert http.get(f"/items/{item}").json()["label"] == label
 
 
+def test_an_image_is_added_under_a_key_which_is_shown(
+    page: Page, http: httpx.Client, noise: Callable[[int, str], Path]
+) -> None:
+    key, first, second = "cam-1/<i>0001</i>", noise(SMALL, "1.png"), noise(SMALL, "2.png")
+    open_panel(page, "Add")
+    page.locator("#add-key").fill(key)
+    page.locator("#add-files").set_input_files([first, second])
+    page.locator("#add-submit").click()
+    expect(page.get_by_role("alert")).to_contain_text("a single image")
+    assert http.get("/stats").json()["items"] == 24
+    assert send(page, [first]) == [201]
+    expect(page.get_by_role("alert")).to_be_hidden()
+    expect(page.locator("#add-key")).to_have_value("")
+    item = http.get(f"/items/by-key/{key}").json()["id"]
+    for _ in range(2):  # among the added images, and among the results of a search
+        expect(card(page, item)).to_contain_text(key)
+        expect(card(page, item)).to_have_attribute("aria-label", re.compile(re.escape(f"key {key}")))
+        card(page, item).locator("xpath=..").get_by_role("button", name="Enlarge").click()
+        expect(page.locator("#viewer-facts dt", has_text="Key")).to_have_count(1)
+        expect(page.locator("#viewer-facts")).to_contain_text(f"Key{key}")
+        page.keyboard.press("Escape")
+        page.locator("#file").set_input_files(first)
+        found(page)
+    page.locator("#add-key").fill(key)
+    assert send(page, [second]) == [409]
+    with second.open("rb") as file:
+        said = http.post("/items", files={"image": file}, data={"key": key}).json()["error"]["message"]
+    expect(page.locator("#add-refused li")).to_have_text(f"2.png: Key taken: {said}")
+    assert http.get(f"/items/by-key/{key}").json()["id"] == item
+
+
 def search(page: Page, item: int) -> None:
     card(page, item).click()
     expect(page.locator(".marking")).to_have_count(23)
@@ -507,6 +538,7 @@ def test_keys_are_forgotten(page: Page) -> None:
 def test_every_part_of_the_page_is_accessible(
     browser: Browser, service: Running, http: httpx.Client, tmp_path: Path, size: tuple[int, int], scheme: str
 ) -> None:
+    http.patch("/items/1", json={"key": "cam-1/0001/" + "long" * 20}).raise_for_status()
     with opened(browser, service.url, size, scheme, touch=size != DESKTOP) as page:
         wrong = {"key": complaints(page)}
         enter(page)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.serving.browser import card, complaints, open_panel, opened
+from tests.serving.browser import bearer, card, complaints, open_panel, opened
 from tests.serving.clients import KEY
 from tests.serving.duplicates.toys import picture, service_of_copies
 from tests.serving.running import Running
@@ -38,7 +39,8 @@ def shown(page: Page) -> set[int]:
     return set(page.locator(".card").evaluate_all("cards => cards.map((card) => Number(card.dataset.id))"))
 
 
-def test_copies_of_a_picture_are_shown_with_their_evidence(page: Page) -> None:
+def test_copies_of_a_picture_are_shown_with_their_evidence_and_key(page: Page, service: Running) -> None:
+    httpx.patch(f"{service.url}/items/3", json={"key": "cam-1/3"}, headers=bearer(KEY)).raise_for_status()
     expect(page.locator(".card")).to_have_count(5)
     enlarge(page, 1)
     page.get_by_role("button", name="Copies of this picture").click()
@@ -48,9 +50,12 @@ def test_copies_of_a_picture_are_shown_with_their_evidence(page: Page) -> None:
     assert shown(page) == {2, 3}
     expect(card(page, 2)).to_contain_text("320 × 240; mirrored; cosine")
     expect(card(page, 3)).to_contain_text("270 × 200; in part; cosine")
+    expect(card(page, 3)).to_contain_text("cam-1/3")
+    expect(page.locator(".own-key")).to_have_count(1)
     expect(page.locator(".marking")).to_have_count(0)
     enlarge(page, 3)
     expect(page.locator("#viewer-facts")).to_contain_text("bits differ")
+    expect(page.locator("#viewer-facts")).to_contain_text("Keycam-1/3")
     page.get_by_role("button", name="Copies of this picture").click()
     expect(page.locator("#results-title")).to_have_text("Copies of item 3")
     assert complaints(page) == []
