@@ -207,6 +207,12 @@ def _revisiting_unswitched(recipe: Recipe) -> Iterator[Unswitched]:
         yield Unswitched(
             "random triplets", "The code draws as many triplets as samples; here every sample is an anchor once."
         )
+    if recipe.batch.sampler == "spc":
+        yield Unswitched(
+            "sampler",
+            "The code draws classes and their images with replacement, so that a batch has fewer classes and an image "
+            "can be its own positive; section 3.2 has unique classes.",
+        )
     if recipe.batch.sampler in ("greedy-coreset", "ddm", "frd"):
         yield Unswitched(
             "pool of the sampler",

@@ -53,10 +53,10 @@ TABLE_2 = {
     "triplet-h": _settings("triplet", "softhard"),
     "triplet-d": _settings("triplet", DISTANCE),
 }
-"""Objectives of Revisiting, table 2, above the line.
+"""Objectives of Revisiting, table 2, above the line, and triplet (H) of its published code.
 
-Triplet (H) is its softhard mining. The mean of multi-similarity is over the anchors that keep pairs, as in the code
-that made the table; the paper does not specify it.
+Triplet (H) is softhard mining, of which the paper's text says nothing. The mean of multi-similarity is over the anchors
+that keep pairs, as in the code that made the table; the paper does not specify it.
 """
 
 LATER_LOSSES = {
@@ -169,7 +169,8 @@ def crops_of_copies(side: int) -> str:
     """Return the departure of training crops that are sampled from decoded copies of the images."""
     return (
         f"Training crops are sampled bilinearly, without antialiasing, from copies of the images squeezed to {side} x "
-        f"{side} pixels; the papers crop resized files. Test images are resized with antialiasing."
+        f"{side} pixels; Revisiting and its code crop the files, other papers resized files. Test images are resized "
+        "with antialiasing."
     )
 
 

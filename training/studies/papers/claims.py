@@ -182,7 +182,7 @@ def _close() -> Study:
     return Study(
         "claims/close",
         "Losses are close to one another",
-        "Revisiting, section 5; Reality, section 5",
+        "Revisiting, section 4.4; Reality, section 5",
         tuple(map(arm, ("margin", *losses))),
         MEASURES,
         tuple(Claim(f"{method} lies within {CLOSE} of margin", method, "margin", within=CLOSE) for method in losses),
