@@ -400,7 +400,7 @@ def search(
     image: Annotated[str | None, Argument(help="image file to search with")] = None,
     item: Annotated[int | None, Option("--id", help="search with this item of the gallery instead of an image")] = None,
     key: Annotated[
-        str | None, Option(metavar="KEY", help="search with the item that has this key, your own name of it")
+        str | None, Option(metavar="KEY", help="search with the item of this key instead of an image")
     ] = None,
     text: Annotated[str | None, Option(help="search with a text, if the gallery's model has a text tower")] = None,
     k: Annotated[int, Option("-k", "--k", metavar="N", help="number of results")] = 10,

@@ -124,7 +124,7 @@ def test_an_unknown_head_is_refused_where_it_is_named() -> None:
 @pytest.mark.parametrize("name", [name for name, study in STUDIES.items() if study.views])
 def test_every_view_of_a_study_is_one_of_some_arm(name: str) -> None:
     study = STUDIES[name]
-    dataset = next(known for known in ("omniglot", "glyphs", "cub") if supports(study, known))
+    dataset = next(known for known in ("omniglot", "glyphs", "cub", "cub2010") if supports(study, known))
     heads = [[h.name for h in resolve_recipes(study, arm, dataset, 0)[0].heads] for arm in study.arms]
     for _, view in study.views:
         assert not all(lacks_view(names, view) for names in heads), view
