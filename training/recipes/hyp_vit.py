@@ -23,11 +23,12 @@ from zoo.models.card import Head
 HYP_VIT = (
     "Ermolov et al. 2022, Hyperbolic Vision Transformers: Combining Improvements in Metric Learning, arXiv:2203.10833"
 )
-RATES = {"vits16": 1e-5, "dinos16": 3e-5}
-"""Backbone -> learning rate."""
+RATES = {"vits16": 3e-5, "dinos16": 1e-5}
+"""Backbone -> learning rate: that of the commands of the published code, as are batches and epochs."""
 DEPARTURES = (
-    "Pairwise cross entropy is the loss `supcon`: their equations agree. The temperature divides cosines, as in the "
-    "published code; for the paper's distance, 2 - 2 cos, it would be .05.",
+    "Pairwise cross entropy is the loss `supcon`: their equations agree for two samples per class. With nine the code "
+    "compares two samples of each class at a time, so that the sum of a pair leaves out the others of its class.",
+    "The temperature divides cosines, as in the published code; for the paper's distance, 2 - 2 cos, it would be .05.",
     "The class token and the position embedding are frozen with the patch embedding, and the head has a bias.",
     "Gradients are not clipped, the head starts at random instead of orthogonal, and the run computes in fp32.",
 )
@@ -62,7 +63,7 @@ def spherical(name: str, dataset: str) -> Recipe:
         augmentation=resized_crop((0.2, 1.0)),
         batch=Batch(by_dataset(dataset, 900, 882, 900), "spc", per_class),
         optimizer=Optimizer("adamw", RATES[name], 0.01),
-        schedule=Schedule(by_dataset(dataset, 50, 250, 100)),
+        schedule=Schedule(by_dataset(dataset, 50, 300, 200)),
         sources=(HYP_VIT,),
         departures=(crops_of_copies(384), *DEPARTURES),
     )
