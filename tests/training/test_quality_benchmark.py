@@ -25,7 +25,7 @@ from training.studies.runner import StudyContext, create_study_context
 from training.trainer import fit
 from zoo.data import DATASETS
 from zoo.data.dataset import identify
-from zoo.errors import UsageError
+from zoo.errors import RecipeError, UsageError
 from zoo.evaluation import bootstrap_intervals
 
 TINY = "tiny"
@@ -87,6 +87,16 @@ def test_a_run_of_an_older_recipe_is_not_finished(context: StudyContext, tmp_pat
     assert not study.finished_record(new, tmp_path)
     long.perform(context)
     assert read(tmp_path, new)["steps"] == 2
+
+
+def test_settings_change_every_recipe_of_a_queue(tmp_path: Path) -> None:
+    for seeds in (1, 2):
+        for run in Queue(
+            find_arms(["ms", "pml-ms"]), {"cub2010": seeds}, tmp_path, settings=["optimizer.accumulate=2"]
+        ).runs():
+            assert run.recipe.optimizer.accumulate == 2
+    with raises(RecipeError, "unknown-setting"):
+        list(Queue(find_arms(["ms"]), {"cub2010": 1}, tmp_path, settings=["backbone.frozen=2"]).runs())
 
 
 def test_a_failed_run_leaves_no_file_and_the_others_follow(context: StudyContext, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from training.cached.maps import chain, frozen_digest, split_trunk
 from training.cached.samples import CachedData
 from training.health.held_out import embed_cached, embed_pixels
 from training.recipe import Recipe
@@ -51,12 +52,14 @@ ViewFunction = Callable[[Tensor], Tensor]
 class Splits:
     """The splits of data sets and their pixels as networks take them, read on first use.
 
-    Only pixels of the last preprocessing are kept, because the arms of a study mostly share one.
+    Only pixels of the last preprocessing are kept, because the arms of a study mostly share one. `maps` has what frozen
+    layers gave for them, see `embed_views`.
     """
 
     root: str | Path | None
     datasets: dict[tuple[str, str], Dataset] = field(default_factory=dict)
     pixels: dict[tuple[str, str, Preprocessing], np.ndarray] = field(default_factory=dict)
+    maps: dict[tuple[str, str, Preprocessing], dict[str, Tensor]] = field(default_factory=dict)
     digests: dict[tuple[str, str, Preprocessing], str] = field(default_factory=dict)
 
     def dataset(self, name: str, split: str) -> Dataset:
@@ -74,6 +77,7 @@ class Splits:
         key = name, split, preprocessing
         if key not in self.pixels:
             self.pixels = {old: value for old, value in self.pixels.items() if old[2] == preprocessing}
+            self.maps = {old: value for old, value in self.maps.items() if old[2] == preprocessing}
             dataset = self.dataset(name, split)
             self.pixels[key] = decode(dataset, np.arange(len(dataset)), Squares(preprocessing), split).pixels
         return self.pixels[key]
@@ -112,8 +116,9 @@ def embed_splits(
         views = [view for view in views if not any(lacks_view(network.heads, view) for network in networks)]
         members = []
         for network, recipe in zip(networks, recipes, strict=True):
-            pixels = splits.images(recipe.data.dataset, split, recipe.preprocessing)
-            members.append(embed_views(network, recipe, pixels, views, device))
+            key = recipe.data.dataset, split, recipe.preprocessing
+            pixels = splits.images(*key)
+            members.append(embed_views(network, recipe, pixels, views, device, splits.maps.setdefault(key, {})))
         for view in views:
             joined = np.concatenate([member[view] for member in members], axis=1)
             embeddings[split, view] = joined / np.float32(len(members)) ** np.float32(0.5)
@@ -121,7 +126,12 @@ def embed_splits(
 
 
 def embed_views(
-    network: Network, recipe: Recipe, pixels: np.ndarray, views: Sequence[str], device: torch.device
+    network: Network,
+    recipe: Recipe,
+    pixels: np.ndarray,
+    views: Sequence[str],
+    device: torch.device,
+    maps: dict[str, Tensor] | None = None,
 ) -> dict[str, np.ndarray]:
     """Embed images by every view in one pass through the trunk.
 
@@ -131,6 +141,8 @@ def embed_views(
         pixels: uint8 [n, crop, crop, c].
         views: `EMBEDDING`, `FEATURES`, reduced features, `RANDOM_HEAD` or the name of a head.
         device: Where to embed.
+        maps: What the frozen layers of the last trunk gave for these images, by the digest of the layers. They are read
+            and replaced here, so that successive networks with equal frozen layers share them.
 
     Returns:
         Unit rows float32 [n, d] by view.
@@ -142,12 +154,35 @@ def embed_views(
     normalised = PixelNetwork(network, recipe.preprocessing).eval().to(device)
     rows: dict[str, list[Tensor]] = {view: [] for view in views}
     with torch.inference_mode():
-        for start in range(0, len(pixels), CHUNK):
-            chunk = torch.from_numpy(pixels[start : start + CHUNK]).to(device)
-            pooled = network.trunk(normalised.images(chunk))
+        inputs, forward = _inputs(normalised, pixels, device, maps)
+        for chunk in inputs:
+            pooled = forward(chunk)
             for view, function in functions.items():
                 rows[view].append(function(pooled).float().cpu())
     return {view: _reduce(torch.cat(chunks), view).numpy() for view, chunks in rows.items()}
+
+
+def _inputs(
+    network: PixelNetwork, pixels: np.ndarray, device: torch.device, maps: dict[str, Tensor] | None
+) -> tuple[Iterator[Tensor], Callable[[Tensor], Tensor]]:
+    """Return chunks of images or of the frozen layers' maps, and the layers that give their pooled features."""
+    trunk = network.network.trunk
+    images = (network.images(chunk.to(device)) for chunk in torch.from_numpy(pixels).split(CHUNK))
+    if maps is None:
+        return images, trunk
+    example = network.images(torch.from_numpy(pixels[:1]).to(device))
+    try:
+        split = split_trunk(trunk, example)
+    except RecipeError:  # nothing is frozen, or the layers do not follow one another
+        return images, trunk
+    frozen, digest = chain(trunk, split.frozen), frozen_digest(trunk, split)
+    if frozen(example).numel() > example.numel():
+        return images, trunk
+    if digest not in maps:
+        maps.clear()
+        maps[digest] = torch.cat([frozen(chunk).cpu() for chunk in images])
+    learning = nn.Sequential(chain(trunk, split.learning), nn.Flatten())
+    return (chunk.to(device) for chunk in maps[digest].split(CHUNK)), learning
 
 
 def measure_views(embeddings: Embeddings, study: Study, splits: Splits, dataset: str) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
     python -m tests.benchmarks.quality run FOLDER --trial-rates          all arms: hours; again to continue
     python -m tests.benchmarks.quality run FOLDER --arms ms pml-ms --data cub2010
+    python -m tests.benchmarks.quality run FOLDER --set backbone.frozen_stages=6          the last stage learns: faster
     python -m tests.benchmarks.quality run FOLDER --steps 20             20 steps of each arm, to check that it runs
     python -m tests.benchmarks.quality table FOLDER                      Markdown of the finished runs
 
@@ -34,7 +35,8 @@ def run(args: argparse.Namespace) -> int:
     keep_freed_memory()
     seeds = {dataset: args.seeds or SEEDS[dataset] for dataset in args.data}
     context = create_study_context(torch.device("cpu"), args.root)
-    return int(Queue(arms, seeds, args.folder, args.trial_rates, args.steps).perform(context) > 0)
+    queue = Queue(arms, seeds, args.folder, args.trial_rates, args.steps, args.set)
+    return int(queue.perform(context) > 0)
 
 
 def table(args: argparse.Namespace) -> int:
@@ -58,6 +60,7 @@ def main(words: list[str] | None = None) -> int:
     queue.add_argument("--seeds", type=int, help=f"on each data set (default: {SEEDS})")
     queue.add_argument("--trial-rates", action="store_true", help="choose each arm's rate on held-out training classes")
     queue.add_argument("--steps", type=int, help="train only this many steps")
+    queue.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change every recipe")
     queue.add_argument("--threads", type=int, default=1)
     queue.add_argument("--root", type=Path, help="the folder of the data sets (default: ZOO_DATA)")
     page = commands.add_parser("table", help="print the finished runs as Markdown")

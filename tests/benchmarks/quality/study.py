@@ -17,6 +17,7 @@ import torch
 from tests.benchmarks.quality.arms import Arm
 from tests.benchmarks.quality.peers import library_version
 from training.api import train_network
+from training.overrides import override
 from training.recipe import Recipe
 from training.studies.measure import embed_views
 from training.studies.runner import StudyContext
@@ -68,6 +69,7 @@ class Queue:
         trials: Compare every rate of an arm on the first seed, and use the one that is better on the held-out training
             classes for the other seeds; without trials the first rate is used.
         steps: Train only this many steps.
+        settings: Changes to every recipe, as `zoo train --set` takes them.
     """
 
     arms: Sequence[Arm]
@@ -75,6 +77,7 @@ class Queue:
     folder: Path
     trials: bool = False
     steps: int | None = None
+    settings: Sequence[str] = ()
 
     def runs(self) -> Iterator[Run]:
         """Yield the runs by data set, seed and arm, so that decoded images are shared.
@@ -87,14 +90,17 @@ class Queue:
                     if arm.seeds is not None and seed >= arm.seeds:
                         continue
                     for factor in self._factors(arm, dataset, seed):
-                        yield Run(arm, dataset, arm.recipe(dataset, seed, factor, self.steps))
+                        yield self._run(arm, dataset, seed, factor)
+
+    def _run(self, arm: Arm, dataset: str, seed: int, factor: float) -> Run:
+        return Run(arm, dataset, override(arm.recipe(dataset, seed, factor, self.steps), self.settings))
 
     def _factors(self, arm: Arm, dataset: str, seed: int) -> Sequence[float]:
         if not self.trials or len(arm.rates) == 1:
             return arm.rates[:1]
         if seed == 0:
             return arm.rates
-        trials = {factor: Run(arm, dataset, arm.recipe(dataset, 0, factor, self.steps)) for factor in arm.rates}
+        trials = {factor: self._run(arm, dataset, 0, factor) for factor in arm.rates}
         finished = {factor: record for factor, run in trials.items() if (record := finished_record(run, self.folder))}
         return [max(finished, key=lambda factor: finished[factor]["validation"][SELECTION])] if finished else []
 

@@ -11,6 +11,7 @@ import torch
 from sklearn.decomposition import PCA
 
 from tests.raising import raises
+from tests.training import toys
 from tests.training.studies.test_study import data_of
 from training.build import create_parts
 from training.studies.measure import Splits, class_singular_values, embed_views, factor_metrics, measure_views
@@ -22,6 +23,7 @@ from training.studies.study import (
     Measure,
     resolve_recipes,
 )
+from training.trainer import Trainer
 from zoo.data.dataset import Dataset
 from zoo.errors import DatasetError, RecipeError
 
@@ -63,6 +65,38 @@ def test_reduced_features_are_scikit_learns() -> None:
     rows = views["features reduced to 5"]
     assert rows @ rows.T == pytest.approx(expected @ expected.T, abs=1e-4)
     assert views["features reduced to 512"].shape == (30, 30)  # no more components than images
+
+
+def test_networks_with_equal_frozen_layers_share_their_maps() -> None:
+    toy = toys.recipe(backbone=dataclasses.replace(toys.SMALL, frozen_stages=2))
+    pixels = np.random.default_rng(0).integers(0, 256, (30, *toy.preprocessing.shape), np.uint8)
+    maps: dict[str, torch.Tensor] = {}
+    digests, calls = [], [0, 0, 0]
+    for run, seed in enumerate((0, 0, 1)):  # another seed has other frozen layers, as these start at random
+        network = Trainer(dataclasses.replace(toy, seed=seed), toys.noise(), toys.CPU).network
+        with torch.no_grad():
+            for parameter in network.trunk.parameters():
+                parameter.add_(0.1 * run * parameter.requires_grad)
+        expected = embed_views(network, toy, pixels, ["embedding", "features"], toys.CPU.device)
+
+        def count(*_: object, run: int = run) -> None:
+            calls[run] += 1
+
+        with network.trunk.get_submodule("blocks.0").register_forward_pre_hook(count):
+            rows = embed_views(network, toy, pixels, ["embedding", "features"], toys.CPU.device, maps)
+        for view, found in rows.items():
+            assert found == pytest.approx(expected[view], abs=1e-5)
+        digests += maps
+    assert digests[0] == digests[1] != digests[2]
+    assert calls[0] == calls[1] + 1 == calls[2]  # the images pass once, examples always
+
+
+def test_layers_that_all_learn_have_no_maps() -> None:
+    toy, maps = toys.recipe(), dict[str, torch.Tensor]()
+    network = Trainer(toy, toys.noise(), toys.CPU).network
+    pixels = np.zeros((2, *toy.preprocessing.shape), np.uint8)
+    assert embed_views(network, toy, pixels, ["embedding"], toys.CPU.device, maps)["embedding"].shape[0] == 2
+    assert not maps
 
 
 CLASSES, EACH = 4, 6
