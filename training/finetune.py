@@ -246,8 +246,8 @@ def _keep(selection: Selection, base: Path, folder: Path) -> None:
 def _start_card(card: Card, base: Card, record: dict[str, Any]) -> Card:
     """Return the card of a finetune that keeps its start: method, data set and papers are those that shaped weights."""
     takes_over = len(card.heads) == len(base.heads) == 1 and card.heads[0].dim == base.heads[0].dim
-    takes_over = takes_over and _inner(record, "recipe").get("head_start") == "pca"
-    head = "its own head, rescaled" if takes_over else "a new head before its first step"
+    takes_over = takes_over and _inner(record, "recipe").get("head_start") != "random"
+    head = "its own head, whitened within classes" if takes_over else "a new head before its first step"
     return replace(
         card,
         method=base.method if takes_over else UNTRAINED,
@@ -331,7 +331,7 @@ def recipe_for(
         schedule=Schedule(epochs, 1, "one-cycle"),
         seed=seed,
         precision=FASTEST,
-        head_start="pca",
+        head_start="lda",
     )
     labels = training_labels(override(recipe, settings), train)
     batch = batch_for(labels)

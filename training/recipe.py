@@ -37,7 +37,7 @@ OPTIMIZERS = ClassTable(
 PROMPTING = ("deep", "shallow")
 EMBEDDING = "embedding"
 """The name of a single head."""
-HEAD_STARTS = ("random", "pca")
+HEAD_STARTS = ("random", "pca", "lda")
 HEAD_ENDS = ("trained", "pca", "lda")
 LATER_SETTINGS = (
     ("data", "features", ""),
@@ -321,7 +321,8 @@ class Recipe:
     Attributes:
         method: The short form in model names.
         head_start: "random", or "pca": the heads begin as the principal directions of the training images' features, so
-            that they are about as good as a pretrained trunk before the first step (`zoo.models.network.start_heads`).
+            that they are about as good as a pretrained trunk before the first step (`zoo.models.network.start_heads`);
+            "lda": the same, then whitened by the covariance within classes.
         head_end: "trained"; or all heads are replaced by one that is fitted to the trained trunk's features of the
             training images, which suits unseen classes better than a head that was fitted to the training classes:
             "pca", their principal directions; "lda", those after whitening by the covariance within classes.

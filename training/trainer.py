@@ -87,7 +87,7 @@ class Trainer:
         self.observe: Observe | None = None
         self.statistics: dict[Preprocessing, list[Tensor]] = {}
         self.computation = Computation(stated_precision(recipe.precision, execution.device))
-        starts = recipe.head_start == "pca" and not resumes
+        starts = recipe.head_start != "random" and not resumes
         self.network, self.method = create_parts(recipe, data, self._start_heads if starts else None)
         self.network.to(execution.device)
         self.method.to(execution.device)
@@ -120,12 +120,13 @@ class Trainer:
             return fastest_computation(self.network.trunk, images, self.execution.device)
 
     def _start_heads(self, trunk: nn.Module, heads: nn.ModuleDict) -> None:
-        """Let the heads begin as the principal directions of the trunk's features of all training samples."""
+        """Let the heads begin as the recipe says, by the trunk's features of all training samples."""
         self.network = Network(trunk.to(self.execution.device), nn.ModuleDict())
         self.trunk = trunk
         if self.recipe.data.views and not isinstance(self.data, CachedData):
             self._cache_maps(trunk)
-        start_heads(heads, training_features(self), base_heads(self.recipe))
+        labels = self.data.labels if self.recipe.head_start == "lda" else None
+        start_heads(heads, training_features(self), base_heads(self.recipe), labels)
         self.execution.processes.same_everywhere(heads.to(self.execution.device).state_dict().values())
 
     def minibatch(self, samples: np.ndarray, squares: Tensor, task: str) -> Minibatch:

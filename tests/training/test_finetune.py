@@ -245,11 +245,16 @@ def test_two_classes_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_single_head_of_the_base_goes_on(base: Path, tmp_path: Path) -> None:
-    """Before the first step the new model is the base: the same embeddings, by a head of the same size."""
+    """Before the first step the new model is the base, unless it is whitened: the same embeddings, a head of its size."""
     root = write_pictures(tmp_path)
-    settings = ["schedule.epochs=0", "data.validation=0"]
+    settings = ["schedule.epochs=0", "data.validation=0", "head_start=pca"]
     fitted = finetune(root, FinetuneRequest("toy", "mine", settings=settings, views=1, device="cpu"))
     before, after = zoo.load("toy", device="cpu"), zoo.load("mine", device="cpu")
     assert fitted.dims == (before.dim, before.dim)
     images = fitted.split.test.images
     np.testing.assert_allclose(after.embed(images), before.embed(images), atol=1e-5)
+    settings[-1] = "head_start=lda"
+    finetune(root, FinetuneRequest("toy", "whitened", settings=settings, views=1, device="cpu"))
+    whitened = zoo.load("whitened", device="cpu")
+    assert whitened.dim == before.dim
+    assert np.abs(whitened.embed(images) - before.embed(images)).max() > 0.01

@@ -105,6 +105,28 @@ def test_the_heads_of_a_base_model_are_found(own_zoo: Path) -> None:
     assert base_heads(toys.recipe()) is None
 
 
+@pytest.mark.parametrize("old", [None, 4, 6])
+def test_a_head_starts_whitened_within_classes(old: int | None) -> None:
+    """Compare with the plain start, whose unit rows are whitened by a loop over the classes."""
+    features, labels = correlated(200), np.arange(200) % 10
+    base = None if old is None else create_heads([Head("old", old)], 12)
+    plain, heads = create_heads([Head("new", 4)], 12), create_heads([Head("new", 4)], 12)
+    start_heads(plain, features, base)
+    start_heads(heads, features, base, labels)
+    outputs = plain["new"](features).detach().double().numpy()
+    rows = outputs / np.linalg.norm(outputs, axis=1, keepdims=True)
+    scatter = np.zeros((4, 4))
+    for label in range(10):
+        own = rows[labels == label]
+        for row in own:
+            scatter += np.outer(row - own.mean(0), row - own.mean(0))
+    scatter /= 200 - 10
+    expected = outputs @ sqrtm(np.linalg.inv(scatter + np.trace(scatter) / 4 * np.eye(4)))
+    np.testing.assert_allclose(cosines(heads["new"](features).detach().numpy()), cosines(expected), atol=1e-4)
+    assert heads["new"].weight.norm(dim=1).mean().item() == pytest.approx(1)
+    assert heads["new"].weight.requires_grad
+
+
 def test_training_that_only_harms_keeps_its_start(tmp_path: Path) -> None:
     """On labels without meaning training cannot help: epoch 0 is the best on classes that the start separates."""
     data = toys.noise()
