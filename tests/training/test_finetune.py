@@ -245,7 +245,7 @@ def test_two_classes_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_single_head_of_the_base_goes_on(base: Path, tmp_path: Path) -> None:
-    """Before the first step the new model is the base, unless it is whitened: the same embeddings, a head of its size."""
+    """Before the first step the new model is the base, unless it is whitened: equal embeddings and sizes."""
     root = write_pictures(tmp_path)
     settings = ["schedule.epochs=0", "data.validation=0", "head_start=pca"]
     fitted = finetune(root, FinetuneRequest("toy", "mine", settings=settings, views=1, device="cpu"))
@@ -257,4 +257,4 @@ def test_a_single_head_of_the_base_goes_on(base: Path, tmp_path: Path) -> None:
     finetune(root, FinetuneRequest("toy", "whitened", settings=settings, views=1, device="cpu"))
     whitened = zoo.load("whitened", device="cpu")
     assert whitened.dim == before.dim
-    assert np.abs(whitened.embed(images) - before.embed(images)).max() > 0.01
+    assert np.abs(whitened.embed(images) - before.embed(images)).max() > 1e-3
