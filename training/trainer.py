@@ -38,6 +38,7 @@ from training.methods.base import Method, Minibatch
 from training.optim import create_optimizer, learning_rate_factor
 from training.recipe import FASTEST, Augmentation, Recipe
 from training.samplers import Sampler
+from training.trunk.fused import fuse_frozen_norms
 from training.trunk.lora import merge_adapters
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import DivergedError, RecipeError, TrainingError
@@ -91,6 +92,7 @@ class Trainer:
         self.network, self.method = create_parts(recipe, data, self._start_heads if starts else None)
         self.network.to(execution.device)
         self.method.to(execution.device)
+        fuse_frozen_norms(self.network.trunk, recipe.preprocessing)
         if recipe.precision == FASTEST and not resumes:
             self.computation = self._fastest_computation()
         self._lay_out()
@@ -361,10 +363,7 @@ def _average(network: Network, decay: float) -> AveragedModel | None:
 
 
 def steps_per_epoch(recipe: Recipe, data: Samples, method: Method) -> int:
-    """Return the number of batches per epoch: the recipe's, or those of the method's iterations.
-
-    There are as many iterations as the training samples fill batches; see `Method.steps`.
-    """
+    """Return the batches per epoch: the recipe's, or the method's for the iterations that the samples fill."""
     return recipe.schedule.steps or method.steps(max(1, len(data.labels) // recipe.batch.size))
 
 
