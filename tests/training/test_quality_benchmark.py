@@ -90,11 +90,11 @@ def test_a_run_of_an_older_recipe_is_not_finished(context: StudyContext, tmp_pat
 
 
 def test_settings_change_every_recipe_of_a_queue(tmp_path: Path) -> None:
-    for seeds in (1, 2):
-        for run in Queue(
-            find_arms(["ms", "pml-ms"]), {"cub2010": seeds}, tmp_path, settings=["optimizer.accumulate=2"]
-        ).runs():
-            assert run.recipe.optimizer.accumulate == 2
+    queue = Queue(find_arms(["ms", "pml-ms"]), {"cub2010": 2}, tmp_path, settings=["optimizer.accumulate=2"])
+    runs = list(queue.runs())
+    assert len(runs) == 4
+    for run in runs:
+        assert run.recipe.optimizer.accumulate == 2
     with raises(RecipeError, "unknown-setting"):
         list(Queue(find_arms(["ms"]), {"cub2010": 1}, tmp_path, settings=["backbone.frozen=2"]).runs())
 

@@ -74,6 +74,11 @@ def chain(trunk: nn.Module, names: tuple[str, ...]) -> nn.Sequential:
     return nn.Sequential(*(trunk.get_submodule(name) for name in names))
 
 
+def learning_layers(trunk: nn.Module, names: tuple[str, ...]) -> nn.Sequential:
+    """Return the layers that give pooled features [b, f] of the frozen layers' maps."""
+    return nn.Sequential(chain(trunk, names), nn.Flatten())
+
+
 def _call_order(trunk: nn.Module, image: Tensor) -> tuple[tuple[str, ...], Tensor]:
     """Return the names of a trunk's layers in the order of their calls, and its features of an image.
 
@@ -174,7 +179,7 @@ class CachedMaps:
 
     def features(self, trunk: nn.Module) -> nn.Sequential:
         """Return the layers that give pooled features [b, f] of maps, those of the trunk or of a copy of it."""
-        return nn.Sequential(chain(trunk, self._learning), nn.Flatten())
+        return learning_layers(trunk, self._learning)
 
 
 def _check_memory(shape: tuple[int, ...]) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from training.cached.maps import chain, frozen_digest, split_trunk
+from training.cached.maps import chain, frozen_digest, learning_layers, split_trunk
 from training.cached.samples import CachedData
 from training.health.held_out import embed_cached, embed_pixels
 from training.recipe import Recipe
@@ -181,8 +181,7 @@ def _inputs(
     if digest not in maps:
         maps.clear()
         maps[digest] = torch.cat([frozen(chunk).cpu() for chunk in images])
-    learning = nn.Sequential(chain(trunk, split.learning), nn.Flatten())
-    return (chunk.to(device) for chunk in maps[digest].split(CHUNK)), learning
+    return (chunk.to(device) for chunk in maps[digest].split(CHUNK)), learning_layers(trunk, split.learning)
 
 
 def measure_views(embeddings: Embeddings, study: Study, splits: Splits, dataset: str) -> list[dict[str, Any]]:

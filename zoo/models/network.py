@@ -266,11 +266,12 @@ def _set_principal(heads: nn.ModuleDict, features: Tensor, base: nn.ModuleDict |
 
 def _whiten_within_classes(head: nn.Linear, features: Tensor, labels: np.ndarray) -> None:
     """Let the unit embeddings of a head vary by about the same along all directions within a class."""
-    rows = normalize(features.double().cpu() @ head.weight.double().cpu().T + head.bias.double().cpu(), dim=1)
+    weight, bias = head.weight.double().cpu(), head.bias.double().cpu()
+    rows = normalize(features.double().cpu() @ weight.T + bias, dim=1)
     whitening = torch.from_numpy(within_class_whitening(rows.numpy(), labels, WITHIN_CLASSES))
-    whitening = whitening / (whitening @ head.weight.double().cpu()).norm(dim=1).mean()
-    head.weight.copy_(whitening @ head.weight.double().cpu())
-    head.bias.copy_(whitening @ head.bias.double().cpu())
+    length = (whitening @ weight).norm(dim=1).mean()
+    head.weight.copy_(whitening @ weight / length)
+    head.bias.copy_(whitening @ bias / length)
 
 
 @torch.no_grad()

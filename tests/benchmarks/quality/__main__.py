@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.quality run FOLDER --trial-rates          all arms: hours; again to continue
     python -m tests.benchmarks.quality run FOLDER --arms ms pml-ms --data cub2010
-    python -m tests.benchmarks.quality run FOLDER --set backbone.frozen_stages=6          the last stage learns: faster
+    python -m tests.benchmarks.quality run FOLDER --set backbone.frozen_stages=6    the last two stages learn: faster
     python -m tests.benchmarks.quality run FOLDER --steps 20             20 steps of each arm, to check that it runs
     python -m tests.benchmarks.quality table FOLDER                      Markdown of the finished runs
 
