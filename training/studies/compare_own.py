@@ -21,12 +21,10 @@ from training.studies.compare import (
     newest_measurements,
     seeds_of,
 )
-from training.studies.statistics import difference_bounds, interval_over_seeds
+from training.studies.statistics import class_interval, difference_bounds, interval_over_seeds
 from zoo.data.dataset import FOLDER, split_title
-from zoo.errors import EvaluationError, UsageError, command, nearest
-from zoo.evaluation.bootstrap import QUERIES, paired_class_interval
+from zoo.errors import UsageError, command, nearest
 from zoo.evaluation.evaluate import METRICS
-from zoo.models.results import read_class_scores
 
 
 @dataclass(frozen=True)
@@ -188,35 +186,15 @@ def _score_difference(
         return ScoreDifference(statistics.fmean(values), over_seeds, tuple(paired), "seeds")
     if paired:
         result, other = next(iter(paired.values()))
-        interval = _class_interval([result], [other], metric)
+        interval = class_interval([result], [other], metric)
         return ScoreDifference(values[0], interval, tuple(paired), "classes" if interval else None)
     # Other seeds are not paired, but the classes that both were measured on are.
     own, others = ([result for _, result in side] for side in (measurements, base_measurements))
-    interval = _class_interval(own, others, metric) if len(alike) == len(own) * len(others) else None
+    interval = class_interval(own, others, metric) if len(alike) == len(own) * len(others) else None
     if interval is None:
         return None
     means = [statistics.fmean(float(result["metrics"][metric]) for result in results) for results in (own, others)]
     return ScoreDifference(means[0] - means[1], interval, (), "classes")
-
-
-def _class_interval(own: Sequence[Record], others: Sequence[Record], metric: str) -> tuple[float, float] | None:
-    """Return the interval over classes of a difference of means; None unless all have scores by class."""
-    means = [_mean_class_scores(results, metric) for results in (own, others)]
-    if means[0] is None or means[1] is None:
-        return None
-    try:
-        return paired_class_interval(means[0], means[1], metric)
-    except EvaluationError:
-        return None
-
-
-def _mean_class_scores(results: Sequence[Record], metric: str) -> dict[str, tuple[float, ...]] | None:
-    """Return the mean over measurements of each class's scores; None unless all are of the same queries."""
-    scores = [read_class_scores(result) or {} for result in results]
-    if any(metric not in one or one.get(QUERIES) != scores[0][QUERIES] for one in scores):
-        return None
-    mean = tuple(map(statistics.fmean, zip(*(one[metric] for one in scores), strict=True)))
-    return {QUERIES: scores[0][QUERIES], metric: mean}
 
 
 def _conditions(result: Record) -> tuple[Any, ...]:

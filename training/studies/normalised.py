@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from training.studies.plan import Plan
 from training.studies.study import Arm, Measure
 from zoo.render import Table
 
@@ -84,6 +85,25 @@ def summarise_settings(
             for setting, quotient in divide_by_maximum(scores).items():
                 quotients[setting].setdefault(objective, []).append(quotient)
     return [_summary(setting, selection, by_objective) for setting, by_objective in quotients.items() if by_objective]
+
+
+def normalised_scores(
+    plan: Plan, values: Mapping[str, Mapping[Measure, Mapping[str, Mapping[int, float]]]]
+) -> list[SettingSummary]:
+    """Return the max-normalised scores of each selection, by setting; none unless the study has them.
+
+    Args:
+        plan: The plan.
+        values: Selection -> measure -> the value of each run.
+    """
+    summaries: list[SettingSummary] = []
+    for selection, by_measure in values.items() if plan.study.normalised else ():
+        means = {
+            measure: {label: float(np.mean(list(seeds.values()))) for label, seeds in by_label.items()}
+            for measure, by_label in by_measure.items()
+        }
+        summaries += summarise_settings(plan.arms, plan.study.normalised, means, selection)
+    return summaries
 
 
 def normalised_table(summaries: Sequence[SettingSummary]) -> Table:

@@ -19,14 +19,15 @@ from training.studies.report import (
     Report,
     ScoreRow,
     SelectionEffect,
-    TrendEstimate,
     Values,
+    claim_counts,
     depends_on_embeddings,
     run_values,
 )
 from training.studies.search import SearchPlan
-from training.studies.statistics import FAILS, HOLDS, UNDECIDED, Summary, correlation_triangle, pearson
+from training.studies.statistics import FAILS, HOLDS, Summary, correlation_triangle, pearson
 from training.studies.study import DECAY, EMBEDDING, GAP, MAP_AT_R, R1, SELECTIONS, Measure
+from training.studies.trends import TrendEstimate
 from training.studies.trials import TRIAL_RULE, trial_table
 from zoo.console import count
 from zoo.files import write_bytes, write_json
@@ -66,6 +67,11 @@ VERDICT_RULE = (
     "is wider, end to end, than the difference itself (unless all of it lies within a margin). Each interval is for "
     "its claim alone: of twenty claims about nothing, one has an interval beside 0 by chance. p (Holm) is adjusted for "
     "all claims of differences here: those below 0.05 stand together."
+)
+
+OVER_CLASSES = (
+    "interval of the mean over seeds (Student's t) and over classes where scores by class are known (bootstrap; the "
+    "squares of both halves add up; p is over seeds alone)"
 )
 
 LOW_RANK = (
@@ -233,14 +239,11 @@ def protocol(report: Report) -> str:
     if report.plan.seeds == 1:
         return "Seed 0 alone: no interval, and nothing is decided. Give --seeds for more."
     reference = report.plan.study.reference
-    return (
-        f"Seeds 0 to {report.plan.seeds - 1}. Mean ± standard deviation over seeds, then the 95 % Student-t interval "
-        "of the mean; "
-        + (
-            f"differences to {reference} are paired by seed."
-            if reference in {arm.label for arm in report.plan.arms}
-            else f"no differences, which would be to {reference}: that arm was not chosen."
-        )
+    interval = OVER_CLASSES if report.over_classes else "Student-t interval of the mean"
+    return f"Seeds 0 to {report.plan.seeds - 1}. Mean ± standard deviation over seeds, then the 95 % {interval}; " + (
+        f"differences to {reference} are paired by seed."
+        if reference in {arm.label for arm in report.plan.arms}
+        else f"no differences, which would be to {reference}: that arm was not chosen."
     )
 
 
@@ -266,17 +269,6 @@ def dates(report: Report) -> str:
         return "No run has finished yet."
     ended = f"Runs ended from {report.dates[0]} to {report.dates[1]}. " if report.dates else ""
     return f"{ended}Training took {report.seconds:,.0f} s in all."
-
-
-def claim_counts(claims: Sequence[ClaimResult]) -> str:
-    """Return how many claims hold, do not, or are undecided."""
-    counts = {verdict: sum(judged.verdict == verdict for judged in claims) for verdict in (HOLDS, FAILS, UNDECIDED)}
-    together = sum(judged.holm is not None and judged.holm < 0.05 and judged.verdict == HOLDS for judged in claims)
-    unmeasured = sum(judged.difference is None or judged.difference.n < 2 for judged in claims)
-    many = "claim" if len(claims) == 1 else "claims"
-    text = f"Of {len(claims)} {many} {counts[HOLDS]} hold, {counts[FAILS]} do not, {counts[UNDECIDED]} are undecided"
-    text += f", {unmeasured} of them for want of two common seeds." if unmeasured else "."
-    return f"{text} After Holm's correction {together} of those that hold stand." if counts[HOLDS] else text
 
 
 def trend_rule(report: Report) -> str:

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from training.recipe import Recipe
-from training.studies.normalised import SettingSummary, summarise_settings
+from training.studies.normalised import SettingSummary, normalised_scores
 from training.studies.plan import FAILURE_FILE, Plan, Run, read_record
-from training.studies.results import Result, value_of
+from training.studies.results import Result, evaluation_of, value_of
 from training.studies.statistics import (
-    CORRELATION,
     FAILS,
     HOLDS,
     UNDECIDED,
     Summary,
     adjust_holm,
+    class_interval,
     difference_bounds,
     judge_claim,
     metric_bounds,
@@ -30,6 +30,7 @@ from training.studies.statistics import (
     paired_difference,
     pearson,
     sided_verdict,
+    spread_over_classes,
     summarise,
 )
 from training.studies.study import (
@@ -42,11 +43,11 @@ from training.studies.study import (
     Arm,
     Claim,
     Measure,
-    Trend,
     changed_settings,
     lacks_view,
     recipe_name,
 )
+from training.studies.trends import TrendEstimate, estimate_trend
 from training.studies.trials import trial_folder, trial_title
 from zoo.console import count
 from zoo.data.dataset import dataset_title
@@ -55,6 +56,9 @@ from zoo.models.results import data_title
 
 Values = dict[str, dict[int, float]]
 """Value of a measure by the arm's label and the seed."""
+
+ResultsBySeed = Mapping[str, Mapping[int, Result]]
+"""The finished runs of one selection by the arm's label and the seed."""
 
 Curves = dict[str, list[tuple[int, float]]]
 """By "ARM: WHAT by epoch" the epochs and the values."""
@@ -80,9 +84,6 @@ CURVES = {
 
 HIGHER, LOWER = "higher", "lower"
 _DIRECTIONS = {HOLDS: HIGHER, FAILS: LOWER, UNDECIDED: UNDECIDED}
-
-MIN_ARMS = 3
-"""Fewest arms of a trend; a line through two always fits."""
 
 
 @dataclass(frozen=True)
@@ -139,30 +140,6 @@ class SelectionEffect:
 
 
 @dataclass(frozen=True)
-class TrendEstimate:
-    """A trend over the measured arms, and its verdict.
-
-    Attributes:
-        trend: The trend that the study claims.
-        selection: How the measured epochs were selected.
-        arms: The number of measured arms.
-        slope: By least squares, in units of the measure per unit of the axis, over the seeds that all arms have; None
-            for fewer than `MIN_ARMS` arms or a single place.
-        spearman: The rank correlation, over the same seeds.
-        left_out: The least and the greatest mean slope if any one arm is left out; None if too few arms remain.
-        verdict: `sided_verdict` of the slope, but undecided if leaving out one arm changes the slope's sign.
-    """
-
-    trend: Trend
-    selection: str
-    arms: int
-    slope: Summary | None
-    spearman: Summary | None
-    left_out: tuple[float, float] | None
-    verdict: str
-
-
-@dataclass(frozen=True)
 class Report:
     """The evaluation of the finished runs of a plan.
 
@@ -176,6 +153,7 @@ class Report:
         claims: The claims with their verdicts.
         trends: The trends with their verdicts.
         normalised: Max-normalised scores by setting, if the study has them.
+        over_classes: Whether intervals of test scores are over seeds and classes; otherwise they are over seeds.
         ranks: Arms whose spectral decay is meaningless; they are in no correlation with it.
         duplicates: Groups of labels that stand for the same model.
         selection_effects: Differences between the two selections, if the study has both.
@@ -201,6 +179,7 @@ class Report:
     claims: list[ClaimResult]
     trends: list[TrendEstimate]
     normalised: list[SettingSummary]
+    over_classes: bool
     ranks: Ranks
     duplicates: list[list[str]]
     selection_effects: list[SelectionEffect]
@@ -233,9 +212,10 @@ def build_report(plan: Plan, folder: Path, runs: Sequence[Run] | None = None) ->
     trends: list[TrendEstimate] = []
     correlations: CorrelationEstimate = []
     for selection, by_measure in values.items():
-        rows += _score_rows(plan, selection, by_measure, ranks)
-        claims += [_judge(plan, selection, claim, by_measure[claim.measure], ranks) for claim in plan.claims]
-        trends += [_estimate_trend(plan, selection, trend, by_measure[trend.measure]) for trend in plan.study.trends]
+        by_seed = _results_by_seed(selection, finished, results)
+        rows += _score_rows(plan, selection, by_measure, ranks, by_seed)
+        claims += [_judge(plan, selection, claim, by_measure[claim.measure], ranks, by_seed) for claim in plan.claims]
+        trends += [estimate_trend(plan, selection, trend, by_measure[trend.measure]) for trend in plan.study.trends]
         correlations += correlate_measures(plan, selection, by_measure, ranks)
     tried = [(arm.label, rate) for arm in plan.arms for rate in plan.rates_of(arm)]
     failures = [(trial_title(*trial), trial_folder(folder, *trial) / FAILURE_FILE) for trial in tried]
@@ -250,6 +230,7 @@ def build_report(plan: Plan, folder: Path, runs: Sequence[Run] | None = None) ->
         claims=_adjust_p_values(claims),
         trends=trends,
         normalised=normalised_scores(plan, values),
+        over_classes=any("class_scores" in evaluation for result in results for evaluation in result["evaluations"]),
         ranks=ranks,
         duplicates=duplicate_arms(finished, results),
         selection_effects=selection_effects(plan, values),
@@ -354,6 +335,17 @@ def training_budgets(runs: Sequence[Run], results: Sequence[Result]) -> dict[str
     return {label: sorted(counts) for label, counts in budgets.items()}
 
 
+def claim_counts(claims: Sequence[ClaimResult]) -> str:
+    """Return how many claims hold, do not, or are undecided."""
+    counts = {verdict: sum(judged.verdict == verdict for judged in claims) for verdict in (HOLDS, FAILS, UNDECIDED)}
+    together = sum(judged.holm is not None and judged.holm < 0.05 and judged.verdict == HOLDS for judged in claims)
+    unmeasured = sum(judged.difference is None or judged.difference.n < 2 for judged in claims)
+    many = "claim" if len(claims) == 1 else "claims"
+    text = f"Of {len(claims)} {many} {counts[HOLDS]} hold, {counts[FAILS]} do not, {counts[UNDECIDED]} are undecided"
+    text += f", {unmeasured} of them for want of two common seeds." if unmeasured else "."
+    return f"{text} After Holm's correction {together} of those that hold stand." if counts[HOLDS] else text
+
+
 # Rank of embeddings
 
 
@@ -402,26 +394,6 @@ def _feature_count(architecture: str, args: str, channels: int) -> int:
 
     with torch.device("meta"):
         return feature_count(create_trunk(architecture, channels, json.loads(args)))
-
-
-# Normalised scores
-
-
-def normalised_scores(plan: Plan, values: Mapping[str, Mapping[Measure, Values]]) -> list[SettingSummary]:
-    """Return the max-normalised scores of each selection, by setting; none unless the study has them.
-
-    Args:
-        plan: The plan.
-        values: Selection -> measure -> the value of each run.
-    """
-    summaries: list[SettingSummary] = []
-    for selection, by_measure in values.items() if plan.study.normalised else ():
-        means = {
-            measure: {label: float(np.mean(list(seeds.values()))) for label, seeds in by_label.items()}
-            for measure, by_label in by_measure.items()
-        }
-        summaries += summarise_settings(plan.arms, plan.study.normalised, means, selection)
-    return summaries
 
 
 # Correlations
@@ -510,64 +482,6 @@ def provenance_note(results: Sequence[Result]) -> str:
     return f"The two were made with other {' and '.join(differing)}, which may be part of the difference."
 
 
-# Trends
-
-
-def slopes_of(places: Mapping[str, float], values: Values) -> list[float]:
-    """Return the least-squares slope of each seed that all arms have.
-
-    Args:
-        places: Label -> place on the axis.
-        values: The values of a measure.
-
-    Returns:
-        Nothing for fewer than `MIN_ARMS` arms or a single place.
-    """
-    if len(places) < MIN_ARMS or len(set(places.values())) < 2:
-        return []
-    x = np.array(list(places.values()))
-    x = x - x.mean()
-    return [float(x @ line / (x @ x)) for line in _seed_values(places, values)]
-
-
-def spearmans_of(places: Mapping[str, float], values: Values) -> list[float]:
-    """Return Spearman's correlation of each seed that all arms have, except seeds in which all arms are equal.
-
-    Equal places and equal values share their mean rank.
-    """
-    from scipy.stats import rankdata
-
-    ranks = list(rankdata(list(places.values())))
-    correlations = (pearson(ranks, list(rankdata(line))) for line in _seed_values(places, values))
-    return [value for value in correlations if value is not None]
-
-
-def _estimate_trend(plan: Plan, selection: str, trend: Trend, values: Values) -> TrendEstimate:
-    places = {arm.label: arm.x for arm in plan.study.arms if arm.x is not None and arm.label in values}
-    slopes = slopes_of(places, values)
-    fewer = [slopes_of({k: x for k, x in places.items() if k != label}, values) for label in places]
-    means = [float(np.mean(arm_slopes)) for arm_slopes in fewer if arm_slopes]
-    slope = summarise(slopes) if slopes else None
-    spearmans = spearmans_of(places, values) if slopes else []
-    left_out = (min(means), max(means)) if means else None
-    sign_changes = left_out is not None and left_out[0] < 0 < left_out[1]
-    return TrendEstimate(
-        trend,
-        selection,
-        len(places),
-        slope,
-        summarise(spearmans, CORRELATION) if spearmans else None,
-        left_out,
-        UNDECIDED if sign_changes else sided_verdict(slope, trend.lower),
-    )
-
-
-def _seed_values(places: Mapping[str, float], values: Values) -> list[np.ndarray]:
-    """Return the arms' values, float64 [m], of each seed that all of them have."""
-    seeds = set.intersection(*(set(values[label]) for label in places))
-    return [np.array([values[label][seed] for label in places]) for seed in sorted(seeds)]
-
-
 # Parts of the report
 
 
@@ -584,7 +498,28 @@ def _values_by_measure(
     return by_measure
 
 
-def _score_rows(plan: Plan, selection: str, by_measure: Mapping[Measure, Values], ranks: Ranks) -> list[ScoreRow]:
+def _results_by_seed(selection: str, runs: Sequence[Run], results: Sequence[Result]) -> ResultsBySeed:
+    by_seed: dict[str, dict[int, Result]] = {}
+    for run, result in zip(runs, results, strict=True):
+        if run.selection == selection:
+            by_seed.setdefault(run.arm.label, {})[run.seed] = result
+    return by_seed
+
+
+def _over_classes(summary: Summary, measure: Measure, arm: str, by_seed: ResultsBySeed, than: str = "") -> Summary:
+    """Return an arm's summary, or that of its difference to the arm `than`, over classes too where they are known."""
+    if measure.split == GAP:
+        return summary
+    sides = [by_seed[label] for label in (arm, than) if label]
+    seeds = sorted(set.intersection(*map(set, sides)))
+    found = [[evaluation_of(side[seed], measure) or {} for seed in seeds] for side in sides]
+    interval = class_interval(found[0], found[1] if than else (), measure.metric)
+    return spread_over_classes(summary, interval, (difference_bounds if than else metric_bounds)(measure.metric))
+
+
+def _score_rows(
+    plan: Plan, selection: str, by_measure: Mapping[Measure, Values], ranks: Ranks, by_seed: ResultsBySeed
+) -> list[ScoreRow]:
     rows = []
     for arm in plan.study.arms:
         for measure, values in by_measure.items():
@@ -592,8 +527,11 @@ def _score_rows(plan: Plan, selection: str, by_measure: Mapping[Measure, Values]
                 base = values.get(plan.study.reference, {})
                 own, other = values[arm.label], arm.label != plan.study.reference
                 difference = paired_difference(own, base, measure.metric) if other else None
+                if difference is not None:
+                    difference = _over_classes(difference, measure, arm.label, by_seed, plan.study.reference)
                 bounds = difference_bounds if measure.split == GAP else metric_bounds
                 value = summarise(list(own.values()), bounds(measure.metric))
+                value = _over_classes(value, measure, arm.label, by_seed)
                 published = published_score(plan, arm, measure)
                 number, sd = (None, None) if published is None else (published[1].value, published[1].sd)
                 rank = ranks.get(measure, {}).get(arm.label)
@@ -601,9 +539,13 @@ def _score_rows(plan: Plan, selection: str, by_measure: Mapping[Measure, Values]
     return rows
 
 
-def _judge(plan: Plan, selection: str, claim: Claim, values: Values, ranks: Ranks) -> ClaimResult:
+def _judge(
+    plan: Plan, selection: str, claim: Claim, values: Values, ranks: Ranks, by_seed: ResultsBySeed
+) -> ClaimResult:
     than = claim.than or plan.study.reference
     difference = paired_difference(values.get(claim.better, {}), values.get(than, {}), claim.measure.metric)
+    if difference is not None:
+        difference = _over_classes(difference, claim.measure, claim.better, by_seed, than)
     low = {claim.better, than} & set(ranks.get(claim.measure, {}))
     return ClaimResult(claim, than, selection, difference, UNDECIDED if low else judge_claim(claim, difference))
 

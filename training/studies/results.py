@@ -79,9 +79,8 @@ def value_of(result: Mapping[str, Any], measure: Measure) -> float:
     """
     if measure.split == GAP:
         return value_of(result, measure.on("test")) - value_of(result, measure.on("train"))
-    for evaluation in result["evaluations"]:
-        if _contains(evaluation, measure):
-            return float(evaluation["metrics"][measure.metric])
+    if (evaluation := evaluation_of(result, measure)) is not None:
+        return float(evaluation["metrics"][measure.metric])
     raise TrainingError(
         f"the run of {result['arm']} with seed {result['seed']} has no {measure}: the study has more measures than "
         "when it was begun. Begin it again in another folder (--out).",
@@ -89,12 +88,14 @@ def value_of(result: Mapping[str, Any], measure: Measure) -> float:
     )
 
 
+def evaluation_of(result: Mapping[str, Any], measure: Measure) -> dict[str, Any] | None:
+    """Return the measurement in a run's result that contains a measure of one split; None if there is none."""
+    return next((evaluation for evaluation in result["evaluations"] if _contains(evaluation, measure)), None)
+
+
 def has_measure(result: Mapping[str, Any], measure: Measure) -> bool:
     """Return whether a run's result contains a measure on all its splits."""
-    return all(
-        any(_contains(evaluation, measure.on(split)) for evaluation in result["evaluations"])
-        for split in measure.splits
-    )
+    return all(evaluation_of(result, measure.on(split)) is not None for split in measure.splits)
 
 
 def lacks_head(result: Mapping[str, Any], measure: Measure) -> bool:

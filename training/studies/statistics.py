@@ -1,15 +1,19 @@
-"""Statistics over seeds: means with intervals, paired differences, verdicts on claims, correlations."""
+"""Statistics over seeds and classes: means with intervals, paired differences, verdicts on claims, correlations."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from training.studies.study import METRIC_GROUPS, NUMERIC_FACTORS, Claim
+from zoo.errors import EvaluationError
+from zoo.evaluation.bootstrap import QUERIES, paired_class_interval
+from zoo.models.results import read_class_scores
 
 STUDENT = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
@@ -36,7 +40,7 @@ class Summary:
     """Mean of n values, their sample standard deviation, and the 95 % Student-t interval of the mean.
 
     The interval is cut to the values that are possible (`interval_over_seeds`). A single value has neither a deviation
-    nor an interval (None).
+    nor an interval (None). `spread_over_classes` widens the interval.
     """
 
     n: int
@@ -119,6 +123,58 @@ def paired_difference(ours: Seeds, theirs: Seeds, metric: str) -> Summary | None
     common = sorted(ours.keys() & theirs.keys())
     differences = [ours[seed] - theirs[seed] for seed in common]
     return summarise(differences, difference_bounds(metric)) if common else None
+
+
+def class_interval(
+    own: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]], metric: str
+) -> tuple[float, float] | None:
+    """Return the 95 % interval over classes of the mean of measurements less the mean of others.
+
+    Classes are drawn with replacement, the same for both (`paired_class_interval`).
+
+    Args:
+        own: Measurements, as in results.json, of the same queries.
+        others: Those to subtract; with none of them the interval is that of the mean of `own`.
+        metric: The metric.
+
+    Returns:
+        None unless all measurements have scores by class of the same queries, of at least two classes.
+    """
+    mean = _mean_class_scores(own, metric)
+    other = _mean_class_scores(others, metric) if others else mean and {**mean, metric: (0.0,) * len(mean[metric])}
+    if mean is None or other is None:
+        return None
+    try:
+        return paired_class_interval(mean, other, metric)
+    except EvaluationError:
+        return None
+
+
+def _mean_class_scores(measurements: Sequence[Mapping[str, Any]], metric: str) -> dict[str, tuple[float, ...]] | None:
+    """Return the mean over measurements of each class's scores; None unless all are of the same queries."""
+    scores = [read_class_scores(measurement) or {} for measurement in measurements]
+    if not scores or any(metric not in one or one.get(QUERIES) != scores[0][QUERIES] for one in scores):
+        return None
+    mean = tuple(map(statistics.fmean, zip(*(one[metric] for one in scores), strict=True)))
+    return {QUERIES: scores[0][QUERIES], metric: mean}
+
+
+def spread_over_classes(summary: Summary, over_classes: tuple[float, float] | None, bounds: Bounds) -> Summary:
+    """Return a summary over seeds with an interval over seeds and classes.
+
+    Seeds and classes are two independent samples, so that the squares of the halves of their intervals add up. The
+    scatter of single scores is in both, which makes the sum a little too wide.
+
+    Args:
+        summary: The summary over seeds; without an interval it is returned as it is.
+        over_classes: The interval of the same mean over classes; None leaves the summary as it is.
+        bounds: The possible values.
+    """
+    if summary.interval is None or summary.half is None or over_classes is None:
+        return summary
+    low = math.hypot(summary.half, summary.mean - over_classes[0])
+    high = math.hypot(summary.half, over_classes[1] - summary.mean)
+    return replace(summary, interval=(max(summary.mean - low, bounds[0]), min(summary.mean + high, bounds[1])))
 
 
 def judge_claim(claim: Claim, difference: Summary | None) -> str:

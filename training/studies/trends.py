@@ -1,0 +1,105 @@
+"""Trends of a measure along the axis of a study: slopes, rank correlations and their verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from training.studies.plan import Plan
+from training.studies.statistics import CORRELATION, UNDECIDED, Summary, pearson, sided_verdict, summarise
+from training.studies.study import Trend
+
+Values = Mapping[str, Mapping[int, float]]
+"""Value of a measure by the arm's label and the seed."""
+
+MIN_ARMS = 3
+"""Fewest arms of a trend; a line through two always fits."""
+
+
+@dataclass(frozen=True)
+class TrendEstimate:
+    """A trend over the measured arms, and its verdict.
+
+    Attributes:
+        trend: The trend that the study claims.
+        selection: How the measured epochs were selected.
+        arms: The number of measured arms.
+        slope: By least squares, in units of the measure per unit of the axis, over the seeds that all arms have; None
+            for fewer than `MIN_ARMS` arms or a single place.
+        spearman: The rank correlation, over the same seeds.
+        left_out: The least and the greatest mean slope if any one arm is left out; None if too few arms remain.
+        verdict: `sided_verdict` of the slope, but undecided if leaving out one arm changes the slope's sign.
+    """
+
+    trend: Trend
+    selection: str
+    arms: int
+    slope: Summary | None
+    spearman: Summary | None
+    left_out: tuple[float, float] | None
+    verdict: str
+
+
+def estimate_trend(plan: Plan, selection: str, trend: Trend, values: Values) -> TrendEstimate:
+    """Return a trend over the measured arms of a study.
+
+    Args:
+        plan: The plan of the study, whose arms have places on its axis.
+        selection: How the measured epochs were selected.
+        trend: The trend that the study claims.
+        values: The values of the trend's measure.
+    """
+    places = {arm.label: arm.x for arm in plan.study.arms if arm.x is not None and arm.label in values}
+    slopes = slopes_of(places, values)
+    fewer = [slopes_of({k: x for k, x in places.items() if k != label}, values) for label in places]
+    means = [float(np.mean(arm_slopes)) for arm_slopes in fewer if arm_slopes]
+    slope = summarise(slopes) if slopes else None
+    spearmans = spearmans_of(places, values) if slopes else []
+    left_out = (min(means), max(means)) if means else None
+    sign_changes = left_out is not None and left_out[0] < 0 < left_out[1]
+    return TrendEstimate(
+        trend,
+        selection,
+        len(places),
+        slope,
+        summarise(spearmans, CORRELATION) if spearmans else None,
+        left_out,
+        UNDECIDED if sign_changes else sided_verdict(slope, trend.lower),
+    )
+
+
+def slopes_of(places: Mapping[str, float], values: Values) -> list[float]:
+    """Return the least-squares slope of each seed that all arms have.
+
+    Args:
+        places: Label -> place on the axis.
+        values: The values of a measure.
+
+    Returns:
+        Nothing for fewer than `MIN_ARMS` arms or a single place.
+    """
+    if len(places) < MIN_ARMS or len(set(places.values())) < 2:
+        return []
+    x = np.array(list(places.values()))
+    x = x - x.mean()
+    return [float(x @ line / (x @ x)) for line in _seed_values(places, values)]
+
+
+def spearmans_of(places: Mapping[str, float], values: Values) -> list[float]:
+    """Return Spearman's correlation of each seed that all arms have, except seeds in which all arms are equal.
+
+    Equal places and equal values share their mean rank.
+    """
+    from scipy.stats import rankdata
+
+    ranks = list(rankdata(list(places.values())))
+    correlations = (pearson(ranks, list(rankdata(line))) for line in _seed_values(places, values))
+    return [value for value in correlations if value is not None]
+
+
+def _seed_values(places: Mapping[str, float], values: Values) -> list[np.ndarray]:
+    """Return the arms' values, float64 [m], of each seed that all of them have."""
+    seeds = set.intersection(*(set(values[label]) for label in places))
+    return [np.array([values[label][seed] for label in places]) for seed in sorted(seeds)]
