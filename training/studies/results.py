@@ -89,7 +89,7 @@ def value_of(result: Mapping[str, Any], measure: Measure) -> float:
 
 
 def evaluation_of(result: Mapping[str, Any], measure: Measure) -> dict[str, Any] | None:
-    """Return the measurement in a run's result that contains a measure of one split; None if there is none."""
+    """Find the measurement of a run that contains a measure of one split; None where it is missing."""
     return next((evaluation for evaluation in result["evaluations"] if _contains(evaluation, measure)), None)
 
 

@@ -160,14 +160,14 @@ def _mean_class_scores(measurements: Sequence[Mapping[str, Any]], metric: str) -
 
 
 def spread_over_classes(summary: Summary, over_classes: tuple[float, float] | None, bounds: Bounds) -> Summary:
-    """Return a summary over seeds with an interval over seeds and classes.
+    """Widen the interval of a summary over seeds by the choice of classes.
 
     Seeds and classes are two independent samples, so that the squares of the halves of their intervals add up. The
     scatter of single scores is in both, which makes the sum a little too wide.
 
     Args:
-        summary: The summary over seeds; without an interval it is returned as it is.
-        over_classes: The interval of the same mean over classes; None leaves the summary as it is.
+        summary: The summary over seeds; without an interval it stays unchanged.
+        over_classes: The interval of the same mean over classes; None leaves the summary unchanged.
         bounds: The possible values.
     """
     if summary.interval is None or summary.half is None or over_classes is None:

@@ -1,0 +1,61 @@
+"""docs/reality-2026.md: its parts are those of the study, and equal to calculations by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.training.studies import toys
+from tests.training.studies.toys import SCORES, finish
+from tools import reality_check
+from training.studies.papers import find_study
+from training.studies.report import Report, build_report
+from training.studies.results import Results
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a study of margin and contrastive, the latter twice as slow."""
+    for run in toys.plan(tmp_path, seeds=3).runs(tmp_path):
+        finish(run, SCORES[run.arm.label][run.seed], [0.7, 0.3])
+        seconds = 60.0 if run.arm.label == "contrastive" else 30.0
+        training = [{**record, "steps": 10, "seconds": seconds} for record in run.result()["training"]]
+        toys.change(run, training=training)
+    return tmp_path
+
+
+def report_of(folder: Path) -> Report:
+    return build_report(toys.plan(folder, seeds=3), folder)
+
+
+def test_objectives_are_read_from_the_study(folder: Path) -> None:
+    first, second = reality_check.read_objectives(report_of(folder), Results(folder))
+    assert (first.name, first.year, first.rate, first.cost) == ("contrastive", 2006, None, 2.0)
+    assert (second.name, second.difference, second.cost) == ("margin", None, 1.0)
+    assert first.r1.mean == pytest.approx(sum(SCORES["contrastive"]) / 3)
+    assert first.difference is not None
+    assert first.difference.mean == pytest.approx(first.r1.mean - second.r1.mean)
+
+
+def test_the_page_states_scores_in_points_and_what_is_decided(folder: Path) -> None:
+    report = report_of(folder)
+    objectives = reality_check.read_objectives(report, Results(folder))
+    empty = "<!-- scores --><!-- end --><!-- facts --><!-- end -->"
+    text = reality_check.page(empty, report, objectives)
+    assert "| `contrastive` | 2006 | 65.7 |" in text
+    assert "| `margin` | 2017 | 61.0 |" in text
+    assert "1 (`contrastive`) beat `margin`" in text
+    assert "rises by 4.7 points" in text
+
+
+def test_every_objective_of_the_study_has_a_year() -> None:
+    study = find_study("claims/objectives")
+    assert all(1990 < reality_check.year_of(arm.label) < 2027 for arm in study.arms)
+    assert study.reference == reality_check.BASELINE
+
+
+def test_the_figure_is_a_picture(folder: Path) -> None:
+    drawn = reality_check.draw(reality_check.read_objectives(report_of(folder), Results(folder)))
+    assert drawn.startswith(b"\x89PNG")
+    assert drawn == reality_check.draw(reality_check.read_objectives(report_of(folder), Results(folder)))
