@@ -45,7 +45,7 @@ The rho-regularised objectives are of 2020."""
 
 @dataclass(frozen=True)
 class Objective:
-    """What the study measured of one objective.
+    """Measurements of one objective, from the study.
 
     Attributes:
         name: The arm's label.
