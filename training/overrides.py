@@ -478,6 +478,12 @@ def _fit_to_classes(recipe: Recipe, labels: np.ndarray, given: Collection[str]) 
     held_out = held_out_classes(len(classes), data, recipe.seed)
     sizes = np.bincount(numbers[~np.isin(numbers, held_out)])
     sizes = sizes[sizes > 0]
+    if recipe.batch.per_class > 1 and sizes.max(initial=0) < 2:
+        raise RecipeError(
+            f"{recipe.name} needs two images of a class in a batch, but each of the {len(sizes)} training classes has "
+            "a single image. Add images to the classes.",
+            code="single-images",
+        )
     if "batch.per_class" not in given:
         batch = dataclasses.replace(batch, per_class=min(batch.per_class, int(sizes.max())))
     if "batch.size" not in given:

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 import zoo
+from tests.raising import raises
 from tests.training.cached.pictures import write_pictures
 from tests.training.toys import recipe
 from training import api, recipes, trainer
@@ -24,6 +25,7 @@ from training.recipes import RECIPES
 from zoo.cli.main import main
 from zoo.data import DATASETS, load_dataset
 from zoo.data.dataset import Dataset
+from zoo.errors import RecipeError
 from zoo.evaluation.split import read_learnt_classes
 from zoo.models.results import few_classes_note
 
@@ -243,6 +245,8 @@ def test_recipes_fit_few_classes_and_stay_where_they_fit() -> None:
         assert isinstance(fitted, Recipe)
         kept = np.flatnonzero(~np.isin(np.arange(classes), held_out_classes(classes, fitted.data, fitted.seed)))
         create_sampler(fitted, np.repeat(np.arange(len(kept)), each))
+    with raises(RecipeError, "single-images"):
+        fit_to_classes(recipe, np.arange(40), ())
     settings = ["batch.size=8", "data.validation=0"]
     assert fit_to_classes(override(recipe, settings), labels[:30], settings)[1] == ()
     pair, changes = fit_to_classes(RECIPES["margin2-conv4-glyphs"](), labels[:30], ())

@@ -46,7 +46,11 @@ app = typer.Typer()
 
 Depths = Annotated[
     list[str] | None,
-    Option("-k", metavar="K", help="recall at which K, as 10 or 1,10,100; repeatable (default: 1,2,4,8)"),
+    Option(
+        "-k",
+        metavar="K",
+        help="recall at which K, as 10 or 1,10,100; repeatable (default: 1,2,4,8, fewer for few images)",
+    ),
 ]
 Metrics = Annotated[
     list[str] | None,
@@ -109,10 +113,11 @@ def evaluate(
     from zoo.errors import UsageError
     from zoo.evaluation import evaluate as measure
     from zoo.evaluation.evaluate import check_reranking, parse_groups
+    from zoo.evaluation.retrieval import default_depths
     from zoo.models.load import find_model
     from zoo.models.results import add_result
 
-    depths, groups = numbers(k) or [1, 2, 4, 8], words(metrics) or ["retrieval"]
+    groups = words(metrics) or ["retrieval"]
     check_reranking(rerank, parse_groups(groups))
     if save and rerank != "none":
         raise UsageError(
@@ -128,7 +133,7 @@ def evaluate(
         result = measure(
             embedder,
             images,
-            k=depths,
+            k=numbers(k) or default_depths(len(images)),
             batch_size=batch_size,
             progress=True,
             metrics=groups,
@@ -368,8 +373,9 @@ def score(
     from zoo.evaluation.embeddings import check_file_fits, check_table, read_labels, read_queries
     from zoo.evaluation.evaluate import check_reranking, parse_groups
     from zoo.evaluation.memory import parse_size
+    from zoo.evaluation.retrieval import default_depths
 
-    depths, groups = numbers(k) or [1, 2, 4, 8], parse_groups(words(metrics) or ["retrieval"])
+    groups = parse_groups(words(metrics) or ["retrieval"])
     check_reranking(rerank, groups, memory)
     if dataset is None and (data or split):
         raise UsageError("--data and --split need --dataset.", code="no-dataset")
@@ -396,7 +402,7 @@ def score(
         split or "test",
         data,
         classes,
-        depths,
+        numbers(k) or default_depths(len(rows)),
         metrics=groups,
         queries=searching,
         memory=memory,

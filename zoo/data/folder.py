@@ -257,7 +257,8 @@ def read_training_folder(path: str | Path, progress: bool = False) -> TrainingFo
     alone = tuple(name for name, count in zip(dataset.classes, counts, strict=True) if count == 1)
     classes = int((counts >= 2).sum())
     if classes < MIN_CLASSES:
-        single = f" {count(len(alone), 'class')} have a single image ({', '.join(alone[:5])})." if alone else ""
+        named = ", ".join(alone[:5]) + (f" and {len(alone) - 5} more" if len(alone) > 5 else "")
+        single = f" With a single image: {count(len(alone), 'class')} ({named})." if alone else ""
         broken = f" {count(len(unreadable), 'image')} cannot be read." if unreadable else ""
         raise DatasetError(
             f"{path} holds {count(classes, 'class')} of two or more readable images; {MIN_CLASSES} are needed, two to "

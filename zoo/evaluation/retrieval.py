@@ -162,6 +162,11 @@ def measure_hits(hits: np.ndarray, relatives: np.ndarray, k: Sequence[int]) -> d
     }
 
 
+def default_depths(images: int) -> tuple[int, ...]:
+    """Return those of `DEFAULT_K` that images which search one another have neighbours for."""
+    return tuple(k for k in DEFAULT_K if k < images)
+
+
 def check_depths(k: Any) -> tuple[int, ...]:
     """Return every K of recall_at_K.
 
@@ -253,7 +258,8 @@ def _check_available(depths: Sequence[int], available: int) -> None:
     for depth in depths:
         if depth > available:
             raise EvaluationError(
-                f"recall_at_{depth} needs {depth} neighbours, but a query has only {available}; leave it out of k.",
+                f"recall_at_{depth} needs {depth} neighbours, but a query has only {available}; leave it out of k "
+                "(-k).",
                 code="k-too-large",
             )
 

@@ -119,7 +119,7 @@ def graph_file(folder: Path, card: Card, precision: str) -> str:
         images = ("--calibration", "DIR") if precision == "int8" else ()
         raise VariantNotFoundError(
             f"{card.name} has no {precision} ONNX variant ({path} is missing); it has {', '.join(present) or 'none'}. "
-            f"Make it with: {command('export', reference(folder), '--precision', precision, *images)}"
+            f"Make it (with torch): {command('export', reference(folder), '--precision', precision, *images)}"
         )
     return GRAPH_FILES[precision]
 

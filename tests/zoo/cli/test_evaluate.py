@@ -53,6 +53,19 @@ def test_evaluate_prints_a_table_writes_a_file_and_saves(capsys, toy, pictures, 
     assert json.loads(capsys.readouterr().out)["results"] == [result]
 
 
+def test_few_images_are_measured_at_the_depths_that_they_have(capsys, toy, pictures, tmp_path):
+    for source in [file for folder in sorted(pictures.iterdir())[:2] for file in sorted(folder.iterdir())[:3]]:
+        copy = tmp_path / "few" / source.parent.name / source.name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(source.read_bytes())
+    command = [*EVALUATE, "--data", str(tmp_path / "few"), "--json"]
+    assert main(command) == 0
+    names = json.loads(capsys.readouterr().out)["metrics"].keys()
+    assert {"recall_at_1", "recall_at_2", "recall_at_4"} < names
+    assert "recall_at_8" not in names
+    assert main([*command, "-k", "8"]) == 2
+
+
 def test_a_reranked_score_names_its_order_and_is_not_saved(capsys, toy, pictures):
     assert main([*EVALUATE, "--data", str(pictures), "--rerank", "reciprocal", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["protocol"].endswith("re-ranked by reciprocal")

@@ -1,4 +1,4 @@
-"""Shipped models of characters agree with their cards, recipes, results and documentation; `photos`: test_photos.py."""
+"""Shipped models agree with their cards, recipes, results and documentation; `photos`: test_photos.py."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from zoo.models.verify import verify
 from zoo.paths import SHIPPED
 
 FOLDERS = sorted(path.parent for path in SHIPPED.glob("*-glyphs/card.json"))
+OF_PHOTOGRAPHS = sorted(path.parent for path in SHIPPED.glob("*-lite0-*/card.json"))
 
 
 def test_the_shipped_models_are_small() -> None:
@@ -53,7 +54,7 @@ EARLIER = {"r-margin-conv4-glyphs": {"objective.miner_args": {"probability": 0.3
 """Settings of models that were trained before their recipe changed: rho made (a, p, p)."""
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", [*FOLDERS, *OF_PHOTOGRAPHS], ids=lambda folder: folder.name)
 def test_the_recipe_in_the_folder_is_the_current_one(folder: Path) -> None:
     """Key by key. Keys that were added after the training have a default that changes nothing."""
     written = json.loads((folder / "recipe.json").read_text())["recipe"]
@@ -85,6 +86,36 @@ def test_the_card_and_the_documentation_state_the_scores(folder: Path) -> None:
     assert len(card.description) > 150
     page = (SHIPPED.parent.parent / "docs" / "models.md").read_text(encoding="utf-8")
     assert f"| `{card.name}` | {card.dim} | {recall} | {precision} |" in page
+
+
+def test_three_models_of_photographs_are_shipped() -> None:
+    assert {folder.name for folder in OF_PHOTOGRAPHS} == {
+        *("margin-lite0-cub2010", "diva-lite0-cub2010", "pa-lite0-cars-half")
+    }
+
+
+@pytest.mark.parametrize("folder", OF_PHOTOGRAPHS, ids=lambda folder: folder.name)
+def test_a_model_of_photographs_is_small_and_passes_every_check(folder: Path) -> None:
+    assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) <= 15_000_000
+    assert zoo.info(folder.name).status == "shipped"
+    checks = {check.name: check.ok for check in verify(folder)}
+    assert all(checks.values()), checks
+    assert {"sha256 model.safetensors", "sha256 heads.safetensors", "golden torch fp32"} <= set(checks)
+
+
+@pytest.mark.parametrize("folder", OF_PHOTOGRAPHS, ids=lambda folder: folder.name)
+def test_the_card_and_the_documentation_of_photographs_state_data_licence_and_scores(folder: Path) -> None:
+    card = read_card(folder)
+    (result,) = [r for r in zoo.info(folder.name).results if r["runtime"] == "torch"]
+    recall, precision = (f"{result['metrics'][metric]:.3f}"[1:] for metric in ("recall_at_1", "map_at_r"))
+    bounds = [[f"{bound:.3f}"[1:] for bound in result["intervals"][metric]] for metric in ("recall_at_1", "map_at_r")]
+    (low, high), map_bounds = bounds
+    assert f"R@1 {recall} (95 % interval {low} to {high}), MAP@R {precision}" in card.description
+    assert "research and evaluation only" in card.licence
+    assert {"cub2010": "CUB-200 (2010)", "cars-half": "half of Cars196"}[card.dataset] in card.description
+    page = (SHIPPED.parent.parent / "docs" / "models.md").read_text(encoding="utf-8")
+    cells = f"| {recall} ({low} to {high}) | {precision} ({' to '.join(map_bounds)}) |"
+    assert f"| `{card.name}` | {card.dim} {cells}" in page
 
 
 @pytest.fixture(scope="module")

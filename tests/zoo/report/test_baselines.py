@@ -131,6 +131,14 @@ def test_few_classes_are_measured_plain(pictures):
         compare_baselines(zoo.data.dataset.subset(images, np.arange(50) % 5 == 0, "all"), available_models(MODELS[:1]))
 
 
+def test_two_classes_of_three_images_are_measured(pictures):
+    """Each image has five neighbours, fewer than the eight of the usual R@8."""
+    images = load_dataset(FOLDER, "all", pictures)
+    few = zoo.data.dataset.subset(images, (images.labels < 2) & (np.arange(50) % 5 < 3), "all")
+    (row,) = compare_baselines(few, available_models(MODELS[:1])).rows
+    assert 0 <= row.metrics["map_at_r"] <= row.metrics["recall_at_1"] <= 1
+
+
 def test_the_linear_map_makes_the_scatter_within_classes_a_sphere():
     rng = np.random.default_rng(1)
     labels = np.arange(600) % 20

