@@ -269,8 +269,8 @@ def model_name(name: str | None, source: str = "", ending: str = "") -> str:
 
 
 WHITENED = """\
-{name} was whitened on images. If they were these, the scores flatter it; zoo info {name} shows a \
-comparison on classes that were held out, if the images were of eight or more."""
+{name} was whitened on images. If these are among them, the scores flatter it; zoo info {name} says what is known of \
+them."""
 SEEN = """\
 {name} was trained on a folder of images. If it was this one, it has seen these classes, and the scores say little \
 about new classes. Hold classes out: zoo train and zoo evaluate use the subfolders train and test of a folder; zoo \
