@@ -292,3 +292,11 @@ def test_a_peer_trains_trunk_and_head(name: str, tmp_path: Path, monkeypatch: py
     changed = {key.partition(".")[0] for key in after if not after[key].equal(before[key])}
     assert changed == ({"trunk", "heads"} if PEERS[name].head else {"trunk"})
     assert all(tensor.isfinite().all() for tensor in after.values())
+
+
+COMMITTED = sorted((Path(__file__).parents[2] / "docs" / "studies").glob("peers-*"))
+
+
+@pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name)
+def test_the_committed_table_is_that_of_the_records(folder: Path) -> None:
+    assert (folder / "table.md").read_text(encoding="utf-8") == tables.markdown(folder)
