@@ -299,4 +299,4 @@ COMMITTED = sorted((Path(__file__).parents[2] / "docs" / "studies").glob("peers-
 
 @pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name)
 def test_the_committed_table_is_that_of_the_records(folder: Path) -> None:
-    assert (folder / "table.md").read_text(encoding="utf-8") == tables.markdown(folder)
+    assert (folder / "report.md").read_text(encoding="utf-8") == tables.markdown(folder)

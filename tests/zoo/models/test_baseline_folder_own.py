@@ -151,7 +151,7 @@ def test_scores_on_classes_that_the_whitening_saw_are_noted(
     assert counts == {"white": 2, "plain": None, "older": None}
     assert "white was whitened on images of 2 of these classes (other class0, other class1)" in notes["white"]
     assert "whitened" not in notes["plain"]
-    assert "If they were these" in notes["older"]
+    assert "If these are among them" in notes["older"]
     saved = json.loads((own_zoo / "models" / "white" / "results.json").read_text())
     assert [result["whitened_classes"] for result in saved] == [2]
     assert main(["benchmark", "models", "white", "plain", "older", "--json"]) == 0
