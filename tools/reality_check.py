@@ -21,7 +21,7 @@ from training.studies.plan import read_plan
 from training.studies.render import command_of, fact_text
 from training.studies.report import Report, build_report
 from training.studies.results import Results
-from training.studies.statistics import HOLDS, Summary, pearson, sided_verdict
+from training.studies.statistics import HOLDS, UNDECIDED, Summary, pearson, sided_verdict
 from training.studies.study import DECAY, MAP_AT_R, R1
 from zoo.files import write_bytes
 from zoo.render import Table, replace_parts
@@ -77,7 +77,7 @@ def year_of(name: str) -> int:
 
 
 def seconds_per_step(results: Mapping[str, Mapping[str, Any]], name: str) -> float:
-    """Return the median over runs of an objective's training seconds per step, its own models' together."""
+    """Return the median over runs of an objective's training seconds per step."""
     own = [result["training"] for result in results.values() if result["arm"] == name]
     return statistics.median(sum(t["seconds"] for t in parts) / sum(t["steps"] for t in parts) for parts in own)
 
@@ -188,7 +188,7 @@ def draw(objectives: Sequence[Objective]) -> bytes:
         for place, one in zip(places, objectives, strict=True):
             if (value := of(one)) is not None:
                 low, high = value.interval or (value.mean, value.mean)
-                colour = "#9aa3ad" if of(one) is one.difference and low < 0 < high else "#1f5fa8"
+                colour = "#9aa3ad" if of(one) is one.difference and sided_verdict(value) == UNDECIDED else "#1f5fa8"
                 axes.plot([100 * low, 100 * high], [place, place], color=colour, linewidth=1.5)
                 axes.plot(100 * value.mean, place, "o", color=colour, markersize=4)
     panels[1].axvline(0, color="#555555", linewidth=0.8)

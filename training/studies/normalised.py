@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from training.studies.plan import Plan
+from training.studies.statistics import Values
 from training.studies.study import Arm, Measure
 from zoo.render import Table
 
@@ -87,9 +88,7 @@ def summarise_settings(
     return [_summary(setting, selection, by_objective) for setting, by_objective in quotients.items() if by_objective]
 
 
-def normalised_scores(
-    plan: Plan, values: Mapping[str, Mapping[Measure, Mapping[str, Mapping[int, float]]]]
-) -> list[SettingSummary]:
+def normalised_scores(plan: Plan, values: Mapping[str, Mapping[Measure, Values]]) -> list[SettingSummary]:
     """Return the max-normalised scores of each selection, by setting; none unless the study has them.
 
     Args:

@@ -19,13 +19,12 @@ from training.studies.report import (
     Report,
     ScoreRow,
     SelectionEffect,
-    Values,
     claim_counts,
     depends_on_embeddings,
     run_values,
 )
 from training.studies.search import SearchPlan
-from training.studies.statistics import FAILS, HOLDS, Summary, correlation_triangle, pearson
+from training.studies.statistics import FAILS, HOLDS, Summary, Values, correlation_triangle, pearson
 from training.studies.study import DECAY, EMBEDDING, GAP, MAP_AT_R, R1, SELECTIONS, Measure
 from training.studies.trends import TrendEstimate
 from training.studies.trials import TRIAL_RULE, trial_table

@@ -21,6 +21,7 @@ from training.studies.statistics import (
     HOLDS,
     UNDECIDED,
     Summary,
+    Values,
     adjust_holm,
     class_interval,
     difference_bounds,
@@ -53,9 +54,6 @@ from zoo.console import count
 from zoo.data.dataset import dataset_title
 from zoo.models.published import PublishedScore, PublishedTable, published_tables
 from zoo.models.results import data_title
-
-Values = dict[str, dict[int, float]]
-"""Value of a measure by the arm's label and the seed."""
 
 ResultsBySeed = Mapping[str, Mapping[int, Result]]
 """The finished runs of one selection by the arm's label and the seed."""

@@ -28,6 +28,9 @@ HOLDS, FAILS, UNDECIDED = "holds", "does not", "undecided"
 Seeds = Mapping[int, float]
 """A value for each seed."""
 
+Values = dict[str, dict[int, float]]
+"""Value of a measure by the arm's label and the seed."""
+
 Bounds = tuple[float, float]
 """The lowest and the highest possible value."""
 

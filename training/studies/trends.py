@@ -8,11 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from training.studies.plan import Plan
-from training.studies.statistics import CORRELATION, UNDECIDED, Summary, pearson, sided_verdict, summarise
+from training.studies.statistics import CORRELATION, UNDECIDED, Summary, Values, pearson, sided_verdict, summarise
 from training.studies.study import Trend
-
-Values = Mapping[str, Mapping[int, float]]
-"""Value of a measure by the arm's label and the seed."""
 
 MIN_ARMS = 3
 """Fewest arms of a trend; a line through two always fits."""

@@ -113,7 +113,6 @@ def evaluate(
     from zoo.errors import UsageError
     from zoo.evaluation import evaluate as measure
     from zoo.evaluation.evaluate import check_reranking, parse_groups
-    from zoo.evaluation.retrieval import default_depths
     from zoo.models.load import find_model
     from zoo.models.results import add_result
 
@@ -133,7 +132,7 @@ def evaluate(
         result = measure(
             embedder,
             images,
-            k=numbers(k) or default_depths(len(images)),
+            k=numbers(k) or None,
             batch_size=batch_size,
             progress=True,
             metrics=groups,
@@ -373,7 +372,6 @@ def score(
     from zoo.evaluation.embeddings import check_file_fits, check_table, read_labels, read_queries
     from zoo.evaluation.evaluate import check_reranking, parse_groups
     from zoo.evaluation.memory import parse_size
-    from zoo.evaluation.retrieval import default_depths
 
     groups = parse_groups(words(metrics) or ["retrieval"])
     check_reranking(rerank, groups, memory)
@@ -402,7 +400,7 @@ def score(
         split or "test",
         data,
         classes,
-        numbers(k) or default_depths(len(rows)),
+        numbers(k) or None,
         metrics=groups,
         queries=searching,
         memory=memory,

@@ -23,7 +23,7 @@ from zoo.evaluation.inputs import as_labels, bounded_unit_rows
 from zoo.evaluation.knn import as_rows, check_matrix
 from zoo.evaluation.memory import Budget, parse_size, release_pages, require_memory
 from zoo.evaluation.rerank.order import NONE, check_method
-from zoo.evaluation.retrieval import CLASS_MEANS, DEFAULT_K, check_depths, per_query, ranking_per_query
+from zoo.evaluation.retrieval import CLASS_MEANS, DEFAULT_K, check_depths, default_depths, per_query, ranking_per_query
 from zoo.evaluation.split import dataset_to_measure, find_split, read_whitened_classes
 from zoo.evaluation.structure import structure_metrics
 from zoo.evaluation.verification import verification_metrics
@@ -56,7 +56,7 @@ def evaluate(
     split: str = "test",
     data: str | Path | None = None,
     labels: Any = None,
-    k: Sequence[int] = DEFAULT_K,
+    k: Sequence[int] | None = None,
     batch_size: int = 64,
     progress: bool = False,
     metrics: str | Sequence[str] = "retrieval",
@@ -78,7 +78,7 @@ def evaluate(
             lists as learnt and as held out, where the folder holds them, and "all" is the whole folder.
         data: The folder of the data set (default: `ZOO_DATA`, else the download cache).
         labels: The labels [n] of plain embeddings, instead of a data set.
-        k: The K of recall_at_K.
+        k: The K of recall_at_K (default: those of 1, 2, 4 and 8 for which each query has enough neighbours).
         batch_size: Images per batch.
         progress: Show a progress bar.
         metrics: Groups to add to retrieval, which is always measured: ranking, clustering, structure, verification, or
@@ -100,7 +100,7 @@ def evaluate(
         ImageError: If no image of a folder can be read, or one image of another data set cannot.
         ZooError: As `zoo.load`, `zoo.data.load_dataset`, `retrieval_metrics` and the functions of the groups.
     """
-    groups, k = parse_groups(metrics), check_depths(k)
+    groups, k = parse_groups(metrics), None if k is None else check_depths(k)
     limit = None if memory is None else parse_size(memory)
     check_reranking(rerank, groups, limit)
     if dataset is not None and not isinstance(dataset, Dataset):
@@ -281,7 +281,7 @@ def _evaluate_embeddings(
     values: Any,
     labels: Any,
     dataset: Dataset | None,
-    k: Sequence[int],
+    k: Sequence[int] | None,
     groups: Sequence[str],
     queries: Any,
     limit: int | None,
@@ -298,7 +298,7 @@ def _evaluate_embeddings(
         searching = _check_queries(searching, n)
     release_pages(values)
     number = 0 if searching is None else int(np.count_nonzero(searching))
-    requirement = require_memory(limit, n, dim, labels, groups, k, number)
+    requirement = require_memory(limit, n, dim, labels, groups, DEFAULT_K if k is None else k, number)
     note(requirement.text)
     return _evaluate_rows(values, labels, dataset, k, groups, queries, requirement.budget)
 
@@ -318,7 +318,7 @@ def _evaluate_rows(
     rows: np.ndarray,
     labels: Any,
     dataset: Dataset | None,
-    k: Sequence[int],
+    k: Sequence[int] | None,
     groups: Sequence[str],
     queries: Any = None,
     budget: Budget | None = None,
@@ -333,6 +333,8 @@ def _evaluate_rows(
         rows = arguments["embeddings"]
     elif budget is not None and not set(groups).isdisjoint(EMBEDDING_GROUPS):
         rows = bounded_unit_rows(rows, budget)
+    if k is None:
+        k = default_depths(len(arguments["embeddings"]) - ("queries" not in arguments))
     scores = per_query(**arguments, k=k, rerank=rerank)
     if "ranking" in groups:
         scores = replace(scores, values={**scores.values, **ranking_per_query(**arguments).values})

@@ -162,9 +162,9 @@ def measure_hits(hits: np.ndarray, relatives: np.ndarray, k: Sequence[int]) -> d
     }
 
 
-def default_depths(images: int) -> tuple[int, ...]:
-    """Return those of `DEFAULT_K` that images which search one another have neighbours for."""
-    return tuple(k for k in DEFAULT_K if k < images)
+def default_depths(available: int) -> tuple[int, ...]:
+    """Return those of `DEFAULT_K` for which each query has enough neighbours."""
+    return tuple(k for k in DEFAULT_K if k <= available)
 
 
 def check_depths(k: Any) -> tuple[int, ...]:

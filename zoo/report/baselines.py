@@ -26,7 +26,6 @@ from zoo.evaluation.bootstrap import paired_class_interval
 from zoo.evaluation.embeddings import read_embeddings, write_embeddings
 from zoo.evaluation.evaluate import METRICS, evaluate
 from zoo.evaluation.inputs import unit_rows
-from zoo.evaluation.retrieval import default_depths
 from zoo.evaluation.split import learnt_classes, read_whitened_classes
 from zoo.files import read_json, write_json
 from zoo.models.card import read_card
@@ -350,7 +349,7 @@ def _measure(
 def _row(
     embedded: EmbeddedImages, form: str, rows: np.ndarray, images: Dataset, notes: tuple[str, ...]
 ) -> BaselineScore:
-    measured: Evaluation = evaluate(rows, images, k=default_depths(len(rows)))
+    measured: Evaluation = evaluate(rows, images)
     return BaselineScore(
         model=embedded.name,
         fingerprint=embedded.fingerprint,

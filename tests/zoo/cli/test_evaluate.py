@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import zoo
@@ -64,6 +65,20 @@ def test_few_images_are_measured_at_the_depths_that_they_have(capsys, toy, pictu
     assert {"recall_at_1", "recall_at_2", "recall_at_4"} < names
     assert "recall_at_8" not in names
     assert main([*command, "-k", "8"]) == 2
+
+
+def test_queries_are_measured_at_the_depths_of_their_gallery(capsys, tmp_path):
+    """Twelve rows of which seven search: each query has five neighbours."""
+    rows = tmp_path / "rows.npy"
+    np.save(rows, np.random.default_rng(0).standard_normal((12, 4)).astype(np.float32))
+    labels = tmp_path / "labels.csv"
+    labels.write_text("label\n" + "".join(f"{row % 2}\n" for row in range(12)))
+    queries = tmp_path / "queries.csv"
+    queries.write_text("query\n" + "".join(f"{int(row < 7)}\n" for row in range(12)))
+    assert main(["score", str(rows), "--labels", str(labels), "--queries", str(queries), "--json"]) == 0
+    names = json.loads(capsys.readouterr().out)["metrics"].keys()
+    assert "recall_at_4" in names
+    assert "recall_at_8" not in names
 
 
 def test_a_reranked_score_names_its_order_and_is_not_saved(capsys, toy, pictures):
