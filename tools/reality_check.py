@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -53,7 +54,7 @@ class Objective:
         rate: The learning rate that its trials chose; None without trials.
         r1: R@1 on the unseen classes.
         map_at_r: MAP@R on them.
-        decay: Spectral decay on the training classes.
+        decay: Spectral decay on the training classes; None where the embeddings cannot fill their dimension.
         difference: R@1 less that of the baseline, on the seeds of both; None for the baseline.
         map_difference: MAP@R less that of the baseline, likewise.
         cost: Seconds per step over the baseline's.
@@ -64,7 +65,7 @@ class Objective:
     rate: float | None
     r1: Summary
     map_at_r: Summary
-    decay: Summary
+    decay: Summary | None
     difference: Summary | None
     map_difference: Summary | None
     cost: float
@@ -91,7 +92,7 @@ def read_objectives(report: Report, results: Mapping[str, Mapping[str, Any]]) ->
     """
     rows = {(row.arm, row.measure): row for row in report.rows}
     rates = {arm.label: report.plan.chosen_rate(arm) for arm in report.plan.arms}
-    base = seconds_per_step(results, BASELINE)
+    base, low_rank = seconds_per_step(results, BASELINE), report.ranks[DECAY]
     objectives = [
         Objective(
             arm,
@@ -99,7 +100,7 @@ def read_objectives(report: Report, results: Mapping[str, Mapping[str, Any]]) ->
             rates[arm],
             rows[arm, R1].value,
             rows[arm, MAP_AT_R].value,
-            rows[arm, DECAY].value,
+            None if arm in low_rank else rows[arm, DECAY].value,
             rows[arm, R1].difference,
             rows[arm, MAP_AT_R].difference,
             seconds_per_step(results, arm) / base,
@@ -110,11 +111,11 @@ def read_objectives(report: Report, results: Mapping[str, Mapping[str, Any]]) ->
 
 
 def points(value: Summary | None, sign: str = "") -> list[str]:
-    """Return a mean and its interval in points."""
+    """Return a mean and its interval in points; one seed has no interval."""
     if value is None:
         return ["", ""]
-    low, high = value.interval or (value.mean, value.mean)
-    return [f"{100 * value.mean:{sign}.1f}", f"{100 * low:{sign}.1f} to {100 * high:{sign}.1f}"]
+    interval = value.interval and " to ".join(f"{100 * bound:{sign}.1f}" for bound in value.interval)
+    return [f"{100 * value.mean:{sign}.1f}", interval or ""]
 
 
 def score_table(objectives: Sequence[Objective]) -> str:
@@ -129,7 +130,8 @@ def score_table(objectives: Sequence[Objective]) -> str:
             *points(one.map_difference, "+"),
         ]
         rate = "" if one.rate is None else f"{one.rate:g}"
-        rows.append([f"`{one.name}`", str(one.year), *scores, rate, f"{one.cost:.2f}", f"{one.decay.mean:.3f}"])
+        decay = "" if one.decay is None else f"{one.decay.mean:.3f}"
+        rows.append([f"`{one.name}`", str(one.year), *scores, rate, f"{one.cost:.2f}", decay])
     return Table((*head, "rate", "time of a step", "spectral decay"), rows, range(1, 12)).markdown()
 
 
@@ -150,12 +152,17 @@ def fact_list(objectives: Sequence[Objective]) -> str:
         f"- From `{worst.name}` to `{best.name}` R@1 rises by {100 * (best.r1.mean - worst.r1.mean):.1f} points; half "
         f"of the objectives lie within {_middle_half(objectives):.1f} points."
     )
-    pairs = (("the year of the paper", lambda one: float(one.year)), ("spectral decay", lambda one: one.decay.mean))
-    for name, value in pairs:
-        r = pearson([value(one) for one in objectives], [one.r1.mean for one in objectives])
+    years = [float(one.year) for one in objectives]
+    for name, values in (("the year of the paper", years), ("spectral decay", _decays(objectives))):
+        r = pearson(values, [one.r1.mean for one in objectives])
         if r is not None:
-            lines.append(f"- R@1 and {name} correlate with r = {r:+.2f} over {len(objectives)} objectives.")
+            number = sum(map(math.isfinite, values))
+            lines.append(f"- R@1 and {name} correlate with r = {r:+.2f} over {number} objectives.")
     return "\n".join(lines)
+
+
+def _decays(objectives: Sequence[Objective]) -> list[float]:
+    return [math.nan if one.decay is None else one.decay.mean for one in objectives]
 
 
 def _named(names: Sequence[str]) -> str:
@@ -192,7 +199,7 @@ def draw(objectives: Sequence[Objective]) -> bytes:
                 axes.plot([100 * low, 100 * high], [place, place], color=colour, linewidth=1.5)
                 axes.plot(100 * value.mean, place, "o", color=colour, markersize=4)
     panels[1].axvline(0, color="#555555", linewidth=0.8)
-    panels[2].barh(places, [one.decay.mean for one in objectives], color="#c98a2b")
+    panels[2].barh(places, _decays(objectives), color="#c98a2b")
     panels[3].barh(places, [one.cost for one in objectives], color="#7a9e6d")
     titles = ("R@1, points", f"R@1 less {BASELINE}'s, points", "spectral decay", f"time of a step ({BASELINE} = 1)")
     for axes, title in zip(panels, titles, strict=True):

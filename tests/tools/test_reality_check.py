@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,13 @@ def test_the_figure_is_a_picture(folder: Path) -> None:
     drawn = reality_check.draw(reality_check.read_objectives(report_of(folder), Results(folder)))
     assert drawn.startswith(b"\x89PNG")
     assert drawn == reality_check.draw(reality_check.read_objectives(report_of(folder), Results(folder)))
+
+
+def test_objectives_without_a_meaningful_decay_and_scores_of_one_seed_have_empty_cells(folder: Path) -> None:
+    first, second = reality_check.read_objectives(report_of(folder), Results(folder))
+    once = replace(first, decay=None, r1=replace(first.r1, interval=None))
+    row = next(line for line in reality_check.score_table([once, second]).splitlines() if "`contrastive`" in line)
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[2:4] == ["65.7", ""]
+    assert cells[-1] == ""
+    assert reality_check.draw([once, second]).startswith(b"\x89PNG")

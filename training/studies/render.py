@@ -64,8 +64,8 @@ VERDICT_RULE = (
     '"Holds" where the whole 95 % interval lies on the claimed side of 0 (or within the margin named), "does not" '
     "where it lies on the other (or beyond the margin); undecided otherwise, below two seeds, and where the interval "
     "is wider, end to end, than the difference itself (unless all of it lies within a margin). Each interval is for "
-    "its claim alone: of twenty claims about nothing, one has an interval beside 0 by chance. p (Holm) is adjusted for "
-    "all claims of differences here: those below 0.05 stand together."
+    "its claim alone: of twenty claims about nothing, one has an interval beside 0 by chance. p (Holm) is over "
+    "seeds alone, adjusted for all claims of differences here: those below 0.05 stand together."
 )
 
 OVER_CLASSES = (

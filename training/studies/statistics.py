@@ -53,7 +53,10 @@ class Summary:
 
     @property
     def half(self) -> float | None:
-        """Return half of the interval's width before it was cut; None without one."""
+        """Return the longer of the distances from the mean to the ends of the interval; None without one.
+
+        It is half of the interval's width where neither the cut at a bound nor classes make the sides unequal.
+        """
         return None if self.interval is None else max(self.interval[1] - self.mean, self.mean - self.interval[0])
 
 
@@ -175,8 +178,8 @@ def spread_over_classes(summary: Summary, over_classes: tuple[float, float] | No
     """
     if summary.interval is None or summary.half is None or over_classes is None:
         return summary
-    low = math.hypot(summary.half, summary.mean - over_classes[0])
-    high = math.hypot(summary.half, over_classes[1] - summary.mean)
+    low = math.hypot(summary.half, max(0.0, summary.mean - over_classes[0]))
+    high = math.hypot(summary.half, max(0.0, over_classes[1] - summary.mean))
     return replace(summary, interval=(max(summary.mean - low, bounds[0]), min(summary.mean + high, bounds[1])))
 
 

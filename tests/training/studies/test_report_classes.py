@@ -75,6 +75,7 @@ def test_the_squares_of_both_halves_add_up() -> None:
     both = spread_over_classes(over_seeds, (0.46, 0.9), (0.0, 1.0))
     assert both.interval == pytest.approx((0.45, 0.5 + math.hypot(0.03, 0.4)))
     assert spread_over_classes(over_seeds, (0.46, 1.2), (0.0, 1.0)).interval == pytest.approx((0.45, 1.0))
+    assert spread_over_classes(over_seeds, (0.51, 0.54), (0.0, 1.0)).interval == pytest.approx((0.47, 0.55))
     assert spread_over_classes(over_seeds, None, (0.0, 1.0)) == over_seeds
     single = Summary(1, 0.5, None, None)
     assert spread_over_classes(single, (0.4, 0.6), (0.0, 1.0)) == single
