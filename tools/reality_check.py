@@ -17,31 +17,19 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from training.studies.papers.years import LOSSES
 from training.studies.plan import read_plan
 from training.studies.render import command_of, fact_text
 from training.studies.report import Report, build_report
 from training.studies.results import Results
-from training.studies.statistics import HOLDS, UNDECIDED, Summary, pearson, sided_verdict
+from training.studies.statistics import HOLDS, UNDECIDED, Summary, sided_verdict
 from training.studies.study import DECAY, MAP_AT_R, R1
+from training.studies.trends import TrendEstimate
 from zoo.files import write_bytes
 from zoo.render import Table, replace_parts
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE, PICTURE, STUDY = DOCS / "reality-2026.md", DOCS / "reality-2026.png", DOCS / "studies" / "objectives-birds"
 BASELINE = "margin"
-
-VARIANTS = {
-    **{f"triplet-{miner}": 2006 for miner in "rhd"},
-    "margin06": 2017,
-    "snr": 2019,
-    "subcenter": 2020,
-    "smoothap": 2020,
-    "recall": 2022,
-    "simix": 2022,
-}
-"""Years of the papers of objectives that `training.studies.papers.years` lacks: variants of its losses, and later ones.
-The rho-regularised objectives are of 2020."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +59,6 @@ class Objective:
     cost: float
 
 
-def year_of(name: str) -> int:
-    """Return the year of an objective's paper."""
-    years = {loss.small: loss.year for loss in LOSSES} | VARIANTS
-    return 2020 if name.startswith("r-") else years[name]
-
-
 def seconds_per_step(results: Mapping[str, Mapping[str, Any]], name: str) -> float:
     """Return the median over runs of an objective's training seconds per step."""
     own = [result["training"] for result in results.values() if result["arm"] == name]
@@ -91,13 +73,13 @@ def read_objectives(report: Report, results: Mapping[str, Mapping[str, Any]]) ->
         results: The results of its runs.
     """
     rows = {(row.arm, row.measure): row for row in report.rows}
-    rates = {arm.label: report.plan.chosen_rate(arm) for arm in report.plan.arms}
+    arms = {arm.label: arm for arm in report.plan.arms}
     base, low_rank = seconds_per_step(results, BASELINE), report.ranks[DECAY]
     objectives = [
         Objective(
             arm,
-            year_of(arm),
-            rates[arm],
+            int(arms[arm].x or 0),
+            report.plan.chosen_rate(arms[arm]),
             rows[arm, R1].value,
             rows[arm, MAP_AT_R].value,
             None if arm in low_rank else rows[arm, DECAY].value,
@@ -135,8 +117,8 @@ def score_table(objectives: Sequence[Objective]) -> str:
     return Table((*head, "rate", "time of a step", "spectral decay"), rows, range(1, 12)).markdown()
 
 
-def fact_list(objectives: Sequence[Objective]) -> str:
-    """Return the counts and correlations that the page states."""
+def fact_list(objectives: Sequence[Objective], trends: Sequence[TrendEstimate] = ()) -> str:
+    """Return the counts, trends and the correlation that the page states."""
     others = [one for one in objectives if one.difference is not None]
     lines = []
     for metric, of in (("R@1", lambda one: one.difference), ("MAP@R", lambda one: one.map_difference)):
@@ -152,13 +134,36 @@ def fact_list(objectives: Sequence[Objective]) -> str:
         f"- From `{worst.name}` to `{best.name}` R@1 rises by {100 * (best.r1.mean - worst.r1.mean):.1f} points; half "
         f"of the objectives lie within {_middle_half(objectives):.1f} points."
     )
-    years = [float(one.year) for one in objectives]
-    for name, values in (("the year of the paper", years), ("spectral decay", _decays(objectives))):
-        r = pearson(values, [one.r1.mean for one in objectives])
-        if r is not None:
-            number = sum(map(math.isfinite, values))
-            lines.append(f"- R@1 and {name} correlate with r = {r:+.2f} over {number} objectives.")
-    return "\n".join(lines)
+    lines += [_trend_line(trend) for trend in trends if trend.slope is not None]
+    return "\n".join([*lines, *_decay_lines(objectives)])
+
+
+def _trend_line(estimate: TrendEstimate) -> str:
+    slope, left_out = estimate.slope, estimate.left_out
+    assert slope is not None
+    assert left_out is not None
+    metric = "R@1" if estimate.trend.measure == R1 else "MAP@R"
+    low, high = slope.interval or (slope.mean, slope.mean)
+    return (
+        f"- Newer objectives have a higher {metric}: {estimate.verdict}. It changes by {100 * slope.mean:+.2f} points "
+        f"per year of the paper ({100 * low:+.2f} to {100 * high:+.2f} over seeds; {100 * left_out[0]:+.2f} to "
+        f"{100 * left_out[1]:+.2f} if any one objective is left out)."
+    )
+
+
+def _decay_lines(objectives: Sequence[Objective]) -> list[str]:
+    """Return the sentence on Pearson's correlation of R@1 and spectral decay, with Fisher's interval."""
+    from scipy import stats
+
+    pairs = [(one.decay.mean, one.r1.mean) for one in objectives if one.decay is not None]
+    if len(pairs) < 4:
+        return []
+    found = stats.pearsonr(*zip(*pairs, strict=True))
+    low, high = found.confidence_interval()
+    return [
+        f"- R@1 and spectral decay correlate with r = {found.statistic:+.2f} ({low:+.2f} to {high:+.2f} over "
+        f"{len(pairs)} objectives)."
+    ]
 
 
 def _decays(objectives: Sequence[Objective]) -> list[float]:
@@ -215,8 +220,8 @@ def draw(objectives: Sequence[Objective]) -> bytes:
 
 def page(text: str, report: Report, objectives: Sequence[Objective]) -> str:
     """Return the page with the parts of a study."""
-    parts = {"scores": score_table(objectives), "facts": fact_list(objectives), "made with": made_with(report)}
-    return replace_parts(text, parts)
+    facts = fact_list(objectives, report.trends)
+    return replace_parts(text, {"scores": score_table(objectives), "facts": facts, "made with": made_with(report)})
 
 
 def main(words: Sequence[str] | None = None) -> int:

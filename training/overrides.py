@@ -480,8 +480,8 @@ def _fit_to_classes(recipe: Recipe, labels: np.ndarray, given: Collection[str]) 
     sizes = sizes[sizes > 0]
     if recipe.batch.per_class > 1 and sizes.max(initial=0) < 2:
         raise RecipeError(
-            f"{recipe.name} needs two images of a class in a batch, but each of the {len(sizes)} training classes has "
-            "a single image. Add images to the classes.",
+            f"{recipe.name} needs two images of a class in a batch, but of {len(sizes)} training classes none has two. "
+            "Add images to the classes.",
             code="single-images",
         )
     if "batch.per_class" not in given:

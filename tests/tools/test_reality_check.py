@@ -13,6 +13,7 @@ from tools import reality_check
 from training.studies.papers import find_study
 from training.studies.report import Report, build_report
 from training.studies.results import Results
+from training.studies.statistics import Summary
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def report_of(folder: Path) -> Report:
 
 def test_objectives_are_read_from_the_study(folder: Path) -> None:
     first, second = reality_check.read_objectives(report_of(folder), Results(folder))
-    assert (first.name, first.year, first.rate, first.cost) == ("contrastive", 2006, None, 2.0)
+    assert (first.name, first.year, first.rate, first.cost) == ("contrastive", 2, None, 2.0)
     assert (second.name, second.difference, second.cost) == ("margin", None, 1.0)
     assert first.r1.mean == pytest.approx(sum(SCORES["contrastive"]) / 3)
     assert first.difference is not None
@@ -44,16 +45,27 @@ def test_the_page_states_scores_in_points_and_what_is_decided(folder: Path) -> N
     objectives = reality_check.read_objectives(report, Results(folder))
     empty = "<!-- scores --><!-- end --><!-- facts --><!-- end -->"
     text = reality_check.page(empty, report, objectives)
-    assert "| `contrastive` | 2006 | 65.7 |" in text
-    assert "| `margin` | 2017 | 61.0 |" in text
+    assert "| `contrastive` | 2 | 65.7 |" in text
+    assert "| `margin` | 1 | 61.0 |" in text
     assert "1 (`contrastive`) beat `margin`" in text
     assert "rises by 4.7 points" in text
 
 
 def test_every_objective_of_the_study_has_a_year() -> None:
     study = find_study("claims/objectives")
-    assert all(1990 < reality_check.year_of(arm.label) < 2027 for arm in study.arms)
+    assert all(arm.x is not None and 1990 < arm.x < 2027 for arm in study.arms)
     assert study.reference == reality_check.BASELINE
+
+
+def test_trends_and_the_correlation_with_decay_are_stated(folder: Path) -> None:
+    _, second = reality_check.read_objectives(report_of(folder), Results(folder))
+    values = ((0.5, 0.8), (0.6, 0.7), (0.7, 0.9), (0.8, 0.2))
+    several = [
+        replace(second, name=str(i), r1=replace(second.r1, mean=r1), decay=Summary(3, decay, None, None))
+        for i, (r1, decay) in enumerate(values)
+    ]
+    # By hand: the sums of products and squares of the deviations are -.08, .05 and .29; tanh(atanh(r) +- 1.96).
+    assert "r = -0.66 (-0.99 to +0.82 over 4 objectives)" in reality_check.fact_list(several)
 
 
 def test_the_figure_is_a_picture(folder: Path) -> None:

@@ -294,7 +294,7 @@ def test_a_peer_trains_trunk_and_head(name: str, tmp_path: Path, monkeypatch: py
     assert all(tensor.isfinite().all() for tensor in after.values())
 
 
-COMMITTED = sorted((Path(__file__).parents[2] / "docs" / "studies").glob("peers-*"))
+COMMITTED = [Path(__file__).parents[2] / "docs" / "studies" / name for name in ("peers-birds-frozen", "peers-photos")]
 
 
 @pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name)
