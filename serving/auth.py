@@ -107,7 +107,13 @@ class Keys:
             own = key_variables(self.collection)[1:] if self.collection else []
             variables = " or ".join([WRITE_KEYS, *own])
             owner = self.owner[0].upper() + self.owner[1:]
-            raise RefusedError(403, "read_only", f"{owner} takes no changes; start the service with {variables} set.")
+            reads = " and ".join(sorted(READING_POSTS))
+            raise RefusedError(
+                403,
+                "read_only",
+                f"{owner} takes no changes; POST is only for {reads}. To allow changes, start the service with "
+                f"{variables} set.",
+            )
         if not self.may_write(key):
             if key is not None and self.read and self.may_read(key):
                 raise RefusedError(403, "write_key_needed", "This key may only read; changes need a write key.")

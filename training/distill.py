@@ -97,7 +97,7 @@ class Distilled:
         selection: The epoch that was kept, and the classes that chose it.
         dim: The dimension of the student's embedding.
         rows: The metrics of the teacher ("before") and of the student, with paired differences; empty without labels.
-        seen_classes: The measured classes that the teacher had learnt before.
+        seen_classes: The measured classes that the teacher was trained or whitened on.
     """
 
     outcome: Outcome

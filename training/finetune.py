@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ from zoo.errors import UsageError, ZooError, nearest
 from zoo.evaluation import evaluate
 from zoo.evaluation.evaluate import attribute_to_model
 from zoo.evaluation.selection import MetricChange, Selection, measure_change, select, validation_share
-from zoo.evaluation.split import LearntClasses, read_learnt_classes
+from zoo.evaluation.split import LearntClasses, LearntOverlap, read_learnt_classes, read_whitened_classes
 from zoo.files import atomic_folder, keep_newest, read_object, write_bytes, write_json
 from zoo.models.baselines import UNTRAINED
 from zoo.models.card import Card, Head, read_card
@@ -96,7 +97,7 @@ class Finetuned:
         selection: The model that is kept, and the comparison that decided.
         dims: The dimension of the base's embedding and of the kept one.
         rows: The metrics of the base and of the kept model on the classes to measure on.
-        seen_classes: The measured classes that the base had learnt before.
+        seen_classes: The measured classes that the base was trained or whitened on.
         unread: The recipe.json of the base or one of its ancestors that cannot be read, so that `seen_classes` may be
             incomplete.
     """
@@ -469,9 +470,11 @@ def check_same(recipe: Recipe, split: dict[str, object], replace: bool = False) 
 
 
 def classes_seen(base: Path, images: Dataset) -> tuple[str, ...]:
-    """Return the classes of own images that the model in the folder `base` or an ancestor was trained on."""
-    learnt = LearntClasses.joined(map(read_learnt_classes, _ancestors(base)))
-    return learnt.among_classes(images).learnt
+    """Return the classes of images that the model in the folder `base` or an ancestor was trained or whitened on."""
+    folders = list(_ancestors(base))
+    learnt = LearntClasses.joined(map(read_learnt_classes, folders)).among_classes(images)
+    whitened = (read_whitened_classes(folder).among_classes(images) for folder in folders)
+    return reduce(LearntOverlap.joined, whitened, learnt).learnt
 
 
 def unreadable_record(base: Path) -> Path | None:

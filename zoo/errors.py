@@ -222,6 +222,8 @@ def command(*words: object) -> str:
 
 def none_readable_message(images: int, first: object) -> str:
     """Return the message for `images` images of which none can be read; `first` is the error of the first one."""
+    if images == 1:
+        return f"the only image cannot be read: {first}"
     return f"none of the {images:,} images can be read; the first: {first}"
 
 

@@ -19,7 +19,9 @@ from training import finetune as finetuning
 from training.finetune import FinetuneRequest, check_name, classes_seen, finetune, unreadable_record
 from zoo.cli.main import main
 from zoo.cli.train import novelty
+from zoo.data.content import CLASS_IMAGES, digests_of_classes, telling_digests
 from zoo.data.dataset import Dataset
+from zoo.data.folder import load
 from zoo.errors import UsageError
 from zoo.paths import SHIPPED
 
@@ -163,6 +165,21 @@ def test_classes_of_all_ancestors_count_while_they_are_the_same_models(base: Pat
     assert classes_seen(second, of_classes("c")) == ()
     (second / "recipe.json").write_text("{")
     assert classes_seen(second, of_classes("c")) == ()
+
+
+def test_classes_of_which_an_ancestor_was_whitened_on_images_count_by_their_images(
+    base: Path, own_zoo: Path, tmp_path: Path
+) -> None:
+    root, toy, second = write_pictures(tmp_path), make_model(base), own_zoo / "models" / "second"
+    make_model(second, seed=1)
+    images = load("all", root)
+    by_class = digests_of_classes(images)
+    first, *others = images.classes
+    record(base, whitening={CLASS_IMAGES: {"of any name": telling_digests(by_class)[first]}})
+    start = {"recipe": {"backbone": {"pretrained": str(base)}}, "base": {"fingerprint": toy.fingerprint}}
+    record(second, split={"train_classes": others[:1]}, **start)
+    assert classes_seen(base, images) == (first,)
+    assert classes_seen(second, images) == tuple(sorted((first, others[0])))
 
 
 def test_a_truncated_record_is_reported(base: Path, own_zoo: Path) -> None:

@@ -67,7 +67,7 @@ def extract(
     shape = views.count, feature_count(trunk)
     with (
         writing_features(out, _origin(model, dataset, views), labels, shape, dtype) as (plain, viewed),
-        Progress("features", len(dataset), progress) as bar,
+        Progress(f"features and {views.count} views" if views.count else "features", len(dataset), progress) as bar,
         execution.forked_generators(),
         torch.inference_mode(),
     ):

@@ -25,7 +25,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from training.recipe import Batch, Data, Objective, Optimizer, Recipe, Schedule
+from training.recipe import Batch, Data, EnsembleRecipe, Objective, Optimizer, Recipe, Schedule
 from training.recipes.common import (
     DIVA,
     GROUP,
@@ -41,7 +41,7 @@ from training.recipes.common import (
     regularised,
     resized_crop,
 )
-from training.recipes.diva import DIVA_TASKS, TASKS
+from training.recipes.diva import DIVA_TASKS, TASKS, join
 from training.recipes.small import RHO, ROTH_2021
 from zoo.models.card import Head
 
@@ -80,7 +80,7 @@ PROXY_LR = 1e-2
 """Learning rate of proxies and class weights, which begin at random."""
 
 
-def recipes() -> Iterator[tuple[str, Callable[[], Recipe]]]:
+def recipes() -> Iterator[tuple[str, Callable[[], Recipe | EnsembleRecipe]]]:
     """Yield each model name with the function that makes its recipe."""
     for dataset in PHOTO_DATASETS:
         for method in (*TABLE_2, *LATER):
@@ -91,6 +91,7 @@ def recipes() -> Iterator[tuple[str, Callable[[], Recipe]]]:
         yield f"mic-lite0-{dataset}", partial(mic, dataset)
         for method, tasks in SUBSETS.items():
             yield f"{method}-lite0-{dataset}", partial(diva, method, tasks, dataset)
+        yield f"diva-separate-lite0-{dataset}", partial(separate, dataset)
         for steps in (None, 0, 1, 2, 3):
             name = "group" if steps is None else f"group-t{steps}"
             yield f"{name}-lite0-{dataset}", partial(group, steps, dataset)
@@ -148,6 +149,11 @@ def diva(method: str, tasks: tuple[str, ...], dataset: str) -> Recipe:
         args["auxiliary"] = {"dance": {"with_positive": True}}
         departures.append("DaNCE has the positive in its sum, as in the published code; equation 6 leaves it out.")
     return replace(_method(method, dataset, "diva", args, tasks, (DIVA,)), departures=tuple(departures))
+
+
+def separate(dataset: str) -> EnsembleRecipe:
+    """Return the ensemble of `zoo train diva-separate-lite0-cub2010`, or of the cars: one model per task of DiVA."""
+    return join([diva("diva-separate", (task,), dataset) for task in DIVA_TASKS])
 
 
 def group(steps: int | None, dataset: str) -> Recipe:

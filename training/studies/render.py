@@ -355,6 +355,7 @@ def _score_cells(row: ScoreRow, axis: str) -> list[str]:
 
 def _claim_table(report: Report) -> Table:
     several = len(report.plan.selections) > 1
+    printed = any(judged.claim.printed for judged in report.claims)
     rows = []
     for judged in report.claims:
         difference = judged.difference
@@ -362,8 +363,10 @@ def _claim_table(report: Report) -> Table:
         mean, seeds = (f"{difference.mean:+.4f}", str(difference.n)) if difference else ("", "0")
         p = "" if judged.holm is None else p_text(judged.holm)
         measured = [mean, _interval_text(difference, "+"), seeds, p, judged.verdict]
+        measured += [judged.claim.printed] if printed else []
         rows.append([judged.claim.text, compared, str(judged.claim.measure), *measured])
-    return Table(("claim", "compared", "measure", "difference", "95 %", "seeds", "p (Holm)", "verdict"), rows)
+    head = ("claim", "compared", "measure", "difference", "95 %", "seeds", "p (Holm)", "verdict")
+    return Table((*head, "printed in the paper") if printed else head, rows)
 
 
 def _claim_facts(judged: ClaimResult) -> dict[str, Any]:
@@ -378,6 +381,7 @@ def _claim_facts(judged: ClaimResult) -> dict[str, Any]:
         "difference": judged.difference and asdict(judged.difference),
         "verdict": judged.verdict,
         "p_holm": judged.holm,
+        "printed": judged.claim.printed,
     }
 
 
@@ -483,7 +487,8 @@ def _claim_line(judged: ClaimResult, difference: Summary, several: bool) -> Fore
     p = "" if judged.holm is None else f"; p (Holm) {p_text(judged.holm)}"
     limit = judged.claim.within
     tone, band = TONES.get(judged.verdict, ""), None if limit is None else (-limit, limit)
-    note = f"{judged.claim.better} - {judged.than}: {_difference_text(difference)}{selection}{p}"
+    printed = f"; printed in the paper: {judged.claim.printed}" if judged.claim.printed else ""
+    note = f"{judged.claim.better} - {judged.than}: {_difference_text(difference)}{selection}{p}{printed}"
     return ForestLine(judged.claim.text, difference.mean, difference.interval, note, judged.verdict, tone, band)
 
 

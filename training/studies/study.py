@@ -167,6 +167,7 @@ class Claim:
         measure: The measure.
         lower: Whether `better` has less instead.
         within: Instead, the largest difference between both.
+        printed: What the paper prints of it, in words: first the value of `than`, then that of `better`.
     """
 
     text: str
@@ -175,6 +176,7 @@ class Claim:
     measure: Measure = R1
     lower: bool = False
     within: float | None = None
+    printed: str = ""
 
 
 @dataclass(frozen=True)

@@ -237,8 +237,8 @@ def finetune(
 ) -> int:
     """fit a model to your own images, and measure it
 
-    The scores are of classes that neither training nor the starting model has seen. --views counts with --tune head.
-    The new model's name is NAME-finetuned, unless --as gives another.
+    The scores are of classes that are held out; if the starting model has seen some of them, the command says so.
+    --views is only for --tune head. The new model's name is NAME-finetuned, unless --as gives another.
     """
     from training.finetune import FinetuneRequest, check_name, small_twin
     from training.finetune import finetune as run
@@ -366,7 +366,7 @@ def novelty(seen_classes: tuple[str, ...], unread: Path | None = None) -> str:
     """Return how new the test classes are to a finetuned model, as the end of a sentence about them.
 
     Args:
-        seen_classes: The test classes that the starting model had learnt.
+        seen_classes: The test classes that the starting model was trained or whitened on.
         unread: The recipe.json of the starting model, if it cannot be read.
     """
     if not seen_classes and unread is None:
@@ -375,9 +375,9 @@ def novelty(seen_classes: tuple[str, ...], unread: Path | None = None) -> str:
     if seen_classes:
         names = ", ".join(seen_classes[:5]) + (", ..." if len(seen_classes) > 5 else "")
         parts.append(
-            f". The starting model had learnt {len(seen_classes)} of them before ({names}), so the scores of both "
-            "models are too high. To measure on classes that neither has seen, use the --seed and --test-share in the "
-            "starting model's recipe.json"
+            f". The starting model had seen {len(seen_classes)} of them, in its training or its whitening ({names}), "
+            "so the scores of both models are too high. Measure on other classes or, if it was itself finetuned on "
+            "these images, with the --seed and --test-share of then"
         )
     if unread is not None:
         parts.append(
@@ -505,8 +505,8 @@ def _print_distilled(distilled: Distilled, images: str | None) -> None:
     _print_origin(distilled.outcome, "teacher", distilled.teacher)
     if distilled.seen_classes:
         print(
-            f"the teacher had learnt {len(distilled.seen_classes)} of these classes before: the scores of both models "
-            "are too high"
+            f"the teacher had seen {len(distilled.seen_classes)} of these classes, in its training or its whitening: "
+            "the scores of both models are too high"
         )
     roles = [role for role in SEARCHERS if any(role in scores for scores in fidelity.retrieval.values())]
     if roles:

@@ -174,7 +174,8 @@ def _classes(root: Path, names: Sequence[str]) -> tuple[np.ndarray, tuple[str, .
     classes = tuple(sorted(set(folders)))
     if len(classes) == 1:
         raise DatasetError(
-            f"{root} holds the single class {classes[0]!r}; at least two are needed.", code="single-class"
+            f"{root} holds the single class {classes[0]!r}; two are needed to measure a model, four to train one.",
+            code="single-class",
         )
     index = {name: i for i, name in enumerate(classes)}
     return np.array([index[name] for name in folders], dtype=np.int64), classes
@@ -262,7 +263,8 @@ def read_training_folder(path: str | Path, progress: bool = False) -> TrainingFo
         broken = f" {count(len(unreadable), 'image')} cannot be read." if unreadable else ""
         raise DatasetError(
             f"{path} holds {count(classes, 'class')} of two or more readable images; {MIN_CLASSES} are needed, two to "
-            f"train on and two to measure on.{single}{broken} Add classes, or images to the classes.",
+            f"train on and two to measure on; two more choose what is kept.{single}{broken} Add "
+            "classes, or images to the classes.",
             code="too-few-classes",
         )
     return TrainingFolder(subset(dataset, usable), unreadable, alone)

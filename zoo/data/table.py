@@ -86,7 +86,8 @@ def load(split: str, path: str | Path) -> Dataset:
     dataset = _split_dataset(path, read_image_rows(path, labelled=True), split)
     if len(dataset.classes) == 1:
         raise DatasetError(
-            f"{path} holds the single class {dataset.classes[0]!r} ({split}); at least two are needed.",
+            f"{path} holds the single class {dataset.classes[0]!r} ({split}); two are needed to measure a model, "
+            "four to train one.",
             code="single-class",
         )
     return dataset

@@ -39,7 +39,7 @@ class SplitRecord:
         test: The names of the held-out classes; none is in `train`.
         images: The number of images of all these classes.
         images_sha256: `sources_sha256` of the images, those for training first.
-        seen_classes: The classes of `test` that the base model or the teacher has learnt.
+        seen_classes: The classes of `test` that the base model or the teacher was trained or whitened on.
     """
 
     train: tuple[str, ...]
@@ -230,7 +230,7 @@ def _notes_by_record(
         yield "the images have changed since: some were added, removed or renamed, or cannot be read any more"
     if split == "test" and record.seen_classes:
         yield (
-            f"the model that {name} was made from had learnt {len(record.seen_classes)} of these classes "
+            f"the model that {name} was made from had seen {len(record.seen_classes)} of these classes "
             f"({first_names(record.seen_classes)}): the scores flatter {name}"
         )
 

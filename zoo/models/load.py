@@ -449,7 +449,11 @@ def _nearest_model(name: str) -> str:
 def _no_model_message(name: str, error: ZooError) -> str:
     from zoo.models.catalogue import architecture_hint, nearest_shipped
 
-    advice = f"Train it with: zoo train {name}" if name in recipes() else "All names: zoo list --recipes"
+    advice = (
+        f"Train it with: zoo train {name}"
+        if name in recipes()
+        else "All models: zoo list; all recipes: zoo list --recipes"
+    )
     hint = (
         nearest_shipped(name)
         if name in recipes()

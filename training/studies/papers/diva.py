@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from training.recipes.common import PAPER_DATASETS, SMALL_DATASETS
-from training.studies.papers.claims import TABLE_MEASURES, arm
+from training.studies.papers.claims import NO_DECORRELATION, TABLE_MEASURES, WITHOUT, arm
 from training.studies.study import (
     CATEGORICAL_FACTORS,
     DECAY,
@@ -36,10 +36,6 @@ def _task_claims(whole: str, without: str) -> tuple[Claim, ...]:
         Claim("decorrelation adds to all tasks", whole, without),
         Claim("all tasks in one model beat models trained one by one", whole, "diva-separate"),
     )
-
-
-WITHOUT = "diva without decorrelation"
-NO_DECORRELATION = ("objective.method_args.rho=0",)
 
 
 def _table_2() -> Study:
