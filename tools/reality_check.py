@@ -1,7 +1,8 @@
 """The table, the figure and the facts of docs/reality-2026.md: all objectives on photographs under one protocol.
 
     zoo benchmark run claims/objectives --dataset cub2010 --data DIR --seeds 3 --trial-rates 1e-4 --trial-rates 3e-4 \\
-        --set backbone.frozen_stages=7 --set precision=fp32 --out docs/studies/objectives-birds
+        --set backbone.frozen_stages=7 --set head_end=trained --set schedule.steps=60 --set precision=bf16 \\
+        --out docs/studies/objectives-birds
     python tools/reality_check.py                  write the page's parts and docs/reality-2026.png
 """
 

@@ -536,8 +536,8 @@ def similarities(features: Tensor, negative: str = "clamp", zero_diagonal: bool 
 
     Args:
         features: [b, f].
-        negative: "clamp" sets negative values to 0, "shift" adds the lowest to all (appendix G).
-        zero_diagonal: Set the diagonal to 0.
+        negative: "clamp" sets negative values to 0, "shift" subtracts the lowest, if it is negative (appendix G).
+        zero_diagonal: Set the diagonal to 0, after a shift too, where the paper leaves it open.
     """
     similar = correlations(features)
     similar = relu(similar) if negative == "clamp" else similar - similar.amin().clamp(max=0)

@@ -13,7 +13,15 @@ DATASETS = ("cub", "cars", "sop")
 BACKBONES = {"GoogleNet": "gn", "BN-Inception": "ibn", "ResNet50": "r50"}
 METRICS = ("precision_at_1", "r_precision", "map_at_r")
 WIDTHS = {"concatenated": 512, "separated": 128}
-PRETRAINED = "reality/pretrained"
+PRETRAINED, ALONE = "reality/pretrained", "reality/tables-3-to-5"
+ARMS = {
+    "N. Softmax": "softmax",
+    "NT-Xent": "ntxent",
+    "Margin / class": "margin-class",
+    "MS+Miner": "ms-miner",
+    "Pretrained": None,
+}
+"""Row of tables 3 to 5 -> the arm of `ALONE`, where it is not the name in lower case."""
 
 SEARCHED = (
     "best of 50 trials of Bayesian search on 4 folds of the training classes; the 4 models of a rerun embed the test "
@@ -60,7 +68,7 @@ def _losses(table: str, dataset: str, block: list[list[str]]) -> PrintedTable:
     rows: list[Score] = []
     for name, cells in _rows(block, 6):
         for index, (kind, dim) in enumerate(WIDTHS.items()):
-            measured = _pretrained(dim) if name == "Pretrained" else {}
+            measured = _pretrained(dim) if name == "Pretrained" else _alone(name) if kind == "separated" else {}
             part = cells[3 * index : 3 * index + 3]
             rows += scores(
                 f"{name}, {kind}", dataset, METRICS, part, backbone="ibn", dim=dim, spread="ci95", **measured
@@ -71,6 +79,11 @@ def _losses(table: str, dataset: str, block: list[list[str]]) -> PrintedTable:
 def _pretrained(dim: int) -> dict[str, str]:
     """Return the study that measures the features of the backbone, reduced to a dimension."""
     return {"study": PRETRAINED, "arm": "pretrained", "view": f"features reduced to {dim}"}
+
+
+def _alone(name: str) -> dict[str, str]:
+    """Return the study of a loss's single models, which the scores called separated are the means of."""
+    return {"study": ALONE, "arm": ARMS.get(name) or name.lower()}
 
 
 def _rows(block: list[list[str]], columns: int) -> list[tuple[str, list[str]]]:

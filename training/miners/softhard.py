@@ -1,4 +1,4 @@
-"""Softhard triplets, "(H)" of Roth et al. 2020, Revisiting, table 2 (Roth & Brattoli 2019).
+"""Softhard triplets, "(H)" in the published code of Roth et al. 2020, Revisiting (Roth & Brattoli 2019).
 
 d_ap > min_n d_an,  d_an < max_p d_ap
 """

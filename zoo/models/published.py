@@ -100,7 +100,9 @@ class PublishedScore:
         where = f"{self.row!r} on {self.dataset}, {self.metric}"
         _check_name(where, "data set", self.dataset, DATASETS)
         if metric_scale(self.metric) == 1:
-            _check_name(where, "metric", self.metric, (*PERCENT, "recall_at_1", "spectral_decay"))
+            _check_name(
+                where, "metric", self.metric, (*PERCENT, "recall_at_1", "spectral_decay", "spectral_decay_drop_1")
+            )
         _check_recall(where, self.dataset, self.metric)
         _check(self.split in SPLITS, f"{where}: split is {self.split!r}; expected train or test.")
         _check((self.study is None) == (self.arm is None), f"{where}: a study is named together with its arm.")

@@ -27,7 +27,7 @@ def measured(own_zoo: Path) -> Path:
         up = number / 100
         scores = {"recall_at_1": 0.60 + up, "map_at_r": 0.25 + up, "nmi": 0.65 - up}
         folder = model(own_zoo, name, {**RECIPE, "name": name}, **scores)
-        add_result(folder, evaluation(name, "train", spectral_decay=0.3 - up))
+        add_result(folder, evaluation(name, "train", spectral_decay_drop_1=0.3 - up))
     (folder / "log.jsonl").write_text(json.dumps({"epoch": 1, "validation_recall_at_1": 0.5}) + "\n")
     return own_zoo
 

@@ -88,7 +88,12 @@ def finish(run: Run, r1: float, spectrum: list[float]) -> None:
     test = {"recall_at_1": r1, "map_at_r": r1 / 2}
     evaluations = [
         {"split": "test", "view": "embedding", "metrics": test, "spectrum": spectrum},
-        {"split": "train", "view": "embedding", "metrics": {"spectral_decay": 1 - r1}, "spectrum": spectrum},
+        {
+            "split": "train",
+            "view": "embedding",
+            "metrics": {"spectral_decay": 1 - r1, "spectral_decay_drop_1": 1 - r1},
+            "spectrum": spectrum,
+        },
         {"split": "test", "view": "features", "metrics": {"recall_at_1": r1}, "spectrum": spectrum},
     ]
     log = [{"epoch": 1, "validation_recall_at_1": r1}, {"epoch": 2, "validation_recall_at_1": 2 * r1}]

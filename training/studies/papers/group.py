@@ -64,7 +64,7 @@ def _classes() -> Study:
         for n in (4, 8, 12, 21, 30, 42)
     ]
     title = "R@1 against classes a batch, six samples of each"
-    return Study("group/classes", title, ROBUST, tuple(arms), MEASURES, x="classes a batch")
+    return Study("group/classes", title, "Group, figure 5", tuple(arms), MEASURES, x="classes a batch")
 
 
 CURVES = (
@@ -195,7 +195,7 @@ def _ensembles() -> Study:
     return Study("group/ensembles", title, "Group, table 2", tuple(arms), GROUP_MEASURES, tuple(claims), x="models")
 
 
-ROBUST = "Group, figures 4, 5 and 9"
+ROBUST = "beside Group, figures 4, 5 and 9, whose grids are group/figure-4 and group/classes"
 
 STUDIES = (
     _table_1(),

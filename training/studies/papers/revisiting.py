@@ -22,13 +22,16 @@ STRUCTURE = tuple(
 """Structure of the embedded training data: the paper's measures, and the decay without the largest singular value, by
 which the published code draws figure 9."""
 
+DRAWN_DECAY = Measure("spectral_decay_drop_1", "train")
+"""The decay that figure 9 shows."""
+
 SUMMARISED = (R1, Measure("recall_at_2"), Measure("nmi"), Measure("f1_neighbours"), Measure("map_by_class"))
 """The paper's metrics (section 4.1 and appendix A.3), which figures 2 and 3 sum up."""
 
 MEASURED = (*SUMMARISED[:2], *NMI, *SUMMARISED[3:], MAP_AT_R)
 """The paper's metrics, NMI of random embeddings, and MAP@R."""
 
-OF_THE_CODE = (Measure("f1_clusters"), Measure("map_at_1000"), Measure("map"))
+OF_THE_CODE = (Measure("f1_clusters"), Measure("map_at_1000_query_counted"), Measure("map"))
 """F1 and mAP as the published code computes them, and the usual mAP."""
 
 SAMPLED = ("margin", "triplet-r", "proxynca", "ms", "histogram", "softmax")
@@ -66,7 +69,7 @@ def _table_2() -> Study:
         "Objectives under one protocol, and rho-regularisation",
         "Revisiting, table 2 and figure 1",
         _all_objectives(),
-        (*MEASURED, DECAY),
+        (*MEASURED, DECAY, DRAWN_DECAY),
         (*(raises for raises, _ in both), *(lowers for _, lowers in both)),
         baseline="margin",
         note=RHO_FORM,
@@ -254,7 +257,7 @@ def _spectra() -> Study:
         "Singular values of the training embeddings, with and without rho",
         "Revisiting, figures 8 and 10",
         tuple(objectives[method] for method in methods),
-        (R1, DECAY, Measure("spectral_decay_drop_1", "train")),
+        (R1, DECAY, DRAWN_DECAY),
         spectrum=True,
         note=RHO_FORM,
     )
