@@ -26,9 +26,14 @@ CONSTANTS = ("groups", "decorrelation", "alpha", "rho")
 
 
 def photo_recipe(name: str) -> Recipe:
-    recipe = RECIPES[name]()
-    assert isinstance(recipe, Recipe)
+    (recipe,) = members(name)
     return recipe
+
+
+def members(name: str) -> tuple[Recipe, ...]:
+    """Return the recipe of that name; of an ensemble its members."""
+    recipe = RECIPES[name]()
+    return (recipe,) if isinstance(recipe, Recipe) else recipe.members
 
 
 def tiny(recipe: Recipe, trunk: Backbone | None = None) -> Recipe:
@@ -48,13 +53,15 @@ def tiny(recipe: Recipe, trunk: Backbone | None = None) -> Recipe:
 
 @pytest.mark.parametrize("name", BIRDS)
 def test_a_step_of_every_recipe(name: str, tmp_path: Path) -> None:
-    check_step(tiny(photo_recipe(name), replace(toys.SMALL, frozen_stages=2)), tmp_path)
+    for recipe in members(name):
+        check_step(tiny(recipe, replace(toys.SMALL, frozen_stages=2)), tmp_path / recipe.name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BIRDS)
 def test_a_step_of_every_recipe_on_its_own_trunk(name: str, tmp_path: Path) -> None:
-    check_step(tiny(photo_recipe(name)), tmp_path)
+    for recipe in members(name):
+        check_step(tiny(recipe), tmp_path / recipe.name)
 
 
 def check_step(recipe: Recipe, folder: Path) -> None:
@@ -69,14 +76,18 @@ def check_step(recipe: Recipe, folder: Path) -> None:
 
 
 def test_the_recipes_of_the_cars_differ_only_in_constants_rates_steps_and_frozen_stages() -> None:
-    assert len(BIRDS) == len(NAMES) / 2 == 50
-    for name in BIRDS:
-        birds, cars = photo_recipe(name), photo_recipe(name.replace("cub2010", "cars-half"))
+    assert len(BIRDS) == len(NAMES) / 2 == 51
+    pairs = [
+        pair
+        for name in BIRDS
+        for pair in zip(members(name), members(name.replace("cub2010", "cars-half")), strict=True)
+    ]
+    for birds, cars in pairs:
         args = {**cars.objective.method_args}
         args |= {key: value for key, value in birds.objective.method_args.items() if key in CONSTANTS}
         args = {**args, **{key: value for key, value in birds.objective.method_args.items() if key.endswith("_lr")}}
         objective = replace(cars.objective, method_args=args)
-        same = replace(cars, name=name, data=birds.data, backbone=birds.backbone, objective=objective)
+        same = replace(cars, name=birds.name, data=birds.data, backbone=birds.backbone, objective=objective)
         assert replace(cars.backbone, frozen_stages=3) == birds.backbone
         optimizer = replace(cars.optimizer, lr=birds.optimizer.lr)
         schedule = replace(cars.schedule, steps=birds.schedule.steps)
@@ -85,8 +96,7 @@ def test_the_recipes_of_the_cars_differ_only_in_constants_rates_steps_and_frozen
 
 def test_a_run_is_made_for_ten_minutes_and_selects_on_training_classes() -> None:
     """100,800 images at 200 a second are eight minutes and a half."""
-    for name in NAMES:
-        recipe = photo_recipe(name)
+    for recipe in (member for name in NAMES for member in members(name)):
         assert recipe.data.dataset in PHOTO_DATASETS
         assert recipe.data.validation == 0.1
         assert 5 * 90 * 108 <= recipe.schedule.epochs * recipe.schedule.steps * recipe.batch.size <= 100_800

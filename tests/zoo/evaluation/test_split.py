@@ -213,7 +213,7 @@ def test_the_command_names_the_measured_classes(folder: Path, root: Path, capsys
         "zoo: measured on the 2 classes that were held out when mine was made, as its recipe.json says, of the 4 in"
         in err
     )
-    assert f"the model that mine was made from had learnt 1 of these classes ({HTML}): the scores flatter mine" in err
+    assert f"the model that mine was made from had seen 1 of these classes ({HTML}): the scores flatter mine" in err
     assert "has seen these classes" not in err
     train, err = run(root, capsys, "--split", "train")
     assert "measured on the 2 classes that mine learnt from" in err
