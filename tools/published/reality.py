@@ -14,13 +14,7 @@ BACKBONES = {"GoogleNet": "gn", "BN-Inception": "ibn", "ResNet50": "r50"}
 METRICS = ("precision_at_1", "r_precision", "map_at_r")
 WIDTHS = {"concatenated": 512, "separated": 128}
 PRETRAINED, ALONE = "reality/pretrained", "reality/tables-3-to-5"
-ARMS = {
-    "N. Softmax": "softmax",
-    "NT-Xent": "ntxent",
-    "Margin / class": "margin-class",
-    "MS+Miner": "ms-miner",
-    "Pretrained": None,
-}
+ARMS = {"N. Softmax": "softmax", "MS+Miner": "ms-miner"}
 """Row of tables 3 to 5 -> the arm of `ALONE`, where it is not the name in lower case."""
 
 SEARCHED = (
@@ -83,7 +77,7 @@ def _pretrained(dim: int) -> dict[str, str]:
 
 def _alone(name: str) -> dict[str, str]:
     """Return the study of a loss's single models, which the scores called separated are the means of."""
-    return {"study": ALONE, "arm": ARMS.get(name) or name.lower()}
+    return {"study": ALONE, "arm": ARMS.get(name, name.lower())}
 
 
 def _rows(block: list[list[str]], columns: int) -> list[tuple[str, list[str]]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from training.studies.compare import Comparison, MeasuredImages, MeasuredScore, TrainedModel, complete_identities
 from training.studies.statistics import correlation_triangle, pearson
+from training.studies.study import DRAWN_DECAY, R1
 from zoo.console import count
 from zoo.data.dataset import split_title
 from zoo.models.load import find_model
@@ -38,9 +39,6 @@ MARKS = "marks"
 """Column of what a reader must know about published numbers; only tables with such numbers have it."""
 NAMED_MODELS = 3
 """The largest number of fingerprints in a cell; JSON has all."""
-DRAWN_DECAY = "spectral_decay_drop_1"
-"""The spectral decay that Revisiting prints: its figure 9 leaves out the largest singular value."""
-
 FEWEST_POINTS = 3
 """Fewer points say nothing about how two measures go together."""
 
@@ -262,11 +260,12 @@ def _decay_points(rows: Sequence[Comparison], dataset: str, ours: bool) -> dict[
     """Return by row: spectral decay of training data and R@1, where both are known."""
     values_of: dict[str, dict[str, float]] = {}
     for row in rows:
-        if row.score.dataset == dataset and row.score.metric in ("recall_at_1", DRAWN_DECAY):
+        if row.score.dataset == dataset and row.score.metric in (R1.metric, DRAWN_DECAY.metric):
             score = row.ours if ours else row.score
             if score is not None:
                 values_of.setdefault(row.score.row, {})[row.score.metric] = score.value
-    return {name: (values[DRAWN_DECAY], values["recall_at_1"]) for name, values in values_of.items() if len(values) > 1}
+    pairs = {name: (values.get(DRAWN_DECAY.metric), values.get(R1.metric)) for name, values in values_of.items()}
+    return {name: (decay, r1) for name, (decay, r1) in pairs.items() if decay is not None and r1 is not None}
 
 
 def _correlation_sections(runs: Sequence[TrainedModel]) -> list[Section]:

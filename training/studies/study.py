@@ -129,6 +129,8 @@ R1_GAP = Measure("recall_at_1", GAP)
 P1 = Measure("precision_at_1")
 MAP_AT_R = Measure("map_at_r")
 DECAY = Measure("spectral_decay", "train")
+DRAWN_DECAY = Measure("spectral_decay_drop_1", "train")
+"""The spectral decay that Revisiting prints: its figure 9 leaves out the largest singular value."""
 
 
 @dataclass(frozen=True)
