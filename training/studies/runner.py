@@ -194,6 +194,7 @@ def run_trials(
     schedule: RunSchedule,
     context: StudyContext,
     only: Sequence[str] = (),
+    sources: Sequence[Path] = (),
     progress: Callable[[str], None] = print_progress,
 ) -> RunSchedule:
     """Perform the trials of the learning rate that are left, and return the schedule with the rates that they choose.
@@ -206,6 +207,7 @@ def run_trials(
         schedule: The study, begun (`RunSchedule.begin`).
         context: Where to train.
         only: Labels of the arms to try (default: all).
+        sources: Folders of studies whose finished trials of the same recipes are adopted.
         progress: Receives a line of text after each trial.
 
     Raises:
@@ -215,6 +217,8 @@ def run_trials(
     arms = dict.fromkeys(run.arm for run in schedule.select(only))
     tried = [(arm, rate) for arm in arms for rate in plan.rates_of(arm)]
     results = Results(folder, TRIALS_FILE)
+    for source in sources:
+        _adopt_trials(plan, tried, results, source)
     for arm, rate in tried:
         name, place = trial_name(arm.label, rate), trial_folder(folder, arm.label, rate)
         if name in results or rate in scores_by_rate(arm.label, plan.trials):
@@ -385,6 +389,16 @@ def adopt_results(schedule: RunSchedule, runs: Iterable[Run], source: Path) -> i
                 run.finish({**result, "arm": run.arm.label, "from": f"{source}: {name}"})
                 adopted += 1
     return adopted
+
+
+def _adopt_trials(plan: Plan, tried: Iterable[tuple[Arm, float]], results: Results, source: Path) -> None:
+    """Add the trials that the study in the folder `source` made with exactly the same recipes."""
+    finished = {tuple(record["recipes"]): (name, record) for name, record in Results(source, TRIALS_FILE).items()}
+    for arm, rate in tried:
+        name = trial_name(arm.label, rate)
+        found = finished.get(tuple(recipe.digest for recipe in plan.trial_recipes(arm, rate)))
+        if found is not None and name not in results and rate not in scores_by_rate(arm.label, plan.trials):
+            results.add(name, {**found[1], "arm": arm.label, "from": f"{source}: {found[0]}"})
 
 
 def covers_study(study: Study, result: Mapping[str, Any]) -> bool:

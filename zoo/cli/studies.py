@@ -39,7 +39,7 @@ OtherStudies = Annotated[
     Option(
         "--reuse",
         metavar="DIR",
-        help="take finished runs of the same recipes from this study's folder; repeatable",
+        help="take finished runs and trials of the same recipes from this study's folder; repeatable",
     ),
 ]
 
@@ -251,7 +251,7 @@ def _perform(
 
     outcomes = []
     for begun, context in zip(schedules, contexts, strict=True):
-        schedule = run_trials(begun, context, only, output.progress)
+        schedule = run_trials(begun, context, only, other_studies, output.progress)
         tally = run_schedule(schedule, context, only, other_studies, output.progress)
         outcomes.append(_report(schedule, tally, output))
     return _finish(outcomes, output)

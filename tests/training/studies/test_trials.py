@@ -103,6 +103,22 @@ def test_each_arm_is_run_with_the_rate_that_is_better_on_held_out_classes(tmp_pa
         assert counts == {(recipe.schedule.epochs, recipe.schedule.steps)}
 
 
+def test_trials_of_the_same_recipes_are_adopted_from_another_study(tmp_path: Path, data: Path) -> None:
+    plan, work = plan_of(data), create_study_context(torch.device("cpu"), str(data))
+    first = try_rates(dataclasses.replace(plan, only=("margin",)), tmp_path / "first")
+    lines: list[str] = []
+    begun = RunSchedule(plan, tmp_path / "second").begin()
+    second = run_trials(begun, work, sources=[tmp_path / "first"], progress=lines.append)
+    assert [line.split(",")[0] for line in lines] == ["contrastive", "contrastive"]  # only these were trained
+    assert tried(tmp_path / "second") == TRIALS
+    assert set(first.plan.trials) < set(second.plan.trials)
+    others = dataclasses.replace(plan, settings=(*plan.settings, "optimizer.weight_decay=0.01"), only=("margin",))
+    run_trials(
+        RunSchedule(others, tmp_path / "third").begin(), work, sources=[tmp_path / "first"], progress=lines.append
+    )
+    assert [line.split(",")[0] for line in lines[2:]] == ["margin", "margin"]  # of other recipes
+
+
 def test_runs_selected_by_validation_have_trials_of_the_best_epoch(tmp_path: Path, data: Path) -> None:
     plan = dataclasses.replace(plan_of(data), selections=("validation",), only=("margin",))
     records = Results(try_rates(plan, tmp_path).folder, TRIALS_FILE).values()
