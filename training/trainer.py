@@ -190,12 +190,13 @@ class Trainer:
                 augmentation,
                 views,
                 self.recipe.seed,
-                layout,
+                self.computation,
             )
             if key not in data.maps:
                 data.maps.clear()
                 torch.manual_seed(self.recipe.seed)
-                data.maps[key] = CachedMaps(trunk, split, len(data.labels), views, render, layout, self.progress)
+                with self._autocast():
+                    data.maps[key] = CachedMaps(trunk, split, len(data.labels), views, render, layout, self.progress)
         self.maps = data.maps[key]
 
     def view(self, samples: np.ndarray, squares: Tensor, augmentation: Augmentation) -> Tensor:

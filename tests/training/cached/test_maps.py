@@ -14,8 +14,8 @@ from torch import nn
 
 from tests.raising import raises
 from tests.training.toys import CPU, SMALL, noise, recipe
-from training.cached.maps import split_trunk
-from training.execution import Execution
+from training.cached.maps import chain, split_trunk
+from training.execution import Execution, autocast, has_bf16
 from training.methods import METHODS
 from training.recipe import Augmentation, Objective, Recipe, Schedule
 from training.trainer import Trainer, fit, training_features
@@ -46,6 +46,21 @@ def test_a_step_equals_one_on_the_same_images() -> None:
         assert (found is None) == (expected is None)
         if found is not None:
             torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2 * float(expected.abs().max()))  # float16
+
+
+def test_frozen_layers_compute_in_the_precision_of_the_run() -> None:
+    data, samples = noise(), np.arange(8)
+    run = Trainer(cached(1, augmentation=Augmentation(), precision="bf16"), data, CPU)
+    assert run.maps is not None
+    trunk, images = run.network.trunk.eval(), run.view(samples, data.images(samples), Augmentation())
+    layers = chain(trunk, split_trunk(trunk, images[:1]).frozen)
+    with torch.no_grad(), autocast(CPU.device, run.computation.precision):
+        expected = layers(images).float()
+    found = run.maps.read(samples, None, CPU.device)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)  # float16
+    if has_bf16(CPU.device):
+        with torch.no_grad():
+            assert (found - layers(images)).abs().max() > 2e-3 * expected.abs().max()
 
 
 def test_views_differ_from_one_another_and_from_the_plain_image() -> None:
