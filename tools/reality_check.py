@@ -22,7 +22,7 @@ from training.studies.plan import read_plan
 from training.studies.render import command_of, fact_text
 from training.studies.report import Report, build_report
 from training.studies.results import Results
-from training.studies.statistics import HOLDS, UNDECIDED, Summary, sided_verdict
+from training.studies.statistics import FAILS, HOLDS, UNDECIDED, Summary, sided_verdict
 from training.studies.study import DECAY, MAP_AT_R, R1
 from training.studies.trends import TrendEstimate
 from zoo.files import write_bytes
@@ -161,9 +161,10 @@ def _decay_lines(objectives: Sequence[Objective]) -> list[str]:
         return []
     found = stats.pearsonr(*zip(*pairs, strict=True))
     low, high = found.confidence_interval()
+    verdict = HOLDS if high < 0 else FAILS if low > 0 else UNDECIDED
     return [
-        f"- R@1 and spectral decay correlate with r = {found.statistic:+.2f} ({low:+.2f} to {high:+.2f} over "
-        f"{len(pairs)} objectives)."
+        f"- Objectives of lower spectral decay have a higher R@1 (Revisiting, section 5): {verdict}. The correlation "
+        f"is r = {found.statistic:+.2f} ({low:+.2f} to {high:+.2f}, Fisher's interval over {len(pairs)} objectives)."
     ]
 
 

@@ -40,6 +40,9 @@ ARGUMENTS = {
 }
 """Choice -> its arguments, which a new choice resets, since the arguments of the old one do not fit it."""
 
+RHO_CHOICES = ("objective.loss", "objective.miner", "objective.loss_args", "objective.loss_args.squared")
+"""Settings beside which the form of rho decides nothing."""
+
 IDENTITY_KEYS = ("name", "method", "seed", "sources", "departures", "backbone.name")
 """Keys that do not count as changed settings: papers print means over seeds, and the other keys are names or texts."""
 
@@ -58,7 +61,8 @@ FIELD_KINDS: dict[Any, tuple[str, str]] = {
 def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     """Return the recipe with `key=value` settings applied, all at once: they may be valid only together.
 
-    Another loss, miner, sampler or architecture resets its arguments.
+    Another loss, miner, sampler or architecture resets its arguments. A departure that names another value of a given
+    setting, as "(key=value)", is left out.
 
     Args:
         recipe: The recipe.
@@ -68,6 +72,7 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
         RecipeError: If a key is unknown (the message names the nearest), or a value has the wrong type or range.
     """
     tree: dict[str, Any] = {}
+    given: dict[str, str] = {}
     for setting in settings:
         key, equals, text = (part.strip() for part in setting.partition("="))
         if not equals:
@@ -80,7 +85,7 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
             branch = branch.setdefault(group, {})
             if not isinstance(branch, dict):
                 raise RecipeError(f"{key}: {group!r} is set as a whole already.", code="set-twice")
-        branch[last] = text
+        branch[last] = given[key] = text
     if "name" in tree.get("backbone", {}) and "architecture" not in tree["backbone"]:
         raise RecipeError(
             "backbone.name is only the short form in model names; set backbone.architecture, as in "
@@ -98,7 +103,19 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
         raise RecipeError(str(error), code=error.code) from None
     if "method" in tree:
         _check_method_name(changed.method, recipe.method)
+    if "departures" not in tree:
+        held = tuple(text for text in changed.departures if _agrees(text, given))
+        changed = dataclasses.replace(changed, departures=held)
     return _with_backbone_name(changed, recipe, "name" in tree.get("backbone", {}))
+
+
+_NAMED = re.compile(r"\(([\w.]+)=([^\s()]+)\)")
+"""A setting that a departure names."""
+
+
+def _agrees(departure: str, given: Mapping[str, str]) -> bool:
+    """Return whether the settings that a departure names are not given another value."""
+    return all(given.get(key, value).lower() == value.lower() for key, value in _NAMED.findall(departure))
 
 
 def _check_method_name(method: str, before: str) -> None:
@@ -316,11 +333,26 @@ def _setting_errors(recipe: Recipe, settings: list[str]) -> tuple[Recipe, list[R
     """Return the recipe with the settings applied, or with those that are valid alone, and all wrong settings."""
     errors: list[RecipeError] = []
     with _collected(errors):
-        recipe = override(recipe, [*settings, *stated_settings(recipe, settings)])
+        implied = [*rho_settings(recipe, settings), *stated_settings(recipe, settings)]
+        recipe = override(recipe, [*settings, *implied])
     for setting in settings if errors else ():
         with suppress(RecipeError):
             recipe = override(recipe, [setting])
     return recipe, [*errors, *_name_errors(recipe)]
+
+
+def rho_settings(recipe: Recipe, settings: Sequence[str]) -> list[str]:
+    """Return the distance of a triplet loss that fits the given form of rho, unless it is given too.
+
+    The published form (a, a, p) needs squared distances (`training.recipes.common.regularised`), the paper's exchange
+    (a, p, p) has those of the paper's triplet loss, which are not squared.
+    """
+    given = {key.strip(): value.strip() for key, _, value in (setting.partition("=") for setting in settings)}
+    form, objective = given.get("objective.miner_args.published", "").lower(), recipe.objective
+    is_rho = objective.miner == "rho" and objective.loss == "triplet"
+    if not is_rho or form not in ("true", "false") or not given.keys().isdisjoint(RHO_CHOICES):
+        return []
+    return [f"objective.loss_args.squared={form}"]
 
 
 def stated_settings(recipe: Recipe, settings: Sequence[str]) -> list[str]:

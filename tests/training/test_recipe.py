@@ -297,6 +297,38 @@ def test_parts_that_cannot_be_built_are_refused_before_training(setting: str, co
         Trainer(override(RECIPE, [setting]), data, Execution(torch.device("cpu")))
 
 
+EXCHANGE = "objective.miner_args.published=false"
+
+
+def test_the_exchange_of_rho_brings_the_distance_that_fits_it() -> None:
+    """Revisiting: (a, a, p) of squared distances in the code, (a, p, p) of the distances of A.1 in the paper."""
+    for settings, squared in (
+        ([], True),
+        ([EXCHANGE], False),
+        (["objective.miner_args.published=true"], True),
+        ([EXCHANGE, "objective.loss_args.squared=true"], True),
+    ):
+        recipe = resolve("r-triplet-d-r50-cub", settings)
+        assert isinstance(recipe, Recipe)
+        assert recipe.objective.loss_args["squared"] is squared
+    margin = resolve("r-margin-r50-cub", [EXCHANGE])
+    assert isinstance(margin, Recipe)
+    assert "squared" not in margin.objective.loss_args
+
+
+def test_a_departure_is_left_out_if_the_setting_that_it_names_has_another_value() -> None:
+    def departures(*settings: str) -> str:
+        recipe = resolve("r-triplet-d-r50-cub", settings)
+        assert isinstance(recipe, Recipe)
+        return " ".join(recipe.departures)
+
+    assert "(a, a, p)" in departures()
+    assert "squared" in departures()
+    assert departures("objective.miner_args.published=true") == departures()
+    assert "(a, a, p)" not in departures(EXCHANGE)
+    assert departures("optimizer.lr=1e-4") == departures()
+
+
 def test_members_of_an_ensemble_take_settings_seeds_and_names() -> None:
     ensemble = resolve("margin2-conv4-glyphs", ["schedule.epochs=1"], seed=3, rename="pair")
     assert isinstance(ensemble, EnsembleRecipe)

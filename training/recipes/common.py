@@ -79,8 +79,9 @@ def regularised(name: str, probability: float) -> ObjectiveSettings:
     """Return the settings of a row of table 2 with rho-regularisation (Revisiting, section 5.1).
 
     All rows have the form (a, a, p) of the published code, to which the printed scores belong;
-    `objective.miner_args.published=false` selects the exchange (a, p, p). The triplet loss then compares squared
-    distances, as that code does: of unsquared ones a triplet (a, a, p) has a gradient only up to a distance of .2.
+    `objective.miner_args.published=false` selects the exchange (a, p, p). With (a, a, p) the triplet loss compares
+    squared distances, as that code does: of unsquared ones such a triplet has a gradient only up to a distance of .2.
+    The exchange brings the paper's unsquared distances (`training.overrides.rho_settings`).
 
     Args:
         name: Key of `TABLE_2`.

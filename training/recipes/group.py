@@ -58,7 +58,7 @@ def group(short: str, dataset: str) -> Recipe:
             "Classes and samples of a batch, anchors and temperature are those of the published code. The paper has on "
             "CUB 1 or 2 anchors of 9 samples, batches of 30 to 100 and fewer than 10 classes in each (appendix I), "
             "where the code has 10 on SOP. It does not mention mirror images, nor the number of refinement steps, "
-            "which is a choice.",
+            "which is a choice. The classifier has no weight decay here; the paper does not say, and the code has it.",
         ),
     )
 

@@ -105,13 +105,13 @@ def _departures(dataset: str, objective: Objective) -> Iterator[str]:
         )
     if objective.miner == "rho":
         yield (
-            'An exchanged triplet is (a, a, p), as in the published code; the paper exchanges "negative samples with '
-            'the positive".'
+            "An exchanged triplet is (a, a, p), as in the published code (objective.miner_args.published=true); the "
+            'paper exchanges "negative samples with the positive".'
         )
         if objective.loss == "triplet":
             yield (
-                "Distances are squared, as in the published code: of unsquared ones (a, a, p) has a gradient below a "
-                "distance of .2 only."
+                "Distances are squared, as in the published code (objective.loss_args.squared=true): of unsquared ones "
+                "(a, a, p) has a gradient below a distance of .2 only."
             )
 
 

@@ -34,7 +34,8 @@ ARMS = {"disc": "discriminative", "only": "shared", "joint": "joint", "separate"
 ROWS = "r (equation 2) is over all rows of a batch, each once; the paper has the samples of the triplets."
 OPEN = (
     "The paper names no optimiser, weight decay, batch size or number of epochs, and does not mention batch norm: "
-    "Adam, 4e-4, 112 (where a class has one sample, 100 and 98), epochs and frozen batch norm are those of Revisiting.",
+    "Adam, 4e-4, 112 (where a class has one sample, 100 and 98), epochs and frozen batch norm are those of Revisiting, "
+    "and so is the rate of the margin loss's beta and of proxies, 5e-4.",
     "gamma is between 500 and 2000 by the data set; 500, that of CARS, is used on all.",
     "The regressor has 512 hidden units and a unit output, and learns at 1e-5 with decay 1e-6, as in MIC's code.",
     ROWS,
@@ -128,8 +129,9 @@ def mic(dataset: str) -> Recipe:
         sources=(MIC, SHARING),
         departures=(
             "The published code lowers the rate once on CUB and CARS and twice on SOP; here it is constant. Groups, "
-            "weights, probabilities and epochs are its code's. Crops, frozen batch norm and the epochs between two "
-            "groupings are those of the recipes of Sharing; --as-published takes the code's.",
+            "weights, probabilities and epochs are its code's. Crops, Adam with its rates (4e-4, of beta 5e-4), frozen "
+            "batch norm and the epochs between two groupings are those of the recipes of Sharing; --as-published takes "
+            "the code's.",
             ROWS,
         ),
     )

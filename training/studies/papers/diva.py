@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from training.recipes.common import PAPER_DATASETS, SMALL_DATASETS
+from training.recipes.common import PAPER_DATASETS, PHOTO_DATASETS, SMALL_DATASETS
 from training.studies.papers.claims import NO_DECORRELATION, TABLE_MEASURES, WITHOUT, arm
 from training.studies.study import (
     CATEGORICAL_FACTORS,
@@ -79,7 +79,8 @@ def _table_3() -> Study:
         (arm("diva-d"), arm("diva")),
         TABLE_MEASURES,
         (Claim("DiVA beats margin", "diva"),),
-        note="On the papers' data sets the backbone is ResNet-50; diva/backbones has Inception with batch norm.",
+        note="On the papers' data sets the backbone is ResNet-50; diva/backbones has both, and models trained one by "
+        "one.",
     )
 
 
@@ -98,18 +99,44 @@ def _weight(name: str, symbol: str, values: tuple[float, ...], title: str) -> St
     )
 
 
-def _heads() -> Study:
-    plain = arm("diva", *NO_DECORRELATION, label=WITHOUT)
+def _heads(name: str, arms: tuple[Arm, ...], datasets: tuple[str, ...], elsewhere: str, note: str) -> Study:
     measures = [Measure(metric, split, head) for head in HEADS for metric, split in HEAD_MEASURES]
     return Study(
-        "diva/heads",
+        f"diva/{name}",
         "What each head is worth alone, and the singular values beside those of the discriminative task",
         "DiVA, figure 5 and table 4",
-        (arm("diva"), plain, arm("diva-d")),
+        arms,
         (R1, DECAY, *measures),
         (Claim("DiVA lowers the spectral decay of its discriminative task", "diva", "diva-d", DECAY, lower=True),),
+        datasets=datasets,
+        elsewhere=elsewhere,
         spectrum=True,
-        note="What the heads know of the factors of glyphs: diva/factors.",
+        note=note,
+    )
+
+
+def _figure_5() -> Study:
+    arms = (
+        Arm("diva", "diva-dsin-ibn-$dataset"),
+        Arm(WITHOUT, "diva-dsin-ibn-$dataset", NO_DECORRELATION),
+        Arm("diva-d", "diva-d-ibn-$dataset"),
+    )
+    return _heads(
+        "figure-5",
+        arms,
+        PAPER_DATASETS,
+        "On other data sets: diva/heads.",
+        "Inception with batch norm at a constant rate, as in section 4.3.",
+    )
+
+
+def _small_heads() -> Study:
+    return _heads(
+        "heads",
+        (arm("diva"), arm("diva", *NO_DECORRELATION, label=WITHOUT), arm("diva-d")),
+        (*SMALL_DATASETS, *PHOTO_DATASETS),
+        "On the papers' data sets: diva/figure-5.",
+        "What the heads know of the factors of glyphs: diva/factors.",
     )
 
 
@@ -157,7 +184,8 @@ STUDIES = (
     _table_3(),
     _weight("rho", "rho", (0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0), "R@1 against the weight of the decorrelation"),
     _weight("alpha", "alpha", (0.0, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0), "R@1 against the weight of the auxiliary tasks"),
-    _heads(),
+    _figure_5(),
+    _small_heads(),
     _factors(),
     Study(
         "diva/backbones",
