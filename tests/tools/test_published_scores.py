@@ -106,6 +106,28 @@ def test_quoted_rows_name_the_work(tables: dict[str, PublishedTable]) -> None:
     assert all(each.recipe is None for table in tables.values() for each in table.scores if each.quoted_from)
 
 
+def test_own_rows_of_papers_whose_code_selects_on_test_classes_are_marked(tables: dict[str, PublishedTable]) -> None:
+    marked = {
+        ("diva-2", "Margin (orig, R50)", "cub"): False,
+        ("diva-2", "DiVA (IBN, D & S)", "cub"): True,
+        ("diva-3", "Ours (DiVA-R50-512)", "cars"): True,
+        ("diva-3", "HORDE+Contr.", "cub"): False,
+        ("diva-4", "Separated models", "cub"): True,
+        ("group-1", "Triplet", "cub"): False,
+        ("group-1", "Group loss", "cub"): True,
+        ("group-2", "Group loss, 2 models", "cub"): True,
+        ("group-3", "GL Densenet121", "cub"): True,
+        ("group-text", "Group loss, similarities shifted", "cub"): True,
+        ("group-text", "SoftTriple, one centre", "cars"): False,
+        ("mic-main", "MIC", "cars"): True,
+        ("sharing-1", "Ours (T*)", "cars"): False,
+        ("revisiting-1", "GN, ImageNet weights", "sop"): False,
+        ("revisiting-3", "HTL", "sop"): False,
+    }
+    for (table, row, dataset), expected in marked.items():
+        assert score(tables[table], row, "recall_at_1", dataset).best_on_test == expected, (table, row)
+
+
 def test_contradictions_are_kept_and_marked(tables: dict[str, PublishedTable]) -> None:
     """Numbers that exclude one another: in a table, in a paper, and in two papers that quote the same work."""
     marked = {
@@ -145,6 +167,15 @@ def test_a_score_has_the_recipe_or_the_study_of_its_method_only(tables: dict[str
         assert score(tables[table], row, "recall_at_1").recipe == recipe
     head = score(tables["sharing-5"], "Ours, phi*", "recall_at_1", split="train")
     assert (head.value, head.study, head.view) == (0.848, "sharing/generalisation-gap", "shared")
+    studies = {
+        ("sharing-7a", "both", "cars"): ("sharing/table-6", "both"),
+        ("group-text", "Group loss, similarities clamped", "cub"): ("group/appendix-f-g-i", "clamp"),
+        ("group-text", "SoftTriple, one centre", "cars"): (None, None),
+        ("reality-2", "ResNet50", "sop"): (None, None),
+    }
+    for (table, row, dataset), named in studies.items():
+        found = score(tables[table], row, "nmi" if table == "reality-2" else "recall_at_1", dataset)
+        assert (found.study, found.arm) == named
     untrained = score(tables["revisiting-1"], "GN, ImageNet weights", "recall_at_1", "sop")
     assert (untrained.value, untrained.dim, untrained.arm) == (0.4428, 512, "gn")
 

@@ -12,6 +12,9 @@ from zoo.errors import ZooError
 
 UNEXPECTED = "unexpected-text"
 
+BEST_EPOCH = "the authors' code keeps the best epoch on the test classes; the paper does not say which was measured"
+"""Protocol of a paper whose published code selects on test classes; its own scores have `best_on_test`."""
+
 Score = dict[str, Any]
 """A score under the keys of zoo/published; its numbers are decimals with the printed digits."""
 

@@ -268,6 +268,7 @@ def test_the_studies_that_published_numbers_name_measure_them() -> None:
         "revisiting/table-1-published",
         "group/ensembles",
         "group/appendix-f-g-i",
+        "group/table-3",
         "reality/pretrained",
         "reality/table-1",
         "reality/tables-3-to-5",
