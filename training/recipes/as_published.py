@@ -100,14 +100,16 @@ def published_code(recipe: Recipe, dataset: str) -> PublishedCode | None:
 
 
 def _paper(recipe: Recipe) -> str | None:
-    """Return the paper whose definitions a recipe has."""
+    """Return the paper whose definitions a recipe has; of another method, the paper whose protocol it has."""
     methods = {"sharing": SHARING, "mic": MIC, "diva": DIVA, "group": GROUP}
     if recipe.objective.method in methods:
         return methods[recipe.objective.method]
     if recipe.method.startswith("reality-"):
         return REALITY
-    of_revisiting = recipe.method.removeprefix("r-") in TABLE_2 or REVISITING in recipe.sources
-    return REVISITING if of_revisiting else None
+    if recipe.method.removeprefix("r-") in TABLE_2 or REVISITING in recipe.sources:
+        return REVISITING
+    # What these compare with their method, such as Proxy-NCA beside the group loss, is trained by their protocol.
+    return next((paper for paper in (GROUP, SHARING) if paper in recipe.sources), None)
 
 
 NO_CUT = "The code does not leave out negatives beyond a distance of 1.4; its line is commented out or has no effect."
@@ -179,6 +181,10 @@ def _revisiting_objective(recipe: Recipe) -> Iterator[Change]:
 
 def _revisiting_protocol(recipe: Recipe, dataset: str) -> Iterator[Change]:
     yield Change("backbone.freeze_norm", "statistics", f"{STATISTICS} The paper freezes all of batch norm.")
+    if recipe.backbone.name == "gn":
+        yield Change(
+            "preprocessing.crop", 227, "The code crops 227 pixels for GoogLeNet; the paper has one size for all."
+        )
     if recipe.objective.loss == "softtriple":
         yield Change(
             "optimizer.loss_lr", 1e-5, "The code's centres learn at the network's rate; the text lacks the rate."
@@ -323,11 +329,11 @@ def _head_names(recipe: Recipe) -> set[str]:
 def _diva_protocol(recipe: Recipe, dataset: str) -> Iterator[Change]:
     short, heads = recipe.backbone.name, _head_names(recipe)
     constants = "The value of the published run; table 1 of the paper has another."
-    if short in _DIVA_CODE and recipe.objective.method_args.get("rho"):
+    if short in _DIVA_CODE:
         rho, alpha, milestone, gamma = _DIVA_CODE[short][dataset]
-        if not heads & _UNDECORRELATED:
+        if recipe.objective.method_args.get("rho") and not heads & _UNDECORRELATED:
             yield Change("objective.method_args.rho", rho, constants)
-        if not heads & _UNWEIGHTED:
+        if len(heads) > 1 and not heads & _UNWEIGHTED:
             yield Change("objective.method_args.alpha", alpha, constants)
         if recipe.schedule.name == "multi-step":
             yield Change("schedule.milestones", [milestone], constants)
@@ -415,7 +421,14 @@ def _diva_compared(heads: set[str]) -> Iterator[Unswitched]:
 # Group
 
 
+def _has_group_loss(recipe: Recipe) -> bool:
+    """Return whether a recipe trains the group loss; others have its protocol alone."""
+    return recipe.objective.method == "group"
+
+
 def _group_objective(recipe: Recipe) -> Iterator[Change]:
+    if not _has_group_loss(recipe):
+        return
     reason = (
         "The code refines once, keeps the diagonal of W, averages over all samples and adds the plain cross entropy "
         "(eq. 1: w_ii = 0; section 3.4: one cross entropy)."
@@ -429,12 +442,15 @@ def _group_protocol(recipe: Recipe, dataset: str) -> Iterator[Change]:
     decay = by_dataset(dataset, 6.059722614369727e-06, 4.863656728256105e-07, 5.2724883734490575e-12)
     if recipe.backbone.name == "ibn":
         yield Change("heads", [], "The code's embedding is the 1,024 pooled features; table 3's counts imply 512.")
-        yield Change("objective.loss_args.bias", True, "The code's classifier has a bias; table 3's counts have none.")
+        if _has_group_loss(recipe):
+            reason = "The code's classifier has a bias; table 3's counts have none."
+            yield Change("objective.loss_args.bias", True, reason)
     yield Change("optimizer.name", "radam", "The code has RAdam; section 4.1 says Adam.")
     yield Change("optimizer.lr", lr, found)
     yield Change("optimizer.loss_lr", lr, found)
     yield Change("optimizer.weight_decay", decay, found)
-    yield Change("optimizer.loss_weight_decay", decay, "The code's weight decay includes the classifier.")
+    if recipe.optimizer.weight_decay:  # an arm without weight decay has none anywhere
+        yield Change("optimizer.loss_weight_decay", decay, "The code's weight decay includes the classifier.")
     yield Change("schedule.epochs", 80, "10 epochs of pre-training and 70 with the loss; section 4.1 has 60.")
     yield Change("augmentation.crop", "resized", CROPS)
     yield Change(
@@ -443,9 +459,10 @@ def _group_protocol(recipe: Recipe, dataset: str) -> Iterator[Change]:
 
 
 def _group_unswitched(recipe: Recipe) -> Iterator[Unswitched]:
-    yield Unswitched(
-        "pre-training", "In the code it has batches of 32 random images at a rate of 3e-4; here those of the loss."
-    )
+    if _has_group_loss(recipe):
+        yield Unswitched(
+            "pre-training", "In the code it has batches of 32 random images at a rate of 3e-4; here those of the loss."
+        )
     yield Unswitched(
         "batches", "The code pads classes to the largest, and a batch may have a class twice; here it may not."
     )

@@ -325,8 +325,8 @@ def combine_studies(name: str, title: str, source: str, studies: Iterable[Study]
 def study_as_published(study: Study) -> Study:
     """Return a study whose arms have the settings of the authors' published code, under a name of its own."""
     note = (
-        "Every arm is trained as in the code that the authors published, where it departs from the paper "
-        "(docs/papers.md, section 'As published')."
+        "Every arm whose authors published code is trained as that code trains, where it departs from the paper; other "
+        "arms keep their recipes (docs/papers.md, section 'As published')."
     )
     return dataclasses.replace(
         study, name=f"{study.name}{SUFFIX}", note=f"{note} {study.note}".rstrip(), as_published=True

@@ -30,6 +30,7 @@ from training.recipe import EnsembleRecipe, Recipe
 from training.recipes import RECIPES
 from training.recipes.as_published import SUFFIX
 from training.recipes.published_code import published_switch, resolve_as_published
+from training.studies.study import backbone_settings
 from zoo.cli.main import main
 from zoo.errors import RecipeError
 from zoo.models.card import read_origin
@@ -67,9 +68,9 @@ def d(e: np.ndarray, i: int, j: int) -> float:
 TRIPLETS = [(0, 1, 4), (1, 0, 6), (2, 3, 0), (4, 5, 2), (6, 7, 1)]
 
 
-def naive_triplet(e: np.ndarray, power: int) -> float:
+def naive_triplet(e: np.ndarray, power: int, triplets: list[tuple[int, int, int]] = TRIPLETS) -> float:
     """Revisiting, A.1: the mean of [d_ap - d_an + .2]+; the code: of squared distances."""
-    terms = [max(0.0, d(e, a, p) ** power - d(e, a, n) ** power + 0.2) for a, p, n in TRIPLETS]
+    terms = [max(0.0, d(e, a, p) ** power - d(e, a, n) ** power + 0.2) for a, p, n in triplets]
     return sum(terms) / len(terms)
 
 
@@ -122,17 +123,75 @@ def test_rho_with_snr_keeps_the_penalty_in_the_code() -> None:
     assert value == pytest.approx(naive_snr(e, True) + 0.005 * np.abs(e.sum(1)).mean(), abs=1e-12)
 
 
-@pytest.mark.parametrize("name", ["npair", "angular", "lifted"])
-def test_both_forms_of_the_penalty_on_the_length(name: str) -> None:
-    """Sohn 2016: the mean of |psi|^2; the code: of |psi|. The rest of the loss is the same."""
-    psi = rows(1, 2.0)
-    paper, code = (
-        (torch.manual_seed(0), loss_of(recipe)(torch.tensor(psi), torch.tensor(LABELS)).item())[1]
-        for recipe in pair(f"{name}-r50-cub")
-    )
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_both_forms_of_rho_with_triplets(exchanged: bool) -> None:
+    """The code: (a, a, p) and squared distances; the paper exchanges the negative, (a, p, p), of unsquared ones."""
+    e = unit(rows(3))
+    forms = (("false", 1, lambda a, p: (a, p, p)), ("true", 2, lambda a, p: (a, a, p)))
+    for published, power, exchange in forms:
+        settings = (f"objective.miner_args.published={published}", f"objective.miner_args.probability={int(exchanged)}")
+        recipe = resolve("r-triplet-d-r50-cub", settings)
+        assert isinstance(recipe, Recipe)
+        miner: Any = create_miner(str(recipe.objective.miner), recipe.objective.miner_args)
+        miner.miner = lambda *_: Triplets(*torch.tensor(TRIPLETS).T)
+        tuples = miner(torch.tensor(e), torch.tensor(LABELS))
+        value = loss_of(recipe)(torch.tensor(e), torch.tensor(LABELS), tuples).item()
+        expected = [exchange(a, p) if exchanged else (a, p, n) for a, p, n in TRIPLETS]
+        assert value == pytest.approx(naive_triplet(e, power, expected), abs=1e-7)
+
+
+def partner(i: int) -> int:
+    return next(j for j in range(len(LABELS)) if j != i and LABELS[j] == LABELS[i])
+
+
+def others(i: int) -> list[int]:
+    return [j for j in range(len(LABELS)) if LABELS[j] != LABELS[i]]
+
+
+def naive_n_pair(psi: np.ndarray) -> float:
+    """Sohn 2016, eq. 4, with every sample of another class: log(1 + sum exp(a.n - a.p)) of raw embeddings."""
+    terms = [sum(math.exp(psi[i] @ psi[j] - psi[i] @ psi[partner(i)]) for j in others(i)) for i in range(len(psi))]
+    return sum(math.log(1 + term) for term in terms) / len(terms)
+
+
+def naive_angular(psi: np.ndarray) -> float:
+    """Wang et al. 2017, eqs. 8 and 9, of unit embeddings at 45 degrees, whose tangent is 1, with twice its weight."""
+    e, total = unit(psi), 0.0
+    for i in range(len(e)):
+        a, p = e[i], e[partner(i)]
+        total += math.log(1 + sum(math.exp(4 * (a + p) @ e[j] - 2 * 2 * a @ p) for j in others(i)))
+    return naive_n_pair(psi) + 2 * total / len(e)
+
+
+def naive_lifted(psi: np.ndarray) -> float:
+    """Hermans et al. 2017, eq. 6: [log sum exp d_ap + log sum exp(1 - d_an)]+ of raw embeddings."""
+    pushed = [math.log(sum(math.exp(1 - d(psi, i, j)) for j in others(i))) for i in range(len(psi))]
+    return sum(max(0.0, d(psi, i, partner(i)) + pushed[i]) for i in range(len(psi))) / len(psi)
+
+
+@pytest.mark.parametrize(
+    ("name", "naive"), [("npair", naive_n_pair), ("angular", naive_angular), ("lifted", naive_lifted)]
+)
+def test_both_forms_of_losses_of_raw_embeddings(name: str, naive: Callable[[np.ndarray], float]) -> None:
+    """Sohn 2016 penalises the mean of |psi|^2; the code that of |psi|, with the same weight."""
+    psi = rows(1)
     lengths = [math.sqrt(sum(x * x for x in row)) for row in psi]
-    expected = 0.005 * (sum(x * x for x in lengths) - sum(lengths)) / len(lengths)
-    assert paper - code == pytest.approx(expected, abs=1e-12)
+    for recipe, power in zip(pair(f"{name}-r50-cub"), (2, 1), strict=True):
+        value = loss_of(recipe)(torch.tensor(psi), torch.tensor(LABELS)).item()
+        penalty = sum(length**power for length in lengths) / len(lengths)
+        assert value == pytest.approx(naive(psi) + 0.005 * penalty, abs=1e-7)
+
+
+def test_both_forms_of_the_start_of_softtriple() -> None:
+    """criteria/softtriplet.py: even within 1 / sqrt(classes x centres); the recipe within 1 / sqrt(numbers)."""
+    for recipe, bound in zip(pair("softtriple-r50-cub"), (1 / math.sqrt(16), 1 / math.sqrt(2 * 50)), strict=True):
+        torch.manual_seed(0)
+        args = recipe.objective.loss_args
+        loss: Any = construct(LOSSES, "loss", "softtriple", args, {"classes": 50, "dim": 16})
+        largest = loss.centres.detach().abs().max().item()
+        assert loss.centres.numel() == 2 * 50 * 16
+        assert 0.98 * bound < largest <= bound
+        assert loss.centres.detach().std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
 
 
 def test_both_forms_of_arcface() -> None:
@@ -165,7 +224,7 @@ def naive_group(
             w[i, j] = max(0.0, r) if code or i != j else 0.0
     soft = np.exp(logits / temperature)
     rows = soft / soft.sum(1, keepdims=True)
-    for i in np.flatnonzero(fixed):
+    for i in map(int, np.flatnonzero(fixed)):
         rows[i] = np.eye(CLASSES)[LABELS[i]]
     for _ in range(1 if code else 5):
         rows = rows * (w @ rows)
@@ -330,6 +389,18 @@ def test_diva_has_the_values_of_its_published_commands(run: str) -> None:
     assert code.backbone.freeze_norm == ("statistics" if run.startswith("r50") else "none")
 
 
+def test_diva_without_decorrelation_has_the_other_values_of_its_published_command() -> None:
+    """Claims compare it with the whole method, and models of single tasks, whose weight remains 1, too."""
+    _, code = pair("diva-r50-cub", "objective.method_args.rho=0")
+    args = code.objective.method_args
+    assert (args["rho"], args["alpha"], code.schedule.milestones, code.schedule.gamma) == (0, 0.3, (55,), 0.2)
+    separate = resolve_as_published("diva-separate-r50-cub")
+    assert isinstance(separate, EnsembleRecipe)
+    for member in separate.members:
+        assert (member.objective.method_args["rho"], member.objective.method_args["alpha"]) == (0, 1)
+        assert (member.schedule.milestones, member.schedule.gamma) == ((55,), 0.2)
+
+
 @pytest.mark.parametrize(
     ("dataset", "epochs", "milestones"), [("cub", 100, (50,)), ("cars", 110, (60,)), ("sop", 45, (20, 35))]
 )
@@ -356,6 +427,27 @@ def test_group_has_the_values_of_its_published_code(dataset: str, lr: float, dec
     paper = resolve(f"group-ibn-{dataset}")
     assert isinstance(paper, Recipe)
     assert (paper.preprocessing.squeeze, code.preprocessing.squeeze) == (True, False)
+
+
+@pytest.mark.parametrize("loss", ["proxy-nca", "softtriple"])
+def test_other_losses_in_the_protocol_of_group_have_that_of_its_code(loss: str) -> None:
+    _, group = pair("group-ibn-cub")
+    paper, code = pair("group-ibn-cub", "objective.method=plain", f"objective.loss={loss}")
+    assert code.objective == paper.objective
+    parts = ("heads", "schedule", "batch", "optimizer", "augmentation", "preprocessing")
+    assert [getattr(code, part) for part in parts] == [getattr(group, part) for part in parts]
+
+
+def test_group_without_weight_decay_has_none_of_the_classifier() -> None:
+    _, code = pair("group-ibn-cub", "optimizer.weight_decay=0")
+    assert (code.optimizer.weight_decay, code.optimizer.loss_weight_decay) == (0, 0)
+
+
+@pytest.mark.parametrize(("backbone", "crops"), [("r50", (224, 224)), ("gn", (224, 227)), ("ibn", (224, 224))])
+def test_revisiting_crops_googlenet_as_its_code(backbone: str, crops: tuple[int, int]) -> None:
+    """datasets/basic_dataset_scaffold.py: 224 if 'googlenet' not in opt.arch else 227."""
+    forms = pair("margin-r50-cub", *backbone_settings(backbone, 128))
+    assert tuple(recipe.preprocessing.crop for recipe in forms) == crops
 
 
 def test_weight_decay_of_class_vectors_is_that_of_the_code() -> None:

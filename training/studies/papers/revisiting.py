@@ -53,7 +53,7 @@ UNNAMED = (
     "values on the axes are ours, as the figure's are not in the text."
 )
 
-UNCROPPED = "GoogLeNet has crops of 224, as the others; the published code gives it 227."
+UNCROPPED = "The paper's recipe crops 224 pixels for GoogLeNet, as for the others; the published code crops 227."
 
 SQUARED = "triplet-d, squared"
 """The label of triplet-d with the distance of r-triplet-d, its squared one."""
