@@ -81,9 +81,9 @@ LOW_RANK = (
 
 TREND_RULE = (
     "A straight line through all arms, seed by seed: its slope, a {}, and Spearman's rank correlation, each with the "
-    '95 % Student-t interval over seeds; "holds" and "does not" as for claims. The interval is of these very arms: how '
-    "much hangs on their choice, the least and the greatest slope tell where any one is left out, and where that turns "
-    "the sign nothing is decided."
+    '95 % Student-t interval over seeds; "holds" and "does not" as for claims. That interval is of these arms. How '
+    "much hangs on their choice, the 95 % interval over arms tells (by linear regression of their means), and the "
+    "least and the greatest slope if any one is left out. Where one of these contains 0, nothing is decided."
 )
 
 NAMED_RUNS = 5
@@ -393,10 +393,12 @@ def _trend_table(report: Report) -> Table:
         slope = [f"{trend.slope.mean:+.4f}" if trend.slope else "", _interval_text(trend.slope, "+")]
         ranks = [f"{trend.spearman.mean:+.2f}" if trend.spearman else "", _interval_text(trend.spearman, "+", 2)]
         left_out = f"{trend.left_out[0]:+.4f} to {trend.left_out[1]:+.4f}" if trend.left_out else ""
-        rows.append([text, str(trend.trend.measure), str(trend.arms), *slope, *ranks, trend.verdict, left_out])
+        over = f"{trend.over_arms[0]:+.4f} to {trend.over_arms[1]:+.4f}" if trend.over_arms else ""
+        cells = text, str(trend.trend.measure), str(trend.arms)
+        rows.append([*cells, *slope, *ranks, trend.verdict, over, left_out])
     slope_title = f"slope a {report.plan.study.x}"
-    head = ("claim", "measure", "arms", slope_title, "95 %", "Spearman", "95 %", "verdict", "slope without any one")
-    return Table(head, rows)
+    ends = "verdict", "95 % over arms", "slope without any one"
+    return Table(("claim", "measure", "arms", slope_title, "95 %", "Spearman", "95 %", *ends), rows)
 
 
 def _selection_table(report: Report) -> Table:
@@ -577,7 +579,8 @@ def _mean_line(slope: Summary, points: list[figures.Point]) -> tuple[float, floa
 
 def _trend_text(report: Report, trend: TrendEstimate, slope: Summary) -> str:
     ranks = f" Spearman {_signed_text(trend.spearman, 2)}." if trend.spearman else ""
-    least = f" Without any one arm {trend.left_out[0]:+.4f} to {trend.left_out[1]:+.4f}." if trend.left_out else ""
+    least = f" Over arms {trend.over_arms[0]:+.4f} to {trend.over_arms[1]:+.4f}." if trend.over_arms else ""
+    least += f" Without any one arm {trend.left_out[0]:+.4f} to {trend.left_out[1]:+.4f}." if trend.left_out else ""
     axis = report.plan.study.x
     text = f"{measure_title(trend.trend.measure)}: slope {_signed_text(slope, 4)} a {axis}, {_seeds_text(slope.n)}."
     return f"{text}{ranks}{least} {SELECTION_TITLES[trend.selection].capitalize()}."

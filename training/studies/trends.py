@@ -26,8 +26,10 @@ class TrendEstimate:
         slope: By least squares, in units of the measure per unit of the axis, over the seeds that all arms have; None
             for fewer than `MIN_ARMS` arms or a single place.
         spearman: The rank correlation, over the same seeds.
+        over_arms: The 95 % interval of the slope over arms (`interval_over_arms`).
         left_out: The least and the greatest mean slope if any one arm is left out; None if too few arms remain.
-        verdict: `sided_verdict` of the slope, but undecided if leaving out one arm changes the slope's sign.
+        verdict: `sided_verdict` of the slope, but undecided if its interval over arms contains 0, or leaving out one
+            arm changes its sign.
     """
 
     trend: Trend
@@ -35,6 +37,7 @@ class TrendEstimate:
     arms: int
     slope: Summary | None
     spearman: Summary | None
+    over_arms: tuple[float, float] | None
     left_out: tuple[float, float] | None
     verdict: str
 
@@ -55,13 +58,15 @@ def estimate_trend(plan: Plan, selection: str, trend: Trend, values: Values) -> 
     slope = summarise(slopes) if slopes else None
     spearmans = spearmans_of(places, values) if slopes else []
     left_out = (min(means), max(means)) if means else None
-    sign_changes = left_out is not None and left_out[0] < 0 < left_out[1]
+    over_arms = interval_over_arms(places, values) if slopes else None
+    sign_changes = any(bounds is not None and bounds[0] <= 0 <= bounds[1] for bounds in (over_arms, left_out))
     return TrendEstimate(
         trend,
         selection,
         len(places),
         slope,
         summarise(spearmans, CORRELATION) if spearmans else None,
+        over_arms,
         left_out,
         UNDECIDED if sign_changes else sided_verdict(slope, trend.lower),
     )
@@ -82,6 +87,21 @@ def slopes_of(places: Mapping[str, float], values: Values) -> list[float]:
     x = np.array(list(places.values()))
     x = x - x.mean()
     return [float(x @ line / (x @ x)) for line in _seed_values(places, values)]
+
+
+def interval_over_arms(places: Mapping[str, float], values: Values) -> tuple[float, float]:
+    """Return the 95 % interval of the slope of the arms' means by linear regression, as if arms were drawn at random.
+
+    Args:
+        places: Label -> place on the axis, of `MIN_ARMS` arms or more in several places.
+        values: The values of a measure.
+    """
+    from scipy import stats
+
+    means = np.mean(list(_seed_values(places, values)), axis=0)
+    line = stats.linregress(list(places.values()), means)
+    half = float(stats.t.ppf(0.975, len(places) - 2) * line.stderr)
+    return float(line.slope) - half, float(line.slope) + half
 
 
 def spearmans_of(places: Mapping[str, float], values: Values) -> list[float]:

@@ -82,7 +82,10 @@ def test_the_report_has_the_slope_its_interval_and_the_slopes_without_one_arm(tm
     assert rising.slope.interval == pytest.approx(
         stats.t.interval(0.95, 2, np.mean(slopes), stats.sem(slopes)), abs=1e-5
     )
-    assert (rising.verdict, falling.verdict, rising.arms) == (HOLDS, FAILS, 3)
+    line = stats.linregress(list(YEARS.values()), lines.mean(0))
+    half = stats.t.ppf(0.975, 1) * line.stderr
+    assert rising.over_arms == pytest.approx((line.slope - half, line.slope + half))
+    assert (rising.verdict, falling.verdict, rising.arms) == (UNDECIDED, UNDECIDED, 3)  # three arms make no line
     assert rising.left_out is None  # two arms are too few
     assert [estimate.trend.measure for estimate in (rising, falling)] == [R1, MAP_AT_R]
 
@@ -107,6 +110,22 @@ def test_a_trend_that_depends_on_one_arm_is_undecided(tmp_path: Path) -> None:
     assert trend.verdict == UNDECIDED
 
 
+@pytest.mark.parametrize(("last", "verdicts"), [(0.41, (HOLDS, FAILS)), (0.10, (UNDECIDED, UNDECIDED))])
+def test_a_trend_holds_if_it_does_over_seeds_and_over_arms(
+    last: float, verdicts: tuple[str, str], tmp_path: Path
+) -> None:
+    """Seeds differ by .01. On the line .1, .2, .3, .41 the slope is sure; that of .1, .2, .3, .1 is not."""
+    arms = tuple(
+        Arm(name, f"{name}-$backbone-$dataset", x=x) for name, x in zip(NAMES, (0.0, 2.0, 4.0, 6.0), strict=True)
+    )
+    trends = Trend("newer is better"), Trend("newer is worse", lower=True)
+    study = dataclasses.replace(toys.STUDY, arms=arms, claims=(), x="year", trends=trends)
+    plan = dataclasses.replace(toys.plan(tmp_path), study=study)
+    for run in plan.runs(tmp_path):
+        finish(run, dict(zip(NAMES, (0.1, 0.2, 0.3, last), strict=True))[run.arm.label] + 0.01 * run.seed, [0.7, 0.3])
+    assert tuple(trend.verdict for trend in build_report(plan, tmp_path).trends) == verdicts
+
+
 def test_an_unmeasured_trend_is_undecided(tmp_path: Path) -> None:
     (trend,) = build_report(plan_with(tmp_path, (Trend("newer is better"),), ("margin", "ms")), tmp_path).trends
     assert (trend.slope, trend.spearman, trend.left_out, trend.verdict, trend.arms) == (None, None, None, UNDECIDED, 2)
@@ -123,9 +142,9 @@ def test_all_report_formats_have_the_trend(tmp_path: Path) -> None:
     ranks = (0.5 + 3**0.5 / 2 + 0.5) / 3  # 1 3 2; 1 and twice 2.5; 1 3 2
     assert f"| newer is better | test recall_at_1 | 3 | {slope} | {bounds} | {ranks:+.2f} |" in text
     (facts,) = json.loads(json.dumps(to_json(report)))["trends"]
-    assert (facts["trend"], facts["measure"], facts["verdict"]) == ("newer is better", "test recall_at_1", "holds")
+    assert (facts["trend"], facts["measure"], facts["verdict"]) == ("newer is better", "test recall_at_1", "undecided")
     reader = Reader(as_html(report))
-    for says in ("newer is better: holds", f"slope {slope} ({bounds}) a year, 3 seeds", "margin, 2006"):
+    for says in ("newer is better: undecided", f"slope {slope} ({bounds}) a year, 3 seeds", "margin, 2006"):
         assert says in reader.text
     assert "R@1 on test of every arm by year" in [dict(attributes).get("alt") for _, attributes in reader.tags]
 
