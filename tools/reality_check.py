@@ -2,7 +2,7 @@
 
     zoo benchmark run claims/objectives --dataset cub2010 --data DIR --seeds 3 --trial-rates 1e-4 --trial-rates 3e-4 \\
         --set backbone.frozen_stages=7 --set head_end=trained --set schedule.steps=60 --set precision=bf16 \\
-        --out docs/studies/objectives-birds
+        --out docs/studies/objectives-birds --reuse docs/studies/claims-birds
     python -m tools.reality_check --time           measure the time of a step, on a core that has nothing else to do
     python -m tools.reality_check                  write the page's parts and docs/reality-2026.png
 """
@@ -134,7 +134,7 @@ def points(value: Summary | None, sign: str = "") -> list[str]:
 
 def score_table(objectives: Sequence[Objective]) -> str:
     """Return one row per objective: scores in points with 95 % intervals, difference to the baseline, cost, decay."""
-    head = ("objective", "year", "R@1", "95 %", f"less {BASELINE}", "95 %", "MAP@R", f"less {BASELINE}", "95 %")
+    head = ("objective", "year", "R@1", "95 %", f"minus {BASELINE}", "95 %", "MAP@R", f"minus {BASELINE}", "95 %")
     rows = []
     for one in objectives:
         scores = [
@@ -166,8 +166,8 @@ def fact_list(
         )
     best, worst = objectives[0], objectives[-1]
     lines.append(
-        f"- From `{worst.name}` to `{best.name}` R@1 rises by {100 * (best.r1.mean - worst.r1.mean):.1f} points; half "
-        f"of the objectives lie within {_middle_half(objectives):.1f} points."
+        f"- From `{worst.name}` to `{best.name}` R@1 rises by {100 * (best.r1.mean - worst.r1.mean):.1f} points; the "
+        f"middle half of the objectives spans {_middle_half(objectives):.1f} points."
     )
     lines += _alike_lines([claim for claim in claims if claim.claim.within])
     lines += [_trend_line(trend) for trend in trends if trend.slope is not None]
@@ -196,7 +196,7 @@ def _alike_lines(claims: Sequence[ClaimResult]) -> list[str]:
     )
     within = 100 * (claims[0].claim.within or 0)
     return [
-        f"- The losses that Reality tuned perform alike, within {within:g} points of `{BASELINE}`: {_named(close)} do, "
+        f"- The losses of Reality, here untuned, lie within {within:g} points of `{BASELINE}`: {_named(close)} do, "
         f"{_named(apart)} do not, {_named(rest)} are undecided."
     ]
 
@@ -270,7 +270,7 @@ def draw(objectives: Sequence[Objective]) -> bytes:
     panels[1].axvline(0, color="#555555", linewidth=0.8)
     panels[2].barh(places, _decays(objectives), color="#c98a2b")
     panels[3].barh(places, [one.cost or math.nan for one in objectives], color="#7a9e6d")
-    titles = ("R@1, points", f"R@1 less {BASELINE}'s, points", "spectral decay", f"time of a step ({BASELINE} = 1)")
+    titles = ("R@1, points", f"R@1 minus {BASELINE}'s, points", "spectral decay", f"time of a step ({BASELINE} = 1)")
     for axes, title in zip(panels, titles, strict=True):
         axes.set_title(title, fontsize=9)
         axes.tick_params(labelsize=8)

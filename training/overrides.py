@@ -40,8 +40,7 @@ ARGUMENTS = {
 }
 """Choice -> its arguments, which a new choice resets, since the arguments of the old one do not fit it."""
 
-RHO_CHOICES = ("objective.loss", "objective.miner", "objective.loss_args", "objective.loss_args.squared")
-"""Settings beside which the form of rho decides nothing."""
+SQUARED = "objective.loss_args.squared"
 
 IDENTITY_KEYS = ("name", "method", "seed", "sources", "departures", "backbone.name")
 """Keys that do not count as changed settings: papers print means over seeds, and the other keys are names or texts."""
@@ -61,8 +60,8 @@ FIELD_KINDS: dict[Any, tuple[str, str]] = {
 def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     """Return the recipe with `key=value` settings applied, all at once: they may be valid only together.
 
-    Another loss, miner, sampler or architecture resets its arguments. A departure that names another value of a given
-    setting, as "(key=value)", is left out.
+    Another loss, miner, sampler or architecture resets its arguments. A departure that names a setting, as
+    "(key=value)", is left out if the recipe has another value.
 
     Args:
         recipe: The recipe.
@@ -72,7 +71,6 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
         RecipeError: If a key is unknown (the message names the nearest), or a value has the wrong type or range.
     """
     tree: dict[str, Any] = {}
-    given: dict[str, str] = {}
     for setting in settings:
         key, equals, text = (part.strip() for part in setting.partition("="))
         if not equals:
@@ -85,7 +83,7 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
             branch = branch.setdefault(group, {})
             if not isinstance(branch, dict):
                 raise RecipeError(f"{key}: {group!r} is set as a whole already.", code="set-twice")
-        branch[last] = given[key] = text
+        branch[last] = text
     if "name" in tree.get("backbone", {}) and "architecture" not in tree["backbone"]:
         raise RecipeError(
             "backbone.name is only the short form in model names; set backbone.architecture, as in "
@@ -103,9 +101,10 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
         raise RecipeError(str(error), code=error.code) from None
     if "method" in tree:
         _check_method_name(changed.method, recipe.method)
-    if "departures" not in tree:
-        held = tuple(text for text in changed.departures if _agrees(text, given))
-        changed = dataclasses.replace(changed, departures=held)
+    facts = changed.to_json()
+    changed = dataclasses.replace(
+        changed, departures=tuple(each for each in changed.departures if _agrees(each, facts))
+    )
     return _with_backbone_name(changed, recipe, "name" in tree.get("backbone", {}))
 
 
@@ -113,9 +112,18 @@ _NAMED = re.compile(r"\(([\w.]+)=([^\s()]+)\)")
 """A setting that a departure names."""
 
 
-def _agrees(departure: str, given: Mapping[str, str]) -> bool:
-    """Return whether the settings that a departure names are not given another value."""
-    return all(given.get(key, value).lower() == value.lower() for key, value in _NAMED.findall(departure))
+def _agrees(departure: str, facts: Mapping[str, Any]) -> bool:
+    """Return whether a recipe, as JSON, has the values that a departure names."""
+    return all(_text_at(facts, key) == value for key, value in _NAMED.findall(departure))
+
+
+def _text_at(facts: Any, key: str) -> str | None:
+    """Return the value of a setting as text; None if it is not set."""
+    for part in key.split("."):
+        if not isinstance(facts, Mapping) or part not in facts:
+            return None
+        facts = facts[part]
+    return facts if isinstance(facts, str) else json.dumps(facts)
 
 
 def _check_method_name(method: str, before: str) -> None:
@@ -342,17 +350,18 @@ def _setting_errors(recipe: Recipe, settings: list[str]) -> tuple[Recipe, list[R
 
 
 def rho_settings(recipe: Recipe, settings: Sequence[str]) -> list[str]:
-    """Return the distance of a triplet loss that fits the given form of rho, unless it is given too.
+    """Return the distance of a triplet loss that fits a changed form of rho, unless it is given too.
 
     The published form (a, a, p) needs squared distances (`training.recipes.common.regularised`), the paper's exchange
     (a, p, p) has those of the paper's triplet loss, which are not squared.
     """
-    given = {key.strip(): value.strip() for key, _, value in (setting.partition("=") for setting in settings)}
-    form, objective = given.get("objective.miner_args.published", "").lower(), recipe.objective
-    is_rho = objective.miner == "rho" and objective.loss == "triplet"
-    if not is_rho or form not in ("true", "false") or not given.keys().isdisjoint(RHO_CHOICES):
+    if {setting.partition("=")[0].strip() for setting in settings} & {SQUARED, "objective.loss_args"}:
         return []
-    return [f"objective.loss_args.squared={form}"]
+    parts = recipe.objective, override(recipe, settings).objective
+    if any((part.miner, part.loss) != ("rho", "triplet") for part in parts):
+        return []
+    before, after = (bool(part.miner_args.get("published")) for part in parts)
+    return [] if before == after else [f"{SQUARED}={json.dumps(after)}"]
 
 
 def stated_settings(recipe: Recipe, settings: Sequence[str]) -> list[str]:

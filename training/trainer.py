@@ -179,7 +179,10 @@ class Trainer:
 
         def render(samples: np.ndarray, augmented: bool) -> Tensor:
             chosen = augmentation if augmented else _without_changes(augmentation)
-            return self.render(data.images(samples), self._draw_all(samples, chosen), chosen, self.recipe.preprocessing)
+            with autocast(self.execution.device, "fp32"):  # positions in images need all digits
+                return self.render(
+                    data.images(samples), self._draw_all(samples, chosen), chosen, self.recipe.preprocessing
+                )
 
         trunk.to(memory_format=layout)
         with self.execution.forked_generators():

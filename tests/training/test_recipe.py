@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
@@ -306,6 +307,8 @@ def test_the_exchange_of_rho_brings_the_distance_that_fits_it() -> None:
         ([], True),
         ([EXCHANGE], False),
         (["objective.miner_args.published=true"], True),
+        (['objective.miner_args={"probability": 0.4, "published": false}'], False),
+        (["objective.miner_args.published=0"], False),
         ([EXCHANGE, "objective.loss_args.squared=true"], True),
     ):
         recipe = resolve("r-triplet-d-r50-cub", settings)
@@ -317,16 +320,24 @@ def test_the_exchange_of_rho_brings_the_distance_that_fits_it() -> None:
 
 
 def test_a_departure_is_left_out_if_the_setting_that_it_names_has_another_value() -> None:
-    def departures(*settings: str) -> str:
+    def named(*settings: str) -> set[str]:
         recipe = resolve("r-triplet-d-r50-cub", settings)
         assert isinstance(recipe, Recipe)
-        return " ".join(recipe.departures)
+        return set(re.findall(r"\(([\w.]+)=", " ".join(recipe.departures)))
 
-    assert "(a, a, p)" in departures()
-    assert "squared" in departures()
-    assert departures("objective.miner_args.published=true") == departures()
-    assert "(a, a, p)" not in departures(EXCHANGE)
-    assert departures("optimizer.lr=1e-4") == departures()
+    form, distance = "objective.miner_args.published", "objective.loss_args.squared"
+    assert named() == named(f"{form}=true") == named("optimizer.lr=1e-4") == {form, distance}
+    assert named(EXCHANGE) == set()
+    assert named(f"{distance}=false") == {form}
+    assert named("objective.miner=semihard") == {distance}
+    assert named("objective.loss=contrastive") == {form}
+
+
+def test_no_recipe_loses_a_departure_without_settings() -> None:
+    for name, create in RECIPES.items():
+        made = create()
+        for recipe in made.members if isinstance(made, EnsembleRecipe) else (made,):
+            assert override(recipe, []).departures == recipe.departures, name
 
 
 def test_members_of_an_ensemble_take_settings_seeds_and_names() -> None:

@@ -146,6 +146,8 @@ def _switch(recipe: Recipe, dataset: str, settings: list[str]) -> Recipe:
 def _differences(recipe: Recipe, code: PublishedCode, settings: list[str]) -> tuple[Difference, ...]:
     """Return the changes of the code to values that the recipe does not have and the user has not set."""
     given = {setting.partition("=")[0].strip() for setting in settings}
+    if "objective.miner_args.published" in given:  # the distance follows the form of rho
+        given.add("objective.loss_args.squared")
     if "schedule.name" in given:  # the code's values belong to its schedule
         given |= {"schedule.milestones", "schedule.gamma"}
     explicit = with_explicit_defaults(recipe).to_json()

@@ -81,9 +81,9 @@ LOW_RANK = (
 
 TREND_RULE = (
     "A straight line through all arms, seed by seed: its slope, a {}, and Spearman's rank correlation, each with the "
-    '95 % Student-t interval over seeds; "holds" and "does not" as for claims. That interval is of these arms. How '
-    "much hangs on their choice, the 95 % interval over arms tells (by linear regression of their means), and the "
-    "least and the greatest slope if any one is left out. Where one of these contains 0, nothing is decided."
+    '95 % Student-t interval over seeds; "holds" and "does not" as for claims. That interval is of these arms. '
+    "The 95 % interval over arms (by linear regression of their means) and the least and the greatest slope if any one "
+    "is left out show how much depends on their choice. Where one of these contains 0, nothing is decided."
 )
 
 NAMED_RUNS = 5

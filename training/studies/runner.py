@@ -392,8 +392,12 @@ def adopt_results(schedule: RunSchedule, runs: Iterable[Run], source: Path) -> i
 
 
 def _adopt_trials(plan: Plan, tried: Iterable[tuple[Arm, float]], results: Results, source: Path) -> None:
-    """Add the trials that the study in the folder `source` made with exactly the same recipes."""
-    finished = {tuple(record["recipes"]): (name, record) for name, record in Results(source, TRIALS_FILE).items()}
+    """Add the trials that the study in the folder `source` made with exactly the same recipes and scored likewise."""
+    finished = {
+        tuple(record["recipes"]): (name, record)
+        for name, record in Results(source, TRIALS_FILE).items()
+        if record.get("best_epoch", False) == _scores_best_epoch(plan)
+    }
     for arm, rate in tried:
         name = trial_name(arm.label, rate)
         found = finished.get(tuple(recipe.digest for recipe in plan.trial_recipes(arm, rate)))
@@ -412,8 +416,8 @@ def covers_study(study: Study, result: Mapping[str, Any]) -> bool:
 
 def _finished_results(source: Path) -> Results:
     results = Results(source)
-    if not results:
-        raise UsageError(f"{source} holds no finished runs of a study.", code="no-finished-runs")
+    if not results and not Results(source, TRIALS_FILE):
+        raise UsageError(f"{source} holds no finished runs or trials of a study.", code="no-finished-runs")
     return results
 
 
@@ -432,7 +436,7 @@ def _perform_trial(plan: Plan, arm: Arm, rate: float, folder: Path, context: Stu
         runs = [train_network(recipe, context.setup, folder) for recipe in recipes]
     except DivergedError as error:
         return {**facts, "score": None, "diverged": str(error), "date": _date()}
-    best = plan.selections == ("validation",)
+    best = _scores_best_epoch(plan)
     scores = [
         trained.validation[TRIAL_METRIC] if best else trained.log[-1][f"validation_{TRIAL_METRIC}"]
         for trained, _ in runs
@@ -440,10 +444,16 @@ def _perform_trial(plan: Plan, arm: Arm, rate: float, folder: Path, context: Stu
     return {
         **facts,
         "score": sum(scores) / len(scores),
+        "best_epoch": best,
         "data": [samples.digest for _, samples in runs],
         "training": [_training_record(trained) for trained, _ in runs],
         "date": _date(),
     }
+
+
+def _scores_best_epoch(plan: Plan) -> bool:
+    """Return whether trials are scored by their best epoch, not by the last."""
+    return plan.selections == ("validation",)
 
 
 def _failed_trials(schedule: RunSchedule, arm: Arm) -> str:

@@ -50,7 +50,8 @@ def test_a_step_equals_one_on_the_same_images() -> None:
 
 def test_frozen_layers_compute_in_the_precision_of_the_run() -> None:
     data, samples = noise(), np.arange(8)
-    run = Trainer(cached(1, augmentation=Augmentation(), precision="bf16"), data, CPU)
+    sizes = dataclasses.replace(recipe().preprocessing, resize=20, crop=20)  # 20 of 16 pixels: positions between them
+    run = Trainer(cached(1, augmentation=Augmentation(), precision="bf16", preprocessing=sizes), data, CPU)
     assert run.maps is not None
     trunk, images = run.network.trunk.eval(), run.view(samples, data.images(samples), Augmentation())
     layers = chain(trunk, split_trunk(trunk, images[:1]).frozen)

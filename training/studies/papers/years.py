@@ -148,9 +148,9 @@ def _objectives() -> Study:
         elsewhere="On the papers' data sets: revisiting/table-2.",
         note="Every objective has the constants of its paper, and all have the same trunk, steps and images. Only the "
         "learning rate is tuned, where trials choose it. The first claims are of the losses of Reality's tables, the "
-        "second of newer and other ones. Reality's contrastive loss takes all pairs and its triplet loss all triplets; "
-        "here they are mined by distance and semihard, and multi-similarity always has its miner. r-... stands for rho "
-        "of the form (a, a, p).",
+        "second of newer and other ones. Years are of the loss, not of its miner. Reality's contrastive loss takes all "
+        "pairs and its triplet loss all triplets; here they are mined by distance and semihard, and multi-similarity "
+        "always has its miner. r-... stands for rho of the form (a, a, p).",
     )
 
 
