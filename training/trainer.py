@@ -175,26 +175,17 @@ class Trainer:
         if self.execution.compiled:
             raise RecipeError(f"--compile is for whole trunks. {NO_VIEWS}", code="views-and-compile")
         data, augmentation, views = cast(TrainingData, self.data), self.recipe.augmentation, self.recipe.data.views
-        layout = self.computation.layout
+        sizes, layout = self.recipe.preprocessing, self.computation.layout
 
         def render(samples: np.ndarray, augmented: bool) -> Tensor:
             chosen = augmentation if augmented else _without_changes(augmentation)
             with autocast(self.execution.device, "fp32"):  # positions in images need all digits
-                return self.render(
-                    data.images(samples), self._draw_all(samples, chosen), chosen, self.recipe.preprocessing
-                )
+                return self.render(data.images(samples), self._draw_all(samples, chosen), chosen, sizes)
 
         trunk.to(memory_format=layout)
         with self.execution.forked_generators():
             split = split_trunk(trunk, render(np.arange(1), False))
-            key = (
-                frozen_digest(trunk, split),
-                self.recipe.preprocessing,
-                augmentation,
-                views,
-                self.recipe.seed,
-                self.computation,
-            )
+            key = frozen_digest(trunk, split), sizes, augmentation, views, self.recipe.seed, self.computation
             if key not in data.maps:
                 data.maps.clear()
                 torch.manual_seed(self.recipe.seed)
