@@ -151,7 +151,7 @@ def _factors() -> Study:
         (arm("diva"), arm("diva", *NO_DECORRELATION, label=WITHOUT)),
         (R1, *measures),
         datasets=("glyphs",),
-        elsewhere="No other has the factors that are measured; what each head is worth: diva/heads.",
+        elsewhere="No other has these factors; what each head is worth on the papers' data sets: diva/figure-5.",
         note="Of kinds (ink, background, inverted, pattern, face) the precision of the nearest neighbour of another "
         "class; of sizes (angle, scale) the rank correlation with distances within a class.",
     )
