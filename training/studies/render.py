@@ -392,13 +392,15 @@ def _trend_table(report: Report) -> Table:
         text = trend.trend.text + (f" ({trend.selection})" if several else "")
         slope = [f"{trend.slope.mean:+.4f}" if trend.slope else "", _interval_text(trend.slope, "+")]
         ranks = [f"{trend.spearman.mean:+.2f}" if trend.spearman else "", _interval_text(trend.spearman, "+", 2)]
-        left_out = f"{trend.left_out[0]:+.4f} to {trend.left_out[1]:+.4f}" if trend.left_out else ""
-        over = f"{trend.over_arms[0]:+.4f} to {trend.over_arms[1]:+.4f}" if trend.over_arms else ""
-        cells = text, str(trend.trend.measure), str(trend.arms)
-        rows.append([*cells, *slope, *ranks, trend.verdict, over, left_out])
+        ends = trend.verdict, _bounds_text(trend.over_arms), _bounds_text(trend.left_out)
+        rows.append([text, str(trend.trend.measure), str(trend.arms), *slope, *ranks, *ends])
     slope_title = f"slope a {report.plan.study.x}"
-    ends = "verdict", "95 % over arms", "slope without any one"
-    return Table(("claim", "measure", "arms", slope_title, "95 %", "Spearman", "95 %", *ends), rows)
+    head = ("claim", "measure", "arms", slope_title, "95 %", "Spearman", "95 %", "verdict", "95 % over arms")
+    return Table((*head, "slope without any one"), rows)
+
+
+def _bounds_text(bounds: tuple[float, float] | None) -> str:
+    return f"{bounds[0]:+.4f} to {bounds[1]:+.4f}" if bounds else ""
 
 
 def _selection_table(report: Report) -> Table:
@@ -579,8 +581,8 @@ def _mean_line(slope: Summary, points: list[figures.Point]) -> tuple[float, floa
 
 def _trend_text(report: Report, trend: TrendEstimate, slope: Summary) -> str:
     ranks = f" Spearman {_signed_text(trend.spearman, 2)}." if trend.spearman else ""
-    least = f" Over arms {trend.over_arms[0]:+.4f} to {trend.over_arms[1]:+.4f}." if trend.over_arms else ""
-    least += f" Without any one arm {trend.left_out[0]:+.4f} to {trend.left_out[1]:+.4f}." if trend.left_out else ""
+    least = f" Over arms {_bounds_text(trend.over_arms)}." if trend.over_arms else ""
+    least += f" Without any one arm {_bounds_text(trend.left_out)}." if trend.left_out else ""
     axis = report.plan.study.x
     text = f"{measure_title(trend.trend.measure)}: slope {_signed_text(slope, 4)} a {axis}, {_seeds_text(slope.n)}."
     return f"{text}{ranks}{least} {SELECTION_TITLES[trend.selection].capitalize()}."
