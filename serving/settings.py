@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from serving.gallery.types import is_address
 from zoo.errors import UsageError, command, nearest
+from zoo.paths import core_count
 
 if TYPE_CHECKING:
     from zoo.data.images import Limits
@@ -188,7 +189,7 @@ class Settings(BaseSettings):
             max(1, self.concurrency // self.workers),
             self.rate / self.workers,
             max(1, self.burst // self.workers),
-            max(1, len(os.sched_getaffinity(0)) // self.workers),
+            max(1, core_count() // self.workers),
         )
 
     @property

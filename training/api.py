@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import platform
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,7 +50,7 @@ from zoo.models.network import Network, create_trunk, feature_count, load_networ
 from zoo.models.pretrained.weights import public_facts
 from zoo.models.results import Evaluation, add_result, data_title, few_classes_note, origin_text
 from zoo.models.torch_runtime import choose_device, open_model
-from zoo.paths import thread_count
+from zoo.paths import core_count, thread_count
 
 NO_ORIGIN: dict[str, Any] = {"origin": None, "settings": {}}
 """The record of a model that does not follow a recipe of `RECIPES`."""
@@ -169,7 +168,7 @@ def provenance() -> dict[str, Any]:
         "hardware": {
             "machine": platform.machine(),
             "cpu": _cpu(),
-            "cores": len(os.sched_getaffinity(0)),
+            "cores": core_count(),
             "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         },
     }
@@ -643,7 +642,7 @@ def _class_images(recipe: Recipe, data: Samples) -> dict[str, Any]:
 
 def _threads(processes: Processes) -> int:
     """Return this process's threads: its part of the cores; alone, OMP_NUM_THREADS (torchrun sets it to 1)."""
-    return thread_count() if processes.count == 1 else max(1, len(os.sched_getaffinity(0)) // processes.count)
+    return thread_count() if processes.count == 1 else max(1, core_count() // processes.count)
 
 
 def base_of(recipe: Recipe) -> Card | None:

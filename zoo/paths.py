@@ -102,9 +102,16 @@ def cpu_flags() -> frozenset[str] | None:
         return None
 
 
+def core_count() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def thread_count() -> int:
     """Return how many threads a process may use: the cores, or fewer if OMP_NUM_THREADS says so."""
-    cores, allowed = len(os.sched_getaffinity(0)), os.environ.get("OMP_NUM_THREADS", "")
+    cores, allowed = core_count(), os.environ.get("OMP_NUM_THREADS", "")
     return min(cores, int(allowed)) if allowed.isdecimal() and int(allowed) else cores
 
 

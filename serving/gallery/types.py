@@ -19,7 +19,7 @@ from PIL import Image
 
 from zoo.console import count
 from zoo.data.dataset import DataIdentity, identify_rows
-from zoo.data.images import DEFAULT_LIMITS, FORMATS, Limits, open_image
+from zoo.data.images import DEFAULT_LIMITS, Limits, open_file, open_image
 from zoo.data.perceptual_hash import perceptual_hash
 from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.errors import CardError, GalleryError, ImageError, ItemConflictError, UsageError
@@ -370,16 +370,12 @@ def decode_image(data: bytes, how: Preprocessing, limits: Limits = DEFAULT_LIMIT
     Raises:
         ImageError: If the bytes are not an image within the limits.
     """
-    image = open_image(data, limits, draft=how.resize)
-    pixels = to_pixels(image, how, limits)
-    if not data.startswith(b"\xff\xd8"):  # only JPEG is decoded at a smaller size
-        return pixels, make_thumbnail(image)
-    with Image.open(BytesIO(data), formats=FORMATS) as header:
-        size = header.size
-    needed = thumbnail_decode_side(size)
-    thumbnail = make_thumbnail(image if min(image.size) >= needed else open_image(data, limits, draft=needed))
-    turned = (size[0] > size[1]) != (image.width > image.height)  # by its EXIF orientation
-    return pixels, replace(thumbnail, size=(size[1], size[0]) if turned else size)
+    image, size = open_file(data, limits, draft=how.resize)
+    pixels, needed = to_pixels(image, how, limits), thumbnail_decode_side(size)
+    # A JPEG is decoded at a smaller size, perhaps a smaller one than a sharp thumbnail needs.
+    enough = image.size == size or min(image.size) >= needed
+    thumbnail = make_thumbnail(image if enough else open_image(data, limits, draft=needed))
+    return pixels, replace(thumbnail, size=size)
 
 
 def thumbnail_decode_side(size: tuple[int, int]) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
+import warnings
 import zlib
 from collections.abc import Iterable, Sequence
 from io import BytesIO
@@ -654,7 +655,9 @@ def _avifs(pixels: int) -> dict[str, bytes]:
 
     def written(image: Image.Image, **options: Any) -> bytes:
         out = BytesIO()
-        image.save(out, "AVIF", speed=10, quality=10, **options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow reads the EXIF data that it writes
+            image.save(out, "AVIF", speed=10, quality=10, **options)
         return out.getvalue()
 
     tile = written(Image.new("RGB", (64, 64)))

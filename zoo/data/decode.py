@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,6 +26,7 @@ from zoo.data.images import ImageLike, in_mode, open_image
 from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.errors import DatasetError, ImageError, none_readable_message
 from zoo.files import atomic_folder, write_json
+from zoo.paths import core_count
 
 SKIP_HINT = ", or leave such images out with data.skip_unreadable=true"
 
@@ -47,7 +47,7 @@ def map_in_threads(
         together: Number of items that a thread gets at a time. Handing over one small image takes about as long as
             decoding it.
     """
-    threads = len(os.sched_getaffinity(0))
+    threads = core_count()
     limit = max(1, (ahead or 16 * threads) // together)
 
     def process(chunk: Sequence[Item]) -> list[Result]:

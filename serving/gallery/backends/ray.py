@@ -22,6 +22,7 @@ from serving.gallery.indexing import Fill, ImageFile, IndexingRun, new_item, rea
 from serving.gallery.types import NewItem, Thumbnail, decode_image
 from zoo.errors import GalleryError, ImageError, ModelMismatchError, UsageError, missing
 from zoo.models.load import Embedder, load
+from zoo.paths import core_count
 
 try:
     import pyarrow as pa
@@ -207,7 +208,7 @@ def _cluster(address: str | None, workers: int | None) -> Iterator[int]:
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     quiet: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
-    own = None if address else (workers or len(os.sched_getaffinity(0)))
+    own = None if address else (workers or core_count())
     try:
         ray.init(address or "local", num_cpus=own + SPARE if own else None, **quiet)
     except Exception as error:  # Ray raises plain exceptions if it does not start in time

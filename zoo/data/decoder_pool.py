@@ -1,0 +1,263 @@
+"""Processes that decode images (`zoo.data.decoder`), started when they are needed and shared by all threads.
+
+A thread that decodes an image takes an idle process or starts one, sends it the file and reads the pixels. A process
+that exceeds a bound of its image ends, and the thread raises `ImageError`; the next image gets a new process. So no
+file can keep this process busy, fill its memory or end it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from io import FileIO
+from typing import Any, cast
+
+from PIL import Image
+
+from zoo.data import decoder
+from zoo.errors import ImageError, ImageTooLargeError
+from zoo.paths import core_count
+
+PIPE_BYTES = 2**20
+"""Size of the pipes: a photograph and its pixels fit, so that neither side waits for the other."""
+ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",
+    # glibc would give the memory of each image back, and the kernel would clear its pages for the next.
+    "MALLOC_MMAP_THRESHOLD_": str(16 * 2**20),
+    "MALLOC_TRIM_THRESHOLD_": str(16 * 2**20),
+}
+"""Variables of the processes."""
+WALL_SECONDS, WALL_SECONDS_PER_MEGAPIXEL = 30.0, 0.5
+"""Seconds until an image counts as too slow where the system does not count processor time, or gives us none."""
+SLOW_SECONDS = 2.0
+"""Seconds after which a decoder gives way to all other processes, and ends after its image."""
+
+
+class DecoderProcess:
+    """One process, and the pipes to it."""
+
+    def __init__(self) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ZOO_")}
+        environment |= ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-S", decoder.__file__],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+        self.files, self.pixels = cast(FileIO, self.process.stdin), cast(FileIO, self.process.stdout)
+        for pipe in (self.files, self.pixels):
+            _enlarge(pipe)
+        self.begun, self.deadline, self.is_slow = 0.0, float("inf"), False
+
+    def send(self, data: bytes, name: str, max_pixels: int, draft: int | None) -> None:
+        """Send an image. Raises `BrokenPipeError` if the process has ended."""
+        job = {"bytes": len(data), "name": name, "max_pixels": max_pixels, "draft": draft}
+        head = decoder.framed(job)
+        for part in (head + data,) if len(data) < PIPE_BYTES else (head, data):
+            rest = memoryview(part)
+            while rest:
+                rest = rest[self.files.write(rest) :]
+
+    def receive(self) -> tuple[dict[str, Any], Image.Image | None]:
+        """Return the answer and, of a decoded image, its pixels. Raises `EOFError` if the process has ended."""
+        (length,) = decoder.LENGTH.unpack(self._read(decoder.LENGTH.size))
+        facts: dict[str, Any] = json.loads(self._read(length))
+        if "code" in facts:
+            return facts, None
+        mode, (width, height) = str(facts["mode"]), facts["size"]
+        image = Image.new(mode, (width, height), None)
+        for top, bottom in decoder.bands(mode, (width, height)):
+            shape = width, bottom - top
+            image.paste(Image.frombytes(mode, shape, self._read(shape[0] * shape[1] * len(mode))), (0, top))
+        return facts, image
+
+    def _read(self, count: int) -> bytearray:
+        data = bytearray(count)
+        rest = memoryview(data)
+        while rest:
+            read = self.pixels.readinto(rest)
+            if not read:
+                raise EOFError
+            rest = rest[read:]
+        return data
+
+    def give_way(self) -> None:
+        """Lower the priority of the process, so that other work is done as fast as without it."""
+        self.is_slow = True
+        with suppress(OSError, AttributeError):
+            os.setpriority(os.PRIO_PROCESS, self.process.pid, 5)
+
+    def end(self) -> int:
+        """End the process, and return its exit status: a negative number is the signal that ended it."""
+        with suppress(OSError):
+            self.files.close()
+        self.pixels.close()
+        if self.process.poll() is None and not _ended(self.process, 0.5):
+            self.process.kill()
+        return self.process.wait()
+
+
+class DecoderPool:
+    """Decoder processes: as many as threads decode at once, at most `size`; one per core stays when they are idle."""
+
+    def __init__(self, size: int, idle: int) -> None:
+        self.places, self.most_idle = threading.BoundedSemaphore(size), idle
+        self.lock = threading.Lock()
+        self.idle: list[DecoderProcess] = []
+        self.busy: set[DecoderProcess] = set()
+        self.watch: threading.Thread | None = None
+        self.work = threading.Event()
+
+    def decode(self, data: bytes, name: str, max_pixels: int, draft: int | None) -> tuple[Image.Image, tuple[int, int]]:
+        """Return an image and its full upright size; see `zoo.data.decoder.decode`.
+
+        Raises:
+            ImageTooLargeError: If it has too many pixels, or takes too much memory.
+            ImageError: If it is damaged, of an unknown format, or takes too much time ("too-slow").
+        """
+        with self.places:
+            process = self._sent(data, name, max_pixels, draft)
+            try:
+                facts, image = process.receive()
+            except BaseException as error:  # also Ctrl-C: what the process still sends belongs to no one
+                status = self._drop(process)
+                if not isinstance(error, EOFError):
+                    raise
+                raise _status_error(status, name) from None
+            self._release(process)
+        if image is not None:
+            return image, tuple(facts["full"])
+        raise error_of(facts["code"], facts["message"])
+
+    def close(self) -> None:
+        """End all processes; the pool can be used again."""
+        with self.lock:
+            processes, self.idle = [*self.idle, *self.busy], []
+        for process in processes:
+            process.process.kill()
+            process.process.wait()
+
+    def forget(self) -> None:
+        """Let go of the processes in a forked process, since they are its parent's."""
+        for process in (*self.idle, *self.busy):
+            process.files.close()
+            process.pixels.close()
+            process.process.returncode = 0
+
+    def _sent(self, data: bytes, name: str, max_pixels: int, draft: int | None) -> DecoderProcess:
+        """Return the process that has got the image."""
+        while True:
+            with self.lock:
+                idle = self.idle.pop() if self.idle else None
+            process = idle or DecoderProcess()
+            process.begun = time.monotonic()
+            process.deadline = process.begun + WALL_SECONDS + WALL_SECONDS_PER_MEGAPIXEL * max_pixels / 1e6
+            self._begin(process)
+            try:
+                process.send(data, name, max_pixels, draft)
+            except BrokenPipeError:  # something else ended it while it was idle
+                self._drop(process)
+                if idle is None:
+                    raise
+            except BaseException:
+                self._drop(process)
+                raise
+            else:
+                return process
+
+    def _begin(self, process: DecoderProcess) -> None:
+        with self.lock:
+            self.busy.add(process)
+            if self.watch is None:
+                self.watch = threading.Thread(target=self._watch, name="decoder watch", daemon=True)
+                self.watch.start()
+        self.work.set()
+
+    def _release(self, process: DecoderProcess) -> None:
+        with self.lock:
+            self.busy.discard(process)
+            keep = len(self.idle) < self.most_idle and not process.is_slow
+            if keep:
+                self.idle.append(process)
+        if not keep:
+            process.end()
+
+    def _drop(self, process: DecoderProcess) -> int:
+        with self.lock:
+            self.busy.discard(process)
+        process.process.kill()
+        return process.end()
+
+    def _watch(self) -> None:
+        """Slow down and then end the processes whose image takes too long."""
+        while self.work.wait():
+            time.sleep(SLOW_SECONDS / 2)
+            now = time.monotonic()
+            with self.lock:
+                busy = list(self.busy)
+                if not busy:
+                    self.work.clear()
+            for process in busy:
+                if now > process.deadline:
+                    process.process.kill()
+                elif now > process.begun + SLOW_SECONDS and not process.is_slow:
+                    process.give_way()
+
+
+def error_of(code: str, message: str) -> ImageError:
+    """Return the error for a `zoo.data.decoder.Refusal`."""
+    return ImageTooLargeError(message) if code == decoder.TOO_LARGE else ImageError(message, code=code)
+
+
+def _enlarge(pipe: FileIO) -> None:
+    with suppress(ImportError, AttributeError, OSError):
+        import fcntl
+
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+
+
+def _ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _status_error(status: int, name: str) -> ImageError:
+    """Return the error for an image whose process ended."""
+    too_slow = {-getattr(signal, number) for number in ("SIGPROF", "SIGKILL", "SIGXCPU") if hasattr(signal, number)}
+    if status in too_slow:
+        return ImageError(f"{name} takes too long to decode for its size, or too much memory.", code="too-slow")
+    return ImageError(f"{name} cannot be decoded: the decoder failed with status {status}.", code="undecodable")
+
+
+def _new_pool() -> DecoderPool:
+    cores = core_count()
+    return DecoderPool(max(4, 2 * cores), cores)
+
+
+def _after_fork() -> None:
+    global _pool
+    _pool.forget()
+    _pool = _new_pool()
+
+
+_pool = _new_pool()
+atexit.register(lambda: _pool.close())
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def decode(data: bytes, name: str, max_pixels: int, draft: int | None) -> tuple[Image.Image, tuple[int, int]]:
+    """Decode an image file in the pool of this process; see `DecoderPool.decode`."""
+    return _pool.decode(data, name, max_pixels, draft)
