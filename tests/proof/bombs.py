@@ -24,7 +24,7 @@ def of_pixels() -> dict[str, bytes]:
         "PNG of 400 megapixels": png(20_000, 20_000),
         "PNG as long as can be": png(2**31 - 1, 1, rows=2000),
         "PNG without a width": png(0, 10, rows=1),
-        "JPEG of 65,500 x 65,500": _jpeg(b"", scans=1, side=65_500, blocks=64),
+        "JPEG of 65,500 x 65,500": jpeg(b"", scans=1, side=65_500, blocks=64),
         "GIF of 65,535 x 65,535": b"GIF89a" + struct.pack("<HHBBB", 65535, 65535, 0, 0, 0) + bytes(100),
         "BMP of 2 gigapixels": b"BM" + struct.pack("<IHHIIiiHHIIiiII", 99, 0, 0, 54, 40, 2**31 - 1, -(2**31) + 1, 1,
                                                      24, 0, 0, 0, 0, 0, 0),
@@ -42,19 +42,20 @@ def png(width: int, height: int, rows: int | None = None) -> bytes:
 
 def many_scans(size: int, side: int = MEGAPIXELS) -> bytes:
     """Return a grey progressive JPEG whose scans are a few bytes each and mark every block as empty."""
-    return _jpeg(b"", max(1, (size - (side // 8) ** 2 // 8) // 39), side)
+    return jpeg(b"", max(1, (size - (side // 8) ** 2 // 8) // 39), side)
 
 
-def _jpeg(before: bytes, scans: int, side: int, blocks: int | None = None) -> bytes:
+def jpeg(before: bytes, scans: int, side: int, blocks: int | None = None) -> bytes:
+    """Return a grey progressive JPEG with `before` ahead of its tables; its scans mark every block as empty."""
     blocks = blocks or ((side + 7) // 8) ** 2
-    tables = _segment(0xDB, b"\0" + b"\1" * 64) + _segment(0xC2, struct.pack(">BHHB", 8, side, side, 1) + b"\1\x11\0")
+    tables = segment(0xDB, b"\0" + b"\1" * 64) + segment(0xC2, struct.pack(">BHHB", 8, side, side, 1) + b"\1\x11\0")
     codes = b"\1" + bytes(15)  # one code, of one bit
-    tables += _segment(0xC4, b"\x00" + codes + b"\0") + _segment(0xC4, b"\x10" + codes + b"\xe0")
-    first = _segment(0xDA, b"\1\1\0\0\0\0") + bytes(blocks // 8)
+    tables += segment(0xC4, b"\x00" + codes + b"\0") + segment(0xC4, b"\x10" + codes + b"\xe0")
+    first = segment(0xDA, b"\1\1\0\0\0\0") + bytes(blocks // 8)
     runs = "".join("0" + "1" * 14 for _ in range(-(-blocks // 32767)))  # "the next 32,767 blocks are empty"
     runs += "1" * (-len(runs) % 8)
     coded = int(runs, 2).to_bytes(len(runs) // 8, "big").replace(b"\xff", b"\xff\0")
-    empty = _segment(0xDA, b"\1\1\0\1\x3f\0") + coded
+    empty = segment(0xDA, b"\1\1\0\1\x3f\0") + coded
     return b"\xff\xd8" + before + tables + first + empty * scans + b"\xff\xd9"
 
 
@@ -67,11 +68,13 @@ def _after(kind: str, head: int | bytes, piece: bytes, size: int) -> bytes:
     return data[:at] + piece * (size // len(piece)) + data[at:]
 
 
-def _segment(marker: int, data: bytes) -> bytes:
+def segment(marker: int, data: bytes) -> bytes:
+    """Return a segment of a JPEG."""
     return struct.pack(">BBH", 0xFF, marker, len(data) + 2) + data
 
 
 def chunk(kind: bytes, data: bytes) -> bytes:
+    """Return a chunk of a PNG."""
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
@@ -96,11 +99,11 @@ def _bmp_runs(size: int) -> bytes:
 
 _FILLING: dict[str, Callable[[int], bytes]] = {
     "JPEG of scans": many_scans,
-    "JPEG of comments": lambda size: _after("JPEG", 2, _segment(0xFE, b""), size),
-    "JPEG of EXIF": lambda size: _after("JPEG", 2, _segment(0xE1, b"Exif\0\0x"), size),
+    "JPEG of comments": lambda size: _after("JPEG", 2, segment(0xFE, b""), size),
+    "JPEG of EXIF": lambda size: _after("JPEG", 2, segment(0xE1, b"Exif\0\0x"), size),
     "JPEG of fill bytes": lambda size: _after("JPEG", 2, b"\xff", size),
     "JPEG of Photoshop resources": lambda size: _after(
-        "JPEG", 2, _segment(0xED, b"Photoshop 3.0\0" + b"8BIM\3\xff\0\0\0\0\0\0" * 5000), size
+        "JPEG", 2, segment(0xED, b"Photoshop 3.0\0" + b"8BIM\3\xff\0\0\0\0\0\0" * 5000), size
     ),
     "PNG of chunks": lambda size: _after("PNG", 33, chunk(b"tIME", bytes(7)), size),
     "PNG of texts": lambda size: _after("PNG", 33, chunk(b"tEXt", b"a\0b"), size),
