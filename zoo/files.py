@@ -18,6 +18,9 @@ from typing import Any, BinaryIO
 MAX_DEPTH = 64
 """Levels of lists and objects in a JSON file. Ours have a handful; thousands exhaust the interpreter's stack."""
 
+MAX_JSON_BYTES = 16 * 2**20
+"""Largest JSON file; ours have kilobytes. In memory a file takes many times its size."""
+
 CHUNK_BYTES = 2**27
 """Bytes that are hashed at a time. Large, because after each chunk other threads may keep the interpreter busy."""
 
@@ -109,14 +112,21 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
+def check_size(path: Path, limit: int) -> None:
+    """Raise `ValueError` for a file of more bytes than a limit. Raises `OSError` for a file that cannot be found."""
+    if (size := path.stat().st_size) > limit:
+        raise ValueError(f"{path.name} has {size:,} bytes; at most {limit:,} are read")
+
+
 def read_json(path: Path) -> Any:
     """Return the value that a JSON file holds.
 
     Raises:
         OSError: If the file cannot be read.
-        ValueError: If it is not UTF-8 or not JSON, holds NaN, infinity or half of a surrogate pair, or is nested too
-            deep.
+        ValueError: If it is not UTF-8 or not JSON, holds NaN, infinity or half of a surrogate pair, is nested too deep,
+            or has more than `MAX_JSON_BYTES`.
     """
+    check_size(path, MAX_JSON_BYTES)
     text = path.read_text(encoding="utf-8")
     try:
         value = json.loads(text, parse_constant=_parse_finite, parse_float=_parse_finite)

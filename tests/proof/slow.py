@@ -290,7 +290,8 @@ def _jpegs(pixels: int) -> dict[str, bytes]:
         + restarts * (blocks // 4 // 8) + _END,
         "restarts that are missing": head + segment(0xDD, b"\0\1") + _frame(0xC0, side, side, colour) + three
         + bytes(100_000) + _END,
-        "huge sampling": head + _frame(0xC0, side, side, [0x11, 0x44, 0x11]) + three + _END,
+        "huge sampling": head + _frame(0xC0, side, side, [0x11, 0x44, 0x11])
+        + b"".join(_scan([number]) + bytes(blocks // 8) for number in (1, 2, 3)) + _END,
         "odd sampling": head + _frame(0xC0, side, side, [0x32, 0x13, 0x21]) + three + _END,
         "two frames, the second larger": head + _frame(0xC0, 8, 8, grey) + _frame(0xC0, side, side, grey) + _scan([1])
         + _END,
@@ -492,12 +493,13 @@ def _gif_frame(left: int, top: int, width: int, height: int, codes: bytes, inter
 
 def _lzw(pixels: int) -> bytes:
     """Return the codes of zeros: each stands for one pixel more than the last, until the table is full."""
-    fields: list[tuple[int, int]] = []
+    fields = [(256, 9)]
     while pixels > 0:
-        fields += [(256, 9), (0, 9)]
+        fields += [(256, 12)] if len(fields) > 1 else []
+        fields += [(0, 9)]
         fields += [(code, min(12, code.bit_length())) for code in range(258, 4096)]
         pixels -= sum(range(1, 3839))
-    text = "".join(format(value, f"0{width}b")[::-1] for value, width in [*fields, (257, 9)])
+    text = "".join(format(value, f"0{width}b")[::-1] for value, width in [*fields, (257, 12)])
     return int(text[::-1], 2).to_bytes(-(-len(text) // 8), "little")
 
 

@@ -44,7 +44,10 @@ def stages() -> list[list[tuple[str, str]]]:
 def test_the_containerfile_is_made_of_instructions_and_of_files_that_there_are() -> None:
     build, final = stages()
     assert {name for name, _ in build + final} <= INSTRUCTIONS | {"ENTRYPOINT"}
-    assert all(re.fullmatch(r"\S+:3\.\d+-slim( AS \w+)?", rest) for name, rest in build + final if name == "FROM")
+    # One argument names the base image of both stages, so that a digest can pin it.
+    assert [rest.removesuffix(" AS build") for name, rest in build + final if name == "FROM"] == ["$PYTHON"] * 2
+    (base,) = re.findall(r"^ARG PYTHON=(\S+)$", (DEPLOY / "Containerfile").read_text(), flags=re.MULTILINE)
+    assert re.fullmatch(r"\S+:3\.\d+-slim(@sha256:[0-9a-f]{64})?", base)
     copied = [word for name, rest in build if name == "COPY" for word in rest.split()[:-1]]
     assert all((ROOT / word).exists() for word in copied)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -97,6 +100,11 @@ def test_the_unit_starts_the_service_and_gives_it_no_more_than_it_needs() -> Non
     defaults = settings()
     assert int(service["TimeoutStopSec"]) > float(args["shutdown_delay"]) + defaults.drain_seconds + 5
     assert (service["User"], service["CapabilityBoundingSet"]) == ("zoo", "")
+    gigabyte, bodies = 2**30, defaults.concurrency * defaults.max_body
+    limit = int(re.fullmatch(r"(\d+)G", service["MemoryMax"])[1]) * gigabyte  # type: ignore[index]
+    assert limit >= bodies + int(args["workers"]) * gigabyte
+    # Each worker has a thread for each request at most, and ONNX Runtime's, FAISS's and the decoders' for each core.
+    assert int(service["TasksMax"]) >= defaults.concurrency + int(args["workers"]) * 3 * 16
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")

@@ -11,10 +11,13 @@ from safetensors.numpy import load_file, save_file
 
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import ModelFolderError
-from zoo.files import atomic_path
+from zoo.files import atomic_path, check_size
 from zoo.models.card import Card
 
 GOLDEN_FILE = "golden.safetensors"
+
+MAX_GOLDEN_BYTES = 64 * 2**20
+"""Largest file of golden images or texts; ours have less than 2 MB."""
 
 LENGTH_TOLERANCE = 1e-3
 """The largest allowed distance of an embedding's length from 1; float16 arithmetic rounds by less."""
@@ -61,11 +64,12 @@ def read_golden(folder: Path) -> tuple[list[np.ndarray], np.ndarray]:
         At least one image, uint8 [H, W, 3] or [H, W], and embeddings float32 [n, dim] of unit length.
 
     Raises:
-        ModelFolderError: `golden-unreadable` for a file that is missing or cut, `golden-invalid` for contents that
-            would let any model pass.
+        ModelFolderError: `golden-unreadable` for a file that is missing, cut or too large, `golden-invalid` for
+            contents that would let any model pass.
     """
     path = folder / GOLDEN_FILE
     try:
+        check_size(path, MAX_GOLDEN_BYTES)
         tensors = load_file(path)
         embeddings = tensors.pop("embeddings")
         images = [tensors[f"image_{i}"] for i in range(len(tensors))]

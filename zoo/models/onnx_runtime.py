@@ -1,14 +1,22 @@
-"""ONNX Runtime: open the graphs of a model folder without torch, and refuse graphs with weights in other files."""
+"""ONNX Runtime: open the graphs of a model folder without torch.
+
+A graph is untrusted, since the card that vouches for it may come from the same stranger. It holds all of its weights,
+has no inner graphs and so no loops, and uses the operators that ONNX Runtime itself brings. Its memory is bounded, and
+so is the time of its first run, which is that of the golden images.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import platform
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +40,12 @@ PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider", "te
 FINGERPRINT, PRECISION = "dml-zoo.fingerprint", "dml-zoo.precision"
 """Metadata keys of a graph: `Card.fingerprint` of its model, and its precision."""
 
+MEMORY_SHARE = 0.75
+"""Largest share of this machine's memory (or the control group's) that all graphs of a process use on the CPU."""
+
+FIRST_RUN_SECONDS = 60, 30
+"""Longest time of a graph's first run: a constant, and an addition for each row of the batch."""
+
 
 def open_graph(
     path: Path, card: Card, device: str | None = None, precision: str | None = None
@@ -50,7 +64,8 @@ def open_graph(
 
     Raises:
         ModelFolderError: `other-model`, `other-precision` or `graph-signature` if the graph is not the card's,
-            `unreadable-graph` or `external-data` if it cannot be used.
+            `unreadable-graph`, `external-data` or `unsafe-graph` if it cannot be used. The function raises
+            `graph-failed`.
         UsageError: `unknown-device` or `device-unavailable`.
     """
     device = device or "cpu"
@@ -84,9 +99,45 @@ def _open(
     _check_origin(session, card, path, precision)
     _check_signature(session, card, name, shape)
 
-    def run(batch: np.ndarray) -> np.ndarray:
-        rows: np.ndarray = session.run([OUTPUT], {name: batch})[0]
+    run = runner(session, path, OUTPUT)
+    return lambda batch: run({name: batch})
+
+
+def runner(session: Any, path: Path, output: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
+    """Return a function from a session's inputs, by name, to one of its outputs.
+
+    It raises `ModelFolderError` (`graph-failed`) if the graph fails, needs more memory than `MEMORY_SHARE`, or does not
+    end its first run in `FIRST_RUN_SECONDS`. ONNX Runtime ends between two operators, never within one.
+    """
+    tried = threading.Event()
+
+    def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
+        try:
+            rows: np.ndarray = (session.run if tried.is_set() else _run_in_time(session))([output], inputs)[0]
+        except Exception as error:  # onnxruntime raises its own types
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ModelFolderError(f"{path} cannot be run by ONNX Runtime: {reason}", code="graph-failed") from None
+        tried.set()
         return rows
+
+    return run
+
+
+def _run_in_time(session: Any) -> Callable[[list[str], dict[str, np.ndarray]], list[np.ndarray]]:
+    """Return a session's `run` that ends with an error if it takes too long."""
+    import onnxruntime as ort
+
+    def run(outputs: list[str], inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        constant, each = FIRST_RUN_SECONDS
+        options = ort.RunOptions()
+        seconds = constant + each * max(len(value) for value in inputs.values())
+        timer = threading.Timer(seconds, setattr, (options, "terminate", True))
+        timer.daemon = True
+        timer.start()
+        try:
+            return session.run(outputs, inputs, options)
+        finally:
+            timer.cancel()
 
     return run
 
@@ -143,7 +194,9 @@ def open_session(path: Path, device: str):  # type: ignore[no-untyped-def]  # on
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if _int8_overflows():
         options.add_session_config_entry("session.x64quantprecision", "1")
-    check_self_contained(path)
+    if _share_memory():
+        options.add_session_config_entry("session.use_env_allocators", "1")
+    check_graph(path)
     try:
         session = ort.InferenceSession(path, options, providers=providers)
     except Exception as error:  # onnxruntime raises its own types
@@ -154,6 +207,34 @@ def open_session(path: Path, device: str):  # type: ignore[no-untyped-def]  # on
             f"{provider} could not be started: {_gpu_problem()}. Or use device cpu.", code="device-unavailable"
         )
     return session
+
+
+@cache
+def _share_memory() -> bool:
+    """Give all sessions of this process one pool of memory on the CPU that is bounded; return whether it is.
+
+    Without a bound, a graph of a few bytes (`Expand`, `Tile`, `Resize`) takes as much as the machine has.
+    """
+    import onnxruntime as ort
+
+    if (total := memory_size()) is None:
+        return False
+    pool = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    ort.create_and_register_allocator(pool, ort.OrtArenaCfg({"max_mem": int(MEMORY_SHARE * total)}))
+    return True
+
+
+def memory_size() -> int | None:
+    """Return the bytes of memory of this machine, or of its control group if that has fewer; None if unknown."""
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # Windows has no sysconf
+        return None
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+    except OSError:
+        return total
+    return min(total, int(limit)) if limit.isdecimal() else total
 
 
 def _gpu_problem() -> str:
@@ -257,22 +338,35 @@ def _check_signature(session: Any, card: Card, name: str, shape: list[int] | Non
 
 
 _INNER = {
-    "model": {7: "graph", 20: "training", 25: "function"},
-    "training": {1: "graph", 2: "graph"},
-    "function": {7: "node", 11: "attribute"},
-    "graph": {1: "node", 5: "tensor", 15: "sparse"},
+    "model": {7: "graph"},
+    "graph": {1: "node", 5: "tensor"},
     "node": {5: "attribute"},
-    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
-    "sparse": {1: "tensor", 2: "tensor"},
+    "attribute": {5: "tensor", 10: "tensor"},
     "tensor": {},
 }
-"""Messages of onnx.proto that hold tensors: field number -> kind of the message in it."""
+"""Messages of onnx.proto that are looked into: field number -> kind of the message in it."""
+
+_REFUSED = {
+    "model": {20: "instructions for training", 25: "functions"},
+    "graph": {15: "sparse weights"},
+    "attribute": {6: "inner graphs", 11: "inner graphs", 22: "sparse weights", 23: "sparse weights"},
+}
+"""Parts that no graph of ours has: loops live in inner graphs; functions and sparse weights grow without a bound."""
 
 _EXTERNAL = (13, 14)
 """Fields of TensorProto that refer to other files: external_data and data_location."""
 
-_KEY = b"location"
-"""Key of external_data that names the file. Nodes without these bytes need no closer inspection."""
+_OPERATOR, _DOMAIN = 4, 7
+"""Fields of NodeProto."""
+
+_DOMAINS = (b"", b"ai.onnx", b"com.microsoft")
+"""Domains of operators: the standard's, and ONNX Runtime's own."""
+
+_COMPILED = b"EPContext"
+"""Operator of ONNX Runtime that runs a program, which a provider compiled, from a file that it names."""
+
+_MAX_BYTES, _MAX_FIELDS = 2**31, 2_000_000
+"""Largest graph: protobuf reads no more bytes; a node has about ten fields, which are read in a microsecond each."""
 
 _LONGEST = 10
 """Largest number of bytes of a varint in protobuf."""
@@ -281,51 +375,74 @@ _VARINT, _LENGTH, _FIXED = 0, 2, {1: 8, 5: 4}
 """Wire types: varints; fields with a length (messages, bytes, texts); type -> number of bytes for the others."""
 
 
-def check_self_contained(path: Path) -> None:
-    """Check that a graph holds all of its weights: the card's SHA-256 does not cover other files.
+def check_graph(path: Path) -> None:
+    """Check that a graph holds all of its weights, which the card's SHA-256 covers, and does only plain arithmetic.
 
     Reads the protobuf without the `onnx` package and without the weights. A missing file passes.
 
     Raises:
-        ModelFolderError: `external-data`, or `unreadable-graph` for a file that is not a graph.
+        ModelFolderError: `external-data`, `unsafe-graph` for inner graphs, functions, sparse weights and foreign
+            operators, or `unreadable-graph` for a file that is not a graph.
     """
+    again = "Download the model folder again, or make the graph again (zoo export, zoo text-tower)."
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            external = _has_external_data(data, 0, len(data), "model")
+            if len(data) > _MAX_BYTES:
+                raise IndexError
+            _check_message(data, 0, len(data), "model", count())
     except OSError:
         return
-    except (LookupError, RecursionError, ValueError):  # ValueError: mmap of an empty file
-        raise ModelFolderError(
-            f"{path} cannot be read as an ONNX graph. Download the model folder again, or make the graph again (zoo "
-            "export, zoo text-tower).",
-            code="unreadable-graph",
-        ) from None
-    if external:
+    except (LookupError, ValueError):  # ValueError: mmap of an empty file
+        raise ModelFolderError(f"{path} cannot be read as an ONNX graph. {again}", code="unreadable-graph") from None
+    except _ExternalData:
         raise ModelFolderError(
             f"{path} has weights in another file (external data), for which the card cannot vouch; expected all of "
-            "them in the graph. Download the model folder again, or make the graph again (zoo export, zoo text-tower).",
+            f"them in the graph. {again}",
             code="external-data",
-        )
+        ) from None
+    except _UnsafeGraphError as error:
+        raise ModelFolderError(
+            f"{path} has {error}; expected a graph of standard operators alone. {again} Functions and inner graphs of "
+            "a graph of your own may vanish with onnx.inliner or onnxsim.",
+            code="unsafe-graph",
+        ) from None
 
 
-def _has_external_data(data: mmap.mmap, at: int, end: int, kind: str) -> bool:
-    """Return whether the message in the bytes from `at` to `end` holds a tensor with data in another file."""
-    inner = _INNER[kind]
+class _ExternalData(Exception):  # noqa: N818
+    """A tensor has its data in another file."""
+
+
+class _UnsafeGraphError(Exception):
+    """A graph has a part that is refused; the message names it."""
+
+
+def _check_message(data: mmap.mmap, at: int, end: int, kind: str, fields: Iterator[int]) -> None:
+    """Check the message in the bytes from `at` to `end`; `fields` counts the fields of the whole graph."""
+    inner, refused = _INNER[kind], _REFUSED.get(kind, {})
     while at < end:
+        if next(fields) >= _MAX_FIELDS:
+            raise _UnsafeGraphError(f"more than {_MAX_FIELDS:,} fields")
         field, wire, at, size = _read_header(data, at)
-        if kind == "tensor" and field in _EXTERNAL and (size if wire == _LENGTH else any(data[at : at + size])):
-            return True
-        if wire != _LENGTH:
-            at += size
-            continue
-        if at + size > end:
+        if field == 0:  # no field of protobuf has this number
             raise IndexError
-        # Nodes are many and small: searching for the bytes takes a tenth of the time of parsing their fields.
-        candidate = field in inner and (inner[field] != "node" or data.find(_KEY, at, at + size) >= 0)
-        if candidate and _has_external_data(data, at, at + size, inner[field]):
-            return True
+        if kind == "tensor" and field in _EXTERNAL and (size if wire == _LENGTH else any(data[at : at + size])):
+            raise _ExternalData
+        if wire == _LENGTH:
+            if at + size > end:
+                raise IndexError
+            if field in refused:
+                raise _UnsafeGraphError(refused[field])
+            if kind == "node" and field in (_OPERATOR, _DOMAIN):
+                _check_operator(data[at : at + size], field)
+            if field in inner:
+                _check_message(data, at, at + size, inner[field], fields)
         at += size
-    return False
+
+
+def _check_operator(name: bytes, field: int) -> None:
+    if name == _COMPILED if field == _OPERATOR else name not in _DOMAINS:
+        what = "the operator" if field == _OPERATOR else "operators of the domain"
+        raise _UnsafeGraphError(f"{what} {name[:40].decode(errors='replace')!r}")
 
 
 def _read_header(data: mmap.mmap, at: int) -> tuple[int, int, int, int]:

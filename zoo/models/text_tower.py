@@ -11,17 +11,21 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from zoo.errors import ModelFolderError, NoTextTowerError, TextError, UsageError, missing
-from zoo.files import atomic_path
+from zoo.files import atomic_path, check_size
 from zoo.models.baselines import baselines
 from zoo.models.card import Card, TextSettings
 from zoo.models.folder import check_files
-from zoo.models.onnx_runtime import check_batch_axis, open_session
+from zoo.models.golden import MAX_GOLDEN_BYTES
+from zoo.models.onnx_runtime import check_batch_axis, open_session, runner
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
 TEXT_GRAPH, TOKENIZER_FILE, GOLDEN_TEXT_FILE = "onnx/text.onnx", "tokenizer.json", "golden_text.safetensors"
+MAX_TOKENIZER_BYTES = 128 * 2**20
+"""Largest tokenizer.json; that of 256,000 tokens has 34 MB."""
+
 TOKENS, MASK, OUTPUT = "tokens", "mask", "embeddings"
 """Inputs and output of the graph: tokens and, if the graph takes it, mask int64 [n, length]; float32 [n, dim]."""
 
@@ -125,13 +129,13 @@ def open_text_tower(folder: Path, card: Card, device: str | None = None) -> Text
     session = open_session(folder / TEXT_GRAPH, device or "cpu")
     _check_signature(session, card)
     names = [value.name for value in session.get_inputs()]
+    run = runner(session, folder / TEXT_GRAPH, OUTPUT)
 
-    def run(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    def embed(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         inputs = {TOKENS: ids, MASK: mask}
-        rows: np.ndarray = session.run([OUTPUT], {name: inputs[name] for name in names})[0]
-        return rows
+        return run({name: inputs[name] for name in names})
 
-    return TextTower(card.name, card.text, tokenizer, run)
+    return TextTower(card.name, card.text, tokenizer, embed)
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -141,6 +145,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     except ImportError:
         raise missing("tokenizers", "text") from None
     try:
+        check_size(path, MAX_TOKENIZER_BYTES)
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain exceptions
         raise ModelFolderError(f"{path} cannot be read as a tokenizer: {error}", code="tokenizer-unreadable") from None
@@ -161,6 +166,7 @@ def read_golden_text(folder: Path) -> tuple[list[str], np.ndarray]:
     """
     path = folder / GOLDEN_TEXT_FILE
     try:
+        check_size(path, MAX_GOLDEN_BYTES)
         tensors = load_file(path)
         embeddings = tensors.pop("embeddings")
         texts = [tensors[f"text_{i}"].tobytes().decode() for i in range(len(tensors))]

@@ -23,7 +23,7 @@ from zoo.files import atomic_path, keep_newest, locked
 from zoo.models.card import Card
 from zoo.models.folder import HEADS_FILE, WEIGHTS_FILE, check_files
 from zoo.models.golden import golden_pixels, read_golden
-from zoo.models.onnx_runtime import FEATURES, IMAGES, open_session
+from zoo.models.onnx_runtime import FEATURES, IMAGES, open_session, runner
 from zoo.models.results import EXPORT_FLOORS, GOLDEN_FLOORS
 
 MAKING_SECONDS = 20.0
@@ -118,13 +118,8 @@ def _open_checked(file: Path, folder: Path, card: Card) -> Trunk | None:
 
 
 def _open(file: Path) -> Trunk:
-    session = open_session(file, "cpu")
-
-    def run(images: np.ndarray) -> np.ndarray:
-        features: np.ndarray = session.run([FEATURES], {IMAGES: images})[0]
-        return features
-
-    return run
+    run = runner(open_session(file, "cpu"), file, FEATURES)
+    return lambda images: run({IMAGES: images})
 
 
 def _least_cosine(rows: np.ndarray, expected: np.ndarray) -> float:

@@ -21,7 +21,7 @@ from zoo.models.onnx_runtime import (
     GRAPH_FILES,
     RESIZING_FILES,
     VARIANT_FILES,
-    check_self_contained,
+    check_graph,
     open_resizing_graph,
 )
 from zoo.models.registry import reference
@@ -95,7 +95,7 @@ def _check_hash(path: Path, name: str, expected: str) -> Check:
         if sha256_of(path) != expected:
             return Check(f"sha256 {name}", False, "differs from the card's")
         if path.suffix == ".onnx":
-            check_self_contained(path)
+            check_graph(path)
     except OSError as error:  # a name longer than the file system allows, a file without permission
         return Check(f"sha256 {name}", False, f"cannot be read: {error.strerror}")
     except ModelFolderError as error:

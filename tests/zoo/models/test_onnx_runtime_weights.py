@@ -17,7 +17,7 @@ from zoo.errors import ModelFolderError
 from zoo.files import sha256_of
 from zoo.models.card import read_card
 from zoo.models.golden import read_golden
-from zoo.models.onnx_runtime import check_self_contained
+from zoo.models.onnx_runtime import check_graph
 from zoo.models.text_tower import TEXT_GRAPH, open_text_tower
 from zoo.models.verify import verify
 from zoo.paths import SHIPPED
@@ -95,6 +95,8 @@ def model_of(place: str) -> onnx.ModelProto:
     """Return a model with external data in one of the places where ONNX has tensors."""
     if place == "initializer":
         return helper.make_model(graph_of([ADD], [PLAIN, outside("w")]))
+    if place == "several":
+        return helper.make_model(graph_of([helper.make_node("Own", ["x"], ["y"], values=[PLAIN, outside("w")])], []))
     constant = helper.make_node("Constant", [], ["w"], value=outside("w"))
     inner = graph_of([constant], [])
     branches = helper.make_node("If", ["x"], ["y"], then_branch=graph_of([ADD], [PLAIN]), else_branch=inner)
@@ -112,16 +114,23 @@ def model_of(place: str) -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.parametrize("place", ["initializer", "constant", "branch", "sparse", "function", "training"])
+@pytest.mark.parametrize("place", ["initializer", "constant", "several"])
 def test_external_data_is_found_in_every_place(tmp_path: Path, place: str) -> None:
     (tmp_path / "g.onnx").write_bytes(model_of(place).SerializeToString())
     with raises(ModelFolderError, "external-data"):
-        check_self_contained(tmp_path / "g.onnx")
+        check_graph(tmp_path / "g.onnx")
+
+
+@pytest.mark.parametrize("place", ["branch", "sparse", "function", "training"])
+def test_other_places_of_weights_are_refused(tmp_path: Path, place: str) -> None:
+    (tmp_path / "g.onnx").write_bytes(model_of(place).SerializeToString())
+    with raises(ModelFolderError, "unsafe-graph"):
+        check_graph(tmp_path / "g.onnx")
 
 
 def test_a_graph_with_the_name_location_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "g.onnx").write_bytes(model_of("nowhere").SerializeToString())
-    check_self_contained(tmp_path / "g.onnx")
+    check_graph(tmp_path / "g.onnx")
 
 
 def test_an_overlong_key_hides_nothing(tmp_path: Path) -> None:
@@ -130,7 +139,7 @@ def test_an_overlong_key_hides_nothing(tmp_path: Path) -> None:
         tensor = field(13, field(1, b"location") + field(2, b"w.data"), overlong)
         (tmp_path / "g.onnx").write_bytes(field(7, field(5, tensor, overlong), overlong))
         with raises(ModelFolderError, "external-data"):
-            check_self_contained(tmp_path / "g.onnx")
+            check_graph(tmp_path / "g.onnx")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +150,7 @@ def test_an_overlong_key_hides_nothing(tmp_path: Path) -> None:
 def test_other_bytes_are_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "g.onnx").write_bytes(data)
     with raises(ModelFolderError, "unreadable-graph"):
-        check_self_contained(tmp_path / "g.onnx")
+        check_graph(tmp_path / "g.onnx")
 
 
 def test_deeply_nested_graphs_are_refused(tmp_path: Path) -> None:
@@ -150,14 +159,14 @@ def test_deeply_nested_graphs_are_refused(tmp_path: Path) -> None:
     for number in [*[6, 5, 1] * 1000, 7]:
         data = field(number, data)
     (tmp_path / "g.onnx").write_bytes(data)
-    with raises(ModelFolderError, "unreadable-graph"):
-        check_self_contained(tmp_path / "g.onnx")
+    with raises(ModelFolderError, "unsafe-graph"):
+        check_graph(tmp_path / "g.onnx")
 
 
 def test_every_shipped_graph_holds_its_weights() -> None:
     graphs = [*SHIPPED.glob("*/onnx/*.onnx")]
     assert graphs
     for graph in graphs:
-        check_self_contained(graph)
+        check_graph(graph)
     images, golden = read_golden(MODEL)
     np.testing.assert_allclose(zoo.load(MODEL, runtime="onnx").embed(images), golden, atol=1e-5)

@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from zoo.data.preprocessing import Preprocessing
-from zoo.errors import CardError, UsageError, missing
+from zoo.errors import CardError, ModelFolderError, UsageError, missing
 from zoo.files import atomic_folder, sha256_of, write_json
 from zoo.models.baselines import PRETRAINED
 from zoo.models.card import Card
 from zoo.models.folder import ONNX
 from zoo.models.golden import draw_images, write_golden
-from zoo.models.onnx_runtime import FINGERPRINT, GRAPH_FILES, INPUT, OUTPUT, PRECISION, open_graph
+from zoo.models.onnx_runtime import FINGERPRINT, GRAPH_FILES, INPUT, OUTPUT, PRECISION, open_graph, open_session, runner
 
 LAYOUTS = {"nchw": (0, 3, 1, 2), "nhwc": (0, 1, 2, 3)}
 """Order of a graph's axes -> permutation from pixels [n, h, w, c]."""
@@ -52,6 +53,7 @@ def save_graph(
     Raises:
         UsageError: `unreadable-graph`, `unsupported-graph` for other inputs and outputs, `no-size`, `bad-layout`,
             `weights-contradict` if the graph takes another size, or `bad-statistics`.
+        ModelFolderError: `unsafe-graph`, as `open_graph` raises it.
         MissingDependencyError: Without the package onnx.
     """
     try:
@@ -175,14 +177,19 @@ def _wrap(model: Any, images: Preprocessing, layout: str) -> None:
 
 def _dim(model: Any, images: Preprocessing, path: Path) -> int:
     """Return the length of the embedding, and write it into the graph's output."""
-    import onnxruntime as ort
+    import onnx
 
-    try:
-        session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-        rows = session.run([OUTPUT], {INPUT: np.zeros((1, *images.shape), np.uint8)})[0]
-    except Exception as error:  # onnxruntime raises its own types
-        reason = str(error).splitlines()[0]
-        raise UsageError(f"{path} does not take {images.crop} pixels: {reason}", code="unsupported-graph") from None
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / path.name
+        onnx.save(model, file)
+        try:
+            run = runner(open_session(file, "cpu"), file, OUTPUT)
+            rows = run({INPUT: np.zeros((1, *images.shape), np.uint8)})
+        except ModelFolderError as error:
+            if error.code in ("unsafe-graph", "external-data"):
+                raise
+            reason = str(error).splitlines()[0]
+            raise UsageError(f"{path} does not take {images.crop} pixels: {reason}", code="unsupported-graph") from None
     if rows.ndim != 2:
         raise UsageError(
             f"{path} gives {list(rows.shape)} for one image; expected one vector, [n, d]. Pool it in the graph.",
