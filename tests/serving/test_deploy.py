@@ -102,7 +102,7 @@ def test_the_unit_starts_the_service_and_gives_it_no_more_than_it_needs() -> Non
     assert (service["User"], service["CapabilityBoundingSet"]) == ("zoo", "")
     gigabyte, bodies = 2**30, defaults.concurrency * defaults.max_body
     limit = int(re.fullmatch(r"(\d+)G", service["MemoryMax"])[1]) * gigabyte  # type: ignore[index]
-    assert limit >= bodies + int(args["workers"]) * gigabyte
+    assert limit >= bodies + int(args["workers"]) * 2 * gigabyte
     # Each worker has a thread for each request at most, and ONNX Runtime's, FAISS's and the decoders' for each core.
     assert int(service["TasksMax"]) >= defaults.concurrency + int(args["workers"]) * 3 * 16
 
