@@ -19,7 +19,6 @@ from uvicorn.config import STARTUP_FAILURE
 
 from serving import errors
 from serving.auth import ANY_HOST, Authentication, TrustedHosts
-from serving.connections import delay_stop
 from serving.dependencies import KNOWN_PARAMETERS, Collections
 from serving.limits import CpuQueue, Deadlines, RequestLimits
 from serving.metrics import TELEMETRY, Observability
@@ -111,7 +110,6 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open the galleries, and close them when the server has stopped."""
     await to_thread.run_sync(app.state.collections.open)
     freeze_objects()
-    delay_stop(app.state, app.state.settings.shutdown_delay)
     with suppress(asyncio.CancelledError):  # uvicorn cancels this at a second Ctrl-C
         yield
     await to_thread.run_sync(app.state.collections.close)
