@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from anyio import to_thread
 from fastapi import FastAPI, Request
@@ -36,6 +37,9 @@ SECURITY_HEADERS = {
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
 }
+
+
+FRESH = {"Cache-Control": "no-cache"}
 
 
 def create_app(settings: Settings | None = None, collections: Collections | None = None) -> FastAPI:
@@ -74,6 +78,7 @@ def _app(settings: Settings, collections: Collections) -> FastAPI:
         openapi_url=None,  # serving.openapi sends the document, which depends on the collection
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # it would repeat the Host header of the request, whatever that says
         generate_unique_id_function=lambda route: route.name,
         lifespan=lifespan,
         telemetry=TELEMETRY,
@@ -101,7 +106,7 @@ def _app(settings: Settings, collections: Collections) -> FastAPI:
     app.add_api_route("/", page, include_in_schema=False)
     app.add_api_route("/docs", docs, include_in_schema=False)
     app.add_api_route("/openapi.json", openapi, include_in_schema=False)
-    app.mount("/page", StaticFiles(directory=PAGE))
+    app.mount("/page", PageFiles(directory=PAGE))
     return app
 
 
@@ -123,10 +128,14 @@ def freeze_objects() -> None:
 
 
 async def page(request: Request) -> Response:
-    """Send the page of a collection, or lead from the service's root to the first collection."""
+    """Send the page of a collection, or lead from the service's root to the first collection without read keys.
+
+    If all have read keys, the page asks for one, and leads to a collection that it may read.
+    """
     collections: Collections = request.app.state.collections
-    if collections.root is None and not request.scope["root_path"]:
-        return RedirectResponse(f"{collections.all[0].path.lstrip('/')}/")
+    first = next((collection for collection in collections.all if not collection.keys.read), None)
+    if collections.root is None and first is not None and not request.state.prefix:
+        return RedirectResponse(f"{first.path.lstrip('/')}/")
     return _file("index.html")
 
 
@@ -136,4 +145,14 @@ async def docs() -> Response:
 
 
 def _file(name: str) -> FileResponse:
-    return FileResponse(PAGE / name, headers={"Cache-Control": "no-cache"})
+    return FileResponse(PAGE / name, headers=FRESH)
+
+
+class PageFiles(StaticFiles):
+    """Files of the page, which a browser keeps and asks whether they have changed."""
+
+    def file_response(self, *args: Any, **options: Any) -> Response:
+        """Return the answer with a file."""
+        response = super().file_response(*args, **options)
+        response.headers.update(FRESH)
+        return response
