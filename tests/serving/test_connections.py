@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from serving.watchdog import KILLED
-from tests.serving.running import Running, arguments, serving
+from tests.serving.running import ROOT, Running, arguments, serving
 
 GET = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 POST = b"POST /search?k=1 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\n"
@@ -34,11 +34,12 @@ def hold():
     {hold}
 
 {patch}
-threading.Thread(target=hold, daemon={daemon}).start()
+if __name__ == "__mp_main__" or "1" in sys.argv:
+    threading.Thread(target=hold, daemon={daemon}).start()
 if __name__ == "__main__":
     sys.exit(main())
 """
-"""A service with a thread that does something for ever, once a file exists; its workers have one each."""
+"""A service with a thread that does something for ever, once a file exists; of several workers each has one."""
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["one worker", "two workers"])
@@ -150,7 +151,7 @@ def holding(
     """Yield a service in each of whose serving processes a thread does `hold` by now."""
     script, trigger = folder / "service.py", folder / "trigger"
     script.write_text(SCRIPT.format(hold=hold, daemon=daemon, patch=patch))
-    environment = {"TRIGGER": str(trigger)}
+    environment = {"TRIGGER": str(trigger), "PYTHONPATH": str(ROOT)}
     with serving(
         gallery, *options, environment=environment, command=[sys.executable, str(script)], stderr=subprocess.PIPE
     ) as running:
@@ -175,7 +176,7 @@ def test_a_stop_ends_whatever_threads_do(
     held: str, number: signal.Signals, count: int, gallery_folder: Path, tmp_path: Path
 ) -> None:
     code, daemon = HOLDS[held]
-    options = ("--workers", count, "--drain-seconds", 1, "--shutdown-delay", 0.5)
+    options = ("--workers", count, "--drain-seconds", "1.0", "--shutdown-delay", 0.5)
     with holding(gallery_folder, tmp_path, code, *options, daemon=daemon) as running:
         pids, start = [running.process.pid, *running.workers()], time.monotonic()
         running.process.send_signal(number)
