@@ -213,7 +213,11 @@ FILLINGS = {
     "line feeds": b"\n" * 2**20,
     "lines": b"x\n" * 2**19,
     "no end": b"x" * 2**20,
-    "good lines": b'{"key": "k%d", "vector": [' + b"1.%s," * (toys.DIM - 1) % ((b"0" * 60,) * (toys.DIM - 1)) + b'1], "label": "' + b"x" * 900 + b'"}\n',
+    "good lines": b'{"key": "k%d", "vector": ['
+    + b"1.%s," * (toys.DIM - 1) % ((b"0" * 60,) * (toys.DIM - 1))
+    + b'1], "label": "'
+    + b"x" * 900
+    + b'"}\n',
     "good metadata": b'{"key": "k%d", "vector": ['
     + b"1," * (toys.DIM - 1)
     + b'1], "metadata": {"a": [0'
