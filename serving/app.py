@@ -78,7 +78,7 @@ def _app(settings: Settings, collections: Collections) -> FastAPI:
         openapi_url=None,  # serving.openapi sends the document, which depends on the collection
         docs_url=None,
         redoc_url=None,
-        redirect_slashes=False,  # it would repeat the Host header of the request, whatever that says
+        redirect_slashes=False,  # it would repeat any Host header of a request
         generate_unique_id_function=lambda route: route.name,
         lifespan=lifespan,
         telemetry=TELEMETRY,

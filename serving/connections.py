@@ -38,8 +38,6 @@ RESERVE = 512
 """Open files that are left for galleries, models and logs."""
 KEEP_ALIVE = 75
 """Seconds that an idle connection stays open. Proxies close theirs after 60, and must be the first to close."""
-HEAD_SECONDS = 20.0
-"""Seconds in which a client sends the head of a request: its first one after it connects, or one that has begun."""
 STALLED_SECONDS = 60.0
 """Seconds after which a connection is closed whose client takes nothing of its answer."""
 CROWDED_SECONDS = 1.0
@@ -67,7 +65,7 @@ class Connection(H11Protocol):
 
     @property
     def in_progress(self) -> bool:
-        """Whether a request is being answered."""
+        """True while a request is being answered."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def data_received(self, data: bytes) -> None:
@@ -76,6 +74,13 @@ class Connection(H11Protocol):
         if self.in_progress:
             self.waiting_since = None
         elif self.waiting_since is None:
+            self.waiting_since = self.loop.time()
+
+    def on_response_complete(self) -> None:
+        """Go on to the next request, of which a part may have come already."""
+        super().on_response_complete()
+        begun = bool(self.conn.trailing_data[0]) or self.conn.their_state is h11.SEND_BODY
+        if begun and not self.in_progress:
             self.waiting_since = self.loop.time()
 
     def send_400_response(self, msg: str) -> None:
@@ -91,7 +96,7 @@ class Connection(H11Protocol):
             self.transport.write(self.conn.send(head) + self.conn.send(h11.Data(data=bytes(answer.body))))
         self.transport.close()
 
-    def end_if_late(self, patience: float = HEAD_SECONDS, keep_idle: bool = True) -> None:
+    def end_if_late(self, patience: float, keep_idle: bool = True) -> None:
         """Close the connection if its client owes us something for longer than `patience`, or takes no answer.
 
         Args:
@@ -240,7 +245,7 @@ class Server(uvicorn.Server):
         """Close late connections each second; uvicorn calls this ten times as often."""
         if counter % 10 == 0:
             for connection in tuple(self.server_state.connections):
-                connection.end_if_late()
+                connection.end_if_late(self.settings.body_seconds)
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

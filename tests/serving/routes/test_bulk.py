@@ -240,7 +240,7 @@ def crowded(gallery_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.mark.parametrize("filling", FILLINGS)
 def test_a_body_of_32_megabytes_takes_at_most_200_of_memory(crowded: tuple[Running, int], filling: str) -> None:
-    """Whatever it is full of, and after the others."""
+    """It may be full of anything, and follow others."""
     running, before = crowded
     fingerprint = httpx.get(f"{running.url}/model").json()["fingerprint"]
     size, line = 2**25 - 100_000, FILLINGS[filling]
