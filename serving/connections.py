@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import h11
 import uvicorn
@@ -122,7 +122,11 @@ class Acceptor:
     """
 
     def __init__(
-        self, listening: socket.socket, make: Callable[[], Connection], open_connections: set[Any], is_shared: bool
+        self,
+        listening: socket.socket,
+        make: Callable[[], Connection],
+        open_connections: set[Connection],
+        is_shared: bool,
     ) -> None:
         """Begin to accept, in the running event loop.
 
@@ -226,25 +230,21 @@ class Server(uvicorn.Server):
         """
         super().__init__(config)
         self.state, self.listening, self.settings, self.on_start = state, listening, settings, on_start
+        self.connections = cast("set[Connection]", self.server_state.connections)
         self.acceptor: Acceptor | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Open the application, and begin to accept connections."""
         await super().startup(sockets=[])
-        make = partial(
-            self.config.http_protocol_class,
-            config=self.config,
-            server_state=self.server_state,
-            app_state=self.lifespan.state,
-        )
+        make = partial(Connection, config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
         is_shared = self.settings.workers > 1
-        self.acceptor = Acceptor(self.listening, make, self.server_state.connections, is_shared)
+        self.acceptor = Acceptor(self.listening, make, self.connections, is_shared)
         self.on_start()
 
     async def on_tick(self, counter: int) -> bool:
         """Close late connections each second; uvicorn calls this ten times as often."""
         if counter % 10 == 0:
-            for connection in tuple(self.server_state.connections):
+            for connection in tuple(self.connections):
                 connection.end_if_late(self.settings.body_seconds)
         return await super().on_tick(counter)
 
