@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from anyio import to_thread
 from fastapi import FastAPI, Request
@@ -19,7 +20,6 @@ from uvicorn.config import STARTUP_FAILURE
 
 from serving import errors
 from serving.auth import ANY_HOST, Authentication, TrustedHosts
-from serving.connections import delay_stop
 from serving.dependencies import KNOWN_PARAMETERS, Collections
 from serving.limits import CpuQueue, Deadlines, RequestLimits
 from serving.metrics import TELEMETRY, Observability
@@ -37,6 +37,9 @@ SECURITY_HEADERS = {
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
 }
+
+
+FRESH = {"Cache-Control": "no-cache"}
 
 
 def create_app(settings: Settings | None = None, collections: Collections | None = None) -> FastAPI:
@@ -75,6 +78,7 @@ def _app(settings: Settings, collections: Collections) -> FastAPI:
         openapi_url=None,  # serving.openapi sends the document, which depends on the collection
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # it would repeat any Host header of a request
         generate_unique_id_function=lambda route: route.name,
         lifespan=lifespan,
         telemetry=TELEMETRY,
@@ -102,7 +106,7 @@ def _app(settings: Settings, collections: Collections) -> FastAPI:
     app.add_api_route("/", page, include_in_schema=False)
     app.add_api_route("/docs", docs, include_in_schema=False)
     app.add_api_route("/openapi.json", openapi, include_in_schema=False)
-    app.mount("/page", StaticFiles(directory=PAGE))
+    app.mount("/page", PageFiles(directory=PAGE))
     return app
 
 
@@ -111,7 +115,6 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open the galleries, and close them when the server has stopped."""
     await to_thread.run_sync(app.state.collections.open)
     freeze_objects()
-    delay_stop(app.state, app.state.settings.shutdown_delay)
     with suppress(asyncio.CancelledError):  # uvicorn cancels this at a second Ctrl-C
         yield
     await to_thread.run_sync(app.state.collections.close)
@@ -125,10 +128,14 @@ def freeze_objects() -> None:
 
 
 async def page(request: Request) -> Response:
-    """Send the page of a collection, or lead from the service's root to the first collection."""
+    """Send the page of a collection, or lead from the service's root to the first collection without read keys.
+
+    If all have read keys, the page asks for one, and leads to a collection that it may read.
+    """
     collections: Collections = request.app.state.collections
-    if collections.root is None and not request.scope["root_path"]:
-        return RedirectResponse(f"{collections.all[0].path.lstrip('/')}/")
+    first = next((collection for collection in collections.all if not collection.keys.read), None)
+    if collections.root is None and first is not None and not request.state.prefix:
+        return RedirectResponse(f"{first.path.lstrip('/')}/")
     return _file("index.html")
 
 
@@ -138,4 +145,14 @@ async def docs() -> Response:
 
 
 def _file(name: str) -> FileResponse:
-    return FileResponse(PAGE / name, headers={"Cache-Control": "no-cache"})
+    return FileResponse(PAGE / name, headers=FRESH)
+
+
+class PageFiles(StaticFiles):
+    """Files of the page, which a browser keeps and asks whether they have changed."""
+
+    def file_response(self, *args: Any, **options: Any) -> Response:
+        """Return the answer with a file."""
+        response = super().file_response(*args, **options)
+        response.headers.update(FRESH)
+        return response

@@ -1,8 +1,8 @@
-"""API keys, and the host names and addresses that the service answers at.
+"""API keys, the host names and addresses that the service answers at, and the web pages that may ask it.
 
 Keys come from the environment or a file, never from the command line, which other users of a machine can list. Without
-a read key, everybody who reaches the service may search. Without a write key nobody may change a gallery: a foreign web
-page can send a form to a service on loopback, but it cannot send a header.
+a read key, everybody who reaches the service may search, except foreign web pages. Without a write key nobody may
+change a gallery.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import hashlib
 import hmac
 import ipaddress
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic import SecretStr
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.errors import RefusedError, error_response, refusal_of
@@ -26,7 +26,7 @@ from serving.settings import HOSTS, KEYS, READ_KEYS, WRITE_KEYS, Settings, key_v
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
-    from serving.dependencies import Collections
+    from serving.dependencies import Collection, Collections
 
 COOKIE = "zoo-key"
 """The cookie in which the page keeps its read key, since an <img> sends no header. It never allows a change."""
@@ -41,6 +41,10 @@ OPEN_PATHS = PROBES | {"", "/", "/docs", "/openapi.json"}
 SERVICE_PATHS = frozenset({"/collections", "/metrics"})
 """Paths of the whole service, which collections with a name do not have."""
 PAGE_FILES = "/page/"
+MAX_COOKIES = 1024
+"""Bytes of a Cookie header that is read; a larger one is no key."""
+_ESCAPED = re.compile(r"\\([0-3][0-7][0-7]|.)")
+"""A character of a quoted cookie: by its octal number, or after a backslash."""
 _COLLECTION_PATH = re.compile(r"/collections/[^/]*(?=/|$)")
 
 
@@ -85,7 +89,7 @@ class Keys:
         return _is_among(key or "", self.write)
 
     def check(self, method: str, path: str, scope: Scope) -> None:
-        """Check the key of a request.
+        """Check the key of a request that is not for an open path.
 
         Args:
             method: The HTTP method.
@@ -95,14 +99,12 @@ class Keys:
         Raises:
             RefusedError: 401 if a key is missing or wrong, 403 if it is not enough.
         """
-        if path in OPEN_PATHS or path.startswith(PAGE_FILES):
-            return
         if method in READING_METHODS or path in READING_POSTS:
             key = request_key(scope)
             if not self.may_read(key):
                 raise unauthorised(key, "read", self.owner)
             return
-        key = _header_key(Headers(scope=scope))
+        key = _header_key(scope)
         if not self.write:
             own = key_variables(self.collection)[1:] if self.collection else []
             variables = " or ".join([WRITE_KEYS, *own])
@@ -121,11 +123,12 @@ class Keys:
 
 
 class TrustedHosts:
-    """ASGI middleware that answers only to known host names, and without read keys only at loopback addresses.
+    """ASGI middleware that answers only to known host names, to no foreign page, and without read keys at loopback.
 
     A foreign page can let its own name lead to 127.0.0.1 (DNS rebinding). To the browser the service is then part of
-    that page, which could read the whole gallery. Such a request still has the foreign name in its Host header. Probes
-    are answered at any name: they show nothing of the gallery.
+    that page, which could read the whole gallery. Such a request still has the foreign name in its Host header. Any
+    foreign page can also send forms and request pictures, and so let the service compute; it sees no answer, and cannot
+    send a key in a header. Probes are answered in any case: they show nothing of the gallery.
     """
 
     def __init__(self, app: ASGIApp, hosts: str = "", has_keys: bool = False) -> None:
@@ -144,7 +147,8 @@ class TrustedHosts:
         await (error_response(refusal) if refusal else self.app)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> RefusedError | None:
-        if path_in_collection(scope) in PROBES:
+        path = path_in_collection(scope)
+        if path in PROBES:
             return None
         if not self.has_keys and not _is_private(scope.get("server")):
             return RefusedError(
@@ -153,15 +157,29 @@ class TrustedHosts:
                 "The service has no keys, so it answers only on its own machine. Start it at 127.0.0.1, or set "
                 f"{READ_KEYS} to a key that every request then needs.",
             )
-        name = host_name(Headers(scope=scope).get("host", ""))
-        if ANY_HOST in self.hosts or name in self.hosts or is_loopback(name):
-            return None
-        return RefusedError(
-            421,
-            "unknown_host",
-            f"The service does not answer to the name {name[:80]!r}. Use 127.0.0.1 or localhost, or start it with this "
-            f"name in {HOSTS}.",
-        )
+        headers = Headers(scope=scope)
+        name = host_name(headers.get("host", ""))
+        if not (ANY_HOST in self.hosts or name in self.hosts or is_loopback(name)):
+            return RefusedError(
+                421,
+                "unknown_host",
+                f"The service does not answer to the name {name[:80]!r}. Use 127.0.0.1 or localhost, or start it with "
+                f"this name in {HOSTS}.",
+            )
+        if self._is_foreign(headers, name) and not is_open(path) and _header_key(scope) is None:
+            return RefusedError(403, "foreign_page", "A page of another site sent this request, without a key.")
+        return None
+
+    def _is_foreign(self, headers: Headers, name: str) -> bool:
+        """Return whether a browser sends a request for a page of another origin; older ones tell only the page's."""
+        site = headers.get("sec-fetch-site")
+        if site is not None:
+            return site not in ("same-origin", "none")
+        origin = headers.get("origin")
+        if origin is None:
+            return False
+        page = host_name(origin.partition("://")[2])
+        return page != name and page not in self.hosts
 
 
 class Authentication:
@@ -183,6 +201,9 @@ class Authentication:
         except RefusedError as refusal:
             await error_response(refusal)(scope, receive, send)
             return
+        if scope["path"] == scope.get("root_path"):  # a collection's page without its slash
+            await RedirectResponse(f"{scope['path'].rpartition('/')[2]}/")(scope, receive, send)
+            return
         if scope["method"] != "HEAD":
             await self.app(scope, receive, send)
             return
@@ -193,22 +214,38 @@ class Authentication:
             scope.update({name: inner[name] for name in ("endpoint", "route") if name in inner})
 
     def _enter(self, scope: Scope) -> None:
-        collection = self.collections.find(scope["path"], request_key(scope))
         path = path_in_collection(scope)
+        if is_open(path):
+            _place(scope, *self.collections.find_open(scope["path"]))
+            return
+        collection = self.collections.find(scope["path"], lambda: request_key(scope))
+        if collection is None and path not in SERVICE_PATHS:
+            raise RefusedError(
+                404,
+                "name_a_collection",
+                "The galleries of this service have names: use /collections/NAME/...; GET /collections lists them.",
+            )
         if collection is None:
-            if path not in OPEN_PATHS | SERVICE_PATHS and not path.startswith(PAGE_FILES):
-                raise RefusedError(
-                    404,
-                    "name_a_collection",
-                    "The galleries of this service have names: use /collections/NAME/...; GET /collections lists them.",
-                )
             return
         if collection.path and path in SERVICE_PATHS:
             raise refusal_of(HTTPException(404))
-        scope.setdefault("state", {})["collection"] = collection
-        if collection.path:
-            scope["root_path"] = collection.path
         collection.keys.check(scope["method"], path, scope)
+        _place(scope, collection, collection.path)
+
+
+def _place(scope: Scope, collection: Collection | None, prefix: str) -> None:
+    """Leave the collection of a request and the prefix of its path for the routes."""
+    state = scope.setdefault("state", {})
+    state["prefix"] = prefix
+    if collection is not None:
+        state["collection"] = collection
+    if prefix:
+        scope["root_path"] = prefix
+
+
+def is_open(path: str) -> bool:
+    """Return whether a path within a collection needs no key."""
+    return path in OPEN_PATHS or path.startswith(PAGE_FILES)
 
 
 def path_in_collection(scope: Scope) -> str:
@@ -219,10 +256,12 @@ def path_in_collection(scope: Scope) -> str:
 
 
 def request_key(scope: Scope) -> str | None:
-    """Return the key that a request reads with: the one of its header, or of its cookie."""
-    headers = Headers(scope=scope)
-    key = _header_key(headers)
-    return key if key is not None else _cookie_key(headers)
+    """Return the key that a request reads with, of its header or its cookie; it is looked up once."""
+    state = scope.setdefault("state", {})
+    if "key" not in state:
+        key = _header_key(scope)
+        state["key"] = key if key is not None else _cookie_key(scope)
+    return cast("str | None", state["key"])
 
 
 def client_of(scope: Scope, is_known: Callable[[str], bool]) -> str:
@@ -286,8 +325,9 @@ def _is_among(key: str, digests: tuple[bytes, ...]) -> bool:
     return sum(hmac.compare_digest(given, digest) for digest in digests) > 0
 
 
-def _header_key(headers: Mapping[str, str]) -> str | None:
+def _header_key(scope: Scope) -> str | None:
     """Return the key of `Authorization: Bearer KEY` or `X-API-Key: KEY`."""
+    headers = Headers(scope=scope)
     kind, _, bearer = headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
         return bearer.strip()
@@ -295,9 +335,16 @@ def _header_key(headers: Mapping[str, str]) -> str | None:
     return None if other is None else other.strip()
 
 
-def _cookie_key(headers: Mapping[str, str]) -> str | None:
-    try:
-        cookies = SimpleCookie(headers.get("cookie", ""))
-    except CookieError:
-        return None
-    return cookies[COOKIE].value if COOKIE in cookies else None
+def _cookie_key(scope: Scope) -> str | None:
+    """Return the key of the page's cookie, in time that grows with the header's length and not with its square."""
+    header = Headers(scope=scope).get("cookie", "")
+    for cookie in header.split(";") if len(header) <= MAX_COOKIES else ():
+        name, _, value = cookie.strip().partition("=")
+        if name == COOKIE:
+            is_quoted = len(value) > 1 and value[0] == value[-1] == '"'
+            return _ESCAPED.sub(_unescaped, value[1:-1]) if is_quoted else value
+    return None
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return chr(int(found[1], 8)) if len(found[1]) == 3 else found[1]

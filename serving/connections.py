@@ -1,111 +1,289 @@
-"""Connections of a service under uvicorn: workers share them, and no request is cut off at the end."""
+"""Connections of `zoo serve`: uvicorn's server with an accept loop, deadlines, and an end that cuts off no request."""
 
 from __future__ import annotations
 
 import asyncio
-import select
+import errno
+import logging
+import resource
 import signal
 import socket
-import threading
-import weakref
+import sys
+import time
+from collections.abc import Callable
 from functools import partial
+from http import HTTPStatus
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
+import h11
 import uvicorn
 from starlette.datastructures import State
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from serving.errors import RefusedError, error_response, head_too_large
+from serving.limits import MAX_HEAD
+from serving.settings import Settings
+from serving.watchdog import KILL_SECONDS, kill_later
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 2048
+"""Connections that the kernel keeps until they are accepted."""
+BATCH = 64
+"""Connections that a service with one worker accepts before it looks after those that it has."""
+MAX_CONNECTIONS = 10_000
+"""Open connections of one worker, if the limit of open files allows so many; each takes about 20 KB of memory."""
+RESERVE = 512
+"""Open files that are left for galleries, models and logs."""
+KEEP_ALIVE = 75
+"""Seconds that an idle connection stays open. Proxies close theirs after 60, and must be the first to close."""
+STALLED_SECONDS = 60.0
+"""Seconds after which a connection is closed whose client takes nothing of its answer."""
+CROWDED_SECONDS = 1.0
+"""Seconds that connections without a request may be silent while others wait because there are too many."""
+SHORT_SECONDS = 0.25
+"""Seconds until the next attempt to accept a connection if there are too many, or no open file is left."""
+WARNING_SECONDS = 10.0
+"""Seconds between two warnings about that."""
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 YIELD_SECONDS = 0.001
 """Seconds that a worker leaves the next connection to the others, for each connection that it has..."""
 MAX_YIELDS = 5
 """... up to this number."""
 LAST_REQUESTS = 0.2
 """Seconds that open connections have for a last request after the socket has closed."""
-LAST_CONNECTIONS = 1.0
-"""Seconds within which connections that wait at the socket are accepted before it closes."""
 
 
-class WorkerLoop(asyncio.SelectorEventLoop):
-    """Event loop of a worker that leaves the next connection to workers with fewer.
+class Connection(H11Protocol):
+    """uvicorn's connection, which is closed if its client sends half a head or takes nothing of an answer."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.waiting_since: float | None = self.loop.time()
+        self.unsent, self.unsent_since = 0, 0.0
+
+    @property
+    def in_progress(self) -> bool:
+        """True while a request is being answered."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def data_received(self, data: bytes) -> None:
+        """Continue a request, and note since when the client owes the rest of a head, or of a body nobody needs."""
+        super().data_received(data)
+        if self.in_progress:
+            self.waiting_since = None
+        elif self.waiting_since is None:
+            self.waiting_since = self.loop.time()
+
+    def on_response_complete(self) -> None:
+        """Go on to the next request, of which a part may have come already."""
+        super().on_response_complete()
+        begun = bool(self.conn.trailing_data[0]) or self.conn.their_state is h11.SEND_BODY
+        if begun and not self.in_progress:
+            self.waiting_since = self.loop.time()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is not HTTP, or a head that is too large, as the application refuses everything else."""
+        refusal = RefusedError(400, "bad_http", "The request is not HTTP/1.1 as RFC 9112 defines it.")
+        if getattr(sys.exc_info()[1], "error_status_hint", 400) == 431:
+            refusal = head_too_large(MAX_HEAD)
+        answer = error_response(refusal)
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            headers = [*answer.raw_headers, (b"connection", b"close")]
+            reason = HTTPStatus(answer.status_code).phrase.encode()
+            head = h11.Response(status_code=answer.status_code, headers=headers, reason=reason)
+            self.transport.write(self.conn.send(head) + self.conn.send(h11.Data(data=bytes(answer.body))))
+        self.transport.close()
+
+    def end_if_late(self, patience: float, keep_idle: bool = True) -> None:
+        """Close the connection if its client owes us something for longer than `patience`, or takes no answer.
+
+        Args:
+            patience: Seconds.
+            keep_idle: Whether a connection may be silent between two requests.
+        """
+        now, unsent = self.loop.time(), self.transport.get_write_buffer_size()
+        if unsent == 0 or unsent != self.unsent:
+            self.unsent, self.unsent_since = unsent, now
+        elif now - self.unsent_since > STALLED_SECONDS:
+            self.transport.abort()
+        is_late = not keep_idle if self.waiting_since is None else now - self.waiting_since > patience
+        if is_late and not self.in_progress:
+            self.transport.close()
+
+
+class Acceptor:
+    """Accepts the connections of a listening socket, as many as there are open files for, and shares them.
 
     The kernel wakes all workers for a connection, and the one that runs already would take every connection of clients
-    that come together. Kept-alive connections then stay there, and the other workers have nothing to do.
+    that come together. Kept-alive connections then stay there, and the other workers have nothing to do. Therefore a
+    worker that has connections leaves the next one to the others for some milliseconds.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.yields = True
-        self.connections: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()
+    def __init__(
+        self,
+        listening: socket.socket,
+        make: Callable[[], Connection],
+        open_connections: set[Connection],
+        is_shared: bool,
+    ) -> None:
+        """Begin to accept, in the running event loop.
 
-    def _make_socket_transport(self, *args: Any, **options: Any) -> asyncio.Transport:
-        transport: asyncio.Transport = super()._make_socket_transport(*args, **options)  # type: ignore[misc]
-        self.connections.add(transport)
-        return transport
+        Args:
+            listening: The socket.
+            make: Function that returns the protocol of a new connection.
+            open_connections: The connections that are open now; others update it.
+            is_shared: Whether other workers accept connections of this socket.
+        """
+        self.listening, self.make, self.open, self.is_shared = listening, make, open_connections, is_shared
+        self.loop, self.limit = asyncio.get_running_loop(), connection_limit()
+        self.arriving: set[asyncio.Task[Any]] = set()
+        self.warned = -WARNING_SECONDS
+        self.pause: asyncio.TimerHandle | None = None
+        listening.setblocking(False)
+        self._resume()
 
-    def _accept_connection(self, make_protocol: Any, listening: socket.socket, *args: Any) -> None:
-        super()._accept_connection(make_protocol, listening, *args)  # type: ignore[misc]
-        number = listening.fileno()
-        if self.yields and number in self._selector.get_map():  # type: ignore[attr-defined]
-            pause = YIELD_SECONDS * min(1 + len(self.connections), MAX_YIELDS)
-            self.remove_reader(number)
-            self.call_later(pause, self._accept_again, make_protocol, listening, *args)
+    def close(self) -> None:
+        """Accept the connections that wait, which the kernel would reset, and close the socket."""
+        if self.listening.fileno() < 0:
+            return
+        if self.pause is not None:
+            self.pause.cancel()
+        self.loop.remove_reader(self.listening)
+        for _ in range(BACKLOG):
+            if not self._accept_one():
+                break
+        self.listening.close()
 
-    def _accept_again(self, make_protocol: Any, listening: socket.socket, *args: Any) -> None:
-        if listening.fileno() >= 0:  # it may have been closed meanwhile
-            self.add_reader(listening.fileno(), self._accept_connection, make_protocol, listening, *args)
+    def _accept(self) -> None:
+        for _ in range(1 if self.is_shared else BATCH):
+            if not self._accept_one():
+                return
+        if self.is_shared:
+            self._pause(YIELD_SECONDS * min(1 + len(self.open), MAX_YIELDS))
+
+    def _accept_one(self) -> bool:
+        """Accept a connection; return whether there may be another one."""
+        if len(self.open) + len(self.arriving) >= self.limit:
+            return self._refrain(f"{self.limit} connections are open, which is the most for this worker")
+        try:
+            accepted, _ = self.listening.accept()
+        except OSError as error:  # of no interest: another worker took it, or its client has gone
+            return self._refrain(f"cannot accept a connection: {error.strerror}") if error.errno in EXHAUSTED else False
+        accepted.setblocking(False)
+        task = self.loop.create_task(self.loop.connect_accepted_socket(self.make, accepted))
+        self.arriving.add(task)
+        task.add_done_callback(self._arrived)
+        return True
+
+    def _arrived(self, task: asyncio.Task[Any]) -> None:
+        self.arriving.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            logger.info("a connection ended as it began: %s", error)
+
+    def _refrain(self, reason: str) -> bool:
+        """Wait a moment, close connections that send nothing, and tell the log once in a while. Return False."""
+        now = time.monotonic()
+        if now - self.warned >= WARNING_SECONDS:
+            self.warned = now
+            logger.warning("%s; the next ones wait, and silent ones are closed.", reason)
+        for connection in tuple(self.open):
+            connection.end_if_late(CROWDED_SECONDS, keep_idle=False)
+        self._pause(SHORT_SECONDS)
+        return False
+
+    def _pause(self, seconds: float) -> None:
+        self.loop.remove_reader(self.listening)
+        self.pause = self.loop.call_later(seconds, self._resume)
+
+    def _resume(self) -> None:
+        if self.listening.fileno() >= 0:
+            self.loop.add_reader(self.listening, self._accept)
 
 
-def delay_stop(state: State, seconds: float) -> None:
-    """Let a stop signal reach uvicorn later; call this in the event loop of the server.
+class Server(uvicorn.Server):
+    """uvicorn's server at a listening socket that it may share with other workers.
 
-    For some seconds `state.draining` is True, /readyz answers 503 and everything else is answered as usual. Then the
-    socket closes, and the open connections have a moment for a last request. A second Ctrl-C reaches uvicorn at once. A
-    second SIGTERM changes nothing: service managers send it to every process.
-
-    Args:
-        state: The state of the application.
-        seconds: The delay.
+    A stop signal sets `state.draining`: for `shutdown_delay` seconds /readyz answers 503 and everything else is
+    answered as usual. Then the socket closes, open connections have a moment for a last request, and uvicorn finishes
+    the requests in progress for at most `drain_seconds`. A second Ctrl-C reaches uvicorn at once. A second SIGTERM
+    changes nothing: service managers send it to every process.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return
-    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
-    if not isinstance(server, uvicorn.Server):
-        return
-    loop = asyncio.get_running_loop()
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        if not state.draining:
-            state.draining = True
-            close = partial(_close_socket, server, number, LAST_CONNECTIONS)
-            loop.call_soon_threadsafe(lambda: loop.call_later(seconds, close))
-        elif number == signal.SIGINT:
-            server.handle_exit(number, frame)
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        state: State,
+        listening: socket.socket,
+        settings: Settings,
+        on_start: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Initialise the server.
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+        Args:
+            config: uvicorn's configuration.
+            state: The state of the application.
+            listening: The socket, which the server closes.
+            settings: The settings of the service.
+            on_start: Function to call once the server answers.
+        """
+        super().__init__(config)
+        self.state, self.listening, self.settings, self.on_start = state, listening, settings, on_start
+        self.connections = cast("set[Connection]", self.server_state.connections)
+        self.acceptor: Acceptor | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Open the application, and begin to accept connections."""
+        await super().startup(sockets=[])
+        make = partial(Connection, config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+        is_shared = self.settings.workers > 1
+        self.acceptor = Acceptor(self.listening, make, self.connections, is_shared)
+        self.on_start()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Close late connections each second; uvicorn calls this ten times as often."""
+        if counter % 10 == 0:
+            for connection in tuple(self.connections):
+                connection.end_if_late(self.settings.body_seconds)
+        return await super().on_tick(counter)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to stop after a signal."""
+        if self.acceptor is None or (self.state.draining and sig == signal.SIGINT):
+            super().handle_exit(sig, frame)
+        elif not self.state.draining:
+            self.state.draining = True
+            kill_later(end_seconds(self.settings))
+            loop, close = self.acceptor.loop, partial(self._close, self.acceptor, sig)
+            loop.call_soon_threadsafe(loop.call_later, self.settings.shutdown_delay, close)
+
+    def _close(self, acceptor: Acceptor, sig: int) -> None:
+        acceptor.close()
+        acceptor.loop.call_later(LAST_REQUESTS, super().handle_exit, sig, None)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Finish the requests in progress."""
+        if self.acceptor is not None:
+            self.acceptor.close()
+        await super().shutdown(sockets)
 
 
-def _close_socket(server: uvicorn.Server, number: int, patience: float, quiet: bool = False) -> None:
-    """Close the socket once no connection waits there: the kernel would reset those that it has accepted.
+def end_seconds(settings: Settings) -> float:
+    """Return the seconds from a stop signal until what still runs is killed."""
+    return settings.shutdown_delay + LAST_REQUESTS + settings.drain_seconds + KILL_SECONDS
 
-    Args:
-        server: The server.
-        number: The signal.
-        patience: Seconds to wait for such a moment.
-        quiet: Whether no connection waited one round of the event loop ago. asyncio needs that round for a connection
-            that it has just accepted.
-    """
-    loop, waiting = asyncio.get_running_loop(), select.poll()
-    if isinstance(loop, WorkerLoop):
-        loop.yields = False  # connections that wait are accepted at once, or there would be no moment without any
-    for listening in server.servers if server.started else ():
-        for each in listening.sockets:
-            waiting.register(each, select.POLLIN)
-    if not server.started or (patience > 0 and waiting.poll(0)):
-        loop.call_later(0.001, _close_socket, server, number, patience - 0.001)
-    elif patience > 0 and not quiet:
-        loop.call_soon(_close_socket, server, number, patience, True)
-    else:
-        for listening in server.servers:
-            listening.close()
-        loop.call_later(LAST_REQUESTS, server.handle_exit, number, None)
+
+def connection_limit() -> int:
+    """Return the number of connections that may be open at once: half of the open files, or all but `RESERVE`."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    return max(1, min(MAX_CONNECTIONS, max(files - RESERVE, files // 2)))
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as it may; shells often allow 1,024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY:  # which macOS reports, and refuses
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any, TypeVar
@@ -12,7 +13,7 @@ from fastapi import Depends, Path, Request
 from fastapi.routing import APIRoute
 from pydantic.fields import FieldInfo
 
-from serving.auth import Keys
+from serving.auth import Keys, unauthorised
 from serving.duplicates.lookup import CopyFinder
 from serving.errors import RefusedError, invalid
 from serving.forms import check_parameters, query_values
@@ -23,7 +24,7 @@ from serving.limits import CpuQueue
 from serving.metrics import stage
 from serving.model_swap import CurrentSearcher
 from serving.schemas import CollectionInfo, ItemId, ItemKey
-from serving.settings import COLLECTIONS, GALLERY, GalleryAddress, Settings
+from serving.settings import COLLECTION_NAME, COLLECTIONS, GALLERY, GalleryAddress, Settings
 from zoo.errors import UsageError
 
 COLLECTIONS_PATH = "/collections"
@@ -110,29 +111,58 @@ class Collections:
         """True if every collection needs a key for reading."""
         return all(collection.keys.read for collection in self.all)
 
-    def find(self, path: str, key: str | None = None) -> Collection | None:
+    def find(self, path: str, key: Callable[[], str | None]) -> Collection | None:
         """Return the collection that a path is about; None for the service's own paths.
 
-        Raises:
-            RefusedError: 404 for an unknown name; the message names the collections that the key may read.
-        """
-        if not path.startswith(f"{COLLECTIONS_PATH}/"):
-            return self.root
-        name = path.removeprefix(f"{COLLECTIONS_PATH}/").partition("/")[0]
-        if self.root and not name:
-            return self.root
-        if self.root or name not in self._by_name:
-            message = f"There is no collection {name[:80]!r} here{self._choice(key)}"
-            raise RefusedError(404, "no_such_collection", message)
-        return self._by_name[name]
+        A key that may not read a collection does not learn that it exists: it gets the same answer at a name that there
+        is not.
 
-    def _choice(self, key: str | None) -> str:
+        Args:
+            path: The path of the request.
+            key: Function that returns the request's key.
+
+        Raises:
+            RefusedError: 401 for a collection that the key may not read; 404 for an unknown name, if the key may read
+                every collection.
+        """
+        name = _name_in(path)
+        if name is None or (self.root and not name):
+            return self.root
+        found = self._by_name.get(name) if not self.root else None
+        if found is not None and (not found.keys.read or found.keys.may_read(key())):
+            return found
+        if found is not None or (self._has_secrets(name) and len(self.readable(key())) < len(self.all)):
+            raise unauthorised(key(), "read", f"the collection {name[:80]!r}")
+        raise self._no_such(name, key())
+
+    def find_open(self, path: str) -> tuple[Collection | None, str]:
+        """Return the collection of a path that needs no key, if it has no read keys, and the prefix of its routes.
+
+        Raises:
+            RefusedError: 404 for an unknown name, if no collection has read keys.
+        """
+        name = _name_in(path)
+        if name is None or (self.root and not name):
+            return self.root, ""
+        found = self._by_name.get(name) if not self.root else None
+        if found is None and not self._has_secrets(name):
+            raise self._no_such(name)
+        return found if found is not None and not found.keys.read else None, f"{COLLECTIONS_PATH}/{name}"
+
+    def _has_secrets(self, name: str) -> bool:
+        """Return whether a collection of such a name may be a secret."""
+        has_keys = not self.root and any(collection.keys.read for collection in self.all)
+        return has_keys and re.fullmatch(COLLECTION_NAME, name) is not None
+
+    def _no_such(self, name: str, key: str | None = None) -> RefusedError:
         if self.root:
-            return ": the service has one gallery, without a name, at /search, /items and so on."
-        names = [collection.name for collection in self.readable(key)]
-        more = ", ..." if len(names) > NAMED else ""
-        listed = f" Collections: {', '.join(names[:NAMED])}{more}." if names else ""
-        return f"; GET {COLLECTIONS_PATH} lists those that your key may read.{listed}"
+            choice = ": the service has one gallery, without a name, at /search, /items and so on."
+        else:
+            names = [collection.name for collection in self.readable(key)]
+            more = ", ..." if len(names) > NAMED else ""
+            listed = f" Collections: {', '.join(names[:NAMED])}{more}." if names else ""
+            choice = f"; GET {COLLECTIONS_PATH} lists those that your key may read.{listed}"
+        return RefusedError(404, "no_such_collection", f"There is no collection {name[:80]!r} here{choice}")
 
     def readable(self, key: str | None) -> list[Collection]:
         """Return the collections that the key may read."""
@@ -158,6 +188,13 @@ class Collections:
 
     def __str__(self) -> str:
         return "; ".join(_summary(collection) for collection in self.all)
+
+
+def _name_in(path: str) -> str | None:
+    """Return the name in a path /collections/NAME/...; None in other paths."""
+    if not path.startswith(f"{COLLECTIONS_PATH}/"):
+        return None
+    return path.removeprefix(f"{COLLECTIONS_PATH}/").partition("/")[0]
 
 
 def _summary(collection: Collection) -> str:

@@ -78,6 +78,11 @@ def too_large(limit: int) -> RefusedError:
     return RefusedError(413, "body_too_large", f"The request has more than {limit:,} bytes.")
 
 
+def head_too_large(limit: int) -> RefusedError:
+    """Return the refusal of a request whose address and headers have more than `limit` bytes."""
+    return RefusedError(431, "head_too_large", f"The address and the headers have more than {limit:,} bytes.")
+
+
 def invalid(parameter: str, expected: str) -> RefusedError:
     """Return the refusal of a parameter's value."""
     return RefusedError(422, f"invalid_{parameter}", f"{parameter} must be {expected}.")

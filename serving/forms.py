@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
-from starlette.formparsers import MultiPartParser
+from starlette.formparsers import MultiPartException, MultiPartParser
 
 from serving.errors import RefusedError, invalid, too_large, unknown_parameter
 from serving.settings import Settings
@@ -27,9 +27,13 @@ MAX_FIELDS = 32
 MAX_QUERY_BYTES = 2**20
 """Largest size of a body that holds parameters and no image."""
 
-MultiPartParser.spool_max_size = sys.maxsize  # images stay in memory, within max_body, and are never written to disk
-
 M = TypeVar("M", bound=BaseModel)
+
+
+class FormParser(MultiPartParser):
+    """Starlette's parser, whose images stay in memory, within max_body, and are never written to disk."""
+
+    spool_max_size = sys.maxsize
 
 
 @dataclass(frozen=True)
@@ -54,14 +58,18 @@ async def read_images(request: Request, model: type[M]) -> tuple[M, tuple[Upload
     values, media_type = query_values(request), _media_type(request)
     if media_type == MULTIPART:
         settings: Settings = request.app.state.settings
+        limits = {"max_files": settings.max_images, "max_fields": MAX_FIELDS}
         try:
-            async with request.form(max_files=settings.max_images, max_fields=MAX_FIELDS) as form:
-                images = await _form_images(form, values)
-        except HTTPException as error:
-            if str(error.detail).startswith("Too many files"):
+            form = await FormParser(request.headers, request.stream(), **limits).parse()
+        except MultiPartException as error:
+            if error.message.startswith("Too many files"):
                 message = f"A request may hold at most {settings.max_images} images."
                 raise RefusedError(400, "too_many_images", message) from None
-            raise
+            raise HTTPException(400, error.message) from None
+        try:
+            images = await _form_images(form, values)
+        finally:
+            await form.close()
         return _validated(model, values), images
     body = await request.body()
     if body and media_type and not media_type.startswith(RAW_TYPES):

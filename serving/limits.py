@@ -20,13 +20,15 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.auth import PROBES, READING_METHODS, client_of, path_in_collection
-from serving.errors import RefusedError, error_response, too_large
+from serving.errors import RefusedError, error_response, head_too_large, too_large
 from serving.metrics import WAITING, stage
 from serving.settings import Settings
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
+MAX_HEAD = 64 * 2**10
+"""Bytes of the address and the headers of a request."""
 FORM_BYTES = 64 * 2**10
 """Bytes that a multipart form may add to its images: boundaries and small fields."""
 MAX_CLIENTS = 10_000
@@ -140,7 +142,9 @@ class TokenBuckets:
 
 
 class RequestLimits:
-    """ASGI middleware that refuses too many requests (429) and too large bodies (413). Probes have no limits.
+    """ASGI middleware that refuses too many requests (429) and too large heads (431) and bodies (413).
+
+    Probes have no limit but that of the head.
 
     Requests that change something or compute count as in progress; the files of the page and thumbnails take next to
     nothing and do not.
@@ -163,8 +167,14 @@ class RequestLimits:
         self.buckets = TokenBuckets(share.rate, share.burst) if share.rate else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = path_in_collection(scope) if scope["type"] == "http" else ""
-        if scope["type"] != "http" or path in PROBES:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        if _head_bytes(scope) > MAX_HEAD:
+            await error_response(head_too_large(MAX_HEAD))(scope, receive, send)
+            return
+        path = path_in_collection(scope)
+        if path in PROBES:
             await self.app(scope, receive, send)
             return
         counts = scope["method"] not in READING_METHODS or path in COSTLY_READS
@@ -297,6 +307,12 @@ class Deadlines:
             raise RefusedError(408, "too_slow", f"The request was not complete after {self.body_seconds:g} s.")
 
         return in_time
+
+
+def _head_bytes(scope: Scope) -> int:
+    """Return the size of a request's address and headers; a server may read larger ones that come in one packet."""
+    address = len(scope.get("raw_path") or b"") + len(scope.get("query_string", b""))
+    return address + sum([len(name) + len(value) + 4 for name, value in scope["headers"]])
 
 
 def _too_many(code: str, message: str, seconds: float) -> RefusedError:

@@ -223,7 +223,10 @@ class Observability:
 
 @dataclass
 class CountedAnswer:
-    """The answer to one request on its way out: it gets headers, and its status and bytes are noted."""
+    """The answer to one request on its way out: it gets headers, and its status and bytes are noted.
+
+    No cache keeps it, unless it says so itself: answers depend on keys, and change with the gallery.
+    """
 
     forward: Send
     headers: list[tuple[bytes, bytes]]
@@ -237,7 +240,10 @@ class CountedAnswer:
             self.status, self.started = message["status"], True
             if name := collection_name():
                 trace.get_current_span().set_attribute("zoo.collection", name)
-            message = {**message, "headers": [*message.get("headers", ()), *self.headers]}
+            headers = [*message.get("headers", ()), *self.headers]
+            if all(name != b"cache-control" for name, _ in headers):
+                headers.append((b"cache-control", b"no-store"))
+            message = {**message, "headers": headers}
         elif message["type"] == "http.response.body":
             self.bytes += len(message.get("body", b""))
         await self.forward(message)

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from serving.auth import PROBES, SERVICE_PATHS
-from serving.dependencies import COLLECTIONS_PATH, Collection
+from serving.dependencies import COLLECTIONS_PATH
 from serving.forms import FORM, JSON, MULTIPART, RAW_TYPES
 from serving.schemas import ErrorBody
 
@@ -69,8 +69,8 @@ IMAGES = refusals(400, 401, 408, 413, 415, 422, 429, 503, 504)
 
 async def openapi(request: Request) -> JSONResponse:
     """Send the document of a collection, or of the whole service if its collections have names."""
-    collection: Collection | None = getattr(request.state, "collection", None)
-    return JSONResponse(document(request.app, None if collection is None else collection.path))
+    has_names = request.app.state.collections.root is None
+    return JSONResponse(document(request.app, request.state.prefix or (None if has_names else "")))
 
 
 def document(app: FastAPI, path: str | None = "") -> dict[str, Any]:

@@ -59,13 +59,15 @@ def parse_json_object(value: Any) -> Any:
 
 def parse_metadata(value: dict[str, Any]) -> dict[str, Any]:
     try:
-        metadata_json(value).encode()
-    except ValueError:
+        is_short = len(json.dumps(value)) <= MAX_METADATA  # first, because it is fast
+        if is_short:
+            metadata_json(value).encode()
+    except (ValueError, RecursionError):
         raise ValueError(
             "expected a JSON object of valid Unicode without NaN, infinity, whole numbers beyond 64 bits and more than "
             f"{MAX_DEPTH} levels"
         ) from None
-    if len(json.dumps(value)) > MAX_METADATA:
+    if not is_short:
         raise ValueError(f"expected at most {MAX_METADATA:,} characters of JSON")
     return value
 

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import multiprocessing
 import os
-import resource
 import signal
 import socket
 import sys
 import tempfile
-import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.config import STARTUP_FAILURE
-from uvicorn.supervisors import Multiprocess
 
 from serving.app import create_app
 from serving.auth import ANY_HOST, Keys
+from serving.connections import BACKLOG, KEEP_ALIVE, Connection, Server, end_seconds, raise_file_limit
 from serving.gallery.backends.milvus_client import check_workers
 from serving.gallery.search import check_variant
+from serving.limits import MAX_HEAD
 from serving.metrics import FOLDER, configure_logging
 from serving.settings import (
     COLLECTIONS,
@@ -39,17 +38,10 @@ from serving.settings import (
     gallery_variables,
     variable_of,
 )
+from serving.watchdog import KILLED, start_watchdog
+from serving.workers import Supervisor
 from zoo.errors import GalleryError, UsageError, ZooError
 from zoo.paths import thread_count
-
-logger = logging.getLogger(__name__)
-
-BACKLOG = 2048
-"""Connections that the kernel keeps until they are accepted."""
-KEEP_ALIVE = 75
-"""Seconds that an idle connection stays open. Proxies close theirs after 60, and must be the first to close."""
-KILL_SECONDS = 5.0
-"""Seconds after the drain period until a worker that has not ended is killed."""
 
 
 def serve(
@@ -97,39 +89,57 @@ def serve(
 
 def run_server(listening: socket.socket, url: str, settings: Settings) -> None:
     """Serve in this process."""
-    prepare_process(settings)
-    app = create_app(settings)
-    app.state.collections.open()
-    config = server_config(app, settings, backlog=BACKLOG)
-    Server(config, f"{app.state.collections}, at {url} (Ctrl-C ends)").run(sockets=[listening])
+    start_watchdog(end_seconds(settings) + 1)  # the process kills itself before, if it can
+    app = prepare_app(settings)
+    message = f"{app.state.collections}, at {url} (Ctrl-C ends)"
+    Server(server_config(app, settings), app.state, listening, settings, partial(print, message, flush=True)).run()
 
 
 def run_workers(listening: socket.socket, url: str, settings: Settings) -> None:
     """Serve in several processes, which share the cores and the limits. One that dies is started again."""
+    configure_logging(bool(settings.log_requests))
     with tempfile.TemporaryDirectory(prefix="zoo-serve-") as folder:
         threads = min(thread_count(), settings.share().cores)
         os.environ |= {"OMP_NUM_THREADS": str(threads), FOLDER: folder}
-        config = server_config(
-            "serving.run:create_worker",
-            settings,
-            factory=True,
-            workers=settings.workers,
-            loop="serving.connections:WorkerLoop",
-            backlog=1,  # asyncio accepts as many connections at once
+        seconds, on_start = (
+            end_seconds(settings) + 1,
+            partial(print, f"{settings.workers} workers, at {url} (Ctrl-C ends)", flush=True),
         )
-        configure_logging(bool(settings.log_requests))
-        workers = WorkerSupervisor(config, listening, settings, f"{settings.workers} workers, at {url} (Ctrl-C ends)")
-        workers.run()
-    if any(process.exitcode == STARTUP_FAILURE for process in workers.processes):
+        statuses = Supervisor(work, settings.workers, listening, seconds, STARTUP_FAILURE, on_start).run()
+    if STARTUP_FAILURE in statuses:
         raise GalleryError("a worker could not start; the message above says why.", code="worker-failed")
+    if any(statuses):
+        raise SystemExit(KILLED)
 
 
-def server_config(app: FastAPI | str, settings: Settings, **options: Any) -> uvicorn.Config:
+def work(listening: socket.socket, on_start: Callable[[], None]) -> None:
+    """Serve as one of several workers."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)
+    settings = Settings.load()
+    try:
+        app = prepare_app(settings)
+    except (ZooError, OSError) as error:
+        print(f"zoo: error: {error}", file=sys.stderr, flush=True)
+        raise SystemExit(STARTUP_FAILURE) from None
+    Server(server_config(app, settings), app.state, listening, settings, on_start).run()
+
+
+def prepare_app(settings: Settings) -> FastAPI:
+    """Return the application of this process, its galleries open."""
+    prepare_process(settings)
+    app = create_app(settings)
+    app.state.collections.open()
+    return app
+
+
+def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     """Return uvicorn's configuration."""
     proxies = os.environ.get("FORWARDED_ALLOW_IPS", "")
     return uvicorn.Config(
         app,
-        http="h11",
+        loop="asyncio:SelectorEventLoop",
+        http=Connection,
         ws="none",
         lifespan="on",
         log_config=None,
@@ -139,73 +149,8 @@ def server_config(app: FastAPI | str, settings: Settings, **options: Any) -> uvi
         forwarded_allow_ips=proxies,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=settings.drain_seconds,  # type: ignore[arg-type]  # it takes fractions
-        timeout_worker_healthcheck=10,
-        **{"loop": "asyncio", **options},
+        h11_max_incomplete_event_size=MAX_HEAD,
     )
-
-
-def create_worker() -> FastAPI:
-    """Return the application of one of several workers, its galleries open; uvicorn calls this in the new process."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    settings = Settings.load()
-    prepare_process(settings)
-    app = create_app(settings)
-    try:
-        app.state.collections.open()
-    except (ZooError, OSError) as error:
-        print(f"zoo: error: {error}", file=sys.stderr, flush=True)
-        os._exit(STARTUP_FAILURE)  # at once: the supervisor waits for an answer of a process that is ending
-    return app
-
-
-class Server(uvicorn.Server):
-    """uvicorn's server in this process. It prints a line once it answers."""
-
-    def __init__(self, config: uvicorn.Config, message: str) -> None:
-        super().__init__(config)
-        self.message = message
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to answer."""
-        await super().startup(sockets)
-        if self.started:
-            print(self.message, flush=True)
-
-
-class WorkerSupervisor(Multiprocess):
-    """uvicorn's supervisor of worker processes. It prints a line once all of them answer."""
-
-    def __init__(self, config: uvicorn.Config, listening: socket.socket, settings: Settings, message: str) -> None:
-        super().__init__(config, [listening])
-        self.message: str | None = message
-        self.end_seconds = settings.shutdown_delay + settings.drain_seconds + KILL_SECONDS
-
-    def keep_subprocess_alive(self) -> None:
-        """Start dead workers again, and give the socket the backlog that a starting worker has reduced."""
-        before = list(self.processes)
-        super().keep_subprocess_alive()
-        for old, new in zip(before, self.processes, strict=True):
-            if new is not old:
-                logger.warning("worker %d ended or did not answer; worker %d takes its place.", old.pid, new.pid)
-        for listening in self.sockets:
-            listening.listen(BACKLOG)
-        if self.message and all(process.is_ready() for process in self.processes):
-            print(self.message, flush=True)
-            self.message = None
-
-    def terminate_all(self) -> None:
-        """Ask the workers to stop. The socket closes when the last of them closes it, so that clients are refused."""
-        super().terminate_all()
-        for listening in self.sockets:
-            listening.close()
-
-    def join_all(self) -> None:
-        """Wait for the workers, and kill those that a thread keeps alive."""
-        for process in self.processes:
-            process.process.join(self.end_seconds)
-            if process.process.is_alive():
-                process.process.kill()
-        super().join_all()
 
 
 def prepare_process(settings: Settings) -> None:
@@ -215,8 +160,9 @@ def prepare_process(settings: Settings) -> None:
     warnings.filterwarnings("ignore", module=r"PIL\.")
     # Seconds that a thread keeps the interpreter; with Python's 0.005, decoding threads delay the event loop.
     sys.setswitchinterval(0.0005)
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # shells often allow 1,024 connections and files only
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    raise_file_limit()
+    # Its warnings say that clients send nonsense, as often as they like; the metrics count the refusals.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
 
 def listen(host: str, port: int, has_keys: bool) -> socket.socket:
@@ -262,11 +208,3 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
     for other in (signal.SIGINT, signal.SIGTERM):
         signal.signal(other, signal.SIG_IGN)  # another one during Python's own exit would show a traceback
     raise SystemExit(0)
-
-
-def _end_with_parent() -> None:
-    """Stop this worker when its supervisor has died."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)

@@ -317,10 +317,15 @@ def read_keys_file(path: Path) -> dict[str, str]:
     """Return the variables of keys in a file of lines NAME=KEYS, as systemd reads them in an EnvironmentFile.
 
     Raises:
-        UsageError: If the file cannot be read ("unreadable-keys-file") or a line is something else
-            ("invalid-keys-file"). The message never shows a key.
+        UsageError: If the file cannot be read ("unreadable-keys-file"), every user of the machine can read or change
+            it ("public-keys-file"), or a line is something else ("invalid-keys-file"). The message never shows a key.
     """
     try:
+        if os.name == "posix" and (mode := path.stat().st_mode & 0o777) & 0o007:
+            raise UsageError(
+                f"{path} has the mode {mode:o}, so that every user of this machine has the keys. Run: chmod 600 {path}",
+                code="public-keys-file",
+            )
         lines = path.read_text(encoding="ascii").splitlines()
     except UnicodeDecodeError:
         raise UsageError(

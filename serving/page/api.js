@@ -111,6 +111,15 @@ function keep(kind, key) {
   tell("keys");
 }
 
+/** Give the read key of this page to that of a collection, instead of this one. */
+export function carry(place) {
+  const key = held("read");
+  if (!key) return;
+  forget("read");
+  sessionStorage.setItem(`zoo-read-key ${place}`, key);
+  document.cookie = `zoo-key=${quoted(key)}; SameSite=Strict; path=${place}`;
+}
+
 /** Escape the characters that a cookie's value cannot hold (RFC 6265, section 4.1.1) as octal numbers. */
 function quoted(key) {
   const octal = (letter) => `\\${letter.charCodeAt(0).toString(8).padStart(3, "0")}`;

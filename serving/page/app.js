@@ -1,6 +1,6 @@
 // The search page: its header, its panels, and the events that connect the other modules.
 
-import { ask, askModel } from "./api.js";
+import { ask, askModel, carry } from "./api.js";
 import { $, complain, counted, curve, element, listen, percent, reliability, tell, words } from "./dom.js";
 import "./map.js";
 import { current, go, loadLabels, offerText, remembered, setCalibrated } from "./query.js";
@@ -32,8 +32,16 @@ async function loadFacts() {
     setCalibrated((await ask("/stats")).calibration !== null);
     await loadCollections();
   } catch (error) {
+    if (error.code === "name_a_collection") return enter();
     $("facts").textContent = ""; // the grid shows the error
   }
+}
+
+/** Lead to the first collection that the key may read, from the root of a service whose collections all have keys. */
+async function enter() {
+  const { collections } = await ask("/collections");
+  carry(collections[0].path);
+  location.replace(`.${collections[0].path}`);
 }
 
 // Links between the pages of a service's collections.

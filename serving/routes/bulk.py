@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import math
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +21,8 @@ from serving.errors import RefusedError, error_json, invalid
 from serving.forms import UploadedImage
 from serving.gallery import NewItem
 from serving.gallery.search import Searcher
-from serving.gallery.types import PutResult, vector_item
-from serving.limits import CpuQueue
+from serving.gallery.types import PutResult, unit_vector, vector_item
+from serving.limits import FORM_BYTES, CpuQueue
 from serving.metrics import stage
 from serving.openapi import WRITING, refusals
 from serving.routes.items import new_item
@@ -34,10 +36,15 @@ from serving.schemas import (
     ItemDescription,
     ItemKey,
 )
+from serving.settings import Settings
 from zoo.errors import ImageError, UsageError
 
 router = APIRouter(strict_content_type=False)
 NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/octet-stream")
+PART_BYTES = 2**20
+"""Bytes of a body that are read at a time."""
+MAX_VALUES = 400_000
+"""Largest number of JSON values of a line, and of the metadata of a request."""
 SCHEMA = {
     "type": "string",
     "description": "A JSON object per line: key; image (base64 of its file) or vector (numbers, or base64 of float32); "
@@ -53,10 +60,13 @@ BODY = {
 
 @dataclass(frozen=True)
 class _Line:
-    """A line that could be read, with the file of its image, or its vector of any length."""
+    """A line that could be read, with the file of its image or its unit vector. Its text is not kept."""
 
     number: int
-    values: BulkLine
+    key: str
+    label: str | None
+    source: str | None
+    metadata: dict[str, Any]
     image: UploadedImage | None
     vector: np.ndarray | None
 
@@ -94,15 +104,14 @@ async def put_many(
     if media_type not in NDJSON:
         message = f"The content type {media_type[:80]!r} is not accepted. Send lines of JSON as {NDJSON[0]}."
         raise RefusedError(415, "unsupported_media_type", message)
+    embedded_by = collection.current.searcher
+    reader = _Reader(settings, embedded_by.gallery.card.dim)
     with stage("read"):
-        body = await request.body()
-        lines, outcomes = await to_thread.run_sync(_read_lines, body)
+        await _read(request, reader)
+    lines, outcomes = reader.lines, reader.outcomes
     images = [line for line in lines if line.image is not None]
-    if len(images) > settings.max_images:
-        raise RefusedError(400, "too_many_images", f"A request may hold at most {settings.max_images} images.")
     if len(images) < len(lines) and parameters.fingerprint is None:
         raise invalid("fingerprint", "given for vectors: that of the model which made them, as POST /embed shows it")
-    embedded_by = collection.current.searcher
     made = await _embedded(cpu_queue, embedded_by, images, outcomes)
 
     def put(searcher: Searcher) -> Outcomes:
@@ -126,29 +135,106 @@ async def put_many(
     )
 
 
-def _read_lines(body: bytes) -> tuple[list[_Line], Outcomes]:
-    """Return the lines that can be read, and the outcomes of the others. Empty lines are left out."""
-    rows = [(number, row) for number, row in enumerate(body.split(b"\n"), 1) if row.strip()]
-    if not rows:
-        raise RefusedError(400, "no_lines", "The body has no lines; each is a JSON object with a key.")
-    if len(rows) > MAX_LINES:
-        raise RefusedError(400, "too_many_lines", f"A request may hold at most {MAX_LINES:,} lines.")
-    lines, outcomes = list[_Line](), Outcomes()
-    for number, row in rows:
+async def _read(request: Request, reader: _Reader) -> None:
+    """Read the body in parts, which take turns with those of other requests. Raises `RefusedError` as the reader."""
+    part = bytearray()
+    async for data in request.stream():
+        part += data
+        if len(part) >= PART_BYTES:
+            await to_thread.run_sync(reader.feed, bytes(part))
+            part.clear()
+    await to_thread.run_sync(reader.feed, bytes(part))
+    await to_thread.run_sync(reader.end)
+
+
+class _Reader:
+    """Reads lines as they arrive, and keeps of each what will be written: bytes of images, unit vectors, metadata.
+
+    A body of the default size takes at most 200 MB: JSON is about 25 times as large once it is read, if it is full of
+    small values. So a line of more than `MAX_VALUES` values is refused before it is read, and a request is whose
+    metadata have more of them in all.
+    """
+
+    def __init__(self, settings: Settings, dim: int) -> None:
+        self.dim, self.max_images = dim, settings.max_images
+        self.max_bytes = settings.max_bytes * 4 // 3 + FORM_BYTES  # of one line, whose image is base64
+        self.lines, self.outcomes = list[_Line](), Outcomes()
+        self.number, self.count, self.images, self.values = 1, 0, 0, 0
+        self.row, self.is_long = bytearray(), False
+
+    def feed(self, part: bytes) -> None:
+        """Read a part of the body. Raises `RefusedError` (400) if the request has too many lines, images or values."""
+        start = 0
+        while (end := part.find(b"\n", start)) >= 0:
+            self._extend(part[start:end])
+            self._end_line()
+            start = end + 1
+        self._extend(part[start:])
+
+    def end(self) -> None:
+        """Read the last line. Raises `RefusedError` as `feed`, or if there are no lines."""
+        self._end_line()
+        if not self.count:
+            raise RefusedError(400, "no_lines", "The body has no lines; each is a JSON object with a key.")
+
+    def _extend(self, data: bytes) -> None:
+        self.is_long |= len(self.row) + len(data) > self.max_bytes
+        if self.is_long:
+            self.row.clear()
+        else:
+            self.row += data
+
+    def _end_line(self) -> None:
+        row, is_long = self.row, self.is_long
+        number, self.number = self.number, self.number + 1
+        self.row, self.is_long = bytearray(), False
+        is_empty = not is_long and not row.strip()
+        self.count += not is_empty
+        if self.count > MAX_LINES or number > 2 * MAX_LINES:
+            raise RefusedError(400, "too_many_lines", f"A request may hold at most {MAX_LINES:,} lines.")
+        if is_empty:
+            return
+        values = row.count(b",") + row.count(b":")
+        if is_long or values > MAX_VALUES:
+            message = f"A line may have {self.max_bytes:,} bytes and {MAX_VALUES:,} values."
+            self.outcomes[number] = _refused(number, None, RefusedError(413, "line_too_large", message))
+            return
+        self._read_line(number, row, values)
+
+    def _read_line(self, number: int, row: bytearray, values: int) -> None:
         key = None
         try:
-            values = BulkLine.model_validate_json(row)
-            key = values.key
-            lines.append(_Line(number, values, _image_of(values), _vector_of(values)))
+            line = BulkLine.model_validate_json(row)
+            key = line.key
+            vector = None if line.vector is None else unit_vector(_numbers(line.vector), self.dim)
+            image = None if line.image is None else UploadedImage("", _decoded(line.image, "image", "base64 of a file"))
+            self.lines.append(_Line(number, key, line.label, line.source, line.metadata, image, vector))
         except ValidationError as error:
-            problems = [{**problem, "loc": ("body", *problem["loc"])} for problem in error.errors()]
-            outcomes[number] = _refused(number, _key_of(row), RequestValidationError(problems))
-        except RefusedError as error:
-            outcomes[number] = _refused(number, key, error)
-    return lines, outcomes
+            self.outcomes[number] = _invalid(number, row, error)
+            return
+        except (RefusedError, UsageError) as error:
+            self.outcomes[number] = _refused(number, key, error)
+            return
+        self.images += image is not None
+        self.values += values - (len(line.vector) if isinstance(line.vector, list) else 0)
+        if self.images > self.max_images:
+            raise RefusedError(400, "too_many_images", f"A request may hold at most {self.max_images} images.")
+        if self.values > MAX_VALUES:
+            message = f"The metadata of a request may have at most {MAX_VALUES:,} values."
+            raise RefusedError(400, "too_many_values", message)
 
 
-def _key_of(row: bytes) -> str | None:
+def _invalid(number: int, row: bytearray, error: ValidationError) -> BulkResult:
+    """Return the outcome of a line with wrong values.
+
+    The problems refer to the frame of the caller: there, as a variable, they would keep the line until the next garbage
+    collection.
+    """
+    problems = [{**problem, "loc": ("body", *problem["loc"])} for problem in error.errors(include_input=False)]
+    return _refused(number, _key_of(row), RequestValidationError(problems))
+
+
+def _key_of(row: bytearray) -> str | None:
     """Return the key of a line that is refused for other reasons; None if it has no valid one."""
     try:
         return _Keyed.model_validate_json(row).key
@@ -156,19 +242,14 @@ def _key_of(row: bytes) -> str | None:
         return None
 
 
-def _image_of(values: BulkLine) -> UploadedImage | None:
-    if values.image is None:
-        return None
-    return UploadedImage("", _decoded(values.image, "image", "base64 of an image file"))
-
-
-def _vector_of(values: BulkLine) -> np.ndarray | None:
-    if isinstance(values.vector, str):
-        data = _decoded(values.vector, "vector", "numbers, or base64 of float32")
-        if len(data) % 4:
-            raise invalid("vector", "base64 of float32, little-endian")
-        return np.frombuffer(data, "<f4")
-    return None if values.vector is None else np.array([float(number) for number in values.vector], np.float64)
+def _numbers(vector: str | list[float | int]) -> np.ndarray:
+    """Return the numbers of a vector. Raises `RefusedError` if it is a text and not base64 of float32."""
+    if isinstance(vector, list):
+        return np.array([math.inf if abs(number) > sys.float_info.max else number for number in vector], np.float64)
+    data = _decoded(vector, "vector", "numbers, or base64 of float32")
+    if len(data) % 4:
+        raise invalid("vector", "base64 of float32, little-endian")
+    return np.frombuffer(data, "<f4")
 
 
 def _decoded(text: str, name: str, expected: str) -> bytes:
@@ -190,10 +271,9 @@ async def _embedded(
 
 
 def _of_image(searcher: Searcher, line: _Line) -> NewItem | ImageError:
-    values = line.values
-    described = ItemDescription(label=values.label, source=values.source or values.key, metadata=values.metadata)
+    described = ItemDescription(label=line.label, source=line.source or line.key, metadata=line.metadata)
     try:
-        return new_item(searcher, line.image or UploadedImage("", b""), described, values.key)
+        return new_item(searcher, line.image or UploadedImage("", b""), described, line.key)
     except ImageError as error:
         return error
 
@@ -201,18 +281,17 @@ def _of_image(searcher: Searcher, line: _Line) -> NewItem | ImageError:
 def _put(searcher: Searcher, lines: Sequence[_Line], made: Mapping[int, NewItem | ImageError]) -> Outcomes:
     items, outcomes = dict[int, NewItem](), Outcomes()
     for line in lines:
-        values = line.values
         try:
             item = made.get(line.number)
             if line.vector is not None:
-                dim, source = searcher.gallery.card.dim, values.source or values.key
-                item = vector_item(values.key, line.vector, dim, source, values.label, values.metadata)
+                dim, source = searcher.gallery.card.dim, line.source or line.key
+                item = vector_item(line.key, line.vector, dim, source, line.label, line.metadata)
             if isinstance(item, ImageError):
                 raise item
             assert item is not None
             items[line.number] = item
         except (ImageError, UsageError) as error:
-            outcomes[line.number] = _refused(line.number, values.key, error)
+            outcomes[line.number] = _refused(line.number, line.key, error)
     with stage("write"):
         results: Sequence[PutResult] = searcher.gallery.put(list(items.values())) if items else ()
     for (number, item), result in zip(items.items(), results, strict=True):

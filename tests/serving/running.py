@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,10 +64,26 @@ def serving(
     *options: object,
     stderr: int | None = None,
     environment: Mapping[str, str] = MappingProxyType({}),
+    command: Sequence[str] = (),
 ) -> Iterator[Running]:
-    """gallery: a folder, or several as NAME=FOLDER. environment: what is set for this service and for no other."""
+    """Run a service.
+
+    Args:
+        gallery: A folder, or several as NAME=FOLDER.
+        options: Flags of `zoo serve`.
+        stderr: As of `Popen`.
+        environment: What is set for this service and for no other.
+        command: What to run instead of the command `zoo`, as a list of words.
+    """
     process = subprocess.Popen(
-        arguments("serve", *([gallery] if isinstance(gallery, Path) else gallery), "--port", 0, *options),
+        [
+            *(command or arguments()),
+            "serve",
+            *map(str, [gallery] if isinstance(gallery, Path) else gallery),
+            "--port",
+            "0",
+            *map(str, options),
+        ],
         stdout=subprocess.PIPE,
         stderr=stderr,
         text=True,

@@ -65,7 +65,7 @@ def test_the_root_of_named_galleries_leads_to_the_first(gallery_folder: Path) ->
         assert (answer.status_code, answer.headers["location"]) == (307, "collections/birds/")
         page = client.get("/collections/birds/").text
         assert page == client.get("/collections/cars/").text
-        assert client.get("/collections/birds", follow_redirects=False).headers["location"].endswith("/birds/")
+        assert client.get("/collections/birds", follow_redirects=False).headers["location"] == "birds/"
         assert client.get("/collections/cars/page/style.css").status_code == 200
         assert client.get("/collections/cars/docs").status_code == 200
 

@@ -211,8 +211,13 @@ def test_one_folder_under_two_names_is_reported(
     assert capsys.readouterr().err == ""
 
 
+def write_keys(folder: Path, text: str, mode: int = 0o600) -> None:
+    (folder / "keys").write_text(text)
+    (folder / "keys").chmod(mode)
+
+
 def test_keys_come_from_a_file(tmp_path: Path) -> None:
-    (tmp_path / "keys").write_text(f"# of 2026\n\n{READ_KEYS}={READER}, {BIRDS}\n {WRITE_KEYS}_BIRDS = '{WRITER}'\n")
+    write_keys(tmp_path, f"# of 2026\n\n{READ_KEYS}={READER}, {BIRDS}\n {WRITE_KEYS}_BIRDS = '{WRITER}'\n")
     variables = read_keys_file(tmp_path / "keys")
     assert variables == {READ_KEYS: f"{READER}, {BIRDS}", f"{WRITE_KEYS}_BIRDS": WRITER}
     settings = loaded({**variables, COLLECTIONS: '{"birds": {"gallery": "a"}, "cars": {"gallery": "b"}}'})
@@ -225,7 +230,7 @@ def test_keys_come_from_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [READER, f"ZOO_SERVE_RATE={READER}", f"PATH={READER}", f"{READ_KEYS} {READER}", "kéy"])
 def test_a_file_of_something_else_is_refused_without_showing_it(tmp_path: Path, text: str) -> None:
-    (tmp_path / "keys").write_text(f"# keys\n{text}\n")
+    write_keys(tmp_path, f"# keys\n{text}\n")
     with raises(UsageError, "invalid-keys-file") as refused:
         read_keys_file(tmp_path / "keys")
     assert READER not in str(refused.value)
@@ -234,7 +239,20 @@ def test_a_file_of_something_else_is_refused_without_showing_it(tmp_path: Path, 
 
 
 def test_the_command_takes_the_file(tmp_path: Path, gallery_folder: Path) -> None:
-    (tmp_path / "keys").write_text(f"{READ_KEYS}_FISH={READER}\n")
+    write_keys(tmp_path, f"{READ_KEYS}_FISH={READER}\n")
     outcome = run("serve", f"birds={gallery_folder}", "--keys-file", tmp_path / "keys", "--port", 0)
     assert (outcome.returncode, outcome.stdout) == (2, "")
     assert f"{READ_KEYS}_FISH" in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_taken"), [(0o600, True), (0o400, True), (0o640, True), (0o644, False), (0o602, False), (0o601, False)]
+)
+def test_a_file_of_keys_that_everybody_can_read_is_refused(tmp_path: Path, mode: int, is_taken: bool) -> None:
+    write_keys(tmp_path, f"{READ_KEYS}={READER}\n", mode)
+    if is_taken:
+        assert read_keys_file(tmp_path / "keys") == {READ_KEYS: READER}
+        return
+    with raises(UsageError, "public-keys-file", f"chmod 600 {tmp_path / 'keys'}") as refused:
+        read_keys_file(tmp_path / "keys")
+    assert READER not in str(refused.value)

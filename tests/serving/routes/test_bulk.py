@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +19,9 @@ from serving.gallery import Gallery
 from serving.gallery.search import Searcher
 from serving.schemas import MAX_LINES
 from tests.raising import raises
+from tests.serving import toys
 from tests.serving.gallery.test_store_keys import code, noise
-from tests.serving.running import writing_to
+from tests.serving.running import Running, serving, writing_to
 from zoo.errors import ServiceError, UsageError
 
 KEY = "w" * 20
@@ -163,3 +166,96 @@ def test_the_client_sends_rows_in_parts(service: httpx.Client, served: dict, mon
             client.put_many([{"key": "k", "vector": ["a"]}])
         with raises(UsageError, "not-json"):
             client.put_many([{"key": "k", "vector": [1.0], "metadata": {"a": float("nan")}}])
+
+
+NUMBERS = {
+    "400 digits": "9" * 400,
+    "5000 digits": "9" * 5000,
+    "negative": "-" + "9" * 400,
+    "a huge exponent": "1e999999999",
+    "beyond float32": "1e300",
+    "infinity": "Infinity",
+    "not a number": "NaN",
+    "deep": "[" * 500 + "]" * 500,
+}
+
+
+@pytest.mark.parametrize("number", NUMBERS.values(), ids=NUMBERS)
+@pytest.mark.parametrize("place", ["vector", "metadata", "key", "label", "image", "unknown", "line"])
+def test_a_line_with_a_monstrous_number_is_refused_alone(
+    service: httpx.Client, served: dict, number: str, place: str
+) -> None:
+    good = {"key": "good", "vector": unit(1, served["dim"]).tolist()}
+    others = ", ".join(["0.5"] * (served["dim"] - 1))
+    bad = {
+        "vector": f'{{"key": "bad", "vector": [{number}, {others}]}}',
+        "metadata": f'{{"key": "bad", "vector": [0.5, {others}], "metadata": {{"a": [{number}]}}}}',
+        "line": number,
+    }.get(place, f'{{"key": "bad", "vector": [0.5, {others}], "{place}": {number}}}')
+    answer = post(service, good, bad.encode(), good | {"key": "also"}, fingerprint=served["fingerprint"])
+    assert answer.status_code == 200, answer.text
+    statuses = [result["status"] for result in answer.json()["results"]]
+    # A direction is a direction: only of the others, one of 1e300 is next to nothing.
+    fine = {"created"} if number == "1e300" and place in ("vector", "metadata") else {"refused"}
+    assert (statuses[0], {statuses[1]}, statuses[2]) == ("created", fine, "created")
+
+
+FILLINGS = {
+    "numbers": b'{"key": "k%d", "vector": [' + b"0," * 2**19 + b"0]}\n",
+    "one line of numbers": b'{"key": "k%d", "vector": [' + b"0," * (15 * 2**20) + b"0]}\n",
+    "objects in metadata": b'{"key": "k%d", "vector": [1.0], "metadata": {"a": [' + b"{}," * 5000 + b"{}]}}\n",
+    "texts in metadata": b'{"key": "k%d", "vector": [1.0], "metadata": {"a": [' + b'"ab",' * 3000 + b'""]}}\n',
+    "members": b'{"key": "k%d", ' + b'"a":1,' * 5_000_000 + b'"b": 2}\n',
+    "empty lists": b"[" + b"[]," * 10_000_000 + b"[]]\n",
+    "lists": b"[" * 2**20 + b"\n",
+    "one text": b'{"key": "k%d", "image": "' + b"A" * 2**25 + b'"}\n',
+    "an image": b'{"key": "k%d", "image": "' + b"A" * (26 * 2**20) + b'"}\n',
+    "line feeds": b"\n" * 2**20,
+    "lines": b"x\n" * 2**19,
+    "no end": b"x" * 2**20,
+    "good lines": b'{"key": "k%d", "vector": ['
+    + b"1.%s," * (toys.DIM - 1) % ((b"0" * 60,) * (toys.DIM - 1))
+    + b'1], "label": "'
+    + b"x" * 900
+    + b'"}\n',
+    "good metadata": b'{"key": "k%d", "vector": ['
+    + b"1," * (toys.DIM - 1)
+    + b'1], "metadata": {"a": [0'
+    + b",0" * 18
+    + b'], "b": "'
+    + b"x" * 3300
+    + b'"}}\n',
+}
+"""Lines of a body, in which %d is their number."""
+
+
+@pytest.fixture(scope="module")
+def crowded(gallery_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, int]]:
+    """A service, and the memory that it takes before it reads any large body."""
+    folder = Path(shutil.copytree(gallery_folder, tmp_path_factory.mktemp("crowded") / "gallery"))
+    with serving(folder, environment={"ZOO_SERVE_WRITE_KEYS": KEY}) as running:
+        httpx.post(f"{running.url}/search?id=1").raise_for_status()
+        yield running, peak_memory(running.process.pid)
+
+
+@pytest.mark.parametrize("filling", FILLINGS)
+def test_a_body_of_32_megabytes_takes_at_most_200_of_memory(crowded: tuple[Running, int], filling: str) -> None:
+    """It may be full of anything, and follow others."""
+    running, before = crowded
+    fingerprint = httpx.get(f"{running.url}/model").json()["fingerprint"]
+    size, line = 2**25 - 100_000, FILLINGS[filling]
+    body = b"".join(line.replace(b"%d", b"%d" % number, 1) for number in range(size // len(line)))
+    Path(f"/proc/{running.process.pid}/clear_refs").write_text("5")  # its peak is what it has now
+    headers = {"content-type": "application/x-ndjson", "x-api-key": KEY}
+    url = f"{running.url}{PATH}?fingerprint={fingerprint}"
+    answer = httpx.post(url, content=body or line[:size], headers=headers, timeout=120)
+    assert answer.status_code in (200, 400), answer.text
+    assert peak_memory(running.process.pid) - before < 200 * 2**20
+    if filling.startswith("good"):
+        assert answer.json()["created"] + answer.json()["updated"] == size // len(line)
+
+
+def peak_memory(pid: int) -> int:
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found
+    return 1024 * int(found[1])
