@@ -14,12 +14,23 @@ from typing import Any
 PIPED_WIDTH = 200
 """Columns of a table if the output is not a terminal, so that a row stays on one line for grep."""
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that steer a terminal, break a line or turn the direction of writing, and halves of surrogate pairs."""
 
 
 def printable(text: str) -> str:
-    """Escape control characters. File names may hold some, which would steer the terminal."""
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+    """Escape the characters of `CONTROL`, apart from tabs and line ends. File names of others may hold some."""
+    return CONTROL.sub(lambda match: match[0] if match[0] in "\t\n" else _escaped(match[0]), text)
+
+
+def show(*lines: str) -> None:
+    """Print lines on stdout, each on one line whatever the names in it hold."""
+    for line in lines:
+        print(CONTROL.sub(lambda match: _escaped(match[0]), line))
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
 
 
 def one_line(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import os
 import shutil
@@ -16,6 +15,7 @@ from serving.gallery.indexing import Originals
 from serving.gallery.types import Item
 from zoo.console import write_errors
 from zoo.errors import UsageError
+from zoo.render import write_csv
 
 RECORD = "moved.csv"
 """File in the target folder: where each file came from, where it is, and the best copy, which stayed."""
@@ -132,9 +132,7 @@ def _record(path: Path, old: Path, new: Path, best: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     is_new = not path.exists()
     with path.open("a", newline="", encoding="utf-8", errors="surrogateescape") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        if is_new:
-            rows.writerow(("from", "to", "best"))
-        rows.writerow((old, new, best))
+        head = [("from", "to", "best")] if is_new else []
+        write_csv(file, [*head, (str(old), str(new), str(best))])
         file.flush()
         os.fsync(file.fileno())

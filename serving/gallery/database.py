@@ -24,6 +24,12 @@ DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 """Primary codes of SQLite's errors for changed bytes."""
 
 
+_DISTRUST = "PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON;"
+"""The file may be of somebody else: no functions with side effects in its schema, and damaged pages are noticed.
+
+SQLite's defensive mode would be a third guard, which Python offers from 3.12 on only.
+"""
+
 Row = tuple[Any, ...]
 
 
@@ -56,6 +62,7 @@ def _connect(path: Path, options: str) -> sqlite3.Connection:
     uri = f"{path.as_uri()}?{options}"
     db = sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None, check_same_thread=False)
     try:
+        db.executescript(_DISTRUST)
         db.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # only now does SQLite open the files
     except BaseException:
         db.close()

@@ -28,6 +28,8 @@ from serving.gallery.types import (
     check_key,
     decode_image,
     equal_metadata,
+    name_as_source,
+    parse_stored,
 )
 from zoo.console import Progress
 from zoo.data.decode import decode_in_threads
@@ -87,11 +89,11 @@ def find_images(folder: Path, exclude: Sequence[Path] = ()) -> tuple[list[ImageF
     images, others = list_files(folder)
     excluded = {path.expanduser().absolute() for path in exclude}
     others = [path for path in others if excluded.isdisjoint((path.absolute(), *path.absolute().parents))]
-    kinds = dict(Counter(_text(path.suffix.lower()) for path in others).most_common())
+    kinds = dict(Counter(name_as_source(path.suffix.lower()) for path in others).most_common())
     if not images:
         present = f"; it holds {other_kinds(kinds)}" if kinds else ""
         raise UsageError(f"{folder} holds no images ({', '.join(sorted(SUFFIXES))}){present}.", code="no-images")
-    sources = [_text(path.relative_to(folder).as_posix()) for path in images]
+    sources = [name_as_source(path.relative_to(folder).as_posix()) for path in images]
     files = [ImageFile(path, source, folder_label(source)) for path, source in zip(images, sources, strict=True)]
     return files, kinds
 
@@ -110,7 +112,7 @@ def listed_images(table: Path, rows: LabelFile) -> list[ImageFile]:
         path = _absolute(image_path(table, name))
         source = path.relative_to(root) if path.is_relative_to(root) else path
         label, key = (rows.labels or {}).get(name), _checked_key(table, rows.keys.get(name))
-        files.append(ImageFile(path, _text(source.as_posix()), label, metadata, key))
+        files.append(ImageFile(path, name_as_source(source.as_posix()), label, metadata, key))
     return files
 
 
@@ -146,7 +148,7 @@ def named_images(paths: Sequence[Path], label: str | None, metadata: Mapping[str
     if wrong:
         message = f"{len(wrong):,} of {len(paths):,} names are not image files: {_shortened(wrong, 20)}."
         raise UsageError(message, code="no-such-file")
-    return [ImageFile(path, _text(path.as_posix()), label, metadata) for path in paths]
+    return [ImageFile(path, name_as_source(path.as_posix()), label, metadata) for path in paths]
 
 
 def read_image(path: Path) -> tuple[bytes, str]:
@@ -368,7 +370,8 @@ def remember_folder(gallery: Gallery, folder: Path) -> None:
 
 def indexed_folders(gallery: Gallery) -> list[Path]:
     """Return the folders that were indexed, in order."""
-    return [Path(path) for path in json.loads(gallery.store.state(FOLDERS) or "[]")]
+    text = gallery.store.state(FOLDERS) or "[]"
+    return parse_stored(text, FOLDERS, gallery.address, lambda paths: [Path(path) for path in paths])
 
 
 class Originals:
@@ -576,7 +579,7 @@ def _source_below(path: Path, folders: Sequence[Path]) -> str:
     path = _absolute(path)
     resolved = path.parent.resolve() / path.name  # as the folders are
     below = next((resolved.relative_to(folder) for folder in folders if resolved.is_relative_to(folder)), path)
-    return _text(below.as_posix())
+    return name_as_source(below.as_posix())
 
 
 def _shortened(texts: Sequence[str], limit: int) -> str:
@@ -587,11 +590,6 @@ def _shortened(texts: Sequence[str], limit: int) -> str:
 def _absolute(path: Path) -> Path:
     """Return a path without dots; symbolic links stay, because the user knows those names."""
     return Path(os.path.abspath(path))  # noqa: PTH100
-
-
-def _text(name: str) -> str:
-    """Return a file name as text that can be stored, also if its bytes are not UTF-8."""
-    return os.fsencode(name).decode("utf-8", "replace")
 
 
 def _list_images(

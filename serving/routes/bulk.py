@@ -19,7 +19,7 @@ from serving.errors import RefusedError, error_json, invalid
 from serving.forms import UploadedImage
 from serving.gallery import NewItem
 from serving.gallery.search import Searcher
-from serving.gallery.types import PutResult, vector_item
+from serving.gallery.types import PutResult, name_as_source, vector_item
 from serving.limits import CpuQueue
 from serving.metrics import stage
 from serving.openapi import WRITING, refusals
@@ -191,7 +191,7 @@ async def _embedded(
 
 def _of_image(searcher: Searcher, line: _Line) -> NewItem | ImageError:
     values = line.values
-    described = ItemDescription(label=values.label, source=values.source or values.key, metadata=values.metadata)
+    described = ItemDescription(label=values.label, source=values.source, metadata=values.metadata)
     try:
         return new_item(searcher, line.image or UploadedImage("", b""), described, values.key)
     except ImageError as error:
@@ -205,7 +205,7 @@ def _put(searcher: Searcher, lines: Sequence[_Line], made: Mapping[int, NewItem 
         try:
             item = made.get(line.number)
             if line.vector is not None:
-                dim, source = searcher.gallery.card.dim, values.source or values.key
+                dim, source = searcher.gallery.card.dim, values.source or name_as_source(values.key)
                 item = vector_item(values.key, line.vector, dim, source, values.label, values.metadata)
             if isinstance(item, ImageError):
                 raise item

@@ -14,7 +14,6 @@ import pytest
 
 from serving.gallery import Gallery, NewItem
 from serving.gallery.gallery import STORE
-from serving.gallery.types import Thumbnail
 from tests.raising import raises
 from tests.serving import toys
 from zoo.errors import GalleryError
@@ -49,7 +48,7 @@ def unwritable(folder: Path) -> Iterator[None]:
 
 def new_item(model: Embedder) -> NewItem:
     (vector,) = model.embed(toys.query(0))
-    return NewItem("new.png", vector, Thumbnail(b"picture", "image/png"), "0" * 64)
+    return NewItem("new.png", vector, toys.thumbnail(1), "0" * 64)
 
 
 def test_read_only_gallery_is_searched(

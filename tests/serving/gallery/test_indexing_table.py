@@ -246,7 +246,8 @@ def test_names_that_no_file_has_are_left_out(
     write_table(folder / "t.csv", ("image",), (f"{STRIPES}/0.png",), *((name,) for name in names))
     monkeypatch.chdir(folder)
     report = index_folder(model, "toy", Path("t.csv"), tmp_path / "g")
-    assert (report.added, tuple(source for source, _ in report.unreadable)) == (1, names)
+    sources = tuple(name.replace("\0", "\ufffd") for name in names)
+    assert (report.added, tuple(source for source, _ in report.unreadable)) == (1, sources)
     assert index_folder(model, "toy", Path("t.csv"), tmp_path / "w", embed=Workers(model, folder)).added == 1
 
 
