@@ -46,6 +46,9 @@ MovedModel = Annotated[
 Json = Annotated[bool, Option("--json", help="print the outcome as JSON")]
 Quiet = Annotated[bool, Option("--quiet", help="show no progress")]
 Yes = Annotated[bool, Option("--yes", help="do not ask first")]
+FollowLinks = Annotated[
+    bool, Option("--follow-links", help="follow links that lead out of the folder, and read the images there")
+]
 Strict = Annotated[bool, Option("--strict", help="exit with 1 if an image could not be read")]
 ReplaceModel = Annotated[bool, Option("--replace", help="replace a model of the same name")]
 

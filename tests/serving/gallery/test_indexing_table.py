@@ -235,7 +235,7 @@ def test_a_source_is_the_path_below_the_tables_folder_or_the_full_path(
     assert {item.label for item in found.values()} == {None}, "a table without labels gives none"
     with Gallery.open(tmp_path / "g") as gallery:
         assert indexed_folders(gallery) == [folder / "tables"]
-        originals = Originals(indexed_folders(gallery))
+        originals = Originals.of(gallery)
         assert all(originals.read(item) for item in found.values()), "each is found again by its source"
 
 
