@@ -429,7 +429,7 @@ class Originals:
         for folder in self.folders:
             with suppress(ImageError, OSError, RuntimeError, ValueError):  # loops of links, names that no file has
                 path = folder / (item.source if source is None else source)
-                if leads_out(path, folder):
+                if all(leads_out(path, inside) for inside in self.folders):
                     continue
                 data, content = read_image(path)
                 if content == item.content_sha256:
