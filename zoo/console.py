@@ -26,7 +26,7 @@ def printable(text: str) -> str:
 def show(*lines: str) -> None:
     """Print lines on stdout, each on one line whatever the names in it hold."""
     for line in lines:
-        print(CONTROL.sub(lambda match: _escaped(match[0]), line))
+        print(one_line(line))
 
 
 def _escaped(character: str) -> str:
@@ -34,14 +34,8 @@ def _escaped(character: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Escape everything that could make a text of others look like several lines of ours.
-
-    That is line breaks and other control characters, characters that change the direction of writing, and halves of
-    surrogate pairs, which cannot be encoded.
-    """
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
-    )
+    """Escape the characters of `CONTROL`, which could make a text of others look like several lines of ours."""
+    return CONTROL.sub(lambda match: _escaped(match[0]), text)
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:
@@ -169,10 +163,10 @@ def table_text(
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for column in columns:
+    for column in map(one_line, columns):
         table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
     for row in rows:
-        table.add_row(*map(printable, row))
+        table.add_row(*map(one_line, row))
     # Names and paths may hold square brackets, which rich would take for markup.
     console = Console(width=width, markup=False, emoji=False, highlight=False)
     with console.capture() as text:

@@ -36,7 +36,7 @@ from zoo.cli.options import (
     strict_status,
     with_marks,
 )
-from zoo.console import count, note, print_json, print_table, printable, show
+from zoo.console import count, note, print_json, print_table, show
 from zoo.errors import GalleryError, ServiceError, UsageError
 
 if TYPE_CHECKING:
@@ -218,8 +218,8 @@ def _index_vectors(
         print_json(asdict(report))
         return strict_status(strict, report.refused)
     for key, reason in report.refused[:NAMED]:
-        print(printable(f"{key} was refused: {reason}"))
-    print(
+        show(f"{key} was refused: {reason}")
+    show(
         f"{gallery}: {count(report.items, 'item')}; of {count(report.rows, 'row')} {report.created:,} created, "
         f"{report.replaced:,} replaced, {report.updated:,} updated, {report.unchanged:,} unchanged, "
         f"{len(report.refused):,} refused"
@@ -366,7 +366,7 @@ def _advise_tuning(path: str, report: IndexingReport) -> None:
     if report.items > TUNING_ITEMS:
         with Gallery.open(path) as gallery:
             if hint := tuning_advice(gallery):
-                print(hint)
+                show(hint)
 
 
 @dataclass(frozen=True)

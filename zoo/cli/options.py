@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from zoo.console import count, note, note_left_out, print_json, printable
+from zoo.console import count, note, note_left_out, print_json, printable, show
 from zoo.data import DATASETS
 from zoo.errors import UsageError
 
@@ -118,7 +118,7 @@ def print_outcome(as_json: bool, facts: Any, *lines: str) -> None:
     if as_json:
         print_json(facts)
     else:
-        print(*lines, sep="\n")
+        show(*lines)
 
 
 def check_number(option: str, value: float, least: int = 0) -> None:
