@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from serving.gallery.types import MAX_DEPTH, MAX_KEY, check_key, metadata_json
+from serving.gallery.types import MAX_DEPTH, MAX_KEY, check_key, check_source, metadata_json
 from zoo.errors import ItemNotFoundError, UsageError
 
 MAX_METADATA = 16_000
@@ -89,6 +89,14 @@ def parse_printable(value: str | None) -> str | None:
     if value and not value.isprintable():
         raise ValueError("expected a text of characters that can be printed")
     return value or None
+
+
+def parse_source(value: str | None) -> str | None:
+    """Refuse what cannot be a source; an empty text stands for None."""
+    try:
+        return check_source(value) if value else None
+    except UsageError as error:
+        raise ValueError(str(error)) from None
 
 
 def parse_key(value: Any) -> Any:

@@ -24,6 +24,7 @@ from pydantic.dataclasses import dataclass
 from serving.gallery.types import (
     DEFAULT_K,
     MAX_KEY,
+    MAX_SOURCE,
     Attribution,
     Box,
     Hit,
@@ -42,6 +43,7 @@ from serving.parameters import (
     parse_metadata,
     parse_number,
     parse_printable,
+    parse_source,
     parse_truth,
     parse_whole_number,
 )
@@ -52,7 +54,7 @@ MAX_OFFSET = 10_000
 MAX_QUERY_TEXT = 10_000
 """Largest number of characters of a text to search by; the model may read less of it."""
 MAX_TEXT = 1000
-"""Largest number of characters of a label or a source."""
+"""Largest number of characters of a label."""
 MAX_LIMIT = 200
 """Largest number of items or marks on a page."""
 MAX_COUNTS = 10_000
@@ -82,6 +84,7 @@ Key = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string", "maxLength": MAX_KEY}, {"type": "null"}]}),
 ]
 Text = Annotated[str | None, Field(max_length=MAX_TEXT), AfterValidator(parse_printable)]
+Source = Annotated[str | None, Field(max_length=MAX_SOURCE), AfterValidator(parse_source)]
 JsonObject = Annotated[
     dict[str, Any], BeforeValidator(parse_json_object), WithJsonSchema({"type": "string", "format": "json"})
 ]
@@ -149,7 +152,7 @@ class ItemDescription(_Request):
     """Description of the images that a request adds."""
 
     label: Text = Field(None, description="Label of all images")
-    source: Text = Field(None, description="Source of the images")
+    source: Source = Field(None, description="Source of the images")
     metadata: Metadata = Field(default_factory=dict, description="Metadata of all images, a JSON object")
 
 
@@ -180,7 +183,7 @@ class BulkLine(_Request):
 
     key: ItemKey
     label: Text = None
-    source: Text = None
+    source: Source = None
     metadata: Annotated[dict[str, Any], AfterValidator(parse_metadata)] = Field(default_factory=dict)
     image: str | None = None
     vector: str | list[StrictFloat | StrictInt] | None = None

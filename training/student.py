@@ -245,7 +245,7 @@ def _list(path: Path, split: str = WHOLE) -> Dataset:
     if table.is_table(path):
         return replace(table.load_unlabelled(split, path), factors={})
     root = path if split == WHOLE else path / split
-    images: Sequence[Path] = list_images(root)
+    images: Sequence[Path] = list_images(root, follow_links=True)
     if not images:
         raise DatasetError(
             f"{root} does not hold any images. Put images into it or its subfolders, with labels or without.",

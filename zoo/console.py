@@ -14,23 +14,28 @@ from typing import Any
 PIPED_WIDTH = 200
 """Columns of a table if the output is not a terminal, so that a row stays on one line for grep."""
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that steer a terminal, break a line or turn the direction of writing, and halves of surrogate pairs."""
 
 
 def printable(text: str) -> str:
-    """Escape control characters. File names may hold some, which would steer the terminal."""
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+    """Escape the characters of `CONTROL`, apart from tabs and line ends. File names of others may hold some."""
+    return CONTROL.sub(lambda match: match[0] if match[0] in "\t\n" else _escaped(match[0]), text)
+
+
+def show(*lines: str) -> None:
+    """Print lines on stdout, each on one line whatever the names in it hold."""
+    for line in lines:
+        print(one_line(line))
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
 
 
 def one_line(text: str) -> str:
-    """Escape everything that could make a text of others look like several lines of ours.
-
-    That is line breaks and other control characters, characters that change the direction of writing, and halves of
-    surrogate pairs, which cannot be encoded.
-    """
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
-    )
+    """Escape the characters of `CONTROL`, which could make a text of others look like several lines of ours."""
+    return CONTROL.sub(lambda match: _escaped(match[0]), text)
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:
@@ -158,10 +163,10 @@ def table_text(
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for column in columns:
+    for column in map(one_line, columns):
         table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
     for row in rows:
-        table.add_row(*map(printable, row))
+        table.add_row(*map(one_line, row))
     # Names and paths may hold square brackets, which rich would take for markup.
     console = Console(width=width, markup=False, emoji=False, highlight=False)
     with console.capture() as text:

@@ -127,9 +127,13 @@ def read_json(path: Path) -> Any:
             or has more than `MAX_JSON_BYTES`.
     """
     check_size(path, MAX_JSON_BYTES)
-    text = path.read_text(encoding="utf-8")
+    return parse_json(path.read_text(encoding="utf-8"))
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text. Raises `ValueError` as `read_json` does."""
     try:
-        value = json.loads(text, parse_constant=_parse_finite, parse_float=_parse_finite)
+        value = _DECODER.decode(text)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     _check_depth(value)
@@ -154,13 +158,17 @@ def _parse_finite(text: str) -> float:
     return value
 
 
+_DECODER = json.JSONDecoder(parse_constant=_parse_finite, parse_float=_parse_finite)
+
+
 def _check_depth(value: Any) -> None:
     level = [value]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_DEPTH + 2):
+        if not level:
+            return
         inner = (item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list))
         level = list(chain.from_iterable(inner))
-    if level:
-        raise ValueError(_TOO_DEEP)
+    raise ValueError(_TOO_DEEP)
 
 
 def _check_characters(value: Any) -> None:

@@ -5,15 +5,38 @@ from __future__ import annotations
 import csv
 import html
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
+"""Beginning of a text that a spreadsheet takes for a formula, perhaps after the marks of earlier writers."""
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+def write_csv(file: IO[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write rows as CSV, with a mark (') before each text that a spreadsheet would run as a formula.
+
+    Numbers, also in texts, are unchanged. `read_cell` removes the mark.
+    """
+    csv.writer(file, lineterminator="\n").writerows(map(_as_text, row) for row in rows)
+
+
+def read_cell(text: str) -> str:
+    """Return the text of a cell that `write_csv` wrote."""
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
+
+
+def _as_text(cell: Any) -> Any:
+    is_formula = isinstance(cell, str) and _FORMULA.match(cell) and not _NUMBER.fullmatch(cell)
+    return f"'{cell}" if is_formula else cell
 
 
 @dataclass(frozen=True)
@@ -38,7 +61,7 @@ class Table:
     def csv(self) -> str:
         """Return the table as CSV with a header line; None is an empty cell."""
         text = StringIO()
-        csv.writer(text, lineterminator="\n").writerows([self.columns, *self.rows])
+        write_csv(text, [self.columns, *self.rows])
         return text.getvalue()
 
     def text(self) -> str:

@@ -116,7 +116,7 @@ def _measured(table: PictureTable, item: Item, originals: Originals, known: Meas
         return Measures(image.width, image.height, sharpness(image))
     try:
         small = table.picture(item.id)
-    except (OSError, ValueError):  # a thumbnail that cannot be decoded
+    except ImageError:  # a thumbnail that cannot be decoded
         return Measures(known.width, known.height, 0.0, of_file=False)
     return Measures(known.width, known.height, sharpness(small), of_file=False)
 

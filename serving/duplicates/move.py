@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -16,6 +14,7 @@ from serving.gallery.indexing import Originals
 from serving.gallery.types import Item
 from zoo.console import write_errors
 from zoo.errors import UsageError
+from zoo.render import write_csv
 
 RECORD = "moved.csv"
 """File in the target folder: where each file came from, where it is, and the best copy, which stayed."""
@@ -55,17 +54,23 @@ def check_target(target: Path, folders: Sequence[Path]) -> Path:
     return target
 
 
-def move_copies(report: DuplicateReport, gallery: Gallery, target: Path) -> MovedCopies:
+def move_copies(report: DuplicateReport, gallery: Gallery, folders: Sequence[Path], target: Path) -> MovedCopies:
     """Move all files that are not the best copy of their group to a folder.
 
-    Its path below the target is its source. A file is moved only if its content is the item's, and if the best copy of
-    its group is there. Links stay.
+    Its path below the target is its path below its folder. A file is moved only if it is really inside one of the
+    folders, if its content is the item's, and if the best copy of its group is there. Links stay.
+
+    Args:
+        report: The groups.
+        gallery: Their gallery.
+        folders: The folders that files may be moved out of.
+        target: The folder to move them to.
 
     Raises:
         UsageError: As of `check_target`; and if the target has a file where one would go (code "target-taken"), or
             cannot be written ("not-writable").
     """
-    originals = Originals.of(gallery)
+    originals = Originals(folders)
     target = check_target(target, originals.folders)
     result = MovedCopies(str(target))
     moves = list(_moves(report, gallery, originals, target, result))
@@ -95,16 +100,15 @@ def _moves(
             if reason or path is None or best[1] is None:
                 result.left.append((copy.source, reason))
             else:
-                source = Path(copy.source)
-                below = source.relative_to(source.anchor) if source.is_absolute() else source
-                yield path, target / below, best[1]
+                old, below = originals.place(path)
+                yield old, target / below, best[1]
 
 
 def _reason_to_stay(path: Path | None, best: Path | None) -> str:
     if path is None:
-        return "its file was not found, or has changed"
+        return "its file was not found in the folders, or has changed"
     if best is None:
-        return "the file of the best copy was not found, or has changed"
+        return "the file of the best copy was not found in the folders, or has changed"
     if path.is_symlink() or path.samefile(best):
         return "it is a link"
     return ""
@@ -112,19 +116,8 @@ def _reason_to_stay(path: Path | None, best: Path | None) -> str:
 
 def _path(copy: ReportedCopy, item: Item | None, originals: Originals) -> Path | None:
     """Return the path of a reported file if it has the item's content."""
-    if item is None:
-        return None
-    if not copy.identical:
-        found = originals.find(item)
-        return found[0] if found else None
-    return _identical_path(Path(copy.source), item, originals.folders)
-
-
-def _identical_path(source: Path, item: Item, folders: Sequence[Path]) -> Path | None:
-    for path in [source] if source.is_absolute() else [folder / source for folder in folders]:
-        if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == item.content_sha256:
-            return path
-    return None
+    found = None if item is None else originals.find(item, copy.source)
+    return found[0] if found else None
 
 
 def _record(path: Path, old: Path, new: Path, best: Path) -> None:
@@ -132,9 +125,7 @@ def _record(path: Path, old: Path, new: Path, best: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     is_new = not path.exists()
     with path.open("a", newline="", encoding="utf-8", errors="surrogateescape") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        if is_new:
-            rows.writerow(("from", "to", "best"))
-        rows.writerow((old, new, best))
+        head = [("from", "to", "best")] if is_new else []
+        write_csv(file, [*head, (str(old), str(new), str(best))])
         file.flush()
         os.fsync(file.fileno())

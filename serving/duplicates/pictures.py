@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,11 @@ from PIL import Image
 
 from serving.duplicates.rule import RULE, Evidence
 from serving.gallery.store import Store
-from serving.gallery.types import LISTED, Thumbnail, blobs_to_vectors, thumbnail_hash
+from serving.gallery.types import LISTED, THUMBNAIL_LIMITS, Thumbnail, blobs_to_vectors, parse_stored, thumbnail_hash
 from zoo.console import Progress
+from zoo.data.images import open_image
 from zoo.data.perceptual_hash import HASH_BYTES
-from zoo.errors import GalleryError
+from zoo.errors import GalleryError, ImageError
 
 PAGE = 4000
 """Items that are read at a time."""
@@ -85,7 +85,7 @@ class PictureTable:
         done, last = 0, 0
         with Progress("hash", self.missing(), progress) as bar:
             while rows := self._query(f"SELECT item, media_type, data {lacking} ORDER BY item LIMIT 500", last):
-                hashes = [(item, thumbnail_hash(Thumbnail(data, kind))) for item, kind, data in rows]
+                hashes = [(item, _hash_of(kind, data)) for item, kind, data in rows]
                 with self._database.transaction() as db:  # items may have been removed, or hashed by another process
                     db.executemany(
                         "INSERT OR IGNORE INTO pictures (item, hash) SELECT ?1, ?2 WHERE ?1 IN (SELECT id FROM items)",
@@ -119,7 +119,8 @@ class PictureTable:
     def hashes(self, ids: Sequence[int]) -> dict[int, np.ndarray]:
         """Return the hash, uint8 [32], of those of the items that have one."""
         rows = self._query(f"SELECT item, hash FROM pictures WHERE item IN {LISTED}", json.dumps(list(ids)))
-        return {item: np.frombuffer(blob, np.uint8) for item, blob in rows if blob is not None}
+        rows = [row for row in rows if row[1] is not None]
+        return {item: vector for (item, _), vector in zip(rows, _hashes([blob for _, blob in rows]), strict=True)}
 
     def hashes_since(self, change: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids, int64 [n], and hashes, uint8 [n, 32], of the items that were added after a change."""
@@ -132,18 +133,24 @@ class PictureTable:
         """Return the ids, int64 [n], of the items that were removed after a change."""
         return np.array([row[0] for row in self._query("SELECT item FROM removals WHERE change > ?", change)], np.int64)
 
+    def thumbnail(self, item: int) -> Image.Image:
+        """Return the thumbnail of an item. Raises `ImageError` if it cannot be decoded."""
+        return open_image(self.store.thumbnail(item).data, THUMBNAIL_LIMITS)
+
     def picture(self, item: int) -> Image.Image:
-        """Return the grey thumbnail of an item."""
-        with Image.open(BytesIO(self.store.thumbnail(item).data)) as image:
-            return image.convert("L")
+        """Return the grey thumbnail of an item; errors as of `thumbnail`."""
+        return self.thumbnail(item).convert("L")
 
     # Confirmed copies
 
     def compared(self) -> int:
         """Return the change number up to which the table of copies is whole for the gallery's model, 0 if it is not."""
-        known = json.loads(self.store.state(COMPARED) or "{}")
-        same = (known.get("model"), known.get("rule")) == (self.store.fingerprint, RULE.name)
-        return int(known["change"]) if same else 0
+
+        def change(known: Any) -> int:
+            same = (known.get("model"), known.get("rule")) == (self.store.fingerprint, RULE.name)
+            return int(known["change"]) if same else 0
+
+        return parse_stored(self.store.state(COMPARED) or "{}", COMPARED, self.store.path, change)
 
     def set_compared(self, change: int) -> None:
         """Note that all items up to a change were compared with each other."""
@@ -188,5 +195,15 @@ class PictureTable:
             db.executemany("UPDATE pictures SET width = ?, height = ?, sharpness = ? WHERE item = ?", rows)
 
 
+def _hash_of(media_type: str, data: bytes) -> bytes | None:
+    try:
+        return thumbnail_hash(Thumbnail(data, media_type))
+    except ImageError:  # in a gallery of somebody else
+        return None
+
+
 def _hashes(blobs: Sequence[bytes]) -> np.ndarray:
+    """Return hashes, uint8 [n, 32]. Raises `GalleryError` (code "damaged-gallery") if one has another size."""
+    if not all(isinstance(blob, bytes) and len(blob) == HASH_BYTES for blob in blobs):
+        raise GalleryError(f"a perceptual hash has not {HASH_BYTES} bytes.", code="damaged-gallery")
     return np.frombuffer(b"".join(blobs), np.uint8).reshape(-1, HASH_BYTES)

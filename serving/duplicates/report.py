@@ -19,6 +19,7 @@ from serving.gallery.gallery import Gallery
 from serving.gallery.indexing import Originals
 from serving.gallery.types import Item
 from zoo.console import count
+from zoo.errors import ImageError
 from zoo.render import Table
 from zoo.report.html import ImageTile, Paragraph, Section, Thumbnails, page
 
@@ -233,9 +234,8 @@ def html_page(report: DuplicateReport, table: PictureTable) -> str:
 def _tile(table: PictureTable, item: int) -> bytes:
     """Return the thumbnail of an item as a small JPEG; grey if it cannot be decoded."""
     try:
-        with Image.open(BytesIO(table.store.thumbnail(item).data)) as thumbnail:
-            small = ImageOps.contain(thumbnail.convert("RGB"), (TILE, TILE))
-    except (OSError, ValueError):
+        small = ImageOps.contain(table.thumbnail(item).convert("RGB"), (TILE, TILE))
+    except ImageError:
         small = Image.new("RGB", (TILE, TILE), "grey")
     out = BytesIO()
     small.save(out, "JPEG", quality=80)

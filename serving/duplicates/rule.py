@@ -20,6 +20,7 @@ from PIL import Image, ImageOps
 
 from serving.duplicates.alignment import aligned_distance
 from zoo.data.perceptual_hash import hamming, mirror_hash
+from zoo.errors import ImageError
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,10 @@ def confirm(
         return Evidence(similarity, min(straight, mirrored), mirrored < straight, False)
     if similarity < rule.similarity:
         return None
-    first, second = (read() for read in pictures)
+    try:
+        first, second = (read() for read in pictures)
+    except ImageError:  # in a gallery of somebody else
+        return None
     for turned in (False, True):
         distance = aligned_distance(first, ImageOps.mirror(second) if turned else second)
         if distance <= rule.part_distance:

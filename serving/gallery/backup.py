@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
 import sqlite3
@@ -19,8 +18,8 @@ from serving.gallery.calibration import calibration_record, take_over_calibratio
 from serving.gallery.database import connect, gallery_error
 from serving.gallery.feedback import Mark
 from serving.gallery.gallery import STORE, Gallery, is_gallery
-from serving.gallery.index_files import check_hashes, read_facts, read_plan
-from serving.gallery.indexing import indexed_folders, remember_folder
+from serving.gallery.index_files import check_facts, check_hashes, read_facts, read_plan
+from serving.gallery.indexing import copy_folders
 from serving.gallery.store import MODEL, Store
 from serving.gallery.tune import SearchableIndex, nearest_in_blocks
 from serving.gallery.types import Block, Item, NewItem, StoreChanges, Thumbnail, equal_blocks, is_unit
@@ -28,6 +27,7 @@ from zoo.console import count
 from zoo.errors import GalleryError, GalleryExistsError, GalleryNotFoundError, UsageError, command, missing
 from zoo.files import atomic_folder, atomic_path, sha256_of, write_json
 from zoo.models.results import Check
+from zoo.render import write_csv
 
 QUERIES, K = 100, 10
 BATCH = 1000
@@ -68,6 +68,7 @@ def verify_gallery(path: Path) -> Iterator[Check]:
     with opened as gallery, closing(Store(path / STORE)) as store:
         problems = store.problems()
         yield Check("database", not problems, "; ".join(problems) or f"{count(store.count(), 'item')}")
+        yield _items_check(store)
         try:
             embeddings, *others = _compare(gallery, store)
         except GalleryError as error:
@@ -101,8 +102,7 @@ def copy_gallery(source: str | Path, target: str | Path) -> tuple[int, int]:
             copy.store.marks.take_over(list(old.store.marks.all()))
             if (calibration := calibration_record(old)) is not None:
                 take_over_calibration(copy, calibration, read)
-            for folder in indexed_folders(old):
-                remember_folder(copy, folder)
+            copy_folders(old, copy)
     return read, new
 
 
@@ -234,14 +234,27 @@ def _compare_reading(reading: StoreChanges, index: SearchableIndex, store: Store
     return [*checks, _search_check(index, queries, nearest)] if len(queries) else checks
 
 
+def _items_check(store: Store) -> Check:
+    """Check the values, key and picture of every item: a gallery of somebody else may hold anything."""
+    try:
+        damaged = list(islice(store.damaged_items(), BATCH))
+    except GalleryError as error:
+        return Check("items", False, str(error))
+    if not damaged:
+        return Check("items", True, "their values, keys and pictures are valid")
+    (first, reason), more = damaged[0], "at least " if len(damaged) == BATCH else ""
+    return Check("items", False, f"{more}{count(len(damaged), 'item')} damaged, the first item {first}: {reason}")
+
+
 def _generation_check(path: Path, store: Store) -> Check:
     name = store.position()[1]
     if not name:
         return Check("generation", None, "none is written yet; searches use the store's vectors")
     try:
+        check_facts(path / name, store)
         facts = read_facts(path / name)
         check_hashes(path / name, facts)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError) as error:
         if store.position()[1] != name:
             return _generation_check(path, store)
         return Check("generation", False, f"{name}: {error}; run {command('gallery', 'compact', path)}")
@@ -328,9 +341,7 @@ def _pair(mark: Mark) -> dict[str, Any]:
 
 def _write_csv(file: Path, rows: Sequence[dict[str, Any]]) -> None:
     with file.open("w", encoding="utf-8", newline="") as out:
-        writer = csv.DictWriter(out, _COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
+        write_csv(out, [list(_COLUMNS), *(list(row.values()) for row in rows)])
 
 
 def _write_parquet(file: Path, rows: Sequence[dict[str, Any]]) -> None:

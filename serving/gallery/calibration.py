@@ -17,7 +17,7 @@ from serving.gallery.feedback import MarkedPairs
 from serving.gallery.gallery import Gallery
 from serving.gallery.index import NO_ROW
 from serving.gallery.tune import SEED, drop_self, label_codes
-from serving.gallery.types import Attribution, identify_items, utc_now
+from serving.gallery.types import Attribution, identify_items, parse_stored, utc_now
 from zoo.errors import EvaluationError, GalleryError
 from zoo.evaluation.calibration import (
     DEPTH,
@@ -106,8 +106,21 @@ def stored_calibration(gallery: Gallery) -> Calibration | None:
 def calibration_record(gallery: Gallery) -> dict[str, Any] | None:
     """Return what a gallery keeps of its calibration: the curve, its reliability and its origin; None without one."""
     text = gallery.store.fact(FACT)
-    values = {} if text is None else json.loads(text)
-    return values if "contrasts" in values else None
+    return None if text is None else parse_stored(text, FACT, gallery.address, checked_record)
+
+
+def checked_record(values: Any) -> dict[str, Any] | None:
+    """Return the record of a calibration; None for the logistic curve of an earlier version.
+
+    Raises:
+        AttributeError, KeyError, TypeError, ValueError: If it is neither of the two.
+    """
+    if "contrasts" not in values:
+        return None
+    Calibration.from_json(values)
+    if values.get("measured"):
+        Attribution.from_json(values["measured"])
+    return dict(values)
 
 
 def take_over_calibration(gallery: Gallery, record: Mapping[str, Any], items: int) -> bool:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from serving.gallery import schema
 from serving.gallery.types import LISTED
@@ -24,38 +24,73 @@ DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 """Primary codes of SQLite's errors for changed bytes."""
 
 
+FULL_CODES = (sqlite3.SQLITE_IOERR_SHMOPEN, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_SHMMAP)
+"""Extended codes of SQLite's errors for a log whose index cannot be made."""
+
+_DISTRUST = "PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON;"
+"""The file may be of somebody else: no functions with side effects in its schema, and damaged pages are noticed.
+
+SQLite's defensive mode would be a third guard, which Python offers from 3.12 on only.
+"""
+
 Row = tuple[Any, ...]
+C = TypeVar("C", bound=sqlite3.Connection)
+
+
+class FrozenConnection(sqlite3.Connection):
+    """A connection that reads a file as one that nobody changes, without the files that SQLite needs beside it.
+
+    Attributes:
+        full: SQLite's error if these could not be written because the disk is full; None on a read-only one.
+    """
+
+    full: sqlite3.Error | None = None
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open an existing file for reading and writing, or for reading only if its folder cannot be written to.
+    """Open an existing file for reading and writing; only for reading if its folder is read-only, or its disk full.
 
-    SQLite needs two files beside one in WAL mode. On a read-only file system where they do not exist, the file is read
-    as one that nobody changes: later changes by another process are not seen.
+    SQLite needs two files beside one in WAL mode. Where they do not exist and cannot be made, the connection is a
+    `FrozenConnection`.
 
     Raises:
         GalleryError: If the folder cannot be written to and a log holds changes (code "unwritable-log").
     """
     path = path.resolve()
     try:
-        return _connect(path, "mode=rw")
-    except sqlite3.OperationalError:
-        if os.access(path.parent, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+        return _connect(path, "mode=rw", sqlite3.Connection)
+    except sqlite3.OperationalError as error:
+        full = error if _is_full(error) else None
+        if full is None and os.access(path.parent, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
             raise
-    log = path.with_name(f"{path.name}-wal")
-    if log.is_file() and log.stat().st_size:
+    if _log_size(path):
         raise GalleryError(
-            f"{path.parent} cannot be written to, and {log.name} holds changes that {path.name} lacks. Open the "
+            f"{path.parent} cannot be written to, and {path.name}-wal holds changes that {path.name} lacks. Open the "
             "gallery once where its folder can be written to, or copy the whole folder to such a place.",
             code="unwritable-log",
         )
-    return _connect(path, "mode=ro&immutable=1")
+    db = _connect(path, "mode=ro&immutable=1", FrozenConnection)
+    db.full = full
+    return db
 
 
-def _connect(path: Path, options: str) -> sqlite3.Connection:
+def _is_full(error: sqlite3.Error) -> bool:
+    """Return whether an error is that of a full disk, also where SQLite's index of its log cannot be written there."""
+    code = getattr(error, "sqlite_errorcode", None) or 0
+    return code & 0xFF == sqlite3.SQLITE_FULL or code in FULL_CODES
+
+
+def _log_size(path: Path) -> int:
+    """Return the number of bytes of changes that are not in the file yet."""
+    log = path.with_name(f"{path.name}-wal")
+    return log.stat().st_size if log.is_file() else 0
+
+
+def _connect(path: Path, options: str, kind: type[C]) -> C:
     uri = f"{path.as_uri()}?{options}"
-    db = sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None, check_same_thread=False)
+    db = sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None, check_same_thread=False, factory=kind)
     try:
+        db.executescript(_DISTRUST)
         db.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # only now does SQLite open the files
     except BaseException:
         db.close()
@@ -76,7 +111,9 @@ def gallery_error(error: sqlite3.Error, path: Path) -> GalleryError:
             f"{command('gallery', 'verify', path.parent)}",
             code="damaged-gallery",
         )
-    codes = {sqlite3.SQLITE_READONLY: "read-only-gallery", sqlite3.SQLITE_FULL: "disk-full"}
+    if _is_full(error):
+        return GalleryError(f"{path}: the disk is full, so that nothing can be written ({error}).", code="disk-full")
+    codes = {sqlite3.SQLITE_READONLY: "read-only-gallery"}
     return GalleryError(f"{path}: {error}.", code=codes.get(primary, "database"))
 
 
@@ -98,15 +135,20 @@ class Database:
         self._file = _file_id(path)
         with self._translated():
             self._writer = self._open()
+        if isinstance(self._writer, FrozenConnection):
+            self._file = _file_id(path, frozen=True)
         try:
             with self._translated():
-                # FULL: an acknowledged write survives a power cut as well as a killed process.
-                self._writer.executescript("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")
+                self._prepare_writer()
             self.initial_state: dict[str, Any] = dict(self.query("SELECT key, value FROM state"))
             self.fingerprint: str | None = self.initial_state.get("fingerprint")
         except BaseException:
             self._writer.close()
             raise
+
+    def _prepare_writer(self) -> None:
+        # FULL: an acknowledged write survives a power cut as well as a killed process.
+        self._writer.executescript("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")
 
     def close(self) -> None:
         """Close all connections; threads that are reading finish first."""
@@ -167,6 +209,7 @@ class Database:
     def _new_transaction(self) -> Iterator[None]:
         with self._lock, self._translated():
             self._check_file()
+            self._thaw()
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 with self._using(self._writer):
@@ -176,6 +219,19 @@ class Database:
                 if self._writer.in_transaction:
                     self._writer.execute("ROLLBACK")
                 raise
+
+    def _thaw(self) -> None:
+        """Open the file for writing if its disk was full before. Raises `sqlite3.Error` if it still is."""
+        if not isinstance(self._writer, FrozenConnection) or self._writer.full is None:
+            return
+        again = self._open()
+        if isinstance(again, FrozenConnection):
+            again.close()
+            raise again.full or self._writer.full
+        self._writer.close()
+        self._writer, self._file = again, self._file[:2]
+        self._prepare_writer()
+        self._close_idle()
 
     def check_model(self) -> None:
         """Raise `ModelChangedError` if the embeddings are of another model than when the file was opened."""
@@ -217,14 +273,19 @@ class Database:
         try:
             yield db
         finally:
-            self._idle.append(db)
+            if isinstance(db, FrozenConnection) == isinstance(self._writer, FrozenConnection):
+                self._idle.append(db)
+            else:
+                db.close()
             if self._closed:
                 self._close_idle()
 
     def _check_file(self) -> None:
-        if _file_id(self.path) != self._file:
+        expected = self._file
+        if _file_id(self.path, frozen=len(expected) > 2) != expected:
             raise GalleryMovedError(
-                f"the gallery {self.path.parent.name} was moved, removed or replaced by another while it was open."
+                f"the gallery {self.path.parent.name} was moved, removed or replaced by another while it was open, or "
+                "changed while it could only be read."
             )
 
     def _open(self) -> sqlite3.Connection:
@@ -256,10 +317,11 @@ def delete_items(db: sqlite3.Connection, ids: Iterable[int], change: int) -> int
     return len(gone)
 
 
-def _file_id(path: Path) -> tuple[int, int] | None:
-    """Return device and inode of a file, None if it does not exist."""
+def _file_id(path: Path, frozen: bool = False) -> tuple[int, ...]:
+    """Return device and inode of a file, and if it is read as frozen what a change changes; () if it does not exist."""
     try:
         status = path.stat()
+        changing = (status.st_size, status.st_mtime_ns, _log_size(path)) if frozen else ()
     except OSError:
-        return None
-    return status.st_dev, status.st_ino
+        return ()
+    return status.st_dev, status.st_ino, *changing

@@ -24,7 +24,7 @@ from serving.gallery.calibration import (
 )
 from serving.gallery.gallery import Gallery
 from serving.gallery.index import NO_ROW
-from serving.gallery.indexing import Originals, indexed_folders
+from serving.gallery.indexing import Originals
 from serving.gallery.search import Searcher
 from serving.gallery.tune import drop_self, label_codes
 from serving.gallery.types import DEFAULT_K, Block, Item, identify_items
@@ -383,7 +383,7 @@ def _calibrate(gallery: Gallery) -> tuple[list[Bin], str | None, int]:
 def _pairs(searcher: Searcher) -> list[Pair]:
     """Return items with their unit embeddings, float32 [dim]: the stored one, and today's by the served model."""
     store, deadline, pairs = searcher.gallery.store, time.monotonic() + SECONDS, list[Pair]()
-    originals = Originals(indexed_folders(searcher.gallery))
+    originals = Originals.of(searcher.gallery)
     items = {item.id: item for item in store.sample(CANDIDATES, seed=0)}
     small = store.from_thumbnails(list(items))
     for item_id, stored in zip(*store.embeddings([item for item in items if item not in small]), strict=True):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 import secrets
 import shutil
 import struct
@@ -35,10 +36,10 @@ from serving.gallery.index import FLAT, KINDS, FrozenIndex, Index, IndexSetting,
 from serving.gallery.schema import METRIC
 from serving.gallery.store import Store, store_model
 from serving.gallery.tune import SEED, IndexMeasurement, QuerySample, measure_kind, sample_vectors
-from serving.gallery.types import Attribution, Block, IndexStats, identify_items, utc_now
+from serving.gallery.types import Attribution, Block, IndexStats, identify_items, parse_stored, utc_now
 from zoo.data.dataset import DataIdentity
 from zoo.errors import GalleryError, ModelChangedError, UsageError
-from zoo.files import LockHeldError, atomic_folder, locked, sha256_of, write_json
+from zoo.files import LockHeldError, atomic_folder, locked, read_json, sha256_of, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ BUSY_SECONDS = 1.0
 RETRY_SECONDS, MAX_RETRY_SECONDS = 60.0, 3600.0
 """Time until the next attempt after a failed compaction, for example on a full disk; it doubles each time."""
 
+_GENERATION = re.compile(rf"{GENERATION_PREFIX}\d+-[0-9a-f]{{8}}")
 _FAISS_HEAD = struct.Struct("<4siqqqBi")
 _FAISS_SIZE = struct.Struct("<Q")
 _FAISS_UNUSED = 1 << 20
@@ -236,6 +238,7 @@ class LiveIndex:
         if not generation:
             return empty, None
         try:
+            check_facts(self.folder / generation, self._store)
             frozen, facts = open_generation(self.folder / generation, self._store.fingerprint, self._store.dim)
         except (OSError, ValueError, TypeError, RuntimeError) as error:
             if self._store.position()[1] == generation:
@@ -284,7 +287,7 @@ def needs_compaction(waiting: int, count: int) -> bool:
 
 def read_plan(store: Store) -> TuningPlan:
     text = store.state("plan")
-    return TuningPlan(**json.loads(text)) if text else TuningPlan()
+    return parse_stored(text, "plan", store.path, lambda values: TuningPlan(**values)) if text else TuningPlan()
 
 
 def compact(folder: Path, store: Store, wait: bool = True) -> GenerationFacts | None:
@@ -313,7 +316,7 @@ def compact(folder: Path, store: Store, wait: bool = True) -> GenerationFacts | 
                 seconds = round(time.perf_counter() - start, 3)
                 measured = _attribution(draft, store, sample if measurement else None)
                 name, facts = draft.name, _finish(draft, store, frozen, measurement, seconds, measured)
-        store.set_generation(name)
+        store.set_generation(name, sha256_of(folder / name / FACTS) if name else "")
         _remove_unused(folder, store.generations())
     return facts
 
@@ -352,7 +355,7 @@ def tune(
             measured = _attribution(draft, store, sample)
             facts = _finish(draft, store, frozen, measurement if sample else None, measurement.seconds, measured)
         store.set_state("plan", json.dumps(asdict(TuningPlan(measurement.setting.kind, floor, k))))
-        store.set_generation(draft.name)
+        store.set_generation(draft.name, sha256_of(folder / draft.name / FACTS))
         _remove_unused(folder, store.generations())
     return facts, tuning
 
@@ -512,9 +515,23 @@ def open_generation(folder: Path, fingerprint: str, dim: int) -> tuple[FrozenInd
     approximate = _map_index(folder / APPROXIMATE) if facts.setting.kind != "flat" else None
     ids = np.load(folder / IDS, mmap_mode="r")
     sizes = {(index.ntotal, index.d) for index in (exact, approximate) if index is not None}
-    if sizes != {(facts.count, dim)} or ids.shape != (facts.count,):
+    if sizes != {(facts.count, dim)} or ids.shape != (facts.count,) or ids.dtype != np.int64:
         raise ValueError("its size differs")
+    if (np.diff(ids, prepend=0) <= 0).any():
+        raise ValueError("its ids do not ascend")
     return FrozenIndex(exact, ids, approximate, facts.setting, facts.k), facts
+
+
+def check_facts(folder: Path, store: Store) -> None:
+    """Raise `ValueError` or `OSError` unless a generation is the one that the store names.
+
+    The facts hold the hashes of its files, and the store that of the facts, so that FAISS, which is written for files
+    of its own, reads none that somebody else has put there.
+    """
+    if not _GENERATION.fullmatch(folder.name) or folder.is_symlink():
+        raise ValueError(f"{folder.name!r} is not a generation's name")
+    if sha256_of(folder / FACTS) != store.state("generation sha256"):
+        raise ValueError(f"the SHA-256 of {FACTS} is not the one in the store")
 
 
 def read_facts(folder: Path) -> GenerationFacts:
@@ -523,15 +540,18 @@ def read_facts(folder: Path) -> GenerationFacts:
     Raises:
         OSError, ValueError, TypeError: If they are missing or damaged.
     """
-    values = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+    values = read_json(folder / FACTS)
     try:
         origin = values.get("measured")
         measured = None if origin is None else Attribution.from_json(origin)
         facts = GenerationFacts(**{**values, "setting": IndexSetting(**values["setting"]), "measured": measured})
-    except KeyError as error:
-        raise ValueError(f"{FACTS} lacks {error}") from None
+    except (AttributeError, KeyError) as error:
+        raise ValueError(f"{FACTS} is damaged: {error}") from None
     if facts.setting.kind not in KINDS:
         raise ValueError(f"its kind of index is unknown: {facts.setting.kind!r}")
+    expected = {EXACT, IDS, *([APPROXIMATE] if facts.setting.kind != FLAT.kind else [])}
+    if set(facts.files) != expected or any(not (folder / name).is_file() for name in expected):
+        raise ValueError(f"it has not the files {', '.join(sorted(expected))}")
     return facts
 
 

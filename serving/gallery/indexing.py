@@ -7,7 +7,7 @@ import json
 import os
 import stat
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,10 +28,12 @@ from serving.gallery.types import (
     check_key,
     decode_image,
     equal_metadata,
+    name_as_source,
+    parse_stored,
 )
-from zoo.console import Progress
+from zoo.console import Progress, count
 from zoo.data.decode import decode_in_threads
-from zoo.data.folder import list_files
+from zoo.data.folder import leads_out, list_files
 from zoo.data.images import DEFAULT_LIMITS, SUFFIXES
 from zoo.data.table import LabelFile, image_path, is_table, read_label_file, read_table
 from zoo.errors import (
@@ -47,8 +49,8 @@ from zoo.models.load import Embedder
 from zoo.models.registry import reference
 from zoo.paths import expand
 
-FOLDERS = "folders"
-"""Key of the gallery's state with the folders that were indexed."""
+FOLDERS, PLACES = "folders", "places"
+"""Keys of the gallery's state with the folders that were indexed, and with those of single files elsewhere."""
 
 ConfirmPrune = Callable[[Gallery, list[int]], bool]
 """Decides whether the items with these ids are removed."""
@@ -68,7 +70,9 @@ class ImageFile:
     key: str | None = None
 
 
-def find_images(folder: Path, exclude: Sequence[Path] = ()) -> tuple[list[ImageFile], dict[str, int]]:
+def find_images(
+    folder: Path, exclude: Sequence[Path] = (), follow_links: bool = False
+) -> tuple[list[ImageFile], dict[str, int], list[str]]:
     """List the image files below a folder, as `zoo.data.folder` does.
 
     The label is the folder part of the path below `folder`; files at the top have none.
@@ -76,24 +80,34 @@ def find_images(folder: Path, exclude: Sequence[Path] = ()) -> tuple[list[ImageF
     Args:
         folder: The folder.
         exclude: Files and folders that do not count as other files.
+        follow_links: Whether to follow links that lead out of the folder.
 
     Returns:
-        The images, and the number of other files by suffix ("" for none), the most frequent first.
+        The images, the number of other files by suffix ("" for none), the most frequent first, and the links that were
+        left out.
 
     Raises:
         UsageError: There are no images.
     """
     folder = folder.expanduser()
-    images, others = list_files(folder)
+    found = list_files(folder, follow_links)
+    images, others, links = found.images, found.others, [_below(path, folder) for path in found.links]
     excluded = {path.expanduser().absolute() for path in exclude}
     others = [path for path in others if excluded.isdisjoint((path.absolute(), *path.absolute().parents))]
-    kinds = dict(Counter(_text(path.suffix.lower()) for path in others).most_common())
+    kinds = dict(Counter(name_as_source(path.suffix.lower()) for path in others).most_common())
     if not images:
         present = f"; it holds {other_kinds(kinds)}" if kinds else ""
+        present += f". {links_note(links)}" if links else ""
         raise UsageError(f"{folder} holds no images ({', '.join(sorted(SUFFIXES))}){present}.", code="no-images")
-    sources = [_text(path.relative_to(folder).as_posix()) for path in images]
+    sources = [_below(path, folder) for path in images]
     files = [ImageFile(path, source, folder_label(source)) for path, source in zip(images, sources, strict=True)]
-    return files, kinds
+    return files, kinds, links
+
+
+def links_note(links: Sequence[str]) -> str:
+    """Return a sentence about links that were left out."""
+    names = _shortened(links, 5)
+    return f"{count(len(links), 'link')} out of the folder left out: {names}; --follow-links follows such"
 
 
 def listed_images(table: Path, rows: LabelFile) -> list[ImageFile]:
@@ -110,7 +124,7 @@ def listed_images(table: Path, rows: LabelFile) -> list[ImageFile]:
         path = _absolute(image_path(table, name))
         source = path.relative_to(root) if path.is_relative_to(root) else path
         label, key = (rows.labels or {}).get(name), _checked_key(table, rows.keys.get(name))
-        files.append(ImageFile(path, _text(source.as_posix()), label, metadata, key))
+        files.append(ImageFile(path, name_as_source(source.as_posix()), label, metadata, key))
     return files
 
 
@@ -146,7 +160,7 @@ def named_images(paths: Sequence[Path], label: str | None, metadata: Mapping[str
     if wrong:
         message = f"{len(wrong):,} of {len(paths):,} names are not image files: {_shortened(wrong, 20)}."
         raise UsageError(message, code="no-such-file")
-    return [ImageFile(path, _text(path.as_posix()), label, metadata) for path in paths]
+    return [ImageFile(path, name_as_source(path.as_posix()), label, metadata) for path in paths]
 
 
 def read_image(path: Path) -> tuple[bytes, str]:
@@ -190,6 +204,7 @@ class IndexingReport:
         not_in_folder: Sources of items whose content is not among the images.
         pruned: How many of these were removed.
         other_folder: Another folder that was indexed into the gallery, so that pruning is refused.
+        links_left_out: Sources of links that lead out of the folder.
         other_files: Number of files of other kinds, by suffix.
         unlabelled: Number of images that the file of labels does not name.
         labels_unused: Paths in the file of labels that the folder does not hold.
@@ -212,6 +227,7 @@ class IndexingReport:
     not_in_folder: list[str] = field(default_factory=list)
     pruned: int = 0
     other_folder: str | None = None
+    links_left_out: list[str] = field(default_factory=list)
     other_files: dict[str, int] = field(default_factory=dict)
     unlabelled: int = 0
     labels_unused: list[str] = field(default_factory=list)
@@ -360,39 +376,70 @@ Fill = Callable[[IndexingRun, Embedder, Sequence[ImageFile], int, bool], None]
 
 
 def remember_folder(gallery: Gallery, folder: Path) -> None:
-    """Note a folder, so that original images are found there later."""
-    folders, folder = indexed_folders(gallery), folder.expanduser().resolve()
-    if folder not in folders:
-        gallery.store.set_state(FOLDERS, json.dumps([str(path) for path in (*folders, folder)]))
+    """Note a folder that was indexed, so that original images are found there later."""
+    _remember(gallery, FOLDERS, [folder.expanduser().resolve()])
+
+
+def remember_files(gallery: Gallery, paths: Iterable[Path]) -> None:
+    """Note the folders of single files, so that these are found later; not those of files in indexed folders."""
+    folders = {path.resolve().parent for path in paths}
+    indexed = indexed_folders(gallery)
+    _remember(gallery, PLACES, [path for path in sorted(folders) if not any(map(path.is_relative_to, indexed))])
+
+
+def _remember(gallery: Gallery, key: str, folders: Sequence[Path]) -> None:
+    known = _folders(gallery, key)
+    if new := [folder for folder in folders if folder not in known]:
+        gallery.store.set_state(key, json.dumps([str(path) for path in (*known, *new)]))
+
+
+def copy_folders(source: Gallery, target: Gallery) -> None:
+    """Note the folders of one gallery in another."""
+    for key in (FOLDERS, PLACES):
+        _remember(target, key, _folders(source, key))
 
 
 def indexed_folders(gallery: Gallery) -> list[Path]:
     """Return the folders that were indexed, in order."""
-    return [Path(path) for path in json.loads(gallery.store.state(FOLDERS) or "[]")]
+    return _folders(gallery, FOLDERS)
+
+
+def _folders(gallery: Gallery, key: str) -> list[Path]:
+    text = gallery.store.state(key) or "[]"
+    return parse_stored(text, key, gallery.address, lambda paths: [Path(path) for path in paths])
 
 
 class Originals:
-    """Image files of items. Safe to use from several threads."""
+    """Image files of items. Safe to use from several threads.
 
-    def __init__(self, folders: Sequence[Path]) -> None:
-        self.folders = tuple(folders)
+    Whatever reads or moves a file by the source of an item finds it here. Clients of a service, and other people's
+    galleries, choose sources: only a file that is really inside one of the folders, with its links followed, is found.
+    """
+
+    def __init__(self, folders: Iterable[Path]) -> None:
+        self.folders = tuple(folder.expanduser().resolve() for folder in folders)
 
     @classmethod
-    def of(cls, gallery: Gallery) -> Self:
-        """Return the image files of a gallery's items, in the folders that were indexed."""
-        return cls(indexed_folders(gallery))
+    def of(cls, gallery: Gallery, folders: Sequence[Path] = ()) -> Self:
+        """Return the image files of a gallery's items in these folders and in those that it remembers."""
+        return cls([*folders, *indexed_folders(gallery), *_folders(gallery, PLACES)])
 
-    def find(self, item: Item) -> tuple[Path, bytes] | None:
-        """Return the path and the bytes of the item's image file; None where no file has its content."""
-        source = Path(item.source)
-        # Clients of a service choose sources too; these must not lead out of the folders.
-        folders = () if ".." in source.parts else self.folders
-        for path in [source] if source.is_absolute() else [folder / source for folder in folders]:
-            with suppress(ImageError, OSError):
+    def find(self, item: Item, source: str | None = None) -> tuple[Path, bytes] | None:
+        """Return path and bytes of the file with an item's content, at `source` (default: the item's); None without."""
+        for folder in self.folders:
+            with suppress(ImageError, OSError, RuntimeError, ValueError):  # loops of links, names that no file has
+                path = folder / (item.source if source is None else source)
+                if all(leads_out(path, inside) for inside in self.folders):
+                    continue
                 data, content = read_image(path)
                 if content == item.content_sha256:
                     return path, data
         return None
+
+    def place(self, path: Path) -> tuple[Path, Path]:
+        """Return the real path of a file that was found, and its path below its folder."""
+        real = path.resolve()
+        return real, next(real.relative_to(folder) for folder in self.folders if real.is_relative_to(folder))
 
     def read(self, item: Item) -> bytes | None:
         """Return the item's image file; None where no file has its content."""
@@ -411,6 +458,7 @@ def index_folder(
     embed: Fill | None = None,
     update: bool = False,
     prune: ConfirmPrune | None = None,
+    follow_links: bool = False,
 ) -> IndexingReport:
     """Add all images of a folder or table to a gallery, which is created if it does not exist.
 
@@ -430,6 +478,7 @@ def index_folder(
         embed: Embeds the files; by default in this process (`serving.gallery.backends.ray` has another).
         update: Labels and metadata become those of `images` and `labels`, also where these are empty.
         prune: Decides whether items that are not among the images are removed.
+        follow_links: Whether to follow links that lead out of the folder. By default these are left out and reported.
 
     Raises:
         DatasetError: The folder cannot be read.
@@ -437,7 +486,7 @@ def index_folder(
         ModelMismatchError: Another model embedded the gallery.
         GalleryError: No image can be read.
     """
-    files, rows, report = _list_images(images, out, labels)
+    files, rows, report = _list_images(images, out, labels, follow_links)
     _check_batch_size(batch_size)
     is_new = not is_gallery(out)
     gallery = Gallery.create(out, embedder.card, model_ref) if is_new else Gallery.open(out)
@@ -455,6 +504,7 @@ def index_folder(
         (embed or fill)(run, embedder, files, batch_size, progress)
         run.finish()
         remember_folder(gallery, source_root(images))
+        remember_files(gallery, [file.path for file in files if follow_links or Path(file.source).is_absolute()])
         if prune is not None and (absent := run.to_prune()) and prune(gallery, absent):
             report.pruned = gallery.remove(absent)
         report.items = gallery.store.count()
@@ -485,6 +535,7 @@ def add_files(
     report = IndexingReport(gallery.address, len(files))
     run = IndexingRun(gallery, report)
     fill(run, embedder, files, batch_size, progress)
+    remember_files(gallery, [file.path for file in files])
     for file, item in run.differing:
         report.differing.append((file.source, item.id, item.label))
         if update:
@@ -509,6 +560,7 @@ def put_file(gallery: Gallery, embedder: Embedder, file: ImageFile, key: str) ->
     (result,) = gallery.put([item])
     if result.error is not None:
         raise result.error
+    remember_files(gallery, [file.path])
     return result
 
 
@@ -576,7 +628,12 @@ def _source_below(path: Path, folders: Sequence[Path]) -> str:
     path = _absolute(path)
     resolved = path.parent.resolve() / path.name  # as the folders are
     below = next((resolved.relative_to(folder) for folder in folders if resolved.is_relative_to(folder)), path)
-    return _text(below.as_posix())
+    return name_as_source(below.as_posix())
+
+
+def _below(path: Path, folder: Path) -> str:
+    """Return the source of a file below a folder."""
+    return name_as_source(path.relative_to(folder).as_posix())
 
 
 def _shortened(texts: Sequence[str], limit: int) -> str:
@@ -589,13 +646,8 @@ def _absolute(path: Path) -> Path:
     return Path(os.path.abspath(path))  # noqa: PTH100
 
 
-def _text(name: str) -> str:
-    """Return a file name as text that can be stored, also if its bytes are not UTF-8."""
-    return os.fsencode(name).decode("utf-8", "replace")
-
-
 def _list_images(
-    images: Path, out: str | Path, labels: Path | None
+    images: Path, out: str | Path, labels: Path | None, follow_links: bool
 ) -> tuple[list[ImageFile], LabelFile, IndexingReport]:
     """Return the image files, the rows of a CSV file about them, and a report so far."""
     if is_table(images):
@@ -605,14 +657,34 @@ def _list_images(
                 code="option-without-effect",
             )
         rows = read_table(expand(images))
-        files = listed_images(images, rows)
-        return files, rows, IndexingReport(str(out), len(files), metadata=rows.columns)
-    files, others = find_images(images, [Path(out), *([labels] if labels else [])])
-    report = IndexingReport(str(out), len(files), other_files=others)
+        files, links = _without_links(listed_images(images, rows), expand(images).parent, follow_links)
+        return files, rows, IndexingReport(str(out), len(files), metadata=rows.columns, links_left_out=links)
+    files, others, links = find_images(images, [Path(out), *([labels] if labels else [])], follow_links)
+    report = IndexingReport(str(out), len(files), other_files=others, links_left_out=links)
     if labels is None:
         return files, LabelFile(), report
     rows = read_label_file(labels, {file.source for file in files}, images)
     return _described(files, rows, labels, report), rows, report
+
+
+def _without_links(files: Sequence[ImageFile], root: Path, follow_links: bool) -> tuple[list[ImageFile], list[str]]:
+    """Return the files of a table, and the sources of those below its folder that are links out of it."""
+    real, folders = root.resolve(), dict[Path, bool]()
+
+    def is_outside(path: Path) -> bool:
+        if path.parent not in folders:
+            folders[path.parent] = leads_out(path.parent, real)
+        return folders[path.parent] or (path.is_symlink() and leads_out(path, real))
+
+    links: list[str] = []
+    kept: list[ImageFile] = []
+    for file in files:
+        with suppress(OSError, RuntimeError, ValueError):  # is reported where it is read
+            if not follow_links and not Path(file.source).is_absolute() and is_outside(file.path):
+                links.append(file.source)
+                continue
+        kept.append(file)
+    return kept, links
 
 
 def _described(files: Sequence[ImageFile], rows: LabelFile, path: Path, report: IndexingReport) -> list[ImageFile]:

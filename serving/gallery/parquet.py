@@ -11,15 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from serving.gallery.calibration import calibration_record, take_over_calibration
+from serving.gallery.calibration import calibration_record, checked_record, take_over_calibration
 from serving.gallery.feedback import Mark
 from serving.gallery.gallery import Gallery, is_gallery
 from serving.gallery.index_files import FlatFile
 from serving.gallery.store import MODEL
-from serving.gallery.types import Attribution, Item, NewItem, Thumbnail, model_json, read_model
-from zoo.errors import GalleryError, GalleryNotFoundError, UsageError, missing
-from zoo.evaluation.calibration import Calibration
-from zoo.files import atomic_folder, read_json, write_bytes, write_json
+from serving.gallery.types import Item, NewItem, Thumbnail, model_json, read_model
+from zoo.errors import GalleryError, GalleryNotFoundError, UsageError, ZooError, missing
+from zoo.files import atomic_folder, parse_json, read_json, write_bytes, write_json
 
 try:
     import pyarrow as pa
@@ -31,6 +30,7 @@ except ImportError:
 ITEMS, INDEX, MARKS = "items.parquet", "index.faiss", "marks.parquet"
 CALIBRATION = "calibration.json"
 BATCH = 1000
+_BAD_ITEM = ("bad-key", "bad-thumbnail", "invalid-embedding", "invalid-item")
 Row = tuple[Item, np.ndarray, Thumbnail]
 
 
@@ -94,7 +94,9 @@ def import_gallery(source: Path, out: str | Path) -> ImportedItems:
                 items = [_new_item(row) for row in batch.to_pylist()]
                 new += gallery.add(items).new
                 read += len(items)
-        except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
+        except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, ZooError) as error:
+            if isinstance(error, ZooError) and error.code not in _BAD_ITEM:
+                raise
             raise GalleryError(
                 f"{source / ITEMS} is damaged; {read} items were imported before it: {error}.", code="damaged-record"
             ) from None
@@ -125,13 +127,11 @@ def _write(path: str | Path, out: Path) -> int:
 def _read_calibration(path: Path) -> dict[str, Any]:
     """Return the calibration of an export."""
     try:
-        values = dict(read_json(path))
-        Calibration.from_json(values)
-        if values.get("measured"):
-            Attribution.from_json(values["measured"])
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        if (record := checked_record(read_json(path))) is None:
+            raise ValueError("it has no contrasts")
+        return record
+    except (OSError, AttributeError, ValueError, TypeError, KeyError) as error:
         raise GalleryError(f"{path} is damaged: {error}. Nothing was imported.", code="damaged-record") from None
-    return values
 
 
 def _import_marks(gallery: Gallery, file: Any, path: Path) -> None:
@@ -186,7 +186,7 @@ def _new_item(row: dict[str, Any]) -> NewItem:
     return NewItem(
         embedding=np.array(row["embedding"], np.float32),
         thumbnail=Thumbnail(row["thumbnail"], row["thumbnail_type"]),
-        metadata=json.loads(row["metadata"]),
+        metadata=parse_json(row["metadata"]),
         key=row.get("key"),  # exports of older versions have no keys
         **{name: row[name] for name in ("source", "content_sha256", "label", "added_at")},
     )

@@ -26,7 +26,7 @@ from serving.gallery.calibration import calibrate_gallery, stored_calibration
 from serving.gallery.evaluate import METRIC_TITLES, METRICS, model_change_steps, report
 from serving.gallery.gallery import STORE, Gallery
 from serving.gallery.index_files import compaction_lock
-from serving.gallery.indexing import Originals, indexed_folders
+from serving.gallery.indexing import Originals
 from serving.gallery.staging import REPLACED, StagedEmbedding, Staging
 from serving.gallery.store import MODEL, Store
 from serving.gallery.types import NO_PICTURE, IndexStats, Item, is_address, model_json, parse_model, vector_to_blob
@@ -398,7 +398,12 @@ def begin_upgrade(
             code="unknown-rule",
         )
     with Gallery.open(path) as gallery:
-        indexed, card, ref, slot = indexed_folders(gallery), gallery.card, gallery.model_ref, gallery.store.slot()
+        originals, card, ref, slot = (
+            Originals.of(gallery, folders),
+            gallery.card,
+            gallery.model_ref,
+            gallery.store.slot(),
+        )
     if card.fingerprint == embedder.card.fingerprint:
         raise UsageError(f"{path} has this model already: {card.name} ({card.fingerprint[:12]}).", code="same-model")
     if slot is not None and slot.role == REPLACED and slot.fingerprint != embedder.card.fingerprint:
@@ -410,7 +415,7 @@ def begin_upgrade(
             f"{command('gallery', 'rollback', path, '--discard')}",
             code="previous-model-kept",
         )
-    new, originals, thumbnails = embedder.card, Originals([*folders, *indexed]), rule == "thumbnail"
+    new, thumbnails = embedder.card, rule == "thumbnail"
     if is_address(path):
         from serving.gallery.backends.milvus import open_store
         from serving.gallery.backends.milvus_staging import MilvusStaging

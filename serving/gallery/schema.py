@@ -11,7 +11,11 @@ An older file is upgraded when it is opened. One that cannot be written to is re
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from zoo.errors import GalleryError
 
@@ -22,6 +26,10 @@ APPLICATION_ID = 0x5A4F4F47
 """Marks the SQLite file as a gallery ("ZOOG")."""
 
 METRIC = "cosine"
+
+MAX_DIM = 2**16
+_INTEGERS = ("change", "coming", "count", "dim", "other change", "other coming", "other dim")
+"""Facts of a store that are numbers; the others are texts."""
 
 _COPIES = (
     # hash: of the thumbnail, NULL if it cannot be decoded; sides of the image in pixels, NULL if they are not known;
@@ -114,6 +122,16 @@ CREATE TABLE keys (
 {";".join(_COPIES)};
 """
 
+SWAP_SLOTS = (
+    "ALTER TABLE embeddings RENAME TO embeddings_before",
+    "ALTER TABLE embeddings_other RENAME TO embeddings",
+    "ALTER TABLE embeddings_before RENAME TO embeddings_other",
+)
+"""Statements that exchange the tables of the two slots; SQLite notes the new names in quotation marks."""
+
+_OBJECTS = "SELECT type, name, tbl_name, sql FROM sqlite_schema"
+Row = tuple[Any, ...]
+
 _CHANGES = "SELECT change FROM items UNION ALL SELECT change FROM removals"
 _PROBLEMS = {
     "items without a thumbnail": "SELECT count(*) FROM items WHERE id NOT IN (SELECT item FROM thumbnails)",
@@ -129,6 +147,14 @@ _PROBLEMS = {
     "WHERE item NOT IN (SELECT id FROM items)",
     "items more or fewer than the stored count": "SELECT coalesce(max(abs(value - (SELECT count(*) FROM items))), 0) "
     "FROM state WHERE key = 'count'",
+    "embeddings of another length in the second slot": "SELECT count(*) FROM embeddings_other WHERE "
+    "typeof(embedding) <> 'blob' OR length(embedding) IS NOT (SELECT 4 * value FROM state WHERE key = 'other dim')",
+    "pictures with values of another type": "SELECT count(*) FROM pictures WHERE NOT coalesce(hash IS NULL OR "
+    "(typeof(hash) = 'blob' AND length(hash) = 32), 0) OR typeof(width) NOT IN ('integer', 'null') OR "
+    "typeof(height) NOT IN ('integer', 'null') OR typeof(sharpness) NOT IN ('real', 'null')",
+    "copies with values of another type": "SELECT count(*) FROM copies WHERE typeof(similarity) <> 'real' OR "
+    "typeof(distance) <> 'integer' OR mirrored NOT IN (0, 1) OR part NOT IN (0, 1)",
+    "removals with values of another type": "SELECT count(*) FROM removals WHERE typeof(change) <> 'integer'",
     "changes after the last one": f"SELECT count(*) FROM ({_CHANGES}) "
     "WHERE change > (SELECT value FROM state WHERE key = 'change')",
 }
@@ -183,6 +209,57 @@ def check_version(db: sqlite3.Connection, path: Path) -> None:
         )
     if version < SCHEMA:
         _upgrade(db, version)
+    _check_objects(db, path)
+
+
+def _check_objects(db: sqlite3.Connection, path: Path) -> None:
+    """Raise `GalleryError` (code "foreign-schema") unless tables, indexes and triggers are just those of this module.
+
+    A trigger, view or virtual table of somebody else would run with our statements.
+    """
+    required, known = _own_objects()
+    present = set(db.execute(_OBJECTS).fetchall())
+    if db.execute("PRAGMA user_version").fetchone()[0] < SCHEMA:  # an older file that cannot be written to
+        own = {name for _, name in required}
+        present = {row for row in present if row[1] in own or (row[3] and row[0] not in ("table", "trigger"))}
+        required = frozenset()
+    missing = required - {(kind, name) for kind, name, *_ in present}
+    wrong = {name for _, name, *_ in present - known} | {name for _, name in missing}
+    if wrong:
+        names = ", ".join(sorted(repr(name)[:80] for name in wrong)[:5])
+        raise GalleryError(
+            f"{path} has not the tables, indexes and triggers of a gallery: {names}. It was written or changed by "
+            "another program, and is not opened. Restore a backup, or index the images again.",
+            code="foreign-schema",
+        )
+
+
+@cache
+def _own_objects() -> tuple[frozenset[tuple[str, str]], frozenset[Row]]:
+    """Return type and name of each object of a gallery's file, and all rows that describe it.
+
+    The second are also those after a swap of the slots, and the tables of an ANALYZE by its owner.
+    """
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(_TABLES)
+        known = set(db.execute(_OBJECTS).fetchall())
+        required = frozenset((kind, name) for kind, name, *_ in known)
+        for statement in (*SWAP_SLOTS, "ANALYZE"):
+            db.execute(statement)
+        return required, frozenset(known | set(db.execute(_OBJECTS).fetchall()))
+
+
+def check_state(state: Mapping[str, Any], path: Path) -> None:
+    """Raise `GalleryError` (code "damaged-gallery") unless all facts of a store have their types."""
+    wrong = [key for key, value in state.items() if not isinstance(value, int if key in _INTEGERS else str)]
+    wrong += [key for key in ("change", "dim", "fingerprint") if key not in state]
+    if not wrong and not 0 < state["dim"] <= MAX_DIM:
+        wrong = ["dim"]
+    if wrong:
+        raise GalleryError(
+            f"{path} is damaged: its facts are missing or of other types: {', '.join(sorted(map(repr, wrong)))[:200]}.",
+            code="damaged-gallery",
+        )
 
 
 def problems(db: sqlite3.Connection) -> list[str]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from serving.gallery.database import Database, delete_items
+from serving.gallery.schema import SWAP_SLOTS
 from zoo.errors import ModelChangedError
 
 STAGED_VIEWS = """
@@ -29,11 +30,9 @@ CREATE TEMP VIEW state AS SELECT substr(key, 7) AS key, value FROM main.state WH
 
 _SWAP = (
     "DELETE FROM state WHERE key IN ('other change', 'other role', 'other coming', 'other token')",
-    "ALTER TABLE embeddings RENAME TO embeddings_before",
-    "ALTER TABLE embeddings_other RENAME TO embeddings",
-    "ALTER TABLE embeddings_before RENAME TO embeddings_other",
+    *SWAP_SLOTS,
     "UPDATE state SET key = 'before ' || key "
-    "WHERE key IN ('dim', 'fingerprint', 'generation', 'model') OR key LIKE 'fact %'",
+    "WHERE key IN ('dim', 'fingerprint', 'generation', 'generation sha256', 'model') OR key LIKE 'fact %'",
     "UPDATE state SET key = substr(key, 7) WHERE key LIKE 'other %'",
     "UPDATE state SET key = 'other ' || substr(key, 8) WHERE key LIKE 'before %'",
 )

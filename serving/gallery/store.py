@@ -30,6 +30,7 @@ from serving.gallery.staging import STAGED_VIEWS, Slot, Staging
 from serving.gallery.types import (
     ITEM_COLUMNS,
     MAX_ID,
+    NO_PICTURE,
     UNCHANGED,
     AddResult,
     Block,
@@ -56,7 +57,7 @@ from serving.gallery.types import (
     thumbnail_hash,
     vector_to_blob,
 )
-from zoo.errors import GalleryError, ItemNotFoundError
+from zoo.errors import GalleryError, ItemNotFoundError, ZooError
 from zoo.files import locked
 from zoo.models.card import Card
 
@@ -129,6 +130,7 @@ class Store:
             if (metric := state["metric"]) != schema.METRIC:
                 message = f"{path} is for {metric} similarity; this version of dml-zoo has {schema.METRIC}."
                 raise GalleryError(message, code="unknown-metric")
+            schema.check_state(state, path)
         except BaseException:
             self.database.close()
             raise
@@ -273,10 +275,11 @@ class Store:
         """Return the lock of evaluations in all processes; entering it while it is held raises `LockHeldError`."""
         return locked(self.path.with_name("model.json"), wait=False)
 
-    def set_generation(self, name: str) -> None:
-        """Put an index generation into use. The content of the store stays the same."""
+    def set_generation(self, name: str, facts_sha256: str) -> None:
+        """Put an index generation into use, by its name and the hash of its facts; the content stays the same."""
         with self.database.transaction(check_model=True):
             self.set_state("generation", name)
+            self.set_state("generation sha256", facts_sha256)
 
     def state(self, key: str) -> str | None:
         """Return a value that `set_state` wrote."""
@@ -448,6 +451,29 @@ class Store:
         """Return how many items were added or removed after change `number`, without reading them."""
         parts = (f"(SELECT count(*) FROM {table} WHERE change > ?)" for table in ("items", "removals"))
         return int(self._query(f"SELECT {' + '.join(parts)}", number, number)[0][0])
+
+    def damaged_items(self) -> Iterator[tuple[int, str]]:
+        """Yield the id of each item whose values, key or picture are not what `add` would accept, and what is wrong."""
+        columns = f"{ITEM_COLUMNS}, media_type, data, hash"
+        tables = "items JOIN thumbnails ON thumbnails.item = id LEFT JOIN pictures ON pictures.item = id"
+        with self.database.snapshot():
+            for *row, media_type, data, picture in self.database.db.execute(f"SELECT {columns} FROM {tables}"):
+                try:
+                    item = item_from_row(row)
+                    item_row(item)
+                    if item.key is not None:
+                        check_key(item.key)
+                    thumbnail = Thumbnail(data, media_type)
+                except ZooError as error:
+                    yield row[0], str(error)
+                    continue
+                if thumbnail == NO_PICTURE:
+                    continue
+                actual = thumbnail_hash(thumbnail)
+                if actual is None:
+                    yield row[0], "its thumbnail cannot be decoded"
+                elif picture not in (None, actual):
+                    yield row[0], "its thumbnail is another picture than the one of its perceptual hash"
 
     def problems(self) -> list[str]:
         """Return what is wrong with the file, in words."""

@@ -5,24 +5,26 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, TypeVar
 
 import numpy as np
 from PIL import Image
 
-from zoo.console import count
+from zoo.console import CONTROL, count
 from zoo.data.dataset import DataIdentity, identify_rows
 from zoo.data.images import DEFAULT_LIMITS, Limits, open_file, open_image
 from zoo.data.perceptual_hash import perceptual_hash
 from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.errors import CardError, GalleryError, ImageError, ItemConflictError, UsageError
+from zoo.files import parse_json
 from zoo.models.card import Card, card_from_json
 
 THUMBNAIL_SIDE = 256
@@ -33,6 +35,18 @@ LOSSLESS_SIDE = 128
 
 MAX_KEY = 256
 """Largest number of characters of a key."""
+
+MAX_SOURCE = 4096
+"""Largest number of characters of a source, as of a path in Linux."""
+
+SIGNATURES = {"image/png": b"\x89PNG\r\n\x1a\n", "image/jpeg": b"\xff\xd8\xff"}
+"""Types of thumbnails, which a service sends as they are stored, and the first bytes of such files."""
+
+MAX_THUMBNAIL_BYTES = 2**18
+"""More than any picture of `THUMBNAIL_SIDE` takes."""
+
+THUMBNAIL_LIMITS = Limits(max_bytes=MAX_THUMBNAIL_BYTES, max_pixels=THUMBNAIL_SIDE**2)
+"""Limits at which a stored thumbnail is decoded."""
 
 MAX_DEPTH = 32
 """Nesting of objects and lists in metadata; Python reads and writes JSON by recursion."""
@@ -60,6 +74,8 @@ Box = tuple[float, float, float, float]
 
 PutStatus = Literal["created", "replaced", "updated", "unchanged", "refused"]
 
+T = TypeVar("T")
+
 Block = tuple[np.ndarray, np.ndarray]
 """Ids, int64 [n], ascending, and their vectors, float32 [n, dim]."""
 
@@ -76,11 +92,28 @@ UNCHANGED: Final = Unchanged.UNCHANGED
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """A small picture of an image; size: width and height of the image, in pixels, if they are known."""
+    """A small picture of an image, PNG or JPEG; size: width and height of the image, in pixels, if they are known.
+
+    Raises:
+        ImageError: If bytes and type are not those of one of the two, or are too many (code "bad-thumbnail"). Files
+            and exports of others can hold anything, such as a page with a script.
+    """
 
     data: bytes
     media_type: str
     size: tuple[int, int] | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        signature, is_bytes = SIGNATURES.get(self.media_type), isinstance(self.data, bytes)
+        if self.media_type == "image/png" and self.data == b"":  # `NO_PICTURE`
+            return
+        if signature is None or not is_bytes or not self.data.startswith(signature):
+            message = f"a thumbnail of the type {self.media_type!r} is not a PNG or JPEG of that type."
+        elif len(self.data) > MAX_THUMBNAIL_BYTES:
+            message = f"a thumbnail has {len(self.data):,} bytes; at most {MAX_THUMBNAIL_BYTES:,} are kept."
+        else:
+            return
+        raise ImageError(message, code="bad-thumbnail")
 
 
 NO_PICTURE = Thumbnail(b"", "image/png")
@@ -125,6 +158,13 @@ class Item:
     def differs(self, label: str | None, metadata: Mapping[str, Any]) -> bool:
         """Return whether a label or metadata other than the item's are given; None and {} count as not given."""
         return label not in (None, self.label) or (bool(metadata) and not equal_metadata(metadata, self.metadata))
+
+
+_TEXT_OR_NONE = (str, type(None))
+_ITEM_TYPES = (int, str, _TEXT_OR_NONE, dict, str, str, int, _TEXT_OR_NONE)
+"""Types of an item's values, in the order of its fields."""
+
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -223,7 +263,10 @@ class Attribution:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        return cls(**{**values, "data": DataIdentity(**values["data"])})
+        """Return the record. Raises `KeyError`, `TypeError` or `ValueError` for values of another kind."""
+        attribution = cls(**{**values, "data": DataIdentity(**values["data"])})
+        _ = attribution.text  # raises for values of other types, which this could not say
+        return attribution
 
     @property
     def text(self) -> str:
@@ -316,6 +359,24 @@ def check_key(key: str) -> str:
     return key
 
 
+def check_source(source: str) -> str:
+    """Return a source: 1 to `MAX_SOURCE` characters, none of `CONTROL`; every way into a gallery passes here.
+
+    Raises:
+        UsageError: If it is not one (code "bad-source").
+    """
+    if not 0 < len(source) <= MAX_SOURCE:
+        raise UsageError(f"a source has 1 to {MAX_SOURCE} characters, not {len(source):,}.", code="bad-source")
+    if CONTROL.search(source):
+        raise UsageError(f"the source {source[:100]!a} has control characters.", code="bad-source")
+    return source
+
+
+def name_as_source(name: str) -> str:
+    """Return the name of a file as a source; control characters, and bytes that are not UTF-8, become U+FFFD."""
+    return CONTROL.sub("\ufffd", name)[:MAX_SOURCE]
+
+
 def vector_sha256(key: str, embedding: np.ndarray) -> str:
     """Return what stands for the hash of the image of an item without one: the SHA-256 of its key and embedding."""
     return hashlib.sha256(b"\0".join([b"vector", key.encode(), embedding.astype("<f4").tobytes()])).hexdigest()
@@ -353,7 +414,7 @@ def vector_item(
         UsageError: As `check_key` and `unit_vector`.
     """
     row = unit_vector(numbers, dim)
-    return NewItem(source, row, NO_PICTURE, vector_sha256(check_key(key), row), label, metadata, key=key)
+    return NewItem(check_source(source), row, NO_PICTURE, vector_sha256(check_key(key), row), label, metadata, key=key)
 
 
 def key_taken(key: str, owner: int) -> ItemConflictError:
@@ -397,7 +458,7 @@ def make_thumbnail(image: Image.Image) -> Thumbnail:
 def thumbnail_hash(thumbnail: Thumbnail) -> bytes | None:
     """Return the perceptual hash of a thumbnail, 32 bytes; None if it cannot be decoded."""
     try:
-        return perceptual_hash(open_image(thumbnail.data)).tobytes()
+        return perceptual_hash(open_image(thumbnail.data, THUMBNAIL_LIMITS)).tobytes()
     except ImageError:
         return None
 
@@ -453,31 +514,53 @@ def blobs_to_vectors(blobs: Sequence[bytes], dim: int, path: Path) -> np.ndarray
     Raises:
         GalleryError: If one has another length (code "damaged-gallery").
     """
-    if any(len(blob) != 4 * dim for blob in blobs):
+    if not all(isinstance(blob, bytes) and len(blob) == 4 * dim for blob in blobs):
         message = f"{path} is damaged: it has an embedding that is not {dim} float32 numbers."
         raise GalleryError(message, code="damaged-gallery")
     return np.frombuffer(b"".join(blobs), "<f4").reshape(-1, dim).astype(np.float32, copy=False)
 
 
-def item_row(item: NewItem) -> tuple[Any, ...]:
-    """Return the columns of `items` for a new item, from source to added_at.
+def item_row(item: NewItem | Item) -> tuple[Any, ...]:
+    """Return the columns of `items` for an item, from source to added_at.
 
     Raises:
-        GalleryError: If SQLite cannot store a value (code "invalid-item").
+        GalleryError: If a value is not one that a gallery keeps (code "invalid-item").
     """
     try:
+        check_source(item.source)
         metadata = metadata_json(item.metadata)
-        for text in (item.source, item.label or "", metadata):
+        for text in (item.label or "", metadata):
             text.encode()
-    except (TypeError, ValueError) as error:
-        message = f"source, label or metadata of {item.source!r} cannot be stored: {error}."
+        if not _SHA256.fullmatch(item.content_sha256):
+            raise ValueError(f"{item.content_sha256!r} is not a SHA-256")
+    except (AttributeError, TypeError, ValueError, UsageError) as error:
+        message = f"the values of {str(item.source)[:100]!r} cannot be stored: {str(error).rstrip('.')}."
         raise GalleryError(message, code="invalid-item") from None
     return item.source, item.label, metadata, item.content_sha256, item.added_at or utc_now()
 
 
 def item_from_row(row: Sequence[Any]) -> Item:
+    """Return the item of a row with `ITEM_COLUMNS`.
+
+    Raises:
+        GalleryError: If a value has another type than this program writes, or the metadata are no JSON object (code
+            "damaged-gallery").
+    """
     item_id, source, label, metadata, *rest = row
-    return Item(item_id, source, label, json.loads(metadata), *rest)
+    try:
+        values = parse_json(metadata)
+    except (TypeError, ValueError) as error:
+        raise GalleryError(f"item {item_id} is damaged: its metadata: {error}.", code="damaged-gallery") from None
+    return check_types(Item(item_id, source, label, values, *rest))
+
+
+def check_types(item: Item) -> Item:
+    """Return an item that was read. Raises `GalleryError` ("damaged-gallery") if a value is of another type."""
+    for (name, value), kind in zip(vars(item).items(), _ITEM_TYPES, strict=True):
+        if not isinstance(value, kind):
+            message = f"item {item.id} is damaged: its {name} is of another type than a gallery holds."
+            raise GalleryError(message, code="damaged-gallery")
+    return item
 
 
 def metadata_json(metadata: Mapping[str, Any]) -> str:
@@ -486,6 +569,8 @@ def metadata_json(metadata: Mapping[str, Any]) -> str:
     Raises:
         ValueError, TypeError: For values that JSON does not have, or that SQLite could not read.
     """
+    if not isinstance(metadata, Mapping):
+        raise TypeError("metadata are an object")
     _check_values(dict(metadata), MAX_DEPTH)
     return json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
 
@@ -527,11 +612,23 @@ def read_model(path: Path) -> tuple[Card, str]:
 def parse_model(text: str, path: str | Path) -> tuple[Card, str]:
     """Return what `read_model` returns, for a text that was read from `path`."""
     try:
-        values = json.loads(text)
+        values = parse_json(text)
         return card_from_json(values["card"]), str(values["ref"])
     except (ValueError, KeyError, TypeError, CardError) as error:
         message = f"{path} does not name the gallery's model: {error}."
         raise GalleryError(message, code="damaged-model-json") from None
+
+
+def parse_stored(text: str, name: str, path: str | Path, make: Callable[[Any], T]) -> T:
+    """Return what `make` makes of a JSON text that the gallery at `path` keeps under a name.
+
+    Raises:
+        GalleryError: If it is not what this program writes there (code "damaged-gallery").
+    """
+    try:
+        return make(parse_json(text))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise GalleryError(f"{path} is damaged: its {name}: {error}.", code="damaged-gallery") from None
 
 
 def is_address(text: str | Path) -> bool:

@@ -21,7 +21,7 @@ from serving.errors import RefusedError, error_json, invalid
 from serving.forms import UploadedImage
 from serving.gallery import NewItem
 from serving.gallery.search import Searcher
-from serving.gallery.types import PutResult, unit_vector, vector_item
+from serving.gallery.types import PutResult, name_as_source, unit_vector, vector_item
 from serving.limits import FORM_BYTES, CpuQueue
 from serving.metrics import stage
 from serving.openapi import WRITING, refusals
@@ -271,7 +271,7 @@ async def _embedded(
 
 
 def _of_image(searcher: Searcher, line: _Line) -> NewItem | ImageError:
-    described = ItemDescription(label=line.label, source=line.source or line.key, metadata=line.metadata)
+    described = ItemDescription(label=line.label, source=line.source, metadata=line.metadata)
     try:
         return new_item(searcher, line.image or UploadedImage("", b""), described, line.key)
     except ImageError as error:
@@ -284,7 +284,7 @@ def _put(searcher: Searcher, lines: Sequence[_Line], made: Mapping[int, NewItem 
         try:
             item = made.get(line.number)
             if line.vector is not None:
-                dim, source = searcher.gallery.card.dim, line.source or line.key
+                dim, source = searcher.gallery.card.dim, line.source or name_as_source(line.key)
                 item = vector_item(line.key, line.vector, dim, source, line.label, line.metadata)
             if isinstance(item, ImageError):
                 raise item

@@ -20,7 +20,7 @@ from serving.gallery import UNCHANGED, Gallery, Item, NewItem
 from serving.gallery.filters import Filter
 from serving.gallery.gallery import filter_notes
 from serving.gallery.search import Searcher
-from serving.gallery.types import NO_PICTURE, decode_image, is_address, utc_now
+from serving.gallery.types import NO_PICTURE, decode_image, is_address, name_as_source, utc_now
 from serving.metrics import stage
 from serving.openapi import IMAGES, READING, WRITING, form_operation, refusals
 from serving.schemas import (
@@ -105,10 +105,17 @@ async def item(collection: CollectionDep, item_id: ItemIdDep) -> ItemInfo:
 async def thumbnail(request: Request, collection: CollectionDep, item_id: ItemIdDep) -> Response:
     found = await collection.call(lambda searcher: searcher.gallery.store.item(item_id))
     # A browser asks each time, because another gallery may be served at this address later.
-    headers = {"ETag": f'"{found.content_sha256}"', "Cache-Control": "private, no-cache"}
+    headers = {
+        "ETag": f'"{found.content_sha256}"',
+        "Cache-Control": "private, no-cache",
+        "Content-Security-Policy": "sandbox; default-src 'none'",
+    }
     if request.headers.get("if-none-match") == headers["ETag"]:
         return Response(status_code=304, headers=headers)
-    picture = await collection.call(lambda searcher: searcher.gallery.store.thumbnail(item_id))
+    try:
+        picture = await collection.call(lambda searcher: searcher.gallery.store.thumbnail(item_id))
+    except ImageError:
+        raise RefusedError(404, "no_thumbnail", f"The stored picture of item {item_id} is no PNG or JPEG.") from None
     if picture == NO_PICTURE:
         raise RefusedError(404, "no_thumbnail", f"Of item {item_id} only the embedding is known.")
     return Response(picture.data, media_type=picture.media_type, headers=headers)
@@ -242,7 +249,7 @@ def new_item(searcher: Searcher, image: UploadedImage, described: ItemDescriptio
     with stage("embed"):
         embedding = searcher.embedder.embed_pixels(pixels[None])[0].astype(np.float32)
     digest = hashlib.sha256(image.data).hexdigest()
-    source = described.source or image.name[:MAX_TEXT] or key or digest[:16]
+    source = described.source or name_as_source(image.name or key or digest[:16])
     return NewItem(source, embedding, thumbnail, digest, described.label, described.metadata, key=key)
 
 

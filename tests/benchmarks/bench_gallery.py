@@ -42,7 +42,7 @@ from zoo.files import write_json
 from zoo.models.card import Card
 
 BATCH = 10_000
-PICTURE = Thumbnail(bytes(2000), "image/png")
+PICTURE = Thumbnail(b"\xff\xd8\xff" + bytes(2000), "image/jpeg")
 
 
 def vectors(n: int, dim: int, per_class: int = 50) -> np.ndarray:

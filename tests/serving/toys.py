@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from safetensors.numpy import save_file
 
 from serving.gallery import Gallery
 from serving.gallery.index import Index
-from serving.gallery.types import Block
+from serving.gallery.types import Block, Thumbnail, make_thumbnail
 from zoo.data.preprocessing import Preprocessing
 from zoo.files import sha256_of
 from zoo.models.card import Card
@@ -116,3 +117,9 @@ def encoded(image: Image.Image, kind: str = "PNG") -> bytes:
 def query(kind: int) -> bytes:
     """A PNG of a class, of which no gallery holds the very same."""
     return encoded(picture(kind, np.random.default_rng(100 + kind)))
+
+
+@cache
+def thumbnail(number: int) -> Thumbnail:
+    """A picture of one pixel whose colour is the number."""
+    return make_thumbnail(Image.new("RGB", (1, 1), (number >> 16 & 255, number >> 8 & 255, number & 255)))

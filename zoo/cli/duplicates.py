@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -13,8 +14,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from zoo.cli.options import BatchSize, Json, Precision, Runtime, Strict, model_reference, strict_status
-from zoo.console import count, note, print_json, printable, write_text
+from zoo.cli.options import (
+    BatchSize,
+    FollowLinks,
+    Json,
+    Precision,
+    Runtime,
+    Strict,
+    Yes,
+    confirm,
+    model_reference,
+    strict_status,
+)
+from zoo.console import count, note, print_json, show, write_text
 from zoo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,9 +85,12 @@ def duplicates(
         Option(
             "--move-to",
             metavar="FOLDER",
-            help="also move all but the best copy of each group to this folder",
+            help="also move all but the best copy of each group to this folder; out of the folders that a GALLERY "
+            "names it asks first",
         ),
     ] = None,
+    yes: Yes = False,
+    follow_links: FollowLinks = False,
     runtime: Runtime = "auto",
     precision: Precision = "fp32",
     batch_size: BatchSize = 64,
@@ -89,6 +104,7 @@ def duplicates(
     from serving.duplicates.report import report_duplicates
     from serving.gallery import Gallery
     from serving.gallery.gallery import is_gallery
+    from serving.gallery.indexing import indexed_folders, links_note, source_root
 
     files = out or []
     _check_suffixes(files)
@@ -98,23 +114,33 @@ def duplicates(
             f"{images} is a gallery, whose images are embedded already; leave --model and --gallery out.",
             code="option-without-effect",
         )
+    if yes and move_to is None:
+        raise UsageError("--yes is for --move-to.", code="option-without-effect")
+    if follow_links and not is_folder:
+        raise UsageError("--follow-links is for a folder, not for a gallery.", code="option-without-effect")
+    roots = [source_root(Path(images))] if is_folder else []
     if move_to is not None:
-        check_target(move_to, [Path(images)] if Path(images).is_dir() and is_folder else [])
+        check_target(move_to, [root for root in roots if root.is_dir()])
     with ExitStack() as stack:
-        place = _gallery_of(images, gallery, model, is_folder, runtime, precision, batch_size)
+        how = model, runtime, precision, batch_size, follow_links
+        place = _gallery_of(images, gallery, is_folder, how)
         address, indexed = stack.enter_context(place)
         opened = stack.enter_context(Gallery.open(address))
+        if move_to is not None and not is_folder:
+            roots = indexed_folders(opened)
+            _confirm_roots(images, roots, yes)
         table = PictureTable(folder_store(opened))
         identical, absent = (indexed.copies, indexed.not_in_folder) if indexed else ([], [])
         report = report_duplicates(opened, table, images, mirrored, identical, absent, progress=True)
         for path in files:
             _write_report(path, report, table)
-        moved = None if move_to is None else move_copies(report, opened, move_to)
-    unreadable = indexed.unreadable if indexed else []
+        moved = None if move_to is None else move_copies(report, opened, roots, move_to)
+    unreadable, links = (indexed.unreadable, indexed.links_left_out) if indexed else ([], [])
     if as_json:
-        print_json({**report.to_json(), "unreadable": unreadable, "moved": moved and asdict(moved)})
+        rest = {"unreadable": unreadable, "links_left_out": links, "moved": moved and asdict(moved)}
+        print_json({**report.to_json(), **rest})
     else:
-        print(printable("\n".join(_lines(report, unreadable, moved, bool(files)))))
+        show(*([links_note(links)] if links else []), *_lines(report, unreadable, moved, bool(files)))
     return strict_status(strict, unreadable)
 
 
@@ -124,29 +150,38 @@ def _check_suffixes(files: list[Path]) -> None:
             raise UsageError(f"--out takes files that end in {', '.join(FORMATS)}, not {path}.", code="unknown-format")
 
 
+def _confirm_roots(gallery: str, folders: list[Path], yes: bool) -> None:
+    """Ask before files are moved out of folders that a gallery names: it may be of somebody else.
+
+    Raises:
+        UsageError: If the answer is no, or nobody can answer (code "not-confirmed").
+    """
+    names = ", ".join(map(str, folders)) or "no folder"
+    question = f"{gallery} was indexed from {names}. Move copies out of there"
+    if not yes and not sys.stdin.isatty():
+        message = f"{question}? Add --yes, or name the folder itself: zoo duplicates DIR --gallery {gallery}."
+        raise UsageError(message, code="not-confirmed")
+    if not yes and not confirm(f"{question}?"):
+        raise UsageError("nothing was moved.", code="not-confirmed")
+
+
 @contextmanager
 def _gallery_of(
-    images: str,
-    gallery: str | None,
-    model: str | None,
-    is_folder: bool,
-    runtime: str,
-    precision: str,
-    batch_size: int,
+    images: str, gallery: str | None, is_folder: bool, how: tuple[str | None, str, str, int, bool]
 ) -> Iterator[tuple[str, IndexingReport | None]]:
     """Give the gallery that is searched, and the report of indexing a folder into it."""
     if not is_folder:
         yield images, None
     elif gallery is not None:
-        yield gallery, _index(images, gallery, model, runtime, precision, batch_size)
+        yield gallery, _index(images, gallery, *how)
     else:
         with TemporaryDirectory(prefix="zoo-duplicates-") as folder:
             address = str(Path(folder) / "gallery")
-            yield address, _index(images, address, model, runtime, precision, batch_size)
+            yield address, _index(images, address, *how)
 
 
 def _index(
-    images: str, gallery: str, model: str | None, runtime: str, precision: str, batch_size: int
+    images: str, gallery: str, model: str | None, runtime: str, precision: str, batch_size: int, follow_links: bool
 ) -> IndexingReport:
     from serving.gallery.gallery import is_gallery, model_at
     from serving.gallery.indexing import index_folder
@@ -157,7 +192,8 @@ def _index(
     check_dataset_path(Path(images), FOLDER)
     name = model or (model_at(gallery)[1] if is_gallery(gallery) else "photos")
     embedder = load(name, runtime, precision)
-    return index_folder(embedder, model_reference(name), Path(images), gallery, batch_size, True)
+    reference = model_reference(name)
+    return index_folder(embedder, reference, Path(images), gallery, batch_size, True, follow_links=follow_links)
 
 
 def _write_report(path: Path, report: DuplicateReport, table: PictureTable) -> None:

@@ -18,6 +18,7 @@ from zoo.cli.options import (
     DataFolder,
     Dataset,
     Device,
+    FollowLinks,
     Json,
     Model,
     OptionalSplit,
@@ -32,7 +33,7 @@ from zoo.cli.options import (
     strict_status,
     words,
 )
-from zoo.console import count, note_left_out, print_json, print_table, write_errors
+from zoo.console import count, note, note_left_out, print_json, print_table, write_errors
 from zoo.errors import command
 
 if TYPE_CHECKING:
@@ -229,6 +230,7 @@ def embed(
     precision: Precision = "fp32",
     device: Device = None,
     batch_size: BatchSize = 64,
+    follow_links: FollowLinks = False,
     strict: Strict = False,
     as_json: Json = False,
 ) -> int:
@@ -246,7 +248,7 @@ def embed(
         )
     if not overwrite:
         check_outputs_free(out)
-    paths, facts = _image_list(images)
+    paths, facts, links = _image_list(images, follow_links)
     started = time.monotonic()
     embedder = load(model, runtime, precision, device, images=len(paths))
     rows, unreadable = embedder.embed_readable(paths, batch_size, progress=True)
@@ -266,6 +268,7 @@ def embed(
         "runtime": embedder.runtime,
         "seconds": time.monotonic() - started,
         "unreadable": [[str(paths[index]), str(error)] for index, error in unreadable.items()],
+        "links_left_out": links,
     }
     model_file = f"; their model: {record[0]}" if record else ""
     size = f"{count(len(rows), 'image')}, {count(embedder.dim, 'dimension')}"
@@ -274,19 +277,24 @@ def embed(
     return strict_status(strict, unreadable)
 
 
-def _image_list(images: Path) -> tuple[list[Path], list[dict[str, str]]]:
-    """Return the images and, for the table of rows, the path and label of each, and what else a table says of it."""
+def _image_list(images: Path, follow_links: bool) -> tuple[list[Path], list[dict[str, str]], list[str]]:
+    """Return the images, what the table of rows says of each, and the links out of the folder, which are left out."""
     from zoo.data import table
-    from zoo.data.folder import list_images
+    from zoo.data.folder import list_files
     from zoo.errors import UsageError
 
     if table.is_table(images):
         rows = table.read_image_rows(images)
-        return [table.image_path(images, row[table.IMAGE]) for row in rows], [_row_facts(row) for row in rows]
-    root, paths = (images.parent, [images]) if images.is_file() else (images, list_images(images))
-    if not paths:
+        return [table.image_path(images, row[table.IMAGE]) for row in rows], [_row_facts(row) for row in rows], []
+    if images.is_file():
+        return [images], [_path_facts(Path(images.name))], []
+    files = list_files(images, follow_links)
+    if files.links:
+        note(f"{count(len(files.links), 'link')} out of {images} left out; --follow-links follows them.")
+    if not files.images:
         raise UsageError(f"{images} holds no images.", code="no-images")
-    return paths, [_path_facts(path.relative_to(root)) for path in paths]
+    links = [path.relative_to(images).as_posix() for path in files.links]
+    return files.images, [_path_facts(path.relative_to(images)) for path in files.images], links
 
 
 def _row_facts(row: Mapping[str, str]) -> dict[str, str]:

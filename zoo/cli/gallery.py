@@ -32,7 +32,7 @@ from zoo.cli.options import (
     print_outcome,
     with_marks,
 )
-from zoo.console import count, note, one_line, print_json, print_table, printable
+from zoo.console import count, note, one_line, print_json, print_table, show
 from zoo.errors import ImageError, ItemNotFoundError, UsageError, command, nearest
 
 if TYPE_CHECKING:
@@ -123,23 +123,23 @@ def _put(gallery: Gallery, embedder: Embedder, file: ImageFile, key: str, as_jso
     try:
         result = put_file(gallery, embedder, file, key)
     except ImageError as error:
-        print_outcome(as_json, {"key": key, "error": str(error)}, printable(f"left out {file.path}: {error}"))
+        print_outcome(as_json, {"key": key, "error": str(error)}, f"left out {file.path}: {error}")
         return 1
     facts = {"key": key, "id": result.id, "status": result.status, "items": gallery.store.count()}
-    print_outcome(as_json, facts, printable(f"{key}: {result.status}, as item {result.id}"))
+    print_outcome(as_json, facts, f"{key}: {result.status}, as item {result.id}")
     return 0
 
 
 def _added_lines(report: IndexingReport, update: bool, copies: list[dict[str, Any]]) -> Iterator[str]:
     for source, reason in report.unreadable:
-        yield printable(f"left out {source}: {reason}")
+        yield f"left out {source}: {reason}"
     for source, item, label in report.differing:
         outcome = "it is as given now" if update else "it stays unchanged; --update changes it"
         yield f"{source}: already there as {item} with {f'label {label}' if label else 'no label'}; {outcome}"
-    yield from map(printable, copy_lines(report))
+    yield from copy_lines(report)
     for copy in copies:
         of = ", ".join(map(str, copy["of"][:NAMED])) + (", ..." if len(copy["of"]) > NAMED else "")
-        yield printable(f"{copy['source']}: added as {copy['id']}; it looks like a copy of {of}")
+        yield f"{copy['source']}: added as {copy['id']}; it looks like a copy of {of}"
     yield f"{report.added:,} added, {report.already_there:,} already there; {count(report.items, 'item')}"
 
 
@@ -285,9 +285,9 @@ def list_items(
         ]
         for item in items
     ]
-    print_table(("id", *keyed, "label", *map(printable, names), "source", "added"), rows, numbers=("id",))
+    print_table(("id", *keyed, "label", *names, "source", "added"), rows, numbers=("id",))
     if len(items) < total:
-        print(f"{len(items):,} of {total:,}")
+        show(f"{len(items):,} of {total:,}")
 
 
 def _cell(value: Any) -> str:
@@ -314,18 +314,18 @@ def stats(gallery: GalleryAddress, as_json: Json = False) -> None:
         facts |= {"dim": card.dim, "metric": "cosine", "index": {**asdict(index), "hint": hint}}
         print_json({**facts, "marks": asdict(marks), "calibration": calibration})
         return
-    print(f"{count(facts['items'], 'item')} of {count(facts['labels'], 'label')}, at change {facts['change']:,}")
-    print(f"embedded by {card.name} ({card.fingerprint[:12]}), {card.dim} numbers, cosine")
+    show(f"{count(facts['items'], 'item')} of {count(facts['labels'], 'label')}, at change {facts['change']:,}")
+    show(f"embedded by {card.name} ({card.fingerprint[:12]}), {card.dim} numbers, cosine")
     _print_index(index, gallery)
     if calibration:
-        print(*_calibration_lines(calibration), sep="\n")
+        show(*_calibration_lines(calibration))
     if hint:
-        print(hint)
+        show(hint)
     if other:
         words = ("rollback", gallery) if other[2] == "replaced" else ("rebuild", gallery, "--model", other[1])
-        print(f"has embeddings by {other[0].name} as well: {command('gallery', *words)}")
+        show(f"has embeddings by {other[0].name} as well: {command('gallery', *words)}")
     if marks.total:
-        print(f"marked results: {marks.right:,} right, {marks.wrong:,} wrong")
+        show(f"marked results: {marks.right:,} right, {marks.wrong:,} wrong")
 
 
 def _calibration_lines(calibration: dict[str, Any]) -> Iterator[str]:
@@ -338,16 +338,16 @@ def _calibration_lines(calibration: dict[str, Any]) -> Iterator[str]:
 
 
 def _print_index(index: IndexStats, gallery: str) -> None:
-    print(f"index: {index.kind}" + (f", effort {index.effort}, shortlist {index.shortlist} k" if index.effort else ""))
+    show(f"index: {index.kind}" + (f", effort {index.effort}, shortlist {index.shortlist} k" if index.effort else ""))
     if index.recall is not None:
-        print(f"finds {index.recall:.4f} of the {index.k} nearest, {index.milliseconds} ms per search when measured")
-        print(f"measured on {index.measured.text}" if index.measured else "its origin was not recorded")
+        show(f"finds {index.recall:.4f} of the {index.k} nearest, {index.milliseconds} ms per search when measured")
+        show(f"measured on {index.measured.text}" if index.measured else "its origin was not recorded")
     if index.kind == "milvus":
-        print(f"{count(index.frozen, 'item')} in {gallery}, which Milvus searches")
+        show(f"{count(index.frozen, 'item')} in {gallery}, which Milvus searches")
     else:
         size = index.bytes / 2**20
         waiting = f"{count(index.waiting, 'change')} {'waits' if index.waiting == 1 else 'wait'}"
-        print(f"{count(index.frozen, 'vector')} on disk ({size:,.1f} MiB), {waiting} beside it")
+        show(f"{count(index.frozen, 'vector')} on disk ({size:,.1f} MiB), {waiting} beside it")
 
 
 @app.command(

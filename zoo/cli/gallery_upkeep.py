@@ -26,7 +26,7 @@ from zoo.cli.options import (
     print_outcome,
     repeated,
 )
-from zoo.console import count, note, print_json, print_table
+from zoo.console import count, note, print_json, print_table, show
 from zoo.errors import UsageError, command
 
 if TYPE_CHECKING:
@@ -81,10 +81,10 @@ def tune(
     elif facts:
         columns = ("kind", "effort", "shortlist", "recall", "ms per search", "s to build", "")
         print_table(columns, [_tune_row(name, row, facts.setting.kind) for name, row in rows], numbers=columns[1:6])
-        print(*tuning_lines(facts.setting.kind, {name: row for name, row in rows if row}, before), sep="\n")
-        print(*([facts.measured.text] if facts.measured else []), sep="\n")
+        show(*tuning_lines(facts.setting.kind, {name: row for name, row in rows if row}, before))
+        show(*([facts.measured.text] if facts.measured else []))
     else:
-        print("the gallery is empty; there is nothing to tune")
+        show("the gallery is empty; there is nothing to tune")
 
 
 def tuning_lines(chosen: str, measured: Mapping[str, IndexMeasurement], before: IndexStats) -> Iterator[str]:
@@ -163,11 +163,11 @@ def calibrate(
         return
     bins = [Bin(**row) for row in facts["reliability"]]
     low, high = fitted.range
-    print(f"p_same is {low:.3f} to {high:.3f} by the similarity above the query's background; 1 for identical images")
-    print(_fitted_pairs(fitted, known.left_out))
+    show(f"p_same is {low:.3f} to {high:.3f} by the similarity above the query's background; 1 for identical images")
+    show(_fitted_pairs(fitted, known.left_out))
     error = NO_ERROR if fitted.error is None else f"{fitted.error:.4f}"
-    print(f"calibration error on other classes: {error}")
-    print(Attribution.from_json(facts["measured"]).text)
+    show(f"calibration error on other classes: {error}")
+    show(Attribution.from_json(facts["measured"]).text)
     if bins:
         print()
         columns = ("p_same", "of the query's label", "95 % interval", "pairs")
@@ -389,10 +389,10 @@ def rebuild(
         }
         print_json({**outcome, **facts, "index": asdict(compared.index), "swapped": swapped})
     else:
-        print(*_embedded_lines(outcome), sep="\n")
+        show(*_embedded_lines(outcome))
         _print_comparison(compared)
         again = repeated(context, "--swap", "swap_if_not_worse")
-        print(_decision(gallery, compared, margin, swapped, swap_if_not_worse, again))
+        show(_decision(gallery, compared, margin, swapped, swap_if_not_worse, again))
     return 1 if swap_if_not_worse and not swapped else 0
 
 
@@ -433,14 +433,12 @@ def _print_comparison(compared: ModelComparison) -> None:
 
     if compared.learnt:
         labels = count(len(compared.learnt), "label")
-        print(
-            f"left out as queries: items of {labels} that a model learnt from ({first_names(compared.learnt, SHOWN)})"
-        )
+        show(f"left out as queries: items of {labels} that a model learnt from ({first_names(compared.learnt, SHOWN)})")
     if compared.learnt_by_name:
         names = first_names(compared.learnt_by_name, SHOWN)
-        print(f"of these known by name, because the model does not record its images: {names}")
+        show(f"of these known by name, because the model does not record its images: {names}")
     if compared.reason is not None:
-        print(f"not compared: {compared.reason}")
+        show(f"not compared: {compared.reason}")
         return
     rows = [
         (
@@ -454,12 +452,12 @@ def _print_comparison(compared: ModelComparison) -> None:
     columns = ("", "model", "R@1", "MAP@R", "R@1, new - old", "MAP@R, new - old")
     print_table(columns, rows, numbers=columns[2:])
     models = " and ".join(model["fingerprint"][:8] for model in compared.models)
-    print(
+    show(
         f"{count(compared.rows[1]['queries'], 'item')} of {count(compared.rows[1]['classes'], 'label')} search; 95 % "
         f"intervals of paired differences, over labels; models {models}; {compared.date}"
     )
     if compared.index.recall is not None:
-        print(f"index of the new model: {compared.index.kind}, finds {compared.index.recall:.4f} of the nearest")
+        show(f"index of the new model: {compared.index.kind}, finds {compared.index.recall:.4f} of the nearest")
 
 
 def _difference(loss: dict[str, Any] | None, name: str) -> str:

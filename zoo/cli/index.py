@@ -15,6 +15,7 @@ from typer import Argument, Option
 
 from zoo.cli.options import (
     BatchSize,
+    FollowLinks,
     Json,
     Labels,
     Model,
@@ -35,7 +36,7 @@ from zoo.cli.options import (
     strict_status,
     with_marks,
 )
-from zoo.console import count, note, print_json, print_table, printable
+from zoo.console import count, note, print_json, print_table, show
 from zoo.errors import GalleryError, ServiceError, UsageError
 
 if TYPE_CHECKING:
@@ -146,6 +147,7 @@ def index(
             "folder of --out",
         ),
     ] = None,
+    follow_links: FollowLinks = False,
     strict: Strict = False,
     as_json: Json = False,
 ) -> int:
@@ -158,7 +160,7 @@ def index(
     reference = model_reference(model)
     gallery = _gallery_address(out, backend)
     if images is None:
-        extra = labels is not None or prune or update or on == "ray"
+        extra = labels is not None or prune or update or follow_links or on == "ray"
         return _index_vectors(reference, vectors, table, gallery, fingerprint, extra, strict, as_json)
     if vectors is not None or table is not None or fingerprint is not None:
         message = "--vectors, --table and --fingerprint take the place of images; leave out DIR."
@@ -181,11 +183,12 @@ def index(
         embed=embed,
         update=update,
         prune=_pruning(prune, yes),
+        follow_links=follow_links,
     )
     if as_json:
         print_json({**asdict(report), "seconds": time.monotonic() - started})
     else:
-        print(printable("\n".join(_report_lines(report, prune))))
+        show(*_report_lines(report, prune))
         _advise_tuning(gallery, report)
     return strict_status(strict, [*report.unreadable, *report.refused])
 
@@ -208,15 +211,15 @@ def _index_vectors(
     if vectors is None or table is None:
         raise UsageError("name the images to index, or --vectors and --table, both.", code="no-images")
     if extra:
-        message = "--labels, --update, --prune and --on ray are for images, not for --vectors."
+        message = "--labels, --update, --prune, --follow-links and --on ray are for images, not for --vectors."
         raise UsageError(message, code="option-without-effect")
     report = index_vectors(read_card(find_model(model)), model, vectors, table, gallery, fingerprint)
     if as_json:
         print_json(asdict(report))
         return strict_status(strict, report.refused)
     for key, reason in report.refused[:NAMED]:
-        print(printable(f"{key} was refused: {reason}"))
-    print(
+        show(f"{key} was refused: {reason}")
+    show(
         f"{gallery}: {count(report.items, 'item')}; of {count(report.rows, 'row')} {report.created:,} created, "
         f"{report.replaced:,} replaced, {report.updated:,} updated, {report.unchanged:,} unchanged, "
         f"{len(report.refused):,} refused"
@@ -297,11 +300,19 @@ def _may_prune(gallery: Gallery, ids: list[int]) -> bool:
     return confirm(f"Remove {items}{with_marks(gallery.store.marks.of_items(ids))}?")
 
 
-def _report_lines(report: IndexingReport, pruning: bool) -> Iterator[str]:
-    from serving.gallery.indexing import other_kinds
+def _left_out(report: IndexingReport) -> Iterator[str]:
+    from serving.gallery.indexing import links_note
 
     for source, reason in report.unreadable:
         yield f"left out {source}: {reason}"
+    if report.links_left_out:
+        yield links_note(report.links_left_out)
+
+
+def _report_lines(report: IndexingReport, pruning: bool) -> Iterator[str]:
+    from serving.gallery.indexing import other_kinds
+
+    yield from _left_out(report)
     yield from copy_lines(report)
     yield (
         f"{report.gallery}: {count(report.items, 'image')}; {report.added:,} added, {report.already_there:,} "
@@ -355,7 +366,7 @@ def _advise_tuning(path: str, report: IndexingReport) -> None:
     if report.items > TUNING_ITEMS:
         with Gallery.open(path) as gallery:
             if hint := tuning_advice(gallery):
-                print(hint)
+                show(hint)
 
 
 @dataclass(frozen=True)

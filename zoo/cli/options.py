@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from zoo.console import count, note, note_left_out, print_json, printable
+from zoo.console import count, note, note_left_out, print_json, printable, show
 from zoo.data import DATASETS
 from zoo.errors import UsageError
 
@@ -46,6 +46,9 @@ MovedModel = Annotated[
 Json = Annotated[bool, Option("--json", help="print the outcome as JSON")]
 Quiet = Annotated[bool, Option("--quiet", help="show no progress")]
 Yes = Annotated[bool, Option("--yes", help="do not ask first")]
+FollowLinks = Annotated[
+    bool, Option("--follow-links", help="follow links that lead out of the folder, and read the images there")
+]
 Strict = Annotated[bool, Option("--strict", help="exit with 1 if an image could not be read")]
 ReplaceModel = Annotated[bool, Option("--replace", help="replace a model of the same name")]
 
@@ -115,7 +118,7 @@ def print_outcome(as_json: bool, facts: Any, *lines: str) -> None:
     if as_json:
         print_json(facts)
     else:
-        print(*lines, sep="\n")
+        show(*lines)
 
 
 def check_number(option: str, value: float, least: int = 0) -> None:

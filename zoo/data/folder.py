@@ -49,7 +49,7 @@ def load(split: str, data: str | Path | None = None) -> Dataset:
         root = root / split
     else:
         split = WHOLE
-    paths = list_images(root)
+    paths = list_images(root, follow_links=True)
     names = [path.relative_to(root).as_posix() for path in paths]
     labels, classes = _classes(root, names)
     return Dataset(FOLDER, split, paths, labels, classes, names, own_name=expand(data).resolve().name)
@@ -97,7 +97,8 @@ def list_by_class(path: str | Path) -> list[tuple[Path, str]]:
         images = table.training_images(path)
     else:
         root = expand(path)
-        images = [(image, image.relative_to(root).as_posix().rpartition("/")[0]) for image in list_images(root)]
+        paths = list_images(root, follow_links=True)
+        images = [(image, image.relative_to(root).as_posix().rpartition("/")[0]) for image in paths]
     if not images:
         raise DatasetError(f"{path} holds no images to learn from.", code="no-images")
     return images
@@ -117,33 +118,61 @@ def read_by_class(path: str | Path) -> Dataset:
     return Dataset(FOLDER, WHOLE, images, labels.astype(np.int64), tuple(classes.tolist()), sources, own_name=own_name)
 
 
-def list_images(root: str | Path) -> list[Path]:
+@dataclass(frozen=True)
+class FolderFiles:
+    """Files under a folder, sorted by path: images (by suffix), others, and the links that lead out of the folder."""
+
+    images: list[Path]
+    others: list[Path]
+    links: list[Path]
+
+
+def list_images(root: str | Path, follow_links: bool = False) -> list[Path]:
     """Return every image under a folder, by suffix, sorted by path; hidden files and folders are left out.
 
-    Links to folders are followed, except those that lead back to a folder above them. Without images the list is empty.
+    Links within the folder are followed, except those that lead back to a folder above them. Without images the list is
+    empty.
+
+    Args:
+        root: The folder.
+        follow_links: Whether to follow links that lead out of the folder. A folder of somebody else may hold links to
+            private files here, so that this is for images that are not shown to others.
 
     Raises:
         DatasetError: If the folder is missing or unreadable.
     """
-    return list_files(root)[0]
+    return list_files(root, follow_links).images
 
 
-def list_files(root: str | Path) -> tuple[list[Path], list[Path]]:
-    """Return the images under a folder as `list_images` does, and the other files, sorted as well."""
+def list_files(root: str | Path, follow_links: bool = False) -> FolderFiles:
+    """Return the images under a folder as `list_images` does, the other files, and the links that lead out of it."""
     root = expand(root)
     if not root.exists():
         raise DatasetError(f"there is no folder {root}.", code="no-such-data")
     if not root.is_dir():
         raise DatasetError(f"{root} is not a folder.", code="no-such-data")
-    images: list[Path] = []
-    other_files: list[Path] = []
-    for path in sorted(_walk(root, ()), key=lambda path: path.relative_to(root).parts):
-        (images if path.suffix.lower() in SUFFIXES else other_files).append(path)
-    return images, other_files
+    files = FolderFiles([], [], [])
+    walk = _walk(root, (), None if follow_links else root.resolve(), files.links)
+    for path in sorted(walk, key=lambda path: path.relative_to(root).parts):
+        (files.images if path.suffix.lower() in SUFFIXES else files.others).append(path)
+    files.links.sort()
+    return files
 
 
-def _walk(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
-    """Yield the files under `folder`; `above` are the real paths of the folders above it."""
+def leads_out(path: Path, root: Path) -> bool:
+    """Return whether a path is outside the folder `root`, a real path, once its links are followed."""
+    return not path.resolve().is_relative_to(root)
+
+
+def _walk(folder: Path, above: tuple[Path, ...], inside: Path | None, links: list[Path]) -> Iterator[Path]:
+    """Yield the files under `folder`.
+
+    Args:
+        folder: The folder.
+        above: The real paths of the folders above it.
+        inside: The real folder that no link may lead out of; None for any place.
+        links: Gets the links that do.
+    """
     real = folder.resolve()
     if real in above:
         return
@@ -154,9 +183,14 @@ def _walk(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
     for path in entries:
         if path.name.startswith("."):
             continue
-        if path.is_dir():
-            yield from _walk(path, (*above, real))
-        elif path.is_file():
+        is_folder = path.is_dir()
+        if not (is_folder or path.is_file()):
+            continue
+        if inside is not None and path.is_symlink() and leads_out(path, inside):
+            links.append(path)
+        elif is_folder:
+            yield from _walk(path, (*above, real), inside, links)
+        else:
             yield path
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from zoo.data.dataset import FOLDER, QUERY, SPLITS, WHOLE, Dataset
 from zoo.errors import DatasetError, UsageError
 from zoo.paths import expand, is_folder
+from zoo.render import read_cell
 
 IMAGE, LABEL, SPLIT = "image", "label", "split"
 KEY = "key"
@@ -175,7 +176,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[list[str], Iterator[tuple[int, dict[
     """
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file, strict=True)
-        header = list(reader.fieldnames or ())
+        reader.fieldnames = header = [read_cell(name) for name in reader.fieldnames or ()]
         if len(header) == 1 and (mark := next((mark for mark in ";\t|" if mark in header[0]), "")):
             raise UsageError(f"{path} separates its columns by {mark!r}; save it as CSV with commas.", code="not-csv")
 
@@ -187,7 +188,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[list[str], Iterator[tuple[int, dict[
                         f'{len(header)}; a comma within a cell needs quotation marks, as "a, b".',
                         code="too-many-cells",
                     )
-                yield reader.line_num, row
+                yield reader.line_num, {name: cell and read_cell(cell) for name, cell in row.items()}
 
         yield header, rows()
 

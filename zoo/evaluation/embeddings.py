@@ -6,7 +6,6 @@ the table rows.csv names the images of the rows. `zoo score` reads these files a
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import re
@@ -29,6 +28,7 @@ from zoo.evaluation.memory import format_size, release_pages, resident_bytes
 from zoo.files import CHUNK_BYTES, atomic_path, read_json, write_json
 from zoo.models.card import MODEL_NAME, Card
 from zoo.paths import library_versions
+from zoo.render import write_csv
 
 if TYPE_CHECKING:
     from zoo.models.load import Embedder
@@ -187,9 +187,7 @@ def write_embeddings(path: Path, rows: np.ndarray, table: Sequence[Mapping[str, 
         atomic_path(table_path(path)) as temporary,
         temporary.open("w", encoding="utf-8", errors="replace", newline="") as text,
     ):
-        writer = csv.DictWriter(text, list(table[0]))
-        writer.writeheader()
-        writer.writerows(table)
+        write_csv(text, [list(table[0]), *(list(row.values()) for row in table)])
     if _file_type(path) == _NPY:
         write_record(path, record)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from serving.gallery.backends.milvus_client import IDS, TEXT, Row, quoted
 from serving.gallery.filters import BOUNDS, Filter, Range, Value
-from serving.gallery.types import MAX_ID, Item, NewItem, Thumbnail, Unchanged, metadata_json
+from serving.gallery.types import MAX_ID, Item, NewItem, Thumbnail, Unchanged, check_types, metadata_json
 
 ATTEMPTS = 3
 """Ids that an image can have; the later ones are for an image whose first id is another image's."""
@@ -116,7 +116,7 @@ def metadata_fields(metadata: Mapping[str, Any] | Unchanged) -> Row:
 
 def item_of(row: Row) -> Item:
     values = {**{field: row[field] for field in ITEM}, "label": row["label"] or None, "key": row["key"] or None}
-    return Item(**values)
+    return check_types(Item(**values))
 
 
 def thumbnail_of(row: Row) -> Thumbnail:

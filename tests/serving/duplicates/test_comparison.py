@@ -18,6 +18,8 @@ from serving.gallery.types import Thumbnail
 from tests.raising import raises
 from tests.serving.duplicates.toys import copies, new_item, open_store, picture
 from tests.serving.gallery.older import as_schema_8
+from tests.serving.gallery.test_database import unwritable
+from tests.serving.gallery.test_index_files import reachable_copy
 from zoo.errors import GalleryError
 
 ALIKE = {(1, 2), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4)}
@@ -105,7 +107,7 @@ def test_an_older_gallery_gets_its_hashes(store: Store, tmp_path: Path):
 
 
 def test_a_thumbnail_that_cannot_be_decoded_is_left_out(store: Store):
-    broken = replace(new_item(40, picture(7), of=7), thumbnail=Thumbnail(b"no picture", "image/png"))
+    broken = replace(new_item(40, picture(7), of=7), thumbnail=Thumbnail(b"\x89PNG\r\n\x1a\nno picture", "image/png"))
     store.add([broken])
     table = PictureTable(store)
     assert (compare(table).hashed, table.missing()) == (0, 0)
@@ -115,6 +117,11 @@ def test_a_thumbnail_that_cannot_be_decoded_is_left_out(store: Store):
 def test_an_old_file_that_cannot_be_upgraded_is_refused(store: Store, tmp_path: Path):
     store.close()
     with closing(sqlite3.connect(tmp_path / "gallery.sqlite")) as db:
-        db.executescript("DROP TABLE copies; DROP TABLE pictures;")
-    with closing(Store(tmp_path / "gallery.sqlite")) as opened, raises(GalleryError, "read-only-gallery"):
+        db.executescript("DROP TABLE copies; DROP TABLE pictures; PRAGMA user_version = 8;")
+    with (
+        reachable_copy(tmp_path) as folder,
+        unwritable(folder),
+        closing(Store(folder / "gallery.sqlite")) as opened,
+        raises(GalleryError, "read-only-gallery"),
+    ):
         PictureTable(opened)

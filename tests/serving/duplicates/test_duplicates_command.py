@@ -6,6 +6,8 @@ import csv
 import json
 import os
 import shutil
+import sqlite3
+from contextlib import closing
 from html.parser import HTMLParser
 from io import BytesIO
 from pathlib import Path
@@ -122,7 +124,7 @@ def test_nothing_is_overwritten_and_links_and_changed_files_stay(images: Path, t
     (images / "sub" / "again.png").symlink_to(images / "a.png")
     told(capsys, images, "--gallery", kept)
     (images / "sub" / EVIL).write_bytes(b"changed")
-    report = told(capsys, kept, "--move-to", tmp_path / "copies")
+    report = told(capsys, kept, "--move-to", tmp_path / "copies", "--yes")
     assert [source for source, _ in report["moved"]["left"]] == [f"sub/{EVIL}"]
     report = told(capsys, images, "--gallery", kept, "--move-to", tmp_path / "copies")
     assert [source for source, _ in report["moved"]["left"]] == ["sub/again.png"]
@@ -200,3 +202,53 @@ def test_adding_a_copy_to_a_gallery_warns(images: Path, tmp_path: Path, capsys: 
     assert warning["id"] == known[warning["source"]]
     assert warning["source"].endswith("small.png")
     assert set(warning["of"]) == {known["a.png"], known[f"sub/{EVIL}"], known["mirror.png"]}
+
+
+def renamed(gallery: Path, item: int, source: str) -> None:
+    with closing(sqlite3.connect(gallery / "gallery.sqlite")) as db, db:
+        db.execute("UPDATE items SET source = ? WHERE id = ?", (source, item))
+
+
+def test_only_files_inside_the_folders_are_moved(images: Path, tmp_path: Path, capsys: Capture) -> None:
+    """A gallery of somebody else may name any file; its content has to be known to them, and is here."""
+    kept, outside, target = tmp_path / "kept", tmp_path / "outside", tmp_path / "copies"
+    (copy,) = [copy for copy in told(capsys, images, "--gallery", kept)["groups"][0] if EVIL in copy["source"]]
+    outside.mkdir()
+    shutil.move(images / "sub" / EVIL, outside / "small.png")
+    (images / "link").symlink_to(outside)
+    (images / "link.png").symlink_to(outside / "small.png")
+    (images / "loop").symlink_to(images / "loop")
+    for source in (
+        str(outside / "small.png"), "../outside/small.png", "link/small.png", "link.png", f"{images}/link/small.png",
+        f"{images}/sub/../../outside/small.png", "sub/../../outside/small.png", "loop/small.png", "x" * 400,
+    ):  # fmt: skip
+        renamed(kept, copy["item"], source)
+        report = told(capsys, kept, "--yes", "--move-to", target)
+        assert (report["moved"]["moved"], [name for name, _ in report["moved"]["left"]]) == ([], [source])
+    with closing(sqlite3.connect(kept / "gallery.sqlite")) as db, db:
+        db.execute("UPDATE state SET value = ? WHERE key = 'folders'", (json.dumps(["/"]),))
+    renamed(kept, copy["item"], str(outside / "small.png"))
+    with raises(UsageError, "not-confirmed", "/"):
+        run_here("duplicates", kept, "--move-to", target)
+    report = told(capsys, images, "--gallery", kept, "--move-to", target)
+    assert [old for old, _ in report["moved"]["moved"]] == [str(images / "sub" / "again.png")], "DIR is what counts"
+    assert (outside / "small.png").is_file()
+
+
+def test_a_full_path_inside_a_folder_is_moved_below_the_target(images: Path, tmp_path: Path, capsys: Capture) -> None:
+    kept, target = tmp_path / "kept", tmp_path / "copies"
+    (copy,) = [copy for copy in told(capsys, images, "--gallery", kept)["groups"][0] if EVIL in copy["source"]]
+    renamed(kept, copy["item"], f"{images}/sub/../sub/{EVIL}")
+    report = told(capsys, kept, "--yes", "--move-to", target)
+    assert report["moved"]["moved"] == [[str(images / "sub" / EVIL), str(target / "sub" / EVIL)]]
+    assert (target / "sub" / EVIL).is_file()
+
+
+def test_links_out_of_the_folder_are_followed_on_request(images: Path, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "outside").mkdir()
+    shutil.move(images / "other.png", tmp_path / "outside" / "other.png")
+    (images / "link").symlink_to(tmp_path / "outside")
+    report = told(capsys, images)
+    assert (report["items"], report["links_left_out"]) == (3, ["link"])
+    report = told(capsys, images, "--follow-links")
+    assert (report["items"], report["links_left_out"]) == (4, [])

@@ -14,8 +14,8 @@ import pytest
 from serving.gallery import Gallery, NewItem
 from serving.gallery.evaluate import evaluate_gallery
 from serving.gallery.index_files import compact
-from serving.gallery.types import Thumbnail
 from tests.commandline import run_here
+from tests.serving import toys
 from tests.serving.gallery.test_gallery import CARD, unit_rows
 
 LABELS = [f"label {n % 6}" if n % 7 else None for n in range(60)]
@@ -23,7 +23,7 @@ LABELS = [f"label {n % 6}" if n % 7 else None for n in range(60)]
 
 def items(rows: np.ndarray) -> list[NewItem]:
     """The SHA-256 falls as the number rises, so that the order of the hashes is not that of the ids."""
-    picture = Thumbnail(b"picture", "image/png")
+    picture = toys.thumbnail(1)
     return [
         NewItem(str(n), row, picture, f"{1000 - n:064x}", label)
         for n, (row, label) in enumerate(zip(rows, LABELS, strict=True))

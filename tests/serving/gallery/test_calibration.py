@@ -28,9 +28,10 @@ from serving.gallery.calibration import (
 from serving.gallery.evaluate import evaluate_gallery
 from serving.gallery.feedback import QueryImage
 from serving.gallery.gallery import STORE
-from serving.gallery.types import ItemUpdate, Thumbnail
+from serving.gallery.types import ItemUpdate
 from tests.commandline import run_here
 from tests.raising import raises
+from tests.serving import toys
 from tests.serving.gallery.test_gallery import CARD
 from zoo.errors import EvaluationError, GalleryError, UsageError
 from zoo.evaluation.calibration import ENOUGH_PAIRS, held_out_bins
@@ -57,7 +58,7 @@ def path(tmp_path: Path) -> Path:
         labels = [f"{number} {part}" for part, size in enumerate(sizes) for _ in range(size)]
         for vector, label in zip(block(number, similarity), labels, strict=True):
             digest = f"{len(items):064x}"
-            items.append(NewItem(digest, vector, Thumbnail(b"picture", "image/png"), digest, label))
+            items.append(NewItem(digest, vector, toys.thumbnail(1), digest, label))
     card = replace(CARD, dim=len(BLOCKS) * (SIDE + 1))
     with Gallery.create(tmp_path / "g", card, "toy") as gallery:
         gallery.add(items)
@@ -137,7 +138,7 @@ def test_marked_results_count_beside_labelled_ones(path: Path, capsys: pytest.Ca
 def test_marks_alone_are_enough(tmp_path: Path) -> None:
     vectors = np.concatenate([block(0, 0.9)[:, : SIDE + 1], block(0, 0.5)[:, : SIDE + 1]])
     with Gallery.create(tmp_path / "g", replace(CARD, dim=SIDE + 1), "toy") as gallery:
-        picture = Thumbnail(b"picture", "image/png")
+        picture = toys.thumbnail(1)
         gallery.add([NewItem(str(n), row, picture, f"{n:064x}") for n, row in enumerate(vectors)])
         for number in range(2, 2 + ENOUGH_PAIRS // 2):
             with raises(EvaluationError, "too-few-pairs") as caught:
@@ -201,7 +202,7 @@ def test_the_reason_for_a_missing_error_is_reported(tmp_path: Path, capsys: pyte
     with Gallery.create(tmp_path / "g", replace(CARD, dim=2 * (SIDE + 1)), "toy") as gallery:
         rows = np.concatenate([block(0, 0.9), block(1, 0.5)])[:, : 2 * (SIDE + 1)]
         labels = ["a"] * SIDE + ["a", "b"] * (SIDE // 2) + ["b"]
-        picture = Thumbnail(b"picture", "image/png")
+        picture = toys.thumbnail(1)
         gallery.add([NewItem(str(n), row, picture, f"{n:064x}", labels[n]) for n, row in enumerate(rows)])
     run(tmp_path / "g", "--json")
     found = json.loads(capsys.readouterr().out)
@@ -249,7 +250,7 @@ def test_the_calibration_goes_along_with_an_export(
 
     with Gallery.create(tmp_path / "more", replace(CARD, dim=len(BLOCKS) * (SIDE + 1)), "toy") as more:
         vector = np.eye(1, len(BLOCKS) * (SIDE + 1), dtype=np.float32)[0]
-        more.add([NewItem("f" * 64, vector, Thumbnail(b"picture", "image/png"), "f" * 64, "other")])
+        more.add([NewItem("f" * 64, vector, toys.thumbnail(1), "f" * 64, "other")])
     assert imported(tmp_path / "more")["calibrated"] is False
     run_here("gallery import", tmp_path / "out", tmp_path / "more")
     assert f"zoo gallery calibrate {tmp_path / 'more'}" in capsys.readouterr().out

@@ -16,7 +16,7 @@ from serving.gallery import Gallery, Item
 from serving.gallery.backup import verify_gallery
 from serving.gallery.gallery import STORE
 from serving.gallery.index import IndexSetting
-from serving.gallery.indexing import Originals, indexed_folders
+from serving.gallery.indexing import Originals
 from serving.gallery.tune import IndexMeasurement
 from serving.gallery.types import IndexStats
 from tests.commandline import run_here
@@ -98,7 +98,7 @@ def test_a_source_is_the_path_below_an_indexed_folder_or_the_full_path(
     (tmp_path / "link").symlink_to(pictures)
     with Gallery.open(gallery) as opened:
         assert opened.store.item(25).source == str(tmp_path / "new.png")
-        assert Originals(indexed_folders(opened)).read(opened.store.item(25)) == toys.query(0)
+        assert Originals.of(opened).read(opened.store.item(25)) == toys.query(0)
         opened.remove([1])
     run_here("gallery add", gallery, *sorted(Path("link").rglob("*.png")))
     assert {item.source for item in _items(gallery)} - {str(tmp_path / "new.png")} == {

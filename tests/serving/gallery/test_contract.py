@@ -18,6 +18,7 @@ from serving.gallery.filters import Filter
 from serving.gallery.gallery import is_gallery, model_at
 from serving.gallery.types import ItemUpdate
 from tests.raising import raises
+from tests.serving import toys
 from tests.serving.gallery.addresses import FOLDER, MILVUS, new_addresses
 from tests.serving.gallery.test_gallery import CARD, DIM, unit_rows
 from zoo.data.preprocessing import Preprocessing
@@ -38,14 +39,14 @@ Address = Callable[[], str]
 
 def new_items(vectors: np.ndarray, start: int = 0) -> list[NewItem]:
     return [
-        NewItem(f"{n}.png", v, Thumbnail(bytes([n % 256]) * 9, "image/png"), f"{n:064x}", f"label {n % 5}", {"n": n})
+        NewItem(f"{n}.png", v, toys.thumbnail(n), f"{n:064x}", f"label {n % 5}", {"n": n})
         for n, v in enumerate(vectors, start)
     ]
 
 
 def item_with(number: int, label: str | None = None, metadata: dict[str, object] | None = None) -> NewItem:
     (vector,) = unit_rows(1, number)
-    return NewItem(f"{number}.png", vector, Thumbnail(b"x", "image/png"), f"{number:064x}", label, metadata or {})
+    return NewItem(f"{number}.png", vector, toys.thumbnail(1), f"{number:064x}", label, metadata or {})
 
 
 def nearest(queries: np.ndarray, vectors: dict[int, np.ndarray], k: int) -> list[list[tuple[int, float]]]:
@@ -175,7 +176,7 @@ def test_items_are_read(gallery: Gallery) -> None:
         None,
     )
     assert item.added_at[:2] == "20"
-    assert store.thumbnail(ids[7]) == Thumbnail(bytes([7]) * 9, "image/png")
+    assert store.thumbnail(ids[7]) == toys.thumbnail(7)
     np.testing.assert_array_equal(store.embedding(ids[7]), vectors[7])
     present, rows = store.embeddings([ids[3], 2**40 + 1, ids[1]])
     assert present == [ids[3], ids[1]]
@@ -286,7 +287,7 @@ def test_items_are_described_and_moved(gallery: Gallery) -> None:
         {"z": 2.5},
     )
     np.testing.assert_array_equal(store.embedding(two), unit_rows(1, 2)[0])
-    assert store.thumbnail(two) == Thumbnail(b"x", "image/png")
+    assert store.thumbnail(two) == toys.thumbnail(1)
 
 
 VALUES: list[object] = [
@@ -444,9 +445,8 @@ def test_writes_of_one_are_seen_by_another(new_address: Address) -> None:
 def test_large_thumbnails_and_texts(gallery: Gallery) -> None:
     store = gallery.store
     noise = np.random.default_rng(0).integers(0, 256, 70_000, dtype=np.uint8).tobytes()
-    item = NewItem(
-        "ü" * 3000, unit_rows(1)[0], Thumbnail(noise, "image/jpeg"), "a" * 64, "l" * 500, {"text": "é" * 9000}
-    )
+    thumbnail = Thumbnail(b"\xff\xd8\xff" + noise, "image/jpeg")
+    item = NewItem("ü" * 3000, unit_rows(1)[0], thumbnail, "a" * 64, "l" * 500, {"text": "é" * 9000})
     (number,) = gallery.add([item]).ids
     assert store.thumbnail(number) == item.thumbnail
     kept = store.item(number)

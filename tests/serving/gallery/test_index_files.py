@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import shutil
 import sqlite3
 import tempfile
@@ -32,7 +31,7 @@ from serving.gallery.schema import SCHEMA
 from serving.gallery.store import Store
 from tests.raising import raises
 from tests.serving.gallery.older import as_schema_6, as_schema_7, as_schema_8
-from tests.serving.gallery.test_database import unwritable
+from tests.serving.gallery.test_database import full_disk, unwritable
 from tests.serving.gallery.test_gallery import CARD, assert_hits, by_id, generation, new_items, unit_rows
 from tests.serving.toys import content
 from zoo.errors import GalleryError
@@ -172,17 +171,6 @@ def test_readers_do_not_compact(tmp_path: Path) -> None:
     with Gallery.open(tmp_path / "g") as gallery:
         assert len(gallery.search(unit_rows(1), 5)[0]) == 5
     assert not list((tmp_path / "g").glob("index-*"))
-
-
-@contextmanager
-def full_disk(largest: int) -> Iterator[None]:
-    """Limit all files of this process to `largest` bytes, so that writes fail as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (largest, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_full_disk_loses_nothing(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 from io import BytesIO
@@ -13,7 +14,7 @@ import pytest
 from PIL import Image
 
 from serving.gallery import Gallery
-from serving.gallery.indexing import find_images, index_folder, other_kinds
+from serving.gallery.indexing import Originals, find_images, index_folder, other_kinds
 from serving.gallery.search import Searcher, SearchOptions, SearchQuery
 from serving.gallery.types import make_thumbnail, thumbnail_decode_side
 from tests.commandline import run_here
@@ -136,7 +137,7 @@ def test_linked_folders_are_indexed_and_loops_are_not(model: Embedder, pictures:
     (tmp_path / "top").mkdir()
     (tmp_path / "top" / "linked").symlink_to(pictures / "green disc")
     (tmp_path / "top" / "loop").symlink_to(tmp_path / "top")
-    report = index_folder(model, "toy", tmp_path / "top", tmp_path / "g")
+    report = index_folder(model, "toy", tmp_path / "top", tmp_path / "g", follow_links=True)
     assert (report.found, report.added) == (toys.PER_CLASS, toys.PER_CLASS)
     with Gallery.open(tmp_path / "g") as gallery:
         assert gallery.store.count("linked") == toys.PER_CLASS
@@ -420,7 +421,7 @@ def test_a_name_cannot_steer_the_terminal(
 ) -> None:
     (folder / "bad\x1b[31mred.png").write_bytes(b"cut off")
     index(model_folder, folder, "--out", tmp_path / "g")
-    assert capsys.readouterr().out.startswith("left out bad\\x1b[31mred.png: ")
+    assert capsys.readouterr().out.startswith("left out bad\ufffd[31mred.png: ")
 
 
 def test_more_than_half_is_pruned_only_after_a_question(
@@ -444,3 +445,46 @@ def test_more_than_half_is_pruned_only_after_a_question(
     monkeypatch.setattr("sys.stdin", Terminal("y\n"))
     index(*words)
     assert count(gallery_folder) == left
+
+
+def test_links_out_of_the_folder_are_left_out_or_followed(
+    model_folder: Path, model: Embedder, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a folder, a file, a link to a link, and in a table; links within the folder are followed."""
+    private = tmp_path / "private"
+    (private / "deep").mkdir(parents=True)
+    for number in range(3):
+        (private / "deep" / f"{number}.png").write_bytes(toys.query(number))
+    (folder / "album").symlink_to(private)
+    (folder / "one.png").symlink_to(private / "deep" / "0.png")
+    (folder / "again").symlink_to("album")
+    (folder / "inside").symlink_to(folder / "green disc")
+    capsys.readouterr()
+    assert index(model_folder, folder, "--out", tmp_path / "g", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["items"], report["links_left_out"]) == (24, ["again", "album", "one.png"])
+    assert "inside/0.png" in [source for source, _ in report["copies"]] + [first for _, first in report["copies"]]
+    index(model_folder, folder, "--out", tmp_path / "g")
+    assert "--follow-links" in capsys.readouterr().out
+
+    index(model_folder, folder, "--out", tmp_path / "followed", "--follow-links", "--json")
+    report = json.loads(capsys.readouterr().out)
+    assert (report["items"], report["links_left_out"]) == (27, [])
+    with Gallery.open(tmp_path / "followed") as gallery:
+        originals = Originals.of(gallery)
+        assert all(originals.read(item) for item in gallery.store.items(limit=-1)), "found again by their sources"
+
+    names = ["green disc/0.png", "album/deep/1.png", "one.png", str(private / "deep" / "2.png")]
+    (folder / "table.csv").write_text("image\n" + "".join(f"{name}\n" for name in names))
+    listed = index_folder(model, "toy", folder / "table.csv", tmp_path / "table")
+    assert (listed.items, listed.links_left_out) == (2, ["album/deep/1.png", "one.png"])
+    assert index_folder(model, "toy", folder / "table.csv", tmp_path / "table", follow_links=True).items == 4
+
+
+def test_a_folder_of_links_only_says_how_to_follow_them(model_folder: Path, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "all").symlink_to(folder)
+    with raises(UsageError, "no-images", "--follow-links"):
+        index(model_folder, tmp_path / "links", "--out", tmp_path / "g")
+    (tmp_path / "root").symlink_to(folder)
+    assert index(model_folder, tmp_path / "root", "--out", tmp_path / "g") == 0, "the folder itself may be a link"

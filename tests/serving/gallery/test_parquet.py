@@ -18,8 +18,8 @@ from serving.gallery.feedback import QueryImage
 from serving.gallery.parquet import INDEX, ITEMS, MARKS, ImportedItems, export_gallery, import_gallery
 from tests.commandline import run_here
 from tests.raising import raises
+from tests.serving.gallery.test_database import full_disk
 from tests.serving.gallery.test_gallery import CARD, new_items, unit_rows
-from tests.serving.gallery.test_index_files import full_disk
 from zoo.errors import GalleryError, GalleryNotFoundError, ModelMismatchError, UsageError
 
 

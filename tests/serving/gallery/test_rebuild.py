@@ -20,8 +20,8 @@ from serving.gallery.staging import REBUILT, REPLACED, StagedEmbedding
 from serving.gallery.store import MODEL, Store
 from serving.gallery.types import model_json
 from tests.raising import raises
+from tests.serving.gallery.test_database import full_disk
 from tests.serving.gallery.test_gallery import CARD, DIM, expected, new_items, unit_rows
-from tests.serving.gallery.test_index_files import full_disk
 from tests.serving.toys import content
 from zoo.errors import GalleryError, ModelChangedError, ModelMismatchError
 from zoo.models.card import Card

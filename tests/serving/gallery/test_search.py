@@ -25,7 +25,6 @@ from serving.gallery.search import (
     SearchQuery,
     check_variant,
 )
-from serving.gallery.types import Thumbnail
 from serving.schemas import Rerank
 from tests.commandline import run_here
 from tests.raising import raises
@@ -227,7 +226,7 @@ def test_the_identical_image_is_of_the_same_class(gallery_folder: Path, tmp_path
     assert calibration.probabilities[-1] < 1, "only the identical image is certain"
     item = searcher.gallery.store.items(0, 1)[0]
     data = toys.query(0)
-    added = NewItem("sent", searcher.embed(toys.query(1))[0], Thumbnail(b"p", "image/png"), sha256(data).hexdigest())
+    added = NewItem("sent", searcher.embed(toys.query(1))[0], toys.thumbnail(1), sha256(data).hexdigest())
     (number,) = searcher.gallery.add([added]).ids  # the bytes of one image with the embedding of another
     (tmp_path / "sent.png").write_bytes(data)
     for query in (data, tmp_path / "sent.png", str(tmp_path / "sent.png")):
@@ -235,7 +234,7 @@ def test_the_identical_image_is_of_the_same_class(gallery_folder: Path, tmp_path
         assert hits[number].similarity < 0.99
         assert hits[number].p_same == 1
     vector = searcher.gallery.store.embedding(item.id)
-    twin = NewItem("twin", vector, Thumbnail(b"p", "image/png"), "f" * 64)
+    twin = NewItem("twin", vector, toys.thumbnail(1), "f" * 64)
     (number,) = searcher.gallery.add([twin]).ids
     best = searcher.find(SearchQuery(item=item.id), SearchOptions(1, min_p=1)).hits
     assert [(hit.id, hit.p_same) for hit in best] == [(number, 1)]

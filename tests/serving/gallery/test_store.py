@@ -23,10 +23,12 @@ from serving.gallery.schema import OLDEST, SCHEMA
 from serving.gallery.store import Store
 from serving.gallery.types import NewItem, Thumbnail
 from tests.raising import raises
+from tests.serving import toys
 from zoo.errors import GalleryError, GalleryNotFoundError, ItemNotFoundError
 
 DIM = 8
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+SOURCE = st.text(st.characters(exclude_categories=("Cc", "Cf", "Cs", "Zl", "Zp")), min_size=1, max_size=20)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
@@ -40,7 +42,7 @@ def new_item(number: int, **changes: object) -> NewItem:
     values = {
         "source": f"{number}.png",
         "embedding": vector,
-        "thumbnail": Thumbnail(b"picture %d" % number, "image/png"),
+        "thumbnail": toys.thumbnail(number),
         "content_sha256": f"{number:064x}",
         "label": f"label {number % 3}",
     }
@@ -61,18 +63,19 @@ def store(path: Path) -> Iterator[Store]:
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(source=TEXT, label=st.none() | TEXT, metadata=st.dictionaries(TEXT, JSON, max_size=4), picture=st.binary())
+@given(source=SOURCE, label=st.none() | TEXT, metadata=st.dictionaries(TEXT, JSON, max_size=4), picture=st.binary())
 def test_items_are_read_as_they_were_added(path: Path, source: str, label: str, metadata: dict, picture: bytes) -> None:
     store = Store(path)
     number = store.count() + 1
-    item = new_item(number, source=source, label=label, metadata=metadata, thumbnail=Thumbnail(picture, "image/jpeg"))
+    thumbnail = Thumbnail(b"\xff\xd8\xff" + picture, "image/jpeg")
+    item = new_item(number, source=source, label=label, metadata=metadata, thumbnail=thumbnail)
     (item_id,) = store.add([item]).ids
     store.close()
     reopened = Store(path)
     read = reopened.item(item_id)
     assert (read.source, read.label, read.metadata) == (source, label, metadata)
     assert read.content_sha256 == item.content_sha256
-    assert reopened.thumbnail(item_id) == Thumbnail(picture, "image/jpeg")
+    assert reopened.thumbnail(item_id) == thumbnail
     np.testing.assert_array_equal(reopened.embedding(item_id), item.embedding)
     assert reopened.items_by_id([item_id, 10**15]) == {item_id: read}
     reopened.close()

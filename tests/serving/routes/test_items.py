@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from serving.gallery import Gallery, NewItem, Thumbnail
+from serving.gallery import Gallery, NewItem
 from serving.routes.items import stored_item
 from tests.serving import toys
 from tests.serving.running import local_client
@@ -288,7 +288,7 @@ def test_an_image_with_another_description_is_named(service: TestClient) -> None
 
 def test_an_image_that_was_removed_while_it_was_added_is_answered_as_it_was_sent(written_folder: Path) -> None:
     vector = np.eye(1, 16, dtype=np.float32)[0]
-    given = NewItem("s", vector, Thumbnail(b"x", "image/png"), "a" * 64, "l", {"b": 1})
+    given = NewItem("s", vector, toys.thumbnail(1), "a" * 64, "l", {"b": 1})
     with Gallery.open(written_folder) as gallery:
         item = stored_item(gallery, 10_000, given)
     assert (item.id, item.source, item.label, item.metadata) == (10_000, "s", "l", {"b": 1})

@@ -47,7 +47,9 @@ def test_linked_folders_are_followed_but_loops_are_not(tmp_path: Path) -> None:
     (tmp_path / "root" / "c").symlink_to(tmp_path / "root" / "a")
     (tmp_path / "root" / "d").symlink_to(tmp_path / "nowhere")
     (tmp_path / "root" / "e").symlink_to("e")
-    assert names(tmp_path / "root") == ["a/1.png", "a/deep/2.png", "b/3.png", "c/1.png", "c/deep/2.png"]
+    assert names(tmp_path / "root") == ["a/1.png", "a/deep/2.png", "c/1.png", "c/deep/2.png"], "b leads out"
+    inside, followed = list_images(tmp_path / "root"), list_images(tmp_path / "root", follow_links=True)
+    assert followed == [*inside[:2], tmp_path / "root" / "b" / "3.png", *inside[2:]]
 
 
 def test_classes_are_the_images_folders(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_what_is_removed_while_workers_know_it_stays_removed(model: Embedder, pi
 
 
 def test_a_worker_has_a_row_for_every_file(model: Embedder, folder: Path) -> None:
-    files, _ = find_images(folder)
+    files, *_ = find_images(folder)
     worker = EmbeddingWorker(str(model.folder), "fp32", model.card.fingerprint, str(folder), sorted_hashes([]))
     (table,) = tables(files, 64)
     outcome = worker(table)
