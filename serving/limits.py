@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import ParamSpec, TypeVar
 
 import anyio
@@ -89,6 +90,10 @@ class CpuQueue:
     async def _acquire(self) -> None:
         with stage("queue"), WAITING.track_inprogress():
             await self._limiter.acquire()
+        answer = _ANSWER.get()
+        if answer is not None and answer.refusal is not None:
+            self._limiter.release()
+            raise RefusedError(504, "no_answer", "The client has an answer; the rest of the request is not computed.")
 
     async def _run(
         self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
@@ -247,11 +252,16 @@ class TimedAnswer:
             self.refusal = asyncio.ensure_future(response(self.scope, self.receive, self.forward))
 
 
+_ANSWER: ContextVar[TimedAnswer | None] = ContextVar("answer", default=None)
+"""The answer to the request that the present task works on."""
+
+
 class Deadlines:
     """ASGI middleware that ends what takes too long: 408 for a late body, 504 for a late answer, 503 at the end.
 
     A thread that works on a request cannot be stopped: the request keeps its place until the thread has finished, and
-    its answer is dropped. A request that is cancelled at the end of the drain period, or by a second Ctrl-C, gets 503.
+    its answer is dropped. Its further images are not computed. A request that is cancelled at the end of the drain
+    period, or by a second Ctrl-C, gets 503.
     """
 
     def __init__(
@@ -273,6 +283,7 @@ class Deadlines:
             await self.app(scope, receive, send)
             return
         answer = TimedAnswer(scope, receive, send, self.is_draining)
+        _ANSWER.set(answer)
 
         def expire() -> None:
             message = f"No answer after {self.answer_seconds:g} s. Send less at once, or try again later."

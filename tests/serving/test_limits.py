@@ -231,6 +231,28 @@ def test_a_late_answer_is_replaced_and_its_request_keeps_its_place() -> None:
     run(scenario)
 
 
+def test_what_nobody_waits_for_is_not_computed() -> None:
+    """Ten slow images of one request would keep a core busy long after the answer 504."""
+
+    async def scenario() -> None:
+        queue, computed = CpuQueue(1), list[int]()
+
+        async def images(request: Request) -> PlainTextResponse:
+            for number in range(10):
+                await queue.run_aside(time.sleep, 0.04)
+                computed.append(number)
+            return PlainTextResponse("late")
+
+        sent: list[Message] = []
+        await recorded(limited(Deadlines(app(images), NEVER, 0.1)), sent)
+        assert sent[0]["status"] == 504
+        assert len(computed) < 5
+        await queue.run(computed.clear)  # its core is free
+        assert computed == []
+
+    run(scenario)
+
+
 def test_evaluate_and_an_answer_that_has_begun_may_take_long() -> None:
     async def scenario() -> None:
         async def late(scope: Scope, receive: Receive, send: Send) -> None:
