@@ -283,7 +283,7 @@ class Deadlines:
             await self.app(scope, receive, send)
             return
         answer = TimedAnswer(scope, receive, send, self.is_draining)
-        _ANSWER.set(answer)
+        outer = _ANSWER.set(answer)
 
         def expire() -> None:
             message = f"No answer after {self.answer_seconds:g} s. Send less at once, or try again later."
@@ -299,6 +299,7 @@ class Deadlines:
                 503, "stopped", "The service stopped meanwhile. A change may have been made or not; ask again."
             )
         finally:
+            _ANSWER.reset(outer)
             alarm.cancel()
             if answer.refusal is not None:
                 await answer.refusal
