@@ -214,7 +214,7 @@ FILLINGS = {
     "lines": b"x\n" * 2**19,
     "no end": b"x" * 2**20,
     "good lines": b'{"key": "k%d", "vector": ['
-    + b"1.%s," * (toys.DIM - 1) % ((b"0" * 60,) * (toys.DIM - 1))
+    + b"1.%s," * (toys.DIM - 1) % ((b"0" * 200,) * (toys.DIM - 1))
     + b'1], "label": "'
     + b"x" * 900
     + b'"}\n',
