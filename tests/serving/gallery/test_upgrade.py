@@ -17,7 +17,8 @@ from serving.gallery.backup import verify_gallery
 from serving.gallery.calibration import calibrate_gallery, stored_calibration
 from serving.gallery.evaluate import report
 from serving.gallery.gallery import STORE
-from serving.gallery.indexing import Originals, index_folder, indexed_folders
+from serving.gallery.indexing import index_folder
+from serving.gallery.originals import Originals, indexed_folders
 from serving.gallery.rebuild import ModelComparison
 from serving.gallery.store import Store
 from tests.commandline import parsed
