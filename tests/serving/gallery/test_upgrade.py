@@ -284,7 +284,10 @@ def test_only_the_item_s_own_file_is_taken_and_nothing_that_is_no_file(gallery: 
     originals = Originals([folder])
     data = originals.read(item)
     assert data == (folder / item.source).read_bytes()
-    for source in ("/dev/zero", "/proc/kmsg", "../pictures/" + item.source, "\0", "x" * 5000, ".", "", "/etc/hostname"):
+    (folder.parent / "outside.png").write_bytes(data)
+    (folder / "link.png").symlink_to(folder.parent / "outside.png")
+    outside = ("../outside.png", str(folder.parent / "outside.png"), "link.png")
+    for source in (*outside, "/dev/zero", "/proc/kmsg", "\0", "x" * 5000, ".", "", "/etc/hostname"):
         changed = type(item)(**{**vars(item), "source": source})
         assert originals.read(changed) is None
     absolute = type(item)(**{**vars(item), "source": str(folder / item.source)})
