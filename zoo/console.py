@@ -24,7 +24,7 @@ def printable(text: str) -> str:
 
 
 def show(*lines: str) -> None:
-    """Print lines on stdout, each on one line whatever the names in it hold."""
+    """Print lines on stdout, each on one line, also if names in it hold line ends."""
     for line in lines:
         print(one_line(line))
 

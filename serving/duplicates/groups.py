@@ -15,7 +15,7 @@ from PIL import Image
 
 from serving.duplicates.pictures import Measures, Pair, PictureTable
 from serving.duplicates.rule import Evidence
-from serving.gallery.indexing import Originals
+from serving.gallery.originals import Originals
 from serving.gallery.types import Item
 from zoo.console import Progress
 from zoo.data.images import open_image

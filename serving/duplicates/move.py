@@ -10,7 +10,7 @@ from pathlib import Path
 
 from serving.duplicates.report import DuplicateReport, ReportedCopy
 from serving.gallery.gallery import Gallery
-from serving.gallery.indexing import Originals
+from serving.gallery.originals import Originals
 from serving.gallery.types import Item
 from zoo.console import write_errors
 from zoo.errors import UsageError

@@ -16,7 +16,7 @@ from serving.duplicates.groups import Member, group, measure, rank_of
 from serving.duplicates.pictures import Measures, PictureTable
 from serving.duplicates.rule import Evidence
 from serving.gallery.gallery import Gallery
-from serving.gallery.indexing import Originals
+from serving.gallery.originals import Originals
 from serving.gallery.types import Item
 from zoo.console import count
 from zoo.errors import ImageError

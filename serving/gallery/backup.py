@@ -19,7 +19,7 @@ from serving.gallery.database import connect, gallery_error
 from serving.gallery.feedback import Mark
 from serving.gallery.gallery import STORE, Gallery, is_gallery
 from serving.gallery.index_files import check_facts, check_hashes, read_facts, read_plan
-from serving.gallery.indexing import copy_folders
+from serving.gallery.originals import copy_folders
 from serving.gallery.store import MODEL, Store
 from serving.gallery.tune import SearchableIndex, nearest_in_blocks
 from serving.gallery.types import Block, Item, NewItem, StoreChanges, Thumbnail, equal_blocks, is_unit

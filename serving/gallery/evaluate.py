@@ -24,7 +24,7 @@ from serving.gallery.calibration import (
 )
 from serving.gallery.gallery import Gallery
 from serving.gallery.index import NO_ROW
-from serving.gallery.indexing import Originals
+from serving.gallery.originals import Originals
 from serving.gallery.search import Searcher
 from serving.gallery.tune import drop_self, label_codes
 from serving.gallery.types import DEFAULT_K, Block, Item, identify_items

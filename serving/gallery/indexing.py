@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import stat
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
 from serving.gallery.gallery import Gallery, delete_gallery, is_gallery
+from serving.gallery.originals import indexed_folders, read_image, remember_files, remember_folder
 from serving.gallery.types import (
     UNCHANGED,
     Item,
@@ -29,17 +27,15 @@ from serving.gallery.types import (
     decode_image,
     equal_metadata,
     name_as_source,
-    parse_stored,
 )
 from zoo.console import Progress, count
 from zoo.data.decode import decode_in_threads
 from zoo.data.folder import leads_out, list_files
-from zoo.data.images import DEFAULT_LIMITS, SUFFIXES
+from zoo.data.images import SUFFIXES
 from zoo.data.table import LabelFile, image_path, is_table, read_label_file, read_table
 from zoo.errors import (
     GalleryError,
     ImageError,
-    ImageTooLargeError,
     ItemNotFoundError,
     UsageError,
     command,
@@ -48,9 +44,6 @@ from zoo.errors import (
 from zoo.models.load import Embedder
 from zoo.models.registry import reference
 from zoo.paths import expand
-
-FOLDERS, PLACES = "folders", "places"
-"""Keys of the gallery's state with the folders that were indexed, and with those of single files elsewhere."""
 
 ConfirmPrune = Callable[[Gallery, list[int]], bool]
 """Decides whether the items with these ids are removed."""
@@ -161,28 +154,6 @@ def named_images(paths: Sequence[Path], label: str | None, metadata: Mapping[str
         message = f"{len(wrong):,} of {len(paths):,} names are not image files: {_shortened(wrong, 20)}."
         raise UsageError(message, code="no-such-file")
     return [ImageFile(path, name_as_source(path.as_posix()), label, metadata) for path in paths]
-
-
-def read_image(path: Path) -> tuple[bytes, str]:
-    """Return the bytes of a file and their SHA-256 (hex). Pipes, devices, empty and too large files are not read.
-
-    Raises:
-        ImageTooLargeError: The file is larger than `DEFAULT_LIMITS` allow.
-        ImageError: The name is not a file's.
-        OSError: The file cannot be read.
-    """
-    try:
-        status = path.stat()
-    except ValueError as error:
-        raise ImageError(f"the name cannot be a file's: {error}.") from None
-    if not stat.S_ISREG(status.st_mode):
-        raise ImageError("it is not a file.")
-    if not (size := status.st_size):  # also of some files of the kernel, which would be read for ever
-        raise ImageError("the image is empty.", code="empty-image")
-    if size > DEFAULT_LIMITS.max_bytes:
-        raise ImageTooLargeError(f"the file has {size:,} bytes; at most {DEFAULT_LIMITS.max_bytes:,} are accepted.")
-    data = path.read_bytes()
-    return data, hashlib.sha256(data).hexdigest()
 
 
 @dataclass
@@ -373,78 +344,6 @@ class IndexingRun:
 
 Fill = Callable[[IndexingRun, Embedder, Sequence[ImageFile], int, bool], None]
 """Passes every file to the run, in order, and writes new items: run, model, files, batch size, progress."""
-
-
-def remember_folder(gallery: Gallery, folder: Path) -> None:
-    """Note a folder that was indexed, so that original images are found there later."""
-    _remember(gallery, FOLDERS, [folder.expanduser().resolve()])
-
-
-def remember_files(gallery: Gallery, paths: Iterable[Path]) -> None:
-    """Note the folders of single files, so that these are found later; not those of files in indexed folders."""
-    folders = {path.resolve().parent for path in paths}
-    indexed = indexed_folders(gallery)
-    _remember(gallery, PLACES, [path for path in sorted(folders) if not any(map(path.is_relative_to, indexed))])
-
-
-def _remember(gallery: Gallery, key: str, folders: Sequence[Path]) -> None:
-    known = _folders(gallery, key)
-    if new := [folder for folder in folders if folder not in known]:
-        gallery.store.set_state(key, json.dumps([str(path) for path in (*known, *new)]))
-
-
-def copy_folders(source: Gallery, target: Gallery) -> None:
-    """Note the folders of one gallery in another."""
-    for key in (FOLDERS, PLACES):
-        _remember(target, key, _folders(source, key))
-
-
-def indexed_folders(gallery: Gallery) -> list[Path]:
-    """Return the folders that were indexed, in order."""
-    return _folders(gallery, FOLDERS)
-
-
-def _folders(gallery: Gallery, key: str) -> list[Path]:
-    text = gallery.store.state(key) or "[]"
-    return parse_stored(text, key, gallery.address, lambda paths: [Path(path) for path in paths])
-
-
-class Originals:
-    """Image files of items. Safe to use from several threads.
-
-    Whatever reads or moves a file by the source of an item finds it here. Clients of a service, and other people's
-    galleries, choose sources: only a file that is really inside one of the folders, with its links followed, is found.
-    """
-
-    def __init__(self, folders: Iterable[Path]) -> None:
-        self.folders = tuple(folder.expanduser().resolve() for folder in folders)
-
-    @classmethod
-    def of(cls, gallery: Gallery, folders: Sequence[Path] = ()) -> Self:
-        """Return the image files of a gallery's items in these folders and in those that it remembers."""
-        return cls([*folders, *indexed_folders(gallery), *_folders(gallery, PLACES)])
-
-    def find(self, item: Item, source: str | None = None) -> tuple[Path, bytes] | None:
-        """Return path and bytes of the file with an item's content, at `source` (default: the item's); None without."""
-        for folder in self.folders:
-            with suppress(ImageError, OSError, RuntimeError, ValueError):  # loops of links, names that no file has
-                path = folder / (item.source if source is None else source)
-                if all(leads_out(path, inside) for inside in self.folders):
-                    continue
-                data, content = read_image(path)
-                if content == item.content_sha256:
-                    return path, data
-        return None
-
-    def place(self, path: Path) -> tuple[Path, Path]:
-        """Return the real path of a file that was found, and its path below its folder."""
-        real = path.resolve()
-        return real, next(real.relative_to(folder) for folder in self.folders if real.is_relative_to(folder))
-
-    def read(self, item: Item) -> bytes | None:
-        """Return the item's image file; None where no file has its content."""
-        found = self.find(item)
-        return found[1] if found else None
 
 
 def index_folder(

@@ -26,7 +26,7 @@ from serving.gallery.calibration import calibrate_gallery, stored_calibration
 from serving.gallery.evaluate import METRIC_TITLES, METRICS, model_change_steps, report
 from serving.gallery.gallery import STORE, Gallery
 from serving.gallery.index_files import compaction_lock
-from serving.gallery.indexing import Originals
+from serving.gallery.originals import Originals
 from serving.gallery.staging import REPLACED, StagedEmbedding, Staging
 from serving.gallery.store import MODEL, Store
 from serving.gallery.types import NO_PICTURE, IndexStats, Item, is_address, model_json, parse_model, vector_to_blob

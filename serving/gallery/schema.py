@@ -129,6 +129,13 @@ SWAP_SLOTS = (
 )
 """Statements that exchange the tables of the two slots; SQLite notes the new names in quotation marks."""
 
+_OF_OTHERS = (
+    "ANALYZE",
+    "CREATE TABLE _litestream_seq (id INTEGER PRIMARY KEY, seq INTEGER)",
+    "CREATE TABLE _litestream_lock (id INTEGER)",
+)
+"""Statements by which programs that an operator uses add tables."""
+
 _OBJECTS = "SELECT type, name, tbl_name, sql FROM sqlite_schema"
 Row = tuple[Any, ...]
 
@@ -238,13 +245,13 @@ def _check_objects(db: sqlite3.Connection, path: Path) -> None:
 def _own_objects() -> tuple[frozenset[tuple[str, str]], frozenset[Row]]:
     """Return type and name of each object of a gallery's file, and all rows that describe it.
 
-    The second are also those after a swap of the slots, and the tables of an ANALYZE by its owner.
+    The second are also those after a swap of the slots, and the tables of Litestream and of an ANALYZE by its owner.
     """
     with closing(sqlite3.connect(":memory:")) as db:
         db.executescript(_TABLES)
         known = set(db.execute(_OBJECTS).fetchall())
         required = frozenset((kind, name) for kind, name, *_ in known)
-        for statement in (*SWAP_SLOTS, "ANALYZE"):
+        for statement in (*SWAP_SLOTS, *_OF_OTHERS):
             db.execute(statement)
         return required, frozenset(known | set(db.execute(_OBJECTS).fetchall()))
 

@@ -161,7 +161,7 @@ class Item:
 
 
 _TEXT_OR_NONE = (str, type(None))
-_ITEM_TYPES = (int, str, _TEXT_OR_NONE, dict, str, str, int, _TEXT_OR_NONE)
+_ITEM_TYPES: tuple[Any, ...] = (int, str, _TEXT_OR_NONE, dict, str, str, int, _TEXT_OR_NONE)
 """Types of an item's values, in the order of its fields."""
 
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -543,7 +543,7 @@ def item_from_row(row: Sequence[Any]) -> Item:
     """Return the item of a row with `ITEM_COLUMNS`.
 
     Raises:
-        GalleryError: If a value has another type than this program writes, or the metadata are no JSON object (code
+        GalleryError: If a value has another type than this program writes, or the metadata are not a JSON object (code
             "damaged-gallery").
     """
     item_id, source, label, metadata, *rest = row

@@ -115,7 +115,7 @@ async def thumbnail(request: Request, collection: CollectionDep, item_id: ItemId
     try:
         picture = await collection.call(lambda searcher: searcher.gallery.store.thumbnail(item_id))
     except ImageError:
-        raise RefusedError(404, "no_thumbnail", f"The stored picture of item {item_id} is no PNG or JPEG.") from None
+        raise RefusedError(404, "no_thumbnail", f"The stored picture of item {item_id} is not a PNG or JPEG.") from None
     if picture == NO_PICTURE:
         raise RefusedError(404, "no_thumbnail", f"Of item {item_id} only the embedding is known.")
     return Response(picture.data, media_type=picture.media_type, headers=headers)

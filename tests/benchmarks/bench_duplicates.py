@@ -36,7 +36,8 @@ from serving.duplicates.comparison import compare, confirmed_pairs
 from serving.duplicates.groups import detail_of, measure
 from serving.duplicates.pictures import Pictures, PictureTable
 from serving.gallery import schema
-from serving.gallery.indexing import Originals, index_folder
+from serving.gallery.indexing import index_folder
+from serving.gallery.originals import Originals
 from serving.gallery.store import Store
 from tests.benchmarks.distortions import DISTORTIONS, FORMATS, copy_of
 from tests.benchmarks.figures import Figure, print_conditions, print_figures, write_figures

@@ -30,7 +30,7 @@ import faiss
 import numpy as np
 
 from serving.gallery.index import KINDS, FrozenIndex, Index, build_index
-from serving.gallery.indexing import read_image
+from serving.gallery.originals import read_image
 from serving.gallery.tune import QuerySample, measure_kind, sample_vectors
 from serving.gallery.types import THUMBNAIL_SIDE, decode_image
 from tests.benchmarks.bench_embed import SIDES, photographs

@@ -104,7 +104,8 @@ def duplicates(
     from serving.duplicates.report import report_duplicates
     from serving.gallery import Gallery
     from serving.gallery.gallery import is_gallery
-    from serving.gallery.indexing import indexed_folders, links_note, source_root
+    from serving.gallery.indexing import links_note, source_root
+    from serving.gallery.originals import indexed_folders
 
     files = out or []
     _check_suffixes(files)

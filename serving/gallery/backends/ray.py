@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from serving.gallery.indexing import Fill, ImageFile, IndexingRun, new_item, read_image
+from serving.gallery.indexing import Fill, ImageFile, IndexingRun, new_item
+from serving.gallery.originals import read_image
 from serving.gallery.types import NewItem, Thumbnail, decode_image
 from zoo.errors import GalleryError, ImageError, ModelMismatchError, UsageError, missing
 from zoo.models.load import Embedder, load

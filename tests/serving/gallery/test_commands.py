@@ -16,7 +16,7 @@ from serving.gallery import Gallery, Item
 from serving.gallery.backup import verify_gallery
 from serving.gallery.gallery import STORE
 from serving.gallery.index import IndexSetting
-from serving.gallery.indexing import Originals
+from serving.gallery.originals import Originals
 from serving.gallery.tune import IndexMeasurement
 from serving.gallery.types import IndexStats
 from tests.commandline import run_here

@@ -268,9 +268,13 @@ def test_foreign_objects_of_the_schema_are_refused(gallery: Path, tmp_path: Path
     assert failed(gallery, capsys) == {"database"}
 
 
-def test_an_analysis_by_its_owner_is_no_foreign_object(gallery: Path, capsys: Capture) -> None:
+def test_what_tools_of_an_operator_add_is_not_foreign(gallery: Path, capsys: Capture) -> None:
     changed(gallery, "ANALYZE")
+    changed(gallery, "CREATE TABLE IF NOT EXISTS _litestream_seq (id INTEGER PRIMARY KEY, seq INTEGER);")
+    changed(gallery, "CREATE TABLE IF NOT EXISTS _litestream_lock (id INTEGER);")
     assert failed(gallery, capsys) == set()
+    changed(gallery, "ALTER TABLE _litestream_lock ADD COLUMN more DEFAULT (random())")
+    assert failed(gallery, capsys) == {"database"}
 
 
 def other_vectors(folder: Path) -> None:

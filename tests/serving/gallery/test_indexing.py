@@ -14,7 +14,8 @@ import pytest
 from PIL import Image
 
 from serving.gallery import Gallery
-from serving.gallery.indexing import Originals, find_images, index_folder, other_kinds
+from serving.gallery.indexing import find_images, index_folder, other_kinds
+from serving.gallery.originals import Originals
 from serving.gallery.search import Searcher, SearchOptions, SearchQuery
 from serving.gallery.types import make_thumbnail, thumbnail_decode_side
 from tests.commandline import run_here

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from serving.gallery import Gallery
 from serving.gallery.filters import Filter
-from serving.gallery.indexing import Originals, index_folder, indexed_folders
+from serving.gallery.indexing import index_folder
+from serving.gallery.originals import Originals, indexed_folders
 from serving.gallery.types import Item
 from tests.commandline import run_here
 from tests.raising import raises

@@ -17,7 +17,8 @@ from serving.gallery.backup import verify_gallery
 from serving.gallery.calibration import calibrate_gallery, stored_calibration
 from serving.gallery.evaluate import report
 from serving.gallery.gallery import STORE
-from serving.gallery.indexing import Originals, index_folder, indexed_folders
+from serving.gallery.indexing import index_folder
+from serving.gallery.originals import Originals, indexed_folders
 from serving.gallery.rebuild import ModelComparison
 from serving.gallery.store import Store
 from tests.commandline import parsed
@@ -283,7 +284,10 @@ def test_only_the_item_s_own_file_is_taken_and_nothing_that_is_no_file(gallery: 
     originals = Originals([folder])
     data = originals.read(item)
     assert data == (folder / item.source).read_bytes()
-    for source in ("/dev/zero", "/proc/kmsg", "../pictures/" + item.source, "\0", "x" * 5000, ".", "", "/etc/hostname"):
+    (folder.parent / "outside.png").write_bytes(data)
+    (folder / "link.png").symlink_to(folder.parent / "outside.png")
+    outside = ("../outside.png", str(folder.parent / "outside.png"), "link.png")
+    for source in (*outside, "/dev/zero", "/proc/kmsg", "\0", "x" * 5000, ".", "", "/etc/hostname"):
         changed = type(item)(**{**vars(item), "source": source})
         assert originals.read(changed) is None
     absolute = type(item)(**{**vars(item), "source": str(folder / item.source)})

@@ -151,6 +151,7 @@ def test_a_folder_is_embedded_into_a_file_that_can_be_scored(
         "images": len(paths),
         "dim": 64,
         "unreadable": [],
+        "links_left_out": [],
     }
     with (tmp_path / "rows.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
