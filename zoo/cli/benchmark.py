@@ -1,4 +1,4 @@
-"""`zoo benchmark list`, `compare`, `models`, `report`, `served` and `metrics`: published and own numbers."""
+"""`zoo benchmark list`, `compare`, `models`, `report` and `served`: published and own numbers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from zoo.data.dataset import Dataset as DataSet
     from zoo.models.published import AbsentTable, PublishedTable
     from zoo.report.html import Section
-    from zoo.report.metrics_demo import ToyEmbedding, ToyRanking
 
 
 app = typer.Typer()
@@ -488,109 +487,3 @@ def baselines(
         print_table(scores.columns, scores.rows, [str(name) for name in scores.numbers])
         print(*remarks(comparison), "", *comparison.recommendation, sep="\n")
     return strict_status(strict, unreadable)
-
-
-# zoo benchmark metrics
-
-PICTURE_FORMATS = (".png", ".svg", ".pdf", ".html")
-
-
-@app.command(
-    "metrics",
-    epilog="""\
-  zoo benchmark metrics                       the tables
-  zoo benchmark metrics --out metrics.png     and a picture (or .svg, .pdf, .html)
-  zoo benchmark metrics --seed 3 --json
-  zoo benchmark metrics --random              10,000 random embeddings by the number of classes: some minutes
-
-Three embeddings that R@1, NMI and F1 cannot tell apart, but R-precision and MAP@R can. Figure 1 of Reality (Musgrave et
-al. 2020) shows such embeddings. Its points are not published; these are our own: classes that fill 30, 75 or 94 % of
-their sector of the plane, measured as any embedding is (zoo score, zoo evaluate).""",
-)
-def metrics(
-    out: Annotated[
-        Path | None, Option(metavar="FILE", help=f"also draw a picture or a page: {', '.join(PICTURE_FORMATS)}")
-    ] = None,
-    random: Annotated[
-        bool, Option("--random", help="instead: random embeddings by the number of classes (Reality, figure 2)")
-    ] = False,
-    seed: Seed = 0,
-    as_json: Json = False,
-) -> None:
-    """show what each metric sees, on made-up embeddings"""
-    from zoo.report import metrics_demo
-
-    check_number("--seed", seed)
-    if random:
-        _print_random_scores(out, seed, as_json)
-        return
-    if out is not None:
-        _check_picture(out)
-    embedded, ranked = metrics_demo.embeddings(seed), metrics_demo.rankings()
-    if out is not None:
-        _write_picture(out, embedded, ranked)
-    if as_json:
-        facts = {
-            "seed": seed,
-            "classes": metrics_demo.CLASSES,
-            "points_per_class": metrics_demo.POINTS_PER_CLASS,
-            "relatives": metrics_demo.RELATIVES,
-            "embeddings": [{"name": e.name, "share": e.share, "metrics": e.metrics} for e in embedded],
-            "rankings": [{"name": r.name, "found": r.ranks, "metrics": r.metrics} for r in ranked],
-        }
-        print_json(facts)
-        return
-    _print_metric_tables(embedded, ranked)
-    if out is not None:
-        print(f"\nThe picture: {out}")
-
-
-def _print_random_scores(out: Path | None, seed: int, as_json: bool) -> None:
-    """Print the metrics of random embeddings by the number of classes."""
-    from zoo.errors import UsageError
-    from zoo.report import metrics_demo
-
-    if out is not None:
-        raise UsageError("--random prints a table; leave --out out.", code="option-without-effect")
-    scores = metrics_demo.random_scores(seed)
-    points, dim = metrics_demo.RANDOM_POINTS, metrics_demo.RANDOM_DIM
-    if as_json:
-        print_json({"seed": seed, "points": points, "dim": dim, "metrics_by_classes": scores})
-        return
-    print(f"{points:,} random embeddings of {dim} numbers with random labels; %")
-    table = metrics_demo.random_table(scores)
-    print_table(table.columns, table.rows, table.columns)
-
-
-def _check_picture(path: Path) -> None:
-    from zoo.errors import UsageError
-    from zoo.report.figures import check_matplotlib
-
-    if path.suffix.lower() not in PICTURE_FORMATS:
-        raise UsageError(f"--out {path}: its name ends in one of {', '.join(PICTURE_FORMATS)}.", code="unknown-format")
-    check_matplotlib()
-
-
-def _write_picture(path: Path, embedded: list[ToyEmbedding], ranked: list[ToyRanking]) -> None:
-    from zoo.files import write_bytes
-    from zoo.report import metrics_demo
-
-    kind = path.suffix.lower().removeprefix(".")
-    if kind == "html":
-        content = metrics_demo.as_html(embedded, ranked).encode()
-    else:
-        content = metrics_demo.draw(embedded, ranked, kind)
-    with write_errors(path):
-        write_bytes(path, content)
-
-
-def _print_metric_tables(embedded: list[ToyEmbedding], ranked: list[ToyRanking]) -> None:
-    from zoo.report import metrics_demo
-
-    classes, points, relatives = metrics_demo.CLASSES, metrics_demo.POINTS_PER_CLASS, metrics_demo.RELATIVES
-    print(f"{classes} classes of {points} points in the plane, made for this table (no paper's); %")
-    scores = metrics_demo.embedding_table(embedded, "classes are")
-    print_table(scores.columns, scores.rows, metrics_demo.METRICS.values())
-    print(f"\na query with {relatives} relatives, by which of its first {relatives} results are such; %")
-    scores = metrics_demo.ranking_table(ranked, "found")
-    print_table(scores.columns, scores.rows, metrics_demo.RANKING_METRICS.values())
