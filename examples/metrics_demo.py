@@ -1,4 +1,4 @@
-"""What each metric sees: three embeddings of the plane and four rankings of one query, with their scores.
+"""Demonstration of what each metric sees: three embeddings of the plane, and four rankings of one query, with scores.
 
     python examples/metrics_demo.py                       the tables
     python examples/metrics_demo.py --out metrics.png     and a picture (or .svg, .pdf)
