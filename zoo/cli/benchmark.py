@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-Format = Literal["table", "markdown", "csv", "json", "html"]
+Format = Literal["table", "json", "html"]
 Paper = Annotated[str | None, Option("--paper", metavar="PAPER", help="only tables of this paper, by its short name")]
 ScoresOn = Annotated[str | None, Option("--dataset", metavar="D", help="only scores on this data set")]
 Projection = Annotated[str, Option("--map", metavar="M", help="pca or tsne (needs scikit-learn)")]
@@ -103,7 +103,7 @@ def _table_cells(table: PublishedTable) -> list[str]:
     "compare",
     epilog="""\
   zoo benchmark compare revisiting-2 --dataset cub
-  zoo benchmark compare --paper DiVA --format markdown
+  zoo benchmark compare --paper DiVA --format json
   zoo benchmark compare --dataset cars --format html --out cars.html
   zoo benchmark compare --dataset cub --studies ./revisiting-table-2-cub
   zoo benchmark compare revisiting-2 --format html --out ours.html --show margin-r50-cub --map tsne
@@ -200,7 +200,7 @@ MODEL_NUMBERS = ("dim", "pixels", "mean", "seeds")
   zoo benchmark models --dataset glyphs
   zoo benchmark models --dataset glyphs --against margin-conv4-glyphs --metric recall_at_1
   zoo benchmark models --dataset birds.csv                       a folder or table by its own name
-  zoo benchmark models margin-conv4-glyphs r-margin-conv4-glyphs --markdown table.md
+  zoo benchmark models margin-conv4-glyphs r-margin-conv4-glyphs --json
 
 The scores are those that zoo evaluate --save kept, the newest of each model, by torch in fp32 if there is one. Each
 table is of the same images, named with their short hash; scores on other images are not compared.
@@ -219,7 +219,6 @@ def models(
     against: Annotated[
         str | None, Option(metavar="MODEL", help="also show each model's difference to this one, paired by seed")
     ] = None,
-    markdown: Annotated[Path | None, Option(metavar="FILE", help="also write the table to this file")] = None,
     as_json: Json = False,
 ) -> None:
     """compare the models measured here, seeds as one row"""
@@ -239,8 +238,6 @@ def models(
         for _, group in groupby(rows, key=lambda row: row.images)
         if (same := list(group))
     }
-    if markdown is not None:
-        write_text(markdown, "\n".join(f"## {title}\n\n{table.markdown()}\n" for title, table in tables.items()))
     if as_json:
         print_json([_row_facts(row) for row in rows])
     elif rows:
@@ -433,7 +430,7 @@ def _step_cells(step: dict[str, Any]) -> list[str]:
     "baselines",
     epilog="""\
   zoo benchmark baselines --data pictures                          one subfolder per class, or a table: image,label
-  zoo benchmark baselines --data pictures --out models.html        a page with the plot (or .png)
+  zoo benchmark baselines --data pictures --out models.html        a page with the plot
   zoo benchmark baselines --data pictures --no-hub --json          without downloads, as JSON
   zoo benchmark baselines --data pictures --model photos --model dinov2-s14
 
@@ -448,7 +445,7 @@ def baselines(
         list[str] | None, Option("--model", metavar="MODEL", help="only this model; repeatable (default: all)")
     ] = None,
     hub: Annotated[bool, Option("--hub/--no-hub", help="download public backbones that are not here")] = True,
-    out: Annotated[Path | None, Option(metavar="FILE", help="also write a page or a plot: .html or .png")] = None,
+    out: Annotated[Path | None, Option(metavar="FILE", help="also write a page with a plot: .html")] = None,
     split: Annotated[str, Option("--split", metavar="SPLIT", help="train, test or all")] = "all",
     runtime: Runtime = "auto",
     device: Device = None,
@@ -463,22 +460,21 @@ def baselines(
     from zoo.data.decode import readable_subset
     from zoo.errors import UsageError
     from zoo.files import write_bytes
-    from zoo.report.baselines import as_html, available_models, compare_baselines, picture, protocol, remarks, table
+    from zoo.report.baselines import as_html, available_models, compare_baselines, protocol, remarks, table
     from zoo.report.figures import check_matplotlib
 
     check_number("--seed", seed)
     if out is not None:
-        if out.suffix.lower() not in (".html", ".png"):
-            raise UsageError(f"--out {out}: its name ends in .html or .png.", code="unknown-format")
+        if out.suffix.lower() != ".html":
+            raise UsageError(f"--out {out}: its name ends in .html.", code="unknown-format")
         check_matplotlib()
     images, unreadable = readable_subset(load_dataset(FOLDER, split, data))
     note_left_out(unreadable.values())
     models = available_models(model or (), hub)
     comparison = compare_baselines(images, models, batch_size, device, runtime, seed, lambda name: note(f"{name} ..."))
     if out is not None:
-        content = as_html(comparison).encode() if out.suffix.lower() == ".html" else picture(comparison)
         with write_errors(out):
-            write_bytes(out, content)
+            write_bytes(out, as_html(comparison).encode())
     if as_json:
         print_json(comparison.to_json())
     else:
