@@ -107,7 +107,8 @@ def draw(path: Path, seed: int, embeddings: Mapping[str, Scores], rankings: Mapp
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 7), facecolor="white", layout="constrained")
-    upper, lower = figure.subfigures(2, 1, height_ratios=(2.4, 1))
+    halves: Any = figure.subfigures(2, 1, height_ratios=(2.4, 1))
+    upper, lower = halves
     figure.suptitle("Classes are colours. Similarity is the cosine: only the direction from the centre counts.")
     for axes, (name, scores) in zip(upper.subplots(1, len(embeddings)), embeddings.items(), strict=True):
         points, labels = sectors(SHARES[name], seed)
