@@ -47,7 +47,6 @@ from zoo.models.onnx_runtime import (
     GRAPH_FILES,
     PRECISION,
     RESIZING_FILES,
-    VARIANT_FILES,
     check_precision,
     open_graph,
 )
@@ -358,11 +357,11 @@ def add_graph(folder: Path, file: str, graph: Path, entries: dict[str, Any]) -> 
 
 def _parity_entries(folder: Path, card: Card) -> dict[str, Any]:
     """Read the entries in parity.json of this model's graphs; an unreadable file has none."""
-    graphs = [variant for variant, file in VARIANT_FILES.items() if file in card.files]
-    entries = {
-        variant: entry for variant, entry in read_object(folder / PARITY_FILE).items() if isinstance(entry, dict)
+    return {
+        variant: entry
+        for variant, entry in read_object(folder / PARITY_FILE).items()
+        if isinstance(entry, dict) and not entry_mismatch(entry, variant, card)
     }
-    return {variant: entry for variant, entry in entries.items() if not entry_mismatch(entry, variant, card, graphs)}
 
 
 def _without(entries: Mapping[str, Any], left_out: Collection[str]) -> dict[str, Any]:

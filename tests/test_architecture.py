@@ -78,7 +78,7 @@ WITHOUT_TORCH = (
     "serving.gallery, serving.service, serving.app, serving.client",
     "zoo.cli.gallery, zoo.cli.gallery_upkeep, zoo.cli.index, zoo.cli.serve",
     "zoo.cli.train, zoo.cli.studies, zoo.cli.export, training.cached.feature_file",
-    "zoo.cli.benchmark, training.studies.compare_page, zoo.report.model, zoo.report.metrics_demo",
+    "zoo.cli.benchmark, training.studies.compare_page, zoo.report.model",
     "zoo.hub.download, zoo.hub.model_page",
 )
 """All are imported by one process, in this order."""

@@ -61,7 +61,7 @@ BYTES = {"fp32": 4.1, "fp16": 2.1, "int8": 1.2}
 """Bytes of an ONNX graph per parameter: the weights and the description of the graph."""
 
 INT8 = {"googlenet": 1.6, "bn_inception": 2.8, "densenet169": 1.3, "densenet201": 1.3, "tf_efficientnet_lite0": 1.35}
-"""The same for int8 where some layers stay in float, as measured (docs/exports.json)."""
+"""The same for int8 where some layers stay in float, as measured (docs/exports.md)."""
 
 ASSUMED = 1000.0
 """Images/s of training that the plan assumes where `--throughput` says nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 from collections.abc import Iterable
@@ -121,9 +122,10 @@ class _Gather(torch.autograd.Function):
 
 
 def connect(device: torch.device) -> tuple[Processes, torch.device]:
-    """Join the processes that a launcher such as torchrun started.
+    """Join the processes that a launcher such as torchrun started, over NCCL on GPUs and Gloo elsewhere.
 
-    Hugging Face Accelerate reads the launcher's environment and chooses backend (gloo, nccl) and device.
+    Args:
+        device: The device of a process without a launcher. With one, each process of a machine gets its own GPU.
 
     Returns:
         The processes, one without a launcher, and this process's device.
@@ -132,7 +134,10 @@ def connect(device: torch.device) -> tuple[Processes, torch.device]:
         if device.index is not None:
             torch.cuda.set_device(device)  # whose generator is part of the checkpoint
         return Processes(), device
-    from accelerate import PartialState
-
-    state = PartialState(cpu=device.type == "cpu")
-    return Processes(state.process_index, state.num_processes), torch.device(state.device.type, state.device.index)
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        atexit.register(dist.destroy_process_group)
+    return Processes(dist.get_rank(), dist.get_world_size()), device

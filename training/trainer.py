@@ -321,11 +321,8 @@ class Trainer:
     def restore(self, saved: dict[str, Any]) -> None:
         """Restore a state of `to_state`."""
         self.epoch, self.best = saved["epoch"], saved["best"]
-        if self.best is not None:  # earlier versions kept only the score
-            self.best.setdefault("validation", {"map_at_r": self.best["score"]})
-        if "computation" in saved:  # which the first checkpoints lack
-            self.computation = Computation(**saved["computation"])
-            self._lay_out()
+        self.computation = Computation(**saved["computation"])
+        self._lay_out()
         self.network.load_state_dict(saved["network"])
         self.method.load_state_dict(saved["method"])
         if self.average is not None:
@@ -427,13 +424,13 @@ class Trained:
 
     @property
     def steps(self) -> int:
-        """The batches of all epochs; those of older logs, which do not count them, are 0."""
-        return sum(record.get("steps", 0) for record in self.log)
+        """The batches of all epochs."""
+        return sum(record["steps"] for record in self.log)
 
     @property
     def images(self) -> int:
         """The images of these batches, each as often as it was in one."""
-        return sum(record.get("images", 0) for record in self.log)
+        return sum(record["images"] for record in self.log)
 
 
 def fit(

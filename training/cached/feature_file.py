@@ -57,7 +57,7 @@ class FeatureOrigin:
         seed: The seed of the views.
         date: ISO 8601, UTC.
         versions: Versions of libraries.
-        own_name: Of a user's folder or table: its own name. Files of earlier versions lack it.
+        own_name: Of a user's folder or table: its own name, else "".
     """
 
     model: str
@@ -167,7 +167,7 @@ def read_features(path: str | Path) -> Features:
     """Return the features in a file, memory-mapped.
 
     Raises:
-        UsageError: If the file does not exist, is damaged, is not a feature file or has a newer schema.
+        UsageError: If the file does not exist, is damaged, is not a feature file or has another schema.
     """
     path = Path(path).expanduser()
     if not path.is_file():
@@ -276,10 +276,10 @@ def _about(path: Path) -> FeatureOrigin:
         raise UsageError(
             f"{path} does not hold features. Make some with: zoo features MODEL DIR -o FILE", code="not-features"
         )
-    if not metadata.get("schema", "").isdigit() or int(metadata["schema"]) > SCHEMA:
+    if metadata.get("schema") != str(SCHEMA):
         raise UsageError(
-            f"{path} has schema {metadata.get('schema')}; this version of dml-zoo reads up to {SCHEMA}. "
-            "Upgrade: pip install -U dml-zoo",
+            f"{path} has schema {metadata.get('schema')}; this version of dml-zoo reads schema {SCHEMA} alone. Make it "
+            "again, or install the version that wrote it.",
             code="features-schema",
         )
     try:

@@ -82,25 +82,20 @@ def bars(curve: Curve) -> str:
     return "".join(BARS[round((value - low) / (high - low or 1) * (len(BARS) - 1))] for value in shown)
 
 
-def write_figure(path: Path, title: str, history: History, findings: Sequence[Finding]) -> None:
-    """Write the curves as a PNG, or with the findings as an HTML page, by the ending of the path.
+def write_page(path: Path, title: str, history: History, findings: Sequence[Finding]) -> None:
+    """Write the curves and the findings as an HTML page."""
+    write_bytes(path, page(f"Health of {title}", _sections(history, findings)).encode())
+
+
+def check_page(path: Path) -> None:
+    """Check that a page can be written to a path.
 
     Raises:
-        UsageError: If the path ends otherwise.
+        UsageError: If the path does not end in .html.
         MissingDependencyError: If matplotlib is not installed.
     """
-    check_figure(path)
-    drawn = {curve.name: _with_start(curve) for curve in curves(history)}
-    if path.suffix == ".png":
-        write_bytes(path, figures.panels(drawn))
-    else:
-        write_bytes(path, page(f"Health of {title}", _sections(history, findings)).encode())
-
-
-def check_figure(path: Path) -> None:
-    """Check the ending of a figure's path and that matplotlib is there; raise the errors of `write_figure`."""
-    if path.suffix not in (".png", ".html"):
-        raise UsageError(f"the figure is written as .png or .html, not as {path.name}.", code="figure-ending")
+    if path.suffix.lower() != ".html":
+        raise UsageError(f"--out {path}: its name ends in .html.", code="unknown-format")
     figures.check_matplotlib()
 
 

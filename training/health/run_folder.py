@@ -56,8 +56,7 @@ def read_history(folder: Path) -> History:
     history = History(records, recipe.get("recipe") or {}, divergence)
     if not history.measured and not history.start and not history.divergence:
         raise UsageError(
-            f"the log in {folder} has no indicators of health: an earlier version wrote it. Train the model again to "
-            "have them recorded.",
+            f"the log in {folder} has no indicators of health. Train the model again to have them recorded.",
             code="no-indicators",
         )
     return history

@@ -42,8 +42,6 @@ SEEN = "it may have learnt from these images"
 LEARNT = "it learnt from these images"
 BASE_KEPT = "the unchanged base, as no epoch was better on held-out training classes"
 
-ASSUMED = "images not recorded, assumed by the data set's name"
-
 Record = dict[str, Any]
 
 
@@ -54,8 +52,8 @@ class MeasuredImages:
     Attributes:
         dataset: The name of the data set.
         split: The split.
-        key: The hash of the images; "" for a published data set in older files; the model's name for a folder or table
-            in older files, which may have been any.
+        key: The hash of the images; where it is not recorded "" for a published data set, and the model's name for a
+            folder or table, which may be any.
         title: The name and short hash of the images, as `data_title`.
     """
 
@@ -320,7 +318,7 @@ def average_measurements(metric: str, measurements: Sequence[Measurement]) -> Me
 def _comparison(table: PublishedTable, score: PublishedScore, models: Sequence[TrainedModel]) -> Comparison:
     if score.recipe is None and score.study is None:
         return Comparison(table, score, "no recipe")
-    groups = [complete_identities(runs) for runs in _candidates(score, models)]
+    groups = list(_candidates(score, models))
     choices = [
         pairs
         for runs in groups
@@ -367,7 +365,6 @@ def _protocol(run: TrainedModel, result: Record) -> str:
         named += f"; {MAYBE_WHITENED}"
     elif note := whitening_note(result):
         named += f"; {note}"
-    named += f"; {ASSUMED}" * bool(result.get("assumed"))
     return f"{result['protocol']}; {result['runtime']} {result['precision']}{named}"
 
 
@@ -404,7 +401,7 @@ def _read_model(model: ModelInfo, folder: Path) -> TrainedModel:
             selection = f"{count(len(members), 'model')} joined"
         return TrainedModel(model.name, model.dim, None, selection, None, model.own_results, pixels=pixels)
     settings = {key: value for key, value in recipe.items() if key not in ("name", "seed", "sources")}
-    if model.origin.changed is not None and "backbone.pretrained" not in model.origin.changed:
+    if "backbone.pretrained" not in model.origin.changed:
         settings = _with_public_weights(settings, model.origin.recipe)
     if images := _training_images(folder, recipe, model.name):
         settings[TRAINING_DATA] = images
@@ -459,7 +456,7 @@ def _read_study_runs(study: Path) -> Iterator[TrainedModel]:
     plan = read_object(study / "plan.json")
     for name, result in sorted(_read_results(study), key=lambda pair: pair[0].split("/")):
         try:
-            run = _read_study_run(study, name, {**_facts_from_plan(plan, result), **result}, plan.get("study"))
+            run = _read_study_run(study, name, result, plan.get("study"))
         except (KeyError, TypeError, IndexError):
             continue
         if run is not None:
@@ -513,37 +510,6 @@ def _selection_of_run(study: Path, result: Record) -> str:
     return f"{joined}{selection}, study {study.name}" + (
         f" with {', '.join(result['settings'])}" if result["settings"] else ""
     )
-
-
-def _facts_from_plan(plan: Record, result: Record) -> Record:
-    """Return what results of earlier versions lack, from the study's plan with its recipes of the last epoch."""
-    recipes = plan.get("recipes", {}).get(result.get("arm"))
-    if not recipes or result.get("selection") != "last":
-        return {}
-    first = recipes["0"]
-    # Arms that change their recipe's settings got another name than the recipe.
-    changed = not str(first["name"]).startswith(f"{result['arm']}-")
-    facts = {"recipe": first["name"], "changed": changed, "settings": plan.get("settings", [])}
-    return {**facts, "resolved": list(recipes.values())}
-
-
-def complete_identities(runs: Iterable[TrainedModel]) -> list[TrainedModel]:
-    """Return the runs; their older measurements of a published data set have the identity that all others of it have.
-
-    They are marked as assumed, and stay without identity if there is no other, or more than one.
-    """
-    runs = list(runs)
-    known: dict[tuple[str, str], dict[str, Record]] = {}
-    for result in (result for run in runs for result in run.results if result.get("data")):
-        known.setdefault((result["dataset"], result["split"]), {})[result["data"]["sha256"]] = result["data"]
-
-    def complete(result: Record) -> Record:
-        found = list(known.get((result["dataset"], result["split"]), {}).values())
-        if result.get("data") or result["dataset"] == FOLDER or len(found) != 1:
-            return result
-        return {**result, "data": found[0], "assumed": True}
-
-    return [replace(run, results=list(map(complete, run.results))) for run in runs]
 
 
 def measured_images(group: Sequence[TrainedModel], dataset: str | None = None) -> list[MeasuredImages]:

@@ -16,7 +16,6 @@ from training.studies.compare import (
     Record,
     TrainedModel,
     average_measurements,
-    complete_identities,
     measured_images,
     newest_measurements,
     seeds_of,
@@ -87,7 +86,7 @@ def own_scores(
         UsageError: If no model has a given name, no score has a given metric, or `against` no score on the images of
             any other row.
     """
-    groups = list(_seed_groups(complete_identities([run for run in runs if run.curves is None])))
+    groups = list(_seed_groups([run for run in runs if run.curves is None]))
     named = [_group_of(name, groups) for name in names]
     selected_groups = [group for group in groups if group in named] if named else groups
     metrics = tuple(dict.fromkeys(metrics))

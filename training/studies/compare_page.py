@@ -8,14 +8,14 @@ from importlib.util import find_spec
 from itertools import groupby
 from typing import Any
 
-from training.studies.compare import Comparison, MeasuredImages, MeasuredScore, TrainedModel, complete_identities
+from training.studies.compare import Comparison, MeasuredImages, MeasuredScore, TrainedModel
 from training.studies.statistics import correlation_triangle, pearson
 from training.studies.study import DRAWN_DECAY, R1
 from zoo.console import count
 from zoo.data.dataset import split_title
 from zoo.models.load import find_model
 from zoo.models.published import PublishedScore, PublishedTable
-from zoo.render import Table, environment
+from zoo.render import Table
 from zoo.report import figures
 from zoo.report.html import (
     SVG,
@@ -48,17 +48,6 @@ def as_text(rows: Sequence[Comparison]) -> str:
     return "\n".join(f"{heading}\n{source}\n{table.text()}" for heading, source, table in _tables(rows))
 
 
-def as_markdown(rows: Sequence[Comparison]) -> str:
-    """Return one Markdown section per published table."""
-    return environment("training.studies").get_template("comparison.md.j2").render(tables=_tables(rows))
-
-
-def as_csv(rows: Sequence[Comparison]) -> str:
-    """Return one line per comparison, in fractions."""
-    lines = [{key: _csv_value(value) for key, value in _comparison_record(row).items()} for row in rows]
-    return Table(list(lines[0]) if lines else (), [list(line.values()) for line in lines]).csv()
-
-
 def as_json(rows: Sequence[Comparison]) -> str:
     """Return the comparisons as JSON, in fractions."""
     return json.dumps([_comparison_record(row) for row in rows], indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -79,8 +68,6 @@ def as_html(rows: Sequence[Comparison], shown: Sequence[Section] = ()) -> str:
 
 FORMATS: dict[str, Callable[[Sequence[Comparison]], str]] = {
     "table": as_text,
-    "markdown": as_markdown,
-    "csv": as_csv,
     "json": as_json,
     "html": as_html,
 }
@@ -201,10 +188,6 @@ def _comparison_record(row: Comparison) -> dict[str, Any]:
     }
 
 
-def _csv_value(value: Any) -> Any:
-    return " ".join(map(str, value)) if isinstance(value, list) else value
-
-
 def _table_section(rows: Sequence[Comparison]) -> Section:
     def dataset_and_metric(row: Comparison) -> tuple[str, str]:
         return row.score.dataset, row.score.metric
@@ -271,7 +254,7 @@ def _decay_points(rows: Sequence[Comparison], dataset: str, ours: bool) -> dict[
 def _correlation_sections(runs: Sequence[TrainedModel]) -> list[Section]:
     """Show how the metrics of our models go together (Revisiting, figure 4), for each data set and split."""
     measured: dict[MeasuredImages, dict[str, dict[str, float]]] = {}
-    for run in complete_identities(runs):
+    for run in runs:
         for images, result in run.measurements():
             measured.setdefault(images, {})[run.name] = result["metrics"]
     sections = []

@@ -6,7 +6,7 @@ SEARCH/results.jsonl.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +25,7 @@ from training.trainer import CHECKPOINT, Trained, fit
 from zoo.data.dataset import Dataset
 from zoo.errors import UsageError
 from zoo.evaluation import retrieval_metrics
-from zoo.evaluation.evaluate import PROTOCOL, protocol_name, search_arguments
+from zoo.evaluation.evaluate import protocol_name, search_arguments
 
 METRICS = ("precision_at_1", "r_precision", "map_at_r")
 
@@ -157,11 +157,6 @@ def rerun(recipe: Recipe, validation: CrossValidation, folder: Path, context: St
     return result
 
 
-def rerun_protocol(result: Mapping[str, Any]) -> str:
-    """Return the test protocol of a rerun; before it was recorded, every image was a query to all others."""
-    return str(result.get("protocol", PROTOCOL))
-
-
 def search_results(folder: Path) -> Results:
     """Return the results of the search that the folder SEARCH/LOSS/TRIAL belongs to."""
     return Results(folder.parents[1])
@@ -215,9 +210,9 @@ def _scores(rows: np.ndarray, dataset: Dataset) -> dict[str, float]:
 def _check_protocol(protocol: str, results: Results) -> None:
     """Raise `UsageError`, before any training, if other reruns were tested by another protocol."""
     for result in results.values():
-        if "concatenated" in result and rerun_protocol(result) != protocol:
+        if "concatenated" in result and result["protocol"] != protocol:
             raise UsageError(
-                f"{results.path.parent} holds reruns that were tested by another protocol: {rerun_protocol(result)}, "
+                f"{results.path.parent} holds reruns that were tested by another protocol: {result['protocol']}, "
                 f"not {protocol}. A mean over both is meaningless: begin again in another folder (--out).",
                 code="other-protocol",
             )

@@ -146,19 +146,6 @@ def as_html(report: Report) -> str:
     return page(f"{study.name} on {report.data}", [*sections, _run_section(report)])
 
 
-def as_csv(report: Report) -> str:
-    """Return one line per arm and measure, then one line per difference to the baseline."""
-    kinds = ("n", "mean", "sd", "low", "high")
-    columns = ("study", "dataset", "arm", "x", "selection", "split", "view", "metric", *kinds)
-    rows = [_csv_cells(report, row, row.arm, row.value) for row in report.rows]
-    rows += [
-        _csv_cells(report, row, f"{row.arm} - {report.plan.study.reference}", row.difference)
-        for row in report.rows
-        if row.difference is not None
-    ]
-    return Table(columns, rows).csv()
-
-
 def to_json(report: Report) -> dict[str, Any]:
     """Return the report for programs."""
     study = report.plan.study
@@ -207,9 +194,8 @@ def to_json(report: Report) -> dict[str, Any]:
 
 
 def write_report(report: Report, folder: Path) -> None:
-    """Write report.md, report.csv, report.json and report.html."""
+    """Write report.md, report.json and report.html."""
     write_bytes(folder / "report.md", as_markdown(report).encode())
-    write_bytes(folder / "report.csv", as_csv(report).encode())
     write_json(folder / "report.json", to_json(report))
     write_bytes(folder / "report.html", as_html(report).encode())
 
@@ -317,12 +303,6 @@ def _chosen_arms(plan: Plan) -> str:
     left = len(plan.study.claims) - len(plan.claims)
     out = f" {count(left, 'claim')} about others are left out." if left else ""
     return f"Chosen: {len(plan.only)} of the study's {len(plan.study.arms)} arms ({', '.join(plan.only)}).{out}"
-
-
-def _csv_cells(report: Report, row: ScoreRow, arm: str, value: Summary) -> list[object]:
-    measure, plan = row.measure, report.plan
-    head = [plan.study.name, plan.dataset, arm, row.x, row.selection, measure.split, measure.view, measure.metric]
-    return [*head, value.n, value.mean, value.sd, *(value.interval or (None, None))]
 
 
 def _score_tables(report: Report) -> list[tuple[str, list[Table]]]:

@@ -9,7 +9,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from training.studies.cross_validation import KINDS, METRICS, rerun_protocol
+from training.studies.cross_validation import KINDS, METRICS
 from training.studies.papers.claims import CLOSE
 from training.studies.plan import read_record
 from training.studies.render import TONES, command_of_search, fact_text
@@ -41,7 +41,7 @@ CLOSENESS_RULE = (
 METRIC_TITLES = {"precision_at_1": "P@1", "r_precision": "RP", "map_at_r": "MAP@R"}
 
 RERUN_FACTS = ("seed", *KINDS, "protocol", "date", "versions", "commit", "hardware")
-"""The facts of a rerun that the report keeps; older reruns have fewer."""
+"""The facts of a rerun that the report keeps."""
 
 LossReport = dict[str, Any]
 """The outcome of one loss; see `build_report`."""
@@ -82,7 +82,7 @@ def build_report(search: SearchPlan, folder: Path) -> list[LossReport]:
                 "ended": _day(max((t.datetime_complete for t in performed if t.datetime_complete), default=None)),
                 "validations": [trial.value for trial in performed],
                 "reruns": len(runs),
-                "tests": [{key: run[key] for key in RERUN_FACTS if key in run} for run in runs],
+                "tests": [{key: run[key] for key in RERUN_FACTS} for run in runs],
                 "scores": {kind: _summaries(runs, kind) for kind in KINDS} if runs else None,
             }
         )
@@ -202,7 +202,7 @@ def protocol(search: SearchPlan) -> str:
 
 def protocol_notes(report: Sequence[LossReport]) -> list[str]:
     """Return a sentence on the protocol of the tests; nothing before the first test."""
-    protocols = dict.fromkeys(rerun_protocol(run) for row in report for run in row["tests"])
+    protocols = dict.fromkeys(run["protocol"] for row in report for run in row["tests"])
     return [f"Tested by: {'; '.join(protocols)}."] if protocols else []
 
 

@@ -1,4 +1,4 @@
-"""`zoo benchmark list`, `compare`, `models`, `report`, `served` and `metrics`: published and own numbers."""
+"""`zoo benchmark list`, `compare`, `models`, `report` and `served`: published and own numbers."""
 
 from __future__ import annotations
 
@@ -39,12 +39,11 @@ if TYPE_CHECKING:
     from zoo.data.dataset import Dataset as DataSet
     from zoo.models.published import AbsentTable, PublishedTable
     from zoo.report.html import Section
-    from zoo.report.metrics_demo import ToyEmbedding, ToyRanking
 
 
 app = typer.Typer()
 
-Format = Literal["table", "markdown", "csv", "json", "html"]
+Format = Literal["table", "json", "html"]
 Paper = Annotated[str | None, Option("--paper", metavar="PAPER", help="only tables of this paper, by its short name")]
 ScoresOn = Annotated[str | None, Option("--dataset", metavar="D", help="only scores on this data set")]
 Projection = Annotated[str, Option("--map", metavar="M", help="pca or tsne (needs scikit-learn)")]
@@ -104,7 +103,7 @@ def _table_cells(table: PublishedTable) -> list[str]:
     "compare",
     epilog="""\
   zoo benchmark compare revisiting-2 --dataset cub
-  zoo benchmark compare --paper DiVA --format markdown
+  zoo benchmark compare --paper DiVA --format json
   zoo benchmark compare --dataset cars --format html --out cars.html
   zoo benchmark compare --dataset cub --studies ./revisiting-table-2-cub
   zoo benchmark compare revisiting-2 --format html --out ours.html --show margin-r50-cub --map tsne
@@ -201,7 +200,7 @@ MODEL_NUMBERS = ("dim", "pixels", "mean", "seeds")
   zoo benchmark models --dataset glyphs
   zoo benchmark models --dataset glyphs --against margin-conv4-glyphs --metric recall_at_1
   zoo benchmark models --dataset birds.csv                       a folder or table by its own name
-  zoo benchmark models margin-conv4-glyphs r-margin-conv4-glyphs --markdown table.md
+  zoo benchmark models margin-conv4-glyphs r-margin-conv4-glyphs --json
 
 The scores are those that zoo evaluate --save kept, the newest of each model, by torch in fp32 if there is one. Each
 table is of the same images, named with their short hash; scores on other images are not compared.
@@ -220,7 +219,6 @@ def models(
     against: Annotated[
         str | None, Option(metavar="MODEL", help="also show each model's difference to this one, paired by seed")
     ] = None,
-    markdown: Annotated[Path | None, Option(metavar="FILE", help="also write the table to this file")] = None,
     as_json: Json = False,
 ) -> None:
     """compare the models measured here, seeds as one row"""
@@ -240,8 +238,6 @@ def models(
         for _, group in groupby(rows, key=lambda row: row.images)
         if (same := list(group))
     }
-    if markdown is not None:
-        write_text(markdown, "\n".join(f"## {title}\n\n{table.markdown()}\n" for title, table in tables.items()))
     if as_json:
         print_json([_row_facts(row) for row in rows])
     elif rows:
@@ -434,7 +430,7 @@ def _step_cells(step: dict[str, Any]) -> list[str]:
     "baselines",
     epilog="""\
   zoo benchmark baselines --data pictures                          one subfolder per class, or a table: image,label
-  zoo benchmark baselines --data pictures --out models.html        a page with the plot (or .png)
+  zoo benchmark baselines --data pictures --out models.html        a page with the plot
   zoo benchmark baselines --data pictures --no-hub --json          without downloads, as JSON
   zoo benchmark baselines --data pictures --model photos --model dinov2-s14
 
@@ -449,7 +445,7 @@ def baselines(
         list[str] | None, Option("--model", metavar="MODEL", help="only this model; repeatable (default: all)")
     ] = None,
     hub: Annotated[bool, Option("--hub/--no-hub", help="download public backbones that are not here")] = True,
-    out: Annotated[Path | None, Option(metavar="FILE", help="also write a page or a plot: .html or .png")] = None,
+    out: Annotated[Path | None, Option(metavar="FILE", help="also write a page with a plot: .html")] = None,
     split: Annotated[str, Option("--split", metavar="SPLIT", help="train, test or all")] = "all",
     runtime: Runtime = "auto",
     device: Device = None,
@@ -464,22 +460,21 @@ def baselines(
     from zoo.data.decode import readable_subset
     from zoo.errors import UsageError
     from zoo.files import write_bytes
-    from zoo.report.baselines import as_html, available_models, compare_baselines, picture, protocol, remarks, table
+    from zoo.report.baselines import as_html, available_models, compare_baselines, protocol, remarks, table
     from zoo.report.figures import check_matplotlib
 
     check_number("--seed", seed)
     if out is not None:
-        if out.suffix.lower() not in (".html", ".png"):
-            raise UsageError(f"--out {out}: its name ends in .html or .png.", code="unknown-format")
+        if out.suffix.lower() != ".html":
+            raise UsageError(f"--out {out}: its name ends in .html.", code="unknown-format")
         check_matplotlib()
     images, unreadable = readable_subset(load_dataset(FOLDER, split, data))
     note_left_out(unreadable.values())
     models = available_models(model or (), hub)
     comparison = compare_baselines(images, models, batch_size, device, runtime, seed, lambda name: note(f"{name} ..."))
     if out is not None:
-        content = as_html(comparison).encode() if out.suffix.lower() == ".html" else picture(comparison)
         with write_errors(out):
-            write_bytes(out, content)
+            write_bytes(out, as_html(comparison).encode())
     if as_json:
         print_json(comparison.to_json())
     else:
@@ -488,109 +483,3 @@ def baselines(
         print_table(scores.columns, scores.rows, [str(name) for name in scores.numbers])
         print(*remarks(comparison), "", *comparison.recommendation, sep="\n")
     return strict_status(strict, unreadable)
-
-
-# zoo benchmark metrics
-
-PICTURE_FORMATS = (".png", ".svg", ".pdf", ".html")
-
-
-@app.command(
-    "metrics",
-    epilog="""\
-  zoo benchmark metrics                       the tables
-  zoo benchmark metrics --out metrics.png     and a picture (or .svg, .pdf, .html)
-  zoo benchmark metrics --seed 3 --json
-  zoo benchmark metrics --random              10,000 random embeddings by the number of classes: some minutes
-
-Three embeddings that R@1, NMI and F1 cannot tell apart, but R-precision and MAP@R can. Figure 1 of Reality (Musgrave et
-al. 2020) shows such embeddings. Its points are not published; these are our own: classes that fill 30, 75 or 94 % of
-their sector of the plane, measured as any embedding is (zoo score, zoo evaluate).""",
-)
-def metrics(
-    out: Annotated[
-        Path | None, Option(metavar="FILE", help=f"also draw a picture or a page: {', '.join(PICTURE_FORMATS)}")
-    ] = None,
-    random: Annotated[
-        bool, Option("--random", help="instead: random embeddings by the number of classes (Reality, figure 2)")
-    ] = False,
-    seed: Seed = 0,
-    as_json: Json = False,
-) -> None:
-    """show what each metric sees, on made-up embeddings"""
-    from zoo.report import metrics_demo
-
-    check_number("--seed", seed)
-    if random:
-        _print_random_scores(out, seed, as_json)
-        return
-    if out is not None:
-        _check_picture(out)
-    embedded, ranked = metrics_demo.embeddings(seed), metrics_demo.rankings()
-    if out is not None:
-        _write_picture(out, embedded, ranked)
-    if as_json:
-        facts = {
-            "seed": seed,
-            "classes": metrics_demo.CLASSES,
-            "points_per_class": metrics_demo.POINTS_PER_CLASS,
-            "relatives": metrics_demo.RELATIVES,
-            "embeddings": [{"name": e.name, "share": e.share, "metrics": e.metrics} for e in embedded],
-            "rankings": [{"name": r.name, "found": r.ranks, "metrics": r.metrics} for r in ranked],
-        }
-        print_json(facts)
-        return
-    _print_metric_tables(embedded, ranked)
-    if out is not None:
-        print(f"\nThe picture: {out}")
-
-
-def _print_random_scores(out: Path | None, seed: int, as_json: bool) -> None:
-    """Print the metrics of random embeddings by the number of classes."""
-    from zoo.errors import UsageError
-    from zoo.report import metrics_demo
-
-    if out is not None:
-        raise UsageError("--random prints a table; leave --out out.", code="option-without-effect")
-    scores = metrics_demo.random_scores(seed)
-    points, dim = metrics_demo.RANDOM_POINTS, metrics_demo.RANDOM_DIM
-    if as_json:
-        print_json({"seed": seed, "points": points, "dim": dim, "metrics_by_classes": scores})
-        return
-    print(f"{points:,} random embeddings of {dim} numbers with random labels; %")
-    table = metrics_demo.random_table(scores)
-    print_table(table.columns, table.rows, table.columns)
-
-
-def _check_picture(path: Path) -> None:
-    from zoo.errors import UsageError
-    from zoo.report.figures import check_matplotlib
-
-    if path.suffix.lower() not in PICTURE_FORMATS:
-        raise UsageError(f"--out {path}: its name ends in one of {', '.join(PICTURE_FORMATS)}.", code="unknown-format")
-    check_matplotlib()
-
-
-def _write_picture(path: Path, embedded: list[ToyEmbedding], ranked: list[ToyRanking]) -> None:
-    from zoo.files import write_bytes
-    from zoo.report import metrics_demo
-
-    kind = path.suffix.lower().removeprefix(".")
-    if kind == "html":
-        content = metrics_demo.as_html(embedded, ranked).encode()
-    else:
-        content = metrics_demo.draw(embedded, ranked, kind)
-    with write_errors(path):
-        write_bytes(path, content)
-
-
-def _print_metric_tables(embedded: list[ToyEmbedding], ranked: list[ToyRanking]) -> None:
-    from zoo.report import metrics_demo
-
-    classes, points, relatives = metrics_demo.CLASSES, metrics_demo.POINTS_PER_CLASS, metrics_demo.RELATIVES
-    print(f"{classes} classes of {points} points in the plane, made for this table (no paper's); %")
-    scores = metrics_demo.embedding_table(embedded, "classes are")
-    print_table(scores.columns, scores.rows, metrics_demo.METRICS.values())
-    print(f"\na query with {relatives} relatives, by which of its first {relatives} results are such; %")
-    scores = metrics_demo.ranking_table(ranked, "found")
-    print_table(scores.columns, scores.rows, metrics_demo.RANKING_METRICS.values())

@@ -21,28 +21,28 @@ app = typer.Typer()
     "doctor",
     epilog="""\
   zoo train margin-conv4-glyphs --as watched && zoo doctor watched
-  zoo doctor watched -o health.html     plots and findings as a page (.html), or the plots alone (.png)
+  zoo doctor watched -o health.html     plots and findings as a page
   zoo doctor watched --json
 
 A name means a model that was trained here, else the newest run of that name. The folder of a run, in ZOO_HOME/runs, can
 be named while it trains and after it has diverged. While a run trains, each new finding is printed once and kept in
 log.jsonl (findings). Exit status: 0 if the run is healthy, 1 with findings, 2 for a name without a run or a run without
-indicators, as earlier versions wrote.""",
+indicators.""",
 )
 def doctor(
     run: Annotated[str, Argument(metavar="MODEL|RUN", help="a model's name, its folder, or the folder of a run")],
     out: Annotated[
-        Path | None, Option("--out", "-o", metavar="FILE", help="also write the plots: .html with findings, or .png")
+        Path | None, Option("--out", "-o", metavar="FILE", help="also write a page with plots and findings: .html")
     ] = None,
     as_json: Json = False,
 ) -> int:
     """say whether a training run is healthy, and which setting to try if not"""
     from training.health.diagnosis import diagnose
-    from training.health.page import check_figure, health, rows, write_figure
+    from training.health.page import check_page, health, rows, write_page
     from training.health.run_folder import find_run, read_history, to_json
 
     if out is not None:
-        check_figure(out)
+        check_page(out)
     folder = find_run(run)
     history = read_history(folder)
     findings = diagnose(history)
@@ -56,7 +56,7 @@ def doctor(
         if not findings:
             print(f"\n{health(history)}")
     if out is not None:
-        write_figure(out, folder.name, history, findings)
+        write_page(out, folder.name, history, findings)
     return 1 if findings else 0
 
 

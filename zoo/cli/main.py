@@ -137,7 +137,6 @@ COMMANDS = (
         MEASURED,
         "measure all available models on your images",
     ),
-    Entry("benchmark metrics", "zoo.cli.benchmark", MEASURED, "show what each metric sees, on made-up embeddings"),
     Entry("benchmark studies", "zoo.cli.studies", STUDIES, "list the studies that can be run"),
     Entry("benchmark run", "zoo.cli.studies", STUDIES, "train, measure and compare the arms of a study", resumes=True),
     Entry("benchmark resume", "zoo.cli.studies", STUDIES, "continue a study, and report on it", resumes=True),

@@ -305,7 +305,7 @@ def _subject(result: dict[str, Any]) -> str:
 
     named = {key: str(result[key] or "-") for key in ("runtime", "precision")}
     part = split_title(result["split"])
-    if left_out := result.get("unreadable"):  # which older files do not have
+    if left_out := result.get("unreadable"):
         part += f", {left_out} unreadable left out"
     return f"{data_title(result)}, {part}, with {named['runtime']} in {named['precision']}"
 

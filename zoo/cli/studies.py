@@ -269,7 +269,7 @@ def _report(schedule: RunSchedule, tally: Tally, output: Output) -> dict[str, An
     if not output.as_json:
         print(as_markdown(report))
     if not output.quiet:
-        print(f"Written to {folder} (report.html, report.md, report.csv, report.json).", file=sys.stderr)
+        print(f"Written to {folder} (report.html, report.md, report.json).", file=sys.stderr)
         if report.missing:
             print(
                 f"{count(len(report.missing), 'run')} left: {command('benchmark', 'resume', folder)}",

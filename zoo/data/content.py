@@ -25,8 +25,8 @@ DIGEST = 16
 """Hexadecimal digits of a SHA-256 that tell an image: of a million images, two are equal once in 37 million cases."""
 
 CLASS_IMAGES = "class_images"
-"""Entry of recipe.json: class -> `telling_digests`; older folders, and heads that were trained on a file of features,
-lack it."""
+"""Entry of recipe.json: class -> `telling_digests`. Heads trained on a file of features lack it, as do shipped models
+of glyphs."""
 
 IMAGES_OF_CLASS = 8
 """Images that tell a class. They are those of the smallest hashes, so that of half of the class's images, at least one

@@ -2,8 +2,8 @@
 
 A class is a character. Its pictures differ in font face, rotation, scale, position, colours, background and noise; most
 of these are factors of the data set. Whole scripts are held out: the test split is Greek, Armenian, Georgian, Lao and
-Hebrew. The characters are frozen in glyphs.json (chosen by `tools/glyphs_alphabet.py`) such that no two of one split
-look alike, and no test character looks like a training character.
+Hebrew. The characters are frozen in glyphs.json, chosen by their pictures such that no two of one split look alike, and
+no test character looks like a training character (`tools/glyphs_alphabet.py` at commit ec918842).
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ class Calibration:
         error: The expected calibration error on classes outside the fit (mean distance between probability and share
             over ten bins, by their weights); None where it was not measured.
         marked: The number of those pairs that users marked; the others are results of labelled queries.
-        first_contrasts, first_probabilities: The curve of first results; empty where too few pairs are known, and in
-            earlier versions: then the other curve is fitted to all results and used for all.
+        first_contrasts, first_probabilities: The curve of first results; empty where too few pairs are known: then the
+            other curve is fitted to all results and used for all.
     """
 
     contrasts: tuple[float, ...]

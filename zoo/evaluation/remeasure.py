@@ -298,11 +298,8 @@ def _deviations(metric: str, recorded: Mapping[str, Any], measured: Mapping[str,
         "interval's lower end": (measured["interval"][0], recorded["interval"][0]),
         "interval's upper end": (measured["interval"][1], recorded["interval"][1]),
     }
-    if "over_queries" in recorded:  # older packages lack it
-        ends = zip(measured["over_queries"]["interval"], recorded["over_queries"]["interval"], strict=True)
-        pairs |= {
-            f"interval's {end} end over queries": pair for end, pair in zip(("lower", "upper"), ends, strict=True)
-        }
+    ends = zip(measured["over_queries"]["interval"], recorded["over_queries"]["interval"], strict=True)
+    pairs |= {f"interval's {end} end over queries": pair for end, pair in zip(("lower", "upper"), ends, strict=True)}
     for value, (now, before) in pairs.items():
         if not abs(now - float(before)) <= TOLERANCE + ROUNDING:
             yield f"{metric}, {value}: {now:.4f}, not {float(before):.4f}"

@@ -285,32 +285,6 @@ def order_within_classes(embeddings: np.ndarray, labels: np.ndarray, measure: np
     return float(np.mean(scores))
 
 
-def predictability(source: np.ndarray, target: np.ndarray, labels: np.ndarray, penalty: float = 1e-3) -> float:
-    """Return the share of one embedding's variance that another one predicts linearly on new classes (R^2).
-
-    Ridge regression is fitted on every second class and scored on the rest; then the halves change places.
-
-    Args:
-        source: Float [n, d], the embedding that predicts.
-        target: Float [n, e], the embedding that is predicted.
-        labels: Int [n], the classes.
-        penalty: The ridge penalty, as a multiple of the mean variance of `source`.
-
-    Returns:
-        The mean R^2 of both halves.
-    """
-    even = np.isin(labels, np.unique(labels)[::2])
-    return float(np.mean([_r_squared(source, target, fit, penalty) for fit in (even, ~even)]))
-
-
-def _r_squared(source: np.ndarray, target: np.ndarray, fit: np.ndarray, penalty: float) -> float:
-    x, y = source - source[fit].mean(0), target - target[fit].mean(0)
-    gram = x[fit].T @ x[fit]
-    gram[np.diag_indices_from(gram)] += penalty * np.trace(gram) / len(gram)
-    predicted = x[~fit] @ np.linalg.solve(gram, x[fit].T @ y[fit])
-    return float(1 - ((y[~fit] - predicted) ** 2).sum() / ((y[~fit] - y[~fit].mean(0)) ** 2).sum())
-
-
 def _ranks(values: np.ndarray) -> np.ndarray:
     """Return ranks from 0; equal values share their mean rank."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)

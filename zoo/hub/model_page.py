@@ -53,7 +53,7 @@ class ModelScore:
     Attributes:
         dataset: The data set's name in `zoo.data.DATASETS`.
         data: The name and short hash of the measured images.
-        sha256: Their whole hash; None where older files do not have it.
+        sha256: Their whole hash; None where it is not recorded.
         split: The measured split.
         origin: How the score came about: classes, protocol, model and date.
         classes: The number of classes; None where it is not recorded.

@@ -29,7 +29,7 @@ WHITENING_HEAD = "whitening"
 """The name of the head that `zoo baseline --whiten` fits."""
 WHITENING = "whitening"
 """Entry of recipe.json: the number of images of the fit, its settings, and the images that tell each of their classes
-(`zoo.data.content.CLASS_IMAGES`; older folders lack them)."""
+(`zoo.data.content.CLASS_IMAGES`; `photos` lacks them)."""
 WHITENING_COMPARISON = "whitening_comparison"
 """Entry of recipe.json: the comparison with plain features on held-out classes. It decided whether to whiten, so it is
 not among the scores of results.json."""

@@ -18,16 +18,10 @@ from zoo.files import read_json, read_object, write_json
 from zoo.paths import without_paths
 
 SCHEMA = 3
-"""Version of the model folder's layout that this package writes. Older ones load, newer ones are refused.
+"""Version of the model folder's layout that this package reads and writes; every other one is refused."""
 
-2 added `needs`. 3 added `text`, for a model with a text tower.
-"""
-
-NEEDS = {1: "0.1.0", 2: "0.2.0", 3: "0.3.0"}
-"""Schema -> the first dml-zoo that reads it. Cards store it, so that an older dml-zoo names the version to install.
-
-A new schema takes a new version of the package.
-"""
+NEEDS = "0.3.0"
+"""The first dml-zoo that reads this schema. Cards store it, so that an older dml-zoo names the version to install."""
 
 _KINDS = {
     "int": "a whole number, as 64",
@@ -129,7 +123,7 @@ class Card:
     sources: tuple[str, ...] = ()
     description: str = ""
     text: TextSettings | None = None
-    needs: str = NEEDS[SCHEMA]
+    needs: str = NEEDS
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
@@ -209,43 +203,40 @@ def card_from_json(values: Any) -> Card:
     """Build a card from parsed JSON.
 
     Raises:
-        CardError: `bad-schema`, `newer-schema`, `unknown-key`, `missing-key`, `bad-type`, or a value that `Card`,
+        CardError: `bad-schema`, `other-schema`, `unknown-key`, `missing-key`, `bad-type`, or a value that `Card`,
             `Head`, `TextSettings` or `Preprocessing` refuses.
     """
     if not isinstance(values, dict):
         raise CardError("a card is a JSON object.", code="bad-type")
     schema = values.get("schema")
-    if not isinstance(schema, int) or schema < 1:
+    if not isinstance(schema, int):
         raise CardError("the card has no schema number.", code="bad-schema")
-    if schema > SCHEMA:
-        raise CardError(_upgrade_advice(schema, values.get("needs")), code="newer-schema")
+    if schema != SCHEMA:
+        raise CardError(_other_schema(schema, values.get("needs")), code="other-schema")
     heads = values.get("heads", [])
     if not isinstance(heads, list):
         raise CardError("heads must be a list.", code="bad-type")
-    fields = _migrate(values, schema)
-    fields["preprocessing"] = _build(Preprocessing, values.get("preprocessing"), "preprocessing")
-    fields["heads"] = tuple(_build(Head, head, "heads") for head in heads)
-    fields["text"] = None if fields.get("text") is None else _build(TextSettings, fields["text"], "text")
-    return _build(Card, fields, "card")
+    text = values.get("text")
+    built = {
+        "preprocessing": _build(Preprocessing, values.get("preprocessing"), "preprocessing"),
+        "heads": tuple(_build(Head, head, "heads") for head in heads),
+        "text": None if text is None else _build(TextSettings, text, "text"),
+    }
+    return _build(Card, values | built, "card")
 
 
-def _migrate(values: dict[str, Any], schema: int) -> dict[str, Any]:
-    """Return the card in today's schema; every version so far only added a key."""
-    fields = dict(values)
-    for key, since in (("needs", 2), ("text", 3)):
-        if schema < since and key in fields:
-            raise CardError(f"card has an unknown key {key!r} for its schema {schema}.", code="unknown-key")
-    return {**fields, "needs": NEEDS[SCHEMA], "schema": SCHEMA}
-
-
-def _upgrade_advice(schema: int, needs: Any) -> str:
+def _other_schema(schema: int, needs: Any) -> str:
+    """Return the refusal of a card of another schema. needs: as the card states it."""
+    refusal = f"the card has schema {schema}; this version of dml-zoo reads schema {SCHEMA} alone."
+    if schema < SCHEMA:
+        return f"{refusal} Make the model again with this version: train, export or download it."
     # The value goes into a command that people copy, so only a version is accepted.
     is_version = isinstance(needs, str) and re.fullmatch(r"\d+(\.\d+){1,3}", needs)
     wanted = f"It needs dml-zoo {needs} or newer: " if is_version else ""
     install = f"pip install 'dml-zoo>={needs}'" if is_version else "pip install -U dml-zoo"
     return (
-        f"the card has schema {schema}; this version of dml-zoo reads up to {SCHEMA}. Upgrade. {wanted}{install}; a "
-        "version that is not on an index yet is the repository's main branch: git pull in a clone of it, pip install ."
+        f"{refusal} Upgrade. {wanted}{install}; a version that is not on an index yet is the repository's main branch: "
+        "git pull in a clone of it, pip install ."
     )
 
 
@@ -294,29 +285,27 @@ class Origin:
 
     Attributes:
         recipe: Name of the recipe; None for a model without one.
-        changed: Setting -> value, as `--set` takes them; None if the folder does not record it.
+        changed: Setting -> value, as `--set` takes them.
     """
 
     recipe: str | None
-    changed: Mapping[str, Any] | None = field(default_factory=dict)
+    changed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def exact_recipe(self) -> str | None:
         """Return the recipe if the model was trained exactly by it, so that its papers' scores belong to the model."""
-        return None if self.changed is None or self.changed else self.recipe
+        return None if self.changed else self.recipe
 
     @property
     def as_published(self) -> bool:
         """Return whether the model has the settings of the authors' published code."""
-        return bool((self.changed or {}).get("as_published"))
+        return bool(self.changed.get("as_published"))
 
     @property
     def text(self) -> str:
         """Return the recipe with the changes to it on one line, or "" without one; paths are cut to their last part."""
-        if self.recipe is None or self.changed == {}:
+        if self.recipe is None or not self.changed:
             return self.recipe or ""
-        if self.changed is None:
-            return f"{self.recipe}, changes not recorded"
         changed = {key: value for key, value in self.changed.items() if key != "as_published"}
         settings = ", ".join(f"{key}={_as_text(without_paths(value))}" for key, value in changed.items())
         code = " as its authors' published code" if self.as_published else ""
@@ -324,14 +313,10 @@ class Origin:
 
 
 def read_origin(folder: Path) -> Origin:
-    """Return the origin of the model in a folder; a folder of an older version records no changes."""
+    """Return the origin of the model in a folder: no recipe where recipe.json does not name it and its changes."""
     record = read_object(folder / "recipe.json")
-    if "origin" not in record:
-        older = record.get("recipe")
-        name = older.get("name") if isinstance(older, dict) and "split" not in record else None
-        return Origin(name, None) if isinstance(name, str) else Origin(None)
-    recipe, changed = record["origin"], record.get("settings")
-    return Origin(recipe if isinstance(recipe, str) else None, changed if isinstance(changed, dict) else None)
+    recipe, changed = record.get("origin"), record.get("settings")
+    return Origin(recipe, changed) if isinstance(recipe, str) and isinstance(changed, dict) else Origin(None)
 
 
 def read_training_data(folder: Path) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class ModelInfo:
     @property
     def status_text(self) -> str:
         """Return the status for people; a model that has a recipe's name and was not made by it is marked."""
-        other = self.name in recipes() and self.origin.changed is not None and self.origin.exact_recipe != self.name
+        other = self.name in recipes() and self.origin.exact_recipe != self.name
         marks = (", exported here" if self.copied else "") + (", not by the recipe" if other else "")
         untrained = self.status == "trained" and self.method in (PRETRAINED, UNTRAINED)
         return ("made here" if untrained else STATUSES[self.status]) + marks
@@ -91,7 +91,7 @@ class ModelInfo:
     def own_results(self) -> list[dict[str, Any]]:
         """Return the measurements without those of other weights or preprocessing than the card's."""
         known = None if self.card is None else self.card.fingerprint
-        return [result for result in self.results if result.get("fingerprint") in (None, known)]
+        return [result for result in self.results if result.get("fingerprint") == known]
 
     def learnt(self, result: Mapping[str, Any]) -> bool:
         """Return whether a measurement is of the images that the model was trained on."""

@@ -293,7 +293,7 @@ def _int8_overflows() -> bool:
 
 
 def _check_origin(session: Any, card: Card, path: Path, precision: str | None) -> None:
-    """Check the model and precision in a graph's metadata, which older exports did not write."""
+    """Check the model and precision in a graph's metadata, as far as it states them."""
     metadata = session.get_modelmeta().custom_metadata_map
     if metadata.get(FINGERPRINT) not in (None, card.fingerprint):
         raise ModelFolderError(

@@ -4,7 +4,7 @@ A file has `[paper]` (short, citation, source, text_sha256), `[[tables]]` (name,
 and `[[absent]]` (what, why). A score has row, dataset, metric and value; if the paper states them, backbone, dim, sd or
 ci95, and split; if this project measures the same, recipe, or study with arm and view; and the marks best_on_test,
 quoted_from and contradicts. A table may state some of them once for all of its scores (`SHARED`). `[[absent]]` lists
-numbers that are missing here. `tools/published_scores.py` writes the files from the papers' texts.
+numbers that are missing here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Paper:
         short: Its name in this project.
         citation: Authors, year and title.
         source: Its arXiv identifier.
-        text_sha256: SHA-256 of the text from which the file was generated; None for a file written by hand.
+        text_sha256: SHA-256 of the text from which a script read the numbers; None for a file written by hand.
     """
 
     short: str

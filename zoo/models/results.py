@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -77,20 +77,11 @@ def read_parity(folder: Path) -> dict[str, dict[str, Any]]:
     return entries
 
 
-def entry_mismatch(entry: Mapping[str, Any], variant: str, card: Card, graphs: Collection[str]) -> str:
-    """Return why an entry does not describe a graph of this model; "" if it may.
-
-    Args:
-        entry: The entry of onnx/parity.json.
-        variant: Its key.
-        card: The model's card.
-        graphs: The variants in the folder; older exports did not record the model, so an entry needs its graph.
-    """
+def entry_mismatch(entry: Mapping[str, Any], variant: str, card: Card) -> str:
+    """Return why an entry of onnx/parity.json, with its key, does not describe a graph of this model; "" if it does."""
     if entry.get("variant", variant) != variant:
         return f"describes the variant {entry['variant']}"
-    if "fingerprint" in entry:
-        return "" if entry["fingerprint"] == card.fingerprint else "describes a graph of another model"
-    return "" if variant in graphs else "describes a graph that is not in the folder"
+    return "" if entry.get("fingerprint") == card.fingerprint else "describes a graph of another model"
 
 
 def cost_verdict(interval: Sequence[float]) -> str:
@@ -174,9 +165,9 @@ class Evaluation:
         intervals: Metric -> (low, high), 95 %, by resampling classes; empty below two classes.
         date: ISO 8601, UTC.
         versions: Library -> version.
-        unreadable: Number of images that could not be read and were left out; not in files before 0.3.0.
-        fingerprint: `Card.fingerprint` of the model; not in files before 0.3.0.
-        data: The identity of the measured images; older files lack it.
+        unreadable: Number of images that could not be read and were left out.
+        fingerprint: `Card.fingerprint` of the model.
+        data: The identity of the measured images.
         class_scores: `zoo.evaluation.bootstrap.class_scores` of R@1 and MAP@R, by which models are compared later. As
             JSON each is one text of numbers, which takes one line of a file.
         identical: Numbers of byte-identical pairs of a user's own images; None where they are not counted.
@@ -302,19 +293,16 @@ def _processor(hardware: Mapping[str, Any]) -> str:
 
 def _replaces(new: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
     """Return whether a measurement is the older one made again: same conditions, images and model."""
-    same_model = old.get("fingerprint") in (None, new["fingerprint"])
+    same_model = old.get("fingerprint") == new["fingerprint"]
     return same_model and all(old[key] == new[key] for key in CONDITIONS) and same_images(new, old)
 
 
 def same_images(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     """Return whether two measurements, as in results.json, are known to be of the same images.
 
-    Older files lack the identity of the images. There a published data set is trusted by its name, and a user's own
-    folder or table is equal to nothing.
+    Images that are not recorded equal none.
     """
-    if a.get("data") and b.get("data"):
-        return bool(a["data"]["sha256"] == b["data"]["sha256"])
-    return a["dataset"] == b["dataset"] not in (None, FOLDER) and a["split"] == b["split"]
+    return bool(a.get("data") and b.get("data") and a["data"]["sha256"] == b["data"]["sha256"])
 
 
 def read_class_scores(result: Mapping[str, Any]) -> dict[str, tuple[float, ...]] | None:

@@ -249,7 +249,7 @@ def _origin_problem(record: Mapping[str, Any], card: Card) -> str:
 
 
 def _identity_problem(record: Mapping[str, Any], card: Card) -> str:
-    """Return why the model that the record names is not this one; "" if it is, or in older files, which name none."""
+    """Return why the model that the record names is not this one; "" if it is, or if none is named."""
     if (model := record.get("model")) is None:
         return ""
     if _member(model, "fingerprint") == card.fingerprint:
@@ -296,7 +296,7 @@ def _check_parity(folder: Path, card: Card) -> Iterator[Check]:
         return
     problems = [f"has no entry for {VARIANT_FILES[name]}" for name in sorted(graphs - parity.keys() - {"fp32"})]
     for variant, entry in parity.items():
-        if problem := entry_mismatch(entry, variant, card, graphs):
+        if problem := entry_mismatch(entry, variant, card):
             problems.append(f"{variant} {problem}")
     detail = f"{'; '.join(problems)}. Export the model again, or download its folder again"
     yield Check(PARITY_FILE, not problems, detail if problems else f"belongs to {card.name}")

@@ -406,13 +406,6 @@ def _reason(error: Exception) -> str:
     return text if len(text) <= 200 else text[:199] + "…"
 
 
-def picture(comparison: BaselineComparison, kind: str = "png") -> bytes:
-    """Draw MAP@R against milliseconds per image: a dot per row, coloured by its form, numbered as the rows."""
-    forms = (PLAIN, WHITENED, LINEAR)
-    points = [(row.milliseconds, row.metrics[CHOSEN_BY], forms.index(row.form)) for row in comparison.rows]
-    return trade_off(points, "ms per image (log)", "MAP@R", kind)
-
-
 def table(comparison: BaselineComparison) -> Table:
     """Return the rows, the best first."""
     columns = ("", "model", "form", "R@1", "MAP@R", "95 % over classes", "ms per image", "bytes per vector")
@@ -447,13 +440,13 @@ def remarks(comparison: BaselineComparison) -> list[str]:
 
 def as_html(comparison: BaselineComparison) -> str:
     """Return the comparison as one HTML page."""
-    legend = Legend((PLAIN, WHITENED, LINEAR), COLOURS)
-    plot = Picture(
-        picture(comparison, "svg"), SVG, "MAP@R against milliseconds per image, numbered as the rows of the table"
-    )
+    forms = (PLAIN, WHITENED, LINEAR)
+    points = [(row.milliseconds, row.metrics[CHOSEN_BY], forms.index(row.form)) for row in comparison.rows]
+    drawing = trade_off(points, "ms per image (log)", "MAP@R")
+    plot = Picture(drawing, SVG, "MAP@R against milliseconds per image, numbered as the rows of the table")
     sections = [
         Section("Recommendation", [Paragraph(text) for text in comparison.recommendation]),
         Section("Scores", [Paragraph(protocol(comparison)), table(comparison), *map(Paragraph, remarks(comparison))]),
-        Section("Quality and time", [legend, plot]),
+        Section("Quality and time", [Legend(forms, COLOURS), plot]),
     ]
     return page(f"Models on {comparison.data}", sections)

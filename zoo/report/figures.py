@@ -161,24 +161,6 @@ def curves(series: Mapping[str, Sequence[tuple[float, float]]], x_label: str = "
     return file.getvalue()
 
 
-def panels(series: Mapping[str, Sequence[tuple[float, float]]], columns: int = 3) -> bytes:
-    """Draw each series of (epoch, y) points in a panel of its own, titled with its name (PNG on white)."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    file, lines = BytesIO(), max(1, -(-len(series) // columns))
-    with rc_context(STYLE):
-        figure = Figure(figsize=(3.2 * columns, 2.0 * lines), layout="constrained")
-        grid = figure.subplots(lines, columns, squeeze=False).ravel()
-        for axes in grid[len(series) :]:
-            axes.set_axis_off()
-        for axes, (name, points) in zip(grid, series.items(), strict=False):
-            axes.plot(*zip(*points, strict=True), color=COLOURS[0], marker="o", markersize=2)
-            axes.set_title(name, fontsize=10)
-        figure.savefig(file, format="png", dpi=120, facecolor="white", metadata={"Software": None})
-    return file.getvalue()
-
-
 def reliability(bins: Sequence[Bin]) -> bytes:
     """Draw observed shares against predicted probabilities, one dot per bin with an area by its size (SVG)."""
     predicted, observed, counts = np.array([(bin_.probability, bin_.share, bin_.count) for bin_ in bins]).T
@@ -229,9 +211,9 @@ def trend(points: Sequence[Point], line: tuple[float, float] | None, x_label: st
     return file.getvalue()
 
 
-def trade_off(points: Sequence[tuple[float, float, int]], x_label: str, y_label: str, kind: str = "svg") -> bytes:
-    """Draw points (x, y, colour number), numbered from 1, over a logarithmic axis."""
-    with _figure(kind) as (axes, file):
+def trade_off(points: Sequence[tuple[float, float, int]], x_label: str, y_label: str) -> bytes:
+    """Draw points (x, y, colour number), numbered from 1, over a logarithmic axis (SVG)."""
+    with _figure("svg") as (axes, file):
         for number, (x, y, colour) in enumerate(points, start=1):
             axes.plot(x, y, "o", markersize=4, color=COLOURS[colour])
             axes.annotate(str(number), (x, y), (3, 2), textcoords="offset points", fontsize=7, color=COLOURS[colour])

@@ -23,7 +23,6 @@ from tests import text_toys
 from tests.serving import toys
 from tests.serving.running import app_over, local_client
 from tests.serving.running import settings as service_settings
-from tools.compare_openapi import differences
 from zoo.errors import GalleryError
 from zoo.models.load import Embedder
 
@@ -216,14 +215,3 @@ def test_answers_to_generated_requests_are_as_documented(operations: dict[str, A
         case.validate_response(answer, excluded_checks=[positive_data_acceptance])
 
     check()
-
-
-def test_differences_of_two_documents() -> None:
-    def of(parameter: dict[str, Any], path: str = "/a") -> dict[str, Any]:
-        operation = {"parameters": [{"name": "k", "in": "query", "schema": parameter}], "responses": {"200": {}}}
-        return {"paths": {path: {"get": operation}}}
-
-    number = {"type": "integer", "minimum": 1}
-    assert list(differences(of(number), of({"anyOf": [number, {"type": "null"}], "title": "K"}))) == []
-    assert len(list(differences(of(number), of({"type": "integer", "minimum": 2})))) == 1
-    assert len(list(differences(of(number), of(number, "/b")))) == 2

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.training.studies.test_compare import RECIPE, evaluation, model
+from tests.training.studies.test_compare import RECIPE, evaluation, model, save
 from training.studies.compare import find_runs
 from training.studies.compare_own import OwnScore, own_scores
 from zoo.cli.main import main
@@ -28,7 +28,7 @@ def measured(home: Path, name: str, seed: int, scores: list[float], data: DataId
     single = np.repeat(scores, QUERIES)
     by_class = {"queries": QUERIES, "recall_at_1": tuple(scores)}
     result = evaluation(name, recall_at_1=float(single.mean()))
-    add_result(folder, replace(result, data=data, class_scores=by_class))
+    save(folder, replace(result, data=data, class_scores=by_class))
     return single
 
 

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.serving import toys
-from tests.training.studies.test_compare import RECIPE, evaluation, model
+from tests.training.studies.test_compare import RECIPE, evaluation, model, save
 from tests.zoo.report.test_model import Reader
 from training.studies.compare import compare_tables
 from training.studies.compare_page import as_html
 from zoo.cli.main import main
 from zoo.models.published import published_table
-from zoo.models.results import add_result
 
 NAMES = ("margin-r50-cub", "arcface-r50-cub", "r-margin-r50-cub")
 
@@ -27,7 +26,7 @@ def measured(own_zoo: Path) -> Path:
         up = number / 100
         scores = {"recall_at_1": 0.60 + up, "map_at_r": 0.25 + up, "nmi": 0.65 - up}
         folder = model(own_zoo, name, {**RECIPE, "name": name}, **scores)
-        add_result(folder, evaluation(name, "train", spectral_decay_drop_1=0.3 - up))
+        save(folder, evaluation(name, "train", spectral_decay_drop_1=0.3 - up))
     (folder / "log.jsonl").write_text(json.dumps({"epoch": 1, "validation_recall_at_1": 0.5}) + "\n")
     return own_zoo
 

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from tests.raising import raises
 from tests.training.studies import toys
-from tests.training.studies.test_compare import evaluation
+from tests.training.studies.test_compare import evaluation, save
 from training.api import origin_facts
 from training.overrides import resolve
 from training.recipe import Recipe
@@ -28,7 +28,6 @@ from zoo.models.card import Card
 from zoo.models.network import create_trunk
 from zoo.models.pretrained.weights import PUBLIC_WEIGHTS
 from zoo.models.published import published_table
-from zoo.models.results import add_result
 
 WIDTHS = {"widths": [8, 8, 12, 16]}
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -130,7 +129,7 @@ def test_a_model_trained_from_converted_weights_counts_as_its_recipes(both: dict
         record = {**origin_facts(recipe, name), "recipe": {**recipe.to_json(), "name": own}, "best_epoch": None}
         (folder / "recipe.json").write_text(json.dumps(record))
         result = dataclasses.replace(evaluation(own, recall_at_1=0.6 + 0.02 * seed), dim=512)
-        add_result(folder, result)
+        save(folder, result)
     assert [run.seed for run in runs_of_recipe(name, find_runs())] == [0, 1]
     table = published_table("diva-3")
     measured = [row for row in compare_tables([table], "cub") if row.status == "measured"]

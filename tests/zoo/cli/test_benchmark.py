@@ -36,10 +36,6 @@ def test_the_help_of_a_command_shows_its_full_name(capsys):
         (["benchmark", "compare", "diva-3", "--paper", "MIC"], 2, "zoo benchmark list"),
         (["benchmark", "compare", "--dataset", "glyphs"], 2, "zoo benchmark list"),
         (["benchmark", "compare", "--out", "/proc/none/x"], 2, "/proc/none"),
-        (["benchmark", "metrics", "--out", "/proc/none/x.svg"], 2, "/proc/none"),
-        (["benchmark", "metrics", "--out", "m.jpg"], 2, ".png, .svg, .pdf, .html"),
-        (["benchmark", "metrics", "--seed", "-1"], 2, "-1"),
-        (["benchmark", "metrics", "--random", "--out", "m.svg"], 2, "--out"),
     ],
 )
 def test_mistakes(capsys, arguments, status, says):

@@ -156,7 +156,7 @@ def test_a_study_without_published_code_is_refused(own_zoo: Path) -> None:
 def test_the_default_folder_is_in_the_local_zoo(own_zoo: Path, data: str) -> None:
     begun = ("toys/two", "--dataset", "glyphs", "--data", data, "--seeds", "1", "--quiet", *SETTINGS)
     assert run_here("benchmark run", *begun, "--only", "margin") == 0
-    assert (own_zoo / "studies" / "toys-two-glyphs" / "report.csv").is_file()
+    assert (own_zoo / "studies" / "toys-two-glyphs" / "report.json").is_file()
 
 
 def test_a_failed_run_is_in_the_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

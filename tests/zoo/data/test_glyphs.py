@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import shutil
-import unicodedata
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,12 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import features
 
 from tests.children import run_python
 from tests.raising import raises
-from tools import glyphs_alphabet
-from tools.glyphs_alphabet import THRESHOLD, Candidate
 from zoo.cli.main import main
 from zoo.data import glyphs, load_dataset
 from zoo.data.dataset import Dataset
@@ -194,89 +190,6 @@ def test_ink_stands_out_in_grey(test_split: Dataset) -> None:
         dark, light = (np.array(tone) @ (0.299, 0.587, 0.114) for tone in tones)
         assert dark < 100
         assert light > 190
-
-
-# -- characters that look alike
-
-
-@pytest.fixture(scope="module")
-def candidates() -> list[Candidate]:
-    return glyphs_alphabet.candidates()
-
-
-@pytest.fixture(scope="module")
-def similarity(candidates: list[Candidate]) -> np.ndarray:
-    return glyphs_alphabet.similarities(candidates)
-
-
-def frozen() -> set[tuple[str, str]]:
-    return {(split, character.text) for split in ("train", "test") for character in glyphs.characters(split)}
-
-
-@pytest.mark.slow
-def test_the_frozen_alphabet_follows_its_rule(candidates: list[Candidate], similarity: np.ndarray) -> None:
-    assert glyphs.alphabet()["threshold"] == THRESHOLD
-    kept = glyphs_alphabet.choose(similarity)
-    if features.version("freetype2") == glyphs.alphabet()["freetype"]:
-        assert glyphs_alphabet.describe_alphabet([candidates[i] for i in kept]) == glyphs.alphabet()
-    # Another FreeType draws edges a little differently, which moves a similarity in its third place.
-    texts = {text for _, text in frozen()}
-    chosen = [i for i, candidate in enumerate(candidates) if candidate.text in texts]
-    rest = [i for i in range(len(candidates)) if i not in set(chosen)]
-    assert len(chosen) == len(texts)
-    among = similarity[np.ix_(chosen, chosen)] - np.eye(len(chosen))
-    assert among.max() < THRESHOLD + 0.005
-    assert similarity[np.ix_(rest, chosen)].max(axis=1).min() >= THRESHOLD - 0.005
-
-
-@pytest.mark.slow
-def test_known_look_alikes_are_detected(candidates: list[Candidate], similarity: np.ndarray) -> None:
-    at = {candidate.text: i for i, candidate in enumerate(candidates)}
-    # A of three scripts; small and capital letters; a letter that is another one turned; italics; ancestors.
-    for a, b in ["AА", "AΑ", "АΑ", "cC", "oO", "sS", "vV", "ǀᐟ", "ǀᐠ", "тm", "Vν", "aα", "TͲ", "un", "ßβ"]:
-        assert similarity[at[a], at[b]] >= THRESHOLD, a + b
-        assert len({a, b} & {text for _, text in frozen()}) < 2
-    for a, b in ["EF", "hn", "PR", "bp", "dp", "69", "ԱԲ", "გდ", "אש"]:
-        assert similarity[at[a], at[b]] < THRESHOLD, a + b
-
-
-def test_look_alikes_after_rotation_are_detected() -> None:
-    def descriptions(text: str) -> np.ndarray:
-        drawn = [glyphs.glyph_image(text, face) for face in FACES[:4]]
-        return glyphs_alphabet.descriptions([glyphs_alphabet.normalised(ink) for ink in drawn])
-
-    upright = descriptions("ǀ") @ descriptions("ᐟ").T
-    assert upright.max() < 0.3
-    alike = glyphs_alphabet.similarities([Candidate("ǀ", "", (0, 1, 2, 3)), Candidate("ᐟ", "", (0, 1, 2, 3))])
-    assert alike[0, 1] == alike[1, 0] > 0.95
-
-
-def test_normalised_glyphs_have_the_same_place_and_size() -> None:
-    for text in ("C", "c", "ǀ", "Ж", "ᐧ"):
-        weight = np.asarray(glyphs_alphabet.normalised(glyphs.glyph_image(text, "DejaVuSans")), dtype=np.float64)
-        weight /= weight.sum()
-        y, x = np.mgrid[:32, :32] + 0.5
-        cx, cy = (weight * x).sum(), (weight * y).sum()
-        radius = np.sqrt((weight * ((x - cx) ** 2 + (y - cy) ** 2)).sum())
-        assert (cx, cy) == pytest.approx((16, 16), abs=0.2)
-        assert radius == pytest.approx(16 / 2.2, rel=0.05)
-
-
-def test_candidates_are_plain_letters_and_digits(candidates: list[Candidate]) -> None:
-    for candidate in candidates:
-        assert not unicodedata.decomposition(candidate.text)
-        assert candidate.text.isalnum()
-        assert len(candidate.faces) >= 4
-    texts = {candidate.text for candidate in candidates}
-    assert {"A", "я", "Ω", "Ա", "ა", "ກ", "א", "7"} <= texts
-    assert not {"Ä", "ё", "ά", "²", "½", "(", "ﬁ"} & texts
-
-
-def test_of_a_chain_of_look_alikes_every_other_one_is_kept() -> None:
-    chain = np.array([[1, 0.9, 0.1, 0.1], [0.9, 1, 0.9, 0.1], [0.1, 0.9, 1, 0.8], [0.1, 0.1, 0.8, 1]])
-    assert glyphs_alphabet.choose(chain, 0.85) == [0, 2, 3]
-    assert glyphs_alphabet.choose(chain, 0.8) == [0, 2]
-    assert glyphs_alphabet.choose(chain, 0.95) == [0, 1, 2, 3]
 
 
 # -- fonts

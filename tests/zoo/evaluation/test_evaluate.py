@@ -132,20 +132,6 @@ def test_a_score_replaces_only_one_of_the_same_images_and_model(tmp_path):
     assert kept == [("cars", "1"), ("birds", "2"), (None, "1"), ("vogels", "1")]
 
 
-def test_an_older_score_of_a_published_data_set_is_replaced(tmp_path):
-    new = result(dataset="cub", split="test", data=DataIdentity("cub", "a" * 64, 9, 3), fingerprint="1")
-    old = new.to_json()
-    del old["data"], old["fingerprint"]
-    (tmp_path / "results.json").write_text(json.dumps([old, {**old, "dataset": "folder"}]))
-    add_result(tmp_path, new)
-    add_result(tmp_path, replace(new, dataset="folder"))
-    assert [(row["dataset"], "data" in row) for row in read_results(tmp_path)] == [
-        ("folder", False),
-        ("cub", True),
-        ("folder", True),
-    ]
-
-
 def test_few_classes_are_named_beside_a_score():
     facts = {**result().to_json(), "queries": 30, "queries_without_relatives": 2, "fingerprint": "0123456789"}
     assert origin_text({**facts, "classes": 10}) == (

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
-from sklearn.linear_model import LinearRegression
 
 from tests.raising import raises
 from zoo.errors import EvaluationError
-from zoo.evaluation.structure import neighbours_across_classes, order_within_classes, predictability
+from zoo.evaluation.structure import neighbours_across_classes, order_within_classes
 
 
 def test_neighbours_of_other_classes_by_hand() -> None:
@@ -52,21 +51,6 @@ def test_order_within_classes_is_spearman_s() -> None:
     line = np.stack([measure, 0 * measure], 1)
     assert order_within_classes(line, labels, measure) == pytest.approx(1)
     assert order_within_classes(rows, labels, 0 * measure) == 0
-
-
-def test_predictability_is_ridge_regression_on_other_classes() -> None:
-    draw = np.random.default_rng(2)
-    rows, labels = draw.normal(size=(200, 4)), np.arange(200) % 10
-    assert predictability(rows, rows @ draw.normal(size=(4, 3)), labels, penalty=0) == pytest.approx(1)
-    assert abs(predictability(rows, draw.normal(size=(200, 3)), labels)) < 0.1
-    noisy = rows @ draw.normal(size=(4, 3)) + draw.normal(size=(200, 3))
-    expected = []
-    for fit in (labels % 2 == 0, labels % 2 == 1):
-        model = LinearRegression().fit(rows[fit], noisy[fit])
-        missed = ((noisy[~fit] - model.predict(rows[~fit])) ** 2).sum()
-        expected.append(1 - missed / ((noisy[~fit] - noisy[~fit].mean(0)) ** 2).sum())
-    # scikit-learn fits an offset, which is zero for centred data.
-    assert predictability(rows, noisy, labels, penalty=0) == pytest.approx(np.mean(expected), abs=0.02)
 
 
 def test_too_few_classes_or_samples_are_refused() -> None:

@@ -39,7 +39,7 @@ def test_round_trip(tmp_path: Path) -> None:
     ("change", "code", "values"),
     [
         ({"nmae": "x"}, "unknown-key", ["'nmae'", "'name'"]),
-        ({"schema": SCHEMA + 1}, "newer-schema", [str(SCHEMA + 1)]),
+        ({"schema": SCHEMA + 1}, "other-schema", [str(SCHEMA + 1)]),
         ({"schema": None}, "bad-schema", []),
         ({"dim": 25}, "bad-dim", ["25", "24"]),
         ({"dim": "24"}, "bad-type", ["card.dim", "'24'"]),
@@ -106,8 +106,8 @@ def test_a_missing_key_a_missing_file_and_a_damaged_file(tmp_path: Path) -> None
         card_from_json([])
 
 
-def test_squeezing_is_recorded_where_it_is_used_and_older_cards_keep_their_fingerprint(tmp_path: Path) -> None:
-    """The fingerprint of a card without it is the hash of the fields that older versions knew."""
+def test_squeezing_is_recorded_where_it_is_used_and_other_cards_keep_their_fingerprint(tmp_path: Path) -> None:
+    """The fingerprint of a card without it is the hash of the other fields, as shipped models have it."""
     squeezed = dataclasses.replace(CARD, preprocessing=dataclasses.replace(CARD.preprocessing, squeeze=True))
     squeezed.write(tmp_path)
     assert read_card(tmp_path) == squeezed

@@ -29,7 +29,7 @@ from zoo.models.verify import _least_cosine, verify
 from zoo.paths import SHIPPED
 
 MODEL = SHIPPED / "margin-conv4-glyphs"
-WITH_TEXT = Path(__file__).parents[1] / "fixtures" / "schema-3"
+WITH_TEXT = Path(__file__).parents[1] / "fixtures" / "with-text"
 CARD = read_card(MODEL)
 IMAGES, GOLDEN = read_golden(MODEL)
 

@@ -18,7 +18,7 @@ from zoo.cli.main import main
 from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, UsageError
 from zoo.hub.model_page import readme
 from zoo.models.baselines import baselines
-from zoo.models.card import read_card
+from zoo.models.card import Origin, read_card
 from zoo.models.catalogue import STATUSES
 from zoo.models.load import find_model
 from zoo.models.pretrained.packages import PACKAGES
@@ -255,7 +255,8 @@ def test_published_scores_belong_only_to_the_unchanged_recipes_model(
         "diva-r50-sop": {"baseline": {"name": "dinov2-s14"}},
         "r50-tv": {"baseline": {"name": "r50-tv", "fingerprint": "0"}},
         "dino": {"baseline": {"repository": zoo.info("dinov2-s14").facts["sources"][1].split("/", 3)[3]}},
-        "older": {"recipe": {"name": "diva-r50-cub"}},
+        "unsaid": {"recipe": {"name": "diva-r50-cub"}},
+        "damaged": {"origin": "diva-r50-cub", "settings": 1},
     }
     for name, record in records.items():
         folder = toys.write_model(own_zoo / "models" / name, name=name)
@@ -265,7 +266,7 @@ def test_published_scores_belong_only_to_the_unchanged_recipes_model(
     assert published["diva-seed1"] == [0.692, 0.793, 0.714]
     assert published.pop("dino")[0] == zoo.info("dinov2-s14").published[0]["value"]
     assert [name for name, values in published.items() if values] == ["diva-seed1"]
-    assert zoo.info("older").origin.text == "diva-r50-cub, changes not recorded"
+    assert zoo.info("unsaid").origin == zoo.info("damaged").origin == Origin(None)
     assert main(["info", "diva-r50-cub"]) == 0
     out = capsys.readouterr().out
     assert "diva-r50-cub, changed: schedule.epochs=1" in out

@@ -15,7 +15,6 @@ from zoo.cli.main import main
 from zoo.errors import ModelFolderError
 from zoo.files import read_json, write_json
 from zoo.models.card import Card, read_card
-from zoo.models.onnx_runtime import GRAPH_FILES
 from zoo.models.results import Check
 from zoo.models.verify import verify_records
 from zoo.paths import SHIPPED
@@ -129,17 +128,11 @@ def test_entries_describe_graphs_of_this_model(copy: Path, parity: dict[str, Any
     assert [detail.partition(".")[0] for detail in failed(copy).values()] == [problem] * bool(problem)
 
 
-def test_older_entries_without_a_fingerprint_need_their_graph(copy: Path) -> None:
-    parity = parity_of(fp32={}, int8={}, fp61={})
-    for entry in parity.values():
-        del entry["fingerprint"]
+def test_entries_without_a_fingerprint_are_refused(copy: Path) -> None:
+    parity = parity_of(fp32={})
+    del parity["fp32"]["fingerprint"]
     write_json(copy / "onnx" / "parity.json", parity)
-    assert failed(copy)["onnx/parity.json"].startswith(
-        "int8 describes a graph that is not in the folder; fp61 describes a graph that is not in the folder."
-    )
-    (copy / GRAPH_FILES["int8"]).touch()
-    write_json(copy / "onnx" / "parity.json", {name: parity[name] for name in ("fp32", "int8")})
-    assert failed(copy) == {}
+    assert failed(copy)["onnx/parity.json"].startswith("fp32 describes a graph of another model.")
 
 
 OTHER_RECIPES: dict[str, Callable[[Card], dict[str, Any]]] = {

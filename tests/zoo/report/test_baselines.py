@@ -96,14 +96,11 @@ def test_an_interrupted_run_continues_with_the_rows_that_exist(pictures, monkeyp
         compare_baselines(images, available_models(MODELS[1:]))
 
 
-def test_a_page_and_a_plot(pictures, tmp_path):
+def test_a_page(pictures, tmp_path):
     command = ["benchmark", "baselines", "--data", str(pictures), "--model", MODELS[0]]
     assert main([*command, "--out", str(tmp_path / "comparison.html")]) == 0
     assert MODELS[0] in (tmp_path / "comparison.html").read_text()
-    assert main([*command, "--out", str(tmp_path / "comparison.png")]) == 0
-    with Image.open(tmp_path / "comparison.png") as drawn:
-        assert drawn.format == "PNG"
-    assert main([*command, "--out", str(tmp_path / "comparison.pdf")]) == 2
+    assert main([*command, "--out", str(tmp_path / "comparison.png")]) == 2
 
 
 def test_models_that_are_missing_are_named_with_the_reason(pictures, monkeypatch):

@@ -92,8 +92,8 @@ NOT_RUN = frozenset(
 _SEARCH = "zoo benchmark search {} --dataset {} --data DIR"
 
 COMMANDS = {
-    "reality/figure-1": "zoo benchmark metrics",
-    "reality/figure-2": "zoo benchmark metrics --random",
+    "reality/figure-1": "python examples/metrics_demo.py",
+    "reality/figure-2": "python examples/metrics_demo.py --random",
     "reality/figure-3": f"{_SEARCH.format('contrastive triplet margin', 'cub')} --trials 0",
     **{f"sharing/figure-{n}": "zoo benchmark report MODEL --split train --map tsne --out map.html" for n in (2, 7, 8)},
     "group/figure-3": "zoo benchmark report MODEL --out report.html",
