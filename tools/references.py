@@ -17,7 +17,18 @@ from serving import metrics
 from serving.app import create_app
 from serving.dependencies import Collections
 from serving.openapi import document
-from serving.settings import COLLECTIONS, DEVICE, GALLERY, HOSTS, KEYS, MODEL, PRECISION, PREFIX, Settings, settings_table
+from serving.settings import (
+    COLLECTIONS,
+    DEVICE,
+    GALLERY,
+    HOSTS,
+    KEYS,
+    MODEL,
+    PRECISION,
+    PREFIX,
+    Settings,
+    settings_table,
+)
 from zoo.cli import main as cli
 from zoo.render import Table
 
@@ -47,8 +58,8 @@ def pages() -> dict[str, str]:
     """Return the generated pages in Markdown by their places below the folder of documents."""
     texts = {
         "commands": "# Command line\n\n" + "\n\n".join(_commands()),
-        "settings": f"# Settings of the service\n\n`zoo serve` takes each as a flag or from the environment.\n\n{settings()}",
-        "metrics": f"# Metrics of the service\n\n`GET /metrics` answers these in Prometheus's text format.\n\n{metric_table()}",
+        "settings": f"# Settings\n\n`zoo serve` takes each as a flag or from the environment.\n\n{settings()}",
+        "metrics": f"# Metrics\n\n`GET /metrics` answers in Prometheus's text format.\n\n{metric_table()}",
         "http": "# HTTP\n\n" + "\n\n".join(_http(document(create_app(Settings(), Collections(()))))),
         "python": "# Python\n\n" + "\n\n".join(_python(zoo)),
     }
