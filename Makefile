@@ -53,7 +53,7 @@ slow: $(READY)-slow ## run the tests that `make test` leaves out: Ray, a Bento, 
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
 docs: $(READY)-docs ## build the documentation in site/; a broken link is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(READY) ## compare speed and memory with other libraries, as ratios
 	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script; done
