@@ -23,6 +23,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	@touch $(READY)
 
+$(READY)-docs: $(READY)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[$(EXTRAS),docs]'
+	@touch $@
+
 $(READY)-slow: $(READY)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[$(EXTRAS),ray]'
 	@touch $@
@@ -48,6 +52,9 @@ tests: $(READY)
 slow: $(READY)-slow ## run the tests that `make test` leaves out: Ray, a Bento, onnxruntime-web (npm), 400 killed writers
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
+docs: $(READY)-docs ## build the documentation in site/; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: $(READY) ## compare speed and memory with other libraries, as ratios
 	for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script; done
 
@@ -56,9 +63,9 @@ proof: $(READY) ## run the service's long proofs, about 25 minutes (PART=crash|l
 
 lock: $(READY) ## update constraints.txt from pyproject.toml
 	$(BIN)/uv pip compile --quiet --no-header --no-annotate --upgrade \
-	  --extra cpu --extra train --extra export --extra serve --extra photos --extra ray --extra dev pyproject.toml --output-file constraints.txt
+	  --extra cpu --extra train --extra export --extra serve --extra photos --extra ray --extra dev --extra docs pyproject.toml --output-file constraints.txt
 
 clean: ## remove everything that these targets made
-	rm -rf $(VENV) .demo .proof .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .demo .proof .mypy_cache .ruff_cache .pytest_cache .hypothesis site
 
-.PHONY: help setup demo check test tests slow bench proof lock clean
+.PHONY: help setup demo check test tests slow docs bench proof lock clean

@@ -1,4 +1,7 @@
-"""The command line parses every `zoo` command of the documents, of the examples in the help texts, and of messages."""
+"""The command line parses every `zoo` command of the documents, of the examples in the help texts, and of messages.
+
+Links of the documents lead to files that exist, and a guide is short.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,13 @@ from pathlib import Path
 import pytest
 from typer.core import TyperCommand, TyperGroup
 
+from tools.references import pages
 from zoo.cli import main as cli
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LINK = re.compile(r"\]\(([^)#\s]+)")
+REFERENCES = {"architecture.md", "papers.md", "README.md"}
 FENCE = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ANY_FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(zoo (?:(?:benchmark|gallery) [a-z-]+|(?!benchmark|gallery)[a-z-]+) [^-A-Z`\s][^A-Z`]*)`")
@@ -106,6 +112,20 @@ SHOWN = list(commands())
 def test_there_are_commands() -> None:
     assert len(SHOWN) > 100
     assert {"README.md", "publish.md", "train", "serve", "gallery rebuild"} <= {name for name, _ in SHOWN}
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_that_exists(page: Path) -> None:
+    """`make docs` also checks anchors, and that documents link to nothing outside `docs/`."""
+    links = [link for link in LINK.findall(ANY_FENCE.sub("", page.read_text("utf-8"))) if "://" not in link]
+    generated = {(ROOT / "docs" / place).resolve() for place in pages()}
+    places = {link: (page.parent / link).resolve() for link in links}
+    assert [link for link, place in places.items() if not place.exists() and place not in generated] == []
+
+
+@pytest.mark.parametrize("guide", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_a_guide_is_short(guide: Path) -> None:
+    assert guide.name in REFERENCES or len(guide.read_text("utf-8").splitlines()) <= 120
 
 
 @pytest.mark.parametrize(("source", "words"), SHOWN, ids=[" ".join(["zoo", *words]) for _, words in SHOWN])

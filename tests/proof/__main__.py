@@ -2,7 +2,7 @@
 
     make proof                         all of them, about 25 minutes; parts that passed before are not run again
     make proof PART=fuzz               one of them, also if it passed before
-    make proof PROOF_OUT=docs          also write the figures to docs/proof.json, docs/load.json and docs/load.png
+    make proof PROOF_OUT=docs/lab      also write the figures there: proof.json, load.json and load.png
     python -m tests.proof --short      every part in seconds, to check that it runs
 
 Results are kept in a folder (--kept, .proof), so that an interrupted run continues with its last part. Each part has a

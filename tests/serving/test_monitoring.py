@@ -1,4 +1,4 @@
-"""Dashboard and alerts under deploy/, and the tables of docs/: they name the metrics and settings that exist."""
+"""Dashboard and alerts under deploy/: they name the metrics that exist."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import promql_parser
 import pytest
 import yaml
 
 from serving.metrics import REGISTRY
-from tools.serve_tables import DOCS, labels, metric_table, settings
+from tools.references import labels
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana" / "dashboard.json").read_text())
@@ -112,14 +111,3 @@ def test_alerts_have_what_prometheus_expects() -> None:
     (job,) = PROMETHEUS["scrape_configs"]
     assert (DEPLOY / "prometheus" / PROMETHEUS["rule_files"][0]).is_file()
     assert f'up{{job="{job["job_name"]}"}} == 0' in [alert["expr"] for alert in ALERTS]
-
-
-def between(page: str, name: str) -> Any:
-    found = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- end -->", (DOCS / page).read_text(), re.DOTALL)
-    return found and found[1]
-
-
-def test_the_tables_of_settings_and_metrics_are_those_of_the_code() -> None:
-    """`python -m tools.serve_tables` writes them."""
-    assert between("serve.md", "settings") == settings()
-    assert between("operate.md", "metrics") == metric_table()

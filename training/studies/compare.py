@@ -16,7 +16,7 @@ from typing import Any
 
 from training.recipe import same_recipe
 from training.recipes import RECIPES, standard_recipe
-from training.studies.results import RESULTS_FILE
+from training.studies.results import RESULTS_FILE, archived_lines, has_results
 from training.studies.statistics import interval_over_seeds, metric_bounds
 from zoo.console import count
 from zoo.data.dataset import FOLDER, WHOLE
@@ -232,7 +232,7 @@ def study_runs(folder: Path) -> list[TrainedModel]:
         raise UsageError(
             f"there is no folder {folder}; name a study's folder, or one that contains studies.", code="no-such-folder"
         )
-    studies = [folder] if (folder / RESULTS_FILE).is_file() else sorted(folder.iterdir())
+    studies = [folder] if has_results(folder) else sorted(folder.iterdir())
     return [run for study in studies for run in _read_study_runs(study)]
 
 
@@ -465,7 +465,8 @@ def _read_study_runs(study: Path) -> Iterator[TrainedModel]:
 
 def _read_results(study: Path) -> Iterator[tuple[str, Record]]:
     """Yield the run's name and the result of each line that can be read."""
-    for line in complete_lines(study / RESULTS_FILE):
+    path = study / RESULTS_FILE
+    for line in (*archived_lines(path), *complete_lines(path)):
         try:
             result = json.loads(line)
             yield str(result["run"]), result

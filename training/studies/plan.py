@@ -12,7 +12,7 @@ from typing import Any
 
 from training.recipe import Recipe, same_recipe
 from training.studies.papers import find_study
-from training.studies.results import RESULTS_FILE, Result, Results
+from training.studies.results import Result, Results, has_results
 from training.studies.study import (
     EMBEDDING,
     SELECTIONS,
@@ -384,7 +384,7 @@ def read_plan(folder: Path) -> Plan:
     """
     path = folder / PLAN_FILE
     if not path.is_file():
-        again = (folder / RESULTS_FILE).is_file()
+        again = has_results(folder)
         begin = command("benchmark", "run", "STUDY", "--dataset", "D", *(("--out", folder) if again else ()))
         raise UsageError(
             f"{folder} is not a study: it has no {PLAN_FILE}.{' Its finished runs stay.' * again} Begin one: {begin}",

@@ -1,7 +1,11 @@
-"""results.jsonl: the results of the finished runs of a study or a search, one JSON object per line."""
+"""results.jsonl: the results of the finished runs of a study or a search, one JSON object per line.
+
+Earlier lines may be compressed beside it, in results.jsonl.gz, as in the folders of docs/studies.
+"""
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,6 +20,19 @@ RESULTS_FILE = "results.jsonl"
 Result = dict[str, Any]
 
 
+def archived_lines(path: Path) -> list[bytes]:
+    """Return the lines of the compressed file beside `path`, its name with .gz; none if it is missing."""
+    try:
+        return gzip.decompress(path.with_name(f"{path.name}.gz").read_bytes()).splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def has_results(folder: Path) -> bool:
+    """Return whether a folder has a file of results, plain or compressed."""
+    return any((folder / name).is_file() for name in (RESULTS_FILE, f"{RESULTS_FILE}.gz"))
+
+
 class Results(Mapping[str, Result]):
     """The results in a folder by the run's name, such as "contrastive/seed-0", in the order in which runs finished.
 
@@ -26,7 +43,7 @@ class Results(Mapping[str, Result]):
     def __init__(self, folder: Path, file: str = RESULTS_FILE) -> None:
         self.path = folder / file
         self._results: dict[str, Result] = {}
-        self._inode, self._size = 0, 0
+        self._inode, self._size = -1, 0
 
     def add(self, run: str, result: Mapping[str, Any]) -> None:
         """Append the result of a finished run."""
@@ -45,13 +62,14 @@ class Results(Mapping[str, Result]):
         """Return all results, after reading lines that are new in the file."""
         try:
             status = self.path.stat()
+            inode, size = status.st_ino, status.st_size
         except FileNotFoundError:
-            self._results, self._inode, self._size = {}, 0, 0
+            inode, size = 0, 0
+        if inode != self._inode or size < self._size:  # never read, another file, or one that was edited
+            self._results = dict(self._parse(line) for line in archived_lines(self.path))
+            self._inode, self._size = inode, 0
+        if size == self._size:
             return self._results
-        if (status.st_ino, status.st_size) == (self._inode, self._size):
-            return self._results
-        if status.st_ino != self._inode or status.st_size < self._size:  # another file, or one that was edited
-            self._results, self._inode, self._size = {}, status.st_ino, 0
         for line in complete_lines(self.path, self._size):
             run, result = self._parse(line)
             self._results[run] = result

@@ -112,7 +112,8 @@ def push(
         model: A name or path.
         repo_id: `org/name`; a bare name goes under `ZOO_HUB_ORG`.
         private: Whether a new repository is private (default: the organisation's setting).
-        branch, revision: The branch, created if missing (default: main).
+        branch: The branch, created if missing (default: main).
+        revision: Another name of `branch`.
         create_pr: Open a pull request in an existing repository instead.
         licence: The licence to state instead of the card's.
         message: The commit's message.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 
 from tests.benchmarks.quality.arms import ARMS, PAIRS, SEEDS
 from tests.benchmarks.quality.study import METRICS, SELECTION, Record
+from training.studies.results import archived_lines
 from training.studies.study import EMBEDDING, FEATURES
 from zoo.data.dataset import OTHER_EDITIONS
 from zoo.errors import UsageError
@@ -83,12 +85,14 @@ class ArmResults:
 
 
 def read_records(folder: Path) -> list[Record]:
-    """Return the records of the finished runs in a folder.
+    """Return the records of the finished runs in a folder: a file each, or lines of runs.jsonl.gz.
 
     Raises:
         UsageError: `no-runs` if no run is finished.
     """
-    records = [record for path in sorted(folder.glob("*.json")) if "views" in (record := read_object(path))]
+    files = map(read_object, sorted(folder.glob("*.json")))
+    archived = map(json.loads, archived_lines(folder / "runs.jsonl"))
+    records = [record for record in (*archived, *files) if "views" in record]
     if not records:
         raise UsageError(
             f"{folder} has no finished run. Make some with: python -m tests.benchmarks.quality run {folder}",

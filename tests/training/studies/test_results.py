@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from tests.raising import raises
 from training.studies import results as results_module
-from training.studies.results import RESULTS_FILE, Results
+from training.studies.results import RESULTS_FILE, Results, has_results
 from zoo.errors import TrainingError
 
 
@@ -40,6 +41,19 @@ def test_an_unfinished_line_of_a_killed_process_is_ignored(tmp_path: Path) -> No
     results.path.write_text("x")
     results.add("d/seed-0", {})
     assert list(results) == ["d/seed-0"]
+
+
+def test_compressed_lines_come_first_and_new_ones_are_appended_to_the_plain_file(tmp_path: Path) -> None:
+    assert not has_results(tmp_path)
+    lines = b'{"run": "a/seed-0", "score": 1}\n{"run": "b/seed-0", "score": 2}\n'
+    (tmp_path / f"{RESULTS_FILE}.gz").write_bytes(gzip.compress(lines))
+    results = Results(tmp_path)
+    assert has_results(tmp_path)
+    assert list(results.items()) == [("a/seed-0", {"score": 1}), ("b/seed-0", {"score": 2})]
+    results.add("a/seed-0", {"score": 3})
+    results.add("c/seed-0", {"score": 4})
+    expected = {"a/seed-0": {"score": 3}, "b/seed-0": {"score": 2}, "c/seed-0": {"score": 4}}
+    assert dict(results) == dict(Results(tmp_path)) == expected
 
 
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_it_is_found_by_its_name_and_passes_every_check() -> None:
 
 
 def test_the_documentation_states_the_scores() -> None:
-    page = (SHIPPED.parent.parent / "docs" / "models.md").read_text("utf-8")
+    page = (SHIPPED.parent.parent / "docs" / "lab" / "shipped-models.md").read_text("utf-8")
     results = {result["dataset"]: result for result in zoo.info("photos").results}
     assert set(results) == {"cub2010", "cars-half"}
     for name, result in results.items():

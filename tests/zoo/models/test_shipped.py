@@ -84,7 +84,7 @@ def test_the_card_and_the_documentation_state_the_scores(folder: Path) -> None:
         card.description
     )
     assert len(card.description) > 150
-    page = (SHIPPED.parent.parent / "docs" / "models.md").read_text(encoding="utf-8")
+    page = (SHIPPED.parent.parent / "docs" / "lab" / "shipped-models.md").read_text(encoding="utf-8")
     assert f"| `{card.name}` | {card.dim} | {recall} | {precision} |" in page
 
 
@@ -113,7 +113,7 @@ def test_the_card_and_the_documentation_of_photographs_state_data_licence_and_sc
     assert f"R@1 {recall} (95 % interval {low} to {high}), MAP@R {precision}" in card.description
     assert "research and evaluation only" in card.licence
     assert {"cub2010": "CUB-200 (2010)", "cars-half": "half of Cars196"}[card.dataset] in card.description
-    page = (SHIPPED.parent.parent / "docs" / "models.md").read_text(encoding="utf-8")
+    page = (SHIPPED.parent.parent / "docs" / "lab" / "shipped-models.md").read_text(encoding="utf-8")
     cells = f"| {recall} ({low} to {high}) | {precision} ({' to '.join(map_bounds)}) |"
     assert f"| `{card.name}` | {card.dim} {cells}" in page
 
