@@ -1,4 +1,4 @@
-"""The process that decodes image files: whatever is in a file, its work ends within the bounds that it was given.
+"""The process that decodes image files: its work on any file ends within bounds.
 
 `zoo.data.decoder_pool` starts this file as a program, sends it one image after the other and reads their pixels. It
 imports Pillow and the standard library alone, so that it starts in a tenth of a second and takes 15 MB.

@@ -84,7 +84,7 @@ def test_slow_and_legal_files_are_done_or_refused(family: str) -> None:
             except ImageError:
                 pass
             after = sum(cpu_seconds(process) for process in decoders(os.getpid()))
-            assert after - before < most + decoder.CPU_SECONDS  # the bound, which starts anew once the header is read
+            assert after - before < most + decoder.CPU_SECONDS  # the bound, which starts again once the header is read
 
 
 def cpu_seconds(process: int) -> float:
