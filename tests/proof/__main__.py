@@ -73,7 +73,7 @@ def fuzzed(out: Path, short: bool) -> dict[str, Any]:
 def _fuzzed(served: Service, folder: Path, short: bool) -> dict[str, Any]:
     return {
         "images": fuzz.damaged_images(served, 78 if short else 5000, number=1),
-        "bombs": fuzz.bombs_sent(served, 20_000 if short else 10_000_000),
+        "bombs": fuzz.bombs_sent(served, *((20_000, 200_000) if short else (10_000_000, 24_000_000))),
         "requests_refused": hostile.refused(served),
         "texts_kept": hostile.kept_as_they_are(served),
         "on_the_wire": hostile.on_the_wire(served),

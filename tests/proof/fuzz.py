@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from tests.proof import bombs
 from tests.proof.mutations import FORMATS, MUTATIONS, mutants
 from tests.proof.service import Service
+from tests.proof.slow import slow_files
 from tests.serving import toys
 
 GROWTH = 600.0
-"""Limit of the growth at its peak, MiB: two images of 24 megapixels with 9 bytes per pixel, and the allocator."""
+"""Limit of the growth of the service at its peak, MiB, its decoders aside: the kernel bounds them."""
 
 
 def check_refused(answer: httpx.Response, asked: str = "") -> str:
@@ -114,11 +115,17 @@ def damaged_images(service: Service, count: int, number: int = 0) -> dict[str, A
     }
 
 
-def bombs_sent(service: Service, size: int) -> dict[str, Any]:
-    """Send each bomb as a query and as a new item; `size` is the bytes of those that consist of many pieces."""
+def bombs_sent(service: Service, size: int, pixels: int = 24_000_000) -> dict[str, Any]:
+    """Send each bomb and each slow file as a query and as a new item.
+
+    Args:
+        service: The service.
+        size: The bytes of the bombs that consist of many pieces.
+        pixels: The pixels that the slow files come near to.
+    """
     before, slowest = service.memory(), {"seconds": 0.0, "bomb": ""}
     service.forget_peak()
-    made = {**bombs.filling(size), **bombs.of_pixels()}
+    made = {**bombs.filling(size), **bombs.of_pixels(), **slow_files(pixels)}
     with service.client() as client:
         for name, data in made.items():
             begun = time.perf_counter()

@@ -24,7 +24,7 @@ def test_damaged_images_of_every_kind(served: Service) -> None:
 
 
 def test_bombs(served: Service) -> None:
-    fuzz.bombs_sent(served, 50_000)
+    fuzz.bombs_sent(served, 50_000, 200_000)
 
 
 def test_requests_that_nobody_honest_sends(served: Service) -> None:
