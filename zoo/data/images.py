@@ -114,10 +114,8 @@ def _from_pil(source: Image.Image, limits: Limits) -> Image.Image:
         decoder.check_size(source, name, limits.max_pixels)
         source.load()
         return decoder.to_8bit(ImageOps.exif_transpose(source), name)  # exif_transpose returns a copy
-    except decoder.Refusal as refusal:
-        raise decoder_pool.error_of(refusal.code, refusal.message) from None
     except Exception as error:  # Pillow's decoders raise nearly anything on damaged data
-        refusal = decoder.refusal_of(error, name)
+        refusal = error if isinstance(error, decoder.Refusal) else decoder.refusal_of(error, name)
         raise decoder_pool.error_of(refusal.code, refusal.message) from None
 
 
