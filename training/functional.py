@@ -125,12 +125,6 @@ def unit_distances(embeddings: Tensor) -> Tensor:
         return (2 - 2 * embeddings @ embeddings.T).clamp(min=0).sqrt()
 
 
-def products(embeddings: Tensor) -> Tensor:
-    """Return e_i . e_j of rows [b, d] as [b, b]; the cosines of unit rows."""
-    result: Tensor = _Products.apply(embeddings)
-    return result
-
-
 def with_transpose(matrix: Tensor) -> Tensor:
     """Return matrix + its transpose, [b, b]; copying transposes in blocks, up to three times as fast as by columns."""
     return matrix.T.clone(memory_format=torch.contiguous_format).add_(matrix)
@@ -138,45 +132,14 @@ def with_transpose(matrix: Tensor) -> Tensor:
 
 def distances(embeddings: Tensor) -> Tensor:
     """Return |e_i - e_j|_2 of rows [b, d] as [b, b], from one matrix product. Gradient 0 at distance 0."""
-    result: Tensor = _Distances.apply(embeddings)
-    return result
-
-
-class _Products(torch.autograd.Function):
-    """Products of rows. The matrix is symmetric, so its gradient needs one matrix product instead of two."""
-
-    @staticmethod
-    def forward(ctx: Any, embeddings: Tensor) -> Tensor:
-        ctx.save_for_backward(embeddings)
-        return embeddings @ embeddings.T
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (embeddings,) = ctx.saved_tensors
-        return with_transpose(grad) @ embeddings
-
-
-class _Distances(torch.autograd.Function):
-    """Distances of rows; like `_Products`: d_ij moves e_i along (e_i - e_j) / d_ij, and e_j against it."""
-
-    @staticmethod
-    def forward(ctx: Any, embeddings: Tensor) -> Tensor:
-        lengths = embeddings.square().sum(1)
-        sums = lengths[:, None] + lengths
-        squared = torch.addmm(sums, embeddings, embeddings.T, alpha=-2)
-        # Values that are not finite are not below the bound, and stay visible.
-        equal = squared < sums.mul_(_ROUNDING * min(torch.finfo(sums.dtype).eps, _FLOAT32))
-        result = squared.masked_fill_(equal, 0).sqrt_().fill_diagonal_(0)
-        ctx.save_for_backward(embeddings, result)
-        return result
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        embeddings, result = ctx.saved_tensors
-        pull = with_transpose(_pull(grad, result))
-        return embeddings * pull.sum(1, keepdim=True) - pull @ embeddings
+    lengths = embeddings.square().sum(1)
+    sums = lengths[:, None] + lengths
+    squared = torch.addmm(sums, embeddings, embeddings.T, alpha=-2)
+    kind = torch.finfo(sums.dtype)
+    bound = (sums.detach() * (_ROUNDING * min(kind.eps, _FLOAT32))).clamp_(min=kind.tiny)
+    # Values that are not finite are not below the bound, and stay visible.
+    equal = (squared < bound).fill_diagonal_(True)
+    return squared.masked_fill(equal, 1).sqrt().masked_fill(equal, 0)
 
 
 class _PairDistances(torch.autograd.Function):
@@ -194,7 +157,7 @@ class _PairDistances(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         embeddings, result, i, j = ctx.saved_tensors
-        pull = _pull(grad, result)
+        pull = (grad / result).masked_fill_(result == 0, 0)
         # A product with the sparse matrix of the pairs' weights is twice as fast as adding row by row.
         rows, columns, pulls = torch.cat([i, j]), torch.cat([j, i]), torch.cat([pull, pull])
         shape = len(embeddings), len(embeddings)
@@ -207,10 +170,6 @@ def _lengths(embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
     difference = embeddings.index_select(0, i).sub_(embeddings.index_select(0, j))
     result: Tensor = torch.linalg.vector_norm(difference, dim=1)
     return result
-
-
-def _pull(grad: Tensor, distance: Tensor) -> Tensor:
-    return (grad / distance).masked_fill_(distance == 0, 0)
 
 
 def mean_norm(embeddings: Tensor, squared: bool) -> Tensor:
@@ -451,35 +410,12 @@ def masked_logsumexp(values: Tensor, mask: Tensor, dim: int = 1) -> Tensor:
 
     softplus of it is log(1 + sum of exp), which is 0 without entries.
     """
-    if not values.shape[dim]:
-        return values.sum(dim).log()
-    result: Tensor = _LogSumExp.apply(values, mask, dim)
-    return result
+    return values.masked_fill(~mask, -torch.inf).logsumexp(dim)
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Return the mean of the values in `mask`, a scalar; 0 without entries. Values outside may be infinite."""
     return values.masked_fill(~mask, 0).sum() / mask.sum().clamp(min=1)
-
-
-class _LogSumExp(torch.autograd.Function):
-    """Masked logsumexp, several times as fast as filling with -inf, a special case of exp."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, mask: Tensor, dim: int) -> Tensor:
-        top = values.masked_fill(~mask, -torch.inf).amax(dim, keepdim=True).clamp_(min=torch.finfo(values.dtype).min)
-        # Terms below exp(-80) of the largest are negligible; smaller numbers would be denormal, which is slow.
-        shares = (values - top).clamp_(-80, 0).exp_().mul_(mask)
-        total = shares.sum(dim, keepdim=True)
-        ctx.save_for_backward(shares, total)
-        ctx.dim = dim
-        return (total.log() + top).squeeze(dim)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        shares, total = ctx.saved_tensors
-        return shares * (grad.unsqueeze(ctx.dim) / total.clamp(min=1)), None, None
 
 
 _ONE = 2**30
