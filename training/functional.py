@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import kl_div, normalize, relu
 
-from training.health.observer import report_terms
 from zoo.errors import RecipeError, UsageError
 
 
@@ -279,24 +278,22 @@ class Hinges(NamedTuple):
         """Return the mean over all terms, or over those above zero; 0 without any."""
         return self.total / (self.active if active_only else self.number).clamp(min=1)
 
+    def detach(self) -> Hinges:
+        """Return the same numbers without gradient."""
+        return self._replace(total=self.total.detach())
+
 
 def hinges(values: Tensor, mask: Tensor | None = None) -> Hinges:
     """Return [x]+ of every value, or of those in the mask, bool and of the same shape; a float mask gives weights."""
     terms = relu(values)
     if mask is None:
-        return _reported(Hinges(terms.sum(), terms.detach().sign().sum(), terms.new_full((), terms.numel())))
+        return Hinges(terms.sum(), terms.detach().sign().sum(), terms.new_full((), terms.numel()))
     # Floats are several times as fast to multiply and to count as bools.
     weights = mask.to(values.dtype)
-    return _reported(Hinges((terms * weights).sum(), (terms.detach().sign() * weights).sum(), weights.sum()))
+    return Hinges((terms * weights).sum(), (terms.detach().sign() * weights).sum(), weights.sum())
 
 
-def _reported(found: Hinges) -> Hinges:
-    """Report the terms to a step's observation, and return them."""
-    report_terms(found.active, found.number, found.total.detach())
-    return found
-
-
-def pair_contrast(values: Tensor, labels: Tensor, near: float, far: float, active_only: bool) -> Tensor:
+def pair_contrast(values: Tensor, labels: Tensor, near: float, far: float, active_only: bool) -> tuple[Tensor, Hinges]:
     """Return the mean of [v - near]+ over positive pairs plus the mean of [far - v]+ over negative pairs.
 
     Args:
@@ -307,17 +304,19 @@ def pair_contrast(values: Tensor, labels: Tensor, near: float, far: float, activ
         active_only: Both means are over the terms above zero.
 
     Returns:
-        A scalar; a mean over nothing is 0.
+        A scalar, in which a mean over nothing is 0; and all terms together, without gradient.
     """
-    result: Tensor = _Contrast.apply(values, labels, near, far, active_only)
-    return result
+    value, *terms = _Contrast.apply(values, labels, near, far, active_only)
+    return value, Hinges(*terms)
 
 
 class _Contrast(torch.autograd.Function):
     """The contrast of all pairs in few passes over the matrix, which dominate its cost; positives by index."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, labels: Tensor, near: float, far: float, active_only: bool) -> Tensor:
+    def forward(
+        ctx: Any, values: Tensor, labels: Tensor, near: float, far: float, active_only: bool
+    ) -> tuple[Tensor, ...]:
         anchors, positives = positive_pairs(labels)
         entries = anchors * len(labels) + positives
         pulled = (values.take(entries) - near).relu_()
@@ -326,16 +325,18 @@ class _Contrast(torch.autograd.Function):
         # The gradient needs only the signs: 1 for terms above zero.
         pulled, pushed = pulled.sign_(), pushed.sign_()
         positive_count, negative_count = len(entries), len(labels) * (len(labels) - 1) - len(entries)
-        report_terms(pulled.sum() + pushed.sum(), positive_count + negative_count, total_near + total_far)
+        total = total_near + total_far
+        terms = total, pulled.sum() + pushed.sum(), total.new_full((), positive_count + negative_count)
+        ctx.mark_non_differentiable(*terms)
         per_near = per_term(pulled, positive_count, active_only)
         per_far = per_term(pushed, negative_count, active_only)
         ctx.save_for_backward(pulled, pushed, entries)
         ctx.per_near, ctx.per_far = per_near, per_far
-        return total_near * per_near + total_far * per_far
+        return total_near * per_near + total_far * per_far, *terms
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor, None, None, None, None]:
         pulled, pushed, entries = ctx.saved_tensors
         weights = (pushed * (gradient * -ctx.per_far)).put_(entries, pulled * (gradient * ctx.per_near))
         return weights, None, None, None, None
@@ -369,7 +370,7 @@ def triplet_hinges(distances: Tensor, labels: Tensor, margin: float) -> Hinges:
         violating = counts.scatter_add(1, passed, negative.to(ranked.dtype)).cumsum(1)[:, :-1]
         active = violated.sum()
     total = (violating * ranked.masked_fill(ranked.isinf(), 0)).sum() - (violated * distances).sum() + margin * active
-    return _reported(Hinges(total, active, (positives * negative.sum(1, keepdim=True)).sum()))
+    return Hinges(total, active, (positives * negative.sum(1, keepdim=True)).sum())
 
 
 KINDS = 3
@@ -501,8 +502,10 @@ def refine_logs(log_priors: Tensor, similarities: Tensor, steps: int) -> Tensor:
     return assignments
 
 
-def snr_contrast(embeddings: Tensor, labels: Tensor, near: float, far: float, nu: float, active_only: bool) -> Tensor:
-    """Return the contrastive loss of signal-to-noise distances over all pairs of a batch, a scalar.
+def snr_contrast(
+    embeddings: Tensor, labels: Tensor, near: float, far: float, nu: float, active_only: bool
+) -> tuple[Tensor, Hinges]:
+    """Return the contrastive loss of signal-to-noise distances over all pairs of a batch, a scalar, and its terms.
 
     It is the mean of [d_ij - near]+ over positive pairs plus the mean of [far - d_ij]+ over negative pairs plus nu
     times `training.losses.snr.off_centre`, where d_ij = |c_i - c_j|^2 / |c_i|^2 of centred rows, and 0 if c_i is 0.
@@ -516,8 +519,8 @@ def snr_contrast(embeddings: Tensor, labels: Tensor, near: float, far: float, nu
         nu: The weight of the regulariser.
         active_only: Both means are over the terms above zero; a mean over nothing is 0.
     """
-    result: Tensor = _SNRContrast.apply(embeddings, labels, near, far, nu, active_only)
-    return result
+    value, *terms = _SNRContrast.apply(embeddings, labels, near, far, nu, active_only)
+    return value, Hinges(*terms)
 
 
 def inverse_power(power: Tensor) -> Tensor:
@@ -537,7 +540,7 @@ class _SNRContrast(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, embeddings: Tensor, labels: Tensor, near: float, far: float, nu: float, active_only: bool
-    ) -> Tensor:
+    ) -> tuple[Tensor, ...]:
         mean = embeddings.mean(1, keepdim=True)
         centred = embeddings - mean
         power = torch.linalg.vecdot(centred, centred)[:, None]
@@ -549,7 +552,9 @@ class _SNRContrast(torch.autograd.Function):
         terms = pushed.relu_().fill_diagonal_(0).put_(entries, torch.zeros_like(pulled)).sum(1, keepdim=True)
         total_near, total_far = pulled.sum(), terms.sum()
         active, active_near = pushed.sign_(), pulled.sign()
-        report_terms(active.sum() + active_near.sum(), active.numel() - len(active), total_near + total_far)
+        total = total_near + total_far
+        counts = active.sum() + active_near.sum(), total.new_full((), active.numel() - len(active))
+        ctx.mark_non_differentiable(total, *counts)
         per_near = per_term(active_near, len(entries), active_only)
         per_far = per_term(active, len(labels) * (len(labels) - 1) - len(entries), active_only)
         # A positive pair counts as this many negative ones, with the opposite sign.
@@ -557,11 +562,12 @@ class _SNRContrast(torch.autograd.Function):
         terms[:, 0].index_add_(0, anchors, (active_near * (far - near) - pulled).mul_(ratio))
         ctx.save_for_backward(centred, inverse, mean, active.put_(entries, active_near * ratio), terms)
         ctx.far, ctx.nu, ctx.per_far = far, nu, per_far
-        return total_near * per_near + total_far * per_far + (nu * embeddings.shape[1]) * mean.abs().mean()
+        off_centre = (nu * embeddings.shape[1]) * mean.abs().mean()
+        return total_near * per_near + total_far * per_far + off_centre, total, *counts
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor, None, None, None, None, None]:
         centred, inverse, mean, active, terms = ctx.saved_tensors
         scale = inverse * (gradient * (-2 * ctx.per_far))
         noise = scale * torch.sub(terms, active.sum(1, keepdim=True), alpha=ctx.far)

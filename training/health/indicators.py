@@ -71,7 +71,7 @@ class Monitor:
             return
         with ExitStack() as stack:
             raw = stack.enter_context(raw_embeddings(self.run.network.heads, batch))
-            observation = stack.enter_context(observed())
+            observation = stack.enter_context(observed(self.run.method))
             yield
         self._step = self._measure(batch, raw, observation)
         if number == 1 and self.run.epoch == 0:

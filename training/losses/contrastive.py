@@ -39,8 +39,11 @@ class Contrastive(nn.Module):
         check_batch(embeddings, labels)
         if tuples is None:
             margins = self.positive_margin, self.negative_margin
-            return pair_contrast(distances(embeddings), labels, *margins, self.active_only)
+            value, terms = pair_contrast(distances(embeddings), labels, *margins, self.active_only)
+            self.last_terms = (terms,)
+            return value
         pairs = to_pairs(tuples)
         near = hinges(pair_distances(embeddings, pairs.anchors_p, pairs.positives) - self.positive_margin)
         far = hinges(self.negative_margin - pair_distances(embeddings, pairs.anchors_n, pairs.negatives))
+        self.last_terms = near.detach(), far.detach()
         return near.mean(self.active_only) + far.mean(self.active_only)

@@ -45,7 +45,9 @@ class Quadruplet(nn.Module):
         first = hinges(positive - self._distances(embeddings, a, n) + self.margin)
         has_second = second >= 0
         gap = positive[has_second] - self._distances(embeddings, n[has_second], second[has_second])
-        return first.mean(active_only=False) + hinges(gap + self.second_margin).mean(active_only=False)
+        second_terms = hinges(gap + self.second_margin)
+        self.last_terms = first.detach(), second_terms.detach()
+        return first.mean(active_only=False) + second_terms.mean(active_only=False)
 
     def _distances(self, embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
         distances = pair_distances(embeddings, i, j)

@@ -56,6 +56,7 @@ class SNRTriplet(nn.Module):
             positive = snr_pair_distances(embeddings, anchors, positives)
             negative = snr_pair_distances(embeddings, anchors, negatives)
             terms = hinges(positive - negative + self.margin)
+        self.last_terms = (terms.detach(),)
         return terms.mean(self.active_only) + self.nu * mean_penalty(embeddings)
 
 
@@ -93,10 +94,13 @@ class SNRContrastive(nn.Module):
         check_batch(embeddings, labels)
         if tuples is None:
             margins = self.positive_margin, self.negative_margin
-            return snr_contrast(embeddings, labels, *margins, self.nu, self.active_only)
+            value, terms = snr_contrast(embeddings, labels, *margins, self.nu, self.active_only)
+            self.last_terms = (terms,)
+            return value
         pairs = to_pairs(tuples)
         near = hinges(snr_pair_distances(embeddings, pairs.anchors_p, pairs.positives) - self.positive_margin)
         far = hinges(self.negative_margin - snr_pair_distances(embeddings, pairs.anchors_n, pairs.negatives))
+        self.last_terms = near.detach(), far.detach()
         return near.mean(self.active_only) + far.mean(self.active_only) + self.nu * mean_penalty(embeddings)
 
 

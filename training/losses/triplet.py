@@ -43,9 +43,12 @@ class Triplet(nn.Module):
         """
         check_batch(embeddings, labels)
         if tuples is None:
-            return triplet_hinges(self._power(distances(embeddings)), labels, self.margin).mean(self.active_only)
-        positive, negative = triplet_distances(embeddings, *require_triplets(tuples))
-        return hinges(self._power(positive) - self._power(negative) + self.margin).mean(self.active_only)
+            terms = triplet_hinges(self._power(distances(embeddings)), labels, self.margin)
+        else:
+            positive, negative = triplet_distances(embeddings, *require_triplets(tuples))
+            terms = hinges(self._power(positive) - self._power(negative) + self.margin)
+        self.last_terms = (terms.detach(),)
+        return terms.mean(self.active_only)
 
     def _power(self, values: Tensor) -> Tensor:
         return values.square() if self.squared else values
