@@ -283,6 +283,12 @@ class Hinges(NamedTuple):
         return self._replace(total=self.total.detach())
 
 
+class HingeLoss(nn.Module):
+    """A loss of terms [x]+, whose `last_terms` are those of its last batch, in groups and without gradient."""
+
+    last_terms: tuple[Hinges, ...] = ()
+
+
 def hinges(values: Tensor, mask: Tensor | None = None) -> Hinges:
     """Return [x]+ of every value, or of those in the mask, bool and of the same shape; a float mask gives weights."""
     terms = relu(values)

@@ -17,7 +17,7 @@ from training.methods.base import takes_unit_rows
 
 @dataclass
 class Observation:
-    """What the losses of an observed step computed.
+    """The terms and tuples of the losses of an observed step.
 
     Attributes:
         terms: For each group of terms with a margin, the number above zero, the number of all, and their sum if they
@@ -31,11 +31,11 @@ class Observation:
 
     @torch.no_grad()
     def add(self, loss: nn.Module, inputs: Sequence[Any], output: Tensor) -> None:
-        """Add what a loss has just computed."""
+        """Add the terms and tuples of a loss that was just computed."""
         embeddings, labels, tuples = (*inputs, None)[:3]
         self.terms += [(terms.active, terms.number, terms.total) for terms in getattr(loss, "last_terms", ())]
-        if hasattr(loss, "shifted_logits"):
-            logits: Tensor = loss.shifted_logits(embeddings, labels)
+        if (shifted_logits := getattr(loss, "shifted_logits", None)) is not None:
+            logits = shifted_logits(embeddings, labels)
             self.terms.append(((logits.argmax(1) != labels).sum(), len(labels), None))
         if tuples is not None and self.mined is None:
             rows = embeddings.detach()

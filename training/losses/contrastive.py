@@ -7,12 +7,22 @@ Terms are linear in the distance instead of squared, as in Roth et al. 2020 and 
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from training.functional import Pairs, Triplets, check_batch, distances, hinges, pair_contrast, pair_distances, to_pairs
+from training.functional import (
+    HingeLoss,
+    Pairs,
+    Triplets,
+    check_batch,
+    distances,
+    hinges,
+    pair_contrast,
+    pair_distances,
+    to_pairs,
+)
 
 
-class Contrastive(nn.Module):
+class Contrastive(HingeLoss):
     """Hinge losses of the distances of positive and of negative pairs.
 
     Args:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from training.functional import (
+    HingeLoss,
     Triplets,
     check_batch,
     distances,
@@ -22,7 +23,7 @@ from training.functional import (
 )
 
 
-class Margin(nn.Module):
+class Margin(HingeLoss):
     """Margin loss with learnt class boundaries beta.
 
     Args:

@@ -8,12 +8,12 @@ n and n' are of different classes, and neither is of the anchor's class.
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from training.functional import Quadruplets, Triplets, check_batch, hinges, pair_distances, positive_mask
+from training.functional import HingeLoss, Quadruplets, Triplets, check_batch, hinges, pair_distances, positive_mask
 
 
-class Quadruplet(nn.Module):
+class Quadruplet(HingeLoss):
     """Triplet loss plus a second hinge that compares the positive pair with a pair of two other classes.
 
     In the code published with Roth et al. 2020, Revisiting, n' only avoids the index n and can be of any class; this is

@@ -9,9 +9,10 @@ L_contrastive = mean_(a,p) [d_ap - positive_margin]+ + mean_(a,n) [negative_marg
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from training.functional import (
+    HingeLoss,
     Pairs,
     Triplets,
     check_batch,
@@ -24,7 +25,7 @@ from training.functional import (
 )
 
 
-class SNRTriplet(nn.Module):
+class SNRTriplet(HingeLoss):
     """Triplet loss of SNR distances, with a penalty on the mean of each embedding.
 
     Args:
@@ -60,7 +61,7 @@ class SNRTriplet(nn.Module):
         return terms.mean(self.active_only) + self.nu * mean_penalty(embeddings)
 
 
-class SNRContrastive(nn.Module):
+class SNRContrastive(HingeLoss):
     """Contrastive loss of SNR distances, with a penalty on the mean of each embedding.
 
     Args:

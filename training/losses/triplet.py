@@ -5,9 +5,10 @@ L = mean_(a,p,n) [d_ap - d_an + margin]+
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from training.functional import (
+    HingeLoss,
     Triplets,
     check_batch,
     distances,
@@ -18,7 +19,7 @@ from training.functional import (
 )
 
 
-class Triplet(nn.Module):
+class Triplet(HingeLoss):
     """Triplet loss of Euclidean distances (Musgrave et al. 2020, DiVA) or of their squares.
 
     Args:

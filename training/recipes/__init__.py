@@ -113,7 +113,7 @@ def standard_recipe(name: str) -> Recipe | EnsembleRecipe:
 
 
 class Catalogue(Mapping[str, Mapping[str, Any]]):
-    """What `zoo list` and `zoo info` show of each recipe, by name, sorted; a recipe is made when its row is read."""
+    """Facts about each recipe for `zoo list` and `zoo info`, by name, sorted; a recipe is made when its row is read."""
 
     def __getitem__(self, name: str) -> Mapping[str, Any]:
         recipe = standard_recipe(name)

@@ -10,8 +10,9 @@ the paper, in the order in which they are shown:
 An entry counts if a recipe has one of the values of each setting in `when`, and none of those in `unless`. A setting
 that is absent has the value "". Beside settings there are `heads` (the names, of which one must be listed),
 `heads.names` (all of them in one text, sorted) and `heads.count`. `set` has the code's values as `--set` takes them:
-"null" is no value, a table is merged into the arguments that the recipe has, and one of cub, cars and sop has a value
-per data set. Entries about one setting are shown as one. `paper` has the paper's arguments where the recipe has none.
+"null" removes a value, a table is merged into the arguments that the recipe has, and one of cub, cars and sop has a
+value per data set. Entries about one setting are shown as one. `paper` has the paper's arguments where the recipe has
+none.
 
 The user's own settings take precedence over all of these.
 """
