@@ -29,7 +29,7 @@ from filelock import FileLock, Timeout
 
 from training.overrides import override
 from training.recipe import EnsembleRecipe, Recipe
-from training.recipes import RECIPES
+from training.recipes import CATALOGUE, RECIPES
 from training.recipes.common import PAPER_DATASETS
 from zoo import paths
 from zoo.console import print_json, print_table
@@ -39,7 +39,6 @@ from zoo.data.retrieval_sets import CARS_EXPECTED, CUB_EXPECTED, INSHOP_EXPECTED
 from zoo.errors import CardError, UsageError, ZooError, nearest
 from zoo.files import sha256_of, write_json
 from zoo.models.card import read_card
-from zoo.models.registry import recipes as catalogue
 
 TRAIN_IMAGES = {
     name: expected["train"].images
@@ -179,7 +178,7 @@ class Cost:
 def cost(model: PlannedModel, throughput: Mapping[str, float], precisions: Sequence[str]) -> Cost:
     """Return the cost of a model; throughput: images/s of training by backbone."""
     images = sum(_images(recipe) for recipe in model.recipes)
-    parameters = int(catalogue()[model.name]["parameters"])
+    parameters = int(CATALOGUE[model.name]["parameters"])
     return Cost(
         round(images),
         images / throughput.get(model.backbone, ASSUMED) / 3600,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,37 +17,33 @@ from training.methods.base import Minibatch
 from zoo.errors import DivergedError, TrainingError
 from zoo.files import atomic_path
 
-if TYPE_CHECKING:
-    from training.trainer import Trainer
-
-
 _SHOWN = 8
 """Images of a bad batch that the message names."""
 
 
-def keep_bad_batch(run: Trainer, batch: Minibatch, terms: dict[str, Tensor], folder: Path, step: int) -> DivergedError:
-    """Write the batch of an infinite loss to `folder` and return the error to raise.
+def keep_bad_batch(
+    batch: Minibatch, names: Sequence[str], terms: Mapping[str, Tensor], path: Path, step: int
+) -> DivergedError:
+    """Write the batch of an infinite loss to a file and return the error to raise.
 
     The file has the images as the network got them, the labels and the sample numbers.
 
     Args:
-        run: The run.
         batch: The batch of the step.
+        names: The names of its images.
         terms: The terms of the loss, scalars by name.
-        folder: The folder to write to.
+        path: The file.
         step: The number of the step in the epoch.
     """
-    samples = batch.samples.cpu()
-    location = _keep(batch, samples, folder / f"bad-batch-{run.execution.processes.rank}.safetensors")
-    names = run.data.names(samples.numpy())
+    location = _keep(batch, path)
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     values = ", ".join(f"{name} {term.item():.4g}" for name, term in terms.items())
     loss = sum(term.item() for term in terms.values())
     last_checkpoint = (
-        f"the last checkpoint holds epoch {run.epoch}" if run.epoch else "no epoch ended, so there is no checkpoint"
+        f"the last checkpoint holds epoch {batch.epoch}" if batch.epoch else "no epoch ended, so there is no checkpoint"
     )
     return DivergedError(
-        f"the loss became {loss} in epoch {run.epoch + 1}, step {step} ({values}). "
+        f"the loss became {loss} in epoch {batch.epoch + 1}, step {step} ({values}). "
         f"{location}; its images: {', '.join(names[:_SHOWN])}{more}. Lower optimizer.lr; {last_checkpoint}.",
         code="infinite-loss",
     )
@@ -69,9 +66,9 @@ def check_embeddings(rows: np.ndarray, source: str) -> None:
         )
 
 
-def _keep(batch: Minibatch, samples: Tensor, path: Path) -> str:
+def _keep(batch: Minibatch, path: Path) -> str:
     """Write the batch and say where it is, or why it could not be written, which must not hide the error of the run."""
-    tensors = {"images": batch.images, "labels": batch.labels, "samples": samples}
+    tensors = {"images": batch.images, "labels": batch.labels, "samples": batch.samples}
     try:
         with atomic_path(path) as temporary:
             save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, temporary)

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import kl_div, normalize, relu
 
-from training.health.observer import report_terms
 from zoo.errors import RecipeError, UsageError
 
 
@@ -125,12 +124,6 @@ def unit_distances(embeddings: Tensor) -> Tensor:
         return (2 - 2 * embeddings @ embeddings.T).clamp(min=0).sqrt()
 
 
-def products(embeddings: Tensor) -> Tensor:
-    """Return e_i . e_j of rows [b, d] as [b, b]; the cosines of unit rows."""
-    result: Tensor = _Products.apply(embeddings)
-    return result
-
-
 def with_transpose(matrix: Tensor) -> Tensor:
     """Return matrix + its transpose, [b, b]; copying transposes in blocks, up to three times as fast as by columns."""
     return matrix.T.clone(memory_format=torch.contiguous_format).add_(matrix)
@@ -138,45 +131,14 @@ def with_transpose(matrix: Tensor) -> Tensor:
 
 def distances(embeddings: Tensor) -> Tensor:
     """Return |e_i - e_j|_2 of rows [b, d] as [b, b], from one matrix product. Gradient 0 at distance 0."""
-    result: Tensor = _Distances.apply(embeddings)
-    return result
-
-
-class _Products(torch.autograd.Function):
-    """Products of rows. The matrix is symmetric, so its gradient needs one matrix product instead of two."""
-
-    @staticmethod
-    def forward(ctx: Any, embeddings: Tensor) -> Tensor:
-        ctx.save_for_backward(embeddings)
-        return embeddings @ embeddings.T
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (embeddings,) = ctx.saved_tensors
-        return with_transpose(grad) @ embeddings
-
-
-class _Distances(torch.autograd.Function):
-    """Distances of rows; like `_Products`: d_ij moves e_i along (e_i - e_j) / d_ij, and e_j against it."""
-
-    @staticmethod
-    def forward(ctx: Any, embeddings: Tensor) -> Tensor:
-        lengths = embeddings.square().sum(1)
-        sums = lengths[:, None] + lengths
-        squared = torch.addmm(sums, embeddings, embeddings.T, alpha=-2)
-        # Values that are not finite are not below the bound, and stay visible.
-        equal = squared < sums.mul_(_ROUNDING * min(torch.finfo(sums.dtype).eps, _FLOAT32))
-        result = squared.masked_fill_(equal, 0).sqrt_().fill_diagonal_(0)
-        ctx.save_for_backward(embeddings, result)
-        return result
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        embeddings, result = ctx.saved_tensors
-        pull = with_transpose(_pull(grad, result))
-        return embeddings * pull.sum(1, keepdim=True) - pull @ embeddings
+    lengths = embeddings.square().sum(1)
+    sums = lengths[:, None] + lengths
+    squared = torch.addmm(sums, embeddings, embeddings.T, alpha=-2)
+    kind = torch.finfo(sums.dtype)
+    bound = (sums.detach() * (_ROUNDING * min(kind.eps, _FLOAT32))).clamp_(min=kind.tiny)
+    # Values that are not finite are not below the bound, and stay visible.
+    equal = (squared < bound).fill_diagonal_(True)
+    return squared.masked_fill(equal, 1).sqrt().masked_fill(equal, 0)
 
 
 class _PairDistances(torch.autograd.Function):
@@ -194,7 +156,7 @@ class _PairDistances(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         embeddings, result, i, j = ctx.saved_tensors
-        pull = _pull(grad, result)
+        pull = (grad / result).masked_fill_(result == 0, 0)
         # A product with the sparse matrix of the pairs' weights is twice as fast as adding row by row.
         rows, columns, pulls = torch.cat([i, j]), torch.cat([j, i]), torch.cat([pull, pull])
         shape = len(embeddings), len(embeddings)
@@ -207,10 +169,6 @@ def _lengths(embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
     difference = embeddings.index_select(0, i).sub_(embeddings.index_select(0, j))
     result: Tensor = torch.linalg.vector_norm(difference, dim=1)
     return result
-
-
-def _pull(grad: Tensor, distance: Tensor) -> Tensor:
-    return (grad / distance).masked_fill_(distance == 0, 0)
 
 
 def mean_norm(embeddings: Tensor, squared: bool) -> Tensor:
@@ -320,24 +278,28 @@ class Hinges(NamedTuple):
         """Return the mean over all terms, or over those above zero; 0 without any."""
         return self.total / (self.active if active_only else self.number).clamp(min=1)
 
+    def detach(self) -> Hinges:
+        """Return the same numbers without gradient."""
+        return self._replace(total=self.total.detach())
+
+
+class HingeLoss(nn.Module):
+    """A loss of terms [x]+, whose `last_terms` are those of its last batch, in groups and without gradient."""
+
+    last_terms: tuple[Hinges, ...] = ()
+
 
 def hinges(values: Tensor, mask: Tensor | None = None) -> Hinges:
     """Return [x]+ of every value, or of those in the mask, bool and of the same shape; a float mask gives weights."""
     terms = relu(values)
     if mask is None:
-        return _reported(Hinges(terms.sum(), terms.detach().sign().sum(), terms.new_full((), terms.numel())))
+        return Hinges(terms.sum(), terms.detach().sign().sum(), terms.new_full((), terms.numel()))
     # Floats are several times as fast to multiply and to count as bools.
     weights = mask.to(values.dtype)
-    return _reported(Hinges((terms * weights).sum(), (terms.detach().sign() * weights).sum(), weights.sum()))
+    return Hinges((terms * weights).sum(), (terms.detach().sign() * weights).sum(), weights.sum())
 
 
-def _reported(found: Hinges) -> Hinges:
-    """Report the terms to a step's observation, and return them."""
-    report_terms(found.active, found.number, found.total.detach())
-    return found
-
-
-def pair_contrast(values: Tensor, labels: Tensor, near: float, far: float, active_only: bool) -> Tensor:
+def pair_contrast(values: Tensor, labels: Tensor, near: float, far: float, active_only: bool) -> tuple[Tensor, Hinges]:
     """Return the mean of [v - near]+ over positive pairs plus the mean of [far - v]+ over negative pairs.
 
     Args:
@@ -348,17 +310,19 @@ def pair_contrast(values: Tensor, labels: Tensor, near: float, far: float, activ
         active_only: Both means are over the terms above zero.
 
     Returns:
-        A scalar; a mean over nothing is 0.
+        A scalar, in which a mean over nothing is 0; and all terms together, without gradient.
     """
-    result: Tensor = _Contrast.apply(values, labels, near, far, active_only)
-    return result
+    value, *terms = _Contrast.apply(values, labels, near, far, active_only)
+    return value, Hinges(*terms)
 
 
 class _Contrast(torch.autograd.Function):
     """The contrast of all pairs in few passes over the matrix, which dominate its cost; positives by index."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, labels: Tensor, near: float, far: float, active_only: bool) -> Tensor:
+    def forward(
+        ctx: Any, values: Tensor, labels: Tensor, near: float, far: float, active_only: bool
+    ) -> tuple[Tensor, ...]:
         anchors, positives = positive_pairs(labels)
         entries = anchors * len(labels) + positives
         pulled = (values.take(entries) - near).relu_()
@@ -367,16 +331,18 @@ class _Contrast(torch.autograd.Function):
         # The gradient needs only the signs: 1 for terms above zero.
         pulled, pushed = pulled.sign_(), pushed.sign_()
         positive_count, negative_count = len(entries), len(labels) * (len(labels) - 1) - len(entries)
-        report_terms(pulled.sum() + pushed.sum(), positive_count + negative_count, total_near + total_far)
+        total = total_near + total_far
+        terms = total, pulled.sum() + pushed.sum(), total.new_full((), positive_count + negative_count)
+        ctx.mark_non_differentiable(*terms)
         per_near = per_term(pulled, positive_count, active_only)
         per_far = per_term(pushed, negative_count, active_only)
         ctx.save_for_backward(pulled, pushed, entries)
         ctx.per_near, ctx.per_far = per_near, per_far
-        return total_near * per_near + total_far * per_far
+        return total_near * per_near + total_far * per_far, *terms
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor, None, None, None, None]:
         pulled, pushed, entries = ctx.saved_tensors
         weights = (pushed * (gradient * -ctx.per_far)).put_(entries, pulled * (gradient * ctx.per_near))
         return weights, None, None, None, None
@@ -410,7 +376,7 @@ def triplet_hinges(distances: Tensor, labels: Tensor, margin: float) -> Hinges:
         violating = counts.scatter_add(1, passed, negative.to(ranked.dtype)).cumsum(1)[:, :-1]
         active = violated.sum()
     total = (violating * ranked.masked_fill(ranked.isinf(), 0)).sum() - (violated * distances).sum() + margin * active
-    return _reported(Hinges(total, active, (positives * negative.sum(1, keepdim=True)).sum()))
+    return Hinges(total, active, (positives * negative.sum(1, keepdim=True)).sum())
 
 
 KINDS = 3
@@ -451,35 +417,12 @@ def masked_logsumexp(values: Tensor, mask: Tensor, dim: int = 1) -> Tensor:
 
     softplus of it is log(1 + sum of exp), which is 0 without entries.
     """
-    if not values.shape[dim]:
-        return values.sum(dim).log()
-    result: Tensor = _LogSumExp.apply(values, mask, dim)
-    return result
+    return values.masked_fill(~mask, -torch.inf).logsumexp(dim)
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Return the mean of the values in `mask`, a scalar; 0 without entries. Values outside may be infinite."""
     return values.masked_fill(~mask, 0).sum() / mask.sum().clamp(min=1)
-
-
-class _LogSumExp(torch.autograd.Function):
-    """Masked logsumexp, several times as fast as filling with -inf, a special case of exp."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, mask: Tensor, dim: int) -> Tensor:
-        top = values.masked_fill(~mask, -torch.inf).amax(dim, keepdim=True).clamp_(min=torch.finfo(values.dtype).min)
-        # Terms below exp(-80) of the largest are negligible; smaller numbers would be denormal, which is slow.
-        shares = (values - top).clamp_(-80, 0).exp_().mul_(mask)
-        total = shares.sum(dim, keepdim=True)
-        ctx.save_for_backward(shares, total)
-        ctx.dim = dim
-        return (total.log() + top).squeeze(dim)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        shares, total = ctx.saved_tensors
-        return shares * (grad.unsqueeze(ctx.dim) / total.clamp(min=1)), None, None
 
 
 _ONE = 2**30
@@ -565,8 +508,10 @@ def refine_logs(log_priors: Tensor, similarities: Tensor, steps: int) -> Tensor:
     return assignments
 
 
-def snr_contrast(embeddings: Tensor, labels: Tensor, near: float, far: float, nu: float, active_only: bool) -> Tensor:
-    """Return the contrastive loss of signal-to-noise distances over all pairs of a batch, a scalar.
+def snr_contrast(
+    embeddings: Tensor, labels: Tensor, near: float, far: float, nu: float, active_only: bool
+) -> tuple[Tensor, Hinges]:
+    """Return the contrastive loss of signal-to-noise distances over all pairs of a batch, a scalar, and its terms.
 
     It is the mean of [d_ij - near]+ over positive pairs plus the mean of [far - d_ij]+ over negative pairs plus nu
     times `training.losses.snr.off_centre`, where d_ij = |c_i - c_j|^2 / |c_i|^2 of centred rows, and 0 if c_i is 0.
@@ -580,8 +525,8 @@ def snr_contrast(embeddings: Tensor, labels: Tensor, near: float, far: float, nu
         nu: The weight of the regulariser.
         active_only: Both means are over the terms above zero; a mean over nothing is 0.
     """
-    result: Tensor = _SNRContrast.apply(embeddings, labels, near, far, nu, active_only)
-    return result
+    value, *terms = _SNRContrast.apply(embeddings, labels, near, far, nu, active_only)
+    return value, Hinges(*terms)
 
 
 def inverse_power(power: Tensor) -> Tensor:
@@ -601,7 +546,7 @@ class _SNRContrast(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, embeddings: Tensor, labels: Tensor, near: float, far: float, nu: float, active_only: bool
-    ) -> Tensor:
+    ) -> tuple[Tensor, ...]:
         mean = embeddings.mean(1, keepdim=True)
         centred = embeddings - mean
         power = torch.linalg.vecdot(centred, centred)[:, None]
@@ -613,7 +558,9 @@ class _SNRContrast(torch.autograd.Function):
         terms = pushed.relu_().fill_diagonal_(0).put_(entries, torch.zeros_like(pulled)).sum(1, keepdim=True)
         total_near, total_far = pulled.sum(), terms.sum()
         active, active_near = pushed.sign_(), pulled.sign()
-        report_terms(active.sum() + active_near.sum(), active.numel() - len(active), total_near + total_far)
+        total = total_near + total_far
+        counts = active.sum() + active_near.sum(), total.new_full((), active.numel() - len(active))
+        ctx.mark_non_differentiable(total, *counts)
         per_near = per_term(active_near, len(entries), active_only)
         per_far = per_term(active, len(labels) * (len(labels) - 1) - len(entries), active_only)
         # A positive pair counts as this many negative ones, with the opposite sign.
@@ -621,11 +568,12 @@ class _SNRContrast(torch.autograd.Function):
         terms[:, 0].index_add_(0, anchors, (active_near * (far - near) - pulled).mul_(ratio))
         ctx.save_for_backward(centred, inverse, mean, active.put_(entries, active_near * ratio), terms)
         ctx.far, ctx.nu, ctx.per_far = far, nu, per_far
-        return total_near * per_near + total_far * per_far + (nu * embeddings.shape[1]) * mean.abs().mean()
+        off_centre = (nu * embeddings.shape[1]) * mean.abs().mean()
+        return total_near * per_near + total_far * per_far + off_centre, total, *counts
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor, None, None, None, None, None]:
         centred, inverse, mean, active, terms = ctx.saved_tensors
         scale = inverse * (gradient * (-2 * ctx.per_far))
         noise = scale * torch.sub(terms, active.sum(1, keepdim=True), alpha=ctx.far)

@@ -26,7 +26,6 @@ from zoo import data
 from zoo.errors import CardError, RecipeError, nearest
 from zoo.evaluation.split import LEAST_TO_SPLIT
 from zoo.models.card import Head
-from zoo.models.registry import recipes
 
 TOLERANCE = 1e-3
 """Largest difference between two statements of one mean or standard deviation."""
@@ -128,7 +127,7 @@ def _text_at(facts: Any, key: str) -> str | None:
 
 def _check_method_name(method: str, before: str) -> None:
     """Refuse the name of another recipe's method, which a change of the objective alone does not make."""
-    if method != before and method in {row["method"] for row in recipes().values()}:
+    if method != before and method in {standard_recipe(name).method for name in RECIPES}:
         raise RecipeError(
             f"method={method} is the name of other recipes' method. Train one of them (zoo list --recipes --method "
             f"{method}), or choose a name of your own.",

@@ -642,7 +642,9 @@ def _gradients(run: Trainer, batch: Minibatch, folder: Path, number: int, batche
     terms = run.method.loss(batch)
     loss = torch.stack(list(terms.values())).sum()
     if not torch.isfinite(loss):
-        raise keep_bad_batch(run, batch, terms, folder, number)
+        names = run.data.names(batch.samples.cpu().numpy())
+        path = folder / f"bad-batch-{run.execution.processes.rank}.safetensors"
+        raise keep_bad_batch(batch, names, terms, path, number)
     run.backward(loss, batches)
     return {name: term.detach() for name, term in terms.items()}
 

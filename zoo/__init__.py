@@ -9,6 +9,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from zoo.models import recipes_from
 from zoo.models.backbones import register_with_timm
 
 if TYPE_CHECKING:
@@ -68,3 +69,4 @@ def __dir__() -> list[str]:
 
 
 register_with_timm()
+recipes_from(lambda: import_module("training.recipes").CATALOGUE)

@@ -3,16 +3,15 @@
     python tests/benchmarks/bench_metrics.py [--rows 5924] [--dim 128] [--per-class 59] [--repeats 3]
     python tests/benchmarks/bench_metrics.py --neighbours 50 --rows 60502 --dim 512 --per-class 5 --repeats 1
     python tests/benchmarks/bench_metrics.py --matmul --neighbours 50 --rows 60502 --dim 512 --per-class 5
-    python tests/benchmarks/bench_metrics.py --nmi [--rows 5924]
     python tests/benchmarks/bench_metrics.py --growth 10000 100000 1000000 --neighbours 12 [--queries 10000]
         [--picture growth.png]
 
 The first compares `retrieval_metrics` with pytorch-metric-learning's AccuracyCalculator (its FAISS search, only the
 shared metrics, the smallest k that they allow), the second `nearest_neighbours` with FAISS's flat index, the third with
-torch's matmul and topk, both on the GPU that torch sees or else on the CPU, the fourth NMI with the calculator's
-(FAISS's k-means: one start, 20 iterations; ours runs the same). The fifth searches memory-mapped rows of growing
-number: every row among all, or only the first `--queries` rows. Each side runs in a process of its own: best wall and
-processor time of the repeats, and peak memory above that before the first (pages of a mapped file count as memory).
+torch's matmul and topk, both on the GPU that torch sees or else on the CPU. The fourth searches memory-mapped rows of
+growing number: every row among all, or only the first `--queries` rows. Each side runs in a process of its own: best
+wall and processor time of the repeats, and peak memory above that before the first (pages of a mapped file count as
+memory).
 "numpy" is our code without torch, "torch" our code with torch loaded.
 """
 
@@ -122,21 +121,6 @@ def stream(embeddings: np.ndarray, labels: np.ndarray, k: int) -> Run:
     return lambda: {"similarity": sum(float(found.sum()) for _, found, _ in chunks())}
 
 
-def clusters(embeddings: np.ndarray, labels: np.ndarray, k: int) -> Run:
-    from zoo.evaluation.clustering import nmi
-    from zoo.evaluation.kmeans import k_means
-
-    number = len(np.unique(labels))
-    return lambda: {"nmi": nmi(labels, k_means(embeddings, number, restarts=1, iterations=20).labels)}
-
-
-def their_clusters(embeddings: np.ndarray, labels: np.ndarray, k: int) -> Run:
-    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
-
-    theirs = AccuracyCalculator(include=("NMI",))
-    return lambda: {"nmi": float(theirs.get_accuracy(embeddings, labels)["NMI"])}
-
-
 def _mean(similarities: np.ndarray) -> dict[str, float]:
     return {"similarity": float(similarities.mean(dtype=np.float64))}
 
@@ -148,8 +132,6 @@ SIDES = {
     "flat": flat,
     "multiplied": multiplied,
     "stream": stream,
-    "clusters": clusters,
-    "their_clusters": their_clusters,
 }
 
 
@@ -235,7 +217,6 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=0, help="with --growth: how many rows search (default: all)")
     parser.add_argument("--picture", help="with --growth: also draw it to this file")
     parser.add_argument("--matmul", action="store_true", help="compare with torch on its best device")
-    parser.add_argument("--nmi", action="store_true", help="compare k-means and NMI instead")
     parser.add_argument("--side", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.side:
@@ -243,8 +224,6 @@ def main() -> None:
     elif args.growth:
         args.neighbours = args.neighbours or 12
         grow(args.growth, args)
-    elif args.nmi:
-        compare("clusters", "their_clusters")
     elif args.matmul:
         if not args.neighbours:
             parser.error("--matmul takes --neighbours K")

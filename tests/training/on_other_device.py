@@ -30,7 +30,6 @@ from training.recipes import RECIPES
 from training.trainer import fit
 from zoo.data.dataset import Dataset
 from zoo.evaluation import gpu, nearest_neighbours
-from zoo.evaluation.kmeans import k_means
 from zoo.evaluation.retrieval import ranking_metrics
 from zoo.evaluation.structure import spectral_decay, uniformity
 from zoo.models import torch_runtime
@@ -160,12 +159,12 @@ def _ranking() -> None:
 
 
 def _structure() -> None:
-    """Run k-means in many clusters, uniformity and singular values."""
+    """Run uniformity and singular values."""
     rng = np.random.default_rng(0)
     rows = (np.repeat(rng.normal(size=(100, 16)), 15, axis=0) + 0.1 * rng.normal(size=(1500, 16))).astype(np.float32)
 
     def measured() -> tuple[float, ...]:
-        return k_means(rows, 100, restarts=1).inertia, uniformity(rows), spectral_decay(rows)
+        return uniformity(rows), spectral_decay(rows)
 
     expected = measured()
     with (
@@ -174,7 +173,7 @@ def _structure() -> None:
         mock.patch.object(gpu, "to_device", wraps=gpu.to_device) as sent,
     ):
         np.testing.assert_allclose(measured(), expected, rtol=1e-5)
-    assert sent.call_count > 4
+    assert sent.call_count == 2
 
 
 def _features() -> None:

@@ -17,14 +17,13 @@ from training.execution import Execution
 from training.methods.base import Method
 from training.overrides import override, resolve
 from training.recipe import EnsembleRecipe, Recipe
-from training.recipes import RECIPES, catalogue, summary
+from training.recipes import RECIPES, summary
 from training.trainer import Trainer
 from zoo.cli.main import main
 from zoo.errors import RecipeError, ZooError
 from zoo.models.backbones import register
 from zoo.models.card import Head
 from zoo.models.network import create_trunk
-from zoo.models.registry import RECIPES_FILE
 
 RECIPE = RECIPES["margin-conv4-glyphs"]()
 
@@ -102,10 +101,6 @@ def test_recipes_of_the_papers_by_their_tables() -> None:
         assert objective.loss_args.get("squared", False) is (loss == "triplet-d")
     assert len(RECIPES["group5-ibn-cars"]().members) == 5
     assert [len(member.heads) for member in RECIPES["diva-separate-r50-cub"]().members] == [1, 1, 1, 1]
-
-
-def test_the_catalogue_in_zoo_agrees_with_the_recipes() -> None:
-    assert json.loads(RECIPES_FILE.read_text()) == catalogue(), "run: python -m tools.renew_recipes"
 
 
 def test_override() -> None:

@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import nn
 
-from training.cached.samples import CachedData, CachedTrunk
+from training.cached.maps import CachedMaps
+from training.cached.samples import CachedData, CachedTrunk, Samples
 from training.checkpoint import check_embeddings
+from training.execution import Execution
+from training.methods.base import Method
 from training.recipe import Recipe
 from zoo.evaluation import retrieval_metrics
 from zoo.models.network import Network, PixelNetwork
 
-if TYPE_CHECKING:
-    from training.trainer import Trainer
+
+class MonitoredRun(Protocol):
+    """The part of a run that scores and indicators read.
+
+    Attributes:
+        recipe: Its recipe.
+        data: Its samples.
+        execution: Its device and processes.
+        network: The network that learns.
+        method: The method.
+        maps: The cached maps of the frozen layers, if there are any.
+        epoch: The number of finished epochs.
+    """
+
+    recipe: Recipe
+    data: Samples
+    execution: Execution
+    network: Network
+    method: Method
+    maps: CachedMaps | None
+    epoch: int
 
 
 def embed_pixels(network: Network, recipe: Recipe, pixels: np.ndarray, device: torch.device) -> np.ndarray:
@@ -46,7 +68,7 @@ def embed_cached(network: Network, features: np.ndarray, device: torch.device) -
     return torch.cat(rows).numpy()
 
 
-def validation_scores(run: Trainer, network: Network) -> dict[str, float]:
+def validation_scores(run: MonitoredRun, network: Network) -> dict[str, float]:
     """Return R@1 and MAP@R of a network on the held-out training classes.
 
     Raises:
@@ -63,7 +85,7 @@ def validation_scores(run: Trainer, network: Network) -> dict[str, float]:
     return {name: metrics[name] for name in ("recall_at_1", "map_at_r")}
 
 
-def trunk_scores(run: Trainer) -> dict[str, float]:
+def trunk_scores(run: MonitoredRun) -> dict[str, float]:
     """Return `validation_scores` of the trunk's pooled features; empty if the recipe holds out no classes."""
     if run.data.validation is None:
         return {}

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,14 +21,11 @@ from torch.nn.functional import normalize, one_hot
 from training.cached.samples import CachedData
 from training.functional import Triplets, negative_mask, positive_mask, unit_distances
 from training.health.diagnosis import Finding, History, diagnose
-from training.health.held_out import trunk_scores
+from training.health.held_out import MonitoredRun, trunk_scores
 from training.health.observer import Observation, observed
 from training.methods.base import Minibatch
 from zoo.errors import DivergedError
 from zoo.evaluation.structure import spectral_decay
-
-if TYPE_CHECKING:
-    from training.trainer import Trainer
 
 ROWS = 256
 """The largest number of embeddings of a step that are compared with each other."""
@@ -43,7 +40,7 @@ class Monitor:
         run: The run.
     """
 
-    def __init__(self, run: Trainer) -> None:
+    def __init__(self, run: MonitoredRun) -> None:
         self.run, self.measures = run, run.execution.processes.first
         self.parts = parameter_parts(run.network, run.method) if self.measures else {}
         begins = self.measures and run.epoch == 0 and run.recipe.schedule.epochs > 0
@@ -71,7 +68,7 @@ class Monitor:
             return
         with ExitStack() as stack:
             raw = stack.enter_context(raw_embeddings(self.run.network.heads, batch))
-            observation = stack.enter_context(observed())
+            observation = stack.enter_context(observed(self.run.method))
             yield
         self._step = self._measure(batch, raw, observation)
         if number == 1 and self.run.epoch == 0:
@@ -141,7 +138,7 @@ class Monitor:
         return values
 
 
-def _trunk_scores(run: Trainer) -> dict[str, float]:
+def _trunk_scores(run: MonitoredRun) -> dict[str, float]:
     """Return the scores of the trunk before training with the number of held-out images and R@1 by chance.
 
     None without held-out classes, or if the trunk gives no usable features.
@@ -158,7 +155,7 @@ def _trunk_scores(run: Trainer) -> dict[str, float]:
     return {**scores, "held_out_images": len(labels), "held_out_chance": _rounded(chance) or 0.0}
 
 
-def main_task(run: Trainer) -> str:
+def main_task(run: MonitoredRun) -> str:
     """Return the task that the first step of a run trains."""
     return run.method.plan(0, 1)[0]
 

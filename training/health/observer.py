@@ -1,70 +1,55 @@
-"""Observation of a training step from inside its loss: terms above zero, and the tuples of the miner."""
+"""Observation of a training step: the terms of its losses above zero, and the tuples of the miner."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from training.methods.base import takes_unit_rows
 
 
 @dataclass
 class Observation:
-    """Reports of losses and miners while a step is observed.
+    """The terms and tuples of the losses of an observed step.
 
     Attributes:
         terms: For each group of terms with a margin, the number above zero, the number of all, and their sum if they
-            are distances; scalars.
-        mined: Of the first mined loss: unit embeddings [b, d] without gradient, labels [b] and tuples.
+            are distances; scalars. The terms of a loss with class vectors are its samples; above zero are those whose
+            class does not have the largest logit.
+        mined: Of the first loss with tuples: unit embeddings [b, d] without gradient, labels [b] and tuples.
     """
 
-    terms: list[tuple[Tensor | float, Tensor | float, Tensor | float | None]] = field(default_factory=list)
+    terms: list[tuple[Tensor | float, Tensor | float, Tensor | None]] = field(default_factory=list)
     mined: tuple[Tensor, Tensor, Any] | None = None
 
-
-_current: ContextVar[Observation | None] = ContextVar("observation", default=None)
+    @torch.no_grad()
+    def add(self, loss: nn.Module, inputs: Sequence[Any], output: Tensor) -> None:
+        """Add the terms and tuples of a loss that was just computed."""
+        embeddings, labels, tuples = (*inputs, None)[:3]
+        self.terms += [(terms.active, terms.number, terms.total) for terms in getattr(loss, "last_terms", ())]
+        if (shifted_logits := getattr(loss, "shifted_logits", None)) is not None:
+            logits = shifted_logits(embeddings, labels)
+            self.terms.append(((logits.argmax(1) != labels).sum(), len(labels), None))
+        if tuples is not None and self.mined is None:
+            rows = embeddings.detach()
+            self.mined = rows if takes_unit_rows(loss) else normalize(rows, dim=1), labels, tuples
 
 
 @contextmanager
-def observed() -> Iterator[Observation]:
-    """Observe the losses that are computed in the block."""
+def observed(method: nn.Module) -> Iterator[Observation]:
+    """Observe the losses of a method, or one loss, that are computed in the block."""
     observation = Observation()
-    token = _current.set(observation)
+    losses = [part for part in method.modules() if "tuples" in inspect.signature(part.forward).parameters]
+    hooks = [loss.register_forward_hook(observation.add) for loss in losses]
     try:
         yield observation
     finally:
-        _current.reset(token)
-
-
-def is_observed() -> bool:
-    """Return whether the step is observed, for reports that cost time."""
-    return _current.get() is not None
-
-
-def report_terms(active: Tensor | float, number: Tensor | float, total: Tensor | float | None = None) -> None:
-    """Report terms of a loss with a margin; without an observation nothing happens.
-
-    Args:
-        active: The number of terms above zero.
-        number: The number of all terms.
-        total: Their sum, if they are distances on the unit sphere.
-    """
-    observation = _current.get()
-    if observation is not None:
-        observation.terms.append((active, number, total))
-
-
-def report_tuples(unit: Tensor, labels: Tensor, tuples: Any) -> None:
-    """Report the tuples of a miner; the first report of a step counts.
-
-    Args:
-        unit: Unit embeddings [b, d] without gradient.
-        labels: Those that the miner saw, int64 [b].
-        tuples: Its tuples.
-    """
-    observation = _current.get()
-    if observation is not None and observation.mined is None:
-        observation.mined = unit, labels, tuples
+        for hook in hooks:
+            hook.remove()

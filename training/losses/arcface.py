@@ -11,10 +11,10 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import cross_entropy, normalize
 
 from training.functional import check_batch
-from training.losses.proxies import class_vectors, margin_cross_entropy, target_cosines
+from training.losses.proxies import class_vectors, shift_target_logits, target_cosines
 
 
 class ArcFace(nn.Module):
@@ -54,11 +54,15 @@ class ArcFace(nn.Module):
             RecipeError: If a label is outside 0 to classes - 1.
         """
         check_batch(embeddings, labels, len(self.centres))
+        return cross_entropy(self.shifted_logits(embeddings, labels), labels)
+
+    def shifted_logits(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the logits [b, classes] with the margin, whose cross entropy is the loss."""
         centres = normalize(self.centres, dim=1)
         logits, targets = self.scale * embeddings @ centres.T, target_cosines(embeddings, centres, labels)
         if self.clamped:
             logits, targets = logits.clamp(min=0), targets.clamp(min=0)
-        return margin_cross_entropy(logits, labels, self.scale * (add_angle(targets, self.margin) - targets))
+        return shift_target_logits(logits, labels, self.scale * (add_angle(targets, self.margin) - targets))
 
 
 def add_angle(cosine: Tensor, margin: Tensor | float) -> Tensor:

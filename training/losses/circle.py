@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu, softplus
 
 from training import functional
-from training.functional import check_batch, negative_mask, positive_mask, products
+from training.functional import check_batch, negative_mask, positive_mask
 
 
 class Circle(nn.Module):
@@ -34,7 +34,7 @@ class Circle(nn.Module):
         """
         check_batch(embeddings, labels)
         positive, negative = positive_mask(labels), negative_mask(labels)
-        cosines = products(embeddings)
+        cosines = embeddings @ embeddings.T
         detached = cosines.detach()
         pull = -self.gamma * relu(1 + self.margin - detached) * (cosines - 1 + self.margin)
         push = self.gamma * relu(detached + self.margin) * (cosines - self.margin)

@@ -7,12 +7,22 @@ Terms are linear in the distance instead of squared, as in Roth et al. 2020 and 
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from training.functional import Pairs, Triplets, check_batch, distances, hinges, pair_contrast, pair_distances, to_pairs
+from training.functional import (
+    HingeLoss,
+    Pairs,
+    Triplets,
+    check_batch,
+    distances,
+    hinges,
+    pair_contrast,
+    pair_distances,
+    to_pairs,
+)
 
 
-class Contrastive(nn.Module):
+class Contrastive(HingeLoss):
     """Hinge losses of the distances of positive and of negative pairs.
 
     Args:
@@ -39,8 +49,11 @@ class Contrastive(nn.Module):
         check_batch(embeddings, labels)
         if tuples is None:
             margins = self.positive_margin, self.negative_margin
-            return pair_contrast(distances(embeddings), labels, *margins, self.active_only)
+            value, terms = pair_contrast(distances(embeddings), labels, *margins, self.active_only)
+            self.last_terms = (terms,)
+            return value
         pairs = to_pairs(tuples)
         near = hinges(pair_distances(embeddings, pairs.anchors_p, pairs.positives) - self.positive_margin)
         far = hinges(self.negative_margin - pair_distances(embeddings, pairs.anchors_n, pairs.negatives))
+        self.last_terms = near.detach(), far.detach()
         return near.mean(self.active_only) + far.mean(self.active_only)

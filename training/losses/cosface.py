@@ -8,10 +8,10 @@ theta_j is the angle between an embedding and the centre of class j; y is its ow
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import cross_entropy, normalize
 
 from training.functional import check_batch
-from training.losses.proxies import class_vectors, margin_cross_entropy
+from training.losses.proxies import class_vectors, shift_target_logits
 
 
 class CosFace(nn.Module):
@@ -40,5 +40,9 @@ class CosFace(nn.Module):
             RecipeError: If a label is outside 0 to classes - 1.
         """
         check_batch(embeddings, labels, len(self.centres))
+        return cross_entropy(self.shifted_logits(embeddings, labels), labels)
+
+    def shifted_logits(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the logits [b, classes] with the margin, whose cross entropy is the loss."""
         logits = self.scale * embeddings @ normalize(self.centres, dim=1).T
-        return margin_cross_entropy(logits, labels, -self.scale * self.margin)
+        return shift_target_logits(logits, labels, -self.scale * self.margin)

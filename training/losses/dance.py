@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from training import functional
-from training.functional import check_batch, fall_back, negative_mask, positive_mask, products
+from training.functional import check_batch, fall_back, negative_mask, positive_mask
 from training.miners.distance_weighted import log_density
 from zoo.errors import RecipeError
 
@@ -76,7 +76,7 @@ class DaNCE(nn.Module):
             UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
-        cosines = products(embeddings)
+        cosines = embeddings @ embeddings.T
         anchors, positives = positive_mask(labels).nonzero(as_tuple=True)
         pushed = self._pushed(cosines, negative_mask(labels), embeddings.shape[1])
         return self._mean(pushed[anchors], cosines[anchors, positives])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from training.functional import check_batch, pair_kinds, products, soft_histograms
+from training.functional import check_batch, pair_kinds, soft_histograms
 
 
 class Histogram(nn.Module):
@@ -35,7 +35,7 @@ class Histogram(nn.Module):
             UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
-        histograms = soft_histograms(products(embeddings), pair_kinds(labels), self.nodes, -1, 1)
+        histograms = soft_histograms(embeddings @ embeddings.T, pair_kinds(labels), self.nodes, -1, 1)
         positive, negative, _ = histograms.sum(0)
         positive, negative = positive / positive.sum().clamp(min=1), negative / negative.sum().clamp(min=1)
         return (negative * positive.cumsum(0)).sum()

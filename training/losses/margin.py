@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from training.functional import (
+    HingeLoss,
     Triplets,
     check_batch,
     distances,
@@ -22,7 +23,7 @@ from training.functional import (
 )
 
 
-class Margin(nn.Module):
+class Margin(HingeLoss):
     """Margin loss with learnt class boundaries beta.
 
     Args:
@@ -76,7 +77,8 @@ class Margin(nn.Module):
             positives, negatives = triplet_distances(embeddings, *tuples)
             above, below = positives - beta + self.margin, beta - negatives + self.margin
             near, far = hinges(above), hinges(below)
-            if self.count_tuples:
-                active = ((above > 0) | (below > 0)).sum()
-                return (near.total + far.total) / active.clamp(min=1)
-        return (near.total + far.total) / (near.active + far.active).clamp(min=1)
+        self.last_terms = near.detach(), far.detach()
+        active = near.active + far.active
+        if tuples is not None and self.count_tuples:
+            active = ((above > 0) | (below > 0)).sum()
+        return (near.total + far.total) / active.clamp(min=1)

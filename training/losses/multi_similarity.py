@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from training import functional
-from training.functional import Pairs, Triplets, check_batch, negative_mask, positive_mask, products, to_pairs
+from training.functional import Pairs, Triplets, check_batch, negative_mask, positive_mask, to_pairs
 
 
 class MultiSimilarity(nn.Module):
@@ -43,7 +43,7 @@ class MultiSimilarity(nn.Module):
         """
         check_batch(embeddings, labels)
         positive, negative = _masks(labels, tuples)
-        cosines = products(embeddings)
+        cosines = embeddings @ embeddings.T
         pulled = functional.masked_logsumexp(-self.alpha * cosines, positive) + self.alpha * self.base
         pushed = functional.masked_logsumexp(self.beta * cosines, negative) - self.beta * self.base
         terms = softplus(pulled) / self.alpha + softplus(pushed) / self.beta

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from training import functional
-from training.functional import check_batch, negative_mask, positive_mask, products
+from training.functional import check_batch, negative_mask, positive_mask
 
 
 class NTXent(nn.Module):
@@ -33,7 +33,7 @@ class NTXent(nn.Module):
             UsageError: If embeddings or labels have another shape or dtype.
         """
         check_batch(embeddings, labels)
-        logits = products(embeddings) / self.temperature
+        logits = embeddings @ embeddings.T / self.temperature
         anchors, positives = positive_mask(labels).nonzero(as_tuple=True)
         pushed = functional.masked_logsumexp(logits, negative_mask(labels))
         return softplus(pushed[anchors] - logits[anchors, positives]).sum() / max(1, len(anchors))

@@ -1,4 +1,4 @@
-"""Class vectors of the proxy losses and their start, and cross entropy of cosines with them."""
+"""Class vectors of the proxy losses, their start, and logits of cosines with them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
-from training.health.observer import is_observed, report_terms
 from zoo.errors import RecipeError, nearest
 
 STARTS = ("uniform", "eighth", "normal", "kaiming")
@@ -71,14 +69,3 @@ def shift_target_logits(logits: Tensor, labels: Tensor, shift: Tensor | float) -
     """
     column = torch.as_tensor(shift, dtype=logits.dtype, device=logits.device).expand(len(logits))
     return logits.scatter_add_(1, labels[:, None], column[:, None])
-
-
-def margin_cross_entropy(logits: Tensor, labels: Tensor, shift: Tensor | float) -> Tensor:
-    """Return the mean cross entropy of logits [b, classes] after `shift_target_logits`.
-
-    As terms above zero, an observed step counts the samples whose class does not have the largest shifted logit.
-    """
-    shifted = shift_target_logits(logits, labels, shift)
-    if is_observed():
-        report_terms((shifted.detach().argmax(1) != labels).sum(), len(labels))
-    return cross_entropy(shifted, labels)

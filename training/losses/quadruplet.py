@@ -8,12 +8,12 @@ n and n' are of different classes, and neither is of the anchor's class.
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from training.functional import Quadruplets, Triplets, check_batch, hinges, pair_distances, positive_mask
+from training.functional import HingeLoss, Quadruplets, Triplets, check_batch, hinges, pair_distances, positive_mask
 
 
-class Quadruplet(nn.Module):
+class Quadruplet(HingeLoss):
     """Triplet loss plus a second hinge that compares the positive pair with a pair of two other classes.
 
     In the code published with Roth et al. 2020, Revisiting, n' only avoids the index n and can be of any class; this is
@@ -45,7 +45,9 @@ class Quadruplet(nn.Module):
         first = hinges(positive - self._distances(embeddings, a, n) + self.margin)
         has_second = second >= 0
         gap = positive[has_second] - self._distances(embeddings, n[has_second], second[has_second])
-        return first.mean(active_only=False) + hinges(gap + self.second_margin).mean(active_only=False)
+        second_terms = hinges(gap + self.second_margin)
+        self.last_terms = first.detach(), second_terms.detach()
+        return first.mean(active_only=False) + second_terms.mean(active_only=False)
 
     def _distances(self, embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
         distances = pair_distances(embeddings, i, j)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from training import functional
-from training.functional import check_batch, positive_mask, products
+from training.functional import check_batch, positive_mask
 from training.losses.recall_at_k import SmoothRanks
 
 
@@ -41,7 +41,7 @@ class SmoothAP(nn.Module):
         check_batch(embeddings, labels)
         positive = positive_mask(labels)
         has_positive = positive.any(1)
-        similarities = products(embeddings)
+        similarities = embeddings @ embeddings.T
         if self.query_counted:
             positive = positive | torch.eye(len(labels), dtype=torch.bool, device=labels.device)
         else:

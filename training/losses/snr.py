@@ -8,13 +8,11 @@ L_contrastive = mean_(a,p) [d_ap - positive_margin]+ + mean_(a,n) [negative_marg
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch import Tensor
 
 from training.functional import (
+    HingeLoss,
     Pairs,
     Triplets,
     check_batch,
@@ -24,11 +22,10 @@ from training.functional import (
     snr_contrast,
     to_pairs,
     triplet_hinges,
-    with_transpose,
 )
 
 
-class SNRTriplet(nn.Module):
+class SNRTriplet(HingeLoss):
     """Triplet loss of SNR distances, with a penalty on the mean of each embedding.
 
     Args:
@@ -60,10 +57,11 @@ class SNRTriplet(nn.Module):
             positive = snr_pair_distances(embeddings, anchors, positives)
             negative = snr_pair_distances(embeddings, anchors, negatives)
             terms = hinges(positive - negative + self.margin)
+        self.last_terms = (terms.detach(),)
         return terms.mean(self.active_only) + self.nu * mean_penalty(embeddings)
 
 
-class SNRContrastive(nn.Module):
+class SNRContrastive(HingeLoss):
     """Contrastive loss of SNR distances, with a penalty on the mean of each embedding.
 
     Args:
@@ -97,44 +95,25 @@ class SNRContrastive(nn.Module):
         check_batch(embeddings, labels)
         if tuples is None:
             margins = self.positive_margin, self.negative_margin
-            return snr_contrast(embeddings, labels, *margins, self.nu, self.active_only)
+            value, terms = snr_contrast(embeddings, labels, *margins, self.nu, self.active_only)
+            self.last_terms = (terms,)
+            return value
         pairs = to_pairs(tuples)
         near = hinges(snr_pair_distances(embeddings, pairs.anchors_p, pairs.positives) - self.positive_margin)
         far = hinges(self.negative_margin - snr_pair_distances(embeddings, pairs.anchors_n, pairs.negatives))
+        self.last_terms = near.detach(), far.detach()
         return near.mean(self.active_only) + far.mean(self.active_only) + self.nu * mean_penalty(embeddings)
 
 
 def snr_distances(embeddings: Tensor) -> Tensor:
-    """Return Var(e_i - e_j) / Var(e_i), [b, b], of rows [b, d] by one product; 0 for a row without variance."""
-    result: Tensor = _SNRDistances.apply(embeddings)
-    return result
+    """Return Var(e_i - e_j) / Var(e_i), [b, b], of rows [b, d]; 0 for a row without variance.
 
-
-class _SNRDistances(torch.autograd.Function):
-    """SNR distances d_ij = 1 + (|c_j|^2 - 2 c_i.c_j) / |c_i|^2 of centred rows c, with a gradient of one product.
-
-    With A_ij = 2 gradient_ij / |c_i|^2 the gradient of c_k is c_k (sum_j (A_jk + A_kj - A_kj d_kj)) minus sum_j (A_kj +
-    A_jk) c_j. Its terms A_kj - A_kj d_kj come from the denominator of the quotient. It is a sum of centred rows, so
-    that centring does not change it.
+    By one product of centred rows c: d_ij = 1 + (|c_j|^2 - 2 c_i.c_j) / |c_i|^2.
     """
-
-    @staticmethod
-    def forward(ctx: Any, embeddings: Tensor) -> Tensor:
-        centred = embeddings - embeddings.mean(1, keepdim=True)
-        power = centred.square().sum(1)
-        inverse = inverse_power(power)[:, None]
-        result = torch.addmm(power, centred, centred.T, alpha=-2).mul_(inverse).add_((inverse > 0).to(power.dtype))
-        ctx.save_for_backward(centred, inverse, result)
-        return result
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        centred, inverse, result = ctx.saved_tensors
-        scaled = gradient * (2 * inverse)
-        symmetric = with_transpose(scaled)
-        weights = symmetric.sum(1, keepdim=True) - scaled.mul_(result).sum(1, keepdim=True)
-        return torch.addmm(centred * weights, symmetric, centred, alpha=-1)
+    centred = embeddings - embeddings.mean(1, keepdim=True)
+    power = centred.square().sum(1)
+    inverse = inverse_power(power)[:, None]
+    return torch.addmm(power, centred, centred.T, alpha=-2) * inverse + (inverse > 0)
 
 
 def snr_pair_distances(embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import cross_entropy, normalize
 
 from training.functional import check_batch
-from training.losses.proxies import class_vectors, margin_cross_entropy
+from training.losses.proxies import class_vectors, shift_target_logits
 
 
 class SoftTriple(nn.Module):
@@ -59,10 +59,17 @@ class SoftTriple(nn.Module):
         """
         check_batch(embeddings, labels, self.centres.shape[1])
         centres = normalize(self.centres, dim=2)
+        loss = cross_entropy(self._shifted_logits(embeddings, centres, labels), labels)
+        return loss + self.tau * centre_spread(centres) if self.tau else loss
+
+    def shifted_logits(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the logits [b, classes] with the margin, whose cross entropy is the first term of the loss."""
+        return self._shifted_logits(embeddings, normalize(self.centres, dim=2), labels)
+
+    def _shifted_logits(self, embeddings: Tensor, centres: Tensor, labels: Tensor) -> Tensor:
         cosines = embeddings / self.gamma @ centres.transpose(1, 2)
         logits = self.scale * self.gamma * (cosines.softmax(0) * cosines).sum(0)
-        loss = margin_cross_entropy(logits, labels, -self.scale * self.delta)
-        return loss + self.tau * centre_spread(centres) if self.tau else loss
+        return shift_target_logits(logits, labels, -self.scale * self.delta)
 
 
 def centre_spread(centres: Tensor) -> Tensor:

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, normalize
+from torch.nn.functional import cross_entropy, linear, normalize
 
 from training.functional import check_batch
 from training.losses.arcface import add_angle
-from training.losses.proxies import class_vectors, margin_cross_entropy
+from training.losses.proxies import class_vectors, shift_target_logits
 from zoo.errors import RecipeError
 
 
@@ -79,11 +79,15 @@ class SubCenterArcFace(nn.Module):
             RecipeError: If a label is outside 0 to classes - 1.
         """
         check_batch(embeddings, labels, self.centres.shape[1])
+        return cross_entropy(self.shifted_logits(embeddings, labels), labels)
+
+    def shifted_logits(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the logits [b, classes] with the margin, whose cross entropy is the loss."""
         centres = normalize(self.centres, dim=2)
         cosines = linear(embeddings, centres.flatten(0, 1)).unflatten(1, centres.shape[:2]).amax(1)
         targets = cosines.gather(1, labels[:, None])[:, 0]
         shift = self.scale * (add_angle(targets, self.margins[labels]) - targets)
-        return margin_cross_entropy(self.scale * cosines, labels, shift)
+        return shift_target_logits(self.scale * cosines, labels, shift)
 
 
 def margins_by_size(sizes: np.ndarray, margin: float, least_margin: float, power: float) -> np.ndarray:

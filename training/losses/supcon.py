@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from training import functional
-from training.functional import check_batch, positive_mask, products
+from training.functional import check_batch, positive_mask
 
 
 class SupCon(nn.Module):
@@ -33,7 +33,7 @@ class SupCon(nn.Module):
         check_batch(embeddings, labels)
         positive = positive_mask(labels)
         off_diagonal = ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-        logits = products(embeddings) / self.temperature
+        logits = embeddings @ embeddings.T / self.temperature
         positives = positive.sum(1)
         mean_positive = (logits * positive).sum(1) / positives.clamp(min=1)
         return functional.masked_mean(functional.masked_logsumexp(logits, off_diagonal) - mean_positive, positives > 0)

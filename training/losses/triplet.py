@@ -5,9 +5,10 @@ L = mean_(a,p,n) [d_ap - d_an + margin]+
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from training.functional import (
+    HingeLoss,
     Triplets,
     check_batch,
     distances,
@@ -18,7 +19,7 @@ from training.functional import (
 )
 
 
-class Triplet(nn.Module):
+class Triplet(HingeLoss):
     """Triplet loss of Euclidean distances (Musgrave et al. 2020, DiVA) or of their squares.
 
     Args:
@@ -43,9 +44,12 @@ class Triplet(nn.Module):
         """
         check_batch(embeddings, labels)
         if tuples is None:
-            return triplet_hinges(self._power(distances(embeddings)), labels, self.margin).mean(self.active_only)
-        positive, negative = triplet_distances(embeddings, *require_triplets(tuples))
-        return hinges(self._power(positive) - self._power(negative) + self.margin).mean(self.active_only)
+            terms = triplet_hinges(self._power(distances(embeddings)), labels, self.margin)
+        else:
+            positive, negative = triplet_distances(embeddings, *require_triplets(tuples))
+            terms = hinges(self._power(positive) - self._power(negative) + self.margin)
+        self.last_terms = (terms.detach(),)
+        return terms.mean(self.active_only)
 
     def _power(self, values: Tensor) -> Tensor:
         return values.square() if self.squared else values

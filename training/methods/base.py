@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, normalize
 
 from training.functional import Pairs, Triplets
-from training.health.observer import report_tuples
 from training.miners.rho import Rho
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError
@@ -241,8 +240,6 @@ def objective_loss(loss: nn.Module, miner: Miner | None, raw: Tensor, labels: Te
     """
     unit = normalize(raw, dim=1)
     tuples = miner(unit.detach(), labels) if miner else None
-    if tuples is not None:
-        report_tuples(unit.detach(), labels, tuples)
     value: Tensor = loss(unit if takes_unit_rows(loss) else raw, labels, tuples)
     return value
 

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from training.recipe import EnsembleRecipe, Recipe
+from training.recipes.common import trunk_size
 
 Maker = Callable[[], Recipe | EnsembleRecipe]
 
@@ -75,23 +76,8 @@ def _schedule(recipe: Recipe) -> str:
 
 
 def _parameters(recipe: Recipe) -> int:
-    args = tuple(sorted((key, repr(value)) for key, value in recipe.backbone.args.items()))
-    trunk, features = _trunk(recipe.backbone.architecture, args, recipe.preprocessing.channels)
+    trunk, features = trunk_size(recipe)
     return trunk + sum((features + 1) * head.dim for head in recipe.heads)
-
-
-@cache
-def _trunk(architecture: str, args: tuple[tuple[str, str], ...], channels: int) -> tuple[int, int]:
-    """Return the number of the trunk's parameters and of its pooled features, without memory for its weights."""
-    from ast import literal_eval
-
-    import torch
-
-    from zoo.models.network import create_trunk, feature_count
-
-    with torch.device("meta"):
-        trunk = create_trunk(architecture, channels, {key: literal_eval(text) for key, text in args})
-    return sum(parameter.numel() for parameter in trunk.parameters()), feature_count(trunk)
 
 
 @cache
@@ -119,9 +105,6 @@ class RecipeTable(Mapping[str, Maker]):
 
 RECIPES = RecipeTable()
 
-FEATURES = {"r50": 2048, "gn": 1024, "ibn": 1024, "d121": 1024, "d161": 2208, "d169": 1664, "d201": 1920, "lite0": 1280}
-"""Number of pooled features of the backbones: the embedding of a recipe without heads."""
-
 
 @cache
 def standard_recipe(name: str) -> Recipe | EnsembleRecipe:
@@ -129,18 +112,29 @@ def standard_recipe(name: str) -> Recipe | EnsembleRecipe:
     return RECIPES[name]()
 
 
-def catalogue() -> dict[str, dict[str, object]]:
-    """Return the content of `zoo/models/recipes.json`: what `zoo list` shows of each recipe."""
-    recipes = {name: make() for name, make in sorted(RECIPES.items())}
-    names = {
-        name: {"dim": embedding_dim(r), "method": r.method, "backbone": r.backbone.name, "dataset": r.data.dataset}
-        for name, r in recipes.items()
-    }
-    return {name: {**names[name], **summary(recipe)} for name, recipe in recipes.items()}
+class Catalogue(Mapping[str, Mapping[str, Any]]):
+    """Facts about each recipe for `zoo list` and `zoo info`, by name, sorted; a recipe is made when its row is read."""
+
+    def __getitem__(self, name: str) -> Mapping[str, Any]:
+        recipe = standard_recipe(name)
+        names = {"method": recipe.method, "backbone": recipe.backbone.name, "dataset": recipe.data.dataset}
+        return {"dim": embedding_dim(recipe), **names, **summary(recipe)}
+
+    def __contains__(self, name: object) -> bool:
+        return name in RECIPES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(RECIPES))
+
+    def __len__(self) -> int:
+        return len(RECIPES)
+
+
+CATALOGUE = Catalogue()
 
 
 def embedding_dim(recipe: Recipe | EnsembleRecipe) -> int:
-    """Return the dimension of the embedding."""
+    """Return the dimension of the embedding, which is that of the pooled features if a recipe has no heads."""
     if isinstance(recipe, EnsembleRecipe):
         return sum(embedding_dim(member) for member in recipe.members)
-    return recipe.dim or FEATURES.get(recipe.backbone.name) or int(recipe.backbone.args["widths"][-1])
+    return recipe.dim or trunk_size(recipe)[1]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
-from training.recipe import Augmentation, Backbone, Objective
+from training.recipe import Augmentation, Backbone, Objective, Recipe
 from zoo.data.preprocessing import Preprocessing
 from zoo.models.backbones.caffe import MEAN, STD
 
@@ -121,6 +122,30 @@ ARCHITECTURES = {
     "dinos16": "vit_small_patch16_224.dino",
 }
 """Short name of a backbone -> its architecture."""
+
+TRUNKS = {
+    "r50": (23_508_032, 2048),
+    "gn": (5_599_904, 1024),
+    "ibn": (10_270_240, 1024),
+    "d121": (6_953_856, 1024),
+    "d161": (26_472_000, 2208),
+    "d169": (12_484_480, 1664),
+    "d201": (18_092_928, 1920),
+    "lite0": (3_371_008, 1280),
+    "vits16": (21_665_664, 384),
+    "dinos16": (21_665_664, 384),
+}
+"""Backbone -> numbers of its parameters and of its pooled features, which are listed without loading torch."""
+
+
+def trunk_size(recipe: Recipe) -> tuple[int, int]:
+    """Return the numbers of parameters and of pooled features of the backbone of a recipe of ours."""
+    if recipe.backbone.name != "conv4":
+        return TRUNKS[recipe.backbone.name]
+    # Four 3 x 3 convolutions without bias, each with a scale and a shift of batch norm per channel.
+    widths = recipe.backbone.args["widths"]
+    pairs = pairwise((recipe.preprocessing.channels, *widths))
+    return sum(9 * before * after + 2 * after for before, after in pairs), widths[-1]
 
 
 def backbone(name: str, freeze_norm: str = "none", **args: Any) -> Backbone:

@@ -15,13 +15,6 @@ from zoo.errors import EvaluationError
 from zoo.evaluation.bootstrap import QUERIES, paired_class_interval
 from zoo.models.results import read_class_scores
 
-STUDENT = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
-"""0.975 quantiles of Student's t for 1 to 30 degrees of freedom; the last one serves for more."""
-
 HOLDS, FAILS, UNDECIDED = "holds", "does not", "undecided"
 """The verdicts on a claim."""
 
@@ -61,7 +54,7 @@ class Summary:
 
 
 def interval_over_seeds(values: Sequence[float], bounds: Bounds = UNBOUNDED) -> tuple[float, float]:
-    """Return the 95 % interval of the mean of two or more values by Student's t; beyond 31 values a little too wide.
+    """Return the 95 % interval of the mean of two or more values by Student's t, to three decimals as tables print it.
 
     Student's t knows no bounds, and with two seeds its interval is 12.7 standard errors wide on each side. The part
     that no mean can reach is cut off, which takes nothing from the coverage.
@@ -70,8 +63,10 @@ def interval_over_seeds(values: Sequence[float], bounds: Bounds = UNBOUNDED) -> 
         values: A value for each seed.
         bounds: The possible values, as `metric_bounds` or `difference_bounds` give them.
     """
+    from scipy import stats
+
     n, mean = len(values), statistics.fmean(values)
-    half = STUDENT[min(n - 1, len(STUDENT)) - 1] * statistics.stdev(values) / n**0.5
+    half = round(float(stats.t.ppf(0.975, n - 1)), 3) * statistics.stdev(values) / n**0.5
     return max(mean - half, bounds[0]), min(mean + half, bounds[1])
 
 

@@ -11,9 +11,8 @@ from string import Template
 
 from training.overrides import has_public_weights, resolve, with_explicit_defaults
 from training.recipe import EnsembleRecipe, Recipe
-from training.recipes.as_published import SUFFIX
 from training.recipes.common import PAPER_DATASETS, PHOTO_DATASETS, SMALL_DATASETS, backbone, preprocessing
-from training.recipes.published_code import resolve_as_published
+from training.recipes.published_code import SUFFIX, resolve_as_published
 from zoo.errors import RecipeError, UsageError, nearest
 
 STUDY_NAME = re.compile(r"[a-z0-9-]+/[a-z0-9-]+")

@@ -156,7 +156,7 @@ def train(
 def _check_data(name: str, settings: list[str], data: str) -> None:
     """Check the folder or table of images for a recipe's data set, or for the one that the settings name."""
     from zoo.data import check_dataset, check_dataset_path
-    from zoo.models.registry import recipes
+    from zoo.models import recipes
 
     pairs = [setting.partition("=") for setting in settings]
     datasets = [value.strip() for key, _, value in pairs if key.strip() == "data.dataset"]
@@ -571,8 +571,8 @@ def features(
 ) -> int:
     """keep the features of a model's trunk, to train heads in minutes"""
     from zoo import data as datasets
+    from zoo.models import recipes
     from zoo.models.load import find_model
-    from zoo.models.registry import recipes
 
     if (folder is None) == (dataset is None):
         raise UsageError(

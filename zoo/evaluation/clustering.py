@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from zoo.errors import EvaluationError
+from zoo.errors import EvaluationError, missing
 from zoo.evaluation.inputs import class_codes, retrieval_inputs, unit_rows
-from zoo.evaluation.kmeans import RESTARTS, k_means
 from zoo.evaluation.knn import neighbour_chunks
+
+RESTARTS = 3
+ITERATIONS = 100
 
 
 def clustering_metrics(embeddings: Any, labels: Any, seed: int = 0, restarts: int = RESTARTS) -> dict[str, float]:
@@ -19,7 +21,7 @@ def clustering_metrics(embeddings: Any, labels: Any, seed: int = 0, restarts: in
         embeddings: [n, d]. All rows are clustered, including classes of one sample.
         labels: n integers or strings.
         seed: Seed of `k_means`.
-        restarts: Number of runs of `k_means`.
+        restarts: Number of runs of `k_means`, of which the best one counts.
 
     Returns:
         Nmi             normalised mutual information (mean of the entropies)
@@ -30,10 +32,11 @@ def clustering_metrics(embeddings: Any, labels: Any, seed: int = 0, restarts: in
 
     Raises:
         EvaluationError: As `retrieval_metrics`, and for fewer than two classes.
+        MissingDependencyError: Without FAISS.
     """
     rows = unit_rows(embeddings)
     classes = class_codes(labels, len(rows))[0]
-    clusters = k_means(rows, _class_count(classes), seed, restarts).labels
+    clusters = k_means(rows, _class_count(classes), seed, restarts)
     return {
         "nmi": nmi(classes, clusters),
         "nmi_random": random_nmi(classes, rows.shape[1], seed),
@@ -41,6 +44,41 @@ def clustering_metrics(embeddings: Any, labels: Any, seed: int = 0, restarts: in
         "f1_clusters": pair_f1(classes, clusters),
         "f1_neighbours": f1_neighbours(rows, classes),
     }
+
+
+def k_means(rows: np.ndarray, k: int, seed: int, restarts: int = RESTARTS, iterations: int = ITERATIONS) -> np.ndarray:
+    """Return the cluster of each row, int64 [n], by FAISS's k-means; on one machine a seed gives the same clusters.
+
+    The best of several runs from starts by k-means++ (Arthur and Vassilvitskii 2007). FAISS uses all GPUs that it sees.
+
+    Args:
+        rows: Float32 [n, d].
+        k: The number of clusters, from 1 to n.
+        seed: Seed of the starts.
+        restarts: The number of runs.
+        iterations: The largest number of iterations of a run.
+
+    Raises:
+        MissingDependencyError: Without FAISS.
+    """
+    try:
+        import faiss
+    except ModuleNotFoundError:
+        raise missing("faiss", "cpu") from None
+    kmeans = faiss.Kmeans(
+        rows.shape[1],
+        k,
+        niter=iterations,
+        nredo=restarts,
+        seed=seed % 2**31,
+        init_method=faiss.ClusteringInitMethod_KMEANS_PLUS_PLUS,
+        min_points_per_centroid=1,
+        max_points_per_centroid=len(rows),  # FAISS would cluster a sample of larger sets
+        gpu=faiss.get_num_gpus() > 0,
+    )
+    kmeans.train(rows)
+    clusters: np.ndarray = kmeans.index.search(rows, 1)[1][:, 0]
+    return clusters
 
 
 def nmi(labels: Any, clusters: Any) -> float:
@@ -97,7 +135,7 @@ def random_nmi(labels: Any, dim: int, seed: int = 0) -> float:
     classes = class_codes(labels, len(labels))[0]
     # The seed differs from the seed of k_means: its start must not follow the numbers that made the rows.
     rows = np.random.default_rng([seed, 1]).standard_normal((len(classes), dim), np.float32)
-    return nmi(classes, k_means(unit_rows(rows), _class_count(classes), seed, restarts=1, iterations=10).labels)
+    return nmi(classes, k_means(unit_rows(rows), _class_count(classes), seed, restarts=1, iterations=10))
 
 
 def f1_neighbours(embeddings: Any, labels: Any, k: int | None = None) -> float:

@@ -1,7 +1,7 @@
 """Torch versions of the expensive kernels of evaluation, for a GPU.
 
-They serve exact nearest neighbours, the ranks of all relatives, the nearest centres of k-means, and sums over all
-pairs. They are used where torch is loaded already and sees a GPU with enough memory; the results are those of NumPy.
+They serve exact nearest neighbours, the ranks of all relatives, and sums over all pairs. They are used where torch is
+loaded already and sees a GPU with enough memory; the results are those of NumPy.
 """
 
 from __future__ import annotations
@@ -33,9 +33,6 @@ _GATHER_NUMBERS = 2**25
 _RANK_PRODUCTS = 2**26
 """The number of similarities of a chunk of queries: three quarters of a gigabyte, with the products before rounding."""
 
-_KMEANS_PRODUCTS = 2**27
-"""The number of products of a chunk of points: half a gigabyte, plus a copy of the selected points."""
-
 _PAIR_PRODUCTS = 2**26
 """The number of products of a chunk of rows: a quarter of a gigabyte, and as much again for their exponentials."""
 
@@ -56,11 +53,6 @@ def search_on_gpu(queries: np.ndarray, gallery: np.ndarray) -> GpuSearch | None:
 def ranks_on_gpu(queries: np.ndarray, gallery: np.ndarray) -> GpuRanks | None:
     """Upload queries [q, d] and gallery [n, d]; return None if there is no GPU or too little memory."""
     return try_on_gpu(lambda device: GpuRanks(queries, gallery, device))
-
-
-def points_on_gpu(points: np.ndarray) -> GpuPoints | None:
-    """Upload points [n, d]; return None if there is no GPU or too little memory."""
-    return try_on_gpu(lambda device: GpuPoints(points, device))
 
 
 def kernel_sum_on_gpu(rows: np.ndarray, scale: float) -> float | None:
@@ -188,37 +180,6 @@ class GpuRanks:
         index = torch.arange(len(self._gallery), device=similar.device)
         ranks = [_rank(similar, index, column).cpu().numpy() for column in columns.T]
         return np.stack(ranks, axis=1) if ranks else table
-
-
-class GpuPoints:
-    """Points float32 [n, d] of k-means, stored on a device as a whole."""
-
-    def __init__(self, points: np.ndarray, device: str) -> None:
-        self._points, self._device = to_device(points, device), device
-
-    def nearest(self, centres: np.ndarray, subset: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Return nearest centres and nearness as `zoo.evaluation.kmeans.CentreSearch` defines them.
-
-        Raises:
-            torch.OutOfMemoryError: If not even one point fits.
-        """
-        import torch
-
-        number = len(self._points) if subset is None else len(subset)
-        labels, nearness = np.empty(number, np.int64), np.empty(number, np.float32)
-        means = to_device(centres, self._device)
-        halves = (means * means).sum(dim=1) / 2
-
-        def best_of(part: slice) -> tuple[Tensor, Tensor]:
-            rows = self._points[part if subset is None else torch.from_numpy(subset[part]).to(self._device)]
-            with torch.autocast(means.device.type, enabled=False), full_precision():
-                best = (rows @ means.T).sub_(halves).max(dim=1)
-            return best.indices, best.values
-
-        size = max(1, min(number, _KMEANS_PRODUCTS // len(centres)))
-        for part, (indices, values) in chunks_that_fit(number, size, best_of):
-            labels[part], nearness[part] = indices.cpu().numpy(), values.cpu().numpy()
-        return labels, nearness
 
 
 def device() -> str | None:

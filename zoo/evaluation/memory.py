@@ -250,7 +250,7 @@ def _group_bytes(group: str, rows: int, dim: int, largest_class: int, search: in
     match group:
         case "ranking":  # two tables of similarities, products in double precision, and the order of one row
             return 3 * max(budget.chunk, 8 * rows) + 40 * rows + 32 * MIB
-        case "clustering":  # the mapped rows, their centred copy, changed rows; twice for random embeddings
+        case "clustering":  # the mapped rows, and random ones of their shape; FAISS's copies of both
             return max(search, 6 * matrix + 64 * MIB)
         case "structure":  # the singular values of the rows in double precision, or the distances in one class
             return max(6 * matrix, 20 * largest_class * dim + 12 * largest_class**2) + 200 * MIB

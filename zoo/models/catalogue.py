@@ -13,6 +13,7 @@ from zoo.data.dataset import LARGER_EDITIONS
 from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError, check_text, nearest
 from zoo.files import read_object
 from zoo.hub.download import cached_model_name, cached_models
+from zoo.models import recipes
 from zoo.models.baselines import (
     PRETRAINED,
     SCORE_SOURCES,
@@ -27,7 +28,7 @@ from zoo.models.card import Card, Origin, read_card, read_kept, read_origin, rea
 from zoo.models.folder import count_parameters
 from zoo.models.pretrained.packages import PACKAGES, WeightsPackage, install_hint, installed_package
 from zoo.models.published import published_tables
-from zoo.models.registry import cached_folder, exists, looks_like_path, model_folders, model_text, recipes
+from zoo.models.registry import cached_folder, exists, looks_like_path, model_folders, model_text
 from zoo.models.results import read_results
 
 PHOTOS = "photos"
@@ -294,7 +295,7 @@ def _same_model(folder: Path, other: Path) -> bool:
 
 
 def _recipe_info(name: str, row: Mapping[str, Any]) -> ModelInfo:
-    """Return the facts about a recipe without a model, from its row of recipes.json."""
+    """Return the facts about a recipe without a model, from what the catalogue of recipes has of it."""
     facts = dict(row)
     dim, method, backbone, dataset = (facts.pop(key) for key in ("dim", "method", "backbone", "dataset"))
     return ModelInfo(

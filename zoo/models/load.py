@@ -33,12 +33,13 @@ from zoo.errors import (
     nearest,
 )
 from zoo.hub import download
+from zoo.models import recipes
 from zoo.models.baselines import repository_of
 from zoo.models.card import Card, read_card
 from zoo.models.folder import HEADS_FILE, PICKLES, PYTORCH_SUFFIXES, check_config, check_files
 from zoo.models.onnx_runtime import GRAPH_FILES, graph_file, has_nvidia_driver, open_graph
 from zoo.models.pretrained.packages import install_hint, installed_package
-from zoo.models.registry import exists, local_folder, looks_like_path, model_text, recipes
+from zoo.models.registry import exists, local_folder, looks_like_path, model_text
 from zoo.paths import is_folder
 
 if TYPE_CHECKING:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 from zoo import paths
 from zoo.errors import ModelNotFoundError, UsageError
@@ -16,16 +13,6 @@ from zoo.hub.download import cached_models, pinned_name
 from zoo.models.baselines import baselines_root, folder_by_name, repository_of
 from zoo.models.card import MODEL_NAME
 from zoo.models.pretrained.packages import installed_package
-
-RECIPES_FILE = Path(__file__).parent / "recipes.json"
-"""Every recipe's name and key facts, generated from `training.recipes` (a test holds the two equal)."""
-
-
-@cache
-def recipes() -> dict[str, dict[str, Any]]:
-    """Return the key facts of every recipe by name."""
-    rows: dict[str, dict[str, Any]] = json.loads(RECIPES_FILE.read_text(encoding="utf-8"))
-    return rows
 
 
 def cached_folder(name: str) -> Path | None:

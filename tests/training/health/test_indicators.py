@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from tests.training.toys import CPU, noise, recipe
+from training.construction import construct
 from training.functional import Triplets
 from training.health.indicators import (
     chosen_steps,
@@ -22,8 +24,9 @@ from training.health.indicators import (
     pair_separation,
     parameter_parts,
 )
-from training.health.observer import observed, report_terms
+from training.health.observer import observed
 from training.logging import flatten_record
+from training.losses import LOSSES
 from training.losses.contrastive import Contrastive
 from training.losses.margin import Margin
 from training.losses.snr import SNRContrastive
@@ -111,7 +114,7 @@ def test_active_terms_of_a_triplet_loss(mined: bool) -> None:
     ]
     gaps = [float((rows[a] - rows[p]).norm() - (rows[a] - rows[n]).norm()) for a, p, n in every]
     tuples = Triplets(*torch.tensor(every).T) if mined else None
-    with observed() as seen:
+    with observed(loss) as seen:
         loss(rows, LABELS, tuples)
     ((active, number, total),) = seen.terms
     assert (float(active), float(number)) == (sum(gap > -0.2 for gap in gaps), len(every))
@@ -121,10 +124,11 @@ def test_active_terms_of_a_triplet_loss(mined: bool) -> None:
 def test_active_terms_of_pair_losses() -> None:
     rows = unit_rows()
     within, between = pairs(rows)
-    with observed() as seen:
-        Contrastive(4, positive_margin=0.9, negative_margin=1.1)(rows, LABELS)
-        Margin(4, beta=1.0)(rows, LABELS)
-        SNRContrastive(4, positive_margin=0.5, negative_margin=1.0)(rows, LABELS)
+    contrast = Contrastive(4, positive_margin=0.9, negative_margin=1.1)
+    losses = nn.ModuleList([contrast, Margin(4, beta=1.0), SNRContrastive(4, positive_margin=0.5, negative_margin=1.0)])
+    with observed(losses) as seen:
+        for loss in losses:
+            loss(rows, LABELS)
     number = len(within) + len(between)
     contrastive = sum(d > 0.9 for d in within) + sum(d < 1.1 for d in between)
     margin = [sum(d > 0.8 for d in within), sum(d < 1.2 for d in between)]
@@ -142,10 +146,26 @@ def test_active_terms_of_pair_losses() -> None:
 
 
 def test_nothing_is_observed_outside_the_block() -> None:
-    with observed() as seen:
+    loss = Triplet(4)
+    with observed(loss) as seen:
         pass
-    report_terms(1, 2)
+    loss(unit_rows(), LABELS)
     assert seen.terms == []
+
+
+@pytest.mark.parametrize("name", ["arcface", "cosface", "subcenter-arcface", "softtriple"])
+def test_active_terms_of_a_loss_of_class_vectors_are_misclassified_samples(name: str) -> None:
+    rows = unit_rows()
+    loss = construct(LOSSES, "loss", name, {"scale": 1000.0}, {"classes": 4, "dim": rows.shape[1]})
+    with torch.no_grad(), observed(loss) as seen:
+        loss(rows, LABELS)
+    ((active, number, total),) = seen.terms
+    assert (number, total) == (12, None)
+    assert 0 < int(active) <= 12
+    # At this scale a sample costs next to nothing if and only if its class has the largest logit.
+    with torch.no_grad():
+        alone = [float(loss(rows[i : i + 1], LABELS[i : i + 1])) for i in range(12)]
+    assert sum(cost > 1 for cost in alone) == int(active)
 
 
 def log_of(tmp_path: Path, **change: Any) -> list[dict[str, Any]]:
@@ -160,8 +180,9 @@ def test_hard_mining_takes_the_hardest_and_random_mining_any(tmp_path: Path) -> 
 
 
 def test_the_miner_of_a_loss_is_observed() -> None:
-    with observed() as seen:
-        objective_loss(Triplet(4), Hard(), unit_rows(), LABELS)
+    loss = Triplet(4)
+    with observed(loss) as seen:
+        objective_loss(loss, Hard(), unit_rows(), LABELS)
     assert seen.mined is not None
     assert torch.equal(seen.mined[1], LABELS)
 

@@ -28,8 +28,7 @@ from training.optim import create_optimizer
 from training.overrides import resolve
 from training.recipe import EnsembleRecipe, Recipe
 from training.recipes import RECIPES
-from training.recipes.as_published import SUFFIX
-from training.recipes.published_code import published_switch, resolve_as_published
+from training.recipes.published_code import SUFFIX, published_switch, resolve_as_published
 from training.studies.study import backbone_settings
 from zoo.cli.main import main
 from zoo.errors import RecipeError

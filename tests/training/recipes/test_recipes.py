@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+import torch
 
 from tests.children import run_python
 from training.recipe import EnsembleRecipe, Recipe, same_recipe
 from training.recipes import RECIPES, embedding_dim, summary
+from training.recipes.common import TRUNKS, trunk_size
 from training.studies.papers import STUDIES
 from training.studies.study import resolve_recipes
+from zoo.models.network import create_trunk, feature_count
 from zoo.models.published import published_tables
 
 SCORES = [(table, score) for table in published_tables() for score in table.scores if score.recipe]
@@ -20,10 +24,27 @@ RECIPE = RECIPES["margin-conv4-glyphs"]()
 assert not isinstance(RECIPE, EnsembleRecipe)
 
 
+def members() -> Iterator[Recipe]:
+    """Return all recipes, and the members of the ensembles."""
+    for make in RECIPES.values():
+        recipe = make()
+        yield from recipe.members if isinstance(recipe, EnsembleRecipe) else (recipe,)
+
+
 def test_the_parameters_of_conv4_by_hand() -> None:
     # Four 3 x 3 convolutions without bias, each with a scale and a shift of batch norm a channel; a head of 64.
     trunk = sum(9 * a * b + 2 * b for a, b in pairwise([3, 32, 64, 80, 96]))
     assert summary(RECIPE)["parameters"] == trunk + 97 * 64
+
+
+def test_the_sizes_of_trunks_are_those_of_the_networks() -> None:
+    backbones = {(recipe.backbone.name, recipe.preprocessing.channels): recipe for recipe in members()}
+    assert {name for name, _ in backbones} == {*TRUNKS, "conv4"}
+    for (name, channels), recipe in backbones.items():
+        with torch.device("meta"):
+            trunk = create_trunk(recipe.backbone.architecture, channels, recipe.backbone.args)
+        count = sum(parameter.numel() for parameter in trunk.parameters())
+        assert trunk_size(recipe) == (count, feature_count(trunk)), name
 
 
 def test_the_text_follows_the_recipe() -> None:

@@ -14,7 +14,7 @@ from tests.raising import raises
 from tests.training.studies import toys
 from tests.training.studies.toys import SCORES, finish
 from tests.zoo.report.test_model import Reader
-from training.recipes import FEATURES
+from training.recipes.common import TRUNKS
 from training.studies.papers import find_study
 from training.studies.plan import Plan
 from training.studies.render import as_html, as_markdown, to_json, write_report
@@ -287,6 +287,6 @@ def test_the_studies_that_published_numbers_name_measure_them() -> None:
         reduced = score.view.removeprefix("features reduced to ")
         random = recipes[0].heads[0].dim if score.view == "random head" else 0
         assert score.dim == (
-            sum(heads) or random or (int(reduced) if reduced.isdigit() else FEATURES[score.backbone] * len(recipes))
+            sum(heads) or random or (int(reduced) if reduced.isdigit() else TRUNKS[score.backbone][1] * len(recipes))
         )
         assert {recipe.backbone.name for recipe in recipes} == {score.backbone}

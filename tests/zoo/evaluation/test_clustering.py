@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_mutual_info_score, normalized_mutual_info_score
 
 from tests.raising import raises
 from zoo.errors import EvaluationError
 from zoo.evaluation import retrieval_metrics
-from zoo.evaluation.clustering import clustering_metrics, f1_neighbours, random_nmi
-from zoo.evaluation.kmeans import k_means
+from zoo.evaluation.clustering import clustering_metrics, f1_neighbours, k_means, nmi, random_nmi
 
 
 def clustered(seed, sizes, dim=16, noise=1.0):
@@ -36,11 +36,30 @@ def naive_f1(embeddings, labels, k):
 
 def test_agrees_with_scikit_learn_on_the_same_clusters():
     embeddings, labels = clustered(0, (20,) * 10)
-    clusters = k_means(embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True), 10).labels
+    clusters = k_means(embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True), 10, 0)
     scores = clustering_metrics(embeddings, labels)
     assert scores["nmi"] == pytest.approx(normalized_mutual_info_score(labels, clusters), abs=1e-9)
     assert scores["ami"] == pytest.approx(adjusted_mutual_info_score(labels, clusters), abs=1e-9)
     assert scores["nmi_random"] < scores["ami"] < scores["nmi"] < 1
+
+
+def inertia(rows, clusters):
+    return sum(((rows[clusters == c] - rows[clusters == c].mean(axis=0)) ** 2).sum() for c in np.unique(clusters))
+
+
+@pytest.mark.parametrize(("classes", "noise", "looser"), [(12, 0.1, 0.001), (12, 3.0, 0.03), (150, 0.5, 0.1)])
+def test_clusters_are_about_as_tight_as_those_of_scikit_learn(classes, noise, looser):
+    rows, _ = clustered(1, (20,) * classes, noise=noise)
+    clusters = k_means(rows, classes, 0, restarts=10)
+    theirs = KMeans(classes, n_init=10, random_state=0).fit(rows).inertia_
+    assert inertia(rows, clusters) <= theirs * (1 + looser)
+    np.testing.assert_array_equal(k_means(rows, classes, 0, restarts=10), clusters)
+
+
+def test_separate_groups_are_found_wherever_they_are():
+    rows, labels = clustered(2, (15,) * 20, noise=0.02)
+    for offset in (0, 100):
+        assert nmi(labels, k_means(rows + np.float32(offset), 20, 2**40)) == pytest.approx(1)
 
 
 def test_a_perfect_embedding_scores_one():

@@ -96,7 +96,7 @@ def test_repositories_and_short_names() -> None:
     assert short_name("Some-Org/Birds") == "some-org--birds"
     for other in ("resnet50", "org/name", "timm/", "timm/a/b", "timm/../x"):
         assert repository_of(other) is None
-    assert not set(baselines()) & set(zoo.models.registry.recipes())  # type: ignore[attr-defined]
+    assert not set(baselines()) & set(zoo.models.recipes())
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,13 @@ from tests.serving import toys
 from zoo.cli.main import main
 from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, UsageError
 from zoo.hub.model_page import readme
+from zoo.models import recipes
 from zoo.models.baselines import baselines
 from zoo.models.card import Origin, read_card
 from zoo.models.catalogue import STATUSES
 from zoo.models.load import find_model
 from zoo.models.pretrained.packages import PACKAGES
 from zoo.models.published import published_tables
-from zoo.models.registry import recipes
 
 
 def test_every_recipe_and_every_public_backbone_is_listed_once() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from training.recipes.as_published import SUFFIX
+from training.recipes.published_code import SUFFIX
 from training.studies.papers import claims, diva, group, reality, revisiting, sharing, years
 from training.studies.study import Study, study_as_published, supports
 from zoo.errors import UsageError, nearest
