@@ -318,7 +318,9 @@ def test_from_one_collection_to_the_others(
     browser: Browser, collections: Running, size: tuple[int, int], scheme: str
 ) -> None:
     with opened(browser, collections.url, size, scheme) as page:
-        expect(page).to_have_url(f"{collections.url}/collections/birds/")
+        expect(page).to_have_url(f"{collections.url}/collections/art/")  # the first that needs no key
+        expect(page.locator(".card")).to_have_count(20)
+        page.goto(f"{collections.url}/collections/birds/")
         give(page, BIRDS)
         expect(page.locator(".card")).to_have_count(24)
         expect(page).to_have_title("birds: image search")
@@ -351,3 +353,18 @@ def test_from_one_collection_to_the_others(
         page.goto(f"{collections.url}/docs")  # at the root: of all collections
         expect(page.locator("#operations .path").first).to_have_text("/collections/{collection}/search")
         expect(page.locator("#example")).to_contain_text("/collections/NAME/search?k=5")
+
+
+def test_the_root_of_guarded_collections_asks_for_a_key_and_leads_on(
+    browser: Browser, gallery_folder: Path, tmp_path: Path
+) -> None:
+    for name in ("birds", "cars"):
+        shutil.copytree(gallery_folder, tmp_path / name)
+    keys = {"ZOO_SERVE_READ_KEYS_BIRDS": BIRDS, "ZOO_SERVE_READ_KEYS_CARS": CARS}
+    galleries = [f"{name}={tmp_path / name}" for name in ("birds", "cars")]
+    with serving(galleries, environment=keys) as running, opened(browser, running.url) as page:
+        give(page, CARS)
+        expect(page).to_have_url(f"{running.url}/collections/cars/")
+        expect(page.locator(".card")).to_have_count(24)
+        loaded = "images => images.every((image) => image.complete && image.naturalWidth > 0)"
+        page.wait_for_function(f"() => ({loaded})([...document.querySelectorAll('.card img')].slice(0, 4))")
