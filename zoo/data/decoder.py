@@ -262,7 +262,7 @@ def answer(job: dict[str, Any], data: bytes, out: BinaryIO) -> None:
     try:
         image, size = decode(data, job["name"], job["max_pixels"], job["draft"])
     except Refusal as refusal:
-        out.write(framed({"code": refusal.code, "message": refusal.message}))
+        out.write(framed({"code": refusal.code, "message": refusal.message[:8000]}))
     else:
         out.write(framed({"mode": image.mode, "size": image.size, "full": size}))
         for top, bottom in bands(image.mode, image.size):

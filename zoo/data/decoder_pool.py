@@ -34,6 +34,8 @@ ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(16 * 2**20),
 }
 """Variables of the processes."""
+MAX_FACTS = 2**16
+"""The most bytes of an answer before its pixels."""
 WALL_SECONDS, WALL_SECONDS_PER_MEGAPIXEL = 30.0, 0.5
 """Seconds until an image counts as too slow where the system does not count processor time, or gives us none."""
 SLOW_SECONDS = 2.0
@@ -67,13 +69,21 @@ class DecoderProcess:
             while rest:
                 rest = rest[self.files.write(rest) :]
 
-    def receive(self) -> tuple[dict[str, Any], Image.Image | None]:
-        """Return the answer and, of a decoded image, its pixels. Raises `EOFError` if the process has ended."""
+    def receive(self, max_pixels: int) -> tuple[dict[str, Any], Image.Image | None]:
+        """Return the answer and, of a decoded image, its pixels.
+
+        Raises:
+            EOFError: If the process has ended, or sends what it never sends: a damaged decoder is not believed.
+        """
         (length,) = decoder.LENGTH.unpack(self._read(decoder.LENGTH.size))
+        if length > MAX_FACTS:
+            raise EOFError
         facts: dict[str, Any] = json.loads(self._read(length))
         if "code" in facts:
             return facts, None
         mode, (width, height) = str(facts["mode"]), facts["size"]
+        if mode not in ("L", "RGB") or min(width, height) < 1 or width * height > max_pixels:
+            raise EOFError
         image = Image.new(mode, (width, height), None)
         for top, bottom in decoder.bands(mode, (width, height)):
             shape = width, bottom - top
@@ -127,10 +137,10 @@ class DecoderPool:
         with self.places:
             process = self._sent(data, name, max_pixels, draft)
             try:
-                facts, image = process.receive()
+                facts, image = process.receive(max_pixels)
             except BaseException as error:  # also Ctrl-C: what the process still sends belongs to no one
                 status = self._drop(process)
-                if not isinstance(error, EOFError):
+                if not isinstance(error, EOFError | ValueError | KeyError | TypeError):
                     raise
                 raise _status_error(status, name) from None
             self._release(process)
