@@ -154,7 +154,7 @@ class DecoderPool:
             processes, self.idle = [*self.idle, *self.busy], []
         for process in processes:
             process.process.kill()
-            process.process.wait()
+            process.end()
 
     def forget(self) -> None:
         """Let go of the processes in a forked process, since they are its parent's."""

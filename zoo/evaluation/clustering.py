@@ -65,6 +65,7 @@ def k_means(rows: np.ndarray, k: int, seed: int, restarts: int = RESTARTS, itera
         import faiss
     except ModuleNotFoundError:
         raise missing("faiss", "cpu") from None
+    rows = np.asarray(rows)  # FAISS takes no subclass, such as rows that are read within a memory limit
     kmeans = faiss.Kmeans(
         rows.shape[1],
         k,

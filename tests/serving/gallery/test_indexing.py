@@ -117,16 +117,16 @@ def test_indexing_again_follows_the_folder(model: Embedder, folder: Path, tmp_pa
 
 
 def test_files_of_other_kinds_are_counted(model: Embedder, folder: Path, tmp_path: Path) -> None:
-    for name in ("a.avif", "red stripes/b.AVIF", "labels.csv", "LICENCE", ".hidden.avif"):
+    for name in ("a.svg", "red stripes/b.SVG", "labels.csv", "LICENCE", ".hidden.svg"):
         (folder / name).write_bytes(b"")
     report = index_folder(model, "toy", folder, tmp_path / "g")
-    assert (report.found, report.other_files) == (24, {".avif": 2, ".csv": 1, "": 1})
-    assert other_kinds(report.other_files) == "2 .avif, 1 without a suffix, 1 .csv"
+    assert (report.found, report.other_files) == (24, {".svg": 2, ".csv": 1, "": 1})
+    assert other_kinds(report.other_files) == "2 .svg, 1 without a suffix, 1 .csv"
     labels = folder / "labels.csv"
     labels.write_text("path,label\n" + "".join(f"{one.source},x\n" for one in find_images(folder)[0]))
     for _ in range(2):  # neither the table that was named nor the gallery is an image left out
         within = index_folder(model, "toy", folder, folder / "g", labels=labels)
-        assert within.other_files == {".avif": 2, "": 1}
+        assert within.other_files == {".svg": 2, "": 1}
     assert other_kinds({f".{letter}": 1 for letter in "abcdefg"}).endswith("1 .e, and 2 more")
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "one.heic").write_bytes(b"")

@@ -30,7 +30,7 @@ from zoo.models.verify import verify
 from zoo.paths import SHIPPED
 
 MODEL = SHIPPED / "margin-conv4-glyphs"
-WITH_TEXT = Path(__file__).parents[1] / "fixtures" / "schema-3"
+WITH_TEXT = Path(__file__).parents[1] / "fixtures" / "with-text"
 GRAPH = "onnx/model.onnx"
 DIM, SHAPE = read_card(MODEL).dim, read_card(MODEL).preprocessing.shape
 HUGE = 10**12
