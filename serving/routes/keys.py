@@ -83,5 +83,5 @@ async def change_keyed(collection: CollectionDep, key: ItemKeyDep, values: ItemC
 
 @router.delete(PATH, summary="Remove the item with a key", responses=WRITING | refusals(404))
 async def remove_keyed(collection: CollectionDep, key: ItemKeyDep) -> Removed:
-    """Remove the item and its marks; needs a write key. removed is its id."""
+    """Remove the item; needs a write key. removed is its id."""
     return Removed(removed=await collection.call(lambda searcher: searcher.gallery.remove_key(key)))
