@@ -103,7 +103,7 @@ def checked_record(values: Any) -> dict[str, Any]:
     """Return the record of a calibration.
 
     Raises:
-        AttributeError, KeyError, TypeError, ValueError: If it is none.
+        AttributeError, KeyError, TypeError, ValueError: If it is not a calibration's record.
     """
     Calibration.from_json(values)
     Attribution.from_json(values["measured"])

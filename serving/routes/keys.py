@@ -41,7 +41,7 @@ async def keyed_item(collection: CollectionDep, key: ItemKeyDep) -> ItemInfo:
 async def put_item(request: Request, collection: CollectionDep, cpu_queue: CpuQueueDep, key: ItemKeyDep) -> Any:
     """Create or replace image, label and metadata of a key, and nothing if they are the same; needs a write key.
 
-    Another image gets another id, and the item and the marks of the former one are removed. The next search finds it by
+    Another image gets another id, and the item of the former one is removed. The next search finds it by
     its new embedding. An image that has another key already is refused (409). A label or metadata that are not sent are
     removed; PATCH keeps them.
     """

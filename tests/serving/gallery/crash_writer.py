@@ -105,8 +105,8 @@ def work(path: Path, notes: Notes, rng: np.random.Generator) -> None:
 
 
 def take(gallery: Gallery, notes: Notes, rng: np.random.Generator, step: int) -> None:
-    words = ["add", "remove", "compact", "rebuild", "describe", "mark", "put"]
-    match rng.choice(words, p=[0.25, 0.15, 0.1, 0.15, 0.1, 0.1, 0.15]):
+    words = ["add", "remove", "compact", "rebuild", "describe", "put"]
+    match rng.choice(words, p=[0.25, 0.15, 0.1, 0.15, 0.2, 0.15]):
         case "rebuild":
             rebuild(Path(gallery.address), notes, rng)
             gallery.store.check_current()
