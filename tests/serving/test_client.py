@@ -472,7 +472,7 @@ def test_key_comes_from_the_environment_and_is_never_shown(writable: Running, mo
 
 def test_signatures_and_documentation() -> None:
     calls = [name for name, value in vars(client._Calls).items() if isinstance(value, client._Call)]
-    assert len(calls) == 25
+    assert len(calls) == 22
     for name in calls:
         waiting, awaited = getattr(Client, name), getattr(AsyncClient, name)
         assert inspect.signature(waiting) == inspect.signature(awaited)

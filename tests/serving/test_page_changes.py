@@ -1,4 +1,4 @@
-"""The page of a service with keys: reading, adding, editing, deleting, marking, measuring, and forgetting the keys."""
+"""The page of a service with keys: reading, adding, editing, deleting, measuring, and forgetting the keys."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def test_the_read_key_is_asked_for_and_kept_in_the_tab(browser: Browser, service
         cookie = next(one for one in page.context.cookies() if one["name"] == "zoo-key")
         assert (cookie["sameSite"], cookie["path"]) == ("Strict", "/")
         page.locator(".card").first.click()
-        expect(page.locator(".marking")).to_have_count(23)
-        for hidden in (".marking", ".edit", ".remove"):  # they need a write key
+        expect(page.locator(".card")).to_have_count(23)
+        for hidden in (".edit", ".remove"):  # they need a write key
             expect(page.locator(hidden).first).to_be_hidden()
 
 
@@ -340,7 +340,7 @@ def test_an_image_is_added_under_a_key_which_is_shown(
 
 def search(page: Page, item: int) -> None:
     card(page, item).click()
-    expect(page.locator(".marking")).to_have_count(23)
+    expect(page.locator(".card")).to_have_count(23)
     found(page)
 
 
