@@ -343,8 +343,9 @@ def test_a_gallery_that_is_absent_for_a_second_is_served_as_soon_as_it_is_back(
 
 
 def test_an_embedding_is_of_the_model_that_its_answer_names(
-    client: TestClient, path: Path, other_model: Embedder, caplog: pytest.LogCaptureFixture
+    client: TestClient, path: Path, model: Embedder, other_model: Embedder, caplog: pytest.LogCaptureFixture
 ) -> None:
+    assert client.post("/embed", content=toys.query(2)).json()["fingerprint"] == model.card.fingerprint
     with begin_upgrade(path, other_model, str(other_model.folder)) as upgrade, caplog.at_level(logging.INFO, "serving"):
         upgrade.embed()
         upgrade.swap()
