@@ -24,7 +24,7 @@ from serving.dependencies import KNOWN_PARAMETERS, Collections
 from serving.limits import CpuQueue, Deadlines, RequestLimits
 from serving.metrics import TELEMETRY, Observability
 from serving.openapi import openapi
-from serving.routes import bulk, evaluate, feedback, items, keys, search, status
+from serving.routes import bulk, evaluate, items, keys, search, status
 from serving.settings import Settings
 from zoo import __version__
 from zoo.errors import UsageError
@@ -100,7 +100,7 @@ def _app(settings: Settings, collections: Collections) -> FastAPI:
     app.state.settings, app.state.collections, app.state.cpu_queue = settings, collections, cpu_queue
     app.state.share, app.state.draining = settings.share(), False
     errors.install(app)
-    for module in (search, bulk, keys, items, feedback, evaluate, status):
+    for module in (search, bulk, keys, items, evaluate, status):
         app.include_router(module.router, dependencies=[KNOWN_PARAMETERS])
     app.include_router(status.probes)
     app.add_api_route("/", page, include_in_schema=False)

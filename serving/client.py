@@ -320,45 +320,6 @@ class _Calls:
         return self._ask(_json(schemas.ItemInfo), "PATCH", item_path(item), body=change, repeatable=False)
 
     @_Call
-    def mark(
-        self, query: Image | int | SearchHit, result: int | SearchHit, right: bool, crop: Box | None = None
-    ) -> Steps[schemas.MarkInfo]:
-        """Mark a result as right (of the class of the query) or wrong. Needs a write key.
-
-        Marking the pair again replaces its mark. The query is an item, by its id or as a hit, or an image (or its part
-        `crop`), of which the service keeps only the hash and the name.
-        """
-        if not isinstance(right, bool):  # a text such as "wrong" would count as right
-            raise UsageError(f"right must be True or False, not {right!r}.", code="bad-verdict")
-        body = {"query": query, "item": getattr(result, "id", result), "verdict": "right" if right else "wrong"}
-        if isinstance(query, SearchHit):
-            body["query"] = query.id
-        elif not isinstance(query, int):
-            file, parameters = encode_image(query), {"format": "base64"} | _narrowed(crop=crop)
-            embedded = yield from self._ask(_read_embedding, "POST", "/embed", parameters, files=[file])
-            body["query"] = embedded | {"source": file.sent_name}
-        return (yield from self._ask(_json(schemas.MarkInfo), "POST", "/feedback", body=body))
-
-    @_Call
-    def unmark(self, mark: int) -> Steps[None]:
-        """Remove a mark. Needs a write key."""
-        yield from self._ask(_json(schemas.Removed), "DELETE", f"/feedback/{mark}", repeatable=False)
-
-    @_Call
-    def marks(
-        self,
-        offset: int = 0,
-        limit: int = 50,
-        query: int | str | None = None,
-        result: int | None = None,
-        right: bool | None = None,
-    ) -> Steps[schemas.MarkPage]:
-        """Return marks in the order in which they were first made. query: the id of an item, or an image's SHA-256."""
-        verdict = None if right is None else "right" if right else "wrong"
-        parameters = {"offset": offset, "limit": limit, "query": query, "item": result, "verdict": verdict}
-        return self._ask(_json(schemas.MarkPage), "GET", "/feedback", parameters)
-
-    @_Call
     def remove(self, item: int | str) -> Steps[None]:
         """Remove an item, by its id or its key, or raise `ItemNotFoundError`. Needs a write key."""
         yield from self._ask(_json(schemas.Removed), "DELETE", item_path(item), repeatable=False)
@@ -410,7 +371,7 @@ class _Calls:
 
     @_Call
     def stats(self) -> Steps[schemas.CollectionStats]:
-        """Return the numbers of the gallery, its index and its marks, and the limits of the service."""
+        """Return the numbers of the gallery and its index, and the limits of the service."""
         return self._ask(_json(schemas.CollectionStats), "GET", "/stats")
 
     @_Call
@@ -676,12 +637,6 @@ def _read_added(response: httpx.Response) -> AddedItems:
     if response.is_success or "refused" in response.json():
         return _json(AddedItems)(response)
     return AddedItems(new=0, items=[], refused=[schemas.RefusedImage(number=0, name="", error=_error(response))])
-
-
-def _read_embedding(response: httpx.Response) -> dict[str, Any]:
-    body = _json(schemas.EmbeddingsAnswer)(response)
-    (digest,), (embedding,) = body.content_sha256, body.embeddings
-    return {"content_sha256": digest, "embedding": embedding, "fingerprint": body.fingerprint}
 
 
 def _read_thumbnail(response: httpx.Response) -> Thumbnail:

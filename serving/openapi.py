@@ -44,7 +44,7 @@ REFUSALS = {
     400: "a body that cannot be read, or without an image",
     401: "no key, or a wrong one",
     403: "a service without a write key, or a read key",
-    404: "no such item or mark",
+    404: "no such item",
     408: "a body that arrived too slowly",
     409: "a conflict with what the gallery holds (key_taken, model_changed) or does (being_evaluated)",
     413: "more bytes or pixels than the limits",

@@ -30,7 +30,6 @@ from serving.gallery.types import (
     Hit,
     IndexStats,
     Item,
-    MarkCounts,
     PutStatus,
     Stats,
 )
@@ -56,12 +55,11 @@ MAX_QUERY_TEXT = 10_000
 MAX_TEXT = 1000
 """Largest number of characters of a label."""
 MAX_LIMIT = 200
-"""Largest number of items or marks on a page."""
+"""Largest number of items on a page."""
 MAX_COUNTS = 10_000
 """Largest number of rows of GET /labels and GET /metadata."""
 MAX_LINES = 10_000
 """Largest number of lines of POST /items/bulk."""
-SHA256 = r"^[0-9a-f]{64}$"
 
 
 # Types of parameters
@@ -91,7 +89,6 @@ JsonObject = Annotated[
 Metadata = Annotated[JsonObject, AfterValidator(parse_metadata)]
 Crop = Annotated[Box, BeforeValidator(parse_box), WithJsonSchema({"type": "string", "examples": ["0.1,0.2,0.6,0.9"]})]
 Rerank = Literal["none", "expansion", "augmentation", "diffusion", "reciprocal"]
-Verdict = Literal["right", "wrong"]
 EmbeddingFormat = Literal["json", "base64", "npy"]
 
 
@@ -209,16 +206,6 @@ class CountParameters(_Request):
     limit: Whole = Field(1000, ge=1, le=MAX_COUNTS, description="Number of rows")
 
 
-class MarkParameters(_Request):
-    """Parameters of GET /feedback."""
-
-    offset: Whole = Field(0, ge=0, description="Number of marks to skip")
-    limit: PageSize = Field(50, description="Number of marks")
-    query: str | None = Field(None, description="Only of this query: the id of an item or the SHA-256 of an image")
-    item: ItemId | None = Field(None, description="Only of this result")
-    verdict: Verdict | None = Field(None, description="Only of this verdict")
-
-
 class ItemChange(_Request):
     """Change of an item; a field that is not sent stays."""
 
@@ -231,26 +218,6 @@ class ItemChange(_Request):
         if not self.model_fields_set:
             raise ValueError('expected "label" (a text or null), "metadata" (an object) or "key" (a text or null)')
         return self
-
-
-class SentQuery(_Request):
-    """Image that was searched by without being an item, as POST /embed describes it.
-
-    embedding: base64 of float32, little-endian, or numbers. fingerprint: of the model that embedded it.
-    """
-
-    content_sha256: str = Field(pattern=SHA256)
-    embedding: str | list[StrictFloat]
-    fingerprint: str | None = None
-    source: Text = None
-
-
-class NewMark(_Request):
-    """Mark of a pair: the query (the id of an item, or an image that was sent), the result, and the verdict."""
-
-    query: StrictInt | SentQuery
-    item: StrictInt
-    verdict: Verdict
 
 
 # Answers
@@ -323,7 +290,7 @@ class ChangedItem(ItemInfo):
 class PutItem(ItemInfo):
     """Item that was put under its key.
 
-    status: "created" (the key is new), "replaced" (the key had another image, whose item and marks are removed),
+    status: "created" (the key is new), "replaced" (the key had another image, whose item is removed),
     "updated" (the same image with another source, label or metadata, or an image without a key that got it) or
     "unchanged".
     """
@@ -395,14 +362,13 @@ class SearchAnswers(_SearchSummary):
 class EmbeddingsAnswer(_Answer):
     """Unit embeddings in the order of the images: lists of numbers, or base64 of float32, little-endian.
 
-    content_sha256: of the images' files; a crop has a hash of its own. fingerprint: of the model.
+    fingerprint: of the model.
     """
 
     model: str
     fingerprint: str
     dim: int
     embeddings: list[list[float]] | list[str]
-    content_sha256: list[str]
 
 
 class ItemPage(_Answer):
@@ -446,7 +412,7 @@ class NearDuplicate(_Answer):
 
 
 class DuplicateItems(_Answer):
-    """Copies of the item `id`, the nearest first. without_hash: number of items that only their embeddings find yet."""
+    """Copies of the item `id`, the nearest first. without_hash: number of items without a picture to compare."""
 
     id: int
     duplicates: list[DuplicateItem]
@@ -468,45 +434,9 @@ class NoneAdded(AddedItems, ErrorBody):
 
 
 class Removed(_Answer):
-    """Id of the removed item or mark."""
+    """Id of the removed item."""
 
     removed: int
-
-
-class MarkedImage(_Answer):
-    """Query or result of a mark. id, label and thumbnail are null for a query that is not an item."""
-
-    id: int | None
-    content_sha256: str
-    source: str
-    label: str | None
-    thumbnail: str | None
-
-
-class MarkInfo(_Answer):
-    """Result that a user marked as right (of the query's class) or wrong.
-
-    similarity: cosine of the two by the model with the fingerprint `model`; marked_at: UTC, ISO 8601.
-    """
-
-    id: int
-    query: MarkedImage
-    result: MarkedImage
-    verdict: Verdict
-    similarity: float
-    model: str
-    marked_at: str
-
-
-class MarkPage(_Answer):
-    """Page of marks. total, right and wrong: numbers of marks that the filter lets through."""
-
-    total: int
-    right: int
-    wrong: int
-    offset: int
-    limit: int
-    marks: list[MarkInfo]
 
 
 class LabelCount(_Answer):
@@ -572,12 +502,12 @@ class CalibrationInfo(Calibration):
     """Calibration of p_same: its curve over the similarity above the query's background.
 
     error_not_measured: reason why the calibration has no error. reliability: promised and observed shares on labels
-    outside the fit. measured: model, items, protocol, seed and date, null in a calibration of an earlier version.
+    outside the fit. measured: model, items, protocol, seed and date.
     """
 
     error_not_measured: str | None = None
     reliability: tuple[Bin, ...] = ()
-    measured: Attribution | None = None
+    measured: Attribution
 
 
 class ServiceInfo(_Answer):
@@ -590,10 +520,9 @@ class ServiceInfo(_Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class CollectionStats(Stats):
-    """Numbers of the gallery, its index, its marks and its calibration (null if it was never calibrated)."""
+    """Numbers of the gallery, its index and its calibration (null if it was never calibrated)."""
 
     index: IndexStats
-    marks: MarkCounts | None = None
     calibration: CalibrationInfo | None
     service: ServiceInfo | None = None
 
@@ -623,22 +552,11 @@ class ServedModel(_Answer):
     not_measured: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class MarksReport(MarkCounts):
-    """Marks, the share of right ones, and the marks that contradict the labels."""
-
-    precision: float | None
-    contradict_labels: int
-    contradictions: list[MarkInfo]
-
-
 class GalleryEvaluation(_Answer):
     """Measurement of the labelled gallery through the served index and model.
 
-    not_measured, not_calibrated: reasons why there are no steps or no calibration. reliability: promised and observed
-    shares in tenths of p_same, on classes that the curve was not fitted to, with 95 % intervals. marks_left_out: number
-    of marks that the calibration could not use because another model measured them. changed_since: whether the gallery
-    has changed.
+    not_calibrated: reason why there is no calibration. reliability: promised and observed shares in tenths of p_same,
+    on classes that the curve was not fitted to, with 95 % intervals. changed_since: whether the gallery has changed.
     """
 
     date: str
@@ -649,12 +567,9 @@ class GalleryEvaluation(_Answer):
     index_recall_at_10: float | None
     served_model: ServedModel | None = None
     steps: list[EvaluationStep]
-    not_measured: str | None = None
     calibration: CalibrationInfo | None
     not_calibrated: str | None
-    marks_left_out: int = 0
     reliability: list[Bin] = []
-    marks: MarksReport | None = None
     changed_since: bool = False
 
 

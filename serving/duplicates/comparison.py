@@ -26,13 +26,11 @@ class ComparedItems:
     """Result of a comparison.
 
     Attributes:
-        hashed: Items that got their hash.
         added: Items that were compared with all others.
         candidates: Pairs that an index found.
         confirmed: Pairs of these that are copies.
     """
 
-    hashed: int
     added: int
     candidates: int
     confirmed: int
@@ -48,7 +46,6 @@ def compare(table: PictureTable, progress: bool = False, exact: bool | None = No
         progress: Whether to show a progress bar.
         exact: Whether to search embeddings and hashes exactly; by default up to `EXACT` items.
     """
-    hashed = table.fill(progress)
     since, now = table.compared(), table.store.change()
     added = table.count(since)
     if not since:
@@ -66,7 +63,7 @@ def compare(table: PictureTable, progress: bool = False, exact: bool | None = No
                 candidates, confirmed = candidates + len(pairs), confirmed + len(found)
                 bar.update(len(page.ids))
     table.set_compared(now)
-    return ComparedItems(hashed, added, candidates, confirmed)
+    return ComparedItems(added, candidates, confirmed)
 
 
 def confirmed_pairs(table: PictureTable, page: Pictures, pairs: np.ndarray) -> Iterator[Pair]:

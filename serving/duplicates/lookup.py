@@ -13,7 +13,6 @@ from serving.duplicates.pictures import PictureTable
 from serving.duplicates.rule import RULE, Evidence, confirm
 from serving.gallery.gallery import Gallery, check_folder
 from serving.gallery.store import Store
-from serving.gallery.types import thumbnail_hash
 from zoo.data.perceptual_hash import HASH_BYTES, hamming, mirror_hash
 from zoo.errors import command
 
@@ -65,8 +64,6 @@ class CopyFinder:
     def copies_of(self, gallery: Gallery, item: int) -> list[Copy]:
         """Return the copies of an item, the nearest first.
 
-        An item without a hash, which a gallery of an older version has, is found by its embedding only.
-
         Raises:
             ItemNotFoundError: If there is no such item.
             UsageError: If the gallery is in Milvus (code "not-for-milvus").
@@ -109,8 +106,5 @@ def folder_store(gallery: Gallery) -> Store:
 
 
 def _hash(table: PictureTable, item: int) -> np.ndarray | None:
-    """Return the hash of an item, made of its thumbnail if the gallery has none; None if that cannot be decoded."""
-    if known := table.hashes([item]):
-        return known[item]
-    made = thumbnail_hash(table.store.thumbnail(item))
-    return None if made is None else np.frombuffer(made, np.uint8)
+    """Return the hash of an item; None for one without a picture."""
+    return table.hashes([item]).get(item)

@@ -12,11 +12,10 @@ from PIL import Image
 
 from serving.duplicates.rule import RULE, Evidence
 from serving.gallery.store import Store
-from serving.gallery.types import LISTED, THUMBNAIL_LIMITS, Thumbnail, blobs_to_vectors, parse_stored, thumbnail_hash
-from zoo.console import Progress
+from serving.gallery.types import LISTED, THUMBNAIL_LIMITS, blobs_to_vectors, parse_stored
 from zoo.data.images import open_image
 from zoo.data.perceptual_hash import HASH_BYTES
-from zoo.errors import GalleryError, ImageError
+from zoo.errors import GalleryError
 
 PAGE = 4000
 """Items that are read at a time."""
@@ -61,39 +60,12 @@ class PictureTable:
     """The tables of hashes and copies of an open store. Safe to use from several threads."""
 
     def __init__(self, store: Store) -> None:
-        """Raise `GalleryError` for a file of an older version that cannot be upgraded (code "read-only-gallery")."""
         self.store, self._database = store, store.database
         self._query = store.database.query
-        if not self._query("SELECT 1 FROM sqlite_schema WHERE name = 'pictures'"):
-            raise GalleryError(
-                f"{store.path} was written by an older version and cannot be written to, so it holds no hashes of "
-                "pictures. Open it once where it can be written to.",
-                code="read-only-gallery",
-            )
-
-    def missing(self) -> int:
-        """Return the number of items without a hash, which a gallery of an older version has."""
-        return self.store.count() - int(self._query("SELECT count(*) FROM pictures")[0][0])
 
     def unknown(self) -> int:
         """Return the number of items without a picture that could be hashed, as those of `zoo index --vectors`."""
         return self.store.count() - int(self._query("SELECT count(*) FROM pictures WHERE hash IS NOT NULL")[0][0])
-
-    def fill(self, progress: bool = False) -> int:
-        """Compute the missing hashes from the thumbnails; return their number. What was written is kept if it stops."""
-        lacking = "FROM thumbnails WHERE item > ? AND item NOT IN (SELECT item FROM pictures)"
-        done, last = 0, 0
-        with Progress("hash", self.missing(), progress) as bar:
-            while rows := self._query(f"SELECT item, media_type, data {lacking} ORDER BY item LIMIT 500", last):
-                hashes = [(item, _hash_of(kind, data)) for item, kind, data in rows]
-                with self._database.transaction() as db:  # items may have been removed, or hashed by another process
-                    db.executemany(
-                        "INSERT OR IGNORE INTO pictures (item, hash) SELECT ?1, ?2 WHERE ?1 IN (SELECT id FROM items)",
-                        hashes,
-                    )
-                done, last = done + len(rows), rows[-1][0]
-                bar.update(len(rows))
-        return done
 
     def pages(self, since: int = 0) -> Iterator[Pictures]:
         """Yield all items with a hash that were added after change `since`, by id, perhaps with later additions."""
@@ -193,13 +165,6 @@ class PictureTable:
         ]
         with self._database.transaction() as db:
             db.executemany("UPDATE pictures SET width = ?, height = ?, sharpness = ? WHERE item = ?", rows)
-
-
-def _hash_of(media_type: str, data: bytes) -> bytes | None:
-    try:
-        return thumbnail_hash(Thumbnail(data, media_type))
-    except ImageError:  # in a gallery of somebody else
-        return None
 
 
 def _hashes(blobs: Sequence[bytes]) -> np.ndarray:

@@ -1,22 +1,20 @@
-"""Backup, restore and verification of a gallery; marks as training pairs."""
+"""Backup, restore and verification of a gallery."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from serving.gallery.calibration import calibration_record, take_over_calibration
 from serving.gallery.database import connect, gallery_error
-from serving.gallery.feedback import Mark
 from serving.gallery.gallery import STORE, Gallery, is_gallery
 from serving.gallery.index_files import check_facts, check_hashes, read_facts, read_plan
 from serving.gallery.originals import copy_folders
@@ -24,10 +22,9 @@ from serving.gallery.store import MODEL, Store
 from serving.gallery.tune import SearchableIndex, nearest_in_blocks
 from serving.gallery.types import Block, Item, NewItem, StoreChanges, Thumbnail, equal_blocks, is_unit
 from zoo.console import count
-from zoo.errors import GalleryError, GalleryExistsError, GalleryNotFoundError, UsageError, command, missing
-from zoo.files import atomic_folder, atomic_path, sha256_of, write_json
+from zoo.errors import GalleryError, GalleryExistsError, GalleryNotFoundError, command
+from zoo.files import atomic_folder, sha256_of, write_json
 from zoo.models.results import Check
-from zoo.render import write_csv
 
 QUERIES, K = 100, 10
 BATCH = 1000
@@ -38,22 +35,6 @@ PAGES = 2000
 """SQLite pages, 4 KiB each, between two reports of progress."""
 
 Progress = Callable[[int, int], None]
-PAIR_FILES = (".csv", ".parquet")
-_COLUMNS = {
-    "query_source": ("query_source", "string"),
-    "query_sha256": ("query", "string"),
-    "query_item": ("query_item", "int64"),
-    "query_label": ("query_label", "string"),
-    "result_source": ("source", "string"),
-    "result_sha256": ("content_sha256", "string"),
-    "result_item": ("item", "int64"),
-    "result_label": ("label", "string"),
-    "same": ("same", "int8"),
-    "similarity": ("similarity", "float64"),
-    "model": ("model", "string"),
-    "marked_at": ("marked_at", "string"),
-}
-"""Columns of exported pairs: attribute of a mark, and Arrow type."""
 
 
 def verify_gallery(path: Path) -> Iterator[Check]:
@@ -86,7 +67,7 @@ def copy_gallery(source: str | Path, target: str | Path) -> tuple[int, int]:
 
     Args:
         source: The gallery.
-        target: Where to copy it. Items get new ids; marks, the calibration and the folders of the images are copied.
+        target: Where to copy it. Items get new ids; the calibration and the folders of the images are copied.
 
     Returns:
         The number of items that were read, and of those that are new.
@@ -99,7 +80,6 @@ def copy_gallery(source: str | Path, target: str | Path) -> tuple[int, int]:
             rows = old.store.rows()
             while some := [_as_new(*row) for row in islice(rows, BATCH)]:
                 read, new = read + len(some), new + copy.add(some).new
-            copy.store.marks.take_over(list(old.store.marks.all()))
             if (calibration := calibration_record(old)) is not None:
                 take_over_calibration(copy, calibration, read)
             copy_folders(old, copy)
@@ -167,28 +147,6 @@ def restore(copy: Path, out: Path) -> BackupInfo:
                 f"{copy} does not restore to a valid gallery: {'; '.join(wrong)}", code="verification-failed"
             )
         return _check_copy(folder)
-
-
-def check_pairs_file(file: Path, replace: bool) -> None:
-    """Raise `UsageError` for a file that `export_pairs` cannot write, or that exists, unless `replace`."""
-    if file.suffix.lower() not in PAIR_FILES:
-        raise UsageError(f"{file}: the file's name must end in {' or '.join(PAIR_FILES)}.", code="unknown-format")
-    if file.is_dir():
-        raise UsageError(f"{file} is a folder; name a file in it.", code="unsupported-input")
-    if file.exists() and not replace:
-        raise UsageError(f"{file} exists. Name another file, or replace it with --replace.", code="file-exists")
-
-
-def export_pairs(gallery: Gallery, file: Path) -> int:
-    """Write all marks to a file that `check_pairs_file` accepts; return their number. Raises `UsageError`."""
-    write = _write_parquet if file.suffix.lower() == ".parquet" else _write_csv
-    rows = [_pair(mark) for mark in gallery.store.marks.all()]
-    try:
-        with atomic_path(file) as temporary:
-            write(temporary, rows)
-    except OSError as error:
-        raise UsageError(f"{file} cannot be written: {error.strerror or error}.", code="not-writable") from None
-    return len(rows)
 
 
 def _compare(gallery: Gallery, store: Store) -> list[Check]:
@@ -333,22 +291,3 @@ def _new_folder(out: Path) -> Iterator[Path]:
             yield folder
     except OSError as error:
         raise GalleryError(f"{out} cannot be written: {error.strerror or error}.", code="not-writable") from None
-
-
-def _pair(mark: Mark) -> dict[str, Any]:
-    return {name: getattr(mark, attribute) for name, (attribute, _) in _COLUMNS.items()} | {"same": int(mark.same)}
-
-
-def _write_csv(file: Path, rows: Sequence[dict[str, Any]]) -> None:
-    with file.open("w", encoding="utf-8", newline="") as out:
-        write_csv(out, [list(_COLUMNS), *(list(row.values()) for row in rows)])
-
-
-def _write_parquet(file: Path, rows: Sequence[dict[str, Any]]) -> None:
-    try:
-        import pyarrow as pa
-        from pyarrow import parquet
-    except ImportError:
-        raise missing("pyarrow", "parquet") from None
-    schema = pa.schema([(name, kind) for name, (_, kind) in _COLUMNS.items()])
-    parquet.write_table(pa.Table.from_pylist(rows, schema), file, compression="zstd")

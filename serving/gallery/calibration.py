@@ -1,28 +1,25 @@
 """Calibration of a gallery: the probability that a result of a search has the query's class.
 
-It is fitted to the results of the gallery's labelled items and to marked results, and kept with the gallery.
+It is fitted to the results of the gallery's labelled items, and kept with the gallery.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from serving.gallery.feedback import MarkedPairs
 from serving.gallery.gallery import Gallery
 from serving.gallery.index import NO_ROW
 from serving.gallery.tune import SEED, drop_self, label_codes
 from serving.gallery.types import Attribution, identify_items, parse_stored, utc_now
-from zoo.errors import EvaluationError, GalleryError
+from zoo.errors import EvaluationError
 from zoo.evaluation.calibration import (
     DEPTH,
     ENOUGH_PAIRS,
-    IDENTICAL,
     Background,
     Calibration,
     WeightedPairs,
@@ -37,40 +34,34 @@ QUERIES = 2000
 """Largest number of labelled items that search for a calibration."""
 
 NO_ERROR = (
-    "not measured: this needs queries of at least four labels, or four queries without labels, and pairs in either "
-    "half of them that a curve can be fitted to"
+    "not measured: this needs queries of at least four labels, and pairs in either half of them that a curve can be "
+    "fitted to"
 )
 """Why a calibration has no error."""
 
 _NO_PAIRS = WeightedPairs(np.empty(0), np.empty(0, bool), np.empty(0, np.int64), np.empty(0), np.empty(0))
 
-logger = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True)
 class KnownPairs:
-    """Pairs of images of which it is known whether they are of one class: results of labelled items, then marks.
+    """Labelled results of labelled items.
 
     Attributes:
-        pairs: The pairs; a query without a label has a class of its own.
+        pairs: The pairs of an item and a result.
         neighbours: Number of results per labelled item; 0 without labels.
-        marked: How many of the pairs are marks.
         queries: Number of labelled items that searched.
-        left_out: Number of marks that an earlier model measured, on query images that the gallery does not keep.
     """
 
     pairs: WeightedPairs
     neighbours: int
-    marked: int
     queries: int
-    left_out: int = 0
 
 
 def calibrate_gallery(gallery: Gallery, queries: int = QUERIES) -> Calibration:
-    """Fit a calibration on at most `queries` labelled items and on the marks, and keep it.
+    """Fit a calibration on at most `queries` labelled items, and keep it.
 
     Raises:
-        EvaluationError: Labels and marks do not allow it: too few, all of one kind, or unrelated to similarity.
+        EvaluationError: The labels do not allow it: too few, all of one kind, or unrelated to similarity.
     """
     return calibrate_pairs(gallery, known_pairs(gallery, queries))
 
@@ -80,7 +71,7 @@ def calibrate_pairs(gallery: Gallery, known: KnownPairs) -> Calibration:
 
     Raises `EvaluationError`.
     """
-    calibration = calibrate(known.pairs, known.neighbours, known.marked)
+    calibration = calibrate(known.pairs, known.neighbours)
     reliability = [asdict(part) for part in held_out_bins(known.pairs)]
     measured = asdict(_attribution(gallery, known, bool(reliability)))
     facts = {**calibration.to_json(), "reliability": reliability, "measured": measured}
@@ -90,15 +81,14 @@ def calibrate_pairs(gallery: Gallery, known: KnownPairs) -> Calibration:
 
 def _attribution(gallery: Gallery, known: KnownPairs, checked: bool) -> Attribution:
     """Return the origin of a calibration; `checked`: whether it was measured on labels outside the fit."""
-    parts = [f"each searches all others, {known.neighbours} results count"] if known.neighbours else []
-    parts += [f"with {known.marked:,} marked results"] if known.marked else []
-    parts += ["a curve of either half of the labels is checked on the other half" if checked else "no labels held out"]
+    check = "a curve of either half of the labels is checked on the other half" if checked else "no labels held out"
+    protocol = f"each searches all others, {known.neighbours} results count, {check}"
     data = identify_items(gallery.address, gallery.store.contents())
-    return Attribution(gallery.card.identity, data, ", ".join(parts), known.queries, SEED, utc_now())
+    return Attribution(gallery.card.identity, data, protocol, known.queries, SEED, utc_now())
 
 
 def stored_calibration(gallery: Gallery) -> Calibration | None:
-    """Return the gallery's calibration; None where it was never calibrated or only by an earlier version."""
+    """Return the gallery's calibration; None where it was never calibrated."""
     values = calibration_record(gallery)
     return Calibration.from_json(values) if values else None
 
@@ -109,18 +99,15 @@ def calibration_record(gallery: Gallery) -> dict[str, Any] | None:
     return None if text is None else parse_stored(text, FACT, gallery.address, checked_record)
 
 
-def checked_record(values: Any) -> dict[str, Any] | None:
-    """Return the record of a calibration; None for the logistic curve of an earlier version.
+def checked_record(values: Any) -> dict[str, Any]:
+    """Return the record of a calibration.
 
     Raises:
-        AttributeError, KeyError, TypeError, ValueError: If it is neither of the two.
+        AttributeError, KeyError, TypeError, ValueError: If it is not a calibration's record.
     """
-    if "contrasts" not in values:
-        return None
     Calibration.from_json(values)
-    if values.get("measured"):
-        Attribution.from_json(values["measured"])
-    return dict(values)
+    Attribution.from_json(values["measured"])
+    return {**values, "reliability": list(values["reliability"])}
 
 
 def take_over_calibration(gallery: Gallery, record: Mapping[str, Any], items: int) -> bool:
@@ -136,40 +123,25 @@ def take_over_calibration(gallery: Gallery, record: Mapping[str, Any], items: in
     Returns:
         Whether the calibration is kept.
     """
-    measured = record.get("measured") or {}
-    own = (calibration_record(gallery) or {}).get("measured") or {}
-    if measured and measured["model"]["fingerprint"] != gallery.card.fingerprint:
+    measured, own = record["measured"], calibration_record(gallery)
+    if measured["model"]["fingerprint"] != gallery.card.fingerprint or gallery.store.count() != items:
         return False
-    if gallery.store.count() != items or own.get("date", "") > measured.get("date", ""):
+    if own is not None and own["measured"]["date"] > measured["date"]:
         return False
     gallery.store.set_fact(FACT, json.dumps(record))
     return True
 
 
-def renew_calibration(gallery: Gallery) -> None:
-    """Calibrate a gallery again if its calibration is the logistic curve of an earlier version."""
-    if gallery.store.fact(FACT) is None or stored_calibration(gallery) is not None:
-        return
-    try:
-        calibrate_gallery(gallery)
-    except (EvaluationError, GalleryError) as error:
-        logger.warning(
-            "%s was calibrated by an earlier version. It has no p_same until zoo gallery calibrate succeeds: %s",
-            gallery.address,
-            error,
-        )
-
-
 def calibration_json(gallery: Gallery) -> dict[str, Any] | None:
     """Return the gallery's calibration as JSON, with its reliability and origin, and why its error was not measured.
 
-    reliability: `Bin` values; measured: `Attribution`, None in calibrations of earlier versions.
+    reliability: `Bin` values; measured: `Attribution`.
     """
     values = calibration_record(gallery)
     if values is None:
         return None
     absent = NO_ERROR if values["error"] is None else None
-    return {"reliability": [], "measured": None, **values, "error_not_measured": absent}
+    return {**values, "error_not_measured": absent}
 
 
 def background_of(gallery: Gallery, vector: np.ndarray, exclude: int | None = None) -> Background:
@@ -179,34 +151,21 @@ def background_of(gallery: Gallery, vector: np.ndarray, exclude: int | None = No
 
 
 def known_pairs(gallery: Gallery, queries: int = QUERIES) -> KnownPairs:
-    """Return the labelled results of at most `queries` labelled items, and all marked results.
+    """Return the labelled results of at most `queries` labelled items.
 
     Raises:
         EvaluationError: There are fewer than `ENOUGH_PAIRS` pairs.
     """
-    labels, ids = gallery.store.labels(), gallery.index.current().ids()
-    codes = label_codes(labels, ids)
-    results, neighbours, searched = _results(gallery, ids, codes, queries)
-    marks = gallery.store.marks.pairs()
-    numbers = {labels.get(item): code for item, code in zip(ids.tolist(), codes.tolist(), strict=True) if code >= 0}
-    marked = _marked(gallery, marks, numbers)
-    known = KnownPairs(results.joined(marked), neighbours, len(marked.same), searched, marks.left_out)
+    ids = gallery.index.current().ids()
+    codes = label_codes(gallery.store.labels(), ids)
+    known = KnownPairs(*_results(gallery, ids, codes, queries))
     if len(known.pairs.same) < ENOUGH_PAIRS:
-        without = f" ({left_out_note(marks.left_out)})" if marks.left_out else ""
         raise EvaluationError(
-            f"{gallery.address} has {len(results.same)} pairs of labelled items and {len(marked.same)} marked "
-            f"results{without}; a calibration needs {ENOUGH_PAIRS}. Label some items, or mark results.",
+            f"{gallery.address} has {len(known.pairs.same)} pairs of labelled items; a calibration needs "
+            f"{ENOUGH_PAIRS}. Label more items.",
             code="too-few-pairs",
         )
     return known
-
-
-def left_out_note(count: int) -> str:
-    """Return a sentence about marks that an earlier model measured."""
-    return (
-        f"{count:,} more left out: the earlier model measured them, and their query images are not kept; mark their "
-        "results again"
-    )
 
 
 def _results(gallery: Gallery, ids: np.ndarray, codes: np.ndarray, queries: int) -> tuple[WeightedPairs, int, int]:
@@ -234,29 +193,3 @@ def _others(gallery: Gallery, ids: np.ndarray, vectors: np.ndarray, k: int) -> t
     found = np.pad(found, missing, constant_values=NO_ROW)
     similarities = np.pad(similarities, missing, constant_values=-np.inf)
     return drop_self(similarities, found, ids), drop_self(found, found, ids)
-
-
-def _marked(gallery: Gallery, marks: MarkedPairs, numbers: dict[str | None, int]) -> WeightedPairs:
-    """Return the marked pairs, without identical images."""
-    items = np.unique(np.array(marks.items, np.int64))
-    if not len(items):
-        return _NO_PAIRS
-    present, vectors = gallery.index.current().vectors_of(items)
-    rows = _others(gallery, present, vectors, DEPTH)[0]
-    levels = {item: background(row).level for item, row in zip(present.tolist(), rows, strict=True)}
-    kept = np.array([item in levels for item in marks.items]) & (marks.similarities < IDENTICAL)
-    base = np.array([levels.get(item, 0.0) for item in marks.items])
-    ones, unknown = np.ones(len(base)), np.full(len(base), np.inf)
-    pairs = WeightedPairs(marks.similarities - base, marks.same, _mark_classes(marks, numbers), ones, unknown)
-    return pairs.chosen(kept)
-
-
-def _mark_classes(marks: MarkedPairs, numbers: dict[str | None, int]) -> np.ndarray:
-    """Return the class of each mark's query: the number of its label, or a number of its own without a label."""
-    own: dict[str, int] = {}
-    first = max(numbers.values(), default=-1) + 1
-    codes = [
-        numbers[label] if label in numbers and label is not None else own.setdefault(query, first + len(own))
-        for query, label in zip(marks.queries, marks.labels, strict=True)
-    ]
-    return np.array(codes, np.int64)

@@ -325,10 +325,10 @@ def evaluate_gallery(gallery: Gallery, served_model: dict[str, Any] | None = Non
     """Measure a gallery, calibrate it, and keep both, and the comparison `served_model`, with it.
 
     Raises:
-        EvaluationError: If no two items share a label and no result was marked.
+        EvaluationError: If no two items share a label.
     """
-    steps, not_measured = _steps(gallery)
-    bins, not_calibrated, left_out = _calibrate(gallery)
+    steps = report(gallery_steps(gallery), joined=True)
+    bins, not_calibrated = _calibrate(gallery)
     stats = gallery.store.stats()
     values = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -339,10 +339,8 @@ def evaluate_gallery(gallery: Gallery, served_model: dict[str, Any] | None = Non
         "index_recall_at_10": gallery.recall(DEFAULT_K),
         "served_model": served_model,
         "steps": steps,
-        "not_measured": not_measured,
         "calibration": calibration_json(gallery),
         "not_calibrated": not_calibrated,
-        "marks_left_out": left_out,
         "reliability": [asdict(reliability_bin) for reliability_bin in bins],
     }
     gallery.store.set_fact(FACT, json.dumps(values))
@@ -352,32 +350,17 @@ def evaluate_gallery(gallery: Gallery, served_model: dict[str, Any] | None = Non
 def last_evaluation(gallery: Gallery) -> dict[str, Any] | None:
     """Return the last evaluation that `evaluate_gallery` stored; None without one."""
     text = gallery.store.fact(FACT)
-    values = None if text is None else json.loads(text)
-    if values and "slope" in (values["calibration"] or {}):  # of a version that fitted a logistic curve
-        return {**values, "calibration": calibration_json(gallery), "reliability": []}
-    return values
+    return None if text is None else dict(json.loads(text))
 
 
-def _steps(gallery: Gallery) -> tuple[list[dict[str, Any]], str | None]:
-    """Return the measured steps, or the reason for their absence if at least some results were marked."""
-    try:
-        return report(gallery_steps(gallery), joined=True), None
-    except EvaluationError as error:
-        if not gallery.store.marks.counts().total:
-            raise
-        return [], str(error)
-
-
-def _calibrate(gallery: Gallery) -> tuple[list[Bin], str | None, int]:
-    """Return the reliability of a new calibration, or the reason against one, and the number of unused marks."""
-    left_out = 0
+def _calibrate(gallery: Gallery) -> tuple[list[Bin], str | None]:
+    """Return the reliability of a new calibration, or the reason against one."""
     try:
         known = known_pairs(gallery)
-        left_out = known.left_out
         calibrate_pairs(gallery, known)
     except EvaluationError as error:
-        return [], str(error), left_out
-    return held_out_bins(known.pairs), None, left_out
+        return [], str(error)
+    return held_out_bins(known.pairs), None
 
 
 def _pairs(searcher: Searcher) -> list[Pair]:

@@ -58,8 +58,8 @@ TUNING_ITEMS = 100_000
 class Gallery:
     """An open gallery. Safe to use from several threads; it sees what other processes add and remove.
 
-    Items are added and removed through the gallery, which then compacts its index. They are read, described and marked
-    through its store. `MilvusStore` and `MilvusIndex` have the methods of `Store` and `LiveIndex` that callers use.
+    Items are added and removed through the gallery, which then compacts its index. They are read and described through
+    its store. `MilvusStore` and `MilvusIndex` have the methods of `Store` and `LiveIndex` that callers use.
 
     Attributes:
         address: Folder of the gallery, or its address in Milvus.

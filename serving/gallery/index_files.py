@@ -100,7 +100,7 @@ class GenerationFacts:
     milliseconds: float | None
     seconds: float
     files: Mapping[str, str]
-    measured: Attribution | None = None
+    measured: Attribution | None
 
 
 @dataclass(frozen=True)
@@ -542,7 +542,7 @@ def read_facts(folder: Path) -> GenerationFacts:
     """
     values = read_json(folder / FACTS)
     try:
-        origin = values.get("measured")
+        origin = values["measured"]
         measured = None if origin is None else Attribution.from_json(origin)
         facts = GenerationFacts(**{**values, "setting": IndexSetting(**values["setting"]), "measured": measured})
     except (AttributeError, KeyError) as error:

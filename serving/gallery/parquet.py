@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from serving.gallery.calibration import calibration_record, checked_record, take_over_calibration
-from serving.gallery.feedback import Mark
 from serving.gallery.gallery import Gallery, is_gallery
 from serving.gallery.index_files import FlatFile
 from serving.gallery.store import MODEL
@@ -27,7 +26,7 @@ except ImportError:
     raise missing("pyarrow", "parquet") from None
 
 
-ITEMS, INDEX, MARKS = "items.parquet", "index.faiss", "marks.parquet"
+ITEMS, INDEX = "items.parquet", "index.faiss"
 CALIBRATION = "calibration.json"
 BATCH = 1000
 _BAD_ITEM = ("bad-key", "bad-thumbnail", "invalid-embedding", "invalid-item")
@@ -50,7 +49,7 @@ class ImportedItems:
 
 
 def export_gallery(path: str | Path, out: Path) -> int:
-    """Write a snapshot of a gallery's items, marks and calibration to a new folder; return the number of items.
+    """Write a snapshot of a gallery's items and calibration to a new folder; return the number of items.
 
     Raises:
         UsageError: `out` is not a new or empty folder.
@@ -73,8 +72,8 @@ def export_gallery(path: str | Path, out: Path) -> int:
 def import_gallery(source: Path, out: str | Path) -> ImportedItems:
     """Add an export's items to a gallery, which is created if it does not exist.
 
-    Items get new ids, in the old order; content that the gallery has is skipped. If a pair of images is marked in both,
-    the later mark counts. The calibration is taken over if the gallery then has just these items and no later one.
+    Items get new ids, in the old order; content that the gallery has is skipped. The calibration is taken over if
+    the gallery then has just these items and no later one.
 
     Raises:
         GalleryError: The export is incomplete or damaged.
@@ -84,7 +83,6 @@ def import_gallery(source: Path, out: str | Path) -> ImportedItems:
         raise GalleryNotFoundError(_not_export(source), code="no-export")
     card, model_ref = read_model(source / MODEL)
     file = _open(source / ITEMS)
-    marks = _open(source / MARKS) if (source / MARKS).exists() else None
     calibration = _read_calibration(source / CALIBRATION) if (source / CALIBRATION).exists() else None
     with Gallery.open(out) if is_gallery(out) else Gallery.create(out, card, model_ref) as gallery:
         gallery.check_model(card)
@@ -100,8 +98,6 @@ def import_gallery(source: Path, out: str | Path) -> ImportedItems:
             raise GalleryError(
                 f"{source / ITEMS} is damaged; {read} items were imported before it: {error}.", code="damaged-record"
             ) from None
-        if marks:
-            _import_marks(gallery, marks, source / MARKS)
         calibrated = None if calibration is None else take_over_calibration(gallery, calibration, read)
     return ImportedItems(read, new, calibrated)
 
@@ -116,8 +112,6 @@ def _write(path: str | Path, out: Path) -> int:
             for rows in _batches(gallery.store.rows()):
                 writer.write_table(_table(rows, dim))
                 index.add(np.array([row[0].id for row in rows]), np.stack([row[1] for row in rows]))
-        marks = [asdict(mark) for mark in gallery.store.marks.all()]
-        parquet.write_table(pa.Table.from_pylist(marks, _marks_schema()), folder / MARKS, compression="zstd")
         write_bytes(folder / MODEL, model_json(gallery.card, gallery.model_ref).encode())
         if (calibration := calibration_record(gallery)) is not None:
             write_json(folder / CALIBRATION, calibration)
@@ -127,26 +121,9 @@ def _write(path: str | Path, out: Path) -> int:
 def _read_calibration(path: Path) -> dict[str, Any]:
     """Return the calibration of an export."""
     try:
-        if (record := checked_record(read_json(path))) is None:
-            raise ValueError("it has no contrasts")
-        return record
+        return checked_record(read_json(path))
     except (OSError, AttributeError, ValueError, TypeError, KeyError) as error:
         raise GalleryError(f"{path} is damaged: {error}. Nothing was imported.", code="damaged-record") from None
-
-
-def _import_marks(gallery: Gallery, file: Any, path: Path) -> None:
-    try:
-        for batch in file.iter_batches(BATCH):
-            gallery.store.marks.take_over([Mark(**row) for row in batch.to_pylist()])
-    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
-        raise GalleryError(
-            f"{path} is damaged; the items were imported, some marks were not: {error}.", code="damaged-record"
-        ) from None
-
-
-def _marks_schema() -> Any:
-    kinds = {"int": pa.int64(), "int | None": pa.int64(), "bool": pa.bool_(), "float": pa.float64()}
-    return pa.schema([pa.field(column.name, kinds.get(str(column.type), pa.string())) for column in fields(Mark)])
 
 
 def _not_export(source: Path) -> str:
@@ -187,8 +164,7 @@ def _new_item(row: dict[str, Any]) -> NewItem:
         embedding=np.array(row["embedding"], np.float32),
         thumbnail=Thumbnail(row["thumbnail"], row["thumbnail_type"]),
         metadata=parse_json(row["metadata"]),
-        key=row.get("key"),  # exports of older versions have no keys
-        **{name: row[name] for name in ("source", "content_sha256", "label", "added_at")},
+        **{name: row[name] for name in ("source", "content_sha256", "label", "added_at", "key")},
     )
 
 

@@ -1,12 +1,4 @@
-"""Tables of a gallery's SQLite file, and the upgrade of files that older versions wrote.
-
-6    without a journal
-7    a journal for services that followed the gallery
-8    without a journal
-9    perceptual hashes, and pairs of copies
-
-An older file is upgraded when it is opened. One that cannot be written to is read unchanged.
-"""
+"""Tables of a gallery's SQLite file, and checks of a file: its schema, its facts and its rows."""
 
 from __future__ import annotations
 
@@ -19,8 +11,8 @@ from typing import Any
 
 from zoo.errors import GalleryError
 
-SCHEMA, OLDEST = 9, 6
-"""The version of new files, and the oldest one that is read."""
+SCHEMA = 10
+"""The version of the tables; files of another one are refused."""
 
 APPLICATION_ID = 0x5A4F4F47
 """Marks the SQLite file as a gallery ("ZOOG")."""
@@ -30,30 +22,6 @@ METRIC = "cosine"
 MAX_DIM = 2**16
 _INTEGERS = ("change", "coming", "count", "dim", "other change", "other coming", "other dim")
 """Facts of a store that are numbers; the others are texts."""
-
-_COPIES = (
-    # hash: of the thumbnail, NULL if it cannot be decoded; sides of the image in pixels, NULL if they are not known;
-    # sharpness: NULL until it is measured.
-    """CREATE TABLE IF NOT EXISTS pictures (
-    item INTEGER PRIMARY KEY REFERENCES items (id) ON DELETE CASCADE,
-    hash BLOB,
-    width INTEGER,
-    height INTEGER,
-    sharpness REAL
-)""",
-    # first < second; part: 1 if distance is of the part that both show.
-    """CREATE TABLE IF NOT EXISTS copies (
-    first INTEGER NOT NULL REFERENCES items (id) ON DELETE CASCADE,
-    second INTEGER NOT NULL REFERENCES items (id) ON DELETE CASCADE,
-    similarity REAL NOT NULL,
-    distance INTEGER NOT NULL,
-    mirrored INTEGER NOT NULL,
-    part INTEGER NOT NULL,
-    PRIMARY KEY (first, second)
-) WITHOUT ROWID""",
-    "CREATE INDEX IF NOT EXISTS copies_by_second ON copies (second)",
-)
-"""Statements that make the tables of near-duplicates (serving.duplicates)."""
 
 _TABLES = f"""
 PRAGMA journal_mode = WAL;
@@ -90,22 +58,6 @@ CREATE TABLE embeddings_other (
     embedding BLOB NOT NULL,
     from_thumbnail INTEGER NOT NULL DEFAULT 0
 );
-CREATE TABLE marks (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    item INTEGER NOT NULL,
-    query TEXT NOT NULL,
-    query_source TEXT NOT NULL,
-    same INTEGER NOT NULL,
-    similarity REAL NOT NULL,
-    model TEXT NOT NULL,
-    marked_at TEXT NOT NULL,
-    UNIQUE (item, query)
-);
-CREATE INDEX marks_by_query ON marks (query);
-CREATE TRIGGER marks_of_removed AFTER DELETE ON items BEGIN
-    DELETE FROM marks WHERE item = OLD.id;
-    DELETE FROM marks WHERE query = OLD.content_sha256;
-END;
 -- Read at every change that an index applies; counting would take longer with more items.
 INSERT INTO state VALUES ('count', 0);
 CREATE TRIGGER items_added AFTER INSERT ON items BEGIN
@@ -119,7 +71,26 @@ CREATE TABLE keys (
     item INTEGER PRIMARY KEY REFERENCES items (id) ON DELETE CASCADE,
     key TEXT NOT NULL UNIQUE
 );
-{";".join(_COPIES)};
+-- Near-duplicates (serving.duplicates). hash: of the thumbnail, NULL if it cannot be decoded; sides of the image in
+-- pixels, NULL if they are not known; sharpness: NULL until it is measured.
+CREATE TABLE pictures (
+    item INTEGER PRIMARY KEY REFERENCES items (id) ON DELETE CASCADE,
+    hash BLOB,
+    width INTEGER,
+    height INTEGER,
+    sharpness REAL
+);
+-- first < second; part: 1 if distance is of the part that both show.
+CREATE TABLE copies (
+    first INTEGER NOT NULL REFERENCES items (id) ON DELETE CASCADE,
+    second INTEGER NOT NULL REFERENCES items (id) ON DELETE CASCADE,
+    similarity REAL NOT NULL,
+    distance INTEGER NOT NULL,
+    mirrored INTEGER NOT NULL,
+    part INTEGER NOT NULL,
+    PRIMARY KEY (first, second)
+) WITHOUT ROWID;
+CREATE INDEX copies_by_second ON copies (second);
 """
 
 SWAP_SLOTS = (
@@ -147,7 +118,7 @@ _PROBLEMS = {
     "embeddings without an item": "SELECT count(*) FROM (SELECT item FROM embeddings UNION SELECT item FROM "
     "embeddings_other) WHERE item NOT IN (SELECT id FROM items)",
     "removed items that still exist": "SELECT count(*) FROM items WHERE id IN (SELECT item FROM removals)",
-    "marks without an item": "SELECT count(*) FROM marks WHERE item NOT IN (SELECT id FROM items)",
+    "items without a picture's row": "SELECT count(*) FROM items WHERE id NOT IN (SELECT item FROM pictures)",
     "keys without an item": "SELECT count(*) FROM keys WHERE item NOT IN (SELECT id FROM items)",
     "pictures without an item": "SELECT count(*) FROM pictures WHERE item NOT IN (SELECT id FROM items)",
     "copies without an item": "SELECT count(*) FROM (SELECT first AS item FROM copies UNION SELECT second FROM copies) "
@@ -167,18 +138,6 @@ _PROBLEMS = {
 }
 """Problems of a damaged file, and the queries that count them."""
 
-_EVENTS = "item_added item_changed item_removed key mark_made mark_changed mark_removed state_made state_changed"
-_UPGRADES: dict[int, tuple[str, ...]] = {
-    8: (
-        *(f"DROP TRIGGER IF EXISTS {event}_noted" for event in (*_EVENTS.split(), "state_removed")),
-        "DROP TABLE IF EXISTS journal",
-        "DELETE FROM state WHERE key IN ('history', 'following')",
-        "UPDATE state SET value = '' WHERE key LIKE '%generation' AND value LIKE 'none-%'",
-    ),
-    9: _COPIES,
-}
-"""Statements that make each version of the one before it."""
-
 
 def create(path: Path, dim: int, fingerprint: str) -> None:
     """Write an empty store for embeddings of `dim` numbers by the model with this fingerprint."""
@@ -193,29 +152,21 @@ def create(path: Path, dim: int, fingerprint: str) -> None:
 
 
 def check_version(db: sqlite3.Connection, path: Path) -> None:
-    """Upgrade an older file.
+    """Check that a file has just the tables of this version.
 
     Raises:
-        GalleryError: If it is not a gallery (code "not-a-gallery"), a newer one (code "newer-version") or an older one
-            than is read (code "older-version").
+        GalleryError: If it is not a gallery (code "not-a-gallery"), one of another version of dml-zoo (code
+            "other-schema"), or has tables of another program (code "foreign-schema").
     """
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise GalleryError(f"{path} is a SQLite file, but not a gallery.", code="not-a-gallery")
     version = db.execute("PRAGMA user_version").fetchone()[0]
-    if version > SCHEMA:
+    if version != SCHEMA:
         raise GalleryError(
-            f"{path} has schema {version}; this version of dml-zoo reads up to {SCHEMA}. "
-            "Upgrade: pip install -U dml-zoo",
-            code="newer-version",
+            f"{path} has schema {version}; this version of dml-zoo reads and writes schema {SCHEMA} only. Index the "
+            "images again: zoo index MODEL DIR --out GALLERY",
+            code="other-schema",
         )
-    if version < OLDEST:
-        raise GalleryError(
-            f"{path} has schema {version}; this version of dml-zoo reads {OLDEST} to {SCHEMA}. "
-            "Index the images again: zoo index MODEL DIR --out GALLERY",
-            code="older-version",
-        )
-    if version < SCHEMA:
-        _upgrade(db, version)
     _check_objects(db, path)
 
 
@@ -226,10 +177,6 @@ def _check_objects(db: sqlite3.Connection, path: Path) -> None:
     """
     required, known = _own_objects()
     present = set(db.execute(_OBJECTS).fetchall())
-    if db.execute("PRAGMA user_version").fetchone()[0] < SCHEMA:  # an older file that cannot be written to
-        own = {name for _, name in required}
-        present = {row for row in present if row[1] in own or (row[3] and row[0] not in ("table", "trigger"))}
-        required = frozenset()
     missing = required - {(kind, name) for kind, name, *_ in present}
     wrong = {name for _, name, *_ in present - known} | {name for _, name in missing}
     if wrong:
@@ -277,17 +224,3 @@ def problems(db: sqlite3.Connection) -> list[str]:
     except sqlite3.DatabaseError as error:  # SQLite stops at some damage
         return [str(error)]
     return damage + [f"{count} {problem}" for problem, count in counts.items() if count]
-
-
-def _upgrade(db: sqlite3.Connection, version: int) -> None:
-    steps = [statement for number, step in _UPGRADES.items() if number > version for statement in step]
-    try:
-        db.execute("BEGIN IMMEDIATE")
-        for statement in (*steps, f"PRAGMA user_version = {SCHEMA}"):
-            db.execute(statement)
-        db.execute("COMMIT")
-    except sqlite3.OperationalError as error:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        if "readonly" not in str(error):
-            raise

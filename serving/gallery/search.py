@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from PIL import Image
 
-from serving.gallery.calibration import background_of, renew_calibration, stored_calibration
+from serving.gallery.calibration import background_of, stored_calibration
 from serving.gallery.filters import EVERYTHING, Filter
 from serving.gallery.gallery import Gallery, model_at
 from serving.gallery.types import DEFAULT_K, Box, Hit, check_key
@@ -114,7 +114,6 @@ class Searcher:
             ModelFolderError: The golden image does not get its embedding.
         """
         gallery.check_model(embedder.card, reference(embedder.folder))
-        renew_calibration(gallery)
         self.gallery, self.embedder, self.limits, self._timer = gallery, embedder, limits, timer
         self._golden_image, self._golden_embedding = self._golden()
         self._ready_lock, self._last_check = threading.Lock(), (-math.inf, False)
@@ -169,7 +168,7 @@ class Searcher:
         calibration = None if query.text is not None else stored_calibration(self.gallery)
         if calibration is None and options.min_p is not None:
             raise UsageError(
-                "min_p needs a calibration, which this gallery does not have. Label some items or mark results, then "
+                "min_p needs a calibration, which this gallery does not have. Label some items, then "
                 "send POST /evaluate or run zoo gallery calibrate GALLERY.",
                 code="no-calibration",
             )

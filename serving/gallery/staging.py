@@ -1,7 +1,7 @@
 """A second slot for embeddings by another model, swapped with the first in one transaction.
 
 Each slot has its model, index generation and facts. The second one holds what a rebuild has made so far, or the
-embeddings that were replaced. Items, labels, thumbnails, marks and the change number belong to no slot. The state
+embeddings that were replaced. Items, labels, thumbnails and the change number belong to no slot. The state
 `other change` is the change number up to which every item is embedded in the second slot or cannot be embedded.
 """
 

@@ -1,4 +1,4 @@
-"""The SQLite store of a gallery: items, embeddings, thumbnails and marks.
+"""The SQLite store of a gallery: items, embeddings and thumbnails.
 
 Each transaction that changes something takes the next change number. Items and removals carry it, so that an index in
 any process can ask for the changes since the number it has seen. The store also names the index generation in use.
@@ -24,7 +24,6 @@ import numpy as np
 
 from serving.gallery import schema
 from serving.gallery.database import Database, delete_items
-from serving.gallery.feedback import Marks
 from serving.gallery.filters import EVERYTHING, Filter, where_clause
 from serving.gallery.staging import STAGED_VIEWS, Slot, Staging
 from serving.gallery.types import (
@@ -104,7 +103,7 @@ class Store:
         dim: Length of the embeddings.
         fingerprint: Their model.
         model: Text of its model.json; None if no rebuild was ever begun, and model.json itself counts.
-        marks, overview, staging: Parts of the store.
+        overview, staging: Parts of the store.
     """
 
     def __init__(self, path: Path, other: bool = False) -> None:
@@ -116,13 +115,13 @@ class Store:
                 embedded do not exist then.
 
         Raises:
-            GalleryError: If the file is missing, damaged or of a newer version.
+            GalleryError: If the file is missing, damaged or of another schema.
         """
         self.path, self.other = path, other
         self.database = Database(path, STAGED_VIEWS if other else "")
         self._query = self.database.query
-        self.marks, self.overview = Marks(self.database), Overview(self.database)
-        self.staging, self._filter_cache = Staging(self.database), FilterCache()
+        self.overview, self.staging = Overview(self.database), Staging(self.database)
+        self._filter_cache = FilterCache()
         state = self.database.initial_state
         try:
             if self.database.fingerprint is None:
@@ -160,8 +159,8 @@ class Store:
     def put(self, items: Sequence[NewItem]) -> list[PutResult]:
         """Create or replace the items with these keys, in their order and in one transaction.
 
-        An item that gets another image, or another vector, gets another id: its marks are removed with the former
-        image. An image that has another key is refused; the other items are written.
+        An item that gets another image, or another vector, gets another id. An image that has another key is refused;
+        the other items are written.
         """
         rows = self._rows(items)
         with self._numbered_change(check_model=True) as change:
@@ -253,11 +252,6 @@ class Store:
     def check_current(self) -> None:
         """Raise `ModelChangedError` if the gallery was given another model since it was opened. This is cheap."""
         self.database.check_model()
-
-    @property
-    def was_rebuilt(self) -> bool:
-        """True if a rebuild was ever begun, so that embeddings that clients keep may be of another model."""
-        return self.model is not None
 
     def slot(self) -> Slot | None:
         """Return the facts of the embeddings by another model, None if the store has only one model."""

@@ -230,18 +230,6 @@ class Stats:
 
 
 @dataclass(frozen=True)
-class MarkCounts:
-    """Numbers of marked results."""
-
-    right: int
-    wrong: int
-
-    @property
-    def total(self) -> int:
-        return self.right + self.wrong
-
-
-@dataclass(frozen=True)
 class Attribution:
     """Origin of a measurement of a gallery.
 
@@ -296,7 +284,7 @@ class IndexStats:
         waiting: Vectors added or removed since.
         bytes: Size of the files.
         device: cpu or cuda:N. Search on a GPU is exact.
-        measured: Origin of the recall and the time; None where they were not measured, or by an earlier version.
+        measured: Origin of the recall and the time; None where they were not measured.
     """
 
     kind: str

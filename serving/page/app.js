@@ -94,7 +94,6 @@ for (const one of buttons) {
 
 // The panel "Model and evaluation".
 
-const SHOWN = 5; // number of marks that contradict labels
 const KEPT = "Predicted and observed share of the same class, in tenths of p_same, on classes outside the fit.";
 const METRICS = ["recall_at_1", "map_at_r"];
 
@@ -105,7 +104,6 @@ async function loadModel() {
     const evaluation = await ask("/evaluate").catch((error) => (error.status === 404 ? null : Promise.reject(error)));
     $("model-facts").replaceChildren(...facts(model, stats));
     evaluate(evaluation, stats.calibration);
-    countMarks(stats.marks, evaluation?.marks);
   } catch (error) {
     $("model-note").textContent = "";
     complain(error.message, loadModel);
@@ -139,22 +137,10 @@ function evaluate(evaluation, calibration) {
   $("calibration").replaceChildren(...(fitted.length ? fitted : [element("figcaption", "", reason)]), ...kept);
 }
 
-/** Show the current counts of marks, and the marks that contradict labels. */
-function countMarks({ right, wrong }, judged) {
-  const total = right + wrong;
-  const against = judged?.contradict_labels || 0;
-  const said = total ? `${counted(total, "result")} marked, ${percent(right / total)} of them right.` : "";
-  $("marks-note").textContent = said + (against ? ` ${counted(against, "mark contradicts", "marks contradict")} the labels:` : "");
-  const first = (judged?.contradictions || []).slice(0, SHOWN).map(({ query, result, verdict }) =>
-    element("li", "", `item ${query.id} (${words(query.label)}) and item ${result.id} (${words(result.label)}): ${verdict}`));
-  $("contradictions").replaceChildren(...first);
-}
-
-function measured({ date, items, index_recall_at_10: recall, changed_since: changed, not_measured: unmeasured }) {
+function measured({ date, items, index_recall_at_10: recall, changed_since: changed }) {
   const when = new Date(date).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
   const found = typeof recall === "number" ? `; the index finds ${percent(recall)} of the 10 nearest` : "";
-  const without = unmeasured ? ` ${unmeasured[0].toUpperCase()}${unmeasured.slice(1)}` : "";
-  return `Measured ${when} over ${counted(items, "item")}${found}.${without}${changed ? " The gallery has changed since." : ""}`;
+  return `Measured ${when} over ${counted(items, "item")}${found}.${changed ? " The gallery has changed since." : ""}`;
 }
 
 function step({ step: name, queries, classes, metrics, intervals }) {
@@ -170,11 +156,10 @@ function step({ step: name, queries, classes, metrics, intervals }) {
   return element("tr", "", head, ...cells, element("td", "", counts));
 }
 
-function explained({ pairs, neighbours, error, error_not_measured: unmeasured, marked = 0, first_contrasts: first = [] }) {
+function explained({ pairs, neighbours, error, error_not_measured: unmeasured, first_contrasts: first = [] }) {
   const without = unmeasured ? ` Its error on other classes was ${unmeasured}.` : "";
   const off = typeof error === "number" ? ` On classes outside the fit its average error is ${percent(error)}.` : without;
-  const labelled = neighbours ? [`${counted(pairs - marked, "neighbour")} (the first ${neighbours} of each labelled item, where their label is known)`] : [];
-  const sources = [...labelled, ...(marked ? [counted(marked, "marked result")] : [])].join(" and ");
+  const sources = `${counted(pairs, "neighbour")} (the first ${neighbours} of each labelled item, where their label is known)`;
   const own = first.length ? " The first result has a curve of its own, which bounds the later ones; the picture shows theirs." : "";
   return `The probability that a result has the query's class, fitted to ${sources}.${off}${own}`;
 }

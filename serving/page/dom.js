@@ -24,7 +24,7 @@ export function drawn(tag, attributes, ...content) {
 }
 
 /** Send an event to the other modules: "ask" {id} or {file}, "query", "filtered", "keys", "limits", "changed",
- * "found" [ids], "panel" name, "edit" and "delete" item, "edited", "mark" {item, verdict}, "copies" id. */
+ * "found" [ids], "panel" name, "edit" and "delete" item, "copies" id. */
 export function tell(name, detail) {
   dispatchEvent(new CustomEvent(`zoo-${name}`, { detail }));
 }

@@ -81,7 +81,7 @@ function body({ file, text }) {
 async function showCopies(id, get) {
   const { duplicates, without_hash: left } = await get(`/items/${id}/duplicates`);
   put(duplicates.map(copied), 0, null);
-  const unhashed = left ? `. ${counted(left, "image")} without a hash were compared by their embeddings only` : "";
+  const unhashed = left ? `. ${counted(left, "item")} without a picture cannot be compared` : "";
   heading(`Copies of item ${id}`, `${counted(duplicates.length, "copy", "copies")}${unhashed}`);
   if (!duplicates.length) explainNothing("No other image of the gallery shows this picture.");
   $("results-title").focus(); // the button that was pressed has disappeared, or is far above
@@ -181,9 +181,7 @@ function card(item) {
     tool("remove", "Delete", item, () => tell("delete", item)),
   ];
   tools[0].replaceChildren(icon("M14 4h6v6M10 20H4v-6M20 4l-7 7M4 20l7-7"));
-  const place = element("li", "", made, ...tools);
-  if (item.similarity !== undefined) place.append(marking(item));
-  return place;
+  return element("li", "", made, ...tools);
 }
 
 const placeOf = (id) => $("grid").querySelector(`.card[data-id="${id}"]`)?.parentElement;
@@ -215,20 +213,6 @@ function tool(name, text, item, act) {
   const made = button(`tool ${name}`, text, act);
   made.setAttribute("aria-label", `${text} ${nameOf(item)}, item ${item.id}`);
   if (name === "enlarge") made.title = text;
-  return made;
-}
-
-function marking(item) {
-  const choices = Object.entries({ right: "Right", wrong: "Wrong" }).map(([verdict, text]) => {
-    const made = button("mark", text, () => tell("mark", { item, verdict }));
-    Object.assign(made.dataset, { item: item.id, verdict });
-    made.setAttribute("aria-pressed", false);
-    made.setAttribute("aria-label", `${text}: ${nameOf(item)}, item ${item.id}`);
-    return made;
-  });
-  const made = element("div", "marking", ...choices);
-  made.setAttribute("role", "group");
-  made.setAttribute("aria-label", "Does it have the query's class?");
   return made;
 }
 

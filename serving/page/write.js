@@ -1,8 +1,7 @@
-// Changes, with a write key: adding images, changing labels, deleting items, and marking results right or wrong.
+// Changes, with a write key: adding images, changing labels, and deleting items.
 
 import { ask, forget, held, json, known, request } from "./api.js";
-import { $, answer, button, complain, counted, element, listen, nameOf, tell } from "./dom.js";
-import { current } from "./query.js";
+import { $, answer, button, complain, counted, element, listen, tell } from "./dom.js";
 import { presentItems, redraw, takeAway } from "./results.js";
 
 function showRights() {
@@ -148,7 +147,6 @@ async function edit(item) {
     complain("");
     $("note").textContent = kept ? `Item ${item.id} now has the label ${kept}` : `Item ${item.id} now has no label`;
     tell("changed");
-    tell("edited");
   } catch (error) {
     complain(error.message);
   }
@@ -171,93 +169,3 @@ async function remove(item) {
 
 listen("edit", edit);
 listen("delete", remove);
-
-// Marks of results as right (of the query's class) or wrong. They need a query that is not a text.
-
-const sent = new WeakMap(); // from a query with a file to a map from each crop to its form for POST /feedback
-let marks = new Map(); // from a result's id to its mark, for the current query
-
-const mayMark = () => Boolean(held("write") && (current()?.id || current()?.file));
-
-const cropOf = (query) => query.crop?.join(",") ?? "";
-const formOf = (query) => query.id || sent.get(query)?.get(cropOf(query));
-
-/** Return the query in the form that a mark needs. A sent image is embedded once more. */
-async function identified(query) {
-  if (formOf(query)) return formOf(query);
-  const crop = cropOf(query);
-  const body = new FormData();
-  body.append("image", query.file, "image");
-  const embedded = await ask(`/embed?${new URLSearchParams({ format: "base64", ...(crop && { crop }) })}`, { method: "POST", body });
-  const source = (query.file.name || "").replace(/\p{Z}/gu, " ").replace(/\p{C}/gu, "").slice(0, 200);
-  const [content_sha256, embedding] = [embedded.content_sha256[0], embedded.embeddings[0]];
-  const form = { content_sha256, embedding, fingerprint: embedded.fingerprint, source };
-  sent.set(query, (sent.get(query) || new Map()).set(crop, form));
-  return form;
-}
-
-/** Load the query's marks. Those of a sent image are known only after one of its results was marked. */
-async function loadMarks() {
-  const query = current();
-  marks = new Map();
-  document.body.classList.toggle("may-mark", mayMark());
-  if (!mayMark()) return;
-  const form = formOf(query);
-  if (!form) return drawMarks();
-  try {
-    const page = await ask(`/feedback?query=${form.content_sha256 || form}&limit=200`);
-    if (query === current()) marks = new Map(page.marks.map((mark) => [mark.result.id, mark]));
-  } catch (error) {
-    complain(error.message);
-  }
-  drawMarks();
-}
-
-async function putMark(query, item, verdict) {
-  return ask("/feedback", json("POST", { query: await identified(query), item, verdict }, { write: true }));
-}
-
-/** Mark a result with this verdict; null removes its mark. */
-async function mark(item, verdict) {
-  const query = current();
-  const before = marks.get(item.id);
-  try {
-    if (verdict) {
-      const made = await putMark(query, item.id, verdict).catch((error) => {
-        if (error.status !== 409 || !sent.delete(query)) throw error;
-        return putMark(query, item.id, verdict); // the gallery's model changed after the image was embedded
-      });
-      if (query === current()) marks.set(item.id, made);
-    } else if (before) {
-      await ask(`/feedback/${before.id}`, { method: "DELETE", write: true });
-      marks.delete(item.id);
-    }
-  } catch (error) {
-    return complain(error.message);
-  }
-  complain("");
-  drawMarks();
-  offerUndo(item, verdict, before?.verdict || null);
-}
-
-function offerUndo(item, verdict, before) {
-  const name = nameOf(item);
-  const undo = button("quiet", "Undo", () => {
-    $("grid").querySelector(`.mark[data-item="${item.id}"][data-verdict="${before || verdict}"]`)?.focus(); // the pressed button disappears
-    mark(item, before);
-  });
-  undo.setAttribute("aria-label", `Undo the mark of ${name}`);
-  const said = verdict ? `Marked ${name}, item ${item.id}, ${verdict}. ` : `${name}, item ${item.id}, is no longer marked. `;
-  $("note").replaceChildren(said, undo);
-}
-
-function drawMarks() {
-  for (const one of $("grid").querySelectorAll(".mark")) {
-    one.setAttribute("aria-pressed", marks.get(Number(one.dataset.item))?.verdict === one.dataset.verdict);
-  }
-}
-
-listen("mark", ({ item, verdict }) => mark(item, marks.get(item.id)?.verdict === verdict ? null : verdict));
-listen("found", loadMarks);
-listen("edited", drawMarks);
-listen("keys", loadMarks);

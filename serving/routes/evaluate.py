@@ -13,7 +13,6 @@ from serving.gallery import Gallery
 from serving.gallery.evaluate import evaluate_gallery, last_evaluation, served_model_report
 from serving.gallery.search import Searcher
 from serving.openapi import READING, WRITING, refusals
-from serving.routes.feedback import marks_report
 from serving.schemas import GalleryEvaluation, GalleryMap
 from zoo.errors import ItemNotFoundError
 from zoo.files import LockHeldError
@@ -33,20 +32,19 @@ async def evaluate(collection: CollectionDep) -> GalleryEvaluation:
     served_model: of up to 256 items whose image files are still there, the least cosine of the stored embeddings to
     those that the served runtime and precision make now, and R@1 through the index by each. reliability: in each tenth
     of p_same, the mean promise and the observed share with its 95 % interval, for pairs of classes that the curve was
-    not fitted to. marks: numbers of marked results, the share of right ones, and those that contradict the labels.
+    not fitted to.
     """
 
     def measure(searcher: Searcher) -> GalleryEvaluation:
         with _locked(searcher.gallery):
-            values = evaluate_gallery(searcher.gallery, served_model_report(searcher))
-        return GalleryEvaluation(**values, marks=marks_report(searcher.gallery, collection))
+            return GalleryEvaluation(**evaluate_gallery(searcher.gallery, served_model_report(searcher)))
 
     return await collection.call(measure)
 
 
 @router.get("/evaluate", summary="The last evaluation", responses=READING | refusals(404))
 async def kept_evaluation(collection: CollectionDep) -> GalleryEvaluation:
-    """Return the last evaluation, with the marks of now. changed_since: whether the gallery has changed since."""
+    """Return the last evaluation. changed_since: whether the gallery has changed since."""
 
     def read(searcher: Searcher) -> GalleryEvaluation:
         gallery = searcher.gallery
@@ -54,7 +52,7 @@ async def kept_evaluation(collection: CollectionDep) -> GalleryEvaluation:
         if values is None:
             raise ItemNotFoundError("this gallery was not evaluated yet; POST /evaluate does it.")
         changed = gallery.store.change() != values["change"]
-        return GalleryEvaluation(**values, marks=marks_report(gallery, collection), changed_since=changed)
+        return GalleryEvaluation(**values, changed_since=changed)
 
     return await collection.call(read)
 

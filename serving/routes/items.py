@@ -141,7 +141,7 @@ async def duplicates(
         ids = [copy.item for copy in copies]
         found, measures = gallery.store.items_by_id(ids), table.measures(ids)
         rows = [_duplicate(found[copy.item], copy, measures, collection) for copy in copies if copy.item in found]
-        return DuplicateItems(id=item_id, duplicates=rows, without_hash=table.missing())
+        return DuplicateItems(id=item_id, duplicates=rows, without_hash=table.unknown())
 
     return await collection.call(find)
 
@@ -225,7 +225,7 @@ async def change(collection: CollectionDep, item_id: ItemIdDep, values: ItemChan
 
 @router.delete("/items/{id}", summary="Remove an item", responses=WRITING | refusals(404))
 async def remove(collection: CollectionDep, item_id: ItemIdDep) -> Removed:
-    """Remove an item and its marks; needs a write key."""
+    """Remove an item; needs a write key."""
     if not await collection.call(lambda searcher: searcher.gallery.remove([item_id])):
         raise ItemNotFoundError(f"the gallery has no item {item_id}.")
     return Removed(removed=item_id)

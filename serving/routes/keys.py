@@ -41,7 +41,7 @@ async def keyed_item(collection: CollectionDep, key: ItemKeyDep) -> ItemInfo:
 async def put_item(request: Request, collection: CollectionDep, cpu_queue: CpuQueueDep, key: ItemKeyDep) -> Any:
     """Create or replace image, label and metadata of a key, and nothing if they are the same; needs a write key.
 
-    Another image gets another id, and the item and the marks of the former one are removed. The next search finds it by
+    Another image gets another id, and the item of the former one is removed. The next search finds it by
     its new embedding. An image that has another key already is refused (409). A label or metadata that are not sent are
     removed; PATCH keeps them.
     """
@@ -83,5 +83,5 @@ async def change_keyed(collection: CollectionDep, key: ItemKeyDep, values: ItemC
 
 @router.delete(PATH, summary="Remove the item with a key", responses=WRITING | refusals(404))
 async def remove_keyed(collection: CollectionDep, key: ItemKeyDep) -> Removed:
-    """Remove the item and its marks; needs a write key. removed is its id."""
+    """Remove the item; needs a write key. removed is its id."""
     return Removed(removed=await collection.call(lambda searcher: searcher.gallery.remove_key(key)))

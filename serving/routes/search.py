@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 from io import BytesIO
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from serving.forms import UploadedImage, checked_images, read_images, read_query
 from serving.gallery.filters import Filter
 from serving.gallery.gallery import filter_notes
 from serving.gallery.search import Searcher, SearchOptions, SearchQuery
-from serving.gallery.types import DEFAULT_K, Box
+from serving.gallery.types import DEFAULT_K
 from serving.metrics import stage
 from serving.openapi import IMAGES, form_operation, refusals
 from serving.parameters import parse_item_id
@@ -204,7 +203,7 @@ NPY = {
     responses=IMAGES | {200: NPY},
 )
 async def embed(request: Request, collection: CollectionDep, cpu_queue: CpuQueueDep) -> Any:
-    """Return unit vectors in the order of the images, and the SHA-256 of their files, as POST /feedback takes them.
+    """Return unit vectors in the order of the images.
 
     base64: of float32, little-endian; npy: one NumPy array as the body, with its model in the headers X-Model and
     X-Model-Fingerprint.
@@ -227,8 +226,7 @@ async def embed(request: Request, collection: CollectionDep, cpu_queue: CpuQueue
             rows.append(row)
     except ImageError as error:
         raise _with_number(error, len(rows), images[len(rows)]) from None
-    hashes = [_content_hash(image, parameters.crop) for image in images]
-    return _embeddings(np.concatenate(rows), hashes, parameters.format, searcher)
+    return _embeddings(np.concatenate(rows), parameters.format, searcher)
 
 
 def _with_number(error: ImageError, number: int, image: UploadedImage) -> RefusedError:
@@ -237,15 +235,7 @@ def _with_number(error: ImageError, number: int, image: UploadedImage) -> Refuse
     return RefusedError(422, refusal["code"], f"Of image {number + 1}{name}: {refusal['message']}")
 
 
-def _content_hash(image: UploadedImage, crop: Box | None) -> str:
-    """Return the SHA-256 of the file; a part of an image is another image and has a hash of its own."""
-    digest = hashlib.sha256(image.data).hexdigest()
-    return digest if crop is None else hashlib.sha256(f"{digest} {crop}".encode()).hexdigest()
-
-
-def _embeddings(
-    rows: np.ndarray, hashes: list[str], form: EmbeddingFormat, searcher: Searcher
-) -> Response | EmbeddingsAnswer:
+def _embeddings(rows: np.ndarray, form: EmbeddingFormat, searcher: Searcher) -> Response | EmbeddingsAnswer:
     rows, card = rows.astype("<f4"), searcher.embedder.card
     if form == "npy":
         out = BytesIO()
@@ -256,6 +246,4 @@ def _embeddings(
         values: Any = [base64.b64encode(row.tobytes()).decode() for row in rows]
     else:  # nine digits identify a float32
         values = [[float(f"{value:.9g}") for value in row] for row in rows.tolist()]
-    return EmbeddingsAnswer(
-        model=card.name, fingerprint=card.fingerprint, dim=card.dim, embeddings=values, content_sha256=hashes
-    )
+    return EmbeddingsAnswer(model=card.name, fingerprint=card.fingerprint, dim=card.dim, embeddings=values)

@@ -59,7 +59,7 @@ async def model(collection: CollectionDep, settings: SettingsDep) -> ServedModel
     return await collection.call(read)
 
 
-@router.get("/stats", summary="Items, labels, marks, the index and its recall, the calibration", responses=READING)
+@router.get("/stats", summary="Items, labels, the index and its recall, the calibration", responses=READING)
 async def stats(collection: CollectionDep, settings: SettingsDep) -> CollectionStats:
     def read(searcher: Searcher) -> CollectionStats:
         gallery = searcher.gallery
@@ -67,7 +67,6 @@ async def stats(collection: CollectionDep, settings: SettingsDep) -> CollectionS
         return CollectionStats(
             **asdict(gallery.store.stats()),
             index=gallery.index.stats(),
-            marks=gallery.store.marks.counts(),
             calibration=CalibrationInfo(**calibration) if calibration else None,
             service=_service_info(settings),
         )

@@ -23,7 +23,6 @@ from PIL import Image
 import serving
 from serving import AsyncClient, Client, client, client_images, schemas
 from serving.gallery import Gallery
-from serving.gallery.types import MarkCounts
 from tests import text_toys
 from tests.children import run_python
 from tests.raising import raises
@@ -224,42 +223,6 @@ def test_write(kind: Any, writable: Running) -> None:
     service.remove(both.items[1].id)
 
 
-def test_mark(kind: Any, writable: Running, tmp_path: Path) -> None:
-    service = kind(writable.url, key=KEY)
-    image = toys.encoded(toys.picture(2, np.random.default_rng(950 + len(kind.name))))
-    (tmp_path / "query.png").write_bytes(image)
-    wrong = service.mark(3, 5, right=False)
-    assert (wrong.query.id, wrong.result.id, wrong.verdict) == (3, 5, "wrong")
-    hit = next(hit for hit in service.search(image, k=24) if hit.id == 5)
-    for result in (5, hit):
-        again = service.mark(3, result, right=True)
-        assert (again.id, again.verdict) == (wrong.id, "right")
-    for verdict in ("wrong", 0, None):
-        with raises(UsageError, "bad-verdict"):
-            service.mark(3, 5, right=verdict)
-    sent = service.mark(tmp_path / "query.png", 5, right=True)
-    assert (sent.query.content_sha256, sent.query.source) == (hashlib.sha256(image).hexdigest(), "query.png")
-    assert sent.similarity == pytest.approx(hit.similarity, abs=1e-5)
-    part = service.mark(image, 6, right=False, crop=(0, 0, 0.5, 0.5))
-    page = service.marks(limit=2)
-    assert (page.total, page.right, page.wrong, page.marks) == (3, 2, 1, [again, sent])
-    for values, expected in (
-        ({"query": 3}, again),
-        ({"query": part.query.content_sha256}, part),
-        ({"right": False}, part),
-        ({"result": 5, "offset": 1}, sent),
-    ):
-        assert service.marks(**values).marks == [expected]
-    assert service.stats().marks == MarkCounts(2, 1)
-    assert service.evaluate().marks.precision == pytest.approx(2 / 3)
-    for mark in (again, sent, part):
-        service.unmark(mark.id)
-    with raises(ServiceError, "no_such_mark"):
-        service.unmark(again.id)
-    with raises(ServiceError, "invalid_value"):
-        service.mark(3, 3, right=True)
-
-
 def test_differing_description_is_reported(kind: Any, writable: Running) -> None:
     service, image = kind(writable.url, key=KEY), toys.encoded(toys.picture(1, np.random.default_rng(990)))
     (item,) = service.add(image, label="one").items
@@ -357,9 +320,6 @@ def test_same_pixels_are_the_same_content(kind: Any, writable: Running) -> None:
     assert service.add(fresh, label="noise").new == 0
     (named,) = service.add(Image.fromarray(fresh[:20]), key=f"key-{len(kind.name)}", source="made here").items
     assert (named.source, service.item(item).source) == ("made here", service.item(item).content_sha256[:16])
-    mark = service.mark(fresh, 1, right=False)
-    assert mark.query.content_sha256 == service.item(item).content_sha256
-    service.unmark(mark.id)
     service.remove(item)
     service.remove(named.id)
 
@@ -512,7 +472,7 @@ def test_key_comes_from_the_environment_and_is_never_shown(writable: Running, mo
 
 def test_signatures_and_documentation() -> None:
     calls = [name for name, value in vars(client._Calls).items() if isinstance(value, client._Call)]
-    assert len(calls) == 25
+    assert len(calls) == 22
     for name in calls:
         waiting, awaited = getattr(Client, name), getattr(AsyncClient, name)
         assert inspect.signature(waiting) == inspect.signature(awaited)

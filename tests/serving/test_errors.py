@@ -171,7 +171,7 @@ def test_a_wrong_method_is_answered_with_the_methods_of_its_path(gallery_folder:
     [
         *[("POST", f"/search?id=1&{words}", {}) for words in ("k=0", "k=2.0", "offset=10001", "rerank=all", "crop=1")],
         *[("POST", f"/search?id=1&min_similarity={number}", {}) for number in ("nan", "2", "-2", "x")],
-        *[("GET", path, {}) for path in ("/items?limit=0", "/labels?limit=-1", "/feedback?verdict=x")],
+        *[("GET", path, {}) for path in ("/items?limit=0", "/labels?limit=-1")],
         *[
             ("PATCH", "/items/1", {"json": body})
             for body in ({"label": 5}, {"label": "x" * 1001}, {"metadata": [1]}, [])
@@ -179,11 +179,6 @@ def test_a_wrong_method_is_answered_with_the_methods_of_its_path(gallery_folder:
         ("PATCH", "/items/1", {"content": b'{"label": "\\ud800"}', "headers": JSON}),
         ("PATCH", "/items/1", {"content": b"{", "headers": JSON}),
         ("PATCH", "/items/1", {"data": {"label": "a"}}),
-        *[
-            ("POST", "/feedback", {"json": {"query": query, "item": 1, "verdict": "right"}})
-            for query in (1.5, "x", {"content_sha256": "x", "embedding": [0]}, {"content_sha256": "a" * 64})
-        ],
-        ("POST", "/feedback", {"json": {"query": 1, "item": 1, "verdict": "perhaps"}}),
     ],
 )
 def test_wrong_values_are_refused_in_words_of_our_own(
@@ -197,7 +192,7 @@ def test_wrong_values_are_refused_in_words_of_our_own(
 
 def test_json_that_is_not_utf_8_is_refused(gallery_folder: Path) -> None:
     with local_client(gallery_folder, KEY) as client:
-        answer = client.post("/feedback", content=b"\xff\xfe", headers={"content-type": "application/json"})
+        answer = client.patch("/items/1", content=b"\xff\xfe", headers={"content-type": "application/json"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_body")
 
 

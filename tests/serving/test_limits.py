@@ -105,7 +105,7 @@ def test_what_needs_a_core_is_refused_while_images_wait_for_too_long(monkeypatch
         async with client(limited(app(at_once), queue_seconds=0.5)) as http:
             for path in ("/search", "/embed", "/items", "/collections/birds/search"):
                 assert (await http.post(path)).json()["error"]["code"] == "busy"
-            for method, path in (("DELETE", "/items/1"), ("POST", "/feedback"), ("GET", "/items")):
+            for method, path in (("DELETE", "/items/1"), ("POST", "/evaluate"), ("GET", "/items")):
                 assert (await http.request(method, path)).status_code == 200
 
     run(scenario)

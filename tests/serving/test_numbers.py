@@ -27,7 +27,6 @@ MONSTERS = {
 }
 PLACES = ("id", "k", "offset", "min_similarity", "min_p", "crop", "text", "key", "where", "rerank", "unknown")
 WHERE = ('{"a": %s}', '{"a": [%s]}', '{"a": {"gte": %s}}', '{"a": {"gt": 1, "lt": %s}}', "{%s: 1}", "%s")
-MARK = {"query": "1", "item": "2", "verdict": '"right"'}
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +49,8 @@ def answers(http: TestClient, value: str) -> Iterator[httpx.Response]:
         yield http.post("/search", data={"id": "1", "where": where % value})
     for body in (value, f'{{"label": {value}}}', f'{{"metadata": {value}}}', f'{{"metadata": {{"a": {value}}}}}'):
         yield send("/items/1", body, "PATCH")
-    for field in MARK:
-        members = ", ".join(f'"{name}": {one}' for name, one in (MARK | {field: value}).items())
-        yield send("/feedback", f"{{{members}}}")
-    for embedding in (value, f"[{value}]", f'"{value[:40]}"'):
-        query = f'{{"content_sha256": "{"0" * 64}", "embedding": {embedding}, "fingerprint": "a"}}'
-        yield send("/feedback", f'{{"query": {query}, "item": 1, "verdict": "right"}}')
+    for vector in (value, f"[{value}]", f'"{value[:40]}"'):
+        yield send("/search", f'{{"vector": {vector}}}')
     files = {"image": toys.query(0)}
     yield http.post("/items", files=files, data={"metadata": f'{{"a": {value}}}'})
     yield http.put("/items/by-key/k", files=files, data={"metadata": f'{{"a": {value}}}'})

@@ -1,19 +1,17 @@
-"""The page of a service with keys: reading, adding, editing, deleting, marking, measuring, and forgetting the keys."""
+"""The page of a service with keys: reading, adding, editing, deleting, measuring, and forgetting the keys."""
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, Locator, Page, Response, Route, expect
+from playwright.sync_api import Browser, Page, Response, Route, expect
 
 from tests.serving import toys
 from tests.serving.browser import DESKTOP, LOOKS, bearer, card, complaints, found, give, open_panel, opened, refusal
@@ -49,11 +47,9 @@ def writing(service: Running) -> httpx.Client:
 
 @pytest.fixture
 def http(service: Running) -> Iterator[httpx.Client]:
-    """A client with the write key; marks and items that a test adds are deleted after it."""
+    """A client with the write key; items that a test adds are deleted after it."""
     with writing(service) as client:
         yield client
-        for mark in client.get("/feedback").json()["marks"]:
-            client.delete(f"/feedback/{mark['id']}")
         for item in client.get("/items", params={"limit": 200}).json()["items"]:
             if item["id"] > 24:
                 client.delete(f"/items/{item['id']}")
@@ -114,8 +110,8 @@ def test_the_read_key_is_asked_for_and_kept_in_the_tab(browser: Browser, service
         cookie = next(one for one in page.context.cookies() if one["name"] == "zoo-key")
         assert (cookie["sameSite"], cookie["path"]) == ("Strict", "/")
         page.locator(".card").first.click()
-        expect(page.locator(".marking")).to_have_count(23)
-        for hidden in (".marking", ".edit", ".remove"):  # they need a write key
+        expect(page.locator(".card")).to_have_count(23)
+        for hidden in (".edit", ".remove"):  # they need a write key
             expect(page.locator(hidden).first).to_be_hidden()
 
 
@@ -344,7 +340,7 @@ def test_an_image_is_added_under_a_key_which_is_shown(
 
 def search(page: Page, item: int) -> None:
     card(page, item).click()
-    expect(page.locator(".marking")).to_have_count(23)
+    expect(page.locator(".card")).to_have_count(23)
     found(page)
 
 
@@ -414,73 +410,6 @@ def test_results_are_filtered_by_metadata(page: Page) -> None:
     expect(page.locator("#note")).to_contain_text("No image matches the filters")
 
 
-def mark(page: Page, item: int, verdict: str) -> Locator:
-    return page.locator(f'.mark[data-item="{item}"][data-verdict="{verdict}"]')
-
-
-def kept(http: httpx.Client) -> list[tuple[Any, int, str]]:
-    marks = http.get("/feedback").json()["marks"]
-    return [(one["query"]["id"], one["result"]["id"], one["verdict"]) for one in marks]
-
-
-def test_results_are_marked_with_the_keyboard_and_marks_undone(page: Page, http: httpx.Client) -> None:
-    expect(page.locator(".marking")).to_have_count(0)
-    search(page, 7)
-    right, wrong = mark(page, 10, "right"), mark(page, 10, "wrong")
-    expect(right).to_be_visible()
-    right.focus()
-    page.keyboard.press("Space")
-    expect(right).to_have_attribute("aria-pressed", "true")
-    expect(page.locator("#note")).to_contain_text("Marked blue checks, item 10, right")
-    expect(right).to_be_focused()
-    assert kept(http) == [(7, 10, "right")]
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    expect(wrong).to_have_attribute("aria-pressed", "true")
-    expect(right).to_have_attribute("aria-pressed", "false")
-    page.get_by_role("button", name="Undo the mark of blue checks").click()
-    expect(right).to_have_attribute("aria-pressed", "true")
-    expect(right).to_be_focused()
-    assert kept(http) == [(7, 10, "right")]
-    right.click()  # a second press removes the mark
-    expect(right).to_have_attribute("aria-pressed", "false")
-    expect(page.locator("#note")).to_contain_text("is no longer marked")
-    assert kept(http) == []
-    page.get_by_role("button", name="Undo the mark of blue checks").click()
-    expect(right).to_have_attribute("aria-pressed", "true")
-    mark(page, 3, "wrong").click()
-    expect(mark(page, 3, "wrong")).to_have_attribute("aria-pressed", "true")
-    page.reload()
-    expect(mark(page, 3, "wrong")).to_have_attribute("aria-pressed", "true")
-    expect(page.locator('.mark[aria-pressed="true"]')).to_have_count(2)
-    page.get_by_role("button", name="Start over").click()
-    expect(page.locator(".marking")).to_have_count(0)
-
-
-def test_results_of_a_sent_image_are_marked(page: Page, http: httpx.Client, tmp_path: Path) -> None:
-    image = toys.query(1)
-    (tmp_path / "my query.png").write_bytes(image)
-    page.set_input_files("#file", tmp_path / "my query.png")
-    expect(page.locator(".marking")).to_have_count(23)
-    mark(page, 8, "right").click()
-    expect(mark(page, 8, "right")).to_have_attribute("aria-pressed", "true")
-    (one,) = http.get("/feedback").json()["marks"]
-    assert one["query"]["content_sha256"] == hashlib.sha256(image).hexdigest()
-    assert (one["query"]["source"], one["result"]["id"]) == ("my query.png", 8)
-    page.get_by_role("button", name="Crop").click()
-    page.locator("#crop-right").fill("50")
-    with page.expect_response("**/search?*"):
-        page.get_by_role("button", name="Search with this region").click()
-    expect(page.locator('.mark[aria-pressed="true"]')).to_have_count(0)
-    mark(page, 8, "wrong").click()
-    expect(mark(page, 8, "wrong")).to_have_attribute("aria-pressed", "true")
-    whole, part = http.get("/feedback").json()["marks"]
-    assert (part["verdict"], whole["verdict"]) == ("wrong", "right")
-    assert part["query"]["content_sha256"] != whole["query"]["content_sha256"]
-    page.get_by_role("button", name="Whole image").click()
-    expect(mark(page, 8, "right")).to_have_attribute("aria-pressed", "true")
-
-
 OUTSIDE = """all => all.filter((one) => {
     const [text, picture] = [one, one.ownerSVGElement].map((each) => each.getBoundingClientRect());
     return ["left", "top"].some((side) => text[side] < picture[side]) ||
@@ -490,18 +419,12 @@ OUTSIDE = """all => all.filter((one) => {
 
 
 def test_measuring_shows_the_metrics_and_how_good_the_probabilities_were(page: Page, http: httpx.Client) -> None:
-    for item, verdict in ((8, "right"), (9, "wrong"), (1, "wrong")):  # items 7, 8, 9 have one label
-        http.post("/feedback", json={"query": 7, "item": item, "verdict": verdict}).raise_for_status()
     open_panel(page, "Model")
     expect(page.locator("#model-facts")).to_contain_text("toy-pool")
     expect(page.locator("#calibration svg .line")).to_be_visible()
     with page.expect_response(lambda answer: answer.request.method == "POST" and answer.url.endswith("/evaluate")):
         page.get_by_role("button", name="Measure now").click()
-    expect(page.locator("#marks-note")).to_have_text(
-        "3 results marked, 33 % of them right. 1 mark contradicts the labels:"
-    )
-    expect(page.locator("#contradictions li")).to_have_text("item 7 (blue checks) and item 9 (blue checks): wrong")
-    expect(page.locator("#calibration figcaption").first).to_contain_text("3 marked results")
+    expect(page.locator("#calibration figcaption").first).to_contain_text("neighbours (the first 23")
     expect(page.locator("#model-note")).to_contain_text("Measured")
     measured = http.get("/evaluate").json()
     expect(page.locator("#steps-body tr")).to_have_count(len(measured["steps"]))
@@ -561,9 +484,6 @@ def test_every_part_of_the_page_is_accessible(
             page.keyboard.press("Escape")
         (tmp_path / "picked.png").write_bytes(toys.query(1))
         page.set_input_files("#file", tmp_path / "picked.png")
-        mark(page, 8, "right").click()
-        mark(page, 1, "wrong").click()
-        expect(page.locator('.mark[aria-pressed="true"]')).to_have_count(2)
         page.get_by_role("button", name="Crop").click()
         wrong["results and crop"] = complaints(page)
         page.route("**/search?*", lambda route: route.abort())

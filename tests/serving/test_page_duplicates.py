@@ -52,7 +52,6 @@ def test_copies_of_a_picture_are_shown_with_their_evidence_and_key(page: Page, s
     expect(card(page, 3)).to_contain_text("270 × 200; in part; cosine")
     expect(card(page, 3)).to_contain_text("cam-1/3")
     expect(page.locator(".own-key")).to_have_count(1)
-    expect(page.locator(".marking")).to_have_count(0)
     enlarge(page, 3)
     expect(page.locator("#viewer-facts")).to_contain_text("bits differ")
     expect(page.locator("#viewer-facts")).to_contain_text("Keycam-1/3")

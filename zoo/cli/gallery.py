@@ -27,12 +27,10 @@ from zoo.cli.options import (
     confirm,
     item_filter,
     json_object,
-    mark_count,
     note_filter,
     print_outcome,
-    with_marks,
 )
-from zoo.console import count, note, one_line, print_json, print_table, show
+from zoo.console import count, one_line, print_json, print_table, show
 from zoo.errors import ImageError, ItemNotFoundError, UsageError, command, nearest
 
 if TYPE_CHECKING:
@@ -205,12 +203,10 @@ def remove(
         raise UsageError(message, code="ids-or-label")
     with Gallery.open(gallery) as opened:
         numbers, absent = _ids_of_keys(opened, key) if key else (ids or _ids_of_label(opened, str(label), yes), 0)
-        marks = opened.store.marks.of_items(numbers)
         removed, items = opened.remove(numbers), opened.store.count()
     unknown = len(set(numbers)) - removed + absent
-    facts = {"removed": removed, "not_there": unknown, "items": items, "marks_removed": marks}
-    lost = f"; {mark_count(marks)} went with them" if marks else ""
-    print_outcome(as_json, facts, f"{removed:,} removed, {unknown:,} not there; {count(items, 'item')}{lost}")
+    facts = {"removed": removed, "not_there": unknown, "items": items}
+    print_outcome(as_json, facts, f"{removed:,} removed, {unknown:,} not there; {count(items, 'item')}")
     return ItemNotFoundError.exit_code if unknown else 0
 
 
@@ -234,7 +230,7 @@ def _ids_of_label(gallery: Gallery, label: str, yes: bool) -> list[int]:
         raise ItemNotFoundError(f"no item has the label {label!r}.{nearest(label, known_labels)}", code="unknown-label")
     if yes:
         return ids
-    removal = f"{count(len(ids), 'item')} of the label {label!r}{with_marks(gallery.store.marks.of_items(ids))}"
+    removal = f"{count(len(ids), 'item')} of the label {label!r}"
     if not sys.stdin.isatty():
         raise UsageError(
             f"{removal} would be removed, out of {len(labels):,}. Add --yes to remove them without a question.",
@@ -305,14 +301,14 @@ def stats(gallery: GalleryAddress, as_json: Json = False) -> None:
     from serving.gallery.gallery import tuning_advice
 
     with Gallery.open(gallery) as opened:
-        index, marks = opened.index.stats(), opened.store.marks.counts()
+        index = opened.index.stats()
         hint, card = tuning_advice(opened), opened.card
         other, calibration = opened.other_model(), calibration_json(opened)
         facts = {**asdict(opened.store.stats()), "model": card.name, "fingerprint": card.fingerprint}
     if as_json:
         facts["other_model"] = {"name": other[0].name, "role": other[2]} if other else None
         facts |= {"dim": card.dim, "metric": "cosine", "index": {**asdict(index), "hint": hint}}
-        print_json({**facts, "marks": asdict(marks), "calibration": calibration})
+        print_json({**facts, "calibration": calibration})
         return
     show(f"{count(facts['items'], 'item')} of {count(facts['labels'], 'label')}, at change {facts['change']:,}")
     show(f"embedded by {card.name} ({card.fingerprint[:12]}), {card.dim} numbers, cosine")
@@ -324,8 +320,6 @@ def stats(gallery: GalleryAddress, as_json: Json = False) -> None:
     if other:
         words = ("rollback", gallery) if other[2] == "replaced" else ("rebuild", gallery, "--model", other[1])
         show(f"has embeddings by {other[0].name} as well: {command('gallery', *words)}")
-    if marks.total:
-        show(f"marked results: {marks.right:,} right, {marks.wrong:,} wrong")
 
 
 def _calibration_lines(calibration: dict[str, Any]) -> Iterator[str]:
@@ -333,15 +327,14 @@ def _calibration_lines(calibration: dict[str, Any]) -> Iterator[str]:
 
     error = "not measured" if calibration["error"] is None else f"{calibration['error']:.4f}"
     yield f"p_same: fitted to {count(calibration['pairs'], 'pair')}, mean error on labels outside the fit: {error}"
-    measured = calibration["measured"]
-    yield f"measured on {Attribution.from_json(measured).text}" if measured else "its origin was not recorded"
+    yield f"measured on {Attribution.from_json(calibration['measured']).text}"
 
 
 def _print_index(index: IndexStats, gallery: str) -> None:
     show(f"index: {index.kind}" + (f", effort {index.effort}, shortlist {index.shortlist} k" if index.effort else ""))
-    if index.recall is not None:
+    if index.measured is not None:
         show(f"finds {index.recall:.4f} of the {index.k} nearest, {index.milliseconds} ms per search when measured")
-        show(f"measured on {index.measured.text}" if index.measured else "its origin was not recorded")
+        show(f"measured on {index.measured.text}")
     if index.kind == "milvus":
         show(f"{count(index.frozen, 'item')} in {gallery}, which Milvus searches")
     else:
@@ -385,69 +378,21 @@ def verify(gallery: GalleryFolder, as_json: Json = False) -> int:
 
 @app.command(
     "export",
-    epilog="""\
-  zoo gallery export gallery/ copy/
-  zoo gallery export gallery/ --pairs pairs.csv
-Of each pair that was marked right or wrong the file has query_source, query_sha256, query_item, query_label, the same
-four of the result, same (1 right, 0 wrong), similarity, model and marked_at.""",
+    epilog="  zoo gallery export gallery/ copy/",
 )
 def export_gallery(
     gallery: GalleryAddress,
-    out: Annotated[
-        Path | None,
-        Argument(help="new folder for items.parquet, index.faiss, marks.parquet, model.json, calibration.json"),
-    ] = None,
-    pairs: Annotated[
-        Path | None,
-        Option(metavar="FILE", help="also write the marked results as training pairs: a .csv or .parquet file"),
-    ] = None,
-    replace: Annotated[bool, Option("--replace", help="overwrite an existing file of --pairs")] = False,
+    out: Annotated[Path, Argument(help="new folder for items.parquet, index.faiss, model.json, calibration.json")],
     as_json: Json = False,
 ) -> None:
     """write a gallery as Parquet and a plain FAISS index
 
     Both open without zoo.
     """
-    from serving.gallery.backup import check_pairs_file
     from serving.gallery.parquet import export_gallery
 
-    if out is None and pairs is None:
-        raise UsageError(
-            "name a new folder for the whole gallery, or --pairs FILE for the marked results.", code="no-output"
-        )
-    if pairs is not None:
-        check_pairs_file(pairs, replace)
-    elif replace:
-        raise UsageError(
-            "--replace is for the file of --pairs; a whole gallery is written into a new folder.",
-            code="option-without-effect",
-        )
-    items = None if out is None else export_gallery(gallery, out)
-    pair_count = None if pairs is None else _export_pairs(gallery, pairs)
-    facts: dict[str, Any] = {"out": out and str(out), "items": items}
-    lines = [] if items is None else [f"{out}: {count(items, 'item')}"]
-    if pair_count is not None:
-        facts |= {"pairs_file": str(pairs), "pairs": pair_count}
-        lines.append(f"{pairs}: {count(pair_count, 'marked pair')}")
-    print_outcome(as_json, facts, *lines)
-
-
-def _export_pairs(path: str, file: Path) -> int:
-    """Write the marked results of a gallery to a file and return their number."""
-    from serving.gallery import Gallery
-    from serving.gallery.backup import export_pairs
-
-    folder_existed = file.parent.is_dir()
-    with Gallery.open(path) as gallery:
-        written = export_pairs(gallery, file)
-    if not folder_existed:
-        note(f"made the folder {file.parent}, which was not there.")
-    if not written:
-        note(
-            f"{file} holds no pairs, because no result of {path} is marked yet. Mark some on the page of zoo serve, "
-            "or with POST /feedback."
-        )
-    return written
+    items = export_gallery(gallery, out)
+    print_outcome(as_json, {"out": str(out), "items": items}, f"{out}: {count(items, 'item')}")
 
 
 @app.command("import", epilog="  zoo gallery import copy/ gallery/        items get new ids, in the old order")

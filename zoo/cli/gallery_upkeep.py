@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from serving.gallery.rebuild import MissingItem, ModelComparison, Upgrade
     from serving.gallery.tune import IndexMeasurement
     from serving.gallery.types import IndexStats
-    from zoo.evaluation.calibration import Calibration
     from zoo.models.load import Embedder
 
 
@@ -138,33 +137,30 @@ observed share with its 95 % interval, one line per tenth, on labels that the cu
 takes up the new calibration at once.""",
 )
 def calibrate(
-    gallery: Annotated[
-        str, Argument(help="gallery with labelled items or marked results: a folder, or an address in Milvus")
-    ],
+    gallery: Annotated[str, Argument(help="gallery with labelled items: a folder, or an address in Milvus")],
     queries: Annotated[int, Option(metavar="N", help="number of items that are used as queries")] = 2000,
     as_json: Json = False,
 ) -> None:
     """fit the probability that a hit is of the query's class
 
-    The labelled items and the marked results are fitted to.
+    It is fitted to the labelled items.
     """
     from serving.gallery import Gallery
-    from serving.gallery.calibration import NO_ERROR, calibrate_pairs, calibration_json, known_pairs
+    from serving.gallery.calibration import NO_ERROR, calibrate_gallery, calibration_json
     from serving.gallery.types import Attribution
     from zoo.evaluation.calibration import Bin
 
     check_number("--queries", queries, 1)
     with Gallery.open(gallery) as opened:
-        known = known_pairs(opened, queries)
-        fitted = calibrate_pairs(opened, known)
+        fitted = calibrate_gallery(opened, queries)
         facts = calibration_json(opened) or {}
     if as_json:
-        print_json({**facts, "marks_left_out": known.left_out})
+        print_json(facts)
         return
     bins = [Bin(**row) for row in facts["reliability"]]
     low, high = fitted.range
     show(f"p_same is {low:.3f} to {high:.3f} by the similarity above the query's background; 1 for identical images")
-    show(_fitted_pairs(fitted, known.left_out))
+    show(f"fitted to {count(fitted.pairs, 'pair')}: the first {fitted.neighbours} results of labelled items")
     error = NO_ERROR if fitted.error is None else f"{fitted.error:.4f}"
     show(f"calibration error on other classes: {error}")
     show(Attribution.from_json(facts["measured"]).text)
@@ -178,15 +174,6 @@ def calibrate(
         print_table(columns, rows, numbers=columns)
 
 
-def _fitted_pairs(fitted: Calibration, left_out: int) -> str:
-    from serving.gallery.calibration import left_out_note
-
-    omitted = f", and {left_out_note(left_out)}" if left_out else ""
-    labelled = f"the first {fitted.neighbours} results of labelled items: {fitted.pairs - fitted.marked:,}"
-    parts = [*([labelled] if fitted.neighbours else []), f"marked results: {fitted.marked:,}{omitted}"]
-    return f"fitted to {count(fitted.pairs, 'pair')} ({'; '.join(parts)})"
-
-
 @app.command(
     "backend",
     epilog="""\
@@ -194,7 +181,7 @@ def _fitted_pairs(fitted: Calibration, left_out: int) -> str:
   zoo gallery backend gallery/ milvus://localhost:19530/birds   copy it into a server (token: ZOO_MILVUS_TOKEN)
   zoo gallery backend gallery/ milvus:///data/birds.db          embedded (milvus-lite), for one process at a time
   zoo gallery backend milvus://localhost:19530/birds gallery/   copy it into a folder
-Items get new ids; marks and the calibration are copied. Images that exist there are skipped, so that the same
+Items get new ids; the calibration is copied. Images that exist there are skipped, so that the same
 command continues after an interruption. The source stays unchanged. Needs dml-zoo[milvus].""",
 )
 def backend(

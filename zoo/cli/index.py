@@ -34,7 +34,6 @@ from zoo.cli.options import (
     model_reference,
     note_filter,
     strict_status,
-    with_marks,
 )
 from zoo.console import count, note, print_json, print_table, show
 from zoo.errors import GalleryError, ServiceError, UsageError
@@ -297,7 +296,7 @@ def _may_prune_unasked(gallery: Gallery, ids: list[int]) -> bool:
 def _may_prune(gallery: Gallery, ids: list[int]) -> bool:
     names = ", ".join(gallery.store.item(item).source for item in ids[:NAMED]) + (", ..." if len(ids) > NAMED else "")
     items = f"{count(len(ids), 'item')} whose image is not among those indexed now ({names})"
-    return confirm(f"Remove {items}{with_marks(gallery.store.marks.of_items(ids))}?")
+    return confirm(f"Remove {items}?")
 
 
 def _left_out(report: IndexingReport) -> Iterator[str]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from zoo.console import count, note, note_left_out, print_json, printable, show
+from zoo.console import note, note_left_out, print_json, printable, show
 from zoo.data import DATASETS
 from zoo.errors import UsageError
 
@@ -230,16 +230,6 @@ def repeated(context: typer.Context, option: str, instead_of: str) -> str:
         else:
             words += [word for one in values for word in (parameter.opts[0], str(one))]
     return shlex.join([*words, option])
-
-
-def mark_count(marks: int) -> str:
-    """Return a number of marked results in words."""
-    return count(marks, "marked result")
-
-
-def with_marks(marks: int) -> str:
-    """Return the end of a question about removing items that counts the marked results removed with them."""
-    return f" and {mark_count(marks)} of theirs" if marks else ""
 
 
 def strict_status(strict: bool, unreadable: object) -> int:

@@ -58,11 +58,10 @@ class Calibration:
     Attributes:
         contrasts: The contrasts of the points of the curve of later results, ascending.
         probabilities: Their probabilities.
-        neighbours: The number of results per search in the fit; 0 for marked pairs alone.
+        neighbours: The number of results per search in the fit; 0 where it is not known.
         pairs: The number of pairs of the fit.
         error: The expected calibration error on classes outside the fit (mean distance between probability and share
             over ten bins, by their weights); None where it was not measured.
-        marked: The number of those pairs that users marked; the others are results of labelled queries.
         first_contrasts, first_probabilities: The curve of first results; empty where too few pairs are known: then the
             other curve is fitted to all results and used for all.
     """
@@ -72,7 +71,6 @@ class Calibration:
     neighbours: int
     pairs: int
     error: float | None = None
-    marked: int = 0
     first_contrasts: tuple[float, ...] = ()
     first_probabilities: tuple[float, ...] = ()
 
@@ -148,7 +146,7 @@ class WeightedPairs:
         same: Whether the two have one class, bool [n].
         classes: Class of the query, int64 [n].
         weights: How much each pair counts, float64 [n].
-        nearest: Contrast of the query's first result, float64 [n]; inf where it is not known, as of marks.
+        nearest: Contrast of the query's first result, float64 [n]; inf where it is not known.
     """
 
     contrasts: np.ndarray
@@ -159,10 +157,6 @@ class WeightedPairs:
 
     def chosen(self, rows: np.ndarray) -> WeightedPairs:
         return WeightedPairs(*(values[rows] for values in vars(self).values()))
-
-    def joined(self, other: WeightedPairs) -> WeightedPairs:
-        parts = zip(vars(self).values(), vars(other).values(), strict=True)
-        return WeightedPairs(*(np.concatenate(part) for part in parts))
 
 
 def background(similarities: np.ndarray) -> Background:
@@ -205,8 +199,8 @@ def pairs_of_searches(similarities: np.ndarray, outcomes: np.ndarray, classes: n
     return WeightedPairs(contrasts[known], same[known], own[known], weights[known], nearest[known])
 
 
-def calibrate(pairs: WeightedPairs, neighbours: int = 0, marked: int = 0) -> Calibration:
-    """Fit the curves to pairs by isotonic regression; `neighbours` and `marked` are kept with them.
+def calibrate(pairs: WeightedPairs, neighbours: int = 0) -> Calibration:
+    """Fit the curves to pairs by isotonic regression; `neighbours` is kept with them.
 
     Their points are the blocks of the regression (centred isotonic regression: Oron & Flournoy 2017).
 
@@ -220,7 +214,7 @@ def calibrate(pairs: WeightedPairs, neighbours: int = 0, marked: int = 0) -> Cal
     first, later = _fit_curves(pairs)
     held_out = held_out_bins(pairs)
     error = expected_calibration_error(held_out) if held_out else None
-    fitted = Calibration(*_points(later), neighbours, len(pairs.same), error, marked)
+    fitted = Calibration(*_points(later), neighbours, len(pairs.same), error)
     if first is None:
         return fitted
     contrasts, probabilities = _points(first)

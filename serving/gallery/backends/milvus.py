@@ -1,6 +1,6 @@
 """A whole gallery in Milvus, shared by any number of processes on any number of hosts.
 
-NAME                  facts, state and marks; one row names the collection of the items and their model
+NAME                  facts and state; one row names the collection of the items and their model
 NAME_<fingerprint>    the items as one model embeds them: embedding, label, metadata, thumbnail, ...
 
 Milvus has no transactions. An item's id is derived from the hash of its image, so that two processes that add one image
@@ -22,7 +22,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from serving.gallery.backends.milvus_client import IDS, PIECE, SCAN, Address, Connection, Row, address_of, quoted
-from serving.gallery.backends.milvus_marks import MilvusMarks
 from serving.gallery.backends.milvus_rows import (
     CHANGE,
     FACT,
@@ -84,7 +83,7 @@ T = TypeVar("T")
 
 
 class MilvusStore:
-    """Items, embeddings, marks and facts of a gallery in Milvus. Safe to use from several threads.
+    """Items, embeddings and facts of a gallery in Milvus. Safe to use from several threads.
 
     Its methods are those of `serving.gallery.store.Store`; docstrings here say what differs.
     """
@@ -136,10 +135,6 @@ class MilvusStore:
         return ModelChangedError(
             f"{self.address} was given another model since it was opened. Open it again, with that model."
         )
-
-    @property
-    def was_rebuilt(self) -> bool:
-        return fact_value(self.connection, SLOT) is not None
 
     def slot(self) -> Slot | None:
         value = fact_value(self.connection, SLOT, strong=True)
@@ -367,7 +362,6 @@ class MilvusStore:
         self.connection.write(self.collection, fresh)
         self._rewrite(self.collection, changes)
         if gone:
-            self.marks.remove_of(self.by_ids(gone, ("id", "content_sha256"), strong=True))
             self.connection.delete(self.collection, gone)
         return results
 
@@ -394,8 +388,7 @@ class MilvusStore:
     def remove(self, ids: Sequence[int]) -> int:
         def work(collection: str) -> int:
             possible = sorted({number for number in ids if 0 < number <= MAX_ID})
-            rows = self.connection.by_ids(collection, possible, ("id", "content_sha256"), strong=True)
-            self.marks.remove_of(rows)
+            rows = self.connection.by_ids(collection, possible, ("id",), strong=True)
             self.connection.delete(collection, list(rows))
             return len(rows)
 
@@ -467,10 +460,6 @@ class MilvusStore:
         return number, rows[ids[0]]["value"]["collection"]
 
     # Facts
-
-    @property
-    def marks(self) -> MilvusMarks:
-        return MilvusMarks(self)
 
     def change(self) -> int:
         return int((fact_value(self.connection, CHANGE) or {"number": 0})["number"])

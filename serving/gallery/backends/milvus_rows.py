@@ -1,4 +1,4 @@
-"""Rows of a gallery in Milvus: ids, filters as expressions, and how items, facts and marks are written."""
+"""Rows of a gallery in Milvus: ids, filters as expressions, and how items and facts are written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LISTED = 50
 ITEM = ("id", "source", "label", "metadata", "content_sha256", "added_at", "change", "key")
 PICTURE = ("id", "thumbnail", "thumbnail_rest", "thumbnail_type")
 WHOLE = (*ITEM, *PICTURE[1:], "vector", "lists", "from_thumbnail")
-MODEL, SLOT, CHANGE, FACT, STATE, MARK = "model", "slot", "change", "fact", "state", "mark"
+MODEL, SLOT, CHANGE, FACT, STATE = "model", "slot", "change", "fact", "state"
 
 
 def number_of(*words: object) -> int:
@@ -73,12 +73,6 @@ def fact_row(kind: str, value: Row, key: str = "") -> Row:
     """Return the row of a fact, which replaces an older row of the same kind and key."""
     row = {"kind": kind, "query": "", "item": 0, "order": 0, "vector": [1.0, 0.0]}
     return {"id": number_of(kind, key), "value": value, **row}
-
-
-def mark_row(query: str, item: int, value: Row) -> Row:
-    """Return the row of a mark, which replaces an older mark of the pair; `order` is the moment of the first one."""
-    row = {"kind": MARK, "query": query, "item": item, "order": moment(), "vector": [1.0, 0.0]}
-    return {"id": number_of(MARK, query, item), "value": value, **row}
 
 
 def ids_of(content_sha256: str) -> list[int]:

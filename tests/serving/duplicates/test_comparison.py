@@ -1,8 +1,7 @@
-"""Comparison of a store's items: copies of all kinds, additions, removals, other models and older files."""
+"""Comparison of a store's items: copies of all kinds, additions, removals and other models."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -15,12 +14,7 @@ from serving.duplicates.comparison import compare
 from serving.duplicates.pictures import COMPARED, PictureTable
 from serving.gallery.store import Store
 from serving.gallery.types import Thumbnail
-from tests.raising import raises
 from tests.serving.duplicates.toys import copies, new_item, open_store, picture
-from tests.serving.gallery.older import as_schema_8
-from tests.serving.gallery.test_database import unwritable
-from tests.serving.gallery.test_index_files import reachable_copy
-from zoo.errors import GalleryError
 
 ALIKE = {(1, 2), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4)}
 """Pairs of the four items that `copies` makes first."""
@@ -42,7 +36,7 @@ def found(table: PictureTable, mirrored: bool = True) -> set[tuple[int, int]]:
 def test_copies_are_confirmed_and_near_embeddings_alone_are_not(store: Store, exact: bool):
     table = PictureTable(store)
     result = compare(table, exact=exact)
-    assert (result.hashed, result.added, result.confirmed) == (0, 10, len(ALIKE))
+    assert (result.added, result.confirmed) == (10, len(ALIKE))
     assert result.candidates > len(ALIKE), "the two other pictures are candidates by their embeddings"
     assert found(table) == ALIKE
     assert found(table, mirrored=False) == {(1, 2), (1, 4), (2, 4)}
@@ -93,35 +87,9 @@ def test_another_model_or_rule_compares_everything_again(store: Store):
         assert found(table) == ALIKE
 
 
-def test_an_older_gallery_gets_its_hashes(store: Store, tmp_path: Path):
-    hashes = {item: row.tobytes() for item, row in PictureTable(store).hashes(range(1, 11)).items()}
-    store.close()
-    as_schema_8(tmp_path / "gallery.sqlite")
-    with closing(Store(tmp_path / "gallery.sqlite")) as opened:
-        table = PictureTable(opened)
-        assert table.missing() == 10
-        assert compare(table).hashed == 10
-        assert {item: row.tobytes() for item, row in table.hashes(range(1, 11)).items()} == hashes
-        assert found(table) == ALIKE
-        assert opened.problems() == []
-
-
 def test_a_thumbnail_that_cannot_be_decoded_is_left_out(store: Store):
     broken = replace(new_item(40, picture(7), of=7), thumbnail=Thumbnail(b"\x89PNG\r\n\x1a\nno picture", "image/png"))
     store.add([broken])
     table = PictureTable(store)
-    assert (compare(table).hashed, table.missing()) == (0, 0)
+    assert (compare(table).added, table.unknown()) == (11, 1)
     assert found(table) == ALIKE
-
-
-def test_an_old_file_that_cannot_be_upgraded_is_refused(store: Store, tmp_path: Path):
-    store.close()
-    with closing(sqlite3.connect(tmp_path / "gallery.sqlite")) as db:
-        db.executescript("DROP TABLE copies; DROP TABLE pictures; PRAGMA user_version = 8;")
-    with (
-        reachable_copy(tmp_path) as folder,
-        unwritable(folder),
-        closing(Store(folder / "gallery.sqlite")) as opened,
-        raises(GalleryError, "read-only-gallery"),
-    ):
-        PictureTable(opened)

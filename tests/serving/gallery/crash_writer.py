@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from serving.gallery import Gallery, Item
-from serving.gallery.feedback import QueryImage
 from serving.gallery.gallery import STORE
 from serving.gallery.rebuild import Outcome, StoreRebuild
 from serving.gallery.staging import StagedEmbedding
@@ -41,8 +40,8 @@ CARDS = tuple(
 KEYS = 6
 """Number of keys of each writer."""
 
-SAID, ASKED = "said", "a" * 64
-"""Key of the metadata that writers change, and the SHA-256 of the query of all marks."""
+SAID = "said"
+"""Key of the metadata that writers change."""
 
 
 class Notes:
@@ -106,8 +105,8 @@ def work(path: Path, notes: Notes, rng: np.random.Generator) -> None:
 
 
 def take(gallery: Gallery, notes: Notes, rng: np.random.Generator, step: int) -> None:
-    words = ["add", "remove", "compact", "rebuild", "describe", "mark", "put"]
-    match rng.choice(words, p=[0.25, 0.15, 0.1, 0.15, 0.1, 0.1, 0.15]):
+    words = ["add", "remove", "compact", "rebuild", "describe", "put"]
+    match rng.choice(words, p=[0.25, 0.15, 0.1, 0.15, 0.2, 0.15]):
         case "rebuild":
             rebuild(Path(gallery.address), notes, rng)
             gallery.store.check_current()
@@ -129,9 +128,9 @@ def take(gallery: Gallery, notes: Notes, rng: np.random.Generator, step: int) ->
             notes.write("compacted")
         case "put":
             put(gallery, notes, rng, 10**6 * notes.seed + 100 * step)
-        case "describe" | "mark" as way:
+        case "describe":
             for item in gallery.store.sample(1):
-                say(gallery, notes, way, item.id, f"{notes.seed}-{step}")
+                say(gallery, notes, item.id, f"{notes.seed}-{step}")
 
 
 def put(gallery: Gallery, notes: Notes, rng: np.random.Generator, first: int) -> None:
@@ -147,18 +146,15 @@ def put(gallery: Gallery, notes: Notes, rng: np.random.Generator, first: int) ->
     notes.write("put", images=images, replaced=sum(one.status == "replaced" for one in results))
 
 
-def say(gallery: Gallery, notes: Notes, way: str, item: int, text: str) -> None:
-    """Change the metadata of an item, or mark it; the other writer may have removed it."""
-    notes.write("saying", way=way, item=item, text=text)
+def say(gallery: Gallery, notes: Notes, item: int, text: str) -> None:
+    """Change the metadata of an item; the other writer may have removed it."""
+    notes.write("saying", item=item, text=text)
     try:
-        if way == "describe":
-            gallery.store.describe(item, metadata={SAID: text})
-        else:
-            gallery.store.marks.put(QueryImage(ASKED, embedded_by(gallery.card, 0), text), item, True)
+        gallery.store.describe(item, metadata={SAID: text})
     except ItemNotFoundError:
         notes.write("unsaid")
     else:
-        notes.write("said", way=way, item=item, text=text)
+        notes.write("said", item=item, text=text)
 
 
 def fork(path: Path, notes: Path, seed: int) -> int:

@@ -57,7 +57,7 @@ def content(path: Path) -> dict[int, tuple[str, str | None, bytes]]:
 def test_what_is_restored_is_what_was_there(path: Path, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     with Gallery.open(path) as gallery:
-        mark, _ = gallery.store.marks.put(1, 2, True)
+        gallery.store.describe(1, "described", {"a": 1})
     copied = backup(path, tmp_path / "copy", lambda done, total: seen.append((done, total)))
     assert sorted(file.name for file in (tmp_path / "copy").iterdir()) == sorted([MANIFEST, STORE, MODEL])
     assert seen[-1][0] == seen[-1][1] > 0
@@ -66,7 +66,7 @@ def test_what_is_restored_is_what_was_there(path: Path, tmp_path: Path) -> None:
     assert [check for check in verify_gallery(tmp_path / "again") if check.ok is False] == []
     with Gallery.open(tmp_path / "again") as gallery, Gallery.open(path) as original:
         assert gallery.store.fact("calibration") == "kept"
-        assert list(gallery.store.marks.all()) == [mark]
+        assert (gallery.store.item(1).label, gallery.store.item(1).metadata) == ("described", {"a": 1})
         query = unit_rows(1, seed=99)
         assert gallery.search(query, 5) == original.search(query, 5)
         gallery.add(new_items(unit_rows(3, seed=7), start=500))  # it lives on

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
-from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -21,20 +18,16 @@ from serving.gallery.calibration import (
     calibration_json,
     calibration_record,
     known_pairs,
-    renew_calibration,
     stored_calibration,
     take_over_calibration,
 )
 from serving.gallery.evaluate import evaluate_gallery
-from serving.gallery.feedback import QueryImage
-from serving.gallery.gallery import STORE
-from serving.gallery.types import ItemUpdate
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving import toys
 from tests.serving.gallery.test_gallery import CARD
 from zoo.errors import EvaluationError, GalleryError, UsageError
-from zoo.evaluation.calibration import ENOUGH_PAIRS, held_out_bins
+from zoo.evaluation.calibration import held_out_bins
 
 SIDE = 11
 """Items of a block: each has just the others of its block as its ten nearest."""
@@ -73,9 +66,9 @@ FAR = len(BLOCKS) * SIDE * (len(BLOCKS) - 1) * SIDE
 """Pairs of items of different blocks, at similarity 0; they are the background, which is 0 too."""
 
 
-def by_hand(wrong_marks: int = 0) -> dict[float, float]:
+def by_hand() -> dict[float, float]:
     """The probability at each similarity: shares of pairs, rank r counting 0.9 ** (r - 1), and half a pair of either
-    kind more. Equally near items are in the order of their ids. `wrong_marks` of pairs at 0.9 count 1 each.
+    kind more. Equally near items are in the order of their ids.
     """
     out = {0.0: 0.5 / (FAR + 1)}
     for similarity, sizes in BLOCKS:
@@ -86,9 +79,8 @@ def by_hand(wrong_marks: int = 0) -> dict[float, float]:
             for own in range(SIDE)
             for weight, other in zip(weights, [n for n in range(SIDE) if n != own], strict=True)
         )
-        marks = wrong_marks if similarity == 0.9 else 0
-        count = 2 * SIDE * (SIDE - 1) + marks
-        out[similarity] = (right / (2 * SIDE * sum(weights) + marks) * count + 0.5) / (count + 1)
+        count = 2 * SIDE * (SIDE - 1)
+        out[similarity] = (right / (2 * SIDE * sum(weights)) * count + 0.5) / (count + 1)
     return out
 
 
@@ -118,83 +110,6 @@ def test_the_table_is_of_other_classes_with_intervals(path: Path, capsys: pytest
         bins = held_out_bins(known_pairs(gallery).pairs)
     for part in bins:
         assert f"{part.low:.3f} to {part.high:.3f}" in said
-
-
-def test_marked_results_count_beside_labelled_ones(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By hand as above, with the marks among the pairs of their similarity."""
-    marked = SIDE * (SIDE - 1)
-    expected = by_hand(wrong_marks=marked)
-    with Gallery.open(path) as gallery:
-        for query, item in permutations(range(1, SIDE + 1), 2):  # all pairs of the first block
-            gallery.store.marks.put(query, item, False)
-    run(path, "--json")
-    told = json.loads(capsys.readouterr().out)
-    assert (told["pairs"], told["marked"]) == (len(BLOCKS) * SIDE * 43 + marked, marked)
-    assert told["probabilities"] == pytest.approx([expected[s] for s in sorted(expected)], abs=1e-5)
-    run(path)
-    assert f"marked results: {marked}" in capsys.readouterr().out
-
-
-def test_marks_alone_are_enough(tmp_path: Path) -> None:
-    vectors = np.concatenate([block(0, 0.9)[:, : SIDE + 1], block(0, 0.5)[:, : SIDE + 1]])
-    with Gallery.create(tmp_path / "g", replace(CARD, dim=SIDE + 1), "toy") as gallery:
-        picture = toys.thumbnail(1)
-        gallery.add([NewItem(str(n), row, picture, f"{n:064x}") for n, row in enumerate(vectors)])
-        for number in range(2, 2 + ENOUGH_PAIRS // 2):
-            with raises(EvaluationError, "too-few-pairs") as caught:
-                calibrate_gallery(gallery)
-            assert str(ENOUGH_PAIRS) in str(caught.value)
-            gallery.store.marks.put(1, number, number > 3)  # near ones, of which eight are right
-            gallery.store.marks.put(SIDE + 1, SIDE + number, number <= 3)  # of far ones two are
-        found = calibrate_gallery(gallery)
-        assert (found.pairs, found.marked, found.neighbours) == (20, 20, 0)
-        assert found.probabilities == pytest.approx((2.5 / 11, 8.5 / 11), abs=1e-5), "half a mark of either kind more"
-        assert held_out_bins(known_pairs(gallery).pairs) == [], "only two queries were asked"
-
-
-def test_marks_of_sent_images_have_the_background_of_the_result(path: Path) -> None:
-    """An image between the first block and nothing else: 0.45 to each of its items, whose background is 0."""
-    with Gallery.open(path) as gallery:
-        vector = np.zeros(gallery.card.dim, np.float32)
-        vector[[0, -1]] = 0.45 / math.sqrt(0.9), math.sqrt(1 - 0.45**2 / 0.9)
-        gallery.store.marks.put(QueryImage("e" * 64, vector), 1, True)
-        known = known_pairs(gallery)
-    assert (known.marked, known.pairs.same[-1], known.pairs.weights[-1]) == (1, True, 1)
-    assert known.pairs.contrasts[-1] == pytest.approx(0.45, abs=1e-6)
-
-
-def test_the_calibration_of_an_earlier_version_is_fitted_again(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A logistic curve in the similarity cannot be read as p_same today.
-
-    It is renewed when the gallery is opened to search.
-    """
-    old = json.dumps({"slope": 9.0, "offset": -5.0, "neighbours": 10, "pairs": 440, "error": 0.01, "marked": 0})
-    with Gallery.open(path) as gallery:
-        gallery.store.set_fact(FACT, old)
-        assert stored_calibration(gallery) is None
-        renew_calibration(gallery)
-        renewed = stored_calibration(gallery)
-        assert renewed == calibrate_gallery(gallery)
-        gallery.store.update([ItemUpdate(item.id, item.source, None) for item in gallery.store.items(limit=100)])
-        gallery.store.set_fact(FACT, old)
-        renew_calibration(gallery)
-        assert stored_calibration(gallery) is None, "nothing rather than a wrong one"
-    assert "zoo gallery calibrate" in caplog.text
-
-
-def test_marks_of_sent_images_that_another_model_measured_are_counted(
-    path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with Gallery.open(path) as gallery:
-        gallery.store.marks.put(QueryImage("e" * 64, gallery.store.embedding(2)), 1, True)
-        gallery.store.marks.put(2, 3, True)
-    with closing(sqlite3.connect(path / STORE)) as db, db:
-        db.execute("UPDATE marks SET model = 'the one before'")
-    run(path, "--json")
-    told = json.loads(capsys.readouterr().out)
-    assert (told["marked"], told["marks_left_out"]) == (1, 1), "of two items the similarity is known"
-    run(path)
-    assert "marked results: 1, and 1 more left out" in capsys.readouterr().out
 
 
 def test_the_reason_for_a_missing_error_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -268,7 +183,7 @@ def test_a_calibration_of_another_model_is_not_taken_over(path: Path) -> None:
     with Gallery.open(path) as gallery:
         calibrate_gallery(gallery)
         record = calibration_record(gallery)
+        own, record["measured"]["date"] = calibration_record(gallery), "9999-01-01T00:00:00+00:00"
         record["measured"]["model"] = {"name": "other", "fingerprint": "0" * 64}
-        gallery.store.set_fact(FACT, json.dumps({}))
         assert not take_over_calibration(gallery, record, gallery.store.count())
-        assert stored_calibration(gallery) is None
+        assert calibration_record(gallery) == own

@@ -141,12 +141,8 @@ def test_compact_tune_and_stats(gallery: Path, capsys: Capture) -> None:
     stats = json.loads(capsys.readouterr().out)
     assert (stats["items"], stats["metric"], stats["index"]["recall"]) == (24, "cosine", 1.0)
     assert stats["index"]["waiting"] == 0
-    assert stats["marks"] == {"right": 0, "wrong": 0}
-    with Gallery.open(gallery) as opened:
-        opened.store.marks.put(1, 2, True)
     run_here("gallery stats", gallery)
-    assert "finds 1.0000 of the 10 nearest" in (said := capsys.readouterr().out)
-    assert "marked results: 1 right, 0 wrong" in said
+    assert "finds 1.0000 of the 10 nearest" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -181,27 +177,6 @@ def test_a_large_k_and_a_misspelt_label_are_reported(gallery: Path, capsys: Capt
     assert "no item has the label 'gren disc'. Did you mean 'green disc'?" in capsys.readouterr().err
     run_here("gallery list", gallery, "--label", "green disc", "--json")
     assert capsys.readouterr().err == ""
-
-
-def test_marks_removed_with_their_items_are_counted(gallery: Path, capsys: Capture) -> None:
-    with Gallery.open(gallery) as opened:
-        label = opened.store.item(1).label
-        of_label = [item.id for item in opened.store.items(limit=100, label=label)]
-        (other, *_) = (item.id for item in opened.store.items(limit=100) if item.label != label)
-        opened.store.marks.put(1, other, False)  # as a query, as a result, as both, and not at all
-        opened.store.marks.put(other, of_label[1], False)
-        opened.store.marks.put(of_label[1], of_label[2], True)
-        opened.store.marks.put(other, other + 1, True)
-    with raises(UsageError, "not-confirmed") as caught:
-        run_here("gallery remove", gallery, "--label", label)
-    assert "6 items" in str(caught.value)
-    assert "3 marked results" in str(caught.value)
-    assert run_here("gallery remove", gallery, "--label", label, "--yes") == 0
-    assert capsys.readouterr().out == "6 removed, 0 not there; 18 items; 3 marked results went with them\n"
-    assert run_here("gallery remove", gallery, other, "--json") == 0
-    assert json.loads(capsys.readouterr().out) == {"removed": 1, "not_there": 0, "items": 17, "marks_removed": 1}
-    with Gallery.open(gallery) as opened:
-        assert opened.store.marks.counts().total == 0
 
 
 def test_export_and_import(gallery: Path, tmp_path: Path, capsys: Capture) -> None:

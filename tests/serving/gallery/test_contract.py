@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from serving.gallery import UNCHANGED, Gallery, NewItem, Thumbnail
-from serving.gallery.feedback import MarkFilter, QueryImage
 from serving.gallery.filters import Filter
 from serving.gallery.gallery import is_gallery, model_at
 from serving.gallery.types import ItemUpdate
@@ -114,7 +113,7 @@ def test_galleries_are_made_and_opened(new_address: Address) -> None:
         assert (gallery.card.fingerprint, gallery.model_ref, gallery.store.count()) == (CARD.fingerprint, "toy", 0)
         gallery.store.check_current()
         assert gallery.search(unit_rows(2), 5) == [[], []]
-        assert (gallery.other_model(), gallery.coming(), gallery.store.was_rebuilt) == (None, None, False)
+        assert (gallery.other_model(), gallery.coming()) == (None, None)
         with raises(GalleryError, "no-other-model"):
             Gallery.open(address, other=True)
 
@@ -352,71 +351,6 @@ def test_facts_and_state_stay(new_address: Address) -> None:
         )
         with gallery.store.evaluation_lock():
             pass
-
-
-def test_marks(gallery: Gallery) -> None:
-    items = [item_with(1, "a"), item_with(2, "b"), item_with(3), item_with(4, "a")]
-    one, two, three, four = gallery.add(items).ids
-    marks = gallery.store.marks
-    first, new = marks.put(one, two, same=True)
-    assert (new, first.query, first.query_item, first.query_source, first.query_label) == (
-        True,
-        f"{1:064x}",
-        one,
-        "1.png",
-        "a",
-    )
-    assert (first.item, first.content_sha256, first.source, first.label, first.same) == (
-        two,
-        f"{2:064x}",
-        "2.png",
-        "b",
-        True,
-    )
-    assert first.similarity == pytest.approx(
-        float(unit_rows(1, 1)[0].astype(np.float64) @ unit_rows(1, 2)[0]), abs=1e-6
-    )
-    assert first.model == CARD.fingerprint
-    sent, _ = marks.put(QueryImage("e" * 64, unit_rows(1, 50)[0], "sent.jpg"), three, same=False)
-    assert (sent.query_item, sent.query_source, sent.query_label, sent.label) == (None, "sent.jpg", None, None)
-    again, new = marks.put(one, two, same=False)
-    assert (new, again.id, again.same) == (False, first.id, False)
-    third, _ = marks.put(four, one, same=True)
-    assert [mark.id for mark in marks.page()] == [mark.id for mark in marks.all()] == [first.id, sent.id, third.id]
-    assert [mark.id for mark in marks.page(1, 1)] == [sent.id]
-    assert (marks.counts().right, marks.counts().wrong) == (1, 2)
-    assert [mark.id for mark in marks.page(selection=MarkFilter(item=three))] == [sent.id]
-    assert marks.counts(MarkFilter(query=f"{1:064x}")).total == 1
-    assert marks.counts(MarkFilter(same=True)).total == 1
-    assert marks.contradictions() == (0, [])
-    marks.put(four, one, same=False)
-    assert [mark.id for mark in marks.contradictions()[1]] == [third.id]
-    with raises(UsageError, "same-image"):
-        marks.put(one, one, same=True)
-    with raises(UsageError, "invalid-embedding"):
-        marks.put(QueryImage("d" * 64, np.ones(DIM, np.float32)), one, same=True)
-    with raises(ItemNotFoundError):
-        marks.put(one, 2**50, same=True)
-    pairs = marks.pairs()
-    assert (pairs.left_out, pairs.same.tolist(), pairs.labels) == (0, [False, False, False], ["a", None, "a"])
-    assert marks.of_items([one]) == 2
-    gallery.remove([one])
-    assert [mark.id for mark in marks.all()] == [sent.id]
-    assert (marks.remove(sent.id), marks.remove(sent.id), marks.counts().total) == (True, False, 0)
-
-
-def test_marks_of_another_gallery_are_taken_over(gallery: Gallery, tmp_path: Path) -> None:
-    items = [item_with(n) for n in range(3)]
-    with Gallery.create(tmp_path / "source", CARD, "toy") as source:
-        ids = source.add(items).ids
-        source.store.marks.put(ids[0], ids[1], same=True)
-        source.store.marks.put(ids[0], ids[2], same=False)
-        taken = list(source.store.marks.all())
-    here = gallery.add(items[:2]).ids
-    assert gallery.store.marks.take_over(taken) == 1
-    (mark,) = gallery.store.marks.all()
-    assert (mark.query_item, mark.item, mark.same, mark.marked_at) == (here[0], here[1], True, taken[0].marked_at)
-    assert gallery.store.marks.take_over(taken) == 0
 
 
 def test_writes_of_one_are_seen_by_another(new_address: Address) -> None:

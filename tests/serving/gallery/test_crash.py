@@ -144,18 +144,18 @@ class Ledger:
 
     def _check_said(self, writers: Iterable[list[dict[str, Any]]]) -> None:
         """Check that each item has the last acknowledged text of a writer, or one that was being written."""
-        acknowledged, under_way = dict[tuple[str, int], set[str | None]](), dict[tuple[str, int], set[str | None]]()
+        acknowledged, under_way = dict[int, set[str | None]](), dict[int, set[str | None]]()
         for some in writers:
-            said = {(entry["way"], entry["item"]): entry["text"] for entry in some if entry["word"] == "said"}
+            said = {entry["item"]: entry["text"] for entry in some if entry["word"] == "said"}
             for key, text in said.items():
                 acknowledged.setdefault(key, set()).add(text)
             if some[-1]["word"] == "saying":
-                under_way.setdefault((some[-1]["way"], some[-1]["item"]), set()).add(some[-1]["text"])
+                under_way.setdefault(some[-1]["item"], set()).add(some[-1]["text"])
         before, self.said = self.said, said_in(self.path)
-        for way, item in itertools.product(("describe", "mark"), self.labels):
-            possible = acknowledged.get((way, item)) or {before.get((way, item))}
-            assert self.said.get((way, item)) in possible | under_way.get((way, item), set())
-        assert {item for _, item in self.said} <= set(self.labels)
+        for item in self.labels:
+            possible = acknowledged.get(item) or {before.get(item)}
+            assert self.said.get(item) in possible | under_way.get(item, set())
+        assert set(self.said) <= set(self.labels)
 
     def _check_model(self, writers: Iterable[list[dict[str, Any]]], last: list[dict[str, Any]]) -> None:
         """Check that the model is of the last acknowledged swap of a writer, or of one that was being made."""
@@ -211,12 +211,11 @@ def without_keyed(labels: dict[int, str | None]) -> dict[int, str | None]:
     return {item_id: label for item_id, label in labels.items() if "/" not in str(label)}
 
 
-def said_in(path: Path) -> dict[tuple[str, int], str]:
-    """Return the texts of metadata and marks by (describe, id) and (mark, id)."""
+def said_in(path: Path) -> dict[int, str]:
+    """Return the texts in the metadata of items, by their ids."""
     with Gallery.open(path) as gallery:
         items = gallery.store.items(limit=gallery.store.count())
-        described = {("describe", one.id): str(one.metadata[SAID]) for one in items if SAID in one.metadata}
-        return described | {("mark", mark.item): mark.query_source for mark in gallery.store.marks.all()}
+        return {one.id: str(one.metadata[SAID]) for one in items if SAID in one.metadata}
 
 
 def check_content(path: Path) -> None:

@@ -21,6 +21,7 @@ from serving.gallery import Gallery
 from serving.gallery.backup import MANIFEST
 from serving.gallery.gallery import STORE
 from serving.gallery.index_files import EXACT, FACTS
+from serving.gallery.schema import SCHEMA
 from serving.gallery.store import MODEL
 from tests.commandline import run_here
 from tests.raising import raises
@@ -190,6 +191,7 @@ FOREIGN_ROWS = {
         "DELETE FROM state WHERE key = 'change'",
         "UPDATE state SET value = 1.5 WHERE key = 'change'",
         "UPDATE pictures SET hash = x'00' WHERE item = 3",
+        "DELETE FROM pictures WHERE item = 3",
         "UPDATE pictures SET width = 'wide' WHERE item = 3",
         "INSERT INTO copies VALUES (1, 2, 'near', 3, 0, 0)",
         "INSERT INTO embeddings_other VALUES (1, x'00', 0)",
@@ -266,6 +268,24 @@ def test_foreign_objects_of_the_schema_are_refused(gallery: Path, tmp_path: Path
     with raises(GalleryError, "verification-failed"):
         run_here("gallery restore", tmp_path / "copy", tmp_path / "restored")
     assert failed(gallery, capsys) == {"database"}
+
+
+@pytest.mark.parametrize("version", [0, SCHEMA - 1, SCHEMA + 1])
+def test_a_file_of_another_schema_is_refused_and_not_changed(
+    gallery: Path, tmp_path: Path, version: int, capsys: Capture
+) -> None:
+    changed(gallery, f"PRAGMA user_version = {version}")
+    before = (gallery / STORE).read_bytes()
+    for refused in (
+        lambda: Gallery.open(gallery),
+        lambda: run_here("gallery list", gallery),
+        lambda: run_here("gallery backup", gallery, tmp_path / "again"),
+        lambda: run_here("gallery export", gallery, tmp_path / "export"),
+    ):
+        with raises(GalleryError, "other-schema", str(version), "zoo index"):
+            refused()
+    assert failed(gallery, capsys) == {"database"}
+    assert (gallery / STORE).read_bytes() == before
 
 
 def test_what_tools_of_an_operator_add_is_not_foreign(gallery: Path, capsys: Capture) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 import tempfile
 import threading
 import time
@@ -27,10 +26,8 @@ from serving.gallery.index_files import (
     compaction_lock,
     needs_compaction,
 )
-from serving.gallery.schema import SCHEMA
 from serving.gallery.store import Store
 from tests.raising import raises
-from tests.serving.gallery.older import as_schema_6, as_schema_7, as_schema_8
 from tests.serving.gallery.test_database import full_disk, unwritable
 from tests.serving.gallery.test_gallery import CARD, assert_hits, by_id, generation, new_items, unit_rows
 from tests.serving.toys import content
@@ -262,29 +259,6 @@ def test_read_only_gallery_is_not_compacted(path: Path, caplog: pytest.LogCaptur
             assert_hits(gallery, by_id(unit_rows(200)))
         assert_whole(folder)
     assert caplog.messages == []
-
-
-@pytest.mark.parametrize("as_older", [as_schema_6, as_schema_7, as_schema_8])
-def test_older_gallery_is_upgraded(as_older: Callable[[Path], None], path: Path) -> None:
-    as_older(path / STORE)
-    with Gallery.open(path) as gallery:
-        gallery.add(new_items(unit_rows(1, seed=4), 200))
-        gallery.store.marks.put(1, 2, True)
-        gallery.store.describe(1, label="other")
-        gallery.remove([2])
-        assert gallery.store.count() == 200
-    with closing(sqlite3.connect(path / STORE)) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
-        names = {name for (name,) in db.execute("SELECT name FROM sqlite_schema")}
-        assert not {name for name in names if "journal" in name or name.endswith("_noted")}
-        assert db.execute("SELECT 1 FROM state WHERE key IN ('history', 'following')").fetchall() == []
-    assert_whole(path)
-
-
-def test_older_gallery_that_cannot_be_written_to_is_read(path: Path) -> None:
-    as_schema_7(path / STORE)
-    with reachable_copy(path) as folder, unwritable(folder), Gallery.open(folder) as gallery:
-        assert_hits(gallery, by_id(unit_rows(200)))
 
 
 def test_index_equals_the_store_after_many_changes(tmp_path: Path) -> None:

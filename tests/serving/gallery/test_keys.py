@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,12 +13,9 @@ import pytest
 
 from serving.gallery import Gallery, NewItem
 from serving.gallery.backup import verify_gallery
-from serving.gallery.feedback import QueryImage
-from serving.gallery.gallery import MODEL, STORE
-from serving.gallery.types import MAX_KEY, NO_PICTURE, check_key, model_json, unit_vector, vector_sha256
+from serving.gallery.types import MAX_KEY, NO_PICTURE, check_key, unit_vector, vector_sha256
 from tests.raising import raises
 from tests.serving.gallery.addresses import FOLDER, MILVUS, new_addresses
-from tests.serving.gallery.crash_writer import CARDS
 from tests.serving.gallery.test_gallery import CARD, DIM, unit_rows
 from tests.serving.gallery.test_store import new_item
 from tests.serving.running import ROOT
@@ -70,13 +65,11 @@ def test_the_same_image_is_updated_and_another_one_replaces_it(gallery: Gallery)
     (updated,) = gallery.put([keyed(1, "k")])
     assert (updated.status, updated.id) == ("updated", made.id)
     assert by_key(gallery) == {"k": (f"{1:064x}", None, {})}
-    gallery.store.marks.put(QueryImage("a" * 64, unit_rows(1, 9)[0], ""), made.id or 0, True)
     (replaced,) = gallery.put([keyed(2, "k", "robin")])
     assert (replaced.status, replaced.id != made.id) == ("replaced", True)
     assert by_key(gallery) == {"k": (f"{2:064x}", "robin", {})}
     assert first(gallery, 2) == ("k", pytest.approx(1, abs=1e-6))
     assert first(gallery, 1)[1] < 0.99, "the former vector is not found"
-    assert gallery.store.marks.counts().total == 0, "marks belong to the image"
     with raises(ItemNotFoundError):
         gallery.store.item(made.id or 0)
 
@@ -184,25 +177,6 @@ def test_vectors_of_any_length_become_unit_vectors() -> None:
     ):
         with raises(UsageError, "invalid-embedding"):
             unit_vector(bad, DIM)
-
-
-def test_a_gallery_that_an_older_version_made(tmp_path: Path) -> None:
-    """schema_8.sql is what the version before `Gallery.put` wrote: four items, two keys, a removal and a mark."""
-    (tmp_path / "old").mkdir()
-    with closing(sqlite3.connect(tmp_path / "old" / STORE)) as db:
-        db.executescript((Path(__file__).parent / "schema_8.sql").read_text(encoding="utf-8"))
-    (tmp_path / "old" / MODEL).write_text(model_json(CARDS[0], "toy"))
-    with Gallery.open(tmp_path / "old") as gallery:
-        assert gallery.store.item_of_key("cam-1/0001.jpg").id == 2
-        assert gallery.store.item_of_key("x" * 200).metadata == {"year": 1908}
-        assert gallery.store.marks.counts().total == 1
-        results = gallery.put([new_item(5, key="cam-1/0001.jpg"), new_item(1, key="k" * MAX_KEY)])
-        assert [result.status for result in results] == ["replaced", "updated"]
-        hits = gallery.search(np.stack([new_item(number).embedding for number in (1, 3, 5)]), 1)
-        assert [row[0].key for row in hits] == ["k" * MAX_KEY, "x" * 200, "cam-1/0001.jpg"]
-        assert gallery.store.marks.counts().total == 0
-    failed = [check.name for check in verify_gallery(tmp_path / "old") if check.ok is False]
-    assert failed == ["items"], "its thumbnails are no pictures"
 
 
 REPLACE = """

@@ -242,7 +242,6 @@ def test_a_gallery_that_is_open_answers_as_before_or_not_at_all(path: Path) -> N
             lambda: old.index.stats(),
             lambda: old.store.fact("calibration"),
             lambda: old.store.set_fact("calibration", "x"),
-            lambda: old.store.marks.put(1, 2, True),
             lambda: writer.add(new_items(unit_rows(1), 900)),
         ):
             with pytest.raises(ModelChangedError, match="another model"):

@@ -19,7 +19,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from serving.gallery import schema
-from serving.gallery.schema import OLDEST, SCHEMA
 from serving.gallery.store import Store
 from serving.gallery.types import NewItem, Thumbnail
 from tests.raising import raises
@@ -174,14 +173,6 @@ def test_other_files_are_refused(tmp_path: Path, path: Path) -> None:
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("UPDATE state SET value = 'hamming' WHERE key = 'metric'")
     with raises(GalleryError, "unknown-metric", "hamming"):
-        Store(path)
-    with closing(sqlite3.connect(path)) as database:
-        database.execute(f"PRAGMA user_version = {SCHEMA + 1}")
-    with raises(GalleryError, "newer-version"):
-        Store(path)
-    with closing(sqlite3.connect(path)) as database:
-        database.execute(f"PRAGMA user_version = {OLDEST - 1}")
-    with raises(GalleryError, "older-version"):
         Store(path)
 
 

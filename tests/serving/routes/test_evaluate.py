@@ -1,9 +1,8 @@
-"""/evaluate and /map: measured scores, calibration, marks, and one evaluation at a time."""
+"""/evaluate and /map: measured scores, calibration, and one evaluation at a time."""
 
 from __future__ import annotations
 
 import fcntl
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +12,6 @@ import pytest
 from starlette.testclient import TestClient
 
 from serving.gallery import Gallery
-from serving.gallery.calibration import FACT as CALIBRATION
-from serving.gallery.evaluate import FACT as EVALUATION
-from serving.gallery.evaluate import last_evaluation
 from serving.gallery.store import MODEL
 from serving.gallery.types import ItemUpdate
 from tests.serving import toys
@@ -94,67 +90,12 @@ def test_the_identical_image_has_p_same_1(service: TestClient, pictures: Path) -
         assert found[1:] == []
 
 
-def test_an_evaluation_of_an_earlier_version_is_read(service: TestClient, folder: Path) -> None:
-    new = service.post("/evaluate").json()
-    with Gallery.open(folder) as gallery:
-        old = {"slope": 9.0, "offset": -5.0, "neighbours": 10, "pairs": 240, "error": 0.1, "marked": 0}
-        kept = {**last_evaluation(gallery), "calibration": {**old, "error_not_measured": None}}
-        kept["reliability"] = [{"probability": 0.4, "share": 0.8, "count": 240}]
-        gallery.store.set_fact(EVALUATION, json.dumps(kept))
-        gallery.store.set_fact(CALIBRATION, json.dumps(old))
-    answer = service.get("/evaluate").json()
-    assert (answer["calibration"], answer["reliability"], answer["steps"]) == (None, [], new["steps"])
-    with local_client(folder, KEY) as again:  # which renews the calibration
-        renewed = again.get("/evaluate").json()["calibration"]
-        assert again.get("/stats").json()["calibration"] == renewed
-    assert renewed["measured"].pop("date") >= new["calibration"]["measured"].pop("date")
-    assert renewed == new["calibration"]
-
-
 def test_one_evaluation_at_a_time(service: TestClient, folder: Path) -> None:
     with (folder / MODEL).open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         answer = service.post("/evaluate")
         assert (answer.status_code, answer.json()["error"]["code"]) == (409, "being_evaluated")
     assert service.post("/evaluate").status_code == 200
-
-
-def test_marks_calibrate_and_are_evaluated(folder: Path) -> None:
-    """Two labelled items of one label allow no measurement; marks do."""
-    with Gallery.open(folder) as gallery:
-        gallery.store.update(
-            [ItemUpdate(item.id, item.source, item.label if item.id < 3 else None) for item in gallery.store.items()]
-        )
-    with local_client(folder, KEY) as service:
-        answer = service.post("/evaluate").json()
-        assert (answer["marks"]["precision"], answer["calibration"]) == (None, None)
-        first = {item["id"]: item["source"].split("/")[0] for item in service.get("/items?limit=2").json()["items"]}
-        for query in (1, 7, 13, 19):
-            for item in range(query + 1, query + 4):
-                put(service, query, item, "right")
-            for item in (query % 24 + 6, query % 24 + 7, query % 24 + 8):
-                put(service, query, item % 24 + 1, "wrong")
-        put(service, 1, 2, "wrong")  # which contradicts their labels
-        answer = service.post("/evaluate").json()
-        assert (answer["marks"]["right"], answer["marks"]["wrong"], answer["marks"]["precision"]) == (11, 13, 11 / 24)
-        (contradiction,) = answer["marks"]["contradictions"]
-        assert answer["marks"]["contradict_labels"] == 1
-        assert [contradiction[side]["label"] for side in ("query", "result")] == [first[1], first[2]]
-        assert (answer["calibration"]["marked"], answer["not_calibrated"]) == (24, None)
-        assert sum(part["count"] for part in answer["reliability"]) == answer["calibration"]["pairs"]
-        assert service.get("/evaluate").json() == {**answer, "changed_since": False}
-        put(service, 1, 2, "right")
-        assert service.get("/evaluate").json()["marks"]["contradict_labels"] == 0, "the marks of now"
-        with Gallery.open(folder) as gallery:
-            for item in (1, 2):
-                gallery.store.describe(item, None, {})
-        answer = service.post("/evaluate").json()
-        assert (answer["steps"], answer["calibration"]["neighbours"], answer["marks_left_out"]) == ([], 0, 0)
-        assert answer["not_measured"]
-
-
-def put(service: TestClient, query: int, item: int, verdict: str) -> None:
-    assert service.post("/feedback", json={"query": query, "item": item, "verdict": verdict}).is_success
 
 
 def test_a_gallery_without_relatives_cannot_be_measured(folder: Path) -> None:

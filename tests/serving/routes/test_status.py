@@ -49,7 +49,6 @@ def test_the_length_of_texts(texts: TestClient) -> None:
 def test_stats(http: TestClient) -> None:
     answer = http.get("/stats").json()
     assert (answer["items"], answer["labels"], answer["index"]["kind"], answer["calibration"]) == (24, 4, "flat", None)
-    assert answer["marks"] == {"right": 0, "wrong": 0}
     chosen = service_settings()
     limits = {name: getattr(chosen, name) for name in ("concurrency", "queue_seconds", "rate", "burst")}
     assert (answer["service"]["workers"], answer["service"]["limits"]) == (1, limits)

@@ -43,8 +43,8 @@ def drawn(n: int = 20_000, classes: int = 200, seed: int = 0) -> WeightedPairs:
 
 
 def test_probabilities_are_the_ones_that_made_the_data() -> None:
-    fitted = calibrate(drawn(), 20, 3)
-    assert (fitted.neighbours, fitted.pairs, fitted.marked) == (20, 20_000, 3)
+    fitted = calibrate(drawn(), 20)
+    assert (fitted.neighbours, fitted.pairs) == (20, 20_000)
     for low, high in ((-0.05, 0.1), (0.1, 0.28), (0.32, 0.5), (0.5, 0.7), (0.7, 0.9)):
         inside = np.linspace(low, high, 101)
         assert fitted.probability(inside, 0).mean() == pytest.approx(chance(inside).mean(), abs=0.05)

@@ -211,7 +211,6 @@ def test_galleries_are_copied_into_milvus_and_out_of_it(
     index_folder(model, str(model.folder), pictures, tmp_path / "g")
     with Gallery.open(tmp_path / "g") as source:
         source.store.describe(3, "described", {"tags": ["a", 1]})
-        source.store.marks.put(1, 2, same=True)
         calibrate_gallery(source)
     copied = outcome(capsys, "gallery backend", tmp_path / "g", address)
     assert copied == {"gallery": address, "backend": address, "read": 24, "added": 24}
@@ -220,7 +219,6 @@ def test_galleries_are_copied_into_milvus_and_out_of_it(
     assert whole(address) == whole(tmp_path / "g")
     with Gallery.open(address) as gallery:
         assert stored_calibration(gallery) is not None
-        assert gallery.store.marks.counts().right == 1
         searched = [hit.source for hit in gallery.search(model.embed(toys.query(0)), 24)[0]]
     assert copy_gallery(tmp_path / "g", address) == (24, 0)
     run_here("gallery backend", address, tmp_path / "back")
@@ -230,7 +228,6 @@ def test_galleries_are_copied_into_milvus_and_out_of_it(
         assert whole(path) == whole(tmp_path / "g")
         with Gallery.open(path) as gallery:
             assert [hit.source for hit in gallery.search(model.embed(toys.query(0)), 24)[0]] == searched
-            assert gallery.store.marks.counts().right == 1
 
 
 def test_an_export_is_imported_into_milvus(
@@ -327,8 +324,6 @@ def test_a_gallery_in_milvus_is_served(model: Embedder, pictures: Path, address:
         assert [one["id"] for one in http.get("/items", params=where).json()["items"]] == [item["id"]]
         filtered = http.post("/search", content=toys.query(3), params=where).json()["results"]
         assert [hit["id"] for hit in filtered] == [item["id"]]
-        mark = {"query": item["id"], "item": found[0]["id"], "verdict": "wrong"}
-        assert http.post("/feedback", json=mark).status_code == 201
         measured = http.post("/evaluate")
         assert measured.status_code == 200, measured.text
         assert http.get("/stats").json()["calibration"] is not None
