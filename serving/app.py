@@ -27,6 +27,7 @@ from serving.openapi import openapi
 from serving.routes import bulk, evaluate, items, keys, search, status
 from serving.settings import Settings
 from zoo import __version__
+from zoo.data import decoder_pool
 from zoo.errors import UsageError
 
 PAGE = Path(__file__).parent / "page"
@@ -117,6 +118,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     freeze_objects()
     with suppress(asyncio.CancelledError):  # uvicorn cancels this at a second Ctrl-C
         yield
+    decoder_pool.close()  # threads that wait for an image end with it
     await to_thread.run_sync(app.state.collections.close)
 
 

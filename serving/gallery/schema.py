@@ -19,6 +19,8 @@ APPLICATION_ID = 0x5A4F4F47
 
 METRIC = "cosine"
 
+MAX_CHANGE = 2**53
+"""Largest number of changes of a gallery: SQLite's numbers end at 2**63."""
 MAX_DIM = 2**16
 _INTEGERS = ("change", "coming", "count", "dim", "other change", "other coming", "other dim")
 """Facts of a store that are numbers; the others are texts."""
@@ -207,8 +209,9 @@ def check_state(state: Mapping[str, Any], path: Path) -> None:
     """Raise `GalleryError` (code "damaged-gallery") unless all facts of a store have their types."""
     wrong = [key for key, value in state.items() if not isinstance(value, int if key in _INTEGERS else str)]
     wrong += [key for key in ("change", "dim", "fingerprint") if key not in state]
-    if not wrong and not 0 < state["dim"] <= MAX_DIM:
-        wrong = ["dim"]
+    if not wrong:
+        bounds = {"dim": range(1, MAX_DIM + 1), "change": range(MAX_CHANGE + 1)}
+        wrong = [key for key, allowed in bounds.items() if state[key] not in allowed]
     if wrong:
         raise GalleryError(
             f"{path} is damaged: its facts are missing or of other types: {', '.join(sorted(map(repr, wrong)))[:200]}.",

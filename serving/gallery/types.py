@@ -164,6 +164,9 @@ _TEXT_OR_NONE = (str, type(None))
 _ITEM_TYPES: tuple[Any, ...] = (int, str, _TEXT_OR_NONE, dict, str, str, int, _TEXT_OR_NONE)
 """Types of an item's values, in the order of its fields."""
 
+MAX_LABEL = 2**16
+"""Most characters of a label that is read: a page of items with labels of megabytes would fill the memory."""
+
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -548,6 +551,11 @@ def check_types(item: Item) -> Item:
         if not isinstance(value, kind):
             message = f"item {item.id} is damaged: its {name} is of another type than a gallery holds."
             raise GalleryError(message, code="damaged-gallery")
+    if item.label is not None and len(item.label) > MAX_LABEL:
+        message = (
+            f"item {item.id} is damaged: its label has {len(item.label):,} characters; at most {MAX_LABEL:,} are read."
+        )
+        raise GalleryError(message, code="damaged-gallery")
     return item
 
 

@@ -208,3 +208,25 @@ def test_nothing_is_left_of_a_service_that_was_killed(count: int, gallery_folder
         assert len(children) >= count
         assert running.stop(signal.SIGKILL) == -signal.SIGKILL
         until(lambda: not any(child.is_running() and child.status() != "zombie" for child in children))
+
+
+@pytest.mark.parametrize("head", [GET, POST], ids=["GET", "POST"])
+def test_chunks_of_one_byte_hold_up_nobody(server: Running, head: bytes) -> None:
+    with connected_to(server) as attacker:
+        attacker.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 40_000)
+        assert attacker.recv(1000).startswith(b"HTTP/1.1 ")
+        with suppress(OSError):
+            while attacker.recv(2**16):
+                pass
+    assert httpx.get(f"{server.url}/livez", timeout=5).status_code == 200
+
+
+def test_a_body_that_is_no_http_is_refused_once(gallery_folder: Path, tmp_path: Path) -> None:
+    """The application answers as well, unless it hears that its client has gone."""
+    with (tmp_path / "log").open("wb") as log, serving(gallery_folder, stderr=log.fileno()) as running:
+        for _ in range(5):
+            with connected_to(running) as asking:
+                asking.sendall(GET + b"Transfer-Encoding: chunked\r\n\r\nZZZ\r\n")
+                assert asking.recv(1000).startswith(b"HTTP/1.1 ")
+        assert httpx.get(f"{running.url}/livez").status_code == 200
+    assert "Traceback" not in (tmp_path / "log").read_text()

@@ -65,3 +65,18 @@ def test_monstrous_values_are_refused(http: TestClient, monster: str) -> None:
     for answer in refused:
         assert 400 <= answer.status_code < 500, (answer.request.url, answer.request.read()[:100], answer.text)
         assert answer.json()["error"]["code"]
+
+
+@pytest.mark.parametrize("name", ["label", "text"])
+def test_half_a_million_wrong_values_are_refused_by_the_first(http: httpx.Client, name: str) -> None:
+    body = b'{"%s": [%s]}' % (name.encode(), b",".join([b"1"] * 450_000))
+    answer = http.post("/search", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 422
+    assert len(answer.content) < 2000
+
+
+def test_large_json_is_refused_before_it_is_read(http: httpx.Client) -> None:
+    body = b'{"metadata": {"a": [%s]}}' % b",".join([b"[]"] * 600_000)
+    for method, path in (("PATCH", "/items/1"), ("POST", "/search")):
+        answer = http.request(method, path, content=body, headers={"content-type": "application/json"})
+        assert answer.status_code == 413

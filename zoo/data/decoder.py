@@ -232,7 +232,7 @@ def check_pieces(data: bytes) -> None:
 
 
 def limit_cpu(seconds: float) -> None:
-    """Let the kernel end this process once it has computed for some more seconds."""
+    """Let the kernel end this process once it has computed for some more seconds; 0 takes the limit away."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)
 
@@ -258,7 +258,7 @@ def address_space() -> int:
 
 def answer(job: dict[str, Any], data: bytes, out: BinaryIO) -> None:
     """Decode one image, and write a JSON object and, of a decoded image, its pixels in bands."""
-    limit_cpu(CPU_SECONDS)  # it is not taken away: while a process waits, it does not compute
+    limit_cpu(CPU_SECONDS)
     try:
         image, size = decode(data, job["name"], job["max_pixels"], job["draft"])
     except Refusal as refusal:
@@ -268,6 +268,7 @@ def answer(job: dict[str, Any], data: bytes, out: BinaryIO) -> None:
         for top, bottom in bands(image.mode, image.size):
             out.write(image.crop((0, top, image.width, bottom)).tobytes())
     out.flush()
+    limit_cpu(0)  # the next file is read without a limit that the last one has nearly used
 
 
 def framed(message: dict[str, Any]) -> bytes:

@@ -34,6 +34,8 @@ ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(16 * 2**20),
 }
 """Variables of the processes."""
+INHERITED = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR")
+"""Variables that the processes inherit; others may be secrets."""
 MAX_FACTS = 2**16
 """The most bytes of an answer before its pixels."""
 WALL_SECONDS, WALL_SECONDS_PER_MEGAPIXEL = 30.0, 0.5
@@ -46,7 +48,7 @@ class DecoderProcess:
     """One process, and the pipes to it."""
 
     def __init__(self) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("ZOO_")}
+        environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
         environment |= ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(sys.path)}
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-S", decoder.__file__],
@@ -188,8 +190,9 @@ class DecoderPool:
         with self.lock:
             self.busy.add(process)
             if self.watch is None:
-                self.watch = threading.Thread(target=self._watch, name="decoder watch", daemon=True)
-                self.watch.start()
+                watch = threading.Thread(target=self._watch, name="decoder watch", daemon=True)
+                watch.start()
+                self.watch = watch
         self.work.set()
 
     def _release(self, process: DecoderProcess) -> None:
@@ -263,7 +266,7 @@ def _after_fork() -> None:
 
 
 _pool = _new_pool()
-atexit.register(lambda: _pool.close())
+atexit.register(lambda: close())
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
@@ -271,3 +274,8 @@ if hasattr(os, "register_at_fork"):
 def decode(data: bytes, name: str, max_pixels: int, draft: int | None) -> tuple[Image.Image, tuple[int, int]]:
     """Decode an image file in the pool of this process; see `DecoderPool.decode`."""
     return _pool.decode(data, name, max_pixels, draft)
+
+
+def close() -> None:
+    """End the decoders of this process; threads that wait for one get an `ImageError`."""
+    _pool.close()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,11 +95,20 @@ def _read(source: Any, limits: Limits) -> bytes:
     return data
 
 
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file without waiting for the other end of a pipe."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
 def _read_path(path: str | os.PathLike[str], max_bytes: int) -> tuple[bytes, int]:
-    """Return the content of a file, or b"" of a larger one, and its size in bytes."""
+    """Return the content of a file, of a larger one its beginning, and its size in bytes."""
     try:
-        size = Path(path).stat().st_size
-        return (Path(path).read_bytes() if size <= max_bytes else b""), size
+        with open(path, "rb", opener=_open_at_once) as file:  # noqa: PTH123  # Path.open takes no opener
+            facts = os.fstat(file.fileno())
+            if not (stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode)):
+                raise ImageError(f"{describe(path)} is not a file.", code="no-such-image")
+            data = file.read(min(facts.st_size, max_bytes) + 1)
+            return data, max(len(data), facts.st_size)
     except FileNotFoundError:
         raise ImageError(f"{describe(path)} does not exist.", code="no-such-image") from None
     except IsADirectoryError:

@@ -26,7 +26,7 @@ from tests.children import run_python
 from tests.proof import bombs
 from tests.proof.slow import slow_files
 from tests.raising import raises
-from zoo.data import decoder
+from zoo.data import decoder, decoder_pool
 from zoo.data.images import Limits, open_image
 from zoo.errors import ImageError, ImageTooLargeError
 
@@ -317,3 +317,18 @@ def test_a_bmp_of_runs_is_read() -> None:
     palette = b"".join(bytes((i, i, i, 0)) for i in range(256))
     image = np.asarray(open_image(head + info + palette + runs + b"\0\1", LIMITS))
     np.testing.assert_array_equal(image.reshape(side, side, -1)[:, 0, 0], np.arange(side)[::-1] % 256)
+
+
+def test_a_path_that_is_not_a_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    for path in (tmp_path / "pipe.png", Path("/dev/zero")):
+        with raises(ImageError, "no-such-image"):
+            open_image(path)
+
+
+def test_decoders_get_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    decoder_pool.close()
+    open_image(photograph()[0])
+    for process in decoders(os.getpid()):
+        assert b"secret" not in Path(f"/proc/{process}/environ").read_bytes()
