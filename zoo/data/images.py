@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import stat
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -103,7 +102,7 @@ def _open_at_once(path: str, flags: int) -> int:
 def _read_path(path: str | os.PathLike[str], max_bytes: int) -> tuple[bytes, int]:
     """Return the content of a file, of a larger one its beginning, and its size in bytes."""
     try:
-        with open(path, "rb", opener=_open_at_once) as file:  # noqa: PTH123  # Path.open takes no opener
+        with open(path, "rb", opener=_open_at_once) as file:  # Path.open takes no opener
             facts = os.fstat(file.fileno())
             if not (stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode)):
                 raise ImageError(f"{describe(path)} is not a file.", code="no-such-image")
