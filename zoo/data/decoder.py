@@ -123,6 +123,20 @@ def check_size(image: Image.Image, name: str, max_pixels: int) -> None:
         raise Refusal(message, TOO_LARGE)
 
 
+def centre_square(image: Image.Image, square: dict[str, Any]) -> Image.Image:
+    """Return the centre crop of the resized image (`zoo.data.preprocessing.Preprocessing.square`).
+
+    The crop is computed in the source's coordinates and resized in one step, so that an image of 1 x 100,000,000
+    pixels is never enlarged to a huge one.
+    """
+    image, crop = in_mode(image, square["mode"]), square["crop"]
+    shown = image.size if square["squeeze"] else (min(image.size),) * 2
+    width, height = (side * crop / square["resize"] for side in shown)
+    left, top = (image.width - width) / 2, (image.height - height) / 2
+    resampling = Image.Resampling[square["interpolation"].upper()]
+    return image.resize((crop, crop), resampling, box=(left, top, left + width, top + height))
+
+
 def to_8bit(image: Image.Image, name: str) -> Image.Image:
     """Convert an image of any mode to 8 bits, mode L or RGB, without alpha.
 
@@ -261,6 +275,7 @@ def answer(job: dict[str, Any], data: bytes, out: BinaryIO) -> None:
     limit_cpu(CPU_SECONDS)
     try:
         image, size = decode(data, job["name"], job["max_pixels"], job["draft"])
+        image = centre_square(image, job["square"]) if job["square"] else image
     except Refusal as refusal:
         out.write(framed({"code": refusal.code, "message": refusal.message[:8000]}))
     else:

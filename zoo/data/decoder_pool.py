@@ -17,7 +17,7 @@ import threading
 import time
 from contextlib import suppress
 from io import FileIO
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from PIL import Image
 
@@ -44,6 +44,20 @@ SLOW_SECONDS = 2.0
 """Seconds after which a decoder gives way to all other processes, and ends after its image."""
 
 
+class Job(NamedTuple):
+    """What is asked of an image; see `zoo.data.decoder.decode`. square: the part that is returned, or None for all."""
+
+    name: str
+    max_pixels: int
+    draft: int | None
+    square: dict[str, Any] | None
+
+    @property
+    def most_pixels(self) -> int:
+        """The most pixels of an answer."""
+        return max(self.max_pixels, self.square["crop"] ** 2 if self.square else 0)
+
+
 class DecoderProcess:
     """One process, and the pipes to it."""
 
@@ -60,31 +74,32 @@ class DecoderProcess:
         self.files, self.pixels = cast(FileIO, self.process.stdin), cast(FileIO, self.process.stdout)
         for pipe in (self.files, self.pixels):
             _enlarge(pipe)
+        self.buffer, self.begin, self.until = memoryview(bytearray(2 * PIPE_BYTES)), 0, 0
         self.begun, self.deadline, self.is_slow = 0.0, float("inf"), False
 
-    def send(self, data: bytes, name: str, max_pixels: int, draft: int | None) -> None:
+    def send(self, data: bytes, job: Job) -> None:
         """Send an image. Raises `BrokenPipeError` if the process has ended."""
-        job = {"bytes": len(data), "name": name, "max_pixels": max_pixels, "draft": draft}
-        head = decoder.framed(job)
+        head = decoder.framed({**job._asdict(), "bytes": len(data)})
         for part in (head + data,) if len(data) < PIPE_BYTES else (head, data):
             rest = memoryview(part)
             while rest:
                 rest = rest[self.files.write(rest) :]
 
-    def receive(self, max_pixels: int) -> tuple[dict[str, Any], Image.Image | None]:
+    def receive(self, job: Job) -> tuple[dict[str, Any], Image.Image | None]:
         """Return the answer and, of a decoded image, its pixels.
 
         Raises:
             EOFError: If the process has ended, or sends what it never sends: a damaged decoder is not believed.
         """
+        self.begin = self.until = 0
         (length,) = decoder.LENGTH.unpack(self._read(decoder.LENGTH.size))
         if length > MAX_FACTS:
             raise EOFError
-        facts: dict[str, Any] = json.loads(self._read(length))
+        facts: dict[str, Any] = json.loads(bytes(self._read(length)))
         if "code" in facts:
             return facts, None
         mode, (width, height) = str(facts["mode"]), facts["size"]
-        if mode not in ("L", "RGB") or min(width, height) < 1 or width * height > max_pixels:
+        if mode not in ("L", "RGB") or min(width, height) < 1 or width * height > job.most_pixels:
             raise EOFError
         image = Image.new(mode, (width, height), None)
         for top, bottom in decoder.bands(mode, (width, height)):
@@ -92,15 +107,24 @@ class DecoderProcess:
             image.paste(Image.frombytes(mode, shape, self._read(shape[0] * shape[1] * len(mode))), (0, top))
         return facts, image
 
-    def _read(self, count: int) -> bytearray:
-        data = bytearray(count)
-        rest = memoryview(data)
-        while rest:
-            read = self.pixels.readinto(rest)
+    def _read(self, count: int) -> memoryview:
+        """Return the next bytes of the answer, which are valid until the next call.
+
+        An answer mostly comes in one piece: each call of the system lets other threads have the interpreter first.
+        """
+        if self.until - self.begin < count:
+            rest = bytes(self.buffer[self.begin : self.until])
+            if count > len(self.buffer):  # a row of millions of pixels
+                self.buffer = memoryview(bytearray(count))
+            self.buffer[: len(rest)] = rest
+            self.begin, self.until = 0, len(rest)
+        while self.until - self.begin < count:
+            read = self.pixels.readinto(self.buffer[self.until :])
             if not read:
                 raise EOFError
-            rest = rest[read:]
-        return data
+            self.until += read
+        self.begin += count
+        return self.buffer[self.begin - count : self.begin]
 
     def give_way(self) -> None:
         """Lower the priority of the process, so that other work is done as fast as without it."""
@@ -129,7 +153,7 @@ class DecoderPool:
         self.watch: threading.Thread | None = None
         self.work = threading.Event()
 
-    def decode(self, data: bytes, name: str, max_pixels: int, draft: int | None) -> tuple[Image.Image, tuple[int, int]]:
+    def decode(self, data: bytes, job: Job) -> tuple[Image.Image, tuple[int, int]]:
         """Return an image and its full upright size; see `zoo.data.decoder.decode`.
 
         Raises:
@@ -137,14 +161,14 @@ class DecoderPool:
             ImageError: If it is damaged, of an unknown format, or takes too much time ("too-slow").
         """
         with self.places:
-            process = self._sent(data, name, max_pixels, draft)
+            process = self._sent(data, job)
             try:
-                facts, image = process.receive(max_pixels)
+                facts, image = process.receive(job)
             except BaseException as error:  # also Ctrl-C: what the process still sends belongs to no one
                 status = self._drop(process)
                 if not isinstance(error, EOFError | ValueError | KeyError | TypeError):
                     raise
-                raise _status_error(status, name) from None
+                raise _status_error(status, job.name) from None
             self._release(process)
         if image is not None:
             return image, tuple(facts["full"])
@@ -165,17 +189,17 @@ class DecoderPool:
             process.pixels.close()
             process.process.returncode = 0
 
-    def _sent(self, data: bytes, name: str, max_pixels: int, draft: int | None) -> DecoderProcess:
+    def _sent(self, data: bytes, job: Job) -> DecoderProcess:
         """Return the process that has got the image."""
         while True:
             with self.lock:
                 idle = self.idle.pop() if self.idle else None
             process = idle or DecoderProcess()
             process.begun = time.monotonic()
-            process.deadline = process.begun + WALL_SECONDS + WALL_SECONDS_PER_MEGAPIXEL * max_pixels / 1e6
+            process.deadline = process.begun + WALL_SECONDS + WALL_SECONDS_PER_MEGAPIXEL * job.max_pixels / 1e6
             self._begin(process)
             try:
-                process.send(data, name, max_pixels, draft)
+                process.send(data, job)
             except BrokenPipeError:  # something else ended it while it was idle
                 self._drop(process)
                 if idle is None:
@@ -271,9 +295,9 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def decode(data: bytes, name: str, max_pixels: int, draft: int | None) -> tuple[Image.Image, tuple[int, int]]:
+def decode(data: bytes, job: Job) -> tuple[Image.Image, tuple[int, int]]:
     """Decode an image file in the pool of this process; see `DecoderPool.decode`."""
-    return _pool.decode(data, name, max_pixels, draft)
+    return _pool.decode(data, job)
 
 
 def close() -> None:

@@ -64,10 +64,14 @@ def open_image(source: ImageLike, limits: Limits = DEFAULT_LIMITS, draft: int | 
 
 
 def open_file(
-    source: str | os.PathLike[str] | bytes, limits: Limits = DEFAULT_LIMITS, draft: int | None = None
+    source: str | os.PathLike[str] | bytes,
+    limits: Limits = DEFAULT_LIMITS,
+    draft: int | None = None,
+    square: dict[str, Any] | None = None,
 ) -> tuple[Image.Image, tuple[int, int]]:
-    """Return the image in a file as `open_image` does, and the size (width, height) that it has without a draft."""
-    return decoder_pool.decode(_read(source, limits), describe(source), limits.max_pixels, draft)
+    """Return the image in a file as `open_image` does, or a square of it, and its full upright size (width, height)."""
+    job = decoder_pool.Job(describe(source), limits.max_pixels, draft, square)
+    return decoder_pool.decode(_read(source, limits), job)
 
 
 def describe(source: Any) -> str:

@@ -10,8 +10,6 @@ import numpy as np
 from zoo.errors import CardError
 
 if TYPE_CHECKING:
-    from PIL import Image
-
     from zoo.data.images import ImageLike, Limits
 
 
@@ -75,6 +73,12 @@ class Preprocessing:
         return facts
 
     @property
+    def square(self) -> dict[str, Any]:
+        """The part of an image that the network sees, as `zoo.data.decoder.centre_square` takes it."""
+        names = ("mode", "resize", "crop", "interpolation", "squeeze")
+        return {name: getattr(self, name) for name in names}
+
+    @property
     def channels(self) -> int:
         """Number of channels."""
         return 1 if self.mode == "L" else 3
@@ -99,24 +103,14 @@ def to_pixels(source: ImageLike, preprocessing: Preprocessing, limits: Limits | 
     Raises:
         ImageError: If the image cannot be decoded.
     """
-    from zoo.data.images import DEFAULT_LIMITS, in_mode, open_image
-
-    image = open_image(source, limits or DEFAULT_LIMITS, draft=preprocessing.resize)
-    image = _centre_square(in_mode(image, preprocessing.mode), preprocessing)
-    return np.asarray(image, dtype=np.uint8).reshape(preprocessing.shape)
-
-
-def _centre_square(image: Image.Image, preprocessing: Preprocessing) -> Image.Image:
-    """Return the centre crop of the resized image.
-
-    The crop is computed in the source's coordinates and resized in one step, so that an image of 1 x 100,000,000
-    pixels is never enlarged to a huge one.
-    """
     from PIL import Image
 
-    shown = image.size if preprocessing.squeeze else (min(image.size),) * 2
-    width, height = (side * preprocessing.crop / preprocessing.resize for side in shown)
-    left, top = (image.width - width) / 2, (image.height - height) / 2
-    box = left, top, left + width, top + height
-    resampling = Image.Resampling[preprocessing.interpolation.upper()]
-    return image.resize((preprocessing.crop, preprocessing.crop), resampling, box=box)
+    from zoo.data.decoder import centre_square
+    from zoo.data.images import DEFAULT_LIMITS, open_file, open_image
+
+    limits, square = limits or DEFAULT_LIMITS, preprocessing.square
+    if isinstance(source, np.ndarray | Image.Image):
+        image = centre_square(open_image(source, limits), square)
+    else:  # cut by the process that decodes, so that fewer pixels are passed on
+        image = open_file(source, limits, preprocessing.resize, square)[0]
+    return np.asarray(image, dtype=np.uint8).reshape(preprocessing.shape)
