@@ -45,7 +45,7 @@ SLOW_SECONDS = 2.0
 
 
 class Job(NamedTuple):
-    """What is asked of an image; see `zoo.data.decoder.decode`. square: the part that is returned, or None for all."""
+    """The request for one image; see `zoo.data.decoder.decode`. square: the part to return, or None for all of it."""
 
     name: str
     max_pixels: int
