@@ -26,7 +26,11 @@ def write_csv(file: IO[str], rows: Iterable[Sequence[Any]]) -> None:
 
     Numbers, also in texts, are unchanged. `read_cell` removes the mark.
     """
-    csv.writer(file, lineterminator="\n").writerows(map(_as_text, row) for row in rows)
+    plain, quoted = (csv.writer(file, lineterminator="\n", quoting=how) for how in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL))
+    for row in rows:
+        cells = [_as_text(value) for value in row]
+        # Python before 3.13 does not quote a carriage return, and readers take it for the end of the row.
+        (quoted if any("\r" in str(cell) for cell in cells) else plain).writerow(cells)
 
 
 def read_cell(text: str) -> str:

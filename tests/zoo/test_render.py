@@ -12,7 +12,7 @@ from zoo.render import Table, environment, replace_parts
 TEMPLATES = {
     "zoo.report": {"blocks.html.j2", "page.html.j2", "style.css", "theme.svg.j2"},
     "zoo.hub": {"README.md.j2"},
-    "training.studies": {"comparison.md.j2", "search.md.j2", "study.md.j2"},
+    "training.studies": {"search.md.j2", "study.md.j2"},
 }
 
 
