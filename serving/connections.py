@@ -76,7 +76,7 @@ class PieceLimit(h11.Connection):
         return event
 
 
-class Connection(H11Protocol):
+class HttpConnection(H11Protocol):
     """uvicorn's connection, which is closed if its client sends half a head or takes nothing of an answer."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -149,8 +149,8 @@ class Acceptor:
     def __init__(
         self,
         listening: socket.socket,
-        make: Callable[[], Connection],
-        open_connections: set[Connection],
+        make: Callable[[], HttpConnection],
+        open_connections: set[HttpConnection],
         is_shared: bool,
     ) -> None:
         """Begin to accept, in the running event loop.
@@ -255,13 +255,15 @@ class Server(uvicorn.Server):
         """
         super().__init__(config)
         self.state, self.listening, self.settings, self.on_start = state, listening, settings, on_start
-        self.connections = cast("set[Connection]", self.server_state.connections)
+        self.connections = cast("set[HttpConnection]", self.server_state.connections)
         self.acceptor: Acceptor | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Open the application, and begin to accept connections."""
         await super().startup(sockets=[])
-        make = partial(Connection, config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+        make = partial(
+            HttpConnection, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
         is_shared = self.settings.workers > 1
         self.acceptor = Acceptor(self.listening, make, self.connections, is_shared)
         self.on_start()

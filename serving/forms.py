@@ -14,18 +14,18 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
-from starlette.datastructures import FormData, UploadFile
+from starlette.datastructures import FormData, Headers, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from serving.errors import RefusedError, invalid, too_large, unknown_parameter
+from serving.errors import RefusedError, invalid, unknown_parameter
 from serving.settings import Settings
 
 JSON, FORM, MULTIPART = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
 RAW_TYPES = ("application/octet-stream", "image/")
 MAX_FIELDS = 32
 MAX_QUERY_BYTES = 2**20
-"""Largest size of a body that holds parameters and no image."""
+"""Largest body of JSON or a urlencoded form, whose reading holds up the event loop; `serving.limits` refuses more."""
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -55,7 +55,7 @@ async def read_images(request: Request, model: type[M]) -> tuple[M, tuple[Upload
         RefusedError: If the body is of another type, or the form has a file in another field.
         RequestValidationError: If a parameter is wrong.
     """
-    values, media_type = query_values(request), _media_type(request)
+    values, media_type = query_values(request), media_type_of(request.headers)
     if media_type == MULTIPART:
         settings: Settings = request.app.state.settings
         limits = {"max_files": settings.max_images, "max_fields": MAX_FIELDS}
@@ -84,13 +84,10 @@ async def read_images(request: Request, model: type[M]) -> tuple[M, tuple[Upload
 
 async def read_query(request: Request, model: type[M]) -> tuple[M, tuple[UploadedImage, ...]]:
     """Return parameters and images as `read_images` does, or the parameters of a JSON object or a urlencoded form."""
-    media_type = _media_type(request)
+    media_type = media_type_of(request.headers)
     if media_type not in (JSON, FORM):
         return await read_images(request, model)
-    body = await request.body()
-    if len(body) > MAX_QUERY_BYTES:
-        raise too_large(MAX_QUERY_BYTES)
-    values = query_values(request)
+    body, values = await request.body(), query_values(request)
     for name, value in _json_values(body, model) if media_type == JSON else _form_values(body):
         values.setdefault(name, []).append(value)
     return _validated(model, values), ()
@@ -106,8 +103,9 @@ def checked_images(images: tuple[UploadedImage, ...]) -> tuple[UploadedImage, ..
     raise RefusedError(400, "no_image", message)
 
 
-def _media_type(request: Request) -> str:
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+def media_type_of(headers: Headers) -> str:
+    """Return the content type of a body without its parameters."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def query_values(request: Request) -> Values:

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.auth import PROBES, READING_METHODS, client_of, path_in_collection
 from serving.errors import RefusedError, error_response, head_too_large, too_large
+from serving.forms import FORM, JSON, MAX_QUERY_BYTES, media_type_of
 from serving.metrics import WAITING, stage
 from serving.settings import Settings
 
@@ -30,8 +31,6 @@ Result = TypeVar("Result")
 
 MAX_HEAD = 64 * 2**10
 """Bytes of the address and the headers of a request."""
-MAX_JSON_BYTES = 2**20
-"""Largest body of JSON, apart from the lines of /items/bulk."""
 FORM_BYTES = 64 * 2**10
 """Bytes that a multipart form may add to its images: boundaries and small fields."""
 MAX_CLIENTS = 10_000
@@ -184,8 +183,9 @@ class RequestLimits:
         if path in PROBES:
             await self.app(scope, receive, send)
             return
+        most = self._most_bytes(scope)
         counts = scope["method"] not in READING_METHODS or path in COSTLY_READS
-        refusal = self._rate_refusal(scope) or self._size_refusal(scope)
+        refusal = self._rate_refusal(scope) or self._size_refusal(scope, most)
         if counts and refusal is None:
             refusal = self._load_refusal(scope["method"] == "POST" and path in CPU_PATHS)
         if refusal:
@@ -193,7 +193,7 @@ class RequestLimits:
             return
         self.in_progress += counts
         try:
-            await self.app(scope, self._counted(receive, self._most_bytes(scope)), send)
+            await self.app(scope, self._counted(receive, most), send)
         finally:
             self.in_progress -= counts
 
@@ -205,13 +205,12 @@ class RequestLimits:
         return _too_many("rate_limited", message, wait)
 
     def _most_bytes(self, scope: Scope) -> int:
-        """Return the most bytes of a body; less for JSON, during whose reading the event loop stands still."""
-        is_json = Headers(scope=scope).get("content-type", "").strip().lower().startswith("application/json")
-        is_small = (is_json and path_in_collection(scope) != "/items/bulk") or scope["method"] == "PATCH"
-        return min(MAX_JSON_BYTES, self.max_body) if is_small else self.max_body
+        """Return the most bytes of a body. The lines of /items/bulk are read one by one."""
+        is_query = media_type_of(Headers(scope=scope)) in (JSON, FORM) and path_in_collection(scope) != "/items/bulk"
+        return min(MAX_QUERY_BYTES, self.max_body) if is_query or scope["method"] == "PATCH" else self.max_body
 
-    def _size_refusal(self, scope: Scope) -> RefusedError | None:
-        announced, most = Headers(scope=scope).get("content-length", ""), self._most_bytes(scope)
+    def _size_refusal(self, scope: Scope, most: int) -> RefusedError | None:
+        announced = Headers(scope=scope).get("content-length", "")
         return too_large(most) if announced.isdecimal() and int(announced) > most else None
 
     def _load_refusal(self, needs_core: bool) -> RefusedError | None:

@@ -21,7 +21,7 @@ from uvicorn.config import STARTUP_FAILURE
 
 from serving.app import create_app
 from serving.auth import ANY_HOST, Keys
-from serving.connections import BACKLOG, KEEP_ALIVE, Connection, Server, end_seconds, raise_file_limit
+from serving.connections import BACKLOG, KEEP_ALIVE, HttpConnection, Server, end_seconds, raise_file_limit
 from serving.gallery.backends.milvus_client import check_workers
 from serving.gallery.search import check_variant
 from serving.limits import MAX_HEAD
@@ -139,7 +139,7 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="asyncio:SelectorEventLoop",
-        http=Connection,
+        http=HttpConnection,
         ws="none",
         lifespan="on",
         log_config=None,

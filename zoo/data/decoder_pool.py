@@ -27,6 +27,8 @@ from zoo.paths import core_count
 
 PIPE_BYTES = 2**20
 """Size of the pipes: a photograph and its pixels fit, so that neither side waits for the other."""
+BUFFER_BYTES = 2 * PIPE_BYTES
+"""Bytes of an answer that are read at once."""
 ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     # glibc would give the memory of each image back, and the kernel would clear its pages for the next.
@@ -74,7 +76,7 @@ class DecoderProcess:
         self.files, self.pixels = cast(FileIO, self.process.stdin), cast(FileIO, self.process.stdout)
         for pipe in (self.files, self.pixels):
             _enlarge(pipe)
-        self.buffer, self.begin, self.until = memoryview(bytearray(2 * PIPE_BYTES)), 0, 0
+        self.buffer, self.begin, self.until = memoryview(bytearray(BUFFER_BYTES)), 0, 0
         self.begun, self.deadline, self.is_slow = 0.0, float("inf"), False
 
     def send(self, data: bytes, job: Job) -> None:
@@ -105,6 +107,8 @@ class DecoderProcess:
         for top, bottom in decoder.bands(mode, (width, height)):
             shape = width, bottom - top
             image.paste(Image.frombytes(mode, shape, self._read(shape[0] * shape[1] * len(mode))), (0, top))
+        if len(self.buffer) > BUFFER_BYTES:
+            self.buffer = memoryview(bytearray(BUFFER_BYTES))
         return facts, image
 
     def _read(self, count: int) -> memoryview:
@@ -134,11 +138,9 @@ class DecoderProcess:
 
     def end(self) -> int:
         """End the process, and return its exit status: a negative number is the signal that ended it."""
-        with suppress(OSError):
-            self.files.close()
+        self.process.kill()  # one that has ended keeps its own status
+        self.files.close()
         self.pixels.close()
-        if self.process.poll() is None and not _ended(self.process, 0.5):
-            self.process.kill()
         return self.process.wait()
 
 
@@ -179,7 +181,6 @@ class DecoderPool:
         with self.lock:
             processes, self.idle = [*self.idle, *self.busy], []
         for process in processes:
-            process.process.kill()
             process.end()
 
     def forget(self) -> None:
@@ -200,7 +201,7 @@ class DecoderPool:
             self._begin(process)
             try:
                 process.send(data, job)
-            except BrokenPipeError:  # something else ended it while it was idle
+            except (BrokenPipeError, ValueError):  # something else ended it, or the pool was closed, meanwhile
                 self._drop(process)
                 if idle is None:
                     raise
@@ -231,7 +232,6 @@ class DecoderPool:
     def _drop(self, process: DecoderProcess) -> int:
         with self.lock:
             self.busy.discard(process)
-        process.process.kill()
         return process.end()
 
     def _watch(self) -> None:
@@ -260,14 +260,6 @@ def _enlarge(pipe: FileIO) -> None:
         import fcntl
 
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-
-
-def _ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
 
 
 def _status_error(status: int, name: str) -> ImageError:
