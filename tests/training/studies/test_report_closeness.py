@@ -30,7 +30,7 @@ SCORES = {"contrastive": (0.50, 0.51, 0.52), "ntxent": (0.505, 0.516, 0.524), "m
 
 def reruns_of(scores: tuple[float, ...], seeds: tuple[int, ...] = (1, 2, 3)) -> list[dict[str, Any]]:
     return [
-        {"seed": seed, **dict.fromkeys(KINDS, dict.fromkeys(METRICS, score))}
+        {"seed": seed, "protocol": "self-retrieval", **dict.fromkeys(KINDS, dict.fromkeys(METRICS, score))}
         for seed, score in zip(seeds, scores, strict=True)
     ]
 
