@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import ParamSpec, TypeVar
 
@@ -37,95 +36,121 @@ MAX_CLIENTS = 10_000
 """Clients whose rate is remembered; the one that was silent for longest is forgotten first."""
 COSTLY_READS = frozenset({"/map", "/metadata", "/labels", "/items", "/stats"})
 """Reading paths that take longer the more items there are."""
+SHARE_OF_ONE = 0.9
+"""Largest share of the requests in progress that one client may have."""
 CPU_PATHS = frozenset({"/search", "/embed", "/items"})
 """Paths whose POST waits for a core."""
 
 
-class CpuQueue:
-    """Queue of calls that compute: as many run at once as there are cores, each in a thread, in order of arrival.
+class Place:
+    """A call that waits for a core."""
 
-    A call that takes longer than `patience` seconds lets another one start, so that the calls behind it share the cores
-    with it instead of waiting for its end. At most `cores`, and at least 2, calls are added in this way.
+    def __init__(self, client: str, counts: bool) -> None:
+        self.client, self.counts, self.since = client, counts, time.monotonic()
+        self.taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class CpuQueue:
+    """Queue of calls that compute: as many run at once as there are cores, each in a thread.
+
+    Clients take turns, so that none waits for all the calls of another; the calls of one client start in order of
+    arrival. A call that takes longer than `patience` seconds lets another one start, so that the calls behind it share
+    the cores with it instead of waiting for its end. At most `cores`, and at least 2, calls are added in this way, the
+    last of them only for a client without such slow calls.
     """
 
     MIN_LENGTH = 8
     """Calls that may always wait: a few are no rush, and also wait while a model is loaded."""
 
     def __init__(self, cores: int, patience: float = 0.25) -> None:
-        self.cores, self.patience = cores, patience
-        self._limiter, self._spare = CapacityLimiter(cores), max(2, cores)
+        self.cores, self.patience, self.most = cores, patience, cores + max(2, cores)
+        self._running, self._slow = 0, Counter[str]()
         # Threads of its own: maps, counts and other slow reads may use all of the application's common threads.
-        self._threads = CapacityLimiter(cores + self._spare)
-        self._waiting: OrderedDict[object, float] = OrderedDict()
+        self._threads = CapacityLimiter(self.most)
+        self._waiting: OrderedDict[str, deque[Place]] = OrderedDict()
         self._durations: deque[float] = deque(maxlen=31)
 
     def is_behind(self, seconds: float) -> bool:
-        """Return whether a new call would wait for more than `seconds`.
+        """Return whether a new call of the present client would wait for more than `seconds`.
 
-        More than `MIN_LENGTH` calls must wait, and either the first of them has waited for so long, or the last will,
+        More than `MIN_LENGTH` calls must wait, and either the client's first has waited for so long, or the last will,
         by the median duration of recent calls.
         """
-        if len(self._waiting) <= self.MIN_LENGTH:
+        lengths = {client: sum(place.counts for place in places) for client, places in self._waiting.items()}
+        if sum(lengths.values()) <= self.MIN_LENGTH:
             return False
-        waited = time.monotonic() - next(iter(self._waiting.values()))
+        client = _CLIENT.get()
+        own = next((place for place in self._waiting.get(client, ()) if place.counts), None)
+        waited = time.monotonic() - own.since if own else 0.0
+        before = sum(min(length, lengths.get(client, 0) + 1) for length in lengths.values())
         usual = sorted(self._durations)[len(self._durations) // 2] if self._durations else 0.0
-        return max(waited, len(self._waiting) * usual / self.cores) > seconds
+        return max(waited, before * usual / self.cores) > seconds
 
     async def run(self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         """Wait for a core, run the call in a thread, and return its result."""
-        place = object()
-        self._waiting[place] = time.monotonic()
-        try:
-            await self._acquire()
-        finally:
-            del self._waiting[place]
-        return await self._run(call, *args, **kwargs)
+        return await self._run(Place(_CLIENT.get(), True), lambda: call(*args, **kwargs))
 
     async def run_aside(
         self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Result:
         """Run a call that does not count as waiting, such as the later images of a request that is in progress."""
-        await self._acquire()
-        return await self._run(call, *args, **kwargs)
+        return await self._run(Place(_CLIENT.get(), False), lambda: call(*args, **kwargs))
 
-    async def _acquire(self) -> None:
+    async def _run(self, place: Place, call: Callable[[], Result]) -> Result:
         with stage("queue"), WAITING.track_inprogress():
-            await self._limiter.acquire()
-        answer = _ANSWER.get()
-        if answer is not None and answer.refusal is not None:
-            self._limiter.release()
-            raise RefusedError(504, "no_answer", "The client has an answer; the rest of the request is not computed.")
-
-    async def _run(
-        self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
-    ) -> Result:
-        start = time.monotonic()
+            await self._wait(place)
+        start, slow = time.monotonic(), list[str]()
+        timer = asyncio.get_running_loop().call_later(self.patience, self._count_slow, place.client, slow)
         try:
-            with self._patience():
-                return await to_thread.run_sync(lambda: call(*args, **kwargs), limiter=self._threads)
-        finally:
-            self._limiter.release()
-            self._durations.append(time.monotonic() - start)
-
-    @contextmanager
-    def _patience(self) -> Iterator[None]:
-        """Add a place to the limiter while the block takes longer than `patience`."""
-        added = False
-
-        def add() -> None:
-            nonlocal added
-            if self._spare:
-                self._spare, added = self._spare - 1, True
-                self._limiter.total_tokens += 1
-
-        timer = asyncio.get_running_loop().call_later(self.patience, add)
-        try:
-            yield
+            answer = _ANSWER.get()
+            if answer is not None and answer.refusal is not None:
+                raise RefusedError(504, "no_answer", "The client has an answer; the rest is not computed.")
+            return await to_thread.run_sync(call, limiter=self._threads)
         finally:
             timer.cancel()
-            if added:
-                self._spare += 1
-                self._limiter.total_tokens -= 1
+            self._slow.subtract(slow)
+            self._release()
+            self._durations.append(time.monotonic() - start)
+
+    async def _wait(self, place: Place) -> None:
+        """Wait until the call may start."""
+        self._waiting.setdefault(place.client, deque()).append(place)
+        self._start_calls()
+        try:
+            await place.taken
+        except asyncio.CancelledError:
+            if place.taken.cancelled():
+                self._waiting[place.client].remove(place)
+                self._forget_if_done(place.client)
+            else:
+                self._release()
+            raise
+
+    def _start_calls(self) -> None:
+        """Let calls start while there is a place, one of each client in turn."""
+        while self._running < min(self.cores + self._slow.total(), self.most):
+            is_last = self._running == self.most - 1
+            client = next((client for client in self._waiting if not (is_last and self._slow[client])), None)
+            if client is None:
+                return
+            self._waiting.move_to_end(client)
+            self._waiting[client].popleft().taken.set_result(None)
+            self._forget_if_done(client)
+            self._running += 1
+
+    def _forget_if_done(self, client: str) -> None:
+        if not self._waiting[client]:
+            del self._waiting[client]
+
+    def _count_slow(self, client: str, slow: list[str]) -> None:
+        slow.append(client)
+        self._slow[client] += 1
+        self._start_calls()
+
+    def _release(self) -> None:
+        self._slow = +self._slow
+        self._running -= 1
+        self._start_calls()
 
 
 class TokenBuckets:
@@ -169,7 +194,8 @@ class RequestLimits:
         """
         share = settings.share()
         self.app, self.settings, self.cpu_queue, self.is_known = app, settings, cpu_queue, is_known
-        self.max_body, self.max_requests, self.in_progress = settings.max_body + FORM_BYTES, share.concurrency, 0
+        self.max_body, self.max_requests = settings.max_body + FORM_BYTES, share.concurrency
+        self.in_progress = Counter[str]()
         self.buckets = TokenBuckets(share.rate, share.burst) if share.rate else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -183,22 +209,24 @@ class RequestLimits:
         if path in PROBES:
             await self.app(scope, receive, send)
             return
-        most = self._most_bytes(scope)
+        client, most = client_of(scope, self.is_known), self._most_bytes(scope)
         counts = scope["method"] not in READING_METHODS or path in COSTLY_READS
-        refusal = self._rate_refusal(scope) or self._size_refusal(scope, most)
+        _CLIENT.set(client)
+        refusal = self._rate_refusal(client) or self._size_refusal(scope, most)
         if counts and refusal is None:
-            refusal = self._load_refusal(scope["method"] == "POST" and path in CPU_PATHS)
+            refusal = self._load_refusal(client, scope["method"] == "POST" and path in CPU_PATHS)
         if refusal:
             await error_response(refusal)(scope, receive, send)
             return
-        self.in_progress += counts
+        self.in_progress[client] += counts
         try:
             await self.app(scope, self._counted(receive, most), send)
         finally:
-            self.in_progress -= counts
+            self.in_progress[client] -= counts
+            self.in_progress = +self.in_progress
 
-    def _rate_refusal(self, scope: Scope) -> RefusedError | None:
-        wait = self.buckets.wait(client_of(scope, self.is_known)) if self.buckets else 0.0
+    def _rate_refusal(self, client: str) -> RefusedError | None:
+        wait = self.buckets.wait(client) if self.buckets else 0.0
         if not wait:
             return None
         message = f"One client may send {self.settings.rate:g} requests a second. Try again in {wait:.1f} s."
@@ -213,8 +241,9 @@ class RequestLimits:
         announced = Headers(scope=scope).get("content-length", "")
         return too_large(most) if announced.isdecimal() and int(announced) > most else None
 
-    def _load_refusal(self, needs_core: bool) -> RefusedError | None:
-        if self.in_progress >= self.max_requests:
+    def _load_refusal(self, client: str, needs_core: bool) -> RefusedError | None:
+        most_of_one = math.ceil(self.max_requests * SHARE_OF_ONE)
+        if self.in_progress.total() >= self.max_requests or self.in_progress[client] >= most_of_one:
             return _too_many("busy", f"{self.max_requests} requests are in progress. Try again in a second.", 1)
         if needs_core and self.cpu_queue.is_behind(self.settings.queue_seconds):
             return _too_many("busy", "Too many images wait for a core. Try again in a second.", 1)
@@ -258,6 +287,9 @@ class TimedAnswer:
             response = error_response(RefusedError(status, code, message))
             self.refusal = asyncio.ensure_future(response(self.scope, self.receive, self.forward))
 
+
+_CLIENT: ContextVar[str] = ContextVar("client", default="")
+"""The client of the request that the present task works on; "" for the service itself."""
 
 _ANSWER: ContextVar[TimedAnswer | None] = ContextVar("answer", default=None)
 """The answer to the request that the present task works on."""

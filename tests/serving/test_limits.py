@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -92,7 +93,7 @@ def test_a_failure_frees_its_place() -> None:
         limit = limited(app(broken), concurrency=1)
         async with client(limit) as http:
             assert [(await http.post("/search")).status_code for _ in range(3)] == [500] * 3
-        assert limit.in_progress == 0
+        assert limit.in_progress.total() == 0
 
     run(scenario)
 
@@ -194,14 +195,15 @@ def test_work_after_the_body_may_take_longer_than_the_body() -> None:
     run(scenario)
 
 
-async def recorded(asgi: ASGIApp, sent: list[Message], path: str = "/search") -> None:
+async def recorded(asgi: ASGIApp, sent: list[Message], path: str = "/search", client: str = "10.0.0.1") -> None:
     async def receive() -> Message:
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def send(message: Message) -> None:
         sent.append(message)
 
-    await asgi({"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b""}, receive, send)
+    scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b"", "client": (client, 1)}
+    await asgi(scope, receive, send)
 
 
 def test_a_late_answer_is_replaced_and_its_request_keeps_its_place() -> None:
@@ -318,6 +320,13 @@ class Calls:
             await asyncio.sleep(0.005)
 
 
+def context_of(client: str) -> contextvars.Context:
+    """Return the context of a request of a client."""
+    context = contextvars.copy_context()
+    context.run(limits._CLIENT.set, client)
+    return context
+
+
 def test_a_slow_call_does_not_hold_up_the_next() -> None:
     """The first ends only after the second, which waits for it on the only core."""
     done = threading.Event()
@@ -332,8 +341,8 @@ def test_a_slow_call_does_not_hold_up_the_next() -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize(("cores", "at_once"), [(1, 3), (2, 4), (3, 6)])
-def test_slow_calls_are_added_up_to_a_limit(cores: int, at_once: int) -> None:
+@pytest.mark.parametrize(("cores", "at_once"), [(1, 2), (2, 3), (3, 5)])
+def test_slow_calls_of_a_client_are_added_up_to_a_limit(cores: int, at_once: int) -> None:
     async def scenario() -> None:
         queue = CpuQueue(cores, patience=SOON)
         for _ in range(2):
@@ -345,6 +354,61 @@ def test_slow_calls_are_added_up_to_a_limit(cores: int, at_once: int) -> None:
             call.release.set()
             assert await asyncio.gather(*tasks) == list(range(3 * at_once))
             assert call.most <= at_once
+
+    run(scenario)
+
+
+def test_clients_take_turns_and_slow_calls_of_one_leave_a_place_to_the_others() -> None:
+    """A client with 12 slow calls delays the quick ones of another by none of them; its own go on in their order."""
+
+    async def scenario() -> None:
+        queue, call, quick = CpuQueue(1, patience=SOON), Calls(), list[int]()
+        hostile = [asyncio.create_task(queue.run(call, i), context=context_of("hostile")) for i in range(12)]
+        await call.until(2)
+        await asyncio.sleep(10 * SOON)
+        for number in range(3):
+            task = asyncio.create_task(queue.run(quick.append, number), context=context_of("honest"))
+            await asyncio.wait_for(task, 10)
+        assert quick == [0, 1, 2]
+        assert len(call.running) == 2
+        call.release.set()
+        assert await asyncio.gather(*hostile) == list(range(12))
+
+    run(scenario)
+
+
+def test_a_client_waits_behind_one_call_of_each_other() -> None:
+    async def scenario() -> None:
+        queue, order = CpuQueue(1, patience=NEVER), list[str]()
+        async with busy(queue):
+            tasks = [
+                asyncio.create_task(queue.run(order.append, client), context=context_of(client))
+                for client in ("a", "a", "a", "b", "c")
+            ]
+            await asyncio.sleep(SOON)
+        await asyncio.gather(*tasks)
+        assert order == ["a", "b", "c", "a", "a"]
+
+    run(scenario)
+
+
+def test_one_client_may_not_have_all_requests_in_progress() -> None:
+    async def scenario() -> None:
+        gate = asyncio.Event()
+
+        async def waits(request: Request) -> PlainTextResponse:
+            await gate.wait()
+            return PlainTextResponse("done")
+
+        limit = limited(app(waits), concurrency=10)
+        sent: list[list[Message]] = [[] for _ in range(11)]
+        tasks = [asyncio.create_task(recorded(limit, messages)) for messages in sent[:10]]
+        await asyncio.sleep(SOON)
+        tasks.append(asyncio.create_task(recorded(limit, sent[10], client="10.0.0.9")))
+        await asyncio.sleep(SOON)
+        gate.set()
+        await asyncio.gather(*tasks)
+        assert [messages[0]["status"] for messages in sent] == [200] * 9 + [429, 200]
 
     run(scenario)
 

@@ -2,21 +2,20 @@
 
 A graph is untrusted, since the card that vouches for it may come from the same stranger. It holds all of its weights,
 has no inner graphs and so no loops, and uses the operators that ONNX Runtime itself brings. Its memory is bounded, and
-so is the time of its first run, which is that of the golden images.
+so is the time of its first run, which is that of the golden images. ONNX Runtime computes constant parts while it loads
+a graph, past these bounds, so it does so only where they are as small as the weights.
 """
 
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 import platform
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from functools import cache
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from zoo import paths
 from zoo.errors import ModelFolderError, UsageError, VariantNotFoundError, check_text, command, missing, nearest
 from zoo.models.card import Card
 from zoo.models.registry import reference
+from zoo.models.untrusted_graph import check_graph
 
 GRAPH_FILES = {"fp32": "onnx/model.onnx", "fp16": "onnx/model_fp16.onnx", "int8": "onnx/model_int8.onnx"}
 RESIZING_FILES = {precision: file.replace(".onnx", "_resize.onnx") for precision, file in GRAPH_FILES.items()}
@@ -196,9 +196,9 @@ def open_session(path: Path, device: str):  # type: ignore[no-untyped-def]  # on
         options.add_session_config_entry("session.x64quantprecision", "1")
     if _share_memory():
         options.add_session_config_entry("session.use_env_allocators", "1")
-    check_graph(path)
+    unfolded = None if check_graph(path) else ["ConstantFolding"]
     try:
-        session = ort.InferenceSession(path, options, providers=providers)
+        session = ort.InferenceSession(path, options, providers=providers, disabled_optimizers=unfolded)
     except Exception as error:  # onnxruntime raises its own types
         raise ModelFolderError(f"{path} cannot be loaded by ONNX Runtime: {error}", code="unreadable-graph") from None
     if provider not in session.get_providers():
@@ -335,135 +335,3 @@ def _check_signature(session: Any, card: Card, name: str, shape: list[int] | Non
             f"the ONNX graph of {card.name} has inputs and outputs {actual}, expected {expected} by its card.",
             code="graph-signature",
         )
-
-
-_INNER = {
-    "model": {7: "graph"},
-    "graph": {1: "node", 5: "tensor"},
-    "node": {5: "attribute"},
-    "attribute": {5: "tensor", 10: "tensor"},
-    "tensor": {},
-}
-"""Messages of onnx.proto that are looked into: field number -> kind of the message in it."""
-
-_REFUSED = {
-    "model": {20: "instructions for training", 25: "functions"},
-    "graph": {15: "sparse weights"},
-    "attribute": {6: "inner graphs", 11: "inner graphs", 22: "sparse weights", 23: "sparse weights"},
-}
-"""Parts that no graph of ours has: loops live in inner graphs; functions and sparse weights grow without a bound."""
-
-_EXTERNAL = (13, 14)
-"""Fields of TensorProto that refer to other files: external_data and data_location."""
-
-_OPERATOR, _DOMAIN = 4, 7
-"""Fields of NodeProto."""
-
-_DOMAINS = (b"", b"ai.onnx", b"com.microsoft")
-"""Domains of operators: the standard's, and ONNX Runtime's own."""
-
-_COMPILED = b"EPContext"
-"""Operator of ONNX Runtime that runs a program, which a provider compiled, from a file that it names."""
-
-_MAX_BYTES, _MAX_FIELDS = 2**31, 2_000_000
-"""Largest graph: protobuf reads no more bytes; a node has about ten fields, which are read in a microsecond each."""
-
-_LONGEST = 10
-"""Largest number of bytes of a varint in protobuf."""
-
-_VARINT, _LENGTH, _FIXED = 0, 2, {1: 8, 5: 4}
-"""Wire types: varints; fields with a length (messages, bytes, texts); type -> number of bytes for the others."""
-
-
-def check_graph(path: Path) -> None:
-    """Check that a graph holds all of its weights, which the card's SHA-256 covers, and does only plain arithmetic.
-
-    Reads the protobuf without the `onnx` package and without the weights. A missing file passes.
-
-    Raises:
-        ModelFolderError: `external-data`, `unsafe-graph` for inner graphs, functions, sparse weights and foreign
-            operators, or `unreadable-graph` for a file that is not a graph.
-    """
-    again = "Download the model folder again, or make the graph again (zoo export, zoo text-tower)."
-    try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            if len(data) > _MAX_BYTES:
-                raise IndexError
-            _check_message(data, 0, len(data), "model", count())
-    except OSError:
-        return
-    except (LookupError, ValueError):  # ValueError: mmap of an empty file
-        raise ModelFolderError(f"{path} cannot be read as an ONNX graph. {again}", code="unreadable-graph") from None
-    except _ExternalData:
-        raise ModelFolderError(
-            f"{path} has weights in another file (external data), for which the card cannot vouch; expected all of "
-            f"them in the graph. {again}",
-            code="external-data",
-        ) from None
-    except _UnsafeGraphError as error:
-        raise ModelFolderError(
-            f"{path} has {error}; expected a graph of standard operators alone. {again} Functions and inner graphs of "
-            "a graph of your own may vanish with onnx.inliner or onnxsim.",
-            code="unsafe-graph",
-        ) from None
-
-
-class _ExternalData(Exception):  # noqa: N818
-    """A tensor has its data in another file."""
-
-
-class _UnsafeGraphError(Exception):
-    """A graph has a part that is refused; the message names it."""
-
-
-def _check_message(data: mmap.mmap, at: int, end: int, kind: str, fields: Iterator[int]) -> None:
-    """Check the message in the bytes from `at` to `end`; `fields` counts the fields of the whole graph."""
-    inner, refused = _INNER[kind], _REFUSED.get(kind, {})
-    while at < end:
-        if next(fields) >= _MAX_FIELDS:
-            raise _UnsafeGraphError(f"more than {_MAX_FIELDS:,} fields")
-        field, wire, at, size = _read_header(data, at)
-        if field == 0:  # no field of protobuf has this number
-            raise IndexError
-        if kind == "tensor" and field in _EXTERNAL and (size if wire == _LENGTH else any(data[at : at + size])):
-            raise _ExternalData
-        if wire == _LENGTH:
-            if at + size > end:
-                raise IndexError
-            if field in refused:
-                raise _UnsafeGraphError(refused[field])
-            if kind == "node" and field in (_OPERATOR, _DOMAIN):
-                _check_operator(data[at : at + size], field)
-            if field in inner:
-                _check_message(data, at, at + size, inner[field], fields)
-        at += size
-
-
-def _check_operator(name: bytes, field: int) -> None:
-    if name == _COMPILED if field == _OPERATOR else name not in _DOMAINS:
-        what = "the operator" if field == _OPERATOR else "operators of the domain"
-        raise _UnsafeGraphError(f"{what} {name[:40].decode(errors='replace')!r}")
-
-
-def _read_header(data: mmap.mmap, at: int) -> tuple[int, int, int, int]:
-    """Return number, wire type, offset of the content and size of the content of the field at an offset."""
-    key, at = _read_varint(data, at)
-    wire = key & 7
-    if wire == _LENGTH:
-        size, at = _read_varint(data, at)
-    else:
-        size = _read_varint(data, at)[1] - at if wire == _VARINT else _FIXED[wire]
-    return (key & 0xFFFFFFFF) >> 3, wire, at, size
-
-
-def _read_varint(data: mmap.mmap, at: int) -> tuple[int, int]:
-    """Return the varint at an offset, and the offset after it."""
-    if (first := data[at]) < 128:  # most varints
-        return first, at + 1
-    value = 0
-    for number in range(_LONGEST):
-        byte = data[at + number]
-        value |= (byte & 127) << 7 * number
-        if byte < 128:
-            return value, at + number + 1
-    raise IndexError

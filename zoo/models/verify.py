@@ -21,7 +21,6 @@ from zoo.models.onnx_runtime import (
     GRAPH_FILES,
     RESIZING_FILES,
     VARIANT_FILES,
-    check_graph,
     open_resizing_graph,
 )
 from zoo.models.registry import reference
@@ -37,6 +36,7 @@ from zoo.models.results import (
     read_results,
 )
 from zoo.models.text_tower import GOLDEN_TEXT_FILE, open_text_tower, read_golden_text
+from zoo.models.untrusted_graph import check_graph
 
 RECIPE = "recipe.json"
 

@@ -26,6 +26,7 @@ from zoo.models.folder import WEIGHTS_FILE
 from zoo.models.golden import GOLDEN_FILE, MAX_GOLDEN_BYTES, read_golden
 from zoo.models.pretrained.onnx_folder import save_graph
 from zoo.models.text_tower import MAX_TOKENIZER_BYTES, TOKENIZER_FILE, open_text_tower
+from zoo.models.untrusted_graph import check_graph
 from zoo.models.verify import verify
 from zoo.paths import SHIPPED
 
@@ -232,6 +233,55 @@ def test_a_graph_cannot_take_the_machines_memory(copy: Path, name: str) -> None:
     assert peak() - before < 200 * 2**20
 
 
+def doubled(first: str, times: int) -> list[onnx.NodeProto]:
+    """Return nodes that double a vector many times; the last makes `many`."""
+    names = [first, *(f"twice{number}" for number in range(times - 1)), "many"]
+    return [node("Concat", [one, one], [other], axis=0) for one, other in pairwise(names)]
+
+
+ONE = numpy_helper.from_array(np.ones(1, np.float32), "one")
+LAST = node("ReduceMax", ["many"], ["extra"], keepdims=0)
+CONSTANTS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "filled": lambda: graph([node("ConstantOfShape", ["much"], ["many"]), LAST], [constant("much", 2**27)]),
+    "expanded": lambda: graph([node("Expand", ["one", "much"], ["many"]), LAST], [ONE, constant("much", 2**27)]),
+    "doubled": lambda: graph([*doubled("one", 27), LAST], [ONE]),
+    "doubled shapes": lambda: graph(
+        [
+            node("Shape", ["image"], ["size"]),
+            *doubled("size", 27),
+            node("ReduceMax", ["many"], ["largest"], keepdims=0),
+            node("Cast", ["largest"], ["extra"], to=TensorProto.FLOAT),
+        ]
+    ),
+    "broadcast": lambda: graph(
+        [node("Unsqueeze", ["row1", "last"], ["column1"]), node("Mul", ["row1", "column1"], ["many"]), LAST],
+        [numpy_helper.from_array(np.ones(2**13, np.float32), "row1")],
+    ),
+    "used before it is made": lambda: graph(
+        [LAST, node("Identity", ["filled"], ["many"]), node("ConstantOfShape", ["much"], ["filled"])],
+        [constant("much", 2**27)],
+    ),
+    "cast again and again": lambda: graph(
+        [
+            *(node("Cast", ["weights"], [f"cast{number}"], to=TensorProto.DOUBLE) for number in range(500)),
+            node("Sum", [f"cast{number}" for number in range(500)], ["doubles"]),
+            node("Cast", ["doubles"], ["many"], to=TensorProto.FLOAT),
+            LAST,
+        ],
+        [numpy_helper.from_array(np.zeros(2**18, np.float32), "weights")],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_constants_of_a_graph_cannot_take_the_machines_memory_while_it_is_loaded(copy: Path, name: str) -> None:
+    """Each would take half a gigabyte and more, before any bound of ONNX Runtime."""
+    install(copy, CONSTANTS[name]())
+    before = peak()
+    zoo.load(copy, runtime="onnx")
+    assert peak() - before < 100 * 2**20
+
+
 @pytest.mark.parametrize("location", ["../secret", "{outside}", "secret", "*/_ORT_MEM_ADDR_/*", "linked"])
 def test_no_graph_reads_another_file(copy: Path, location: str) -> None:
     """Wherever the weights are: above the folder, at an absolute path, in the folder, in memory or behind a link."""
@@ -314,14 +364,14 @@ def test_a_graph_of_gigabytes_is_refused_at_once(tmp_path: Path, size: int, head
     sparse_file(tmp_path / "g.onnx", size, head)
     before = peak()
     with raises(ModelFolderError, "unreadable-graph"):
-        onnx_runtime.check_graph(tmp_path / "g.onnx")
+        check_graph(tmp_path / "g.onnx")
     assert peak() - before < 100 * 2**20
 
 
 def test_a_graph_of_countless_fields_is_refused(tmp_path: Path) -> None:
     (tmp_path / "g.onnx").write_bytes(b"\x40\0" * 4_000_000)
     with raises(ModelFolderError, "unsafe-graph"):
-        onnx_runtime.check_graph(tmp_path / "g.onnx")
+        check_graph(tmp_path / "g.onnx")
 
 
 def header(values: object, length: int | None = None) -> bytes:

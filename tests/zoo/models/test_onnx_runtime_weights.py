@@ -17,8 +17,8 @@ from zoo.errors import ModelFolderError
 from zoo.files import sha256_of
 from zoo.models.card import read_card
 from zoo.models.golden import read_golden
-from zoo.models.onnx_runtime import check_graph
 from zoo.models.text_tower import TEXT_GRAPH, open_text_tower
+from zoo.models.untrusted_graph import check_graph
 from zoo.models.verify import verify
 from zoo.paths import SHIPPED
 
