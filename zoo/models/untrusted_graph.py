@@ -139,7 +139,7 @@ class _Node(NamedTuple):
     integers: dict[bytes, list[int]]
 
     def measures_free_axis(self, sized: Mapping[bytes, list[bool]]) -> bool:
-        """Return whether a `Shape` reads an axis of the graph's input that each batch sizes anew."""
+        """Return whether a `Shape` reads an axis of the graph's input whose size is that of a batch."""
         axes = sized.get(b"".join(self.inputs), [])
         start, end = (_signed(self.integers.get(name, [])) for name in (b"start", b"end"))
         return not all(axes[slice(start, end)])
@@ -233,7 +233,7 @@ class _Walk:
         return values
 
     def has_small_constants(self, most: int) -> bool:
-        """Return whether the nodes that depend on weights alone have at most so many numbers, as far as is known.
+        """Return whether the nodes that depend on weights alone have at most this many numbers, as far as is known.
 
         What other operators than the plain ones make of constants may be of any size, and so may nodes in an order in
         which a constant is used before it is made.
@@ -271,7 +271,7 @@ def _check_operator(name: bytes, field: int) -> None:
 
 
 def _signed(values: Sequence[int]) -> int | None:
-    """Return the last of some int64 that were read as unsigned ones; None if there is none."""
+    """Return the last of some int64 that were read as unsigned ones; None of no values."""
     return None if not values else values[-1] - (values[-1] >> 63 << 64)
 
 
