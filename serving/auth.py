@@ -1,4 +1,4 @@
-"""Who may ask the service: the host names and addresses that it answers at, foreign web pages, and keys."""
+"""Guards of the service: the host names and addresses that it answers at, foreign web pages, and keys."""
 
 from __future__ import annotations
 
