@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-EXTRAS ?= cpu,train,export,serve,photos,dev
+EXTRAS ?= cpu,train,export,serve,bento,photos,dev
 SERVE ?= 1
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -63,7 +63,7 @@ proof: $(READY) ## run the service's long proofs, about 25 minutes (PART=crash|l
 
 lock: $(READY) ## update constraints.txt from pyproject.toml
 	$(BIN)/uv pip compile --quiet --no-header --no-annotate --upgrade \
-	  --extra cpu --extra train --extra export --extra serve --extra photos --extra ray --extra dev --extra docs pyproject.toml --output-file constraints.txt
+	  --extra cpu --extra train --extra export --extra serve --extra bento --extra photos --extra ray --extra dev --extra docs pyproject.toml --output-file constraints.txt
 
 clean: ## remove everything that these targets made
 	rm -rf $(VENV) .demo .proof .mypy_cache .ruff_cache .pytest_cache .hypothesis site

@@ -13,13 +13,13 @@ from fastapi import Depends, Path, Request
 from fastapi.routing import APIRoute
 from pydantic.fields import FieldInfo
 
-from serving.auth import Keys, unauthorised
 from serving.duplicates.lookup import CopyFinder
 from serving.errors import RefusedError, invalid
 from serving.forms import check_parameters, query_values
 from serving.gallery import Gallery
 from serving.gallery.map import Atlas
 from serving.gallery.search import Models, Searcher
+from serving.keys import Keys, unauthorised
 from serving.limits import CpuQueue
 from serving.metrics import stage
 from serving.model_swap import CurrentSearcher

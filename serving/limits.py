@@ -19,9 +19,9 @@ from anyio import CapacityLimiter, to_thread
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.auth import PROBES, READING_METHODS, client_of, path_in_collection
 from serving.errors import RefusedError, error_response, head_too_large, too_large
 from serving.forms import FORM, JSON, MAX_QUERY_BYTES, media_type_of
+from serving.keys import PROBES, READING_METHODS, client_of, path_in_collection
 from serving.metrics import WAITING, stage
 from serving.settings import Settings
 

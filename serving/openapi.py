@@ -9,9 +9,9 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from serving.auth import PROBES, SERVICE_PATHS
 from serving.dependencies import COLLECTIONS_PATH
 from serving.forms import FORM, JSON, MULTIPART, RAW_TYPES
+from serving.keys import PROBES, SERVICE_PATHS
 from serving.schemas import ErrorBody
 
 

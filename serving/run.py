@@ -20,10 +20,11 @@ from fastapi import FastAPI
 from uvicorn.config import STARTUP_FAILURE
 
 from serving.app import create_app
-from serving.auth import ANY_HOST, Keys
+from serving.auth import ANY_HOST
 from serving.connections import BACKLOG, KEEP_ALIVE, HttpConnection, Server, end_seconds, raise_file_limit
 from serving.gallery.backends.milvus_client import check_workers
 from serving.gallery.search import check_variant
+from serving.keys import Keys
 from serving.limits import MAX_HEAD
 from serving.metrics import FOLDER, configure_logging
 from serving.settings import (

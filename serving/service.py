@@ -14,7 +14,6 @@ import warnings
 from contextlib import suppress
 
 import bentoml
-import uvicorn.config
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
@@ -28,8 +27,6 @@ from zoo.paths import thread_count
 # uvicorn believes every local client that names another address in X-Forwarded-For, so that a client could have as many
 # rates as it likes. It reads this variable when its server is made.
 os.environ.setdefault("FORWARDED_ALLOW_IPS", "")
-# uvicorn prefers httptools where it is installed, which reads heads of any size.
-uvicorn.config.HTTP_PROTOCOLS["auto"] = uvicorn.config.HTTP_PROTOCOLS["h11"]
 # BentoML reports usage to its makers without this.
 os.environ.setdefault("BENTOML_DO_NOT_TRACK", "True")
 

@@ -23,8 +23,6 @@ def modules() -> dict[str, Path]:
 
 
 MODULES = modules()
-NOT_YET = ("serving",)
-"""Packages whose files have not been arranged by subject."""
 
 
 @cache
@@ -32,23 +30,11 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def is_for_types_only(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-
-
 @cache
 def imports(path: Path) -> frozenset[str]:
-    """Return the project's modules that a file imports, also inside functions and for annotations alone.
-
-    In packages of `NOT_YET` imports for annotations alone do not count.
-    """
-    tree = tree_of(path)
-    exempt = path.relative_to(ROOT).parts[0] in NOT_YET
-    annotations = {id(n) for block in ast.walk(tree) if exempt and is_for_types_only(block) for n in ast.walk(block)}
+    """Return the project's modules that a file imports, also inside functions and for annotations alone."""
     names: set[str] = set()
-    for node in ast.walk(tree):
-        if id(node) in annotations:
-            continue
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -125,14 +111,13 @@ def test_a_file_is_one_subject() -> None:
 def test_a_folder_has_at_most_twenty_files() -> None:
     folders = Counter(path.parent.relative_to(ROOT) for path in MODULES.values())
     wide = {str(folder): files for folder, files in folders.items() if files > 20 and folder.name not in CATALOGUES}
-    assert {folder for folder in wide if not folder.startswith(NOT_YET)} == set()
+    assert wide == {}
 
 
 def test_a_class_name_has_one_meaning() -> None:
     places: dict[str, list[str]] = {}
     for name, path in MODULES.items():
-        if not name.startswith(NOT_YET):
-            for node in tree_of(path).body:
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                    places.setdefault(node.name, []).append(name)
+        for node in tree_of(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(name)
     assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}

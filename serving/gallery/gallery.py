@@ -131,7 +131,10 @@ class Gallery:
             from serving.gallery.backends.milvus import open_store
             from serving.gallery.backends.milvus_index import MilvusIndex
 
-            milvus_store = open_store(str(path), other)
+            if other:
+                message = f"{path} is in Milvus, and holds the embeddings of one model."
+                raise GalleryError(message, code="no-other-model")
+            milvus_store = open_store(str(path))
             return cls(path, milvus_store, MilvusIndex(milvus_store), milvus_store.card, milvus_store.model_ref)
         path = Path(path)
         check_exists(path)
@@ -166,11 +169,11 @@ class Gallery:
     def check_model(self, card: Card, ref: str = "MODEL") -> None:
         """Raise `ModelMismatchError` unless this is the card of the gallery's model. ref: how the model was named."""
         if card.fingerprint != self.card.fingerprint:
+            rebuild = command("gallery", "rebuild", self.address, "--model", ref)
             raise ModelMismatchError(
                 f"{self.address} was embedded by {self.card.name} ({self.card.fingerprint[:12]}), not by {card.name} "
                 f"({card.fingerprint[:12]}), whose embeddings cannot be compared. Load {self.model_ref!r}, index into "
-                f"a new gallery, or give this one the other model: "
-                f"{command('gallery', 'rebuild', self.address, '--model', ref)}"
+                f"a new gallery{'.' if is_address(self.address) else f', or give this one the other model: {rebuild}'}"
             )
 
     def other_model(self) -> tuple[Card, str, str] | None:

@@ -118,7 +118,7 @@ class Index:
         self.dim, self.change, self.generation = dim, change, generation
         self._frozen = frozen or FrozenIndex(faiss.IndexFlatIP(dim), np.empty(0, np.int64))
         self._main = Segment(self._frozen.exact, self._frozen.ids)
-        self._new = Segment(faiss.IndexFlatIP(dim), np.empty(0, np.int64))
+        self._new = Segment.of(dim)
         self._gpu = copy_to_gpu(self._main, device)
         self._lock = SharedLock()
 
@@ -227,6 +227,13 @@ class Segment:
         self.alive = np.ones(len(ids), np.bool_)
         self.removed = 0
         self._bitmap: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, dim: int, blocks: Iterable[Block] = (), expected: int = 0) -> Segment:
+        """Return the segment of some vectors in memory; `expected`: their number, if it is known."""
+        segment = cls(faiss.IndexFlatIP(dim), np.empty(0, np.int64))
+        segment.add(blocks, expected)
+        return segment
 
     def __len__(self) -> int:
         return len(self.ids) - self.removed

@@ -5,9 +5,9 @@ A generation is a folder that is never changed once it is complete:
 exact.faiss    flat index of all vectors        ids.npy       int64, the item of each row, ascending
 index.faiss    the approximate one, if any      facts.json    `GenerationFacts`
 
-Compaction reads one state of the store and writes a new generation, block by block. It is in use from the moment the
-store names it; then the old one is removed. Processes that have mapped the old one can still read it. One process
-compacts at a time. A killed one leaves a folder that nobody uses and the next compaction removes.
+Compaction reads all vectors of one state of the store into memory, and writes a new generation. It is in use from the
+moment the store names it; then the old one is removed. Processes that have mapped the old one can still read it. One
+process compacts at a time. A killed one leaves a folder that nobody uses and the next compaction removes.
 """
 
 from __future__ import annotations
@@ -18,25 +18,32 @@ import math
 import re
 import secrets
 import shutil
-import struct
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Self
 
 import faiss
 import numpy as np
 
 from serving.gallery.filters import EVERYTHING, Filter
-from serving.gallery.index import FLAT, KINDS, FrozenIndex, Index, IndexSetting, Neighbours, find_kind, stored_vectors
+from serving.gallery.index import (
+    FLAT,
+    KINDS,
+    FrozenIndex,
+    Index,
+    IndexSetting,
+    Neighbours,
+    Segment,
+    find_kind,
+    stored_vectors,
+)
 from serving.gallery.schema import METRIC
 from serving.gallery.store import Store, store_model
 from serving.gallery.tune import SEED, IndexMeasurement, QuerySample, measure_kind, sample_vectors
-from serving.gallery.types import Attribution, Block, IndexStats, identify_items, parse_stored, utc_now
+from serving.gallery.types import Attribution, IndexStats, StoreChanges, identify_items, parse_stored, utc_now
 from zoo.data.dataset import DataIdentity
 from zoo.errors import GalleryError, ModelChangedError, UsageError
 from zoo.files import LockHeldError, atomic_folder, locked, read_json, sha256_of, write_json
@@ -61,10 +68,6 @@ RETRY_SECONDS, MAX_RETRY_SECONDS = 60.0, 3600.0
 """Time until the next attempt after a failed compaction, for example on a full disk; it doubles each time."""
 
 _GENERATION = re.compile(rf"{GENERATION_PREFIX}\d+-[0-9a-f]{{8}}")
-_FAISS_HEAD = struct.Struct("<4siqqqBi")
-_FAISS_SIZE = struct.Struct("<Q")
-_FAISS_UNUSED = 1 << 20
-"""Value of two fields that FAISS no longer uses."""
 
 Tuning = list[tuple[str, IndexMeasurement | None]]
 """Kinds of index and their measurements; None for one that was not built or lacks the recall."""
@@ -401,7 +404,7 @@ def _draft_generation(folder: Path, store: Store, identified: bool) -> Iterator[
                 return
             name = f"{GENERATION_PREFIX}{changes.number}-{secrets.token_hex(4)}"
             draft_folder = until_finished.enter_context(atomic_folder(folder / name))
-            exact = write_vectors(draft_folder, store.dim, changes.blocks)
+            exact = write_vectors(draft_folder, store.dim, changes)
             data = identify_items(folder, store.contents()) if identified else None
         # The snapshot of the store has ended before the index is built, which takes long.
         yield _Draft(name, draft_folder, changes.number, exact, data)
@@ -491,13 +494,12 @@ def _folder_size(folder: Path) -> int:
         return 0
 
 
-def write_vectors(folder: Path, dim: int, blocks: Iterable[Block]) -> FrozenIndex:
-    """Write the exact rows of a generation with one block of them in memory at a time; return them mapped."""
-    with FlatFile(folder / EXACT, dim) as file:
-        for ids, vectors in blocks:
-            file.add(ids, vectors)
-    np.save(folder / IDS, file.ids())
-    return FrozenIndex(_map_index(folder / EXACT), file.ids())
+def write_vectors(folder: Path, dim: int, changes: StoreChanges) -> FrozenIndex:
+    """Write the exact rows of a generation, and return them mapped. All of them are in memory meanwhile."""
+    rows = Segment.of(dim, changes.blocks, changes.count)
+    faiss.write_index(rows.exact, str(folder / EXACT))
+    np.save(folder / IDS, rows.ids)
+    return FrozenIndex(_map_index(folder / EXACT), rows.ids)
 
 
 def open_generation(folder: Path, fingerprint: str, dim: int) -> tuple[FrozenIndex, GenerationFacts]:
@@ -564,53 +566,3 @@ def check_hashes(folder: Path, facts: GenerationFacts) -> None:
 
 def _map_index(path: Path) -> faiss.Index:
     return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
-
-
-class FlatFile:
-    """A file of FAISS's `IndexFlatIP` that is written block by block.
-
-    It holds no vectors until the `with` block has ended well.
-    """
-
-    def __init__(self, path: Path, dim: int, named: bool = False) -> None:
-        """Create the file.
-
-        Args:
-            path: The file.
-            dim: Length of the vectors.
-            named: Whether to write an `IndexIDMap` around the index, which contains the ids.
-        """
-        self._file: BinaryIO = path.open("wb")
-        self._dim, self._named, self._ids = dim, named, [np.empty(0, np.int64)]
-        self._file.write(self._head(0))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._file:
-            if kind is None:
-                self._finish()
-
-    def add(self, ids: np.ndarray, vectors: np.ndarray) -> None:
-        """Append float32 [n, dim] with their ids, int64 [n]."""
-        self._ids.append(ids)
-        self._file.write(np.ascontiguousarray(vectors, "<f4").data)
-
-    def ids(self) -> np.ndarray:
-        """Return the ids of all rows so far, int64 [n]."""
-        return np.concatenate(self._ids)
-
-    def _finish(self) -> None:
-        ids = self.ids()
-        if self._named:
-            self._file.write(_FAISS_SIZE.pack(len(ids)) + ids.astype("<i8").tobytes())
-        self._file.seek(0)
-        self._file.write(self._head(len(ids)))
-
-    def _head(self, count: int) -> bytes:
-        names = [b"IxMp", b"IxFI"] if self._named else [b"IxFI"]
-        numbers = self._dim, count, _FAISS_UNUSED, _FAISS_UNUSED, True, faiss.METRIC_INNER_PRODUCT
-        return b"".join(_FAISS_HEAD.pack(name, *numbers) for name in names) + _FAISS_SIZE.pack(count * self._dim)

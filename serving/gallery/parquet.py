@@ -9,11 +9,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
 
 from serving.gallery.calibration import calibration_record, checked_record, take_over_calibration
 from serving.gallery.gallery import Gallery, is_gallery
-from serving.gallery.index_files import FlatFile
 from serving.gallery.store import MODEL
 from serving.gallery.types import Item, NewItem, Thumbnail, model_json, read_model
 from zoo.errors import GalleryError, GalleryNotFoundError, UsageError, ZooError, missing
@@ -105,17 +105,25 @@ def import_gallery(source: Path, out: str | Path) -> ImportedItems:
 def _write(path: str | Path, out: Path) -> int:
     with Gallery.open(path) as gallery, atomic_folder(out) as folder:
         dim = gallery.card.dim
-        with (
-            parquet.ParquetWriter(folder / ITEMS, _schema(dim), compression="zstd") as writer,
-            FlatFile(folder / INDEX, dim, named=True) as index,
-        ):
+        index = faiss.IndexIDMap(faiss.IndexFlatIP(dim))
+        with parquet.ParquetWriter(folder / ITEMS, _schema(dim), compression="zstd") as writer:
             for rows in _batches(gallery.store.rows()):
                 writer.write_table(_table(rows, dim))
-                index.add(np.array([row[0].id for row in rows]), np.stack([row[1] for row in rows]))
+                index.add_with_ids(np.stack([row[1] for row in rows]), np.array([row[0].id for row in rows], np.int64))
+        _write_index(index, folder / INDEX)
         write_bytes(folder / MODEL, model_json(gallery.card, gallery.model_ref).encode())
         if (calibration := calibration_record(gallery)) is not None:
             write_json(folder / CALIBRATION, calibration)
-        return len(index.ids())
+        return int(index.ntotal)
+
+
+def _write_index(index: faiss.Index, path: Path) -> None:
+    """Write an index, or raise `OSError`."""
+    try:
+        faiss.write_index(index, str(path))
+        faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)  # FAISS does not report a full disk at the last bytes
+    except RuntimeError as error:
+        raise OSError(str(error)) from None
 
 
 def _read_calibration(path: Path) -> dict[str, Any]:

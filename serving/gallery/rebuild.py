@@ -18,18 +18,18 @@ from datetime import UTC, datetime
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from serving.gallery.calibration import calibrate_gallery, stored_calibration
 from serving.gallery.evaluate import METRIC_TITLES, METRICS, model_change_steps, report
-from serving.gallery.gallery import STORE, Gallery
+from serving.gallery.gallery import STORE, Gallery, check_exists, check_folder
 from serving.gallery.index_files import compaction_lock
 from serving.gallery.originals import Originals
 from serving.gallery.staging import REPLACED, StagedEmbedding, Staging
 from serving.gallery.store import MODEL, Store
-from serving.gallery.types import NO_PICTURE, IndexStats, Item, is_address, model_json, parse_model, vector_to_blob
+from serving.gallery.types import NO_PICTURE, IndexStats, Item, model_json, parse_model, vector_to_blob
 from zoo.console import Progress
 from zoo.data.decode import map_in_threads
 from zoo.data.images import open_image
@@ -48,10 +48,6 @@ from zoo.evaluation.split import LearntOverlap, learnt_classes
 from zoo.files import write_bytes
 from zoo.models.load import Embedder, load
 from zoo.models.registry import cached_folder
-
-if TYPE_CHECKING:
-    from serving.gallery.backends.milvus import MilvusStore
-    from serving.gallery.backends.milvus_staging import MilvusStaging
 
 DECODED_AHEAD = 256
 """Greatest number of images decoded ahead of the network."""
@@ -96,12 +92,12 @@ class MissingItemsError(GalleryError):
 
 
 class Rebuild:
-    """Embedding of all items into the second slot of a gallery. Subclasses swap the slots."""
+    """Embedding of all items into the second slot of a gallery, which is then swapped with the first."""
 
     def __init__(
         self,
-        items: Store | MilvusStore,
-        staging: Staging | MilvusStaging,
+        items: Store,
+        staging: Staging,
         token: str,
         embed: EmbedItems,
         batch_size: int = 64,
@@ -147,13 +143,6 @@ class Rebuild:
             raise MissingItemsError(left)
         return [item.item for item in left]
 
-
-class StoreRebuild(Rebuild):
-    """A rebuild of a gallery folder, whose slots are swapped in one transaction (serving.gallery.staging)."""
-
-    items: Store
-    staging: Staging
-
     def swap(self, drop: bool = False) -> None:
         """Swap the slots.
 
@@ -186,31 +175,13 @@ class StoreRebuild(Rebuild):
         return True
 
 
-class MilvusRebuild(Rebuild):
-    """A rebuild of a gallery in Milvus (serving.gallery.backends.milvus_staging)."""
-
-    staging: MilvusStaging
-
-    def swap(self, drop: bool = False) -> None:
-        """Swap the slots; see `StoreRebuild.swap`."""
-        self.fill()
-        self._left(drop)
-        self.staging.copy_descriptions()
-        self.staging.exchange()
-        # What others wrote to the old collection meanwhile.
-        self.fill()
-        self.staging.copy_descriptions()
-
-
 class ItemEmbedder:
     """Embedding of items by their image files, or by their thumbnails where the files are missing.
 
     A PNG thumbnail is the image pixel by pixel (serving.gallery.types) and always serves; a smaller one if allowed.
     """
 
-    def __init__(
-        self, items: Store | MilvusStore, embedder: Embedder, originals: Originals, thumbnails: bool = False
-    ) -> None:
+    def __init__(self, items: Store, embedder: Embedder, originals: Originals, thumbnails: bool = False) -> None:
         """Prepare; `items` is not shared, as threads read it; `thumbnails`: whether smaller ones serve."""
         self.items, self.embedder, self.originals, self.thumbnails = items, embedder, originals, thumbnails
 
@@ -306,7 +277,7 @@ class ModelComparison:
 class Upgrade:
     """Change of a gallery's model: `embed`, `compare` if wanted, `swap`. Steps that were done are not repeated."""
 
-    def __init__(self, path: str | Path, embedder: Embedder, rebuild: StoreRebuild | MilvusRebuild, rule: str) -> None:
+    def __init__(self, path: str | Path, embedder: Embedder, rebuild: Rebuild, rule: str) -> None:
         """Use `begin_upgrade`."""
         self.path, self.embedder, self.rebuild, self.rule = path, embedder, rebuild, rule
         self._announced: float | None = None
@@ -379,7 +350,7 @@ def begin_upgrade(
     """Begin or continue to give a gallery another model. What a rebuild by a third model has made is discarded.
 
     Args:
-        path: The gallery folder, or its address in Milvus.
+        path: The gallery folder.
         embedder: The new model.
         model_ref: Name or folder that loads it again.
         folders: Folders of image files, besides those that were indexed.
@@ -388,8 +359,8 @@ def begin_upgrade(
         progress: Whether to show a progress bar.
 
     Raises:
-        UsageError: The gallery has this model already (`same-model`), or keeps a third one for a rollback
-            (`previous-model-kept`).
+        UsageError: The gallery has this model already (`same-model`), keeps a third one for a rollback
+            (`previous-model-kept`), or is in Milvus (`not-for-milvus`).
         GalleryError: The gallery is damaged.
     """
     if rule not in RULES or batch_size < 1:
@@ -397,7 +368,8 @@ def begin_upgrade(
             f"the rule for missing images is one of {', '.join(RULES)}, and a batch has at least 1 image.",
             code="unknown-rule",
         )
-    with Gallery.open(path) as gallery:
+    folder = check_rebuilds(path, model_ref)
+    with Gallery.open(folder) as gallery:
         originals, card, ref, slot = (
             Originals.of(gallery, folders),
             gallery.card,
@@ -416,22 +388,29 @@ def begin_upgrade(
             code="previous-model-kept",
         )
     new, thumbnails = embedder.card, rule == "thumbnail"
-    if is_address(path):
-        from serving.gallery.backends.milvus import open_store
-        from serving.gallery.backends.milvus_staging import MilvusStaging
-
-        with closing(open_store(str(path))) as source:
-            staging = MilvusStaging(source, new, model_ref)
-            embed = ItemEmbedder(source, embedder, originals, thumbnails).embed
-            rebuild = MilvusRebuild(source, staging, staging.token, embed, batch_size, progress)
-            yield Upgrade(path, embedder, rebuild, rule)
-        return
-    path = Path(path)
-    with closing(Store(path / STORE)) as store, closing(Store(path / STORE)) as reader:
+    with closing(Store(folder / STORE)) as store, closing(Store(folder / STORE)) as reader:
         token = store.staging.begin(model_json(card, ref), model_json(new, model_ref), new.fingerprint, new.dim)
         embed = ItemEmbedder(reader, embedder, originals, thumbnails).embed
-        folder_rebuild = StoreRebuild(store, store.staging, token, embed, batch_size, progress)
-        yield Upgrade(path, embedder, folder_rebuild, rule)
+        rebuild = Rebuild(store, store.staging, token, embed, batch_size, progress)
+        yield Upgrade(folder, embedder, rebuild, rule)
+
+
+def check_rebuilds(path: str | Path, model_ref: str = "MODEL") -> Path:
+    """Return the folder of a gallery that can be given another model.
+
+    Raises:
+        UsageError: If the gallery is in Milvus (code "not-for-milvus").
+    """
+    index = command("index", model_ref, "DIR", "--out", "milvus://HOST:PORT/NAME")
+    return check_folder(path, f"index the images by the other model into a new collection, and serve that: {index}")
+
+
+def discard_other(path: str | Path) -> None:
+    """Delete the embeddings by another model that a gallery keeps, if any."""
+    folder = check_rebuilds(path)
+    check_exists(folder)
+    with closing(Store(folder / STORE)) as store:
+        store.discard_other()
 
 
 def load_previous_model(
@@ -440,10 +419,10 @@ def load_previous_model(
     """Load the model for a rollback; return it, and the name or folder that loads it. `model`: where it has moved to.
 
     Raises:
-        UsageError: The gallery keeps no embeddings of a previous model.
+        UsageError: The gallery keeps no embeddings of a previous model, or is in Milvus (`not-for-milvus`).
         ModelMismatchError: `model` is another model.
     """
-    with Gallery.open(path) as gallery:
+    with Gallery.open(check_rebuilds(path)) as gallery:
         slot = gallery.store.slot()
     if slot is None or slot.role != REPLACED:
         raise UsageError(

@@ -8,12 +8,12 @@ from typing import Any
 from anyio import to_thread
 from fastapi import APIRouter, Request, Response
 
-from serving.auth import request_key, unauthorised
 from serving.dependencies import Collection, CollectionDep, Collections, CollectionsDep, SettingsDep
 from serving.errors import RefusedError
 from serving.gallery.calibration import calibration_json
 from serving.gallery.search import Searcher
 from serving.gallery.types import IndexStats
+from serving.keys import request_key, unauthorised
 from serving.metrics import exposition, set_gallery
 from serving.openapi import READING, refusals
 from serving.schemas import (

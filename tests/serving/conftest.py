@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from exports.text import attach_text_tower
-from serving import Client, client
+from serving import Client
+from serving.client import calls as client
 from serving.gallery.indexing import index_folder
 from serving.gallery.rebuild import Upgrade
 from tests import text_toys

@@ -25,9 +25,9 @@ from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
 from serving.app import create_app
-from serving.auth import Keys
 from serving.dependencies import Collection, Collections
 from serving.gallery.search import Searcher
+from serving.keys import Keys
 from serving.model_swap import CurrentSearcher
 from serving.settings import Settings, gallery_variables, parse_galleries
 

@@ -15,9 +15,10 @@ from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
 from serving.app import create_app
-from serving.auth import COOKIE, Authentication, Keys, TrustedHosts, client_of, host_name, is_loopback, request_key
+from serving.auth import Authentication, TrustedHosts, host_name, is_loopback
 from serving.dependencies import Collection, Collections
 from serving.gallery.search import Searcher
+from serving.keys import COOKIE, Keys, client_of, request_key
 from serving.model_swap import CurrentSearcher
 from serving.settings import READ_KEYS
 from tests.raising import raises

@@ -21,7 +21,9 @@ import pytest
 from PIL import Image
 
 import serving
-from serving import AsyncClient, Client, client, client_images, schemas
+from serving import AsyncClient, Client, schemas
+from serving.client import calls as client
+from serving.client import images as client_images
 from serving.gallery import Gallery
 from tests import text_toys
 from tests.children import run_python

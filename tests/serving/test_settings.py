@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.auth import Keys
+from serving.keys import Keys
 from serving.settings import (
     COLLECTIONS,
     GALLERY,

@@ -16,7 +16,6 @@ from zoo.cli.options import (
     BatchSize,
     GalleryAddress,
     GalleryFolder,
-    GalleryInUse,
     Json,
     MovedModel,
     Precision,
@@ -287,6 +286,9 @@ class Embedding:
     batch_size: int
 
     def __post_init__(self) -> None:
+        from serving.gallery.rebuild import check_rebuilds
+
+        check_rebuilds(self.gallery)
         for folder in self.images:
             if not folder.is_dir():
                 raise UsageError(f"--images {folder}: there is no such folder.", code="no-such-folder")
@@ -318,7 +320,7 @@ other model: a rebuild drops the embeddings that an earlier one has left.""",
 )
 def rebuild(
     context: typer.Context,
-    gallery: GalleryInUse,
+    gallery: GalleryFolder,
     model: Annotated[str, Option(help="name or folder of the new model")],
     swap: Annotated[
         bool, Option("--swap", help="give the gallery the new model, even if it is measured to be worse")
@@ -490,7 +492,7 @@ def _decision(
 A second rollback goes forward again, to the newer model.""",
 )
 def rollback(
-    gallery: GalleryInUse,
+    gallery: GalleryFolder,
     model: MovedModel = None,
     discard: Annotated[
         bool, Option("--discard", help="delete the embeddings that are kept; there is no way back then")
@@ -503,13 +505,11 @@ def rollback(
     as_json: Json = False,
 ) -> int:
     """return a gallery to the model it had before a rebuild"""
-    from serving.gallery import Gallery
-    from serving.gallery.rebuild import load_previous_model
+    from serving.gallery.rebuild import discard_other, load_previous_model
 
     embedding = Embedding(gallery, images or (), missing, batch_size)
     if discard:
-        with Gallery.open(gallery) as opened:
-            opened.store.discard_other()
+        discard_other(gallery)
         print_outcome(as_json, {"discarded": True}, "the kept embeddings are deleted")
         return 0
     embedder, reference = load_previous_model(gallery, model and model_reference(model), runtime, precision)

@@ -36,9 +36,6 @@ GalleryAddress = Annotated[
     str, Argument(metavar="GALLERY", help="gallery folder, or its address in Milvus: milvus://host:port/name")
 ]
 GalleryFolder = Annotated[str, Argument(metavar="GALLERY", help="gallery folder")]
-GalleryInUse = Annotated[
-    str, Argument(metavar="GALLERY", help="gallery folder, or its address in Milvus; it may be in use")
-]
 MovedModel = Annotated[
     str | None, Option("--model", metavar="MODEL", help="name or folder of the gallery's model, if it has moved")
 ]

@@ -1,18 +1,19 @@
 """A whole gallery in Milvus, shared by any number of processes on any number of hosts.
 
-NAME                  facts and state; one row names the collection of the items and their model
-NAME_<fingerprint>    the items as one model embeds them: embedding, label, metadata, thumbnail, ...
+NAME                  facts and state; one row names the collection of the items and the model
+NAME_<fingerprint>    the items: embedding, label, metadata, thumbnail, ...
 
 Milvus has no transactions. An item's id is derived from the hash of its image, so that two processes that add one image
 write one row. A process reads its own writes at once (Session consistency), and those of others within Milvus's time
 tick, 0.2 s by default. What a write depends on is read with Strong consistency, which waits for that tick.
+
+A gallery keeps its model. Images are embedded by another model into a new collection.
 """
 
 from __future__ import annotations
 
 import random
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -28,7 +29,6 @@ from serving.gallery.backends.milvus_rows import (
     ITEM,
     MODEL,
     PICTURE,
-    SLOT,
     STATE,
     WHOLE,
     expression,
@@ -43,7 +43,6 @@ from serving.gallery.backends.milvus_rows import (
     thumbnail_of,
 )
 from serving.gallery.filters import EVERYTHING, Filter
-from serving.gallery.staging import Slot
 from serving.gallery.store import Overview
 from serving.gallery.types import (
     MAX_ID,
@@ -66,18 +65,9 @@ from serving.gallery.types import (
     parse_model,
     vector_to_blob,
 )
-from zoo.errors import (
-    GalleryError,
-    GalleryExistsError,
-    GalleryNotFoundError,
-    ItemNotFoundError,
-    ModelChangedError,
-)
+from zoo.errors import GalleryError, GalleryExistsError, GalleryNotFoundError, ItemNotFoundError
 from zoo.files import LockHeldError
 from zoo.models.card import Card
-
-PATIENCE = 1.0
-"""Seconds between two checks whether the gallery still has the model that it was opened with."""
 
 T = TypeVar("T")
 
@@ -88,7 +78,7 @@ class MilvusStore:
     Its methods are those of `serving.gallery.store.Store`; docstrings here say what differs.
     """
 
-    def __init__(self, connection: Connection, items: str, card: Card, model_ref: str, other: bool = False) -> None:
+    def __init__(self, connection: Connection, items: str, card: Card, model_ref: str) -> None:
         """Use `open_store` or `create_store`.
 
         Args:
@@ -96,11 +86,9 @@ class MilvusStore:
             items: The collection of the items.
             card: The card of the model that embedded them.
             model_ref: The name or path by which `zoo.load` loads the model.
-            other: Whether this is not the gallery's present model.
         """
         self.connection, self.collection, self.card, self.model_ref = connection, items, card, model_ref
         self.address, self.facts_name = connection.address.text, connection.address.collection
-        self._other, self._checked = other, time.monotonic()
         self._writing, self._evaluating = threading.Lock(), threading.Lock()
         self._counts: dict[object, Any] = {}
 
@@ -118,35 +106,11 @@ class MilvusStore:
             self._evaluating.release()
 
     def check_current(self) -> None:
-        present = fact_value(self.connection, MODEL) or {"collection": None}
-        if not self._other and present["collection"] != self.collection:
-            raise self._model_changed()
-        self._checked = time.monotonic()
+        """Raise `BackendError` if Milvus does not answer."""
+        fact_value(self.connection, MODEL)
 
-    def check_soon(self) -> None:
-        """Check that the model is the present one, at most once in `PATIENCE` seconds.
-
-        Until then no vectors of two models meet, because each model has its own collection.
-        """
-        if time.monotonic() - self._checked > PATIENCE:
-            self.check_current()
-
-    def _model_changed(self) -> ModelChangedError:
-        return ModelChangedError(
-            f"{self.address} was given another model since it was opened. Open it again, with that model."
-        )
-
-    def slot(self) -> Slot | None:
-        value = fact_value(self.connection, SLOT, strong=True)
-        if value is None:
-            return None
-        card, _ = parse_model(value["model"], self.address)
-        return Slot(card.fingerprint, card.dim, value["model"], value["role"], 0, value["coming"])
-
-    def discard_other(self) -> None:
-        if slot := fact_value(self.connection, SLOT, strong=True):
-            self.connection.delete(self.facts_name, [number_of(SLOT, "")])
-            self.connection.drop(slot["collection"])
+    def slot(self) -> None:
+        """Return None: a gallery in Milvus has the embeddings of one model."""
 
     # What is read of items
 
@@ -157,18 +121,17 @@ class MilvusStore:
         return thumbnail_of(self._row(item_id, PICTURE))
 
     def embedding(self, item_id: int) -> np.ndarray:
-        self.check_soon()
         return np.array(self._row(item_id, ("id", "vector"))["vector"], np.float32)
 
     def embeddings(self, ids: Sequence[int]) -> tuple[list[int], np.ndarray]:
-        self.check_soon()
         found = self.by_ids(ids, ("id", "vector"))
         present = [item_id for item_id in ids if item_id in found]
         rows = [found[item_id]["vector"] for item_id in present]
         return present, np.array(rows, np.float32).reshape(-1, self.card.dim)
 
     def from_thumbnails(self, ids: Sequence[int]) -> set[int]:
-        return {number for number, row in self.by_ids(ids, ("id", "from_thumbnail")).items() if row["from_thumbnail"]}
+        """Return the empty set: only a rebuild embeds thumbnails."""
+        return set()
 
     def items_by_id(self, ids: Sequence[int]) -> dict[int, Item]:
         """Return the items of those of the ids that exist."""
@@ -273,7 +236,6 @@ class MilvusStore:
 
         Raises:
             ItemConflictError: If a key is another image's, or an image is there under another key.
-            ModelChangedError: If the gallery was given another model.
         """
         texts = [item_row(item) for item in items]
         for item in items:
@@ -281,9 +243,8 @@ class MilvusStore:
         with self._writing:
             ids, fresh, keyed = self._placed(items, texts)
             self.connection.write(self.collection, fresh)
-            self._rewrite(self.collection, keyed)
-            if self.next_change()[1] != self.collection:
-                raise self._model_changed()
+            self._rewrite(keyed)
+            self._next_change()
         return AddResult(ids, len(fresh))
 
     def _placed(
@@ -327,8 +288,7 @@ class MilvusStore:
         with self._writing:
             for start, end in _without_repeats(items):
                 results += self._put(items[start:end], texts[start:end])
-            if self.next_change()[1] != self.collection:
-                raise self._model_changed()
+            self._next_change()
         return results
 
     def _put(self, items: Sequence[NewItem], texts: Sequence[tuple[Any, ...]]) -> list[PutResult]:
@@ -360,7 +320,7 @@ class MilvusStore:
             gone += former
             results.append(PutResult(row["id"], status))
         self.connection.write(self.collection, fresh)
-        self._rewrite(self.collection, changes)
+        self._rewrite(changes)
         if gone:
             self.connection.delete(self.collection, gone)
         return results
@@ -386,20 +346,20 @@ class MilvusStore:
         return self.connection.rows(self.collection, condition, ("id", "content_sha256", "key"), strong=True)
 
     def remove(self, ids: Sequence[int]) -> int:
-        def work(collection: str) -> int:
-            possible = sorted({number for number in ids if 0 < number <= MAX_ID})
-            rows = self.connection.by_ids(collection, possible, ("id",), strong=True)
-            self.connection.delete(collection, list(rows))
-            return len(rows)
-
-        return self._write(work)[0]
+        with self._writing:
+            rows = self.by_ids(sorted(set(ids)), ("id",), strong=True)
+            self.connection.delete(self.collection, list(rows))
+            self._next_change()
+        return len(rows)
 
     def update(self, places: Sequence[ItemUpdate]) -> None:
         changes = {
             place.item: {"source": place.source, "label": place.label or "", **metadata_fields(place.metadata)}
             for place in places
         }
-        self._write(lambda collection: self._rewrite(collection, changes))
+        with self._writing:
+            self._rewrite(changes)
+            self._next_change()
 
     def describe(
         self,
@@ -419,45 +379,31 @@ class MilvusStore:
         """
         changed = {**({} if isinstance(label, Unchanged) else {"label": label or ""}), **metadata_fields(metadata)}
         changed |= {} if isinstance(key, Unchanged) else {"key": key or ""}
-
-        def work(collection: str) -> None:
+        with self._writing:
             owners = self._with_keys([check_key(key)]) if isinstance(key, str) else []
             for owner in owners:
                 if owner["id"] != item_id:
                     raise key_taken(owner["key"], owner["id"])
-            if not self._rewrite(collection, {item_id: changed} if 0 < item_id <= MAX_ID else {}):
+            if not self._rewrite({item_id: changed}):
                 raise ItemNotFoundError(f"the gallery has no item {item_id}.")
+            return self._next_change()
 
-        return self._write(work)[1]
-
-    def _rewrite(self, collection: str, changes: Mapping[int, Row]) -> int:
+    def _rewrite(self, changes: Mapping[int, Row]) -> int:
         """Change fields of the items that exist, and return their number."""
         ids, found = list(changes), 0
         for start in range(0, len(ids), PIECE):
-            rows = self.connection.by_ids(collection, ids[start : start + PIECE], WHOLE, strong=True)
+            rows = self.by_ids(ids[start : start + PIECE], WHOLE, strong=True)
             changed = [{**row, **changes[number], "change": moment()} for number, row in rows.items()]
-            self.connection.write(collection, changed)
+            self.connection.write(self.collection, changed)
             found += len(rows)
         return found
 
-    def _write(self, work: Callable[[str], T]) -> tuple[T, int]:
-        """Write to the present model's items, and again if the gallery was given another model meanwhile."""
-        with self._writing:
-            collection = self.collection
-            while True:
-                done = work(collection)
-                number, present = self.next_change()
-                if present == collection:
-                    return done, number
-                collection = present
-
-    def next_change(self) -> tuple[int, str]:
-        """Take the next change number, and return it and the collection of the present model's items."""
-        ids = [number_of(kind, "") for kind in (MODEL, CHANGE)]
-        rows = self.connection.by_ids(self.facts_name, ids, ("id", "value"), strong=True)
-        number = max(moment(), rows[ids[1]]["value"]["number"] + 1)
+    def _next_change(self) -> int:
+        """Take the next change number, and return it."""
+        value = fact_value(self.connection, CHANGE, strong=True) or {"number": 0}
+        number = max(moment(), value["number"] + 1)
         self.connection.write(self.facts_name, [fact_row(CHANGE, {"number": number})])
-        return number, rows[ids[0]]["value"]["collection"]
+        return number
 
     # Facts
 
@@ -472,14 +418,11 @@ class MilvusStore:
         self.connection.write(self.facts_name, [fact_row(STATE, {"text": value}, key)])
 
     def fact(self, key: str) -> str | None:
-        self.check_soon()
-        value = fact_value(self.connection, FACT, f"{self.collection} {key}")
+        value = fact_value(self.connection, FACT, key)
         return None if value is None else str(value["text"])
 
     def set_fact(self, key: str, value: str) -> None:
-        self.check_current()
-        row = fact_row(FACT, {"text": value}, f"{self.collection} {key}")
-        self.connection.write(self.facts_name, [row])
+        self.connection.write(self.facts_name, [fact_row(FACT, {"text": value}, key)])
 
 
 class MilvusOverview(Overview):
@@ -544,21 +487,18 @@ def create_store(address: str, card: Card, model_ref: str) -> MilvusStore:
         raise
 
 
-def open_store(address: str, other: bool = False) -> MilvusStore:
-    """Open a gallery, with its present model or with its other one.
+def open_store(address: str) -> MilvusStore:
+    """Open a gallery.
 
     Raises:
         GalleryNotFoundError: The collection does not exist.
-        GalleryError: If the collection is not a gallery's, or there is no other model.
+        GalleryError: If the collection is not a gallery's.
     """
     connection = connect_existing(address)
     try:
         value = present_model(connection)
-        value = (fact_value(connection, SLOT) or {}) if other else value
-        if not value:
-            raise GalleryError(f"{address} holds no embeddings of another model.", code="no-other-model")
         connection.load(value["collection"])
-        return MilvusStore(connection, value["collection"], *parse_model(value["model"], address), other)
+        return MilvusStore(connection, value["collection"], *parse_model(value["model"], address))
     except BaseException:
         connection.close()
         raise
@@ -575,7 +515,7 @@ def exists(address: str) -> bool:
 
 
 def model_at(address: str) -> tuple[Card, str]:
-    """Return the card of the gallery's present model, and the reference by which it is loaded."""
+    """Return the card of the gallery's model, and the reference by which it is loaded."""
     with closing(connect_existing(address)) as connection:
         return parse_model(present_model(connection)["model"], address)
 
@@ -595,8 +535,7 @@ def connect_existing(text: str) -> Connection:
 def drop(address: str) -> None:
     """Delete a gallery."""
     with closing(Connection(address_of(address))) as connection:
-        collections = [present_model(connection), fact_value(connection, SLOT, strong=True)]
-        for name in [*(value["collection"] for value in collections if value), connection.address.collection]:
+        for name in (present_model(connection)["collection"], connection.address.collection):
             connection.drop(name)
 
 

@@ -46,7 +46,6 @@ SCAN = 10_000
 """Rows without embedding and thumbnail that are read in one request."""
 
 ITEM_TEXTS = ("label", "source", "content_sha256", "added_at", "key", "thumbnail", "thumbnail_rest", "thumbnail_type")
-FACT_TEXTS = ("kind", "query")
 
 Row = dict[str, Any]
 
@@ -134,15 +133,14 @@ class Connection:
         return str((self._do("describe_index", collection, "vector") or {}).get("index_type", "FLAT"))
 
     def create_items(self, name: str, dim: int) -> None:
-        """Create the collection of items of one model, unless it exists."""
+        """Create the collection of items, unless it exists."""
         kind = "FLAT" if self.address.embedded else os.environ.get(INDEX) or "FLAT"
-        self._create(
-            name, dim, {"metadata": "JSON", "lists": "JSON", "change": "INT64", "from_thumbnail": "BOOL"}, kind
-        )
+        texts = dict.fromkeys(ITEM_TEXTS, "VARCHAR")
+        self._create(name, dim, {"metadata": "JSON", "lists": "JSON", "change": "INT64", **texts}, kind)
 
     def create_facts(self) -> None:
         """Create the collection of facts, unless it exists. Its vectors are not used; Milvus requires some."""
-        self._create(self.address.collection, 2, {"value": "JSON", "item": "INT64", "order": "INT64"}, "FLAT")
+        self._create(self.address.collection, 2, {"value": "JSON"}, "FLAT")
 
     def _create(self, name: str, dim: int, fields: dict[str, str], index_type: str) -> None:
         from pymilvus import DataType
@@ -151,9 +149,7 @@ class Connection:
         schema.add_field("id", DataType.INT64, is_primary=True)
         schema.add_field("vector", DataType.FLOAT_VECTOR, dim=dim)
         for field, kind in fields.items():
-            schema.add_field(field, DataType[kind])
-        for field in FACT_TEXTS if "value" in fields else ITEM_TEXTS:
-            schema.add_field(field, DataType.VARCHAR, max_length=TEXT)
+            schema.add_field(field, DataType[kind], **({"max_length": TEXT} if kind == "VARCHAR" else {}))
         index = self._client.prepare_index_params()
         index.add_index(field_name="vector", index_type=index_type, metric_type="IP")
         if not self.has(name):

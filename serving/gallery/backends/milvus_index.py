@@ -34,7 +34,6 @@ class MilvusIndex:
         return self._store.change()
 
     def current(self) -> MilvusIndex:
-        self._store.check_soon()
         return self
 
     def ids(self) -> np.ndarray:
@@ -50,7 +49,6 @@ class MilvusIndex:
         Milvus searches; all vectors are compared here for an exact search of an approximate index, and for more
         results than Milvus returns.
         """
-        self._store.check_soon()
         vectors = np.ascontiguousarray(vectors, np.float32)
         collection = self._store.collection
         if k > MAX_RESULTS or (exact and self._store.connection.index_type(collection) != "FLAT"):

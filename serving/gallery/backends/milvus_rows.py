@@ -20,8 +20,8 @@ LISTED = 50
 
 ITEM = ("id", "source", "label", "metadata", "content_sha256", "added_at", "change", "key")
 PICTURE = ("id", "thumbnail", "thumbnail_rest", "thumbnail_type")
-WHOLE = (*ITEM, *PICTURE[1:], "vector", "lists", "from_thumbnail")
-MODEL, SLOT, CHANGE, FACT, STATE = "model", "slot", "change", "fact", "state"
+WHOLE = (*ITEM, *PICTURE[1:], "vector", "lists")
+MODEL, CHANGE, FACT, STATE = "model", "change", "fact", "state"
 
 
 def number_of(*words: object) -> int:
@@ -71,8 +71,7 @@ def _forms(value: Value) -> list[str]:
 
 def fact_row(kind: str, value: Row, key: str = "") -> Row:
     """Return the row of a fact, which replaces an older row of the same kind and key."""
-    row = {"kind": kind, "query": "", "item": 0, "order": 0, "vector": [1.0, 0.0]}
-    return {"id": number_of(kind, key), "value": value, **row}
+    return {"id": number_of(kind, key), "value": value, "vector": [1.0, 0.0]}
 
 
 def ids_of(content_sha256: str) -> list[int]:
@@ -92,7 +91,6 @@ def new_row(number: int, item: NewItem, text: tuple[Any, ...], change: int) -> R
         "added_at": added_at,
         "change": change,
         "key": item.key or "",
-        "from_thumbnail": False,
         "thumbnail": picture[:TEXT],
         "thumbnail_rest": picture[TEXT:],
         "thumbnail_type": item.thumbnail.media_type,

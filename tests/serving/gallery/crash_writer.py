@@ -24,7 +24,7 @@ import numpy as np
 
 from serving.gallery import Gallery, Item
 from serving.gallery.gallery import STORE
-from serving.gallery.rebuild import Outcome, StoreRebuild
+from serving.gallery.rebuild import Outcome, Rebuild
 from serving.gallery.staging import StagedEmbedding
 from serving.gallery.store import Store
 from serving.gallery.types import model_json
@@ -74,7 +74,7 @@ def rebuild(path: Path, notes: Notes, rng: np.random.Generator) -> None:
         if rng.random() < 0.2:
             store.staging.discard()
         token = store.staging.begin(model_json(card, "toy"), model_json(other, "toy"), other.fingerprint, other.dim)
-        run = StoreRebuild(store, store.staging, token, make, batch_size=60)
+        run = Rebuild(store, store.staging, token, make, batch_size=60)
         run.fill()
         compact_other(path)
         notes.write("swapping", to=other.name)

@@ -15,7 +15,7 @@ from serving.gallery import store as gallery_store
 from serving.gallery.backup import verify_gallery
 from serving.gallery.gallery import STORE
 from serving.gallery.index import Index, Segment, stored_vectors
-from serving.gallery.index_files import EXACT, FlatFile, compact, open_generation
+from serving.gallery.index_files import EXACT, compact, open_generation
 from serving.gallery.store import Store
 from serving.gallery.tune import nearest_in_blocks, sample_index, sample_vectors
 from serving.gallery.types import Block
@@ -94,29 +94,6 @@ def test_compaction_writes_the_file_of_faiss(path: Path, block: int) -> None:
     assert (folder / EXACT).read_bytes() == (path / "expected").read_bytes()
     assert frozen.ids.tolist() == KEPT
     np.testing.assert_array_equal(stored_vectors(frozen.exact), kept_vectors())
-
-
-@pytest.mark.parametrize("count", [0, 1, 7])
-def test_flat_files_equal_those_of_faiss(tmp_path: Path, count: int) -> None:
-    vectors, ids = unit_rows(count), np.arange(5, 5 + 3 * count, 3)
-    plain = faiss.IndexFlatIP(DIM)
-    named = faiss.IndexIDMap(faiss.IndexFlatIP(DIM))
-    plain.add(vectors)
-    named.add_with_ids(vectors, ids)
-    for name, index in (("plain", plain), ("named", named)):
-        faiss.write_index(index, str(tmp_path / "expected"))
-        with FlatFile(tmp_path / name, DIM, named=name == "named") as file:
-            for some in blocks_of(vectors, ids, 3):
-                file.add(*some)
-        assert file.ids().tolist() == ids.tolist()
-        assert (tmp_path / name).read_bytes() == (tmp_path / "expected").read_bytes()
-
-
-def test_unfinished_file_has_no_vectors(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), FlatFile(tmp_path / "f", DIM) as file:
-        file.add(np.arange(7), unit_rows(7))
-        raise KeyError
-    assert faiss.read_index(str(tmp_path / "f")).ntotal == 0
 
 
 def test_gallery_without_a_generation_is_read_in_blocks(path: Path, block: int) -> None:

@@ -15,7 +15,7 @@ import pytest
 from serving.gallery import Gallery, Item
 from serving.gallery.backup import verify_gallery
 from serving.gallery.gallery import STORE
-from serving.gallery.rebuild import LAST, MissingItem, MissingItemsError, Outcome, StoreRebuild
+from serving.gallery.rebuild import LAST, MissingItem, MissingItemsError, Outcome, Rebuild
 from serving.gallery.staging import REBUILT, REPLACED, StagedEmbedding
 from serving.gallery.store import MODEL, Store
 from serving.gallery.types import model_json
@@ -66,10 +66,10 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "g"
 
 
-def begun(store: Store, make: Maker) -> StoreRebuild:
+def begun(store: Store, make: Maker) -> Rebuild:
     card = make.card
     token = store.staging.begin(model_json(CARD, "toy"), model_json(card, card.name), card.fingerprint, card.dim)
-    return StoreRebuild(store, store.staging, token, make, batch_size=20)
+    return Rebuild(store, store.staging, token, make, batch_size=20)
 
 
 def rebuild(path: Path, make: Maker, drop: bool = False, swap: bool = True) -> None:

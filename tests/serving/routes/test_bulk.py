@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from serving.client import Client
-from serving.client_images import bulk_bodies
+from serving.client.images import bulk_bodies
 from serving.gallery import Gallery
 from serving.gallery.search import Searcher
 from serving.schemas import MAX_LINES
@@ -145,8 +145,8 @@ def test_whole_requests_are_refused(service: httpx.Client, served: dict) -> None
 
 
 def test_the_client_sends_rows_in_parts(service: httpx.Client, served: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serving.client_images.MAX_IMAGES", 2)
-    monkeypatch.setattr("serving.client_images.MAX_LINES", 3)
+    monkeypatch.setattr("serving.client.images.MAX_IMAGES", 2)
+    monkeypatch.setattr("serving.client.images.MAX_LINES", 3)
     rows: list[dict] = [{"key": f"i{number}", "image": noise(number)} for number in range(3)]
     rows += [
         {"key": f"v{number}", "vector": unit(number, served["dim"]), "metadata": {"n": number}} for number in range(4)

@@ -150,7 +150,7 @@ def test_a_command_runs_and_its_status_counts(capsys):
 @pytest.mark.parametrize(
     ("module", "says"),
     [
-        ("bentoml", "pip install 'dml-zoo[serve]'"),
+        ("bentoml", "pip install 'dml-zoo[bento]'"),
         ("timm.models", "pip install 'dml-zoo[train]'"),
         ("faiss", "pip install 'dml-zoo[cpu]'"),
         ("onnx", "pip install 'dml-zoo[export]'"),

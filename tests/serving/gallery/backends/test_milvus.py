@@ -1,4 +1,4 @@
-"""Galleries in Milvus: addresses, commands, a service, another model, and what is not for Milvus.
+"""Galleries in Milvus: addresses, commands, a service, and what is not for Milvus.
 
 tests/serving/gallery/test_contract.py holds them to the behaviour of a gallery in a folder.
 """
@@ -14,7 +14,6 @@ from contextlib import closing
 from pathlib import Path
 
 import httpx
-import numpy as np
 import pytest
 
 from serving.gallery import Gallery
@@ -28,15 +27,9 @@ from tests.raising import raises
 from tests.serving import toys
 from tests.serving.gallery.addresses import MILVUS, ON_SERVER, SERVER, new_addresses
 from tests.serving.gallery.test_contract import CARD as TOY
-from tests.serving.gallery.test_contract import eventually, item_with, new_items, unit_rows
+from tests.serving.gallery.test_contract import eventually, new_items, unit_rows
 from tests.serving.running import ROOT, arguments, run, serving
-from zoo.errors import (
-    BackendError,
-    GalleryError,
-    GalleryNotFoundError,
-    ModelChangedError,
-    UsageError,
-)
+from zoo.errors import BackendError, GalleryError, GalleryNotFoundError, ModelMismatchError, UsageError
 from zoo.models.load import Embedder
 
 KEY = "a-write-key-of-the-tests"
@@ -131,9 +124,11 @@ def test_what_is_not_for_milvus_is_refused(address: str, tmp_path: Path) -> None
         gallery.add(new_items(unit_rows(3)))
         gallery.index.compact_in_background()
         assert not gallery.index.is_due()
-    for command in ("compact", "tune", "verify"):
+    for words in (["compact"], ["tune"], ["verify"], ["rebuild", "--model", "other"], ["rollback"]):
         with raises(UsageError, "not-for-milvus"):
-            run_here(f"gallery {command}", address)
+            run_here(f"gallery {words[0]}", address, *words[1:])
+    with raises(UsageError, "not-for-milvus", "zoo index"):
+        run_here("gallery rollback", address, "--discard")
     with raises(UsageError, "not-for-milvus"):
         run_here("gallery backup", address, tmp_path / "copy")
 
@@ -177,6 +172,19 @@ def test_commands_take_an_address(
         kept = stored_calibration(gallery)
     assert kept is not None
     assert list(kept.probabilities) == fitted["probabilities"]
+
+
+def test_another_model_takes_a_new_collection(
+    model: Embedder, other_model: Embedder, pictures: Path, new_address: Callable[[], str]
+) -> None:
+    first, second = new_address(), new_address()
+    index_folder(model, str(model.folder), pictures, first)
+    with raises(ModelMismatchError):
+        index_folder(other_model, str(other_model.folder), pictures, first)
+    index_folder(other_model, str(other_model.folder), pictures, second)
+    for address, embedder in ((first, model), (second, other_model)):
+        with Gallery.open(address) as gallery:
+            assert (gallery.card.fingerprint, gallery.store.count()) == (embedder.card.fingerprint, 24)
 
 
 def test_a_folder_without_images_leaves_no_gallery(model: Embedder, address: str, tmp_path: Path) -> None:
@@ -239,72 +247,6 @@ def test_an_export_is_imported_into_milvus(
     assert whole(address) == whole(tmp_path / "g")
 
 
-def search(embedder: Embedder, gallery: Gallery) -> list[str]:
-    return [hit.source for hit in gallery.search(embedder.embed(toys.query(2)), 9)[0]]
-
-
-@pytest.mark.usefixtures("unannounced")
-def test_the_gallery_gets_another_model_and_its_old_one_again(
-    model: Embedder, other_model: Embedder, folder: Path, address: str, tmp_path: Path, capsys: Capture
-) -> None:
-    index_folder(model, str(model.folder), folder, address)
-    expected = {}
-    for embedder in (model, other_model):
-        index_folder(embedder, str(embedder.folder), folder, tmp_path / embedder.card.name)
-        with Gallery.open(tmp_path / embedder.card.name) as gallery:
-            expected[embedder.card.name] = search(embedder, gallery)
-    with Gallery.open(address) as before:
-        calibrate_gallery(before)
-        first = before.store.items(0, 1)[0]
-        rebuilt = outcome(capsys, "gallery rebuild", address, "--model", other_model.folder)
-        assert (rebuilt["embedded"], rebuilt["missing"], rebuilt["swapped"]) == (24, [], False)
-        assert rebuilt["compared"] is not None
-        assert search(model, before) == expected["toy-pool"]
-        other = before.other_model()
-        assert other is not None
-        assert (other[0].name, other[2]) == ("other", "rebuilt")
-        with Gallery.open(address, other=True) as after:
-            assert search(other_model, after) == expected["other"]
-        before.store.describe(first.id, "described", {"x": 1})
-        toys.picture(0, np.random.default_rng(55)).save(folder / "new.png")
-        run_here("gallery add", address, folder / "new.png")
-        removed, kept = (item.id for item in before.store.items(1, 2))
-        before.remove([removed])
-        rebuilt = outcome(capsys, "gallery rebuild", address, "--model", other_model.folder, "--swap")
-        assert (rebuilt["embedded"], rebuilt["swapped"]) == (1, True)
-
-        def refused() -> None:
-            with raises(ModelChangedError):
-                before.store.check_current()
-
-        eventually(refused)
-        with raises(ModelChangedError):
-            before.add([item_with_dim(before, 7)])
-        before.store.describe(kept, "later")
-    with Gallery.open(address) as gallery:
-        assert gallery.card.name == "other"
-        assert (gallery.store.item(first.id).label, gallery.store.item(first.id).metadata) == ("described", {"x": 1})
-        assert gallery.store.item(kept).label == "later", (
-            "written to the new collection by a process that had the old one"
-        )
-        assert gallery.store.count() == 24
-        assert stored_calibration(gallery) is not None
-        assert len(search(other_model, gallery)) == 9
-    assert outcome(capsys, "gallery rollback", address)["swapped"] is True
-    with Gallery.open(address) as gallery:
-        assert (gallery.card.name, gallery.store.count(), gallery.store.item(kept).label) == ("toy-pool", 24, "later")
-        np.testing.assert_allclose(gallery.store.embedding(first.id) @ gallery.store.embedding(first.id), 1, atol=1e-5)
-    run_here("gallery rollback", address, "--discard")
-    with Gallery.open(address) as gallery:
-        assert gallery.other_model() is None
-
-
-def item_with_dim(gallery: Gallery, number: int) -> object:
-    row = np.zeros(gallery.card.dim, np.float32)
-    row[0] = 1
-    return type(item_with(number))(**{**vars(item_with(number)), "embedding": row})
-
-
 def client(url: str) -> httpx.Client:
     return httpx.Client(base_url=url, headers={"x-api-key": KEY}, timeout=60)
 
@@ -335,9 +277,7 @@ def test_a_gallery_in_milvus_is_served(model: Embedder, pictures: Path, address:
 
 
 @pytest.mark.skipif(not SERVER, reason="an embedded Milvus is for one process; ZOO_TEST_MILVUS names a server")
-def test_two_services_at_one_collection_see_each_others_writes(
-    model: Embedder, other_model: Embedder, pictures: Path, tmp_path: Path
-) -> None:
+def test_two_services_at_one_collection_see_each_others_writes(model: Embedder, pictures: Path, tmp_path: Path) -> None:
     environment = {"ZOO_SERVE_WRITE_KEYS": KEY}
     with new_addresses(ON_SERVER, tmp_path) as new_address:
         address = new_address()
@@ -372,14 +312,6 @@ def test_two_services_at_one_collection_see_each_others_writes(
                 assert two.get("/items").json()["total"] == 24
 
             eventually(removed)
-            run_here("gallery rebuild", address, "--model", other_model.folder, "--swap")
-
-            def renewed() -> None:
-                for http in (one, two):
-                    assert http.get("/model").json()["name"] == "other"
-                    assert http.post("/search", content=toys.query(1)).status_code == 200
-
-            eventually(renewed)
 
 
 @pytest.mark.skipif(not SERVER, reason="an embedded Milvus is for one process; ZOO_TEST_MILVUS names a server")

@@ -23,7 +23,7 @@ from anyio import to_thread
 from pydantic import TypeAdapter
 
 from serving import schemas
-from serving.client_images import (
+from serving.client.images import (
     Image,
     Images,
     SentImage,

@@ -1,0 +1,5 @@
+"""Clients of the HTTP service."""
+
+from serving.client.calls import AsyncClient, Client
+
+__all__ = ["AsyncClient", "Client"]
