@@ -22,7 +22,6 @@ from training.samplers import SAMPLERS, Sampler
 from training.trunk.parts import choose_parts
 from zoo.errors import RecipeError, ZooError
 from zoo.models.card import read_card
-from zoo.models.load import find_model
 from zoo.models.network import (
     Network,
     create_heads,
@@ -33,6 +32,7 @@ from zoo.models.network import (
     principal_directions,
     set_directions,
 )
+from zoo.models.registry import find_model
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,9 @@ from zoo.evaluation.split import LearntClasses, LearntOverlap, read_learnt_class
 from zoo.files import atomic_folder, keep_newest, read_object, write_bytes, write_json
 from zoo.models.baselines import UNTRAINED
 from zoo.models.card import Card, Head, read_card
-from zoo.models.catalogue import known_names
 from zoo.models.folder import known_files
 from zoo.models.load import AUTO, Embedder, load
-from zoo.models.registry import cached_folder, reference
+from zoo.models.registry import cached_folder, known_names, reference
 from zoo.models.results import RESULTS_FILE, add_result
 
 if TYPE_CHECKING:

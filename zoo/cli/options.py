@@ -297,7 +297,8 @@ def open_model_and_images(
     from zoo.evaluation.split import dataset_to_measure, find_split, read_whitened_classes
     from zoo.models.baselines import WHITENING_HEAD
     from zoo.models.card import read_card, read_training_data
-    from zoo.models.load import find_model, load
+    from zoo.models.load import load
+    from zoo.models.registry import find_model
 
     folder = find_model(model)
     card = read_card(folder)

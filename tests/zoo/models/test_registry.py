@@ -9,8 +9,7 @@ import pytest
 
 import zoo
 from tests.zoo.hub_client import MODEL, World
-from zoo.models.load import find_model
-from zoo.models.registry import cached_folder, reference
+from zoo.models.registry import cached_folder, find_model, reference
 from zoo.paths import SHIPPED
 
 
