@@ -22,6 +22,7 @@ from training.samplers import SAMPLERS, Sampler
 from training.trunk.parts import choose_parts
 from zoo.errors import RecipeError, ZooError
 from zoo.models.card import read_card
+from zoo.models.names import find_model
 from zoo.models.network import (
     Network,
     create_heads,
@@ -32,7 +33,6 @@ from zoo.models.network import (
     principal_directions,
     set_directions,
 )
-from zoo.models.registry import find_model
 
 
 @dataclass(frozen=True)

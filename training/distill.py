@@ -38,9 +38,10 @@ from zoo.evaluation.retrieval import PerQuery, build_per_query, measure_hits
 from zoo.evaluation.selection import MetricChange, Selection, measure_change
 from zoo.models.card import Card, read_card
 from zoo.models.load import AUTO, Embedder, load
+from zoo.models.names import find_model
 from zoo.models.network import check_architecture
 from zoo.models.pretrained.weights import stated_model
-from zoo.models.registry import find_model, reference
+from zoo.models.registry import reference
 from zoo.models.results import add_result
 
 NEIGHBOURS = 10

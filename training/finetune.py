@@ -37,7 +37,8 @@ from zoo.models.baselines import UNTRAINED
 from zoo.models.card import Card, Head, read_card
 from zoo.models.folder import known_files
 from zoo.models.load import AUTO, Embedder, load
-from zoo.models.registry import cached_folder, known_names, reference
+from zoo.models.names import known_names
+from zoo.models.registry import cached_folder, reference
 from zoo.models.results import RESULTS_FILE, add_result
 
 if TYPE_CHECKING:

@@ -37,8 +37,8 @@ from zoo.evaluation.calibration import Bin, held_out_bins
 from zoo.evaluation.evaluate import search_arguments
 from zoo.evaluation.retrieval import measure_hits
 from zoo.models.load import load
+from zoo.models.names import find_model
 from zoo.models.onnx_runtime import GRAPH_FILES
-from zoo.models.registry import find_model
 
 SAMPLE, SECONDS = 256, 10.0
 """Bounds of a check of the served model: number of images, and time."""

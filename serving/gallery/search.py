@@ -37,8 +37,9 @@ from zoo.evaluation.rerank.scores import NEIGHBOURS, expanded
 from zoo.models.card import read_card
 from zoo.models.golden import GOLDEN_FILE, read_golden
 from zoo.models.load import Embedder, load
+from zoo.models.names import find_model
 from zoo.models.onnx_runtime import graph_file
-from zoo.models.registry import find_model, reference
+from zoo.models.registry import reference
 from zoo.models.results import GOLDEN_FLOORS
 from zoo.models.text_tower import read_golden_text
 

@@ -49,7 +49,7 @@ from tests.proof.traffic import Answers
 from tests.serving.running import ROOT, serving
 from zoo.models.card import Card, read_card
 from zoo.models.load import load
-from zoo.models.registry import find_model
+from zoo.models.names import find_model
 
 CLIENTS, K, IMAGES = 8, 10, 16
 PARTS = ("throughput", "latency", "adding")

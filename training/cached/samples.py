@@ -20,8 +20,8 @@ from zoo.data.dataset import DataIdentity, identify
 from zoo.errors import RecipeError
 from zoo.models.card import Card, read_card
 from zoo.models.folder import check_files
+from zoo.models.names import find_model
 from zoo.models.network import load_network
-from zoo.models.registry import find_model
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from training.methods.transfers import TRANSFERS, check_dims
 from zoo.errors import RecipeError
 from zoo.models.card import Card, read_card
 from zoo.models.folder import check_files
+from zoo.models.names import find_model
 from zoo.models.network import Network, load_network
-from zoo.models.registry import find_model
 
 
 class Distillation(Method):

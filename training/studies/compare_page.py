@@ -13,8 +13,8 @@ from training.studies.statistics import correlation_triangle, pearson
 from training.studies.study import DRAWN_DECAY, R1
 from zoo.console import count
 from zoo.data.dataset import split_title
+from zoo.models.names import find_model
 from zoo.models.published import PublishedScore, PublishedTable
-from zoo.models.registry import find_model
 from zoo.render import Table
 from zoo.report import figures
 from zoo.report.html import (

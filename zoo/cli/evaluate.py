@@ -114,7 +114,7 @@ def evaluate(
     from zoo.errors import UsageError
     from zoo.evaluation import evaluate as measure
     from zoo.evaluation.evaluate import check_reranking, parse_groups
-    from zoo.models.registry import find_model
+    from zoo.models.names import find_model
     from zoo.models.results import add_result
 
     groups = words(metrics) or ["retrieval"]
@@ -424,7 +424,7 @@ def _rows(file: Path, model: str | None) -> Embeddings:
     from zoo.errors import UsageError
     from zoo.evaluation.embeddings import read_embeddings
     from zoo.models.card import read_card
-    from zoo.models.registry import find_model
+    from zoo.models.names import find_model
 
     if model is None:
         return read_embeddings(file)

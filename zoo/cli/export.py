@@ -56,8 +56,8 @@ def export(
     as_json: Json = False,
 ) -> int:
     """export a model to ONNX and prove it equal to the torch model"""
+    from zoo.models.names import find_model
     from zoo.models.onnx_runtime import GRAPH_FILES, check_precision
-    from zoo.models.registry import find_model
 
     requested = list(dict.fromkeys(precision or ["fp32"]))
     precisions = list(GRAPH_FILES) if requested == ["all"] else requested
@@ -240,7 +240,7 @@ def text_tower(
     as_json: Json = False,
 ) -> None:
     """add a text tower to a model, so that texts find its images"""
-    from zoo.models.registry import find_model
+    from zoo.models.names import find_model
     from zoo.models.text_tower import TEXT_GRAPH
 
     source = find_model(model)

@@ -205,7 +205,7 @@ def _index_vectors(
     """Index embeddings by key, and return the exit status. extra: whether there are options that are for images."""
     from serving.vectors import index_vectors
     from zoo.models.card import read_card
-    from zoo.models.registry import find_model
+    from zoo.models.names import find_model
 
     if vectors is None or table is None:
         raise UsageError("name the images to index, or --vectors and --table, both.", code="no-images")

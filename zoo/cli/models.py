@@ -362,7 +362,7 @@ def _mark(check: Check) -> str:
 def _checks(model: str, data: str | None, quick: bool, device: str | None) -> Iterator[Check]:
     from zoo.data import check_dataset_path
     from zoo.evaluation.remeasure import remeasure, remeasure_costs
-    from zoo.models.registry import find_model
+    from zoo.models.names import find_model
     from zoo.models.verify import verify as verify_golden
     from zoo.models.verify import verify_files, verify_records
 
@@ -535,7 +535,7 @@ def _check_model_name(name: str) -> None:
     """Report a missing file or model before torch is loaded, if the name cannot be one of timm's."""
     from zoo.errors import UsageError
     from zoo.models.folder import PYTORCH_SUFFIXES
-    from zoo.models.registry import find_model
+    from zoo.models.names import find_model
     from zoo.paths import expand
 
     if expand(name).exists():
@@ -631,7 +631,8 @@ def ensemble(
     from zoo import paths
     from zoo.data import DATASETS
     from zoo.data.dataset import FOLDER
-    from zoo.models.registry import check_free, find_model
+    from zoo.models.names import find_model
+    from zoo.models.registry import check_free
 
     check_free(model_name(new_name), replace)
     folder, sources = paths.local_models() / model_name(new_name), [find_model(member) for member in members]

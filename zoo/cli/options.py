@@ -298,7 +298,7 @@ def open_model_and_images(
     from zoo.models.baselines import WHITENING_HEAD
     from zoo.models.card import read_card, read_training_data
     from zoo.models.load import load
-    from zoo.models.registry import find_model
+    from zoo.models.names import find_model
 
     folder = find_model(model)
     card = read_card(folder)

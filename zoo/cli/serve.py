@@ -111,7 +111,7 @@ def _make_graph(gallery: str, model: str | None, precision: str) -> None:
     """Export the fp32 graph of a gallery's model if it has none, in a process of its own: a service loads no torch."""
     from serving.gallery.search import check_variant
     from zoo.errors import VariantNotFoundError
-    from zoo.models.registry import find_model
+    from zoo.models.names import find_model
 
     try:
         check_variant(gallery, model, precision)

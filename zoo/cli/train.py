@@ -243,7 +243,7 @@ def finetune(
     from training.finetune import FinetuneRequest, check_name, small_twin
     from training.finetune import finetune as run
     from zoo.data.folder import check_share
-    from zoo.models.registry import find_model
+    from zoo.models.names import find_model
     from zoo.paths import expand
 
     name = model_name(new_name, base, "finetuned")
@@ -460,7 +460,7 @@ def distill(
     from training.student import Student, check_source, check_student
     from zoo.data.dataset import FOLDER
     from zoo.data.folder import check_share
-    from zoo.models.registry import find_model
+    from zoo.models.names import find_model
 
     name = model_name(new_name, teacher, "distilled")
     check_number("--seed", seed)
@@ -572,7 +572,7 @@ def features(
     """keep the features of a model's trunk, to train heads in minutes"""
     from zoo import data as datasets
     from zoo.models import recipes
-    from zoo.models.registry import find_model
+    from zoo.models.names import find_model
 
     if (folder is None) == (dataset is None):
         raise UsageError(
@@ -622,7 +622,8 @@ def _trunk_model(name: str) -> TrunkModel:
     """Return the model to extract from; a path is stored so that it is found from anywhere."""
     from training.cached.feature_file import TrunkModel
     from zoo.models.card import read_card
-    from zoo.models.registry import find_model, reference
+    from zoo.models.names import find_model
+    from zoo.models.registry import reference
     from zoo.paths import expand
 
     folder = find_model(name)

@@ -25,18 +25,10 @@ from zoo.models.baselines import (
 )
 from zoo.models.card import Card, Origin, read_card, read_kept, read_origin, read_training_data
 from zoo.models.folder import count_parameters
+from zoo.models.names import name_hint, similar_names
 from zoo.models.pretrained.packages import PACKAGES, WeightsPackage, installed_package
 from zoo.models.published import published_tables
-from zoo.models.registry import (
-    cached_folder,
-    exists,
-    folder_name,
-    looks_like_path,
-    model_folders,
-    model_text,
-    name_hint,
-    similar_names,
-)
+from zoo.models.registry import cached_folder, exists, folder_name, looks_like_path, model_folders, model_text
 from zoo.models.results import read_results
 
 STATUSES = {

@@ -28,8 +28,8 @@ from zoo.errors import (
 )
 from zoo.models.card import Card, read_card
 from zoo.models.folder import check_config, check_files
+from zoo.models.names import find_model
 from zoo.models.onnx_runtime import GRAPH_FILES, graph_file, has_nvidia_driver, open_graph
-from zoo.models.registry import find_model
 from zoo.paths import is_folder
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from zoo.files import read_json, write_json
 from zoo.models.card import read_card
 from zoo.models.catalogue import ModelInfo, list_models
 from zoo.models.load import load
-from zoo.models.registry import find_model
+from zoo.models.names import find_model
 from zoo.models.results import Evaluation
 from zoo.models.whitening import fit_whitening, within_class_whitening
 from zoo.render import Table

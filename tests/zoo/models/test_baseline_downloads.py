@@ -22,8 +22,8 @@ from tests.zoo.timm_hub import FILES, timm_hub
 from zoo.errors import HubError, HubUnreachableError
 from zoo.models import baseline_folder
 from zoo.models.card import read_card
+from zoo.models.names import find_model
 from zoo.models.pretrained.weights import fetch_file
-from zoo.models.registry import find_model
 from zoo.models.verify import verify, verify_records
 
 WEIGHTS = "model.safetensors"

@@ -21,9 +21,9 @@ from zoo.models import recipes
 from zoo.models.baselines import baselines
 from zoo.models.card import Origin, read_card
 from zoo.models.catalogue import STATUSES
+from zoo.models.names import find_model
 from zoo.models.pretrained.packages import PACKAGES
 from zoo.models.published import published_tables
-from zoo.models.registry import find_model
 
 
 def test_every_recipe_and_every_public_backbone_is_listed_once() -> None:

@@ -17,8 +17,8 @@ from training.recipes import RECIPES
 from zoo.data.dataset import Dataset
 from zoo.models import recipes
 from zoo.models.card import Head, read_card
+from zoo.models.names import find_model
 from zoo.models.onnx_runtime import GRAPH_FILES
-from zoo.models.registry import find_model
 from zoo.models.verify import verify
 from zoo.paths import SHIPPED
 

@@ -18,11 +18,11 @@ from tests.raising import raises
 from zoo.cli.main import main, run
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import HubError, ModelNotFoundError, RecipeError, UsageError
+from zoo.models.names import find_model
 from zoo.models.network import create_trunk, load_network
 from zoo.models.pretrained.packages import PACKAGES, package_of
 from zoo.models.pretrained.state import read_state
 from zoo.models.pretrained.weights import find_source
-from zoo.models.registry import find_model
 from zoo.models.torch_runtime import PixelNetwork
 
 
