@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from zoo.cli.options import DataFolder, Json, Model, print_outcome
+from zoo.cli.options import Data, Json, Model, print_outcome
 from zoo.console import count, note, print_json, printable
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def export(
             "column image; if it has a column split, on those to train on)",
         ),
     ] = None,
-    data: DataFolder = None,
+    data: Data = None,
     resize: Annotated[
         bool, Option("--resize", help="also write graphs that take images of any height and width")
     ] = False,
