@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -351,17 +352,20 @@ def _text_tower_note(text: PublicTextTower) -> str:
 
 def _published_scores(recipe: str | None) -> list[dict[str, Any]]:
     """Return the papers' test scores of the model that a recipe reproduces."""
-    return [] if recipe is None else list(_scores_of(recipe))
+    return list(map(dict, _scores_by_recipe().get(recipe, ())))
 
 
-def _scores_of(recipe: str) -> Iterator[dict[str, Any]]:
+@cache
+def _scores_by_recipe() -> dict[str | None, list[dict[str, Any]]]:
+    scores: dict[str | None, list[dict[str, Any]]] = {}
     for table in published_tables():
         for score in table.scores:
-            if score.recipe == recipe and score.split == "test":
+            if score.recipe and score.split == "test":
                 source = f"{table.paper.source}, {table.place}: {score.row}"
                 facts = {"dataset": score.dataset, "metric": score.metric, "value": score.value, "dim": score.dim}
                 marks = {"marks": list(score.marks)} if score.marks else {}
-                yield {**facts, **marks, "source": source}
+                scores.setdefault(score.recipe, []).append({**facts, **marks, "source": source})
+    return scores
 
 
 def _is_hub_name(name: str) -> bool:

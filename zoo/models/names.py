@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from zoo import paths
-from zoo.data.dataset import LARGER_EDITIONS
 from zoo.errors import (
     HubError,
     HubUnreachableError,
@@ -249,6 +248,8 @@ def _nearest_shipped(recipe: str) -> str:
     They are one of its data set, else of its subjects (birds, cars), else of its method, and the model for any
     photographs unless it is of the data set itself.
     """
+    from zoo.data.dataset import LARGER_EDITIONS  # of images, which only a wrong name needs
+
     row, shipped = recipes()[recipe], [read_card(path.parent) for path in sorted(paths.SHIPPED.glob("*/card.json"))]
 
     def likeness(card: Card) -> tuple[bool, bool, bool]:
