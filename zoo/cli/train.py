@@ -240,20 +240,17 @@ def finetune(
     The scores are of classes that are held out; if the starting model has seen some of them, the command says so.
     --views is only for --tune head. The new model's name is NAME-finetuned, unless --as gives another.
     """
-    from training.finetune import FinetuneRequest, check_name, small_twin
+    from training.finetune import FinetuneRequest
     from training.finetune import finetune as run
     from zoo.data.folder import check_share
-    from zoo.models.names import find_model
     from zoo.paths import expand
 
     name = model_name(new_name, base, "finetuned")
     if not expand(source).exists():
         raise DatasetError(f"there is no folder or file {source}; name your images.", code="no-such-folder")
-    small_twin(method)
     check_number("--seed", seed)
     check_number("--views", views)
     check_share(test_share)
-    check_name(name, find_model(base), replace)
     request = FinetuneRequest(
         base=base,
         name=name,
