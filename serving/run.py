@@ -23,7 +23,6 @@ from serving.app import create_app
 from serving.auth import ANY_HOST
 from serving.connections import BACKLOG, KEEP_ALIVE, HttpConnection, Server, end_seconds, raise_file_limit
 from serving.gallery.backends.milvus_client import check_workers
-from serving.gallery.search import check_variant
 from serving.keys import Keys
 from serving.limits import MAX_HEAD
 from serving.metrics import FOLDER, configure_logging
@@ -65,27 +64,25 @@ def serve(
 
     Raises:
         UsageError: If the address or a setting is wrong, or a gallery cannot have several workers.
-        VariantNotFoundError: If a model lacks the variant.
         GalleryError: If a gallery cannot be served.
     """
     for name in (GALLERY, COLLECTIONS):
         os.environ.pop(name, None)
     os.environ |= gallery_variables(addresses)
-    Settings.load(flags)  # its message about a wrong value names the flag
+    os.environ |= {name: value for name, value in ((DEVICE, device), (PRECISION, precision)) if value}
+    settings = Settings.load(flags)  # its message about a wrong value names the flag
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
-    os.environ |= {variable_of(name): value for name, value in flags.items()}
-    os.environ |= {name: value for name, value in ((DEVICE, device), (PRECISION, precision)) if value}
-    settings = Settings.load()
-    for address in settings.addresses:  # with the place of a model that ZOO_MODEL names
+    for address in addresses:
         check_workers(address.gallery, settings.workers)
-        if settings.precision:
-            check_variant(address.gallery, address.model, settings.precision)
     has_keys = all(Keys.load(settings, address.name).read for address in addresses)
-    os.environ.setdefault(HOSTS, ANY_HOST if has_keys else host)
+    if HOSTS not in os.environ:
+        os.environ[HOSTS] = ANY_HOST if has_keys else host
+        settings = settings.model_copy(update={"hosts": os.environ[HOSTS]})
+    os.environ |= {variable_of(name): value for name, value in flags.items()}  # workers read the settings there
     with listen(host, port, has_keys) as listening:
         run = run_server if settings.workers == 1 else run_workers
-        run(listening, url_of(listening), Settings.load())
+        run(listening, url_of(listening), settings)
 
 
 def run_server(listening: socket.socket, url: str, settings: Settings) -> None:

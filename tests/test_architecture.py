@@ -1,4 +1,4 @@
-"""Architecture: import circles, sizes of files, libraries that must not be loaded. `make check` checks the layers."""
+"""Architecture: import circles, names, sizes, libraries that must not be loaded. `make check` checks the layers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import ast
 from collections import Counter
 from functools import cache
 from pathlib import Path
+
+import pytest
 
 from tests.children import run_python
 
@@ -99,19 +101,20 @@ print(*({"torch", "timm", "training"} & set(sys.modules)))
     assert run_python(code).strip() == ""
 
 
-CATALOGUES = ("backbones", "losses", "miners", "samplers", "methods", "recipes", "papers")
+VAGUE_NAMES = {"utils", "util", "helpers", "misc"}
 
 
-def test_a_file_is_one_subject() -> None:
-    for name, path in MODULES.items():
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= 700, name
-        assert path.stem not in {"utils", "util", "helpers", "misc"}, name
+def test_a_file_is_named_after_its_subject() -> None:
+    assert {name for name, path in MODULES.items() if path.stem in VAGUE_NAMES} == set()
 
 
-def test_a_folder_has_at_most_twenty_files() -> None:
-    folders = Counter(path.parent.relative_to(ROOT) for path in MODULES.values())
-    wide = {str(folder): files for folder, files in folders.items() if files > 20 and folder.name not in CATALOGUES}
-    assert wide == {}
+def test_the_largest_files_and_folders_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Print sizes as a thermometer, not a limit: what is far above the others may have two subjects."""
+    lines = Counter({name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in MODULES.items()})
+    folders = Counter(str(path.parent.relative_to(ROOT)) for path in MODULES.values())
+    with capsys.disabled():
+        print("\nlines:", *(f"{name} {size}" for name, size in lines.most_common(5)), sep="  ")
+        print("files:", *(f"{folder} {files}" for folder, files in folders.most_common(5)), sep="  ")
 
 
 def test_a_class_name_has_one_meaning() -> None:

@@ -22,7 +22,7 @@ from zoo.errors import UsageError, ZooError
 from zoo.files import atomic_folder, read_json, sha256_of, write_json
 from zoo.models.card import Card, read_card
 from zoo.models.golden import draw_images, write_golden
-from zoo.models.load import find_model
+from zoo.models.names import find_model
 from zoo.models.network import load_network, save_network
 from zoo.models.results import add_result, record_training
 from zoo.models.torch_runtime import open_model

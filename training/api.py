@@ -45,7 +45,7 @@ from zoo.models.baselines import PRETRAINED, UNTRAINED
 from zoo.models.card import TRAINING_DATA, Card, joint_licence, read_card
 from zoo.models.folder import check_files
 from zoo.models.golden import draw_images, read_golden, write_golden
-from zoo.models.load import find_model
+from zoo.models.names import find_model
 from zoo.models.network import Network, create_trunk, feature_count, load_network, save_network
 from zoo.models.pretrained.weights import public_facts
 from zoo.models.results import Evaluation, add_result, data_title, few_classes_note, origin_text

@@ -20,9 +20,10 @@ from training.miners import create_miner
 from training.recipe import Objective, Recipe
 from training.samplers import SAMPLERS, Sampler
 from training.trunk.parts import choose_parts
+from zoo.data.preprocessing import same_statistics
 from zoo.errors import RecipeError, ZooError
 from zoo.models.card import read_card
-from zoo.models.load import find_model
+from zoo.models.names import find_model
 from zoo.models.network import (
     Network,
     create_heads,
@@ -217,7 +218,7 @@ def _check_normalisation(trunk: nn.Module, recipe: Recipe) -> None:
     ours, config = recipe.preprocessing, getattr(trunk, "pretrained_cfg", None)
     if not recipe.backbone.pretrained or not config or len(config["mean"]) != ours.channels:
         return
-    if not np.allclose([*ours.mean, *ours.std], [*config["mean"], *config["std"]], atol=1e-3):
+    if not same_statistics([*ours.mean, *ours.std], [*config["mean"], *config["std"]]):
         raise RecipeError(
             f"the weights of {recipe.backbone.architecture} were trained with mean {config['mean']} and standard "
             f"deviation {config['std']}, the recipe has {ours.mean} and {ours.std}. Set preprocessing.mean and .std.",

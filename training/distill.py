@@ -37,7 +37,8 @@ from zoo.evaluation.knn import neighbour_chunks
 from zoo.evaluation.retrieval import PerQuery, build_per_query, measure_hits
 from zoo.evaluation.selection import MetricChange, Selection, measure_change
 from zoo.models.card import Card, read_card
-from zoo.models.load import AUTO, Embedder, find_model, load
+from zoo.models.load import AUTO, Embedder, load
+from zoo.models.names import find_model
 from zoo.models.network import check_architecture
 from zoo.models.pretrained.weights import stated_model
 from zoo.models.registry import reference

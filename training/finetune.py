@@ -35,9 +35,9 @@ from zoo.evaluation.split import LearntClasses, LearntOverlap, read_learnt_class
 from zoo.files import atomic_folder, keep_newest, read_object, write_bytes, write_json
 from zoo.models.baselines import UNTRAINED
 from zoo.models.card import Card, Head, read_card
-from zoo.models.catalogue import known_names
 from zoo.models.folder import known_files
 from zoo.models.load import AUTO, Embedder, load
+from zoo.models.names import find_model, known_names
 from zoo.models.registry import cached_folder, reference
 from zoo.models.results import RESULTS_FILE, add_result
 
@@ -147,11 +147,12 @@ def finetune(source: str | Path, request: FinetuneRequest, progress: bool = Fals
         DatasetError: If the images cannot be split.
         ZooError: The errors of loading, `recipe_for` and training.
     """
-    from training.api import train
-
     small_twin(request.method)  # raises the error of an unknown method before anything is read
-    base = load(request.base, AUTO, device=request.device)  # reports a damaged folder before anything is read
-    check_name(request.name, base.folder, request.replace)
+    folder = find_model(request.base)
+    check_name(request.name, folder, request.replace)
+    from training.api import train  # torch, after the arguments are checked
+
+    base = load(folder, AUTO, device=request.device)  # reports a damaged folder before anything is read
     model = TrunkModel(base.folder, base.card, reference(base.folder))
     backbone = tuned_backbone(model, request.tune)
     pictures = read_training_folder(source, progress)

@@ -23,12 +23,10 @@ from training.recipes import RECIPES, standard_recipe
 from training.recipes.common import ARCHITECTURES, backbone_name
 from training.samplers import SAMPLERS
 from zoo import data
+from zoo.data.preprocessing import same_statistics
 from zoo.errors import CardError, RecipeError, nearest
 from zoo.evaluation.split import LEAST_TO_SPLIT
 from zoo.models.card import Head
-
-TOLERANCE = 1e-3
-"""Largest difference between two statements of one mean or standard deviation."""
 
 ARGUMENTS = {
     "loss": "loss_args",
@@ -391,7 +389,7 @@ def stated_settings(recipe: Recipe, settings: Sequence[str]) -> list[str]:
     images, own = model.preprocessing, given.preprocessing
     for key in ("mean", "std") if images.channels == own.channels else ():
         ours, theirs = getattr(own, key), getattr(images, key)
-        if max(abs(a - b) for a, b in zip(ours, theirs, strict=True)) > TOLERANCE:
+        if not same_statistics(ours, theirs):
             other[f"preprocessing.{key}"] = list(ours), list(theirs)
     if wrong := [f"{key}={ours}, they state {theirs}" for key, (ours, theirs) in other.items() if key in keys]:
         raise RecipeError(

@@ -15,7 +15,7 @@ from zoo.errors import TrainingError, UsageError, command
 from zoo.evaluation.evaluate import METRICS
 from zoo.files import read_object
 from zoo.models.card import read_card
-from zoo.models.load import find_model
+from zoo.models.names import find_model
 from zoo.models.registry import check_new_name
 from zoo.models.results import MADE, read_results, training_facts
 

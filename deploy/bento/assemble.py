@@ -11,7 +11,7 @@ from serving.gallery import Gallery
 from serving.gallery.backup import backup
 from zoo.errors import GalleryError, ZooError
 from zoo.files import atomic_folder
-from zoo.models.load import find_model
+from zoo.models.names import find_model
 
 HERE = Path(__file__).resolve().parent
 

@@ -36,7 +36,8 @@ from zoo.evaluation import PerQuery, bootstrap_intervals, per_query
 from zoo.evaluation.calibration import Bin, held_out_bins
 from zoo.evaluation.evaluate import search_arguments
 from zoo.evaluation.retrieval import measure_hits
-from zoo.models.load import find_model, load
+from zoo.models.load import load
+from zoo.models.names import find_model
 from zoo.models.onnx_runtime import GRAPH_FILES
 
 SAMPLE, SECONDS = 256, 10.0

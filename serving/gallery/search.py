@@ -19,7 +19,7 @@ from PIL import Image
 
 from serving.gallery.calibration import background_of, stored_calibration
 from serving.gallery.filters import EVERYTHING, Filter
-from serving.gallery.gallery import Gallery, model_at
+from serving.gallery.gallery import Gallery
 from serving.gallery.types import DEFAULT_K, Box, Hit, check_key
 from zoo.data.images import DEFAULT_LIMITS, ImageLike, Limits, open_image
 from zoo.data.preprocessing import to_pixels
@@ -34,10 +34,8 @@ from zoo.errors import (
 from zoo.evaluation.calibration import DEPTH, Background, Calibration, background
 from zoo.evaluation.rerank.order import CANDIDATES, EXPANSION, NONE, SCORES
 from zoo.evaluation.rerank.scores import NEIGHBOURS, expanded
-from zoo.models.card import read_card
 from zoo.models.golden import GOLDEN_FILE, read_golden
-from zoo.models.load import Embedder, find_model, load
-from zoo.models.onnx_runtime import graph_file
+from zoo.models.load import Embedder, load
 from zoo.models.registry import reference
 from zoo.models.results import GOLDEN_FLOORS
 from zoo.models.text_tower import read_golden_text
@@ -377,17 +375,6 @@ class Models:
                 raise
             logger.warning("served in fp32: %s", str(error))
             return load(ref, self._runtime, "fp32", self._device)
-
-
-def check_variant(gallery: str | Path, model: str | None, precision: str) -> None:
-    """Check that a gallery's model has an ONNX variant; `model`: its name or folder, if it has moved.
-
-    Raises:
-        VariantNotFoundError: The model lacks the variant.
-        UsageError: The precision does not exist.
-    """
-    folder = find_model(model or model_at(gallery)[1])
-    graph_file(folder, read_card(folder), precision)
 
 
 def _is_likely(hit: Hit, options: SearchOptions) -> bool:

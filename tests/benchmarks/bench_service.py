@@ -48,7 +48,8 @@ from tests.proof.service import Service
 from tests.proof.traffic import Answers
 from tests.serving.running import ROOT, serving
 from zoo.models.card import Card, read_card
-from zoo.models.load import find_model, load
+from zoo.models.load import load
+from zoo.models.names import find_model
 
 CLIENTS, K, IMAGES = 8, 10, 16
 PARTS = ("throughput", "latency", "adding")

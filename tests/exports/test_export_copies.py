@@ -15,7 +15,7 @@ from tests.raising import raises
 from zoo.cli.main import main
 from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError, VariantNotFoundError
 from zoo.models.card import read_card
-from zoo.models.load import find_model
+from zoo.models.names import find_model
 from zoo.paths import SHIPPED
 
 COMMITS = {"main": "0123456789" * 4, "v1": "9876543210" * 4}

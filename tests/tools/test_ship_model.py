@@ -16,7 +16,7 @@ from zoo.errors import UsageError
 from zoo.models.card import read_card
 from zoo.models.folder import check_files, is_stored_in_half
 from zoo.models.golden import draw_images, read_golden
-from zoo.models.load import find_model
+from zoo.models.names import find_model
 from zoo.models.results import read_results
 
 NAME = "margin-conv4-glyphs"

@@ -20,7 +20,7 @@ from zoo.data.dataset import DataIdentity, identify
 from zoo.errors import RecipeError
 from zoo.models.card import Card, read_card
 from zoo.models.folder import check_files
-from zoo.models.load import find_model
+from zoo.models.names import find_model
 from zoo.models.network import load_network
 
 

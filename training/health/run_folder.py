@@ -10,7 +10,7 @@ from training.health.diagnosis import History
 from zoo import paths
 from zoo.errors import ModelNotFoundError, UsageError
 from zoo.files import read_object, write_json
-from zoo.models.load import find_model
+from zoo.models.names import find_model
 from zoo.paths import expand
 from zoo.report.model import LOG_FILE, epoch_records
 

@@ -21,7 +21,7 @@ from training.methods.transfers import TRANSFERS, check_dims
 from zoo.errors import RecipeError
 from zoo.models.card import Card, read_card
 from zoo.models.folder import check_files
-from zoo.models.load import find_model
+from zoo.models.names import find_model
 from zoo.models.network import Network, load_network
 
 

@@ -13,7 +13,7 @@ from training.studies.statistics import correlation_triangle, pearson
 from training.studies.study import DRAWN_DECAY, R1
 from zoo.console import count
 from zoo.data.dataset import split_title
-from zoo.models.load import find_model
+from zoo.models.names import find_model
 from zoo.models.published import PublishedScore, PublishedTable
 from zoo.render import Table
 from zoo.report import figures

@@ -15,7 +15,6 @@ from typer import Argument, Option
 from zoo.cli.options import (
     BatchSize,
     Data,
-    DataFolder,
     Dataset,
     Device,
     FollowLinks,
@@ -114,7 +113,7 @@ def evaluate(
     from zoo.errors import UsageError
     from zoo.evaluation import evaluate as measure
     from zoo.evaluation.evaluate import check_reranking, parse_groups
-    from zoo.models.load import find_model
+    from zoo.models.names import find_model
     from zoo.models.results import add_result
 
     groups = words(metrics) or ["retrieval"]
@@ -358,7 +357,7 @@ def score(
     dataset: Annotated[
         str | None, Option(metavar="D", help="instead of labels: the data set whose images these are, in order")
     ] = None,
-    data: DataFolder = None,
+    data: Data = None,
     split: OptionalSplit = None,
     k: Depths = None,
     metrics: Metrics = None,
@@ -424,7 +423,7 @@ def _rows(file: Path, model: str | None) -> Embeddings:
     from zoo.errors import UsageError
     from zoo.evaluation.embeddings import read_embeddings
     from zoo.models.card import read_card
-    from zoo.models.load import find_model
+    from zoo.models.names import find_model
 
     if model is None:
         return read_embeddings(file)
@@ -490,7 +489,7 @@ def data(
     dataset: Annotated[str, Argument(metavar="DATASET", help="name of a data set, as glyphs, omniglot or cub")],
     out: Annotated[str, Option(metavar="DIR", help="folder to write, one subfolder per class")],
     split: Split = "test",
-    data: DataFolder = None,
+    data: Data = None,
     as_json: Json = False,
 ) -> None:
     """write a data set's images as a folder, one subfolder per class"""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from zoo.cli.options import DataFolder, Json, Model, print_outcome
+from zoo.cli.options import Data, Json, Model, print_outcome
 from zoo.console import count, note, print_json, printable
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def export(
             "column image; if it has a column split, on those to train on)",
         ),
     ] = None,
-    data: DataFolder = None,
+    data: Data = None,
     resize: Annotated[
         bool, Option("--resize", help="also write graphs that take images of any height and width")
     ] = False,
@@ -56,7 +56,7 @@ def export(
     as_json: Json = False,
 ) -> int:
     """export a model to ONNX and prove it equal to the torch model"""
-    from zoo.models.load import find_model
+    from zoo.models.names import find_model
     from zoo.models.onnx_runtime import GRAPH_FILES, check_precision
 
     requested = list(dict.fromkeys(precision or ["fp32"]))
@@ -240,7 +240,7 @@ def text_tower(
     as_json: Json = False,
 ) -> None:
     """add a text tower to a model, so that texts find its images"""
-    from zoo.models.load import find_model
+    from zoo.models.names import find_model
     from zoo.models.text_tower import TEXT_GRAPH
 
     source = find_model(model)

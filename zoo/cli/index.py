@@ -14,6 +14,8 @@ import typer
 from typer import Argument, Option
 
 from zoo.cli.options import (
+    ADVANCED,
+    CLUSTER,
     BatchSize,
     FollowLinks,
     Json,
@@ -96,6 +98,7 @@ def index(
         Option(
             metavar="FILE",
             help="embeddings that this model computed elsewhere (.npy, .safetensors, .npz), instead of images",
+            rich_help_panel=ADVANCED,
         ),
     ] = None,
     table: Annotated[
@@ -104,30 +107,42 @@ def index(
             metavar="CSV",
             help="table only for --vectors, its rows in order: key (or image or path), label, and further columns, "
             "which are stored as metadata",
+            rich_help_panel=ADVANCED,
         ),
     ] = None,
     fingerprint: Annotated[
         str | None,
-        Option(help="fingerprint of the model that computed --vectors, only for a file that zoo embed did not write"),
+        Option(
+            help="fingerprint of the model that computed --vectors, only for a file that zoo embed did not write",
+            rich_help_panel=ADVANCED,
+        ),
     ] = None,
     runtime: Runtime = "auto",
     precision: Precision = "fp32",
     batch_size: BatchSize = 64,
-    on: Annotated[Literal["here", "ray"], Option(help="embed in this process or on a Ray cluster")] = "here",
+    on: Annotated[
+        Literal["here", "ray"], Option(help="embed in this process or on a Ray cluster", rich_help_panel=CLUSTER)
+    ] = "here",
     ray_address: Annotated[
         str | None,
         Option(
             metavar="ADDRESS",
             help="address of a running cluster, auto for this machine's (default: a Ray of this machine, for this run)",
+            rich_help_panel=CLUSTER,
         ),
     ] = None,
     ray_workers: Annotated[
-        int | None, Option(metavar="N", help="number of processes that embed (default: one per processor)")
+        int | None,
+        Option(
+            metavar="N", help="number of processes that embed (default: one per processor)", rich_help_panel=CLUSTER
+        ),
     ] = None,
     update: Annotated[
         bool,
         Option(
-            "--update", help="give existing items the labels and metadata of this run, even if a client has set others"
+            "--update",
+            help="give existing items the labels and metadata of this run, even if a client has set others",
+            rich_help_panel=ADVANCED,
         ),
     ] = False,
     prune: Annotated[
@@ -144,6 +159,7 @@ def index(
             metavar="ADDRESS",
             help="keep the whole gallery in Milvus, at milvus://host:port/name or milvus:///file.db, instead of in the "
             "folder of --out",
+            rich_help_panel=CLUSTER,
         ),
     ] = None,
     follow_links: FollowLinks = False,
@@ -205,7 +221,7 @@ def _index_vectors(
     """Index embeddings by key, and return the exit status. extra: whether there are options that are for images."""
     from serving.vectors import index_vectors
     from zoo.models.card import read_card
-    from zoo.models.load import find_model
+    from zoo.models.names import find_model
 
     if vectors is None or table is None:
         raise UsageError("name the images to index, or --vectors and --table, both.", code="no-images")

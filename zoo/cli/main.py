@@ -203,6 +203,7 @@ def _build(app: typer.Typer, word: str) -> TyperCommand:
         info.name or get_command_name(info.callback.__name__): info for info in app.registered_commands if info.callback
     }
     # Plain text: rich takes longer to load than most commands take to run.
+    registered[word].cls = Command
     command = get_command_from_info(registered[word], pretty_exceptions_short=False, rich_markup_mode=None)
     if not isinstance(command, TyperCommand):
         raise TypeError(f"{word!r} is a {type(command).__name__}; expected a TyperCommand")
@@ -218,6 +219,21 @@ def wait_without_spinning() -> None:
     if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}:
         # A thousand rounds of spinning are some microseconds: libgomp's own choice for more threads than processors.
         os.environ.update(OMP_WAIT_POLICY="PASSIVE", GOMP_SPINCOUNT="1000")
+
+
+class Command(TyperCommand):
+    """Command whose help shows the common options first, and the others under the headings of their panels."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            if record := parameter.get_help_record(ctx):
+                common = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                sections.setdefault(getattr(parameter, "rich_help_panel", None) or common, []).append(record)
+        for heading, records in sections.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
 
 
 class CommandGroup(TyperGroup):

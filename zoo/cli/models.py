@@ -11,8 +11,10 @@ import typer
 from typer import Argument, Option
 
 from zoo.cli.options import (
+    ADVANCED,
+    FILES,
     BatchSize,
-    DataFolder,
+    Data,
     Device,
     Json,
     Model,
@@ -339,7 +341,7 @@ network that torch's half precision (fp16, bf16) does not suit, which is marked 
 )
 def verify(
     model: Model,
-    data: DataFolder = None,
+    data: Data = None,
     quick: Annotated[bool, Option("--quick", help="files and golden images only, no scores")] = False,
     device: Device = None,
     as_json: Json = False,
@@ -362,7 +364,7 @@ def _mark(check: Check) -> str:
 def _checks(model: str, data: str | None, quick: bool, device: str | None) -> Iterator[Check]:
     from zoo.data import check_dataset_path
     from zoo.evaluation.remeasure import remeasure, remeasure_costs
-    from zoo.models.load import find_model
+    from zoo.models.names import find_model
     from zoo.models.verify import verify as verify_golden
     from zoo.models.verify import verify_files, verify_records
 
@@ -380,14 +382,31 @@ def _checks(model: str, data: str | None, quick: bool, device: str | None) -> It
 # zoo baseline
 
 Architecture = Annotated[
-    str | None, Option("--architecture", metavar="NAME", help="timm's name (default: the one that the weights state)")
+    str | None,
+    Option(
+        "--architecture",
+        metavar="NAME",
+        help="timm's name (default: the one that the weights state)",
+        rich_help_panel=FILES,
+    ),
 ]
 Mean = Annotated[
     str | None,
-    Option("--mean", metavar="M,M,M", help="mean of the pixels, 0 to 1 (default: the weights', else timm's)"),
+    Option(
+        "--mean",
+        metavar="M,M,M",
+        help="mean of the pixels, 0 to 1 (default: the weights', else timm's)",
+        rich_help_panel=FILES,
+    ),
 ]
 Std = Annotated[
-    str | None, Option("--std", metavar="S,S,S", help="standard deviation of the pixels (default: in the same way)")
+    str | None,
+    Option(
+        "--std",
+        metavar="S,S,S",
+        help="standard deviation of the pixels (default: in the same way)",
+        rich_help_panel=FILES,
+    ),
 ]
 Sha256 = Annotated[
     str | None,
@@ -395,6 +414,7 @@ Sha256 = Annotated[
         "--sha256",
         metavar="HEX",
         help="the file's hash (default: not checked, unless it is known)",
+        rich_help_panel=FILES,
     ),
 ]
 
@@ -440,7 +460,12 @@ def baseline(
     std: Std = None,
     sha256: Sha256 = None,
     layout: Annotated[
-        str | None, Option(metavar="L", help="nchw or nhwc: order of an ONNX graph's axes (default: by its shape)")
+        str | None,
+        Option(
+            metavar="L",
+            help="nchw or nhwc: order of an ONNX graph's axes (default: by its shape)",
+            rich_help_panel=FILES,
+        ),
     ] = None,
     whiten: Annotated[
         str | None,
@@ -453,27 +478,43 @@ def baseline(
     whiten_on: Annotated[
         str | None, Option(metavar="DATASET", help="fit PCA whitening on the training split of this data set instead")
     ] = None,
-    data: DataFolder = None,
+    data: Data = None,
     dim: Annotated[int | None, Option(metavar="N", help="dimensions that whitening keeps (default: all)")] = None,
     size: Annotated[int | None, Option(metavar="N", help="pixels of the input (default: the backbone's)")] = None,
-    joint: Annotated[bool, Option("--joint", help="keep CLIP's projection into the space of its texts")] = False,
+    joint: Annotated[
+        bool, Option("--joint", help="keep CLIP's projection into the space of its texts", rich_help_panel=ADVANCED)
+    ] = False,
     limit: Annotated[
-        int | None, Option(metavar="N", help="fit on this many of the images, drawn evenly (default: all)")
+        int | None,
+        Option(
+            metavar="N", help="fit on this many of the images, drawn evenly (default: all)", rich_help_panel=ADVANCED
+        ),
     ] = None,
     batch_size: BatchSize = 64,
     device: Device = None,
     gem: Annotated[
         float | None,
-        Option(metavar="P", help="pool by the generalised mean with exponent P (default: the backbone's own pooling)"),
+        Option(
+            metavar="P",
+            help="pool by the generalised mean with exponent P (default: the backbone's own pooling)",
+            rich_help_panel=ADVANCED,
+        ),
     ] = None,
     shrink: Annotated[
         float,
         Option(
-            metavar="X", help="add X times the mean variance to every direction's: whitens less, other subjects better"
+            metavar="X",
+            help="add X times the mean variance to every direction's: whitens less, other subjects better",
+            rich_help_panel=ADVANCED,
         ),
     ] = 0.0,
     half: Annotated[
-        bool, Option("--half", help="store the weights in fp16, half the size; they are still computed in fp32")
+        bool,
+        Option(
+            "--half",
+            help="store the weights in fp16, half the size; they are still computed in fp32",
+            rich_help_panel=ADVANCED,
+        ),
     ] = False,
     strict: Strict = False,
     as_json: Json = False,
@@ -535,7 +576,7 @@ def _check_model_name(name: str) -> None:
     """Report a missing file or model before torch is loaded, if the name cannot be one of timm's."""
     from zoo.errors import UsageError
     from zoo.models.folder import PYTORCH_SUFFIXES
-    from zoo.models.load import find_model
+    from zoo.models.names import find_model
     from zoo.paths import expand
 
     if expand(name).exists():
@@ -631,7 +672,7 @@ def ensemble(
     from zoo import paths
     from zoo.data import DATASETS
     from zoo.data.dataset import FOLDER
-    from zoo.models.load import find_model
+    from zoo.models.names import find_model
     from zoo.models.registry import check_free
 
     check_free(model_name(new_name), replace)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from zoo.models.load import Embedder
 
 
+ADVANCED, CLUSTER, LIMITS, FILES = "Advanced", "Cluster", "Limits", "Files of weights"
+"""Headings of the help below the common options."""
 WHERE_EXAMPLE = '{"colour": "red", "year": {"gte": 1900, "lt": 1950}}'
 
 Model = Annotated[str, Argument(metavar="MODEL", help="a model's name, or the path of a model folder")]
@@ -54,13 +56,9 @@ Data = Annotated[
     Option(
         "--data",
         metavar="DIR",
-        help="where the data set's files are (default: in ZOO_DATA, else downloaded); with --dataset folder your own "
+        help="where the data set's files are (default: in ZOO_DATA, else downloaded); of the data set folder, your own "
         "images: a folder, or a table (CSV: image,label)",
     ),
-]
-DataFolder = Annotated[
-    str | None,
-    Option("--data", metavar="DIR", help="where the data set's files are (default: in ZOO_DATA, else downloaded)"),
 ]
 Dataset = Annotated[
     str | None,
@@ -294,7 +292,8 @@ def open_model_and_images(
     from zoo.evaluation.split import dataset_to_measure, find_split, read_whitened_classes
     from zoo.models.baselines import WHITENING_HEAD
     from zoo.models.card import read_card, read_training_data
-    from zoo.models.load import find_model, load
+    from zoo.models.load import load
+    from zoo.models.names import find_model
 
     folder = find_model(model)
     card = read_card(folder)

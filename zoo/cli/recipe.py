@@ -79,7 +79,7 @@ def recipe_on_cached_features(
     """Return the recipe for cached features of a model's trunk, fitted to their classes."""
     from training.cached.feature_file import recipe_on_features
     from zoo.models.card import read_card
-    from zoo.models.load import find_model
+    from zoo.models.names import find_model
 
     name = model or features.about.model
     made = recipe_on_features(recipe, features, read_card(find_model(name)), name, settings, new_name)

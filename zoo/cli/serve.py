@@ -13,18 +13,22 @@ import typer
 from typer import Argument, Option
 
 from serving.settings import PRECISION, Settings, parse_galleries, read_keys_file, same_folders
+from zoo.cli.options import ADVANCED, LIMITS
 from zoo.console import note
 
 app = typer.Typer()
 
 NUMBERS = [name for name, field in Settings.model_fields.items() if field.annotation in (int, float)]
 """Settings that are options."""
+COMMON, ENDING = ("workers", "log_requests"), ("shutdown_delay", "drain_seconds")
 
 
 def _number(name: str) -> Any:
     """Return the option of a setting; `Settings` checks its value."""
     field = Settings.model_fields[name]
-    return Option(metavar="N", help=f"{field.description} (default: {field.default})")
+    text = f"{field.description} (default: {field.default})"
+    panel = None if name in COMMON else ADVANCED if name in ENDING else LIMITS
+    return Option(metavar="N", help=text, rich_help_panel=panel)
 
 
 @app.command(
@@ -108,19 +112,24 @@ def serve(
 
 
 def _make_graph(gallery: str, model: str | None, precision: str) -> None:
-    """Export the fp32 graph of a gallery's model if it has none, in a process of its own: a service loads no torch."""
-    from serving.gallery.search import check_variant
-    from zoo.errors import VariantNotFoundError
-    from zoo.models.load import find_model
+    """Check that a gallery's model has an ONNX variant; export a missing fp32 one, in a process that loads torch.
 
+    Raises:
+        VariantNotFoundError: If the model lacks the variant.
+        UsageError: If the precision does not exist.
+    """
+    from serving.gallery.gallery import model_at
+    from zoo.errors import VariantNotFoundError
+    from zoo.models.card import read_card
+    from zoo.models.names import find_model
+    from zoo.models.onnx_runtime import graph_file
+
+    folder = find_model(model or model_at(gallery)[1])
     try:
-        check_variant(gallery, model, precision)
+        graph_file(folder, read_card(folder), precision)
     except VariantNotFoundError:
         if precision != "fp32" or not all(map(find_spec, ("torch", "onnx", "onnxscript"))):
             raise
-        from serving.gallery.gallery import model_at
-
-        folder = find_model(model or model_at(gallery)[1])
         note(f"{folder.name} has no ONNX graph yet; making it, once.")
         export = subprocess.run([sys.executable, "-m", "zoo.cli.main", "export", str(folder)], stdout=sys.stderr)
         if export.returncode:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from zoo.cli.options import AsPublished, DataFolder, Device, Json, Quiet, Seed, Settings
+from zoo.cli.options import AsPublished, Data, Device, Json, Quiet, Seed, Settings
 from zoo.console import count, print_json, print_table
 from zoo.errors import UsageError, command
 
@@ -129,7 +129,7 @@ def run(
     weights: Weights = None,
     trial_rates: TrialRates = None,
     as_published: AsPublished = False,
-    data: DataFolder = None,
+    data: Data = None,
     only: Arms = None,
     other_studies: OtherStudies = None,
     device: Device = None,
@@ -303,7 +303,7 @@ def resume(
     only_report: Annotated[
         bool, Option("--report", help="train nothing: write and print the report of the finished runs")
     ] = False,
-    data: DataFolder = None,
+    data: Data = None,
     only: Arms = None,
     other_studies: OtherStudies = None,
     device: Device = None,
@@ -405,7 +405,7 @@ def search(
         list[str], Argument(metavar="LOSS", help="losses to tune: contrastive, triplet, margin, arcface and others")
     ],
     dataset: Annotated[str, Option(metavar="D", help="the data set")],
-    data: DataFolder = None,
+    data: Data = None,
     trials: Annotated[
         int, Option(metavar="N", help="number of trials of each loss; 0 reruns the recipes' own values")
     ] = 50,

@@ -240,20 +240,17 @@ def finetune(
     The scores are of classes that are held out; if the starting model has seen some of them, the command says so.
     --views is only for --tune head. The new model's name is NAME-finetuned, unless --as gives another.
     """
-    from training.finetune import FinetuneRequest, check_name, small_twin
+    from training.finetune import FinetuneRequest
     from training.finetune import finetune as run
     from zoo.data.folder import check_share
-    from zoo.models.load import find_model
     from zoo.paths import expand
 
     name = model_name(new_name, base, "finetuned")
     if not expand(source).exists():
         raise DatasetError(f"there is no folder or file {source}; name your images.", code="no-such-folder")
-    small_twin(method)
     check_number("--seed", seed)
     check_number("--views", views)
     check_share(test_share)
-    check_name(name, find_model(base), replace)
     request = FinetuneRequest(
         base=base,
         name=name,
@@ -460,7 +457,7 @@ def distill(
     from training.student import Student, check_source, check_student
     from zoo.data.dataset import FOLDER
     from zoo.data.folder import check_share
-    from zoo.models.load import find_model
+    from zoo.models.names import find_model
 
     name = model_name(new_name, teacher, "distilled")
     check_number("--seed", seed)
@@ -572,7 +569,7 @@ def features(
     """keep the features of a model's trunk, to train heads in minutes"""
     from zoo import data as datasets
     from zoo.models import recipes
-    from zoo.models.load import find_model
+    from zoo.models.names import find_model
 
     if (folder is None) == (dataset is None):
         raise UsageError(
@@ -622,7 +619,7 @@ def _trunk_model(name: str) -> TrunkModel:
     """Return the model to extract from; a path is stored so that it is found from anywhere."""
     from training.cached.feature_file import TrunkModel
     from zoo.models.card import read_card
-    from zoo.models.load import find_model
+    from zoo.models.names import find_model
     from zoo.models.registry import reference
     from zoo.paths import expand
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from zoo.errors import CardError
+from zoo.errors import CardError, UsageError
 
 if TYPE_CHECKING:
     from zoo.data.images import ImageLike, Limits
@@ -17,6 +18,8 @@ INTERPOLATIONS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
 
 # Bounds of mean and std on the pixel scale 0..1: values beyond them would give infinity or NaN.
 MAX_STATISTIC, MIN_STD = 1e4, 1e-4
+TOLERANCE = 1e-3
+"""Largest difference between two statements of one mean or standard deviation."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,27 @@ class Preprocessing:
     def shape(self) -> tuple[int, int, int]:
         """Shape (height, width, channels) of one preprocessed image."""
         return self.crop, self.crop, self.channels
+
+
+def per_channel(values: Sequence[float], channels: int) -> tuple[float, ...]:
+    """Return the mean or the standard deviation of each channel, of which one number states all.
+
+    Raises:
+        UsageError: `bad-statistics` for another number of values, or values beyond the scale 0 to 1.
+    """
+    result = tuple(values) * channels if len(values) == 1 else tuple(values)
+    if len(result) != channels or not all(abs(value) <= 1 for value in result):
+        raise UsageError(
+            f"mean and std have 1 or {channels} numbers on the scale 0 to 1, not "
+            f"{', '.join(f'{value:.4g}' for value in values)}: divide numbers on the scale of 255 by 255.",
+            code="bad-statistics",
+        )
+    return result
+
+
+def same_statistics(first: Sequence[float], second: Sequence[float]) -> bool:
+    """Return whether two statements of a mean or standard deviation agree."""
+    return all(abs(a - b) <= TOLERANCE for a, b in zip(first, second, strict=True))
 
 
 def to_pixels(source: ImageLike, preprocessing: Preprocessing, limits: Limits | None = None) -> np.ndarray:

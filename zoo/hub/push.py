@@ -17,7 +17,7 @@ from zoo.hub.errors import convert_error
 from zoo.hub.model_page import OnnxGraph, graphs_of, readme
 from zoo.models.card import UNKNOWN_LICENCE, Card, read_card
 from zoo.models.folder import KNOWN_FILES, check_config, find_pickles, known_files, path_inside
-from zoo.models.load import find_model
+from zoo.models.names import find_model
 from zoo.models.verify import verify, verify_records
 from zoo.paths import without_paths
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from zoo import paths
-from zoo.data.dataset import LARGER_EDITIONS
-from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError, check_text, nearest
+from zoo.errors import ModelFolderError, ModelNotFoundError, UsageError, check_text
 from zoo.files import read_object
 from zoo.hub.download import cached_model_name, cached_models
 from zoo.models import recipes
@@ -26,13 +26,12 @@ from zoo.models.baselines import (
 )
 from zoo.models.card import Card, Origin, read_card, read_kept, read_origin, read_training_data
 from zoo.models.folder import count_parameters
-from zoo.models.pretrained.packages import PACKAGES, WeightsPackage, install_hint, installed_package
+from zoo.models.names import name_hint, similar_names
+from zoo.models.pretrained.packages import PACKAGES, WeightsPackage, installed_package
 from zoo.models.published import published_tables
-from zoo.models.registry import cached_folder, exists, looks_like_path, model_folders, model_text
+from zoo.models.registry import cached_folder, exists, folder_name, looks_like_path, model_folders, model_text
 from zoo.models.results import read_results
 
-PHOTOS = "photos"
-"""Name of the shipped model for any photographs."""
 STATUSES = {
     "shipped": "shipped",
     "trained": "trained here",
@@ -183,16 +182,11 @@ def info(name: str) -> ModelInfo:
     for baseline in baselines().values():
         if baseline.repository == repository:
             return _baseline_info(baseline)
-    hint = install_hint(name) or architecture_hint(name) or name_hint(name, known_names())
+    hint = similar_names(name)
     advice = _hub_advice(name, repository) if _is_hub_name(name) else ""
     raise ModelNotFoundError(
         f"there is no model {name!r}.{hint}{advice} All names: zoo list --recipes", code="no-model"
     )
-
-
-def known_names() -> list[str]:
-    """Return the names of all known models, sorted."""
-    return [model.name for model in _known_models()]
 
 
 def damaged_folders() -> dict[Path, str]:
@@ -224,7 +218,7 @@ def _folder_info(folder: Path) -> ModelInfo:
     """Return the facts about a model folder. Raises `ModelFolderError` if its card or results cannot be read."""
     card = read_card(folder)
     original_status = _original_status(folder)
-    name = cached_model_name(folder) or _local_name(folder) or card.name
+    name = folder_name(folder) or card.name
     origin = read_origin(folder)
     kept = read_kept(folder)
     baseline = _baseline_of(folder)
@@ -245,14 +239,6 @@ def _folder_info(folder: Path) -> ModelInfo:
         training_data={} if kept in ("base", "start") else read_training_data(folder),
         kept=kept,
     )
-
-
-def _local_name(folder: Path) -> str | None:
-    """Return the name of a folder of the local zoo or of the shipped models, which loads it; None elsewhere."""
-    for root in (paths.SHIPPED, paths.local_models()):
-        if folder.is_relative_to(root):
-            return folder.relative_to(root).as_posix()
-    return None
 
 
 def _baseline_of(folder: Path) -> Baseline | None:
@@ -366,17 +352,20 @@ def _text_tower_note(text: PublicTextTower) -> str:
 
 def _published_scores(recipe: str | None) -> list[dict[str, Any]]:
     """Return the papers' test scores of the model that a recipe reproduces."""
-    return [] if recipe is None else list(_scores_of(recipe))
+    return list(map(dict, _scores_by_recipe().get(recipe, ())))
 
 
-def _scores_of(recipe: str) -> Iterator[dict[str, Any]]:
+@cache
+def _scores_by_recipe() -> dict[str | None, list[dict[str, Any]]]:
+    scores: dict[str | None, list[dict[str, Any]]] = {}
     for table in published_tables():
         for score in table.scores:
-            if score.recipe == recipe and score.split == "test":
+            if score.recipe and score.split == "test":
                 source = f"{table.paper.source}, {table.place}: {score.row}"
                 facts = {"dataset": score.dataset, "metric": score.metric, "value": score.value, "dim": score.dim}
                 marks = {"marks": list(score.marks)} if score.marks else {}
-                yield {**facts, **marks, "source": source}
+                scores.setdefault(score.recipe, []).append({**facts, **marks, "source": source})
+    return scores
 
 
 def _is_hub_name(name: str) -> bool:
@@ -388,38 +377,3 @@ def _hub_advice(name: str, repository: str | None) -> str:
     if repository is not None:
         return f" This machine has no file of it; if timm has such a model on the Hub, zoo.load({name!r}) fetches it."
     return f" It is not in the Hub's cache; if the Hub has it, zoo.load({name!r}) fetches it. Then info describes it."
-
-
-def name_hint(name: str, names: list[str]) -> str:
-    """Return the known names that begin with `name`, else the nearest ones, as a sentence; "" without any."""
-    matches = [candidate for candidate in names if candidate.startswith(name.lower())] if name else []
-    if not matches:
-        return nearest(name, names) or nearest(name.lower(), names)
-    more = f" and {len(matches) - 5} more" if len(matches) > 5 else ""
-    return f" It is the beginning of {', '.join(matches[:5])}{more}."
-
-
-def nearest_shipped(recipe: str) -> str:
-    """Return the shipped models that can stand in for a recipe's model, as a sentence; "" without any.
-
-    They are one of its data set, else of its subjects (birds, cars), else of its method, and the model for any
-    photographs unless it is of the data set itself.
-    """
-    row, shipped = recipes()[recipe], list_models(status="shipped")
-
-    def likeness(model: ModelInfo) -> tuple[bool, bool, bool]:
-        subject = LARGER_EDITIONS.get(model.dataset, model.dataset)
-        return model.dataset == row["dataset"], subject == row["dataset"], model.method == row["method"]
-
-    names = [model for model in shipped if model.name == PHOTOS]
-    similar = max(shipped, key=likeness, default=None)
-    if similar is not None and any(likeness(similar)):
-        names = [similar, *(names if similar.dataset != row["dataset"] else [])]
-    texts = [f"{model.name} ({model.method} on {model.dataset})" for model in names]
-    return f" The nearest shipped model: {' or '.join(texts)}." if texts else ""
-
-
-def architecture_hint(name: str) -> str:
-    """Return the public backbones of an architecture (timm's name) as a sentence; "" without any."""
-    matches = [f"{b.name} ({b.repository})" for b in baselines().values() if b.backbone == name.lower()]
-    return f" Public backbones of that architecture: {', '.join(matches)}." if matches else ""

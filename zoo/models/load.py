@@ -1,4 +1,4 @@
-"""Loading: from a model's name or path to its folder, and to an `Embedder` that runs it. Torch is imported last."""
+"""Loading: from a model's folder to an `Embedder` that runs it. Torch is imported last."""
 
 from __future__ import annotations
 
@@ -14,32 +14,22 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from zoo import paths
 from zoo.console import Progress
 from zoo.data.images import ImageLike
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import (
-    HubError,
-    HubUnreachableError,
     ImageError,
     MissingDependencyError,
     ModelFolderError,
-    ModelNotFoundError,
     UsageError,
-    ZooError,
     check_text,
-    command,
     missing,
     nearest,
 )
-from zoo.hub import download
-from zoo.models import recipes
-from zoo.models.baselines import repository_of
 from zoo.models.card import Card, read_card
-from zoo.models.folder import HEADS_FILE, PICKLES, PYTORCH_SUFFIXES, check_config, check_files
+from zoo.models.folder import check_config, check_files
+from zoo.models.names import find_model
 from zoo.models.onnx_runtime import GRAPH_FILES, graph_file, has_nvidia_driver, open_graph
-from zoo.models.pretrained.packages import install_hint, installed_package
-from zoo.models.registry import exists, local_folder, looks_like_path, model_text
 from zoo.paths import is_folder
 
 if TYPE_CHECKING:
@@ -303,169 +293,3 @@ def _open_onnx(folder: Path, card: Card, precision: str, device: str | None):  #
             return open_graph(folder / name, card, device, precision)
         finally:
             checked.result()
-
-
-def find_model(name_or_path: str | os.PathLike[str], revision: str | None = None) -> Path:
-    """Return the folder of a model.
-
-    Looks in this order: a path, the local zoo, the shipped checkpoints, an installed package of weights, the Hub's
-    cache, the Hub. A folder of timm's, a package, or a public backbone (a short name of `zoo.models.baselines`,
-    timm/ID, or another timm model on the Hub) gets its model folder on the first use, which needs torch and timm.
-
-    Args:
-        name_or_path: Name, path, org/name[@revision] or timm/ID.
-        revision: A branch, tag or commit; then only the Hub is asked.
-
-    Raises:
-        ModelNotFoundError: `no-model-folder` for a path, `no-model` or `no-revision` for a name; the message says
-            where it looked and what to run.
-        HubError: If the Hub does not provide a model with an organisation in its name.
-        UsageError: `bad-model-name`, or `path-with-revision`.
-    """
-    name = model_text(name_or_path)
-    if revision is not None:
-        check_text("revision", revision)
-        _check_no_path(name_or_path, name)
-    if revision is None and (folder := local_folder(name)) is not None:
-        return folder
-    base, _, tag = name.partition("@")
-    on_disk = _is_other_path(name) or _is_missing_file(name) or installed_package(name)
-    if looks_like_path(name) or (revision is None and on_disk):
-        return _folder_of_weights(name)
-    if (public := repository_of(base)) is not None:
-        return _baseline_folder(public, revision or tag or None)
-    try:
-        return download.snapshot(download.repository_id(name), revision)
-    except download.NoModelFolderError:
-        if not _is_timm(download.repository_id(base), revision or tag or None):
-            raise
-        return _baseline_folder(download.repository_id(base), revision or tag or None)
-    except (ModelNotFoundError, HubError) as error:
-        # A bare name may be a typing error; a name with an organisation is a repository of the Hub.
-        if "/" in name:
-            looked = f"there is no folder {name}, and " if revision is None else ""
-            raise type(error)(f"{looked}{error}{_nearest_model(name)}", code=error.code) from None
-        if revision is None:
-            raise ModelNotFoundError(_no_model_message(name, error), code="no-model") from None
-        raise ModelNotFoundError(_no_revision_message(name, revision, error), code="no-revision") from None
-
-
-def _check_no_path(name_or_path: str | os.PathLike[str], name: str) -> None:
-    """Raise `UsageError` for the path of a model folder, which has no revisions."""
-    if (isinstance(name_or_path, os.PathLike) or looks_like_path(name)) and exists(paths.expand(name) / "card.json"):
-        raise UsageError(
-            f"{name} is the path of a model folder, and a path has no revisions. Omit the revision; or, to load from "
-            "the Hub, give hf-hub:org/name.",
-            code="path-with-revision",
-        )
-
-
-def _is_other_path(name: str) -> bool:
-    """Return whether a bare name is that of a folder or file, and not of a known recipe or public backbone."""
-    return bool(name) and name not in recipes() and repository_of(name) is None and exists(Path(name))
-
-
-def _is_missing_file(name: str) -> bool:
-    """Return whether a text names a file of weights in an existing folder, and no repository of the Hub."""
-    return name.lower().endswith((*PICKLES, ".tar", ".safetensors", ".onnx")) and Path(name).parent.is_dir()
-
-
-def _folder_of_weights(name: str) -> Path:
-    """Return the model folder of weights on this machine that say all about themselves, made on the first use.
-
-    They are an installed package or a folder of timm's or sentence-transformers'; other paths are an error.
-    """
-    folder, package = paths.expand(name), installed_package(name)
-    timm = all(exists(folder / file) for file in ("config.json", "model.safetensors"))
-    if not (package or timm or exists(folder / "modules.json")):
-        raise ModelNotFoundError(_no_folder_message(name), code="no-model-folder")
-    try:
-        from zoo.models.baseline_folder import make_source_folder
-        from zoo.models.pretrained.weights import find_source
-    except ModuleNotFoundError as error:
-        if error.name not in ("torch", "timm", "torchvision"):
-            raise
-        raise missing(error.name, "train") from None
-    return make_source_folder(find_source(name), package.name if package else folder.resolve().name)
-
-
-def _no_folder_message(name: str) -> str:
-    if exists(paths.expand(name)) and not paths.is_folder(name):
-        return f"{name} is a file; make it a model first: zoo baseline {name} --as NAME."
-    if not paths.is_folder(name) and _is_missing_file(name):
-        return f"there is no file {paths.expand(name).absolute()}. Check its path and name."
-    if not paths.is_folder(name):
-        return f"{name} does not exist. A model folder holds card.json and model.safetensors, as zoo train writes them."
-    problem = f"{name} is not a model folder: card.json is missing."
-    if file := _file_of_weights(paths.expand(name)):
-        options = () if file.endswith(".onnx") else ("--architecture", "NAME")
-        make = command("baseline", Path(name) / file, "--as", "NAME", *options)
-        return f"{problem} To make a model of a file in it: {make}"
-    return f"{problem} Give a folder that zoo train or zoo finetune wrote, or a model's name (zoo list)."
-
-
-def _file_of_weights(folder: Path) -> str | None:
-    """Return the name of a file of weights at the top of a folder, PyTorch's first; None without any."""
-    try:
-        names = sorted(path.name for path in folder.iterdir())
-    except OSError:
-        return None
-    kinds = (PYTORCH_SUFFIXES, (".onnx",), (".safetensors",))
-    return next((name for kind in kinds for name in names if name.lower().endswith(kind) and name != HEADS_FILE), None)
-
-
-def _is_timm(repository: str, revision: str | None) -> bool:
-    try:
-        from zoo.models.baseline_folder import is_timm_repository
-    except ModuleNotFoundError:
-        return False
-    return is_timm_repository(repository, revision)
-
-
-def _baseline_folder(repository: str, revision: str | None) -> Path:
-    try:
-        from zoo.models.baseline_folder import make_baseline_folder
-    except ModuleNotFoundError as error:
-        if error.name not in ("torch", "timm", "torchvision"):
-            raise
-        raise missing(error.name, "train") from None
-    return make_baseline_folder(repository, revision)
-
-
-def _no_revision_message(name: str, revision: str, error: ZooError) -> str:
-    """Return the message for a bare name with a revision, for which only the Hub was asked."""
-    answer = f"It could not be asked ({error.why})." if isinstance(error, HubUnreachableError) else f"There, {error}"
-    folder = local_folder(name)
-    hint = _nearest_model(name) if folder is None else f" Without a revision {name!r} loads from {folder}."
-    return f"no model {name!r} at revision {revision!r}: with a revision only the Hub is asked. {answer}{hint}"
-
-
-def _nearest_model(name: str) -> str:
-    """Return the known models nearest to a name, as a sentence."""
-    from zoo.models.catalogue import known_names, name_hint  # loading a model does not need the list of all models
-
-    return name_hint(name, known_names())
-
-
-def _no_model_message(name: str, error: ZooError) -> str:
-    from zoo.models.catalogue import architecture_hint, nearest_shipped
-
-    advice = (
-        f"Train it with: zoo train {name}"
-        if name in recipes()
-        else "All models: zoo list; all recipes: zoo list --recipes"
-    )
-    hint = (
-        nearest_shipped(name)
-        if name in recipes()
-        else (install_hint(name) or architecture_hint(name) or _nearest_model(name))
-    )
-    if "." in name:
-        hint += f" For a model of timm, give 'timm/{name}'."
-    at_hub = f"And {error}"
-    if isinstance(error, HubUnreachableError):  # its own advice assumes a correct name
-        at_hub = f"The Hub could not be asked ({error.why})."
-    return (
-        f"no model {name!r}.{hint} Looked for a folder of that path, in the local zoo ({paths.local_models()}) and "
-        f"among the shipped models. {at_hub} {advice}"
-    )

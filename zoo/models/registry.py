@@ -3,41 +3,99 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from zoo import paths
-from zoo.errors import ModelNotFoundError, UsageError
+from zoo.errors import (
+    ModelNotFoundError,
+    UsageError,
+)
 from zoo.hub import download
-from zoo.hub.download import cached_models, pinned_name
+from zoo.hub.download import cached_model_name, cached_models, pinned_name
 from zoo.models.baselines import baselines_root, folder_by_name, repository_of
 from zoo.models.card import MODEL_NAME
 from zoo.models.pretrained.packages import installed_package
 
 
-def cached_folder(name: str) -> Path | None:
+@dataclass(frozen=True)
+class ModelName:
+    """Text that stands for a model, and the revision that the caller gives beside it."""
+
+    text: str
+    revision: str | None = None
+
+    @property
+    def base(self) -> str:
+        """Return the text without the revision in it."""
+        return self.text.partition("@")[0]
+
+    @property
+    def commit(self) -> str | None:
+        """Return the branch, tag or commit that the caller or the text gives."""
+        return self.revision or self.text.partition("@")[2] or None
+
+    @property
+    def path(self) -> Path:
+        return paths.expand(self.text)
+
+    @property
+    def repository(self) -> str:
+        """Return the repository on the Hub, org/name."""
+        return download.repository_id(self.base)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Kind of thing that a model's name may be.
+
+    Attributes:
+        matches: Function that tells whether a name is of this kind.
+        folder: Function from such a name to the model folder, which it makes or fetches on the first use.
+    """
+
+    matches: Callable[[ModelName], bool]
+    folder: Callable[[ModelName], Path]
+
+
+def _folder_at(place: Callable[[ModelName], Path]) -> Kind:
+    """Return the kind of names that have a model folder at a place of this machine."""
+    return Kind(lambda name: name.revision is None and exists(place(name) / "card.json"), place)
+
+
+def _folder_named(place: Callable[[str], Path]) -> Kind:
+    """Return the kind of names, but not paths, that have a model folder at a place of this machine."""
+    kind = _folder_at(lambda name: place(name.text))
+    return Kind(lambda name: not looks_like_path(name.text) and kind.matches(name), kind.folder)
+
+
+HERE = (
+    _folder_at(lambda name: name.path),
+    _folder_named(lambda text: paths.local_models() / text.removeprefix("hf-hub:")),
+    _folder_named(lambda text: paths.SHIPPED / text),
+    _folder_named(folder_by_name),  # a package, public backbone or timm model that was used before
+)
+"""Kinds of names that need neither network nor torch, in the order in which they are tried."""
+
+
+def cached_folder(text: str) -> Path | None:
     """Return the folder that `find_model` takes without asking the Hub; None if this machine has none."""
-    return local_folder(name) or _hub_cache_folder(name)
-
-
-def local_folder(name: str) -> Path | None:
-    """Return a model's folder outside the Hub's cache: a path, the local zoo, the shipped models, a baseline."""
-    candidates = [paths.expand(name)]
-    if not looks_like_path(name):
-        candidates += [paths.local_models() / name.removeprefix("hf-hub:"), paths.SHIPPED / name]
-        candidates += [folder_by_name(name)] if "@" not in name else []
-    return next((folder for folder in candidates if exists(folder / "card.json")), None)
-
-
-def _hub_cache_folder(name: str) -> Path | None:
-    """Return the folder that `find_model` takes from the Hub's cache, without asking the Hub."""
-    base, _, revision = name.partition("@")
-    if looks_like_path(name) or repository_of(base) is not None or installed_package(name) is not None:
+    if (folder := local_folder(text)) is not None:
+        return folder
+    name = ModelName(text)
+    if looks_like_path(text) or repository_of(name.base) is not None or installed_package(text) is not None:
         return None
     try:
-        return download.cached_snapshot(download.repository_id(base), revision or None)
+        return download.cached_snapshot(name.repository, name.commit)
     except ModelNotFoundError:  # no repository can have this name
         return None
+
+
+def local_folder(text: str) -> Path | None:
+    """Return a model's folder outside the Hub's cache; None without one."""
+    name = ModelName(text)
+    return next((kind.folder(name) for kind in HERE if kind.matches(name)), None)
 
 
 def model_folders() -> Iterator[Path]:
@@ -66,6 +124,14 @@ def check_free(name: str, replace: bool = False) -> None:
             "--as OTHER, or replace that one with --replace.",
             code="name-taken",
         )
+
+
+def folder_name(folder: Path) -> str | None:
+    """Return the name that loads a model folder of this machine; None if only its path does."""
+    for root in (paths.SHIPPED, paths.local_models(), baselines_root()):
+        if folder.is_relative_to(root):
+            return folder.relative_to(root).as_posix()
+    return cached_model_name(folder)
 
 
 def reference(folder: Path) -> str:

@@ -30,7 +30,8 @@ from zoo.evaluation.split import learnt_classes, read_whitened_classes
 from zoo.files import read_json, write_json
 from zoo.models.card import read_card
 from zoo.models.catalogue import ModelInfo, list_models
-from zoo.models.load import find_model, load
+from zoo.models.load import load
+from zoo.models.names import find_model
 from zoo.models.results import Evaluation
 from zoo.models.whitening import fit_whitening, within_class_whitening
 from zoo.render import Table

@@ -101,6 +101,15 @@ def test_every_command_has_examples_and_every_option_a_help_text(entry):
             assert parameter.default is not None or re.search(optional, text), f"{parameter.opts}: say the default"
 
 
+@pytest.mark.parametrize("name", ["index", "baseline", "serve"])
+def test_the_help_shows_at_most_ten_common_options_first(name, capsys):
+    assert main([name, "--help"]) == 0
+    common, advanced = capsys.readouterr().out.partition("\nOptions:\n")[2].partition("\nAdvanced:\n")[::2]
+    options = re.findall(r"^  (-\S+)", common.partition("\n\n")[0], re.MULTILINE)
+    assert len(set(options) - {"-h,"}) <= 10
+    assert advanced
+
+
 def test_help_and_version(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out

@@ -22,7 +22,7 @@ from tests.zoo.timm_hub import FILES, timm_hub
 from zoo.errors import HubError, HubUnreachableError
 from zoo.models import baseline_folder
 from zoo.models.card import read_card
-from zoo.models.load import find_model
+from zoo.models.names import find_model
 from zoo.models.pretrained.weights import fetch_file
 from zoo.models.verify import verify, verify_records
 

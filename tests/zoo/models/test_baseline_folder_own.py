@@ -28,7 +28,7 @@ from zoo.errors import DatasetError, ImageError, UsageError, ZooError
 from zoo.evaluation.whitening import read_whitening_comparison
 from zoo.models.card import read_card
 from zoo.models.golden import draw_images
-from zoo.models.load import find_model
+from zoo.models.names import find_model
 from zoo.models.verify import verify, verify_records
 
 

@@ -26,7 +26,7 @@ from zoo.errors import HubError, ModelFolderError, ModelNotFoundError, RecipeErr
 from zoo.models.baselines import baselines, read_timm_config, repository_of, short_name
 from zoo.models.card import read_card
 from zoo.models.golden import draw_images
-from zoo.models.load import find_model
+from zoo.models.names import find_model
 from zoo.models.network import create_trunk
 from zoo.models.verify import verify
 

@@ -21,7 +21,7 @@ from zoo.models import recipes
 from zoo.models.baselines import baselines
 from zoo.models.card import Origin, read_card
 from zoo.models.catalogue import STATUSES
-from zoo.models.load import find_model
+from zoo.models.names import find_model
 from zoo.models.pretrained.packages import PACKAGES
 from zoo.models.published import published_tables
 

@@ -37,7 +37,7 @@ from zoo.errors import (
 from zoo.files import sha256_of
 from zoo.models.card import read_card
 from zoo.models.catalogue import list_models
-from zoo.models.load import find_model
+from zoo.models.names import find_model
 from zoo.models.network import create_trunk
 from zoo.models.torch_runtime import choose_device
 from zoo.models.verify import verify
@@ -124,7 +124,7 @@ def test_onnx_embeds_in_a_process_that_cannot_import_torch(exported: Path) -> No
 import sys
 sys.modules["torch"] = sys.modules["timm"] = sys.modules["torchvision"] = None
 import numpy, zoo
-images, golden = zoo.models.golden.read_golden(zoo.models.load.find_model({str(exported)!r}))
+images, golden = zoo.models.golden.read_golden(zoo.models.names.find_model({str(exported)!r}))
 rows = zoo.load({str(exported)!r}, runtime="onnx").embed(images)
 print((rows * golden).sum(1).min())
 try:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from zoo.models.load import find_model
+from zoo.models.names import find_model
 
 EMBED = "import zoo; zoo.load('margin-conv4-glyphs', runtime='onnx').embed({image!r})"
 OPEN = "import onnxruntime; onnxruntime.InferenceSession({graph!r})"

@@ -20,7 +20,7 @@ from tests.raising import raises
 from zoo.cli.main import main
 from zoo.errors import ModelFolderError
 from zoo.models.card import read_card
-from zoo.models.load import find_model
+from zoo.models.names import find_model
 from zoo.models.verify import verify, verify_records
 from zoo.paths import SHIPPED
 

@@ -9,7 +9,7 @@ import pytest
 
 import zoo
 from tests.zoo.hub_client import MODEL, World
-from zoo.models.load import find_model
+from zoo.models.names import find_model
 from zoo.models.registry import cached_folder, reference
 from zoo.paths import SHIPPED
 

@@ -17,7 +17,7 @@ from training.recipes import RECIPES
 from zoo.data.dataset import Dataset
 from zoo.models import recipes
 from zoo.models.card import Head, read_card
-from zoo.models.load import find_model
+from zoo.models.names import find_model
 from zoo.models.onnx_runtime import GRAPH_FILES
 from zoo.models.verify import verify
 from zoo.paths import SHIPPED

@@ -11,7 +11,7 @@ from zoo.errors import UsageError
 from zoo.models.baseline_folder import model_name_of, save_plain
 from zoo.models.baselines import repository_of
 from zoo.models.card import Card
-from zoo.models.load import find_model
+from zoo.models.names import find_model
 from zoo.models.network import check_architecture
 from zoo.models.pretrained.packages import installed_package
 from zoo.models.pretrained.weights import Source, describe_file, local_source

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from zoo.data.preprocessing import Preprocessing
+from zoo.data.preprocessing import Preprocessing, per_channel
 from zoo.errors import CardError, ModelFolderError, UsageError, missing
 from zoo.files import atomic_folder, sha256_of, write_json
 from zoo.models.baselines import PRETRAINED
@@ -70,7 +70,7 @@ def save_graph(
         raise UsageError(f"{path} takes images of {own_size} pixels, not --size {size}.", code="weights-contradict")
     if (side := size or own_size) is None:
         raise UsageError(f"{path} takes images of any size; name the one to use: --size 224.", code="no-size")
-    means, deviations = (tuple(v) * channels if len(v) == 1 else tuple(v) for v in (mean, std))
+    means, deviations = per_channel(mean, channels), per_channel(std, channels)
     mode = "L" if channels == 1 else "RGB"
     try:
         images = Preprocessing(round(side / 0.875), side, mode, interpolation, means, deviations)

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from timm.models import PretrainedCfg
 from torch import Tensor
 
-from zoo.data.preprocessing import Preprocessing
+from zoo.data.preprocessing import Preprocessing, per_channel, same_statistics
 from zoo.errors import CardError, HubError, HubUnreachableError, ModelFolderError, RecipeError, UsageError, nearest
 from zoo.files import read_json, read_object
 from zoo.hub.download import COMMIT, call_with_retries, remove_leftovers, without_xet
@@ -60,9 +60,6 @@ class PublicWeights:
 def _bn_inception(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return convert_caffe(state, first_conv="conv1_7x7_s2")
 
-
-TOLERANCE = 1e-3
-"""Largest difference between two statements of one mean or standard deviation."""
 
 PUBLIC_WEIGHTS = {
     "bn_inception": PublicWeights(
@@ -514,7 +511,7 @@ def _check_contradictions(
         wrong.append(f"architecture {architecture}, it says {model.architecture}")
     for key, value in stated.items():
         own = getattr(model.preprocessing, key)
-        if any(abs(a - b) > TOLERANCE for a, b in zip(_per_channel(value, len(own)), own, strict=True)):
+        if not same_statistics(per_channel(value, len(own)), own):
             wrong.append(f"{key} {_numbers(value)}, it says {_numbers(own)}")
     if wrong:
         raise UsageError(
@@ -523,19 +520,8 @@ def _check_contradictions(
         )
 
 
-def _per_channel(values: Sequence[float], channels: int) -> tuple[float, ...]:
-    result = tuple(values) * channels if len(values) == 1 else tuple(values)
-    if len(result) != channels or not all(abs(value) <= 1 for value in result):
-        raise UsageError(
-            f"mean and std have 1 or {channels} numbers on the scale 0 to 1, not {_numbers(values)}: divide numbers on "
-            "the scale of 255 by 255.",
-            code="bad-statistics",
-        )
-    return result
-
-
 def _with_images(images: Preprocessing, stated: Mapping[str, Sequence[float]], size: int | None) -> Preprocessing:
-    values: dict[str, Any] = {key: _per_channel(value, images.channels) for key, value in stated.items()}
+    values: dict[str, Any] = {key: per_channel(value, images.channels) for key, value in stated.items()}
     if size is not None:
         values |= {"crop": size, "resize": round(size * images.resize / images.crop)}
     try:

@@ -18,7 +18,7 @@ from tests.raising import raises
 from zoo.cli.main import main, run
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import HubError, ModelNotFoundError, RecipeError, UsageError
-from zoo.models.load import find_model
+from zoo.models.names import find_model
 from zoo.models.network import create_trunk, load_network
 from zoo.models.pretrained.packages import PACKAGES, package_of
 from zoo.models.pretrained.state import read_state

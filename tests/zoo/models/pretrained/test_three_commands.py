@@ -26,7 +26,7 @@ from zoo.data.preprocessing import to_pixels
 from zoo.errors import ModelFolderError, RecipeError, UsageError
 from zoo.models.card import read_card
 from zoo.models.golden import draw_images
-from zoo.models.load import find_model
+from zoo.models.names import find_model
 from zoo.models.verify import verify, verify_records
 
 STATISTICS = ["--mean", "0.5,0.4,0.3", "--std", "0.25"]
