@@ -50,7 +50,9 @@ def test_every_table_and_figure_runs_or_names_its_command_or_its_reason() -> Non
             continue
         check_name(name)
         known = [STUDIES[study] for study in ALIASES.get(name, (name,))]
-        supported = [data for data in ("glyphs", "omniglot", "cub", "cub2010") if any(supports(study, data) for study in known)]
+        supported = [
+            data for data in ("glyphs", "omniglot", "cub", "cub2010") if any(supports(study, data) for study in known)
+        ]
         assert supported, name
         for dataset in supported:
             studies = find_studies(name, dataset)
