@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -220,6 +224,64 @@ def test_snapshot_does_not_see_later_writes_of_the_same_store(store: Store) -> N
         writer.join()
         assert store.count() == 1
     assert store.count() == 2
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from serving.gallery.store import Store
+from tests.serving.gallery.test_store import new_item
+
+store = Store(Path(sys.argv[1]))
+for batch in range(int(sys.argv[2]), 10**6):
+    removed = store.items(limit=1)[0].id if batch % 4 == 0 else 0
+    store.add([new_item(10 * batch + i, label=str(batch)) for i in range(5)])
+    print("added", batch, flush=True)
+    if removed:
+        store.remove([removed])
+        print("removed", removed, flush=True)
+"""
+
+
+def test_killed_writer_loses_no_acknowledged_write(path: Path) -> None:
+    store = Store(path)
+    store.add([new_item(10**7 + n, label="old") for n in range(500)])
+    added: set[int] = set()
+    removed: set[int] = set()
+    start = 10
+    for round_number in range(4):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path), str(start)], stdout=subprocess.PIPE, text=True, cwd=Path.cwd()
+        )
+        assert writer.stdout
+        lines = [writer.stdout.readline() for _ in range(3)]
+        time.sleep(0.01 + 0.037 * round_number)
+        os.kill(writer.pid, signal.SIGKILL)
+        lines += writer.stdout.readlines()
+        writer.stdout.close()
+        writer.wait()
+        for line in lines:
+            word, number = line.split()
+            (added if word == "added" else removed).add(int(number))
+        start = max(added) + 2
+
+        reopened = Store(path)
+        items = reopened.items(limit=10**6)
+        per_batch: dict[str, int] = {}
+        for item in items:
+            if item.label and item.label.isdigit():
+                per_batch[item.label] = per_batch.get(item.label, 0) + 1
+        assert not removed & {item.id for item in items}
+        assert added <= {int(label) for label in per_batch}
+        assert set(per_batch.values()) == {5}, "half a batch"
+        with reopened.stream_changes(0) as changes:
+            assert changes.count == len(items) == sum(len(ids) for ids, _ in changes.blocks)
+        assert reopened.change() == changes.number == store.change()
+        for item in items:
+            reopened.thumbnail(item.id)
+        reopened.close()
+    assert len(added) >= 8
+    assert removed
 
 
 def test_embeddings_keep_the_order_of_the_ids(path: Path) -> None:
