@@ -49,7 +49,7 @@ test: $(READY) ## run check and all tests at the same time
 tests: $(READY)
 	$(BIN)/python -m pytest --numprocesses logical --dist loadfile
 
-slow: $(READY)-slow ## run the tests that `make test` leaves out: Ray, a Bento, onnxruntime-web (npm), 400 killed writers
+slow: $(READY)-slow ## run the tests that `make test` leaves out: long runs, several workers, the page, Ray, a Bento, onnxruntime-web (npm)
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
 docs: $(READY)-docs ## build the documentation in site/; a broken link is an error

@@ -120,6 +120,7 @@ def test_a_uvicorn_of_its_own_logs_no_query_strings(gallery_folder: Path) -> Non
     assert "my-secret-label" not in log
 
 
+@pytest.mark.slow  # two workers
 def test_a_wrong_setting_ends_a_uvicorn_of_its_own_with_a_sentence(gallery_folder: Path) -> None:
     words = [sys.executable, "-m", "uvicorn", "serving.app:create_app", "--factory", "--port", "0", "--workers", "2"]
     environment = {**os.environ, GALLERY: str(gallery_folder), "ZOO_SERVE_WRITE_KEYS": "many"}

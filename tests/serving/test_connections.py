@@ -21,7 +21,7 @@ from tests.serving.running import ROOT, Running, arguments, serving
 
 GET = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 POST = b"POST /search?k=1 HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\n"
-ONE_AND_TWO = pytest.mark.parametrize("count", [1, 2])
+ONE_AND_TWO = pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow)])
 SCRIPT = """
 import ctypes, os, re, sys, threading, time
 from pathlib import Path
@@ -173,6 +173,7 @@ HOLDS = {
 }
 
 
+@pytest.mark.slow
 @ONE_AND_TWO
 @pytest.mark.parametrize("held", HOLDS)
 def test_a_stop_ends_what_threads_hold_up(held: str, count: int, gallery_folder: Path, tmp_path: Path) -> None:

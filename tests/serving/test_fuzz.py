@@ -23,6 +23,7 @@ def test_damaged_images_of_every_kind(served: Service) -> None:
     assert found["unreadable_image"] > 50
 
 
+@pytest.mark.slow
 def test_bombs(served: Service) -> None:
     fuzz.bombs_sent(served, 50_000, 200_000)
 

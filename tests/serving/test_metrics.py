@@ -289,6 +289,7 @@ def scraped(url: str) -> dict[str, float]:
     }
 
 
+@pytest.mark.slow
 def test_two_workers_report_their_sums_and_a_restarted_one_counts_once(gallery_folder: Path) -> None:
     with serving(gallery_folder, "--workers", 2) as running:
         for _ in range(10):  # each on a connection of its own

@@ -106,6 +106,7 @@ class Users:
         self.answers["write"] += 1
 
 
+@pytest.mark.slow
 def test_nobody_notices_a_swap(
     gallery_folder: Path, pictures: Path, model: Embedder, other_model: Embedder, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from tests.serving import toys
 from tests.serving.browser import DESKTOP, LOOKS, bearer, card, complaints, found, give, open_panel, opened, refusal
 from tests.serving.running import Running, serving
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 READER, WRITER = 'read "key"; of the tests', "write-key-of-the-tests"
 """A key may contain characters that a cookie may not."""

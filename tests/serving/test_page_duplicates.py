@@ -14,7 +14,7 @@ from tests.serving.clients import KEY
 from tests.serving.duplicates.toys import picture, service_of_copies
 from tests.serving.running import Running
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

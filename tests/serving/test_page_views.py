@@ -21,7 +21,7 @@ from tests.serving import toys
 from tests.serving.browser import DESKTOP, LOOKS, bearer, complaints, found, give, open_panel, opened, refusal
 from tests.serving.running import Running, serving
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 @pytest.fixture

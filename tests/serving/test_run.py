@@ -116,7 +116,7 @@ def test_the_second_part_of_an_answer_does_not_wait_for_an_acknowledgement() -> 
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_what_cannot_be_served_ends_the_command(count: int, gallery_folder: Path, tmp_path: Path) -> None:
     for words, message in (
         ((tmp_path,), "zoo index MODEL DIR"),
@@ -205,6 +205,7 @@ def test_all_workers_end_with_the_command(workers: Running) -> None:
     assert is_refused(workers.url)
 
 
+@pytest.mark.slow
 def test_the_limits_hold_for_all_workers_together(gallery_folder: Path) -> None:
     with serving(gallery_folder, "--workers", 2, "--concurrency", 2, "--rate", 2, "--burst", 6) as limited:
         start = time.monotonic()
@@ -228,7 +229,7 @@ def test_the_limits_hold_for_all_workers_together(gallery_folder: Path) -> None:
         until(lambda: not any(map(is_alive, children)))
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_requests_at_the_end_are_answered_or_refused_but_never_cut_off(
     count: int, gallery_folder: Path, tmp_path: Path
 ) -> None:
@@ -277,7 +278,7 @@ def test_the_variant_of_a_model_that_a_variable_names_is_checked_there(
         assert httpx.get(f"{running.url}/readyz").status_code == 200
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_during_the_shutdown_delay_everything_is_answered_but_readyz(count: int, gallery_folder: Path) -> None:
     with (
         serving(gallery_folder, "--shutdown-delay", 2, "--workers", count, stderr=subprocess.PIPE) as running,

@@ -216,14 +216,6 @@ CASES: Mapping[str, Callable[[], None]] = {
     **{name: partial(_run, name) for name in RECIPES_BY_CASE},
     **WITHOUT_TRAINING,
 }
-QUICK = (
-    *COMPARED,
-    *WITHOUT_TRAINING,
-    *("loss proxy-anchor", "loss contrastive", "loss triplet", "loss norm-softmax", "miner semihard"),
-    *("shared-conv4-glyphs", "group-conv4-glyphs", "mixup-conv4-glyphs", "xbm-conv4-glyphs", "s2sd-conv4-glyphs"),
-    *("diva-ensemble-conv4-glyphs", "margin-noise-in-conv4-glyphs", "average", "chunks", "crops"),
-)
-"""What every run of the tests tries: each method and part of a run, a loss of each kind, and a step by all of them."""
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), sys.argv[2:])

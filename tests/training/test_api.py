@@ -254,10 +254,10 @@ def test_recipes_fit_few_classes_and_stay_where_they_fit() -> None:
     assert [member.batch.size for member in pair.members] == [24, 24]
 
 
-def test_a_shipped_name_is_not_hidden_in_silence(own_zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    name = "margin-conv4-glyphs"
-    quick = [part for setting in ("schedule.epochs=0", "data.validation=0") for part in ("--set", setting)]
-    assert main(["train", name, *quick, "--quiet", "--no-eval", "--device", "cpu"]) == 0
+def test_a_shipped_name_is_not_hidden_in_silence(pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name, settings = "margin-conv4-glyphs", ("schedule.epochs=0", "data.validation=0", "data.dataset=folder")
+    quick = [part for setting in (*settings, "batch.size=16", "batch.per_class=2") for part in ("--set", setting)]
+    assert main(["train", name, *quick, "--data", str(pictures), "--quiet", "--no-eval", "--device", "cpu"]) == 0
     assert f"{name} is also shipped" in capsys.readouterr().err
 
 

@@ -18,6 +18,7 @@ from training.distributed import Processes
 from zoo.errors import RecipeError
 
 
+@pytest.mark.slow  # starts processes that train
 @pytest.mark.timeout(400)
 def test_two_processes_give_the_gradients_and_the_run_of_one(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"

@@ -90,7 +90,6 @@ def home(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.timeout(900)
 def test_a_run_that_is_too_short_is_not_a_reproduction(home, capsys):
     short = ["--set", "schedule.epochs=1", "--set", "schedule.steps=2", "--quiet", "--json"]
     before = (paths.SHIPPED / SMALLEST / "results.json").read_bytes()
@@ -106,7 +105,7 @@ def test_a_run_that_is_too_short_is_not_a_reproduction(home, capsys):
     assert main(["reproduce", SMALLEST, *short]) == 2, "the name is taken"
 
 
-@pytest.mark.timeout(3600)
+@pytest.mark.slow  # five minutes
 def test_the_smallest_shipped_model_is_reproduced(home, capsys):
     assert main(["reproduce", SMALLEST, "--quiet", "--json"]) == 0
     outcome = json.loads(capsys.readouterr().out)

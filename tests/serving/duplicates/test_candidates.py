@@ -66,9 +66,9 @@ def test_all_near_pairs_are_found_once():
 
 
 def test_many_items_are_found_by_lists_and_parts_of_hashes(monkeypatch: pytest.MonkeyPatch):
-    items = pictures(1000)
-    monkeypatch.setattr(candidates, "PROBES", candidates.lists(1000))  # all lists: the search is exact
-    found = ids_of(items, build_index(DIM, 1000, [items], items.vectors).pairs(items))
+    items = pictures(400)
+    monkeypatch.setattr(candidates, "PROBES", candidates.lists(400))  # all lists: the search is exact
+    found = ids_of(items, build_index(DIM, 400, [items], items.vectors).pairs(items))
     assert found == near(items)
 
 

@@ -238,6 +238,7 @@ def crowded(gallery_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         yield running, peak_memory(running.process.pid)
 
 
+@pytest.mark.slow  # a service and bodies of 32 MB
 @pytest.mark.parametrize("filling", FILLINGS)
 def test_a_body_of_32_megabytes_takes_at_most_200_of_memory(crowded: tuple[Running, int], filling: str) -> None:
     """It may be full of anything, and follow others."""

@@ -161,6 +161,7 @@ def test_bad_requests_leave_the_item_unchanged(service: httpx.Client, client: Cl
     assert (refused.value.status, refused.value.code) == (409, "key_taken")
 
 
+@pytest.mark.slow  # starts a service of two workers
 def test_every_worker_finds_a_replaced_image_at_the_next_query(path: Path) -> None:
     options = ("--workers", 2)
     with (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,19 @@ BROKEN: dict[str, tuple[str, ObjectiveSettings, dict[str, Any]]] = {
     "shuffled labels, proxy-anchor": ("wrong-labels", OBJECTIVES["pa"], {}),
     "shuffled labels, softmax": ("wrong-labels", OBJECTIVES["softmax"], {}),
 }
-HEALTHY = ["margin", "triplet-s", "triplet-d", "triplet-r", "contrastive", "ms", "pa", "softmax", "arcface", "proxynca"]
-HEALTHY += ["npair", "rho", "softtriple"]
+QUICK = (
+    *("margin too large, triplet", "rate too high, diverges", "hard mining only, triplet"),
+    *("one class per batch, softmax", "shuffled labels, margin"),
+)
+"""One broken run of each finding; `make slow` has the others."""
+HEALTHY = ("margin", "softmax")
+OTHERS = ("triplet-s", "triplet-d", "triplet-r", "contrastive", "ms", "pa", "arcface", "proxynca")
+OTHERS += ("npair", "rho", "softtriple")
+
+
+def mostly_slow(names: Iterable[str], quick: Sequence[str]) -> list[Any]:
+    """Return a parameter of each name, marked `slow` unless it is among the quick ones."""
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
 
 
 def method(name: str, seed: int) -> Recipe:
@@ -58,7 +70,7 @@ def method(name: str, seed: int) -> Recipe:
     return recipe(OBJECTIVES["margin"], seed, objective=objective, heads=heads, optimizer=optimizer)
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("name", mostly_slow(BROKEN, QUICK))
 def test_a_broken_run_is_told_apart(name: str, tmp_path: Path) -> None:
     code, objective, change = BROKEN[name]
     history = train(recipe(objective, SEEDS[0], **change), tmp_path, shuffled=name.startswith("shuffled"))
@@ -83,7 +95,7 @@ def test_pixels_that_are_not_normalised(tmp_path: Path) -> None:
     assert [finding.code for finding in diagnose(history)] == ["input-not-normalised"]
 
 
-@pytest.mark.parametrize("name", HEALTHY)
+@pytest.mark.parametrize("name", mostly_slow(HEALTHY + OTHERS, HEALTHY))
 def test_a_healthy_run_has_no_finding_in_any_epoch(name: str, tmp_path: Path) -> None:
     history = train(recipe(OBJECTIVES[name], SEEDS[1]), tmp_path)
     assert diagnose(history) == []
@@ -96,7 +108,7 @@ def test_a_healthy_run_without_batch_norm_has_no_finding(tmp_path: Path) -> None
     assert warned(history) == []
 
 
-@pytest.mark.parametrize("name", ["diva", "group", "shared"])
+@pytest.mark.parametrize("name", mostly_slow(("diva", "group", "shared"), ["group"]))
 def test_a_healthy_run_of_a_method_has_no_finding_in_any_epoch(name: str, tmp_path: Path) -> None:
     history = train(method(name, SEEDS[1]), tmp_path)
     assert diagnose(history) == []

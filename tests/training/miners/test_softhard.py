@@ -11,7 +11,7 @@ from training.miners.softhard import Softhard
 def test_positives_and_negatives_are_drawn_evenly_from_the_hard_samples(seed: int) -> None:
     torch.manual_seed(0)
     embeddings, y = rows(len(LABELS), seed=seed), torch.tensor(LABELS)
-    drawn = torch.cat([torch.stack(Softhard()(embeddings, y)) for _ in range(1500)], dim=1)
+    drawn = torch.cat([torch.stack(Softhard()(embeddings, y)) for _ in range(600)], dim=1)
     for a in complete(LABELS):
         positives, negatives = positives_of(LABELS, a), negatives_of(LABELS, a)
         farthest = max(distance(embeddings, a, p) for p in positives)

@@ -13,6 +13,7 @@ from training.studies.report import build_report
 STUDIES = sorted(path.parent for path in (Path(__file__).parents[3] / "docs" / "studies").glob("*/plan.json"))
 
 
+@pytest.mark.slow  # `test_report.py` renders small ones
 @pytest.mark.parametrize("folder", STUDIES, ids=lambda folder: folder.name)
 def test_the_committed_report_is_rendered_from_the_results(folder: Path) -> None:
     report = build_report(read_plan(folder), folder)

@@ -139,6 +139,7 @@ def test_a_run_held_by_another_process_is_skipped(tmp_path: Path, data: Path) ->
     assert [run.title for run in go(plan, tmp_path).done] == [held.title]
 
 
+@pytest.mark.slow  # starts a process
 def test_two_processes_share_a_folder_and_one_may_be_killed(tmp_path: Path, data: Path) -> None:
     folder = tmp_path / "study"
     plan = toys.plan(data, seeds=6)

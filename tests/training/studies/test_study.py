@@ -56,6 +56,7 @@ def test_every_arm_has_a_batch_sampler(dataset: str) -> None:
             create_sampler(recipe, data_of(recipe, dataset).labels)
 
 
+@pytest.mark.slow  # several hundred networks
 def test_every_arm_can_be_built_and_has_the_measured_views() -> None:
     for arm, study in arms("glyphs").items():
         recipe = resolve_recipes(study, arm, "glyphs", seed=0)[0]
