@@ -83,7 +83,7 @@ def attach_text_tower(
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         text = _text_settings(tokenizer, length, padding, lowercase)
-        write_text_graph(graph, scratch / TEXT_GRAPH, card.dim, text.length, output)
+        _write_text_graph(graph, scratch / TEXT_GRAPH, card.dim, text.length, output)
         shutil.copyfile(tokenizer, scratch / TOKENIZER_FILE)
         files = {file: sha256_of(scratch / file) for file in (TEXT_GRAPH, TOKENIZER_FILE)}
         card = dataclasses.replace(card, text=text, files={**card.files, **files})
@@ -91,7 +91,7 @@ def attach_text_tower(
         return _add_files(folder, scratch, card)
 
 
-def write_text_graph(source: Path, path: Path, dim: int, length: int, output: str | None = None) -> None:
+def _write_text_graph(source: Path, path: Path, dim: int, length: int, output: str | None = None) -> None:
     """Write a text graph with our names of inputs and output, and its rows at unit length.
 
     Args:
@@ -107,8 +107,8 @@ def write_text_graph(source: Path, path: Path, dim: int, length: int, output: st
         ModelFolderError: If the graph cannot be read.
     """
     model = _read_graph(source)
-    inputs = find_inputs(model.graph, length)
-    embedding = find_output(model.graph, dim, output)
+    inputs = _find_inputs(model.graph, length)
+    embedding = _find_output(model.graph, dim, output)
     is_float32 = embedding.type.tensor_type.elem_type == TensorProto.FLOAT
     model = compose.add_prefix(model, "tower/")  # so that none of its names is one of ours
     renamed = [helper.make_node("Identity", [ours], [f"tower/{theirs}"]) for ours, theirs in inputs.items()]
@@ -132,7 +132,7 @@ def write_text_graph(source: Path, path: Path, dim: int, length: int, output: st
     onnx.save(model, path)
 
 
-def find_inputs(graph: GraphProto, length: int) -> dict[str, str]:
+def _find_inputs(graph: GraphProto, length: int) -> dict[str, str]:
     """Return the graph's names of its inputs by our names.
 
     Raises:
@@ -152,7 +152,7 @@ def find_inputs(graph: GraphProto, length: int) -> dict[str, str]:
     return {TOKENS: tokens[0].name} | ({MASK: masks[0].name} if masks else {})
 
 
-def find_output(graph: GraphProto, dim: int, wanted: str | None = None) -> ValueInfoProto:
+def _find_output(graph: GraphProto, dim: int, wanted: str | None = None) -> ValueInfoProto:
     """Return the output with one row of `dim` numbers per text.
 
     Raises:

@@ -216,8 +216,8 @@ def concatenate(folders: Sequence[Path], out: Path, name: str, origin: Mapping[s
         CardError: If the name is not valid.
     """
     cards = [read_card(folder) for folder in folders]
-    check_members(cards, folders, out)
-    card = ensemble_card(cards, name)
+    _check_members(cards, folders, out)
+    card = _ensemble_card(cards, name)
     for folder, member in zip(folders, cards, strict=True):
         check_files(folder, member)
     trunk = create_trunk(card.architecture, card.preprocessing.channels, card.architecture_args)
@@ -234,7 +234,7 @@ def concatenate(folders: Sequence[Path], out: Path, name: str, origin: Mapping[s
     return card
 
 
-def check_members(cards: Sequence[Card], folders: Sequence[Path], out: Path) -> None:
+def _check_members(cards: Sequence[Card], folders: Sequence[Path], out: Path) -> None:
     """Check that models can be joined into a folder `out`.
 
     Raises:
@@ -258,7 +258,7 @@ def check_members(cards: Sequence[Card], folders: Sequence[Path], out: Path) -> 
             )
 
 
-def ensemble_card(cards: Sequence[Card], name: str) -> Card:
+def _ensemble_card(cards: Sequence[Card], name: str) -> Card:
     """Return the ensemble's card without its files. Values in which members differ are joined with +."""
     members = [_member(card) for card in cards]
     return Card(
@@ -600,7 +600,7 @@ def _train_model(
             TRAINING_DATA: _training_data(recipe, data, class_images),
             **class_images,
         }
-        base, teacher = base_of(recipe), teacher_of(recipe)
+        base, teacher = base_of(recipe), _teacher_of(recipe)
         parents = {kind: card.identity for kind, card in (("base", base), ("teacher", teacher)) if card is not None}
         origin_record = origin_facts(recipe, origin) if setup.dataset is None else NO_ORIGIN
         record = {**origin_record, **run, **parents, **(facts or {})}
@@ -656,7 +656,7 @@ def base_of(recipe: Recipe) -> Card | None:
         return None  # a folder or a file of weights alone
 
 
-def teacher_of(recipe: Recipe) -> Card | None:
+def _teacher_of(recipe: Recipe) -> Card | None:
     """Return the card of the model that a student learns from; None for a recipe without a teacher."""
     if recipe.objective.method != "distillation":
         return None

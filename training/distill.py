@@ -158,7 +158,7 @@ def distil(
     views = views_of_model(folder, model.card.preprocessing, 0, student.seed)
     draft = recipe_for(student, model, BATCH, views, "folder")
     teacher_model = load(teacher, AUTO, device=device)
-    check_parts(draft, BATCH)
+    _check_parts(draft, BATCH)
     pictures = read()
     validates = held_out_to_choose(pictures.train, pictures.labelled, student.seed)
     images = without_labels(pictures.train, validates)
@@ -201,12 +201,12 @@ def recipe_for(student: Student, teacher: TrunkModel, images: int, views: Views,
     """
     check_architecture(student.backbone)
     draft = draft_recipe(student, teacher.card, teacher.reference, images, views, dataset)
-    recipe = apply_settings(with_pretrained_normalisation(draft), student.settings, teacher.card)
+    recipe = apply_settings(_with_pretrained_normalisation(draft), student.settings, teacher.card)
     check_names(recipe)
     return recipe
 
 
-def with_pretrained_normalisation(recipe: Recipe) -> Recipe:
+def _with_pretrained_normalisation(recipe: Recipe) -> Recipe:
     """Return the recipe with the mean and standard deviation of the student's pretrained weights, if they are known."""
     base = base_of(recipe)
     values: Any = None
@@ -223,7 +223,7 @@ def with_pretrained_normalisation(recipe: Recipe) -> Recipe:
     return dataclasses.replace(recipe, preprocessing=preprocessing)
 
 
-def check_parts(recipe: Recipe, images: int) -> None:
+def _check_parts(recipe: Recipe, images: int) -> None:
     """Build the student and its method, so that errors are raised before images are read for hours."""
     create_parts(recipe, TrainingData(torch.empty(0), np.arange(images), images, 1, None, []))
 

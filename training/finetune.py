@@ -154,7 +154,7 @@ def finetune(source: str | Path, request: FinetuneRequest, progress: bool = Fals
 
     base = load(folder, AUTO, device=request.device)  # reports a damaged folder before anything is read
     model = TrunkModel(base.folder, base.card, reference(base.folder))
-    backbone = tuned_backbone(model, request.tune)
+    backbone = _tuned_backbone(model, request.tune)
     pictures = read_training_folder(source, progress)
     split = split_classes(pictures.dataset, request.test_share, request.seed)
     learns = validation_share(len(split.train.classes)) > 0 or _sets_validation(request.settings)
@@ -358,7 +358,7 @@ def batch_for(labels: np.ndarray) -> Batch:
     return Batch(per_class * min(classes, 128 // per_class), "spc", per_class)
 
 
-def tuned_backbone(model: TrunkModel, tune: str) -> Backbone:
+def _tuned_backbone(model: TrunkModel, tune: str) -> Backbone:
     """Return the model's trunk with the part of it that is trained.
 
     Running statistics of batch norms do not change: those of a few images are unreliable.

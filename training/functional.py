@@ -35,10 +35,10 @@ def check_batch(embeddings: Tensor, labels: Tensor, classes: int | None = None) 
             code="label-type",
         )
     if classes is not None:
-        check_labels(labels, classes)
+        _check_labels(labels, classes)
 
 
-def check_labels(labels: Tensor, classes: int) -> None:
+def _check_labels(labels: Tensor, classes: int) -> None:
     """Raise `RecipeError` for a label [b] outside 0 to classes - 1, on a CPU only.
 
     Reading labels of an accelerator would wait for it; its own index check finds such labels there.
@@ -334,8 +334,8 @@ class _Contrast(torch.autograd.Function):
         total = total_near + total_far
         terms = total, pulled.sum() + pushed.sum(), total.new_full((), positive_count + negative_count)
         ctx.mark_non_differentiable(*terms)
-        per_near = per_term(pulled, positive_count, active_only)
-        per_far = per_term(pushed, negative_count, active_only)
+        per_near = _per_term(pulled, positive_count, active_only)
+        per_far = _per_term(pushed, negative_count, active_only)
         ctx.save_for_backward(pulled, pushed, entries)
         ctx.per_near, ctx.per_far = per_near, per_far
         return total_near * per_near + total_far * per_far, *terms
@@ -348,7 +348,7 @@ class _Contrast(torch.autograd.Function):
         return weights, None, None, None, None
 
 
-def per_term(active: Tensor, number: int, active_only: bool) -> Tensor | float:
+def _per_term(active: Tensor, number: int, active_only: bool) -> Tensor | float:
     """Return 1 / the number of terms of a mean, all or those above zero (active, 1 or 0); 1 for none."""
     return 1 / active.sum().clamp(min=1) if active_only else 1 / max(1, number)
 
@@ -561,8 +561,8 @@ class _SNRContrast(torch.autograd.Function):
         total = total_near + total_far
         counts = active.sum() + active_near.sum(), total.new_full((), active.numel() - len(active))
         ctx.mark_non_differentiable(total, *counts)
-        per_near = per_term(active_near, len(entries), active_only)
-        per_far = per_term(active, len(labels) * (len(labels) - 1) - len(entries), active_only)
+        per_near = _per_term(active_near, len(entries), active_only)
+        per_far = _per_term(active, len(labels) * (len(labels) - 1) - len(entries), active_only)
         # A positive pair counts as this many negative ones, with the opposite sign.
         ratio = -per_near / per_far
         terms[:, 0].index_add_(0, anchors, (active_near * (far - near) - pulled).mul_(ratio))

@@ -338,7 +338,7 @@ def _setting_errors(recipe: Recipe, settings: list[str]) -> tuple[Recipe, list[R
     """Return the recipe with the settings applied, or with those that are valid alone, and all wrong settings."""
     errors: list[RecipeError] = []
     with _collected(errors):
-        implied = [*rho_settings(recipe, settings), *stated_settings(recipe, settings)]
+        implied = [*rho_settings(recipe, settings), *_stated_settings(recipe, settings)]
         recipe = override(recipe, [*settings, *implied])
     for setting in settings if errors else ():
         with suppress(RecipeError):
@@ -361,7 +361,7 @@ def rho_settings(recipe: Recipe, settings: Sequence[str]) -> list[str]:
     return [] if before == after else [f"{SQUARED}={json.dumps(after)}"]
 
 
-def stated_settings(recipe: Recipe, settings: Sequence[str]) -> list[str]:
+def _stated_settings(recipe: Recipe, settings: Sequence[str]) -> list[str]:
     """Return the settings that weights of a `backbone.pretrained` setting state: architecture, mean and deviation.
 
     Args:

@@ -161,10 +161,10 @@ def read_student_images(path: str | Path, share: float = 0.2, seed: int = 0, pro
     unreadable: dict[str, str] = {}
     if has_splits(source):
         train, test = (_readable(_list(source, split), unreadable, progress) for split in SPLITS)
-        return StudentImages(train, test, is_labelled(test, least=2), AS_GIVEN, seed, share, unreadable)
+        return StudentImages(train, test, _is_labelled(test, least=2), AS_GIVEN, seed, share, unreadable)
     images = _readable(_list(source), unreadable, progress)
-    labelled = is_labelled(images)
-    held_out = held_out_rows(images, labelled, share, seed)
+    labelled = _is_labelled(images)
+    held_out = _held_out_rows(images, labelled, share, seed)
     train, test = subset(images, ~held_out), subset(images, held_out, "test")
     return StudentImages(train, test, labelled, BY_CLASS if labelled else BY_IMAGE, seed, share, unreadable)
 
@@ -192,12 +192,12 @@ def without_labels(dataset: Dataset, validates: np.ndarray) -> Dataset:
     return replace(dataset, labels=labels, classes=classes, factors={"validation": validates})
 
 
-def is_labelled(dataset: Dataset, least: int = MIN_CLASSES) -> bool:
+def _is_labelled(dataset: Dataset, least: int = MIN_CLASSES) -> bool:
     """Return whether every image has a class, and `least` classes have two images."""
     return "" not in dataset.classes and int((np.bincount(dataset.labels) >= 2).sum()) >= least
 
 
-def held_out_rows(dataset: Dataset, by_class: bool, share: float, seed: int) -> np.ndarray:
+def _held_out_rows(dataset: Dataset, by_class: bool, share: float, seed: int) -> np.ndarray:
     """Return the mask of a share of the images, or of all images of a share of the classes that have two.
 
     At least two images or classes are held out, and at least two are left.
@@ -297,7 +297,7 @@ def draft_recipe(student: Student, teacher: Card, reference: str, images: int, v
         data=Data(dataset, 1, 0.0, views.side, views.fit),
         backbone=Backbone(student.backbone, student.backbone, {}, student.pretrained),
         heads=(Head("embedding", student.dim or teacher.dim),),
-        preprocessing=resize_preprocessing(teacher.preprocessing, student.size),
+        preprocessing=_resize_preprocessing(teacher.preprocessing, student.size),
         objective=Objective(
             None,
             method="distillation",
@@ -341,7 +341,7 @@ def apply_settings(draft: Recipe, settings: Sequence[str], teacher: Card) -> Rec
     return replace(recipe, sources=(SOURCES[loss],))
 
 
-def resize_preprocessing(preprocessing: Preprocessing, size: int | None) -> Preprocessing:
+def _resize_preprocessing(preprocessing: Preprocessing, size: int | None) -> Preprocessing:
     """Return the preprocessing for images of `size` pixels, whose central crop shows the same part."""
     if size is None:
         return preprocessing

@@ -348,7 +348,7 @@ def views_of_model(folder: Path, preprocessing: Preprocessing, count: int, seed:
     """
     try:
         recipe = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))["recipe"]
-        augmentation = augmentation_of(recipe["augmentation"])
+        augmentation = _augmentation_of(recipe["augmentation"])
         side = int(recipe["data"]["side"])
         fit = recipe["data"].get("fit", Data.fit)  # the first versions did not write it
         return Views(count, augmentation, side, fit, seed)
@@ -356,7 +356,7 @@ def views_of_model(folder: Path, preprocessing: Preprocessing, count: int, seed:
         return Views(count, USUAL_AUGMENTATION, preprocessing.resize, "whole", seed)
 
 
-def augmentation_of(values: dict[str, Any]) -> Augmentation:
+def _augmentation_of(values: dict[str, Any]) -> Augmentation:
     """Return the augmentation of its JSON values.
 
     Raises:
@@ -414,7 +414,7 @@ def recipe_on_features(
         data=Data(origin.dataset, 1, recipe.data.validation, side, fit, features=file),
         backbone=Backbone(card.backbone, card.architecture, card.architecture_args, model, tune=recipe.backbone.tune),
         preprocessing=card.preprocessing,
-        augmentation=augmentation_of(augmentation),
+        augmentation=_augmentation_of(augmentation),
         batch=replace(recipe.batch, chunk=0),
         precision="fp32",
         sources=tuple(dict.fromkeys((*card.sources, *recipe.sources))),

@@ -55,7 +55,7 @@ class Monitor:
         """Choose the steps of an epoch's plan that are measured."""
         self.measured, self._step = [], None
         if self.measures:
-            main = main_task(self.run)
+            main = _main_task(self.run)
             several = not isinstance(self.run.data, CachedData)  # steps on features are as short as a measurement
             self.numbers = chosen_steps(plan, main, self.run.recipe.optimizer.accumulate, self.run.epoch == 0, several)
 
@@ -67,7 +67,7 @@ class Monitor:
             yield
             return
         with ExitStack() as stack:
-            raw = stack.enter_context(raw_embeddings(self.run.network.heads, batch))
+            raw = stack.enter_context(_raw_embeddings(self.run.network.heads, batch))
             observation = stack.enter_context(observed(self.run.method))
             yield
         self._step = self._measure(batch, raw, observation)
@@ -130,11 +130,11 @@ class Monitor:
         values |= _embedding_gradients(raw, bool(observation.terms))
         unit = {name: normalize(rows.detach().float(), dim=1) for name, rows in raw.items()}
         values |= embedding_indicators(normalize(torch.cat(list(unit.values()), dim=1), dim=1), batch.labels)
-        proxies = class_vectors_of(self.run.network, self.run.method, self.run.data.classes)
+        proxies = _class_vectors_of(self.run.network, self.run.method, self.run.data.classes)
         for rows, vectors in itertools.product(unit.values(), proxies):
             if vectors.shape[-1] == rows.shape[1]:
                 values["dead_proxies"] = dead_share(rows, batch.labels, vectors)
-                values["own_proxy"] = own_share(rows, batch.labels, vectors)
+                values["own_proxy"] = _own_share(rows, batch.labels, vectors)
         return values
 
 
@@ -155,7 +155,7 @@ def _trunk_scores(run: MonitoredRun) -> dict[str, float]:
     return {**scores, "held_out_images": len(labels), "held_out_chance": _rounded(chance) or 0.0}
 
 
-def main_task(run: MonitoredRun) -> str:
+def _main_task(run: MonitoredRun) -> str:
     """Return the task that the first step of a run trains."""
     return run.method.plan(0, 1)[0]
 
@@ -226,7 +226,7 @@ def pair_separation(within: Tensor, between: Tensor) -> Tensor:
     return 1 - below.float().mean() / (2 * len(ordered))
 
 
-def class_vectors_of(network: nn.Module, method: nn.Module, classes: int) -> list[Tensor]:
+def _class_vectors_of(network: nn.Module, method: nn.Module, classes: int) -> list[Tensor]:
     """Return the method's class vectors, [classes, d] or [centres, classes, d] each: parameters of that shape.
 
     Linear classifiers, whose weights are not compared by their directions, do not count.
@@ -257,14 +257,14 @@ def dead_share(unit: Tensor, labels: Tensor, vectors: Tensor) -> Tensor:
     return (inside <= outside).float().mean()
 
 
-def own_share(unit: Tensor, labels: Tensor, vectors: Tensor) -> Tensor:
+def _own_share(unit: Tensor, labels: Tensor, vectors: Tensor) -> Tensor:
     """Return the share of samples whose nearest class vector is that of their class; arguments as in `dead_share`."""
     flat = normalize(vectors.float().reshape(-1, vectors.shape[-1]), dim=1)
     return ((unit[:ROWS] @ flat.T).argmax(1) % vectors.shape[-2] == labels[:ROWS]).float().mean()
 
 
 @contextmanager
-def raw_embeddings(heads: nn.ModuleDict, batch: Minibatch) -> Iterator[dict[str, Tensor]]:
+def _raw_embeddings(heads: nn.ModuleDict, batch: Minibatch) -> Iterator[dict[str, Tensor]]:
     """Collect the first output of each head in the block, [b, dim], and let it keep its gradient.
 
     Without heads these are the trunk's features, [b, f], with the name `features`.

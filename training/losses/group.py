@@ -101,7 +101,7 @@ class GroupLoss(nn.Module):
         rows = torch.where(fixed[:, None], certain, priors)
         refined = refine_logs(rows, similarities(embeddings, self.similarity, self.zero_diagonal), self.steps)
         if self.criterion == "kl":
-            value = class_divergence(refined, labels, fixed)
+            value = _class_divergence(refined, labels, fixed)
         else:
             terms = -refined.gather(1, targets[:, None])[~fixed, 0]
             value = terms.sum() / (len(labels) if self.published else len(terms))
@@ -128,7 +128,7 @@ def choose_anchors(labels: Tensor, number: int) -> Tensor:
     return rank < same.sum(1).clamp(max=number)
 
 
-def class_divergence(rows: Tensor, labels: Tensor, fixed: Tensor) -> Tensor:
+def _class_divergence(rows: Tensor, labels: Tensor, fixed: Tensor) -> Tensor:
     """Return the mean of KL(x_i || x_j) over ordered pairs of one class in which j is not fixed; 0 without pairs.
 
     Args:

@@ -71,7 +71,7 @@ def choose_pairs(labels: Tensor, all_samples: bool) -> NPairs:
         positives = torch.multinomial(weights, 1).squeeze(1)[:-1]
         candidates = torch.arange(len(labels), device=labels.device)
     else:
-        anchors, positives = first_pairs(labels)
+        anchors, positives = _first_pairs(labels)
         candidates = positives
     return NPairs(anchors, positives, candidates, labels[anchors][:, None] != labels[candidates])
 
@@ -84,7 +84,7 @@ def join_triplets(triplets: Triplets, batch: int) -> NPairs:
     return NPairs(keys // batch, keys % batch, torch.arange(batch, device=keys.device), negative)
 
 
-def first_pairs(labels: Tensor) -> tuple[Tensor, Tensor]:
+def _first_pairs(labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return the indices of the first and of the second sample of every class that has two, int64 [t] each."""
     ordered, rows = labels.sort(stable=True)
     follows = ordered[1:] == ordered[:-1]

@@ -45,10 +45,10 @@ class ProxyAnchor(nn.Module):
         # batch would have no gradient.
         masked = shift_target_logits(scaled @ proxies.T, labels, torch.finfo(targets.dtype).min / 2)
         non_targets = masked + self.alpha * self.delta
-        return softplus(logsumexp_by_class(targets, labels)).mean() + softplus(non_targets.logsumexp(0)).mean()
+        return softplus(_logsumexp_by_class(targets, labels)).mean() + softplus(non_targets.logsumexp(0)).mean()
 
 
-def logsumexp_by_class(values: Tensor, labels: Tensor) -> Tensor:
+def _logsumexp_by_class(values: Tensor, labels: Tensor) -> Tensor:
     """Return log of the sum of exp(values) over the samples of each class in the batch; values and labels are [b]."""
     present, rows = labels.unique(return_inverse=True)
     top = values.detach().new_full(present.shape, -torch.inf).scatter_reduce(0, rows, values.detach(), "amax")

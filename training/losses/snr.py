@@ -54,11 +54,11 @@ class SNRTriplet(HingeLoss):
             terms = triplet_hinges(snr_distances(embeddings), labels, self.margin)
         else:
             anchors, positives, negatives = require_triplets(tuples)
-            positive = snr_pair_distances(embeddings, anchors, positives)
-            negative = snr_pair_distances(embeddings, anchors, negatives)
+            positive = _snr_pair_distances(embeddings, anchors, positives)
+            negative = _snr_pair_distances(embeddings, anchors, negatives)
             terms = hinges(positive - negative + self.margin)
         self.last_terms = (terms.detach(),)
-        return terms.mean(self.active_only) + self.nu * mean_penalty(embeddings)
+        return terms.mean(self.active_only) + self.nu * _mean_penalty(embeddings)
 
 
 class SNRContrastive(HingeLoss):
@@ -99,10 +99,10 @@ class SNRContrastive(HingeLoss):
             self.last_terms = (terms,)
             return value
         pairs = to_pairs(tuples)
-        near = hinges(snr_pair_distances(embeddings, pairs.anchors_p, pairs.positives) - self.positive_margin)
-        far = hinges(self.negative_margin - snr_pair_distances(embeddings, pairs.anchors_n, pairs.negatives))
+        near = hinges(_snr_pair_distances(embeddings, pairs.anchors_p, pairs.positives) - self.positive_margin)
+        far = hinges(self.negative_margin - _snr_pair_distances(embeddings, pairs.anchors_n, pairs.negatives))
         self.last_terms = near.detach(), far.detach()
-        return near.mean(self.active_only) + far.mean(self.active_only) + self.nu * mean_penalty(embeddings)
+        return near.mean(self.active_only) + far.mean(self.active_only) + self.nu * _mean_penalty(embeddings)
 
 
 def snr_distances(embeddings: Tensor) -> Tensor:
@@ -116,13 +116,13 @@ def snr_distances(embeddings: Tensor) -> Tensor:
     return torch.addmm(power, centred, centred.T, alpha=-2) * inverse + (inverse > 0)
 
 
-def snr_pair_distances(embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
+def _snr_pair_distances(embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
     """Return Var(e_i - e_j) / Var(e_i), [t], for index pairs, int64 [t]; 0 for a row i without variance."""
     centred = embeddings - embeddings.mean(1, keepdim=True)
     noise = (centred.index_select(0, i) - centred.index_select(0, j)).square().sum(1)
     return noise * inverse_power(centred.square().sum(1)).index_select(0, i)
 
 
-def mean_penalty(embeddings: Tensor) -> Tensor:
+def _mean_penalty(embeddings: Tensor) -> Tensor:
     """Return mean_i |sum_k e_ik|, a scalar that keeps means over dimensions at zero: the distance ignores them."""
     return embeddings.sum(1).abs().mean()

@@ -60,7 +60,7 @@ class SoftTriple(nn.Module):
         check_batch(embeddings, labels, self.centres.shape[1])
         centres = normalize(self.centres, dim=2)
         loss = cross_entropy(self._shifted_logits(embeddings, centres, labels), labels)
-        return loss + self.tau * centre_spread(centres) if self.tau else loss
+        return loss + self.tau * _centre_spread(centres) if self.tau else loss
 
     def shifted_logits(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the logits [b, classes] with the margin, whose cross entropy is the first term of the loss."""
@@ -72,7 +72,7 @@ class SoftTriple(nn.Module):
         return shift_target_logits(logits, labels, -self.scale * self.delta)
 
 
-def centre_spread(centres: Tensor) -> Tensor:
+def _centre_spread(centres: Tensor) -> Tensor:
     """Return the sum of the distances between the centres of a class, each pair once, over classes * k * (k - 1).
 
     Args:

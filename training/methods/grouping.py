@@ -139,7 +139,7 @@ class SharedTriplets(nn.Module):
         def mine(unit: Tensor, _: Tensor) -> Triplets | Pairs:
             tuples = self.base_miner(unit, labels)
             if self.all_negatives and isinstance(tuples, Triplets):
-                return with_all_negatives(tuples, labels)
+                return _with_all_negatives(tuples, labels)
             return tuples
 
         return mine
@@ -159,7 +159,7 @@ class SharedTriplets(nn.Module):
         return batch.samples if self.setup == "unconstrained" else batch.labels
 
 
-def with_all_negatives(triplets: Triplets, labels: Tensor) -> Triplets:
+def _with_all_negatives(triplets: Triplets, labels: Tensor) -> Triplets:
     """Return each anchor and positive once with every sample of a third label as its negative."""
     anchors, positives = triplets.anchors, triplets.positives
     third = (labels != labels[anchors][:, None]) & (labels != labels[positives][:, None])

@@ -70,7 +70,7 @@ class S2SD(Method):
                 code="bad-number",
             )
         self.heads, self.objective, self.miner = heads, loss, miner
-        self.auxiliary = nn.ModuleList(two_layers(features, dim) for dim in dims)
+        self.auxiliary = nn.ModuleList(_two_layers(features, dim) for dim in dims)
         self.auxiliary_objectives = nn.ModuleList(create_loss(dim) for dim in dims)
         self.gamma, self.temperature, self.warmup = gamma, temperature, warmup
         self.features_gamma, self.features_warmup = features_gamma, features_warmup
@@ -95,6 +95,6 @@ class S2SD(Method):
         return terms
 
 
-def two_layers(features: int, dim: int) -> nn.Sequential:
+def _two_layers(features: int, dim: int) -> nn.Sequential:
     """Return a map from features to `dim` numbers with one hidden layer of the same width."""
     return nn.Sequential(nn.Linear(features, dim), nn.ReLU(), nn.Linear(dim, dim))

@@ -85,7 +85,7 @@ class RelationalDistillation(nn.Module):
         return loss
 
     def _distances(self, student: Tensor, teacher: Tensor) -> Tensor:
-        inputs, targets = (relative_distances(distances(rows), self.published) for rows in (student, teacher))
+        inputs, targets = (_relative_distances(distances(rows), self.published) for rows in (student, teacher))
         b = len(student)
         return smooth_l1_loss(inputs, targets, reduction="sum") / (b * (b if self.published else b - 1))
 
@@ -106,7 +106,7 @@ class RelationalDistillation(nn.Module):
 
     def _angles_at(self, student: Tensor, teacher: Tensor, vertices: slice) -> Tensor:
         """Return the sum over the angles at some of the samples."""
-        inputs, targets = (angle_cosines(rows, vertices) for rows in (student, teacher))
+        inputs, targets = (_angle_cosines(rows, vertices) for rows in (student, teacher))
         total = smooth_l1_loss(inputs, targets, reduction="sum")
         if self.published:
             return total
@@ -117,14 +117,14 @@ class RelationalDistillation(nn.Module):
         return total - smooth_l1_loss(*pairs, reduction="sum")
 
 
-def relative_distances(matrix: Tensor, above_zero: bool = False) -> Tensor:
+def _relative_distances(matrix: Tensor, above_zero: bool = False) -> Tensor:
     """Return distances [b, b] divided by their mean over pairs of two samples, or (above_zero) over those above 0."""
     b = len(matrix)
     count = (matrix > 0).sum().clamp(min=1) if above_zero else b * (b - 1)
     return matrix / (matrix.sum() / count).clamp(min=SMALLEST_DISTANCE)
 
 
-def angle_cosines(rows: Tensor, vertices: slice) -> Tensor:
+def _angle_cosines(rows: Tensor, vertices: slice) -> Tensor:
     """Return the cosines [v, b, b] of the angles at v vertices between any two of the rows [b, d]."""
     differences = rows - rows[vertices, None]
     squared = differences.square().sum(2, keepdim=True)

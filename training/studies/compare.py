@@ -217,10 +217,10 @@ def find_runs(folders: Iterable[Path] = ()) -> list[TrainedModel]:
     """
     own = home() / "studies"
     models = [_read_model(model, model.folder) for model in list_models() if model.folder is not None]
-    return [*models, *(run for folder in (*([own] if own.is_dir() else []), *folders) for run in study_runs(folder))]
+    return [*models, *(run for folder in (*([own] if own.is_dir() else []), *folders) for run in _study_runs(folder))]
 
 
-def study_runs(folder: Path) -> list[TrainedModel]:
+def _study_runs(folder: Path) -> list[TrainedModel]:
     """Read every finished run of a study, or of the studies in a folder, in the order of their names.
 
     A result that cannot be read is skipped.
@@ -250,7 +250,7 @@ def runs_of_recipe(recipe: str, runs: Iterable[TrainedModel]) -> list[TrainedMod
     return max([] if named is None else seeds_of(named, runs), studied, key=len)
 
 
-def runs_of_arm(study: str, arm: str, dataset: str, runs: Iterable[TrainedModel]) -> list[TrainedModel]:
+def _runs_of_arm(study: str, arm: str, dataset: str, runs: Iterable[TrainedModel]) -> list[TrainedModel]:
     """Return one run of a study's arm on a data set per seed, of the least changed study, in the order of the seeds.
 
     Runs of other studies count where the recipes agree.
@@ -334,7 +334,7 @@ def _candidates(score: PublishedScore, models: Sequence[TrainedModel]) -> list[l
     """Return the runs of the score's recipe, and those of its arm, each with the measurements of the score's view."""
     groups = [] if score.recipe is None else [runs_of_recipe(score.recipe, models)]
     if score.study is not None and score.arm is not None:
-        groups.append(runs_of_arm(score.study, score.arm, score.dataset, models))
+        groups.append(_runs_of_arm(score.study, score.arm, score.dataset, models))
     views = [[view for run in group if (view := run.view(score.view)) is not None] for group in groups]
     # A model trained under the recipe's name with another dimension is another model.
     return [[run for run in group if run.dim == score.dim] for group in views]

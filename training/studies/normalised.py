@@ -43,14 +43,14 @@ class SettingSummary:
     high: float
 
 
-def objective_of(arm: Arm) -> str:
+def _objective_of(arm: Arm) -> str:
     """Return the objective of an arm: the part of its recipe's name before the backbone."""
     return arm.recipe.partition("-$")[0]
 
 
-def setting_of(arm: Arm) -> str:
+def _setting_of(arm: Arm) -> str:
     """Return the setting of an arm: its label without the objective."""
-    return arm.label.removeprefix(objective_of(arm)).strip()
+    return arm.label.removeprefix(_objective_of(arm)).strip()
 
 
 def divide_by_maximum(scores: Mapping[str, float]) -> dict[str, float]:
@@ -77,12 +77,12 @@ def summarise_settings(
         means: By metric the mean over seeds of each arm, by label.
         selection: How the measured epochs were selected.
     """
-    quotients: dict[str, dict[str, list[float]]] = {setting_of(arm): {} for arm in arms}
-    for objective in dict.fromkeys(map(objective_of, arms)):
-        own = [arm for arm in arms if objective_of(arm) == objective]
+    quotients: dict[str, dict[str, list[float]]] = {_setting_of(arm): {} for arm in arms}
+    for objective in dict.fromkeys(map(_objective_of, arms)):
+        own = [arm for arm in arms if _objective_of(arm) == objective]
         for measure in measures:
             known = means.get(measure, {})
-            scores = {setting_of(arm): known[arm.label] for arm in own if arm.label in known}
+            scores = {_setting_of(arm): known[arm.label] for arm in own if arm.label in known}
             for setting, quotient in divide_by_maximum(scores).items():
                 quotients[setting].setdefault(objective, []).append(quotient)
     return [_summary(setting, selection, by_objective) for setting, by_objective in quotients.items() if by_objective]

@@ -275,14 +275,14 @@ def measure_title(measure: Measure) -> str:
     return f"{metric.replace('_', ' ')}{view} on {where}"
 
 
-def published_text(row: ScoreRow) -> str:
+def _published_text(row: ScoreRow) -> str:
     """Return the paper's number with its standard deviation over runs where it gives one."""
     if row.published is None:
         return ""
     return f"{row.published:.4f}" + ("" if row.published_sd is None else f" ± {row.published_sd:.4f}")
 
 
-def p_text(p: float) -> str:
+def _p_text(p: float) -> str:
     """Return the printed p-value."""
     return f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
@@ -322,7 +322,7 @@ def _score_tables(report: Report) -> list[tuple[str, list[Table]]]:
 def _score_table(rows: Sequence[ScoreRow], axis: str) -> Table:
     published = ["published"] if any(row.published is not None for row in rows) else []
     head = ["arm", *([axis] if axis else []), "seeds", str(rows[0].measure), "95 %", "difference", "95 %", *published]
-    return Table(head, [[*_score_cells(row, axis), *([published_text(row)] if published else [])] for row in rows])
+    return Table(head, [[*_score_cells(row, axis), *([_published_text(row)] if published else [])] for row in rows])
 
 
 def _score_cells(row: ScoreRow, axis: str) -> list[str]:
@@ -341,7 +341,7 @@ def _claim_table(report: Report) -> Table:
         difference = judged.difference
         compared = f"{judged.claim.better} - {judged.than}" + (f" ({judged.selection})" if several else "")
         mean, seeds = (f"{difference.mean:+.4f}", str(difference.n)) if difference else ("", "0")
-        p = "" if judged.holm is None else p_text(judged.holm)
+        p = "" if judged.holm is None else _p_text(judged.holm)
         measured = [mean, _interval_text(difference, "+"), seeds, p, judged.verdict]
         measured += [judged.claim.printed] if printed else []
         rows.append([judged.claim.text, compared, str(judged.claim.measure), *measured])
@@ -468,7 +468,7 @@ def _claim_sections(report: Report) -> list[Section]:
 
 def _claim_line(judged: ClaimResult, difference: Summary, several: bool) -> ForestLine:
     selection = f", {judged.selection}" if several else ""
-    p = "" if judged.holm is None else f"; p (Holm) {p_text(judged.holm)}"
+    p = "" if judged.holm is None else f"; p (Holm) {_p_text(judged.holm)}"
     limit = judged.claim.within
     tone, band = TONES.get(judged.verdict, ""), None if limit is None else (-limit, limit)
     printed = f"; printed in the paper: {judged.claim.printed}" if judged.claim.printed else ""
@@ -524,7 +524,7 @@ def _score_line(row: ScoreRow, axis: str) -> ForestLine:
     place = f"{axis} {row.x:g}; " if row.x is not None else ""
     bounds = f", {value.interval[0]:.4f} to {value.interval[1]:.4f}" if value.interval else ""
     to_baseline = f"; {difference.mean:+.4f} to the baseline" if difference else ""
-    published = f"; published {published_text(row)}" if row.published is not None else ""
+    published = f"; published {_published_text(row)}" if row.published is not None else ""
     rank = f"; rank {row.rank[0]} of {row.rank[1]}" if row.rank else ""
     note = f"{place}{_seeds_text(value.n)}{bounds}{to_baseline}{published}{rank}"
     mark = f"{value.mean:.4f}" + (f" ± {value.sd:.4f}" if value.sd is not None else "")

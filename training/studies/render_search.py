@@ -144,7 +144,7 @@ def as_markdown(search: SearchPlan, report: list[LossReport], folder: Path) -> s
             data=data_name(search),
             report=report,
             protocol=protocol(search),
-            tested_by=protocol_notes(report),
+            tested_by=_protocol_notes(report),
             scores=_score_table(report),
             best_values=best_values,
             trials=_trials_text,
@@ -159,7 +159,7 @@ def as_markdown(search: SearchPlan, report: list[LossReport], folder: Path) -> s
 
 def as_html(search: SearchPlan, report: list[LossReport], folder: Path) -> str:
     """Return the whole page; text from files is escaped. Arguments are those of `as_markdown`."""
-    about = (protocol(search), *protocol_notes(report), command_of_search(search), made_with_text(folder, report))
+    about = (protocol(search), *_protocol_notes(report), command_of_search(search), made_with_text(folder, report))
     sections = [
         Section("How it was searched", list(map(Paragraph, about))),
         *_score_sections(report),
@@ -200,7 +200,7 @@ def protocol(search: SearchPlan) -> str:
     )
 
 
-def protocol_notes(report: Sequence[LossReport]) -> list[str]:
+def _protocol_notes(report: Sequence[LossReport]) -> list[str]:
     """Return a sentence on the protocol of the tests; nothing before the first test."""
     protocols = dict.fromkeys(run["protocol"] for row in report for run in row["tests"])
     return [f"Tested by: {'; '.join(protocols)}."] if protocols else []

@@ -230,7 +230,7 @@ def build_report(plan: Plan, folder: Path, runs: Sequence[Run] | None = None) ->
         normalised=normalised_scores(plan, values),
         over_classes=any("class_scores" in evaluation for result in results for evaluation in result["evaluations"]),
         ranks=ranks,
-        duplicates=duplicate_arms(finished, results),
+        duplicates=_duplicate_arms(finished, results),
         selection_effects=selection_effects(plan, values),
         provenance_note=provenance_note(results),
         correlations=correlations,
@@ -238,7 +238,7 @@ def build_report(plan: Plan, folder: Path, runs: Sequence[Run] | None = None) ->
         spectra=_mean_lines(finished, results, _spectra),
         missing=[run.title for run in runs if not run.finished],
         failures={title: str(read_record(path)["message"]) for title, path in failures if path.exists()},
-        budgets=training_budgets(finished, results),
+        budgets=_training_budgets(finished, results),
         made_with={
             key: _distinct(result.get(key) for result in results)
             for key in ("device", "hardware", "versions", "commit")
@@ -296,7 +296,7 @@ def published_protocols(plan: Plan) -> list[str]:
     ]
 
 
-def duplicate_arms(runs: Sequence[Run], results: Sequence[Result]) -> list[list[str]]:
+def _duplicate_arms(runs: Sequence[Run], results: Sequence[Result]) -> list[list[str]]:
     """Return groups of arms that are the same model: equal losses and scores, to the last digit, in every run.
 
     Args:
@@ -314,7 +314,7 @@ def duplicate_arms(runs: Sequence[Run], results: Sequence[Result]) -> list[list[
     return [labels for labels in groups.values() if len(labels) > 1]
 
 
-def training_budgets(runs: Sequence[Run], results: Sequence[Result]) -> dict[str, list[tuple[int, int]]]:
+def _training_budgets(runs: Sequence[Run], results: Sequence[Result]) -> dict[str, list[tuple[int, int]]]:
     """Return the distinct numbers of steps and images of the runs of each arm, ascending; see `Report.budgets`.
 
     Args:
@@ -347,7 +347,7 @@ def claim_counts(claims: Sequence[ClaimResult]) -> str:
 # Rank of embeddings
 
 
-def is_spectral_decay(measure: Measure) -> bool:
+def _is_spectral_decay(measure: Measure) -> bool:
     """Return whether singular values make up the measure; those beyond the rank are 0 and would dominate it."""
     return measure.metric.startswith("spectral_decay")
 
@@ -355,7 +355,7 @@ def is_spectral_decay(measure: Measure) -> bool:
 def low_ranks(plan: Plan) -> Ranks:
     """Return for every measure of spectral decay the arms whose embeddings cannot fill their dimension."""
     ranks: Ranks = {}
-    for measure in filter(is_spectral_decay, plan.study.measures):
+    for measure in filter(_is_spectral_decay, plan.study.measures):
         by_label = {arm.label: rank_and_dim(plan.recipes(arm), measure.view) for arm in plan.arms}
         ranks[measure] = {label: (rank, dim) for label, (rank, dim) in by_label.items() if rank < dim}
     return ranks
@@ -575,12 +575,14 @@ def _mean_curves(runs: Sequence[Run], results: Sequence[Result]) -> Curves:
         for name, points in _curves(result["training"][0]["log"]).items():
             groups.setdefault(f"{run.arm.label}: {name} by epoch", []).append(points)
     return {
-        name: [(epoch, float(np.mean([line[epoch] for line in lines]))) for epoch in lines[0] if all_have(lines, epoch)]
+        name: [
+            (epoch, float(np.mean([line[epoch] for line in lines]))) for epoch in lines[0] if _all_have(lines, epoch)
+        ]
         for name, lines in groups.items()
     }
 
 
-def all_have(lines: Iterable[Mapping[int, float]], epoch: int) -> bool:
+def _all_have(lines: Iterable[Mapping[int, float]], epoch: int) -> bool:
     """Return whether every curve has a value at an epoch; runs that end early have fewer."""
     return all(epoch in line for line in lines)
 

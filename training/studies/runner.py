@@ -364,7 +364,7 @@ def adoptable_recipes(study: Study, sources: Iterable[Path]) -> set[tuple[str, .
         UsageError: If one of the folders `sources` has no finished run.
     """
     results = [result for source in sources for result in _finished_results(source).values()]
-    return {tuple(result["recipes"]) for result in results if covers_study(study, result)}
+    return {tuple(result["recipes"]) for result in results if _covers_study(study, result)}
 
 
 def adopt_results(schedule: RunSchedule, runs: Iterable[Run], source: Path) -> int:
@@ -381,7 +381,7 @@ def adopt_results(schedule: RunSchedule, runs: Iterable[Run], source: Path) -> i
     adopted = 0
     for run in runs:
         name, result = source_results.get(tuple(run.digests), (None, None))
-        if name is None or result is None or run.finished or not covers_study(schedule.plan.study, result):
+        if name is None or result is None or run.finished or not _covers_study(schedule.plan.study, result):
             continue
         with claim_folder(run.folder) as claimed:
             if claimed and not run.finished:
@@ -405,7 +405,7 @@ def _adopt_trials(plan: Plan, tried: Iterable[tuple[Arm, float]], results: Resul
             results.add(name, {**found[1], "arm": arm.label, "from": f"{source}: {found[0]}"})
 
 
-def covers_study(study: Study, result: Mapping[str, Any]) -> bool:
+def _covers_study(study: Study, result: Mapping[str, Any]) -> bool:
     """Return whether a result has all measures of the study that its heads allow, and its spectra and curves."""
     spectra = all("spectrum" in evaluation for evaluation in result["evaluations"])
     logs = [training["log"] for training in result["training"]]

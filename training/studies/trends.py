@@ -26,7 +26,7 @@ class TrendEstimate:
         slope: By least squares, in units of the measure per unit of the axis, over the seeds that all arms have; None
             for fewer than `MIN_ARMS` arms or a single place.
         spearman: The rank correlation, over the same seeds.
-        over_arms: The 95 % interval of the slope over arms (`interval_over_arms`).
+        over_arms: The 95 % interval of the slope over arms (`_interval_over_arms`).
         left_out: The least and the greatest mean slope if any one arm is left out; None if too few arms remain.
         verdict: `sided_verdict` of the slope, but undecided if its interval over arms contains 0, or leaving out one
             arm changes its sign.
@@ -58,7 +58,7 @@ def estimate_trend(plan: Plan, selection: str, trend: Trend, values: Values) -> 
     slope = summarise(slopes) if slopes else None
     spearmans = spearmans_of(places, values) if slopes else []
     left_out = (min(means), max(means)) if means else None
-    over_arms = interval_over_arms(places, values) if slopes else None
+    over_arms = _interval_over_arms(places, values) if slopes else None
     sign_changes = any(bounds is not None and bounds[0] <= 0 <= bounds[1] for bounds in (over_arms, left_out))
     return TrendEstimate(
         trend,
@@ -89,7 +89,7 @@ def slopes_of(places: Mapping[str, float], values: Values) -> list[float]:
     return [float(x @ line / (x @ x)) for line in _seed_values(places, values)]
 
 
-def interval_over_arms(places: Mapping[str, float], values: Values) -> tuple[float, float]:
+def _interval_over_arms(places: Mapping[str, float], values: Values) -> tuple[float, float]:
     """Return the 95 % interval of the slope of the arms' means by linear regression, as if arms were drawn at random.
 
     Args:

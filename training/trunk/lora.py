@@ -40,7 +40,7 @@ class LowRank(nn.Module):
         return weight + SCALE * (self.up @ self.down)
 
 
-def adapted_layers(trunk: nn.Module) -> list[nn.Linear]:
+def _adapted_layers(trunk: nn.Module) -> list[nn.Linear]:
     """Return the layers that adapters are for: the linear ones, which in a ViT are those of attention and MLPs."""
     return [module for module in trunk.modules() if isinstance(module, nn.Linear)]
 
@@ -55,7 +55,7 @@ def add_adapters(trunk: nn.Module, rank: int) -> None:
     Raises:
         RecipeError: `no-linear-layers` for a trunk of convolutions.
     """
-    layers = adapted_layers(trunk)
+    layers = _adapted_layers(trunk)
     if not layers:
         raise RecipeError(
             f"{type(trunk).__name__} has no linear layers for low-rank adapters, which are for vision transformers. "
@@ -71,6 +71,6 @@ def add_adapters(trunk: nn.Module, rank: int) -> None:
 @torch.no_grad()
 def merge_adapters(module: nn.Module) -> None:
     """Store each adapted weight as an ordinary one, so that the parameters have their names again."""
-    for layer in adapted_layers(module):
+    for layer in _adapted_layers(module):
         if parametrize.is_parametrized(layer, "weight"):
             parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)

@@ -36,16 +36,16 @@ def choose_parts(trunk: nn.Module, backbone: Backbone) -> None:
     if backbone.tune == "lora":
         add_adapters(trunk, backbone.rank)
     elif backbone.tune == "prompt":
-        add_learnt_prompts(trunk, backbone)
+        _add_learnt_prompts(trunk, backbone)
     elif backbone.tune != "all":
         trunk.requires_grad_(False)
         for parameter in PARTS[backbone.tune](trunk):
             parameter.requires_grad_(True)
-    freeze_first_stages(trunk, backbone.frozen_stages)
+    _freeze_first_stages(trunk, backbone.frozen_stages)
     freeze_norm(trunk, backbone.freeze_norm)
 
 
-def add_learnt_prompts(trunk: nn.Module, backbone: Backbone) -> None:
+def _add_learnt_prompts(trunk: nn.Module, backbone: Backbone) -> None:
     """Freeze a vision transformer and give it prompts that learn; those of a prompted one learn on.
 
     Raises:
@@ -79,7 +79,7 @@ def has_batch_norm(trunk: nn.Module) -> bool:
     return any(isinstance(module, _BatchNorm) for module in trunk.modules())
 
 
-def norm_parameters(trunk: nn.Module) -> list[nn.Parameter]:
+def _norm_parameters(trunk: nn.Module) -> list[nn.Parameter]:
     """Return the factors and offsets of the normalisation layers.
 
     Raises:
@@ -112,7 +112,7 @@ def last_parameters(trunk: nn.Module) -> list[nn.Parameter]:
     return chosen
 
 
-def freeze_first_stages(trunk: nn.Module, count: int) -> None:
+def _freeze_first_stages(trunk: nn.Module, count: int) -> None:
     """Freeze parameters and running statistics of the first `count` of a trunk's `stages`.
 
     Raises:
@@ -156,6 +156,6 @@ def stages(trunk: nn.Module) -> list[list[nn.Parameter]]:
 
 PARTS: dict[str, Callable[[nn.Module], Iterable[nn.Parameter]]] = {
     "head": lambda trunk: (),
-    "norm": norm_parameters,
+    "norm": _norm_parameters,
     "last": last_parameters,
 }
