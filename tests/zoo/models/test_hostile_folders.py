@@ -245,14 +245,6 @@ CONSTANTS: dict[str, Callable[[], onnx.ModelProto]] = {
     "filled": lambda: graph([node("ConstantOfShape", ["much"], ["many"]), LAST], [constant("much", 2**27)]),
     "expanded": lambda: graph([node("Expand", ["one", "much"], ["many"]), LAST], [ONE, constant("much", 2**27)]),
     "doubled": lambda: graph([*doubled("one", 27), LAST], [ONE]),
-    "doubled shapes": lambda: graph(
-        [
-            node("Shape", ["image"], ["size"]),
-            *doubled("size", 27),
-            node("ReduceMax", ["many"], ["largest"], keepdims=0),
-            node("Cast", ["largest"], ["extra"], to=TensorProto.FLOAT),
-        ]
-    ),
     "broadcast": lambda: graph(
         [node("Unsqueeze", ["row1", "last"], ["column1"]), node("Mul", ["row1", "column1"], ["many"]), LAST],
         [numpy_helper.from_array(np.ones(2**13, np.float32), "row1")],
