@@ -299,7 +299,7 @@ def test_libraries_of_a_gpu_are_loaded_from_where_pip_puts_them(
     order: list[str] = []
 
     class Session:
-        def __init__(self, path: Path, options: Any, providers: list[tuple[str, Any]]) -> None:
+        def __init__(self, path: Path, options: Any, providers: list[Any], disabled_optimizers: Any) -> None:
             order.append("session")
             self._started = ["CPUExecutionProvider"]
 
