@@ -108,7 +108,8 @@ class CpuQueue:
             return await to_thread.run_sync(call, limiter=self._threads)
         finally:
             timer.cancel()
-            self._slow.subtract(slow)
+            if slow:
+                self._slow = self._slow - Counter(slow)
             self._release()
             self._durations.append(time.monotonic() - start)
 
@@ -148,7 +149,6 @@ class CpuQueue:
         self._start_calls()
 
     def _release(self) -> None:
-        self._slow = +self._slow
         self._running -= 1
         self._start_calls()
 
@@ -209,8 +209,10 @@ class RequestLimits:
         if path in PROBES:
             await self.app(scope, receive, send)
             return
-        client, most = client_of(scope, self.is_known), self._most_bytes(scope)
+        most = self._most_bytes(scope)
         counts = scope["method"] not in READING_METHODS or path in COSTLY_READS
+        # A key is only looked up for what has a limit: not for files of the page and thumbnails without a rate.
+        client = client_of(scope, self.is_known) if counts or self.buckets else ""
         _CLIENT.set(client)
         refusal = self._rate_refusal(client) or self._size_refusal(scope, most)
         if counts and refusal is None:
@@ -223,7 +225,8 @@ class RequestLimits:
             await self.app(scope, self._counted(receive, most), send)
         finally:
             self.in_progress[client] -= counts
-            self.in_progress = +self.in_progress
+            if not self.in_progress[client]:
+                del self.in_progress[client]
 
     def _rate_refusal(self, client: str) -> RefusedError | None:
         wait = self.buckets.wait(client) if self.buckets else 0.0

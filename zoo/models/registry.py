@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zoo import paths
-from zoo.errors import (
-    ModelNotFoundError,
-    UsageError,
-)
+from zoo.errors import ModelNotFoundError, UsageError
 from zoo.hub import download
 from zoo.hub.download import cached_model_name, cached_models, pinned_name
 from zoo.models.baselines import baselines_root, folder_by_name, repository_of

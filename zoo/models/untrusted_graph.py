@@ -252,9 +252,10 @@ class _Walk:
                 if node.operator in _KEEPS_SHAPE and node.inputs[0] in sized:
                     sized |= dict.fromkeys(node.outputs, sized[node.inputs[0]])
                 continue
-            if not node.is_plain([shapes.get(name) for name in node.inputs]):
+            inputs = [shapes.get(name) for name in node.inputs]
+            if not node.is_plain(inputs):
                 return False
-            shape = node.shape([shapes.get(name) for name in node.inputs])
+            shape = node.shape(inputs)
             size = node.size + sum(sizes.get(name, 0) for name in node.inputs) if shape is None else math.prod(shape)
             total += size
             if total > most:
