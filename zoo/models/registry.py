@@ -67,11 +67,14 @@ def _folder_named(place: Callable[[str], Path]) -> Kind:
     return Kind(lambda name: not looks_like_path(name.text) and kind.matches(name), kind.folder)
 
 
+_USED_BEFORE = _folder_named(folder_by_name)
+
 HERE = (
     _folder_at(lambda name: name.path),
     _folder_named(lambda text: paths.local_models() / text.removeprefix("hf-hub:")),
     _folder_named(lambda text: paths.SHIPPED / text),
-    _folder_named(folder_by_name),  # a package, public backbone or timm model that was used before
+    # A package, public backbone or timm model that was used before; a revision of it is another folder.
+    Kind(lambda name: "@" not in name.text and _USED_BEFORE.matches(name), _USED_BEFORE.folder),
 )
 """Kinds of names that need neither network nor torch, in the order in which they are tried."""
 
