@@ -17,7 +17,6 @@ import onnx
 import onnx.compose
 import onnx.inliner
 import onnxruntime as ort
-import onnxscript.optimizer
 from onnxscript import script
 from onnxscript.onnx_opset import opset20
 from onnxscript.onnx_types import UINT8
@@ -129,10 +128,7 @@ def resizing_graph(preprocessing: Preprocessing) -> onnx.ModelProto:
         pixels = op.Cast(op.Transpose(small, perm=[0, 2, 3, 1]), to=2)
         return pixels  # noqa: RET504  (the output's name)
 
-    model = onnx.inliner.inline_local_functions(graph.to_model_proto())
-    # ONNX Runtime leaves constants alone that it cannot bound (`zoo.models.untrusted_graph`).
-    onnxscript.optimizer.fold_constants(model)
-    return model
+    return onnx.inliner.inline_local_functions(graph.to_model_proto())
 
 
 def write_resizing_graph(graph: Path, preprocessing: Preprocessing, path: Path) -> None:

@@ -299,7 +299,7 @@ def test_libraries_of_a_gpu_are_loaded_from_where_pip_puts_them(
     order: list[str] = []
 
     class Session:
-        def __init__(self, path: Path, options: Any, providers: list[Any], disabled_optimizers: Any) -> None:
+        def __init__(self, path: Path, options: Any, providers: list[Any]) -> None:
             order.append("session")
             self._started = ["CPUExecutionProvider"]
 
@@ -321,7 +321,7 @@ def test_libraries_of_a_gpu_are_loaded_from_where_pip_puts_them(
         order.clear()
         monkeypatch.setattr("ctypes.CDLL", Mock(side_effect=missing))
         with pytest.raises(UsageError) as caught:
-            open_session(Path("model.onnx"), "cuda")
+            open_session(SHIPPED / "margin-conv4-glyphs" / GRAPH_FILES["fp32"], "cuda")
         assert reason in str(caught.value)
         assert order == ["libraries", "session"]
     out, err = capsys.readouterr()

@@ -2,8 +2,7 @@
 
 A graph is untrusted, since the card that vouches for it may come from the same stranger. It holds all of its weights,
 has no inner graphs and so no loops, and uses the operators that ONNX Runtime itself brings. Its memory is bounded, and
-so is the time of its first run, which is that of the golden images. ONNX Runtime computes constant parts while it loads
-a graph, past these bounds, so it does so only where they are as small as the weights.
+so is the time of its first run, which is that of the golden images. Another process loads it first.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ import numpy as np
 from zoo import paths
 from zoo.errors import ModelFolderError, UsageError, VariantNotFoundError, check_text, command, missing, nearest
 from zoo.models.card import Card
+from zoo.models.graph_trial import try_graph
 from zoo.models.registry import reference
 from zoo.models.untrusted_graph import check_graph
 
@@ -196,9 +196,10 @@ def open_session(path: Path, device: str):  # type: ignore[no-untyped-def]  # on
         options.add_session_config_entry("session.x64quantprecision", "1")
     if _share_memory():
         options.add_session_config_entry("session.use_env_allocators", "1")
-    unfolded = None if check_graph(path) else ["ConstantFolding"]
+    check_graph(path)
+    try_graph(path, ort.__version__)
     try:
-        session = ort.InferenceSession(path, options, providers=providers, disabled_optimizers=unfolded)
+        session = ort.InferenceSession(path, options, providers=providers)
     except Exception as error:  # onnxruntime raises its own types
         raise ModelFolderError(f"{path} cannot be loaded by ONNX Runtime: {error}", code="unreadable-graph") from None
     if provider not in session.get_providers():
