@@ -42,21 +42,37 @@ CPU_PATHS = frozenset({"/search", "/embed", "/items"})
 """Paths whose POST waits for a core."""
 
 
-class Place:
-    """A call that waits for a core."""
+class Client:
+    """The calls of a client that wait or run.
 
-    def __init__(self, client: str, counts: bool) -> None:
-        self.client, self.counts, self.since = client, counts, time.monotonic()
+    Attributes:
+        waiting: Its calls that wait for a core, in order of arrival.
+        running: The number of its calls that run.
+        slow: The number of those that have run for longer than the queue's patience.
+        used: The seconds of its calls so far; of a new client, those of the client that has used least.
+        durations: The seconds for which its recent calls kept a core from others.
+    """
+
+    def __init__(self, used: float) -> None:
+        self.waiting, self.running, self.slow, self.used = deque[Place](), 0, 0, used
+        self.durations: deque[float] = deque(maxlen=31)
+
+
+class Place:
+    """A call that waits for a core, or has it. counts: whether it makes others wait, in the eyes of `is_behind`."""
+
+    def __init__(self, counts: bool) -> None:
+        self.counts, self.since, self.estimate = counts, time.monotonic(), 0.0
         self.taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
 class CpuQueue:
     """Queue of calls that compute: as many run at once as there are cores, each in a thread.
 
-    Clients take turns, so that none waits for all the calls of another; the calls of one client start in order of
-    arrival. A call that takes longer than `patience` seconds lets another one start, so that the calls behind it share
-    the cores with it instead of waiting for its end. At most `cores`, and at least 2, calls are added in this way, the
-    last of them only for a client without such slow calls.
+    The next call is one of the client whose calls have taken the least time, so that none waits for all the calls of
+    another; the calls of one client start in order of arrival. A call that takes longer than `patience` seconds lets
+    another one start, so that the calls behind it share the cores with it instead of waiting for its end. At most
+    `cores`, and at least 2, calls are added in this way, the last of them only for a client without such slow calls.
     """
 
     MIN_LENGTH = 8
@@ -64,43 +80,51 @@ class CpuQueue:
 
     def __init__(self, cores: int, patience: float = 0.25) -> None:
         self.cores, self.patience, self.most = cores, patience, cores + max(2, cores)
-        self._running, self._slow = 0, Counter[str]()
         # Threads of its own: maps, counts and other slow reads may use all of the application's common threads.
         self._threads = CapacityLimiter(self.most)
-        self._waiting: OrderedDict[str, deque[Place]] = OrderedDict()
+        self._clients: dict[str, Client] = {}
         self._durations: deque[float] = deque(maxlen=31)
 
     def is_behind(self, seconds: float) -> bool:
         """Return whether a new call of the present client would wait for more than `seconds`.
 
-        More than `MIN_LENGTH` calls must wait, and either the client's first has waited for so long, or the last will,
-        by the median duration of recent calls.
+        More than `MIN_LENGTH` calls must wait, and either the client's first has waited for so long, or the last will:
+        for all its own calls, and for as much work of each other client.
         """
-        lengths = {client: sum(place.counts for place in places) for client, places in self._waiting.items()}
-        if sum(lengths.values()) <= self.MIN_LENGTH:
+        if sum(place.counts for client in self._clients.values() for place in client.waiting) <= self.MIN_LENGTH:
             return False
-        client = _CLIENT.get()
-        own = next((place for place in self._waiting.get(client, ()) if place.counts), None)
-        waited = time.monotonic() - own.since if own else 0.0
-        before = sum(min(length, lengths.get(client, 0) + 1) for length in lengths.values())
-        usual = sorted(self._durations)[len(self._durations) // 2] if self._durations else 0.0
-        return max(waited, before * usual / self.cores) > seconds
+        name = _CLIENT.get()
+        own = self._clients.get(name)
+        first = next((place for place in own.waiting if place.counts), None) if own else None
+        waited = time.monotonic() - first.since if first else 0.0
+        work = (1 + len(own.waiting if own else ())) * self._usual(own)
+        others = (client for client in self._clients.values() if client is not own)
+        total = work + sum(min(work, len(client.waiting) * self._usual(client)) for client in others)
+        return max(waited, total / self.cores) > seconds
+
+    def _usual(self, client: Client | None) -> float:
+        """Return the mean time for which recent calls kept a core from others: the client's, if it has had some."""
+        durations = (client and client.durations) or self._durations
+        return sum(durations) / max(1, len(durations))
 
     async def run(self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         """Wait for a core, run the call in a thread, and return its result."""
-        return await self._run(Place(_CLIENT.get(), True), lambda: call(*args, **kwargs))
+        return await self._run(Place(counts=True), lambda: call(*args, **kwargs))
 
     async def run_aside(
         self, call: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Result:
         """Run a call that does not count as waiting, such as the later images of a request that is in progress."""
-        return await self._run(Place(_CLIENT.get(), False), lambda: call(*args, **kwargs))
+        return await self._run(Place(counts=False), lambda: call(*args, **kwargs))
 
     async def _run(self, place: Place, call: Callable[[], Result]) -> Result:
+        name = _CLIENT.get()
+        least = min((client.used for client in self._clients.values()), default=0.0)
+        client = self._clients.setdefault(name, Client(least))
         with stage("queue"), WAITING.track_inprogress():
-            await self._wait(place)
-        start, slow = time.monotonic(), list[str]()
-        timer = asyncio.get_running_loop().call_later(self.patience, self._count_slow, place.client, slow)
+            await self._wait(name, client, place)
+        start, slow = time.monotonic(), list[bool]()
+        timer = asyncio.get_running_loop().call_later(self.patience, self._count_slow, client, slow)
         try:
             answer = _ANSWER.get()
             if answer is not None and answer.refusal is not None:
@@ -108,48 +132,57 @@ class CpuQueue:
             return await to_thread.run_sync(call, limiter=self._threads)
         finally:
             timer.cancel()
-            if slow:
-                self._slow = self._slow - Counter(slow)
-            self._release()
-            self._durations.append(time.monotonic() - start)
+            seconds = time.monotonic() - start
+            for durations in (client.durations, self._durations):
+                durations.append(min(seconds, self.patience))
+            client.slow -= len(slow)
+            self._release(name, client, seconds - place.estimate)
 
-    async def _wait(self, place: Place) -> None:
+    async def _wait(self, name: str, client: Client, place: Place) -> None:
         """Wait until the call may start."""
-        self._waiting.setdefault(place.client, deque()).append(place)
+        client.waiting.append(place)
         self._start_calls()
         try:
             await place.taken
         except asyncio.CancelledError:
             if place.taken.cancelled():
-                self._waiting[place.client].remove(place)
-                self._forget_if_done(place.client)
+                client.waiting.remove(place)
+                self._forget_if_idle(name, client)
             else:
-                self._release()
+                self._release(name, client, -place.estimate)
             raise
 
     def _start_calls(self) -> None:
-        """Let calls start while there is a place, one of each client in turn."""
-        while self._running < min(self.cores + self._slow.total(), self.most):
-            is_last = self._running == self.most - 1
-            client = next((client for client in self._waiting if not (is_last and self._slow[client])), None)
-            if client is None:
+        """Let calls start while there is a place."""
+        clients = self._clients.values()
+        while (running := sum(client.running for client in clients)) < self.most:
+            if running >= self.cores + sum(client.slow for client in clients):
                 return
-            self._waiting.move_to_end(client)
-            self._waiting[client].popleft().taken.set_result(None)
-            self._forget_if_done(client)
-            self._running += 1
+            is_last = running == self.most - 1
+            willing = [client for client in clients if client.waiting and not (is_last and client.slow)]
+            if not willing:
+                return
+            client = min(willing, key=lambda client: client.used)
+            place = client.waiting.popleft()
+            place.estimate = self._usual(client)
+            client.used += place.estimate
+            client.running += 1
+            place.taken.set_result(None)
 
-    def _forget_if_done(self, client: str) -> None:
-        if not self._waiting[client]:
-            del self._waiting[client]
+    def _forget_if_idle(self, name: str, client: Client) -> None:
+        if not client.waiting and not client.running:
+            del self._clients[name]
 
-    def _count_slow(self, client: str, slow: list[str]) -> None:
-        slow.append(client)
-        self._slow[client] += 1
+    def _count_slow(self, client: Client, slow: list[bool]) -> None:
+        slow.append(True)
+        client.slow += 1
         self._start_calls()
 
-    def _release(self) -> None:
-        self._running -= 1
+    def _release(self, name: str, client: Client, more: float) -> None:
+        """Free the place of a call. more: the seconds that it took beyond the estimate."""
+        client.used += more
+        client.running -= 1
+        self._forget_if_idle(name, client)
         self._start_calls()
 
 

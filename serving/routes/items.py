@@ -206,7 +206,8 @@ async def add(request: Request, collection: CollectionDep, cpu_queue: CpuQueueDe
             new = {number: new_item(searcher, images[number], described, described.key) for number in added}
         return _store(searcher.gallery, collection, new, refused, described)
 
-    answer = await collection.call(store)
+    # Finding copies of a new item takes longer than embedding it.
+    answer = await cpu_queue.run_aside(collection.current.run, store)
     status = 422 if isinstance(answer, NoneAdded) else 201 if answer.new else 200
     return JSONResponse(answer.model_dump(), status)
 

@@ -75,11 +75,11 @@ class Answers:
 
 
 class Mix:
-    """Reads and writes, nine to one; added items are removed again, so that the gallery keeps its size."""
+    """Reads and writes of one client, nine to one; added items are removed again, so that the gallery keeps its size."""
 
     def __init__(self) -> None:
         self.images, self.added, self.number = photographs(), deque[int](), itertools.count()
-        self.reads = [request("/search?k=10", image) for image in self.images]
+        self.reads = [request("/search?k=10", image, key=KEY) for image in self.images]
 
     def next(self) -> tuple[bytes, bool]:
         """Return the next request, and whether it adds an image."""

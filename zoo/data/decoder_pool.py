@@ -42,6 +42,8 @@ MAX_FACTS = 2**16
 """The most bytes of an answer before its pixels."""
 WALL_SECONDS, WALL_SECONDS_PER_MEGAPIXEL = 30.0, 0.5
 """Seconds until an image counts as too slow where the system does not count processor time, or gives us none."""
+PATIENCE = 0.5
+"""Seconds after which a decoder counts as one beside which others may start."""
 SLOW_SECONDS = 2.0
 """Seconds after which a decoder gives way to all other processes, and ends after its image."""
 
@@ -145,11 +147,15 @@ class DecoderProcess:
 
 
 class DecoderPool:
-    """Decoder processes: as many as threads decode at once, at most `size`; one per core stays when they are idle."""
+    """Decoder processes: at most one per core, and one more for each that decodes for longer than `PATIENCE`.
 
-    def __init__(self, size: int, idle: int) -> None:
-        self.places, self.most_idle = threading.BoundedSemaphore(size), idle
-        self.lock = threading.Lock()
+    A thread waits for one otherwise: to start a process takes longer than most images. At most `size` threads decode.
+    """
+
+    def __init__(self, size: int, cores: int) -> None:
+        self.places, self.cores = threading.BoundedSemaphore(size), cores
+        self.lock = threading.Condition()
+        self.starting = 0
         self.idle: list[DecoderProcess] = []
         self.busy: set[DecoderProcess] = set()
         self.watch: threading.Thread | None = None
@@ -193,17 +199,13 @@ class DecoderPool:
     def _sent(self, data: bytes, job: Job) -> DecoderProcess:
         """Return the process that has got the image."""
         while True:
-            with self.lock:
-                idle = self.idle.pop() if self.idle else None
-            process = idle or DecoderProcess()
-            process.begun = time.monotonic()
+            process, is_new = self._take()
             process.deadline = process.begun + WALL_SECONDS + WALL_SECONDS_PER_MEGAPIXEL * job.max_pixels / 1e6
-            self._begin(process)
             try:
                 process.send(data, job)
             except (BrokenPipeError, ValueError):  # something else ended it, or the pool was closed, meanwhile
                 self._drop(process)
-                if idle is None:
+                if is_new:
                     raise
             except BaseException:
                 self._drop(process)
@@ -211,27 +213,54 @@ class DecoderPool:
             else:
                 return process
 
-    def _begin(self, process: DecoderProcess) -> None:
+    def _take(self) -> tuple[DecoderProcess, bool]:
+        """Return a process that is now busy, and whether it was started for this."""
         with self.lock:
-            self.busy.add(process)
-            if self.watch is None:
-                watch = threading.Thread(target=self._watch, name="decoder watch", daemon=True)
-                watch.start()
-                self.watch = watch
+            while not self.idle and not self._has_room():
+                self.lock.wait(PATIENCE / 4)
+            if self.idle:
+                process = self.idle.pop()
+                self._begin(process)
+                return process, False
+            self.starting += 1
+        try:
+            process = DecoderProcess()
+        finally:
+            with self.lock:
+                self.starting -= 1
+        with self.lock:
+            self._begin(process)
+        return process, True
+
+    def _has_room(self) -> bool:
+        now = time.monotonic()
+        slow = sum(now - process.begun > PATIENCE for process in self.busy)
+        return len(self.busy) + self.starting < self.cores + slow
+
+    def _begin(self, process: DecoderProcess) -> None:
+        """Count a process as busy. The caller holds the lock."""
+        process.begun, process.deadline = time.monotonic(), float("inf")
+        self.busy.add(process)
+        if self.watch is None:
+            watch = threading.Thread(target=self._watch, name="decoder watch", daemon=True)
+            watch.start()
+            self.watch = watch
         self.work.set()
 
     def _release(self, process: DecoderProcess) -> None:
         with self.lock:
             self.busy.discard(process)
-            keep = len(self.idle) < self.most_idle and not process.is_slow
+            keep = len(self.idle) < self.cores and not process.is_slow
             if keep:
                 self.idle.append(process)
+            self.lock.notify()
         if not keep:
             process.end()
 
     def _drop(self, process: DecoderProcess) -> int:
         with self.lock:
             self.busy.discard(process)
+            self.lock.notify()
         return process.end()
 
     def _watch(self) -> None:
