@@ -217,17 +217,8 @@ BEFORE = {
 STATUSES = {"verify": (0, 1), "gallery rebuild": (0, 1)}
 """Exit statuses of examples: few glyphs have not the card's scores, and a model that may be worse is not swapped in."""
 
-LONG = {
-    "baseline",
-    "distill",
-    "duplicates",
-    "export",
-    "features",
-    "finetune",
-    "train",
-    "gallery rebuild",
-    "gallery rollback",
-}
+LONG = {"baseline", "distill", "duplicates", "export", "features", "finetune", "train"}
+LONG |= {"gallery rebuild", "gallery rollback"}
 LONG |= {f"benchmark {name}" for name in ("baselines", "compare", "models", "report", "resume", "run", "served")}
 """Commands whose examples take long; `make slow` runs them."""
 
