@@ -148,6 +148,19 @@ def row_of(name: str, *commands: tuple[str, ...], optional: str = "") -> Planned
     return dataclasses.replace(row, name=name, steps=steps)
 
 
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the commands in this process, to save their imports; the slow test starts processes."""
+
+    def run(words: list[str], stdin: int, stdout: TextIO, stderr: int, check: bool) -> CompletedProcess[str]:
+        assert words[:3] == [sys.executable, "-m", "zoo.cli.main"]
+        with redirect_stdout(stdout), redirect_stderr(stdout):
+            return CompletedProcess(words, zoo_main(words[3:]))
+
+    monkeypatch.setattr(publish_all.subprocess, "run", run)
+
+
+@pytest.mark.usefixtures("in_this_process")
 def test_a_failed_model_does_not_stop_others_and_the_same_command_continues(tmp_path: Path, own_zoo: Path) -> None:
     for name in ("one", "two"):
         write_folder(own_zoo / "models" / name)
@@ -192,18 +205,6 @@ def test_a_changed_command_recipe_or_folder_runs_the_step_again(tmp_path: Path, 
     assert not state.is_done(row, row.steps[0])
     (folder / "card.json").unlink()
     assert not state.is_done(row, row.steps[0])
-
-
-@pytest.fixture
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the commands in this process, to save their imports; the test above starts processes."""
-
-    def run(words: list[str], stdin: int, stdout: TextIO, stderr: int, check: bool) -> CompletedProcess[str]:
-        assert words[:3] == [sys.executable, "-m", "zoo.cli.main"]
-        with redirect_stdout(stdout), redirect_stderr(stdout):
-            return CompletedProcess(words, zoo_main(words[3:]))
-
-    monkeypatch.setattr(publish_all.subprocess, "run", run)
 
 
 @pytest.mark.usefixtures("in_this_process")

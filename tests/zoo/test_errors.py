@@ -7,7 +7,6 @@ import re
 import pytest
 
 import zoo
-from tests.children import run_python
 from tests.raising import raises
 from zoo import errors
 from zoo.errors import ServiceError, UsageError, ZooError, check_text, nearest
@@ -45,11 +44,6 @@ def test_hints_name_the_nearest() -> None:
     with raises(UsageError, "not-a-string") as caught:
         check_text("device", 3)
     assert "device" in str(caught.value)
-
-
-def test_importing_zoo_loads_only_what_is_used() -> None:
-    code = "import sys, zoo; print([name for name in ('numpy', 'PIL', 'huggingface_hub') if name in sys.modules])"
-    assert run_python(code) == "[]\n"
 
 
 def test_every_public_name_is_there() -> None:

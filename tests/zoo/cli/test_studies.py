@@ -6,8 +6,6 @@ import dataclasses
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -252,13 +250,6 @@ def test_the_studies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     listed = {study["name"]: study for study in json.loads(capsys.readouterr().out)}
     assert set(listed) == set(papers.STUDIES)
     assert listed["claims/rho"]["arms"][1]["recipe"] == "r-margin-$backbone-$dataset"
-
-
-def test_listing_studies_loads_no_torch() -> None:
-    code = "import sys, zoo.cli.studies, training.studies.papers"
-    heavy = "print(*({'torch', 'torchvision', 'timm', 'optuna', 'matplotlib'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", f"{code}; {heavy}"], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == ""
 
 
 def test_weights_of_a_backbone_that_no_arm_has_are_refused(data: str) -> None:

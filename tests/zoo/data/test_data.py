@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.children import run_python
 from tests.raising import raises
 from zoo.data import DATASETS, load_dataset
 from zoo.errors import DatasetError
@@ -42,14 +41,6 @@ def test_unknown_names_are_answered_with_the_nearest(name: str, split: str, code
     with raises(DatasetError, code, hint) as caught:
         load_dataset(name, split)
     assert ("Did you mean" in str(caught.value)) == ("," not in hint)
-
-
-def test_importing_the_table_imports_no_data_set() -> None:
-    code = "import sys, zoo.data; print([m for m in sys.modules if m.startswith(('zoo.data.', 'matplotlib'))])"
-    loaded = run_python(code)
-    assert not {*DATASETS, "official", "photographs", "retrieval_sets", "download", "matplotlib"} - {"folder"} & set(
-        loaded.replace("'", ".").split(".")
-    )
 
 
 @pytest.mark.parametrize("name", [name for name in DATASETS if name != "glyphs"])

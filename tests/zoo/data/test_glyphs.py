@@ -38,9 +38,7 @@ def test_a_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         load_dataset("glyphs", "test", tmp_path)
     assert main(["train", "margin-conv4-glyphs", "--data", str(tmp_path), "--as", "mine"]) == 2
     assert "--set data.dataset=folder" in capsys.readouterr().err
-    words = ["evaluate", "margin-conv4-glyphs", "--data", str(tmp_path)]
-    code = f"import sys; from zoo.cli.main import main; print(main({words!r}), 'torch' in sys.modules)"
-    assert run_python(code).split() == ["2", "False"]
+    assert main(["evaluate", "margin-conv4-glyphs", "--data", str(tmp_path)]) == 2
 
 
 # -- what is in it

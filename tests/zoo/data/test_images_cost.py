@@ -128,6 +128,7 @@ def _tiled(width: int, height: int, side: int, data: bytes) -> bytes:
     return b"II*\0" + struct.pack("<IH", 8, len(entries)) + b"".join(entries) + bytes(4) + places + sizes + data
 
 
+@pytest.mark.slow
 def test_the_kernel_ends_a_decoder_at_its_processor_time() -> None:
     with decoding_goes_on(), raises(ImageError, "too-slow"):
         open_image(slow()["PNG of profiles"], LIMITS)

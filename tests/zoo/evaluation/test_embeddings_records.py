@@ -309,7 +309,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=50)
 @given(st.sampled_from([*RECORD.to_json(), "name", "fingerprint"]), VALUES, st.booleans())
 def test_any_change_of_a_record_is_valid_or_refused(
     tmp_path_factory: pytest.TempPathFactory, key: str, value: Any, absent: bool

@@ -41,7 +41,7 @@ def unit(rows):
 whole_rows = hnp.arrays(np.float32, st.tuples(st.integers(2, 12), st.integers(1, 3)), elements=st.integers(-2, 2))
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(whole_rows, st.data(), st.booleans())
 def test_ties_go_to_the_lower_index_also_at_the_last_place(gallery, data, exclude_self):
     queries = (
@@ -400,7 +400,7 @@ def test_a_chunk_below_one_is_refused_before_any_work():
         neighbour_chunks(EYE, EYE, 1, chunk=0)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(st.integers(0, 2**32), st.sampled_from([1, 7, 128, 2048]), st.integers(-24, 21))
 def test_bounds_on_lengths_hold_and_are_tight(seed, dim, exponent):
     rng = np.random.default_rng(seed)

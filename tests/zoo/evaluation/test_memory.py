@@ -109,9 +109,10 @@ print(json.dumps([1024 * int(line.split()[1]), needs[0].total, needs[0].limit]))
     ("rows", "dim", "per_class", "limit", "group"),
     [
         (12_000, 16, 5, "290MiB", "retrieval"),
-        (5_000, 2048, 4, "300MiB", "verification"),  # 39 MiB of rows, and as much in the temporary file
-        (8_300, 8, 700, "250MiB", "retrieval"),
-        (6_000, 16, 5, "230MiB", "ranking"),
+        # 39 MiB of rows, and as much in the temporary file
+        pytest.param(5_000, 2048, 4, "300MiB", "verification", marks=pytest.mark.slow),
+        pytest.param(8_300, 8, 700, "250MiB", "retrieval", marks=pytest.mark.slow),
+        pytest.param(6_000, 16, 5, "230MiB", "ranking", marks=pytest.mark.slow),
     ],
 )
 def test_the_peak_of_a_child_process_stays_below_the_requirement(tmp_path, rows, dim, per_class, limit, group):

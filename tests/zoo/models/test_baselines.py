@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,24 +67,6 @@ def test_the_list_agrees_with_timm(name: str) -> None:
     assert ours.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert ours.source
     assert all(0 < score["value"] < 1 and "arXiv" in score["source"] for score in ours.scores)
-
-
-def test_the_list_needs_no_torch_but_the_first_use_does() -> None:
-    code = """
-import sys
-import zoo, zoo.cli.models, zoo.evaluation.remeasure
-zoo.list_models(), zoo.info("dinov2-s14")
-print({"torch", "timm", "sklearn"} & set(sys.modules))
-sys.modules["torch"] = None
-try:
-    zoo.load("dinov2-s14")
-except zoo.ZooError as error:
-    print(type(error).__name__, error)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout.splitlines()[0] == "set()"
-    assert "MissingDependencyError" in done.stdout
-    assert "dml-zoo[train]" in done.stdout
 
 
 def test_repositories_and_short_names() -> None:

@@ -47,6 +47,7 @@ def test_what_cannot_be_pooled_is_refused(args: dict[str, object]) -> None:
         create_trunk("gem", 3, args)
 
 
+@pytest.mark.slow
 def test_baseline_with_gem_shrinking_and_half_storage(
     own_zoo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
