@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from serving.gallery.gallery import Gallery, is_gallery
+from serving.gallery.gallery import Gallery, delete_gallery, is_gallery
 from serving.gallery.types import NewItem, metadata_json, vector_item
 from zoo.console import Progress
 from zoo.data.table import KeyedRow, read_keyed_rows
@@ -68,8 +68,8 @@ def index_vectors(
         raise UsageError(message, code="rows-do-not-match")
     if embeddings.record is not None and table.resolve() == table_path(vectors).resolve():
         embeddings.record.check_images(table, [row.source for row in described])
-    _check_any_usable(vectors, described, rows)
-    made = Gallery.open(out) if is_gallery(out) else Gallery.create(out, card, model_ref)
+    is_new = not is_gallery(out)
+    made = Gallery.create(out, card, model_ref) if is_new else Gallery.open(out)
     report = VectorReport(str(out), len(rows))
     with made as gallery, Progress("index", len(rows), True) as bar:
         gallery.check_model(card, model_ref)
@@ -79,7 +79,9 @@ def index_vectors(
             bar.update(len(batch))
         report.items = gallery.store.count()
     if len(report.refused) == len(rows):
-        raise _none_accepted(vectors, len(rows), *report.refused[0])
+        if is_new and not report.items:
+            delete_gallery(out)
+        raise _none_accepted(vectors, report.refused)
     return report
 
 
@@ -97,20 +99,10 @@ def _check_model(path: Path, embeddings: Embeddings, card: Card, fingerprint: st
         raise UsageError(message, code="other-model")
 
 
-def _check_any_usable(path: Path, described: Sequence[KeyedRow], rows: np.ndarray) -> None:
-    """Raise `UsageError` if no row can be an item of any gallery."""
-    first: tuple[str, str] | None = None
-    for row, vector in zip(described, rows, strict=True):
-        try:
-            _item(row, vector, rows.shape[1])
-            return
-        except UsageError as error:
-            first = first or (row.key, str(error))
-    raise _none_accepted(path, len(rows), *(first or ("", "")))
-
-
-def _none_accepted(path: Path, rows: int, key: str, reason: str) -> UsageError:
-    cause = f"none of its {rows:,} rows was accepted. The first, {key}: {reason}" if rows else "it has no rows."
+def _none_accepted(path: Path, refused: Sequence[tuple[str, str]]) -> UsageError:
+    cause = "it has no rows."
+    if refused:
+        cause = f"none of its {len(refused):,} rows was accepted. The first, {': '.join(refused[0])}"
     remedy = "Compute the embeddings again, for example with zoo embed, or correct the table."
     return UsageError(f"{path} was not indexed: {cause} {remedy}", code="no-row-accepted")
 

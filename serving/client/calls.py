@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Coroutine, Generator, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 from io import BytesIO
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, get_args, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, get_args, overload
 
 import httpx
 import numpy as np
@@ -33,7 +33,7 @@ from serving.client.images import (
     item_path,
     listed_images,
 )
-from serving.gallery.types import DEFAULT_K, Box, Thumbnail, check_key
+from serving.gallery.types import Box, Thumbnail, check_key
 from serving.schemas import AddedItems, SearchHit, SearchPart
 from zoo.errors import GalleryError, ItemNotFoundError, ServiceError, UsageError
 
@@ -54,6 +54,19 @@ _BROKEN_OFF = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)  # 
 Labels = str | Sequence[str]
 Metadata = Mapping[str, Any]
 logger = logging.getLogger(__name__)
+
+
+class SearchKeywords(TypedDict, total=False):
+    """Options of `Client.search`; the service has their defaults and bounds (`serving.schemas.SearchParameters`)."""
+
+    k: int
+    offset: int
+    min_similarity: float | None
+    min_p: float | None
+    label: Labels | None
+    where: Metadata | None
+    crop: Box | None
+    rerank: schemas.Rerank
 
 
 @dataclass(frozen=True)
@@ -140,14 +153,7 @@ class _Calls:
         *,
         item: int | str | None = None,
         text: str | None = None,
-        k: int = DEFAULT_K,
-        offset: int = 0,
-        min_similarity: float | None = None,
-        min_p: float | None = None,
-        label: Labels | None = None,
-        where: Metadata | None = None,
-        crop: Box | None = None,
-        rerank: schemas.Rerank = "none",
+        **options: Unpack[SearchKeywords],
     ) -> Steps[list[SearchHit]]:
         """Return the items nearest to an image, to an item (without itself) or to a text, exactly one of the three.
 
@@ -156,7 +162,7 @@ class _Calls:
             item: The id or the key of the item to search by.
             text: The text to search by, if `model().text` is not None. Its hits have no `p_same`. A text that is longer
                 than the model reads is logged.
-            k: The number of hits.
+            k: The number of hits (default: 10).
             offset: The number of nearest items to skip.
             min_similarity: The lowest cosine of a hit.
             min_p: The lowest `p_same` of a hit.
@@ -170,8 +176,7 @@ class _Calls:
         if sum(query is not None for query in (image, item, text)) != 1:
             raise UsageError("search needs an image, an item or a text; one of the three.", code="no-query")
         parameters: dict[str, Any] = {"key": check_key(item)} if isinstance(item, str) else {"id": item}
-        parameters |= {"k": k, "offset": offset, "min_similarity": min_similarity, "min_p": min_p, "rerank": rerank}
-        parameters |= _narrowed(label, where, crop)
+        parameters |= _search_parameters(options)
         files, body = [] if image is None else [encode_image(image)], None if text is None else {"text": text}
         read = _json(schemas.SearchAnswer)
         answer = yield from self._ask(read, "POST", "/search", parameters, files=files, body=body)
@@ -180,22 +185,12 @@ class _Calls:
         return answer.results
 
     @_Call
-    def search_many(
-        self,
-        images: Images,
-        *,
-        k: int = DEFAULT_K,
-        offset: int = 0,
-        min_similarity: float | None = None,
-        min_p: float | None = None,
-        label: Labels | None = None,
-        where: Metadata | None = None,
-        crop: Box | None = None,
-        rerank: schemas.Rerank = "none",
-    ) -> Steps[list[SearchPart]]:
-        """Search by several images, with up to 32 per request. A refused image has an error instead of results."""
-        parameters = {"k": k, "offset": offset, "min_similarity": min_similarity, "min_p": min_p, "rerank": rerank}
-        parameters |= _narrowed(label, where, crop)
+    def search_many(self, images: Images, **options: Unpack[SearchKeywords]) -> Steps[list[SearchPart]]:
+        """Search by several images, with up to 32 per request and the options of `search`.
+
+        A refused image has an error instead of results.
+        """
+        parameters = _search_parameters(options)
         answers: list[SearchPart] = []
         for _, files in images_by_request(listed_images(images)):
             read = functools.partial(_read_answers, files)
@@ -581,6 +576,12 @@ def _pause(state: tenacity.RetryCallState) -> float:
         return float(asked)
     doubling = tenacity.wait_exponential(FIRST_PAUSE, LONGEST_PAUSE / 2) + tenacity.wait_random(0, FIRST_PAUSE)
     return doubling(state)
+
+
+def _search_parameters(options: SearchKeywords) -> dict[str, Any]:
+    if unknown := options.keys() - SearchKeywords.__annotations__.keys():
+        raise TypeError(f"a search has no option {', '.join(sorted(unknown))}")
+    return {**options, **_narrowed(options.get("label"), options.get("where"), options.get("crop"))}
 
 
 def _narrowed(label: Labels | None = None, where: Metadata | None = None, crop: Box | None = None) -> dict[str, Any]:

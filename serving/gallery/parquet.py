@@ -80,7 +80,10 @@ def import_gallery(source: Path, out: str | Path) -> ImportedItems:
         ModelMismatchError: Another model embedded the gallery.
     """
     if not (source / ITEMS).is_file():
-        raise GalleryNotFoundError(_not_export(source), code="no-export")
+        state = "is not an exported gallery" if source.exists() else "does not exist"
+        hint = " It is a gallery or a backup: see zoo gallery backup and restore." if is_gallery(source) else ""
+        message = f"{source} {state}. Write one with zoo gallery export GALLERY {source}; it holds {ITEMS} and {MODEL}."
+        raise GalleryNotFoundError(message + hint, code="no-export")
     card, model_ref = read_model(source / MODEL)
     file = _open(source / ITEMS)
     calibration = _read_calibration(source / CALIBRATION) if (source / CALIBRATION).exists() else None
@@ -132,12 +135,6 @@ def _read_calibration(path: Path) -> dict[str, Any]:
         return checked_record(read_json(path))
     except (OSError, AttributeError, ValueError, TypeError, KeyError) as error:
         raise GalleryError(f"{path} is damaged: {error}. Nothing was imported.", code="damaged-record") from None
-
-
-def _not_export(source: Path) -> str:
-    state = "is not an exported gallery" if source.exists() else "does not exist"
-    hint = " It is a gallery or a backup: see zoo gallery backup and restore." if is_gallery(source) else ""
-    return f"{source} {state}. Write one with zoo gallery export GALLERY {source}; it holds {ITEMS} and {MODEL}.{hint}"
 
 
 def _schema(dim: int) -> Any:

@@ -482,7 +482,9 @@ def test_signatures_and_documentation() -> None:
         assert waiting.__doc__
         assert (inspect.iscoroutinefunction(waiting), inspect.iscoroutinefunction(awaited)) == (False, True)
     assert inspect.signature(Client.search).return_annotation == list[schemas.SearchHit]
-    assert "k" in inspect.signature(AsyncClient.search).parameters
+    assert "text" in inspect.signature(AsyncClient.search).parameters
+    queries = {"id", "key", "text"}
+    assert client.SearchKeywords.__annotations__.keys() == schemas.SearchParameters.model_fields.keys() - queries
 
 
 def test_client_loads_no_library_of_the_service() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from zoo.data.dataset import FOLDER, QUERY, SPLITS, WHOLE, Dataset
-from zoo.errors import DatasetError, UsageError
+from zoo.errors import DatasetError, UsageError, ZooError
 from zoo.paths import expand, is_folder
 from zoo.render import read_cell
 
@@ -150,14 +150,9 @@ def read_image_rows(path: str | Path, labelled: bool = False) -> list[Row]:
     path = expand(path)
     if not path.is_file():
         raise DatasetError(f"there is no file {path}.", code="no-such-data")
-    try:
-        with _csv_rows(path) as (header, cells):
-            columns = _table_columns(path, header, labelled)
-            rows = [(line, {name: row.get(key) or "" for name, key in columns.items()}) for line, row in cells]
-    except OSError as error:
-        raise DatasetError(f"{path} cannot be read: {error.strerror}.", code="not-readable") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.", code="not-csv") from None
+    with _csv_rows(path, DatasetError, "not-readable") as (header, cells):
+        columns = _table_columns(path, header, labelled)
+        rows = [(line, {name: row.get(key) or "" for name, key in columns.items()}) for line, row in cells]
     if not rows:
         raise DatasetError(f"{path} lists no images.", code="no-images")
     _check_image_rows(path, rows, labelled)
@@ -165,32 +160,39 @@ def read_image_rows(path: str | Path, labelled: bool = False) -> list[Row]:
 
 
 @contextmanager
-def _csv_rows(path: Path) -> Iterator[tuple[list[str], Iterator[tuple[int, dict[str, Any]]]]]:
+def _csv_rows(
+    path: Path, unreadable: type[ZooError] = UsageError, code: str = "unreadable-file"
+) -> Iterator[tuple[list[str], Iterator[tuple[int, dict[str, Any]]]]]:
     """Open a CSV file and yield its header and an iterator over (line number, row).
 
     Raises:
-        UsageError: If a row has more cells than the header, perhaps because a comma cut a label.
-        OSError: If the file cannot be read.
-        UnicodeDecodeError: If it is not UTF-8.
-        csv.Error: If it is not CSV.
+        ZooError: The error `unreadable` with `code`, if the file cannot be read.
+        UsageError: If it is not CSV in UTF-8, or a row has more cells than the header, perhaps as a comma cut a label.
     """
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file, strict=True)
-        reader.fieldnames = header = [read_cell(name) for name in reader.fieldnames or ()]
-        if len(header) == 1 and (mark := next((mark for mark in ";\t|" if mark in header[0]), "")):
-            raise UsageError(f"{path} separates its columns by {mark!r}; save it as CSV with commas.", code="not-csv")
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            reader.fieldnames = header = [read_cell(name) for name in reader.fieldnames or ()]
+            if len(header) == 1 and (mark := next((mark for mark in ";\t|" if mark in header[0]), "")):
+                raise UsageError(
+                    f"{path} separates its columns by {mark!r}; save it as CSV with commas.", code="not-csv"
+                )
 
-        def rows() -> Iterator[tuple[int, dict[str, Any]]]:
-            for row in reader:
-                if any(row.pop(None, None) or ()):  # csv stores surplus cells under None
-                    raise UsageError(
-                        f"{path}, line {reader.line_num}: the row has more cells than the header, which has "
-                        f'{len(header)}; a comma within a cell needs quotation marks, as "a, b".',
-                        code="too-many-cells",
-                    )
-                yield reader.line_num, {name: cell and read_cell(cell) for name, cell in row.items()}
+            def rows() -> Iterator[tuple[int, dict[str, Any]]]:
+                for row in reader:
+                    if any(row.pop(None, None) or ()):  # csv stores surplus cells under None
+                        raise UsageError(
+                            f"{path}, line {reader.line_num}: the row has more cells than the header, which has "
+                            f'{len(header)}; a comma within a cell needs quotation marks, as "a, b".',
+                            code="too-many-cells",
+                        )
+                    yield reader.line_num, {name: cell and read_cell(cell) for name, cell in row.items()}
 
-        yield header, rows()
+            yield header, rows()
+    except OSError as error:
+        raise unreadable(f"{path} cannot be read: {error.strerror or error}.", code=code) from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.", code="not-csv") from None
 
 
 def _table_columns(path: Path, header: list[str], labelled: bool) -> dict[str, str]:
@@ -256,18 +258,13 @@ def read_column(path: Path, name: str) -> list[str]:
     Raises:
         UsageError: If the file cannot be read, has no such column or has it twice, or a row has too many cells.
     """
-    try:
-        with _csv_rows(path) as (header, cells):
-            if name not in header:
-                raise UsageError(
-                    f"{path} lacks the column {name}; it has {', '.join(header) or 'none'}.", code="missing-column"
-                )
-            _check_unique(path, header, [name])
-            return [row[name] or "" for _, row in cells]
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}.", code="unreadable-file") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.", code="not-csv") from None
+    with _csv_rows(path) as (header, cells):
+        if name not in header:
+            raise UsageError(
+                f"{path} lacks the column {name}; it has {', '.join(header) or 'none'}.", code="missing-column"
+            )
+        _check_unique(path, header, [name])
+        return [row[name] or "" for _, row in cells]
 
 
 def read_label_file(path: Path, sources: Collection[str] = (), folder: Path | None = None) -> LabelFile:
@@ -322,13 +319,8 @@ def read_keyed_rows(path: Path) -> list[KeyedRow]:
         UsageError: If the file cannot be read, has none of these columns, or a key is missing or occurs twice.
     """
     path = expand(path)
-    try:
-        with _csv_rows(path) as (header, cells):
-            rows = list(cells)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}.", code="unreadable-file") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.", code="not-csv") from None
+    with _csv_rows(path) as (header, cells):
+        rows = list(cells)
     named = [name for name in header if name]
     _check_unique(path, named, sorted(named))
     image = next((name for name in (IMAGE, PATH) if name in named), None)
@@ -363,14 +355,9 @@ def read_table(path: Path) -> LabelFile:
 
 def _read_labels(path: Path, lists: bool) -> LabelFile:
     """Read labels and metadata; `lists` means that the file is a table, which lists the images."""
-    try:
-        with _csv_rows(path) as (header, cells):
-            key, columns = _metadata_columns(path, header, lists)
-            rows = _metadata_rows(path, cells, key, lists)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}.", code="unreadable-file") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.", code="not-csv") from None
+    with _csv_rows(path) as (header, cells):
+        key, columns = _metadata_columns(path, header, lists)
+        rows = _metadata_rows(path, cells, key, lists)
     labelled = LABEL in header
     parse = {column: _cell_parser([row[column] for row in rows.values() if row[column]]) for column in columns}
     return LabelFile(
