@@ -105,8 +105,8 @@ def _open(
 def runner(session: Any, path: Path, output: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
     """Return a function from a session's inputs, by name, to one of its outputs.
 
-    It raises `ModelFolderError` (`unsupported-graph`) if the graph fails, needs more memory than `MEMORY_SHARE`, or does
-    not end its first run in `FIRST_RUN_SECONDS`. ONNX Runtime ends between two operators, never within one.
+    It raises `ModelFolderError` (`unsupported-graph`) if the graph fails, needs more memory than `MEMORY_SHARE`, or
+    does not end its first run in `FIRST_RUN_SECONDS`. ONNX Runtime ends between two operators, never within one.
     """
     tried = threading.Event()
 
