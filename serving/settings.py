@@ -269,8 +269,8 @@ def parse_galleries(words: Sequence[str], models: Sequence[str] = ()) -> list[Ga
         models: The model of the one gallery (default: that of `ZOO_MODEL`), or each as NAME=MODEL.
 
     Raises:
-        UsageError: If names are missing ("missing-value"), double ("conflicting-options") or invalid ("invalid-value"),
-            or a model is of no gallery ("missing-value").
+        UsageError: If names are missing or a model is of no gallery ("missing-value"), or names are double
+            ("conflicting-options") or invalid ("invalid-value").
     """
     pairs = [_name_and_folder(word) for word in words]
     names = [name for name, _ in pairs]
@@ -317,8 +317,8 @@ def read_keys_file(path: Path) -> dict[str, str]:
     """Return the variables of keys in a file of lines NAME=KEYS, as systemd reads them in an EnvironmentFile.
 
     Raises:
-        UsageError: If the file cannot be read ("unreadable-file"), every user of the machine can read or change it
-            ("invalid-keys"), or a line is something else ("invalid-keys"). The message never shows a key.
+        UsageError: If the file cannot be read ("unreadable-file"), or every user of the machine can read or change it
+            or a line is something else ("invalid-keys"). The message never shows a key.
     """
     try:
         if os.name == "posix" and (mode := path.stat().st_mode & 0o777) & 0o007:

@@ -359,8 +359,8 @@ def begin_upgrade(
         progress: Whether to show a progress bar.
 
     Raises:
-        UsageError: The gallery has this model already (`already-exists`), keeps a third one for a rollback
-            (`already-exists`), or is in Milvus (`not-available`).
+        UsageError: The gallery has this model already or keeps a third one for a rollback (`already-exists`), or is in
+            Milvus (`not-available`).
         GalleryError: The gallery is damaged.
     """
     if rule not in RULES or batch_size < 1:

@@ -157,8 +157,8 @@ def check_version(db: sqlite3.Connection, path: Path) -> None:
     """Check that a file has just the tables of this version.
 
     Raises:
-        GalleryError: If it is not a gallery (code "not-a-gallery"), one of another version of dml-zoo (code
-            "other-schema"), or has tables of another program (code "not-a-gallery").
+        GalleryError: If it is not a gallery or has tables of another program (code "not-a-gallery"), or is one of
+            another version of dml-zoo (code "other-schema").
     """
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise GalleryError(f"{path} is a SQLite file, but not a gallery.", code="not-a-gallery")
