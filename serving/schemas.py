@@ -1,7 +1,7 @@
 """Pydantic models of all requests and answers: validation, the OpenAPI document and the types of the client.
 
-Requests refuse unknown fields. Answers ignore them, so that a client understands a newer service; older services do not
-send the fields that have a default.
+Items in JSON refuse unknown fields, and `serving.forms.check_parameters` unknown parameters. Answers ignore them, so
+that a client understands a newer service; older services do not send the fields that have a default.
 """
 
 from __future__ import annotations
@@ -102,7 +102,11 @@ EmbeddingFormat = Literal["json", "base64", "npy"]
 
 
 class _Request(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
+
+
+class _Body(_Request):
+    model_config = ConfigDict(extra="forbid")
 
 
 class FilterParameters(_Request):
@@ -181,7 +185,7 @@ class BulkParameters(_Request):
     )
 
 
-class BulkLine(_Request):
+class BulkLine(_Body):
     """Line of POST /items/bulk. image: base64 of its file; vector: numbers, or base64 of float32; one of the two."""
 
     key: ItemKey
@@ -212,7 +216,7 @@ class CountParameters(_Request):
     limit: Whole = Field(1000, ge=1, le=MAX_COUNTS, description="Number of rows")
 
 
-class ItemChange(_Request):
+class ItemChange(_Body):
     """Change of an item; a field that is not sent stays."""
 
     label: Text = None

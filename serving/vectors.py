@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from serving.gallery.gallery import Gallery, is_gallery
+from serving.gallery.gallery import Gallery, delete_gallery, is_gallery
 from serving.gallery.types import NewItem, metadata_json, vector_item
 from zoo.console import Progress
 from zoo.data.table import KeyedRow, read_keyed_rows
@@ -53,7 +53,7 @@ def index_vectors(
 
     Raises:
         UsageError: If the files do not fit together, the embeddings are or may be of another model, or no row is
-            accepted (code "no-row-accepted"); a gallery is not made for that.
+            accepted (code "no-images"); a gallery is not made for that.
         ModelMismatchError: If another model embedded the gallery.
     """
     embeddings, described = read_embeddings(vectors), read_keyed_rows(table)
@@ -62,14 +62,14 @@ def index_vectors(
     if rows.ndim != 2 or rows.shape[1] != card.dim or rows.dtype.kind not in "fiu":
         shape = " x ".join(map(str, rows.shape))
         message = f"{vectors} holds {shape} numbers ({rows.dtype}); expected rows of {card.dim} of {card.name}."
-        raise UsageError(message, code="wrong-dimensions")
+        raise UsageError(message, code="invalid-embedding")
     if len(rows) != len(described):
         message = f"{vectors} has {len(rows):,} rows and {table} describes {len(described):,}."
-        raise UsageError(message, code="rows-do-not-match")
+        raise UsageError(message, code="invalid-table")
     if embeddings.record is not None and table.resolve() == table_path(vectors).resolve():
         embeddings.record.check_images(table, [row.source for row in described])
-    _check_any_usable(vectors, described, rows)
-    made = Gallery.open(out) if is_gallery(out) else Gallery.create(out, card, model_ref)
+    is_new = not is_gallery(out)
+    made = Gallery.create(out, card, model_ref) if is_new else Gallery.open(out)
     report = VectorReport(str(out), len(rows))
     with made as gallery, Progress("index", len(rows), True) as bar:
         gallery.check_model(card, model_ref)
@@ -79,7 +79,9 @@ def index_vectors(
             bar.update(len(batch))
         report.items = gallery.store.count()
     if len(report.refused) == len(rows):
-        raise _none_accepted(vectors, len(rows), *report.refused[0])
+        if is_new and not report.items:
+            delete_gallery(out)
+        raise _none_accepted(vectors, report.refused)
     return report
 
 
@@ -90,29 +92,19 @@ def _check_model(path: Path, embeddings: Embeddings, card: Card, fingerprint: st
         raise UsageError(
             f"{path} has no record of the model that computed it. Name that model's fingerprint with --fingerprint, as "
             f"zoo info and POST /embed show it; that of {card.name} is {card.fingerprint}.",
-            code="no-fingerprint",
+            code="missing-value",
         )
     if fingerprint not in (None, card.fingerprint):
         message = f"--fingerprint is not that of {card.name}, which is {card.fingerprint}."
         raise UsageError(message, code="other-model")
 
 
-def _check_any_usable(path: Path, described: Sequence[KeyedRow], rows: np.ndarray) -> None:
-    """Raise `UsageError` if no row can be an item of any gallery."""
-    first: tuple[str, str] | None = None
-    for row, vector in zip(described, rows, strict=True):
-        try:
-            _item(row, vector, rows.shape[1])
-            return
-        except UsageError as error:
-            first = first or (row.key, str(error))
-    raise _none_accepted(path, len(rows), *(first or ("", "")))
-
-
-def _none_accepted(path: Path, rows: int, key: str, reason: str) -> UsageError:
-    cause = f"none of its {rows:,} rows was accepted. The first, {key}: {reason}" if rows else "it has no rows."
+def _none_accepted(path: Path, refused: Sequence[tuple[str, str]]) -> UsageError:
+    cause = "it has no rows."
+    if refused:
+        cause = f"none of its {len(refused):,} rows was accepted. The first, {': '.join(refused[0])}"
     remedy = "Compute the embeddings again, for example with zoo embed, or correct the table."
-    return UsageError(f"{path} was not indexed: {cause} {remedy}", code="no-row-accepted")
+    return UsageError(f"{path} was not indexed: {cause} {remedy}", code="no-images")
 
 
 def _put(gallery: Gallery, described: Sequence[KeyedRow], vectors: np.ndarray, report: VectorReport) -> None:
@@ -136,5 +128,5 @@ def _item(row: KeyedRow, vector: np.ndarray, dim: int) -> NewItem:
     try:
         metadata_json(row.metadata)
     except ValueError as error:
-        raise UsageError(f"the metadata cannot be stored: {error}.", code="bad-metadata") from None
+        raise UsageError(f"the metadata cannot be stored: {error}.", code="invalid-value") from None
     return vector_item(row.key, vector, dim, row.source, row.label, row.metadata)

@@ -64,41 +64,55 @@ def test_there_is_no_import_circle() -> None:
         visit(name, [])
 
 
-WITHOUT_TORCH = (
-    "zoo",
-    "zoo.cli.main, zoo.cli.models, zoo.cli.evaluate",
-    "zoo.models.onnx_runtime, zoo.models.verify, zoo.models.golden, zoo.data.glyphs, zoo.data.omniglot",
-    "zoo.data.folder",
-    "serving.gallery, serving.service, serving.app, serving.client",
-    "zoo.cli.gallery, zoo.cli.gallery_upkeep, zoo.cli.index, zoo.cli.serve",
-    "zoo.cli.train, zoo.cli.studies, zoo.cli.export, training.cached.feature_file",
-    "zoo.cli.benchmark, training.studies.compare_page, zoo.report.model",
-    "zoo.hub.download, zoo.hub.model_page",
-)
-"""All are imported by one process, in this order."""
-
-
-def test_without_torch() -> None:
-    code = """
+WITHOUT_TORCH = """
 import importlib, sys
-for line in sys.argv[1:]:
-    for name in line.split(", "):
+
+def load(names, absent):
+    for name in names.split():
         importlib.import_module(name)
-        loaded = {"torch", "torchvision", "timm", "sklearn", "matplotlib"} & set(sys.modules)
-        assert not loaded, (name, loaded)
-"""
-    run_python(code, *WITHOUT_TORCH)
+        check(name, absent)
 
+def check(when, absent):
+    assert not set(absent.split()) & set(sys.modules), (when, set(absent.split()) & set(sys.modules))
 
-def test_embedding_with_onnx_loads_no_torch() -> None:
-    code = """
-import sys, numpy, zoo
+load("zoo", "numpy PIL huggingface_hub")
+from zoo.cli import main as cli
+assert cli.main(["--help"]) == 0
+check("zoo --help", "torch timm rich " + " ".join(entry.module for entry in cli.COMMANDS))
+load("zoo.render zoo.report.html", "jinja2")
+import zoo.data
+sets = {"official", "photographs", "retrieval_sets", "download", *zoo.data.DATASETS} - {"folder"}
+check("the table of data sets", " ".join(f"zoo.data.{name}" for name in sets))
+heavy = "torch torchvision timm sklearn matplotlib optuna"
+load("zoo.cli.benchmark", heavy)
+assert cli.main(["benchmark", "list"]) == cli.main(["benchmark", "compare", "diva-3"]) == 0
+check("the list and the comparison", heavy + " scipy")
+load("zoo.cli.models zoo.cli.evaluate zoo.cli.studies training.studies.papers zoo.evaluation.remeasure", heavy)
+load("zoo.models.onnx_runtime zoo.models.verify zoo.models.golden zoo.data.glyphs zoo.data.omniglot", heavy)
+load("zoo.data.folder serving.gallery serving.service serving.app serving.client", heavy)
+load("zoo.cli.gallery zoo.cli.gallery_upkeep zoo.cli.index zoo.cli.serve zoo.cli.train zoo.cli.export", heavy)
+load("training.cached.feature_file training.studies.compare_page zoo.report.model zoo.hub.download", heavy)
+load("zoo.hub.model_page", heavy)
+import numpy, zoo
+assert len(zoo.list_models()) > 100 and zoo.info("dinov2-s14")
+assert cli.main(["evaluate", "margin-conv4-glyphs", "--data", "."]) == 2
 model = zoo.load("margin-conv4-glyphs", runtime="onnx")
 rows = model.embed([numpy.zeros((40, 40, 3), numpy.uint8), numpy.full((50, 30), 200, numpy.uint8)])
 assert rows.shape == (2, model.dim), rows.shape
-print(*({"torch", "timm", "training"} & set(sys.modules)))
+check("embedding", heavy)
+sys.modules["torch"] = None
+try:
+    zoo.load("dinov2-s14")
+except zoo.errors.MissingDependencyError as error:
+    assert "dml-zoo[train]" in str(error), error
+else:
+    raise AssertionError("torch is missing")
 """
-    assert run_python(code).strip() == ""
+"""Imports and commands of one process, in this order."""
+
+
+def test_without_torch() -> None:
+    run_python(WITHOUT_TORCH)
 
 
 VAGUE_NAMES = {"utils", "util", "helpers", "misc"}

@@ -66,10 +66,9 @@ def test_every_block_has_a_language_and_a_known_reason(capsys: pytest.CaptureFix
     assert counts["runs"] > sum(counts.values()) / 2
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_a_page_starts_with_a_command(page: Path) -> None:
-    first = page.read_text("utf-8").split("\n## ")[0]
-    assert page.name == "README.md" or page.parent.name == "lab" or "```sh" in first
+def test_a_guide_starts_with_a_command() -> None:
+    guides = [page for page in PAGES if page.name != "README.md" and page.parent.name != "lab"]
+    assert [name_of(guide) for guide in guides if "```sh" not in guide.read_text("utf-8").split("\n## ")[0]] == []
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +174,14 @@ def sandbox(
     sandbox.close()
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if any(not b.reason for b in blocks(page))], ids=name_of)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=name_of(page), marks=[pytest.mark.slow] if page.parent.name == "lab" else [])
+        for page in PAGES
+        if any(not block.reason for block in blocks(page))
+    ],
+)
 def test_the_blocks_of_a_page_run(page: Path, sandbox: Sandbox) -> None:
     for block in blocks(page):
         if not block.reason:
@@ -211,7 +217,8 @@ BEFORE = {
 STATUSES = {"verify": (0, 1), "gallery rebuild": (0, 1)}
 """Exit statuses of examples: few glyphs have not the card's scores, and a model that may be worse is not swapped in."""
 
-LONG = {"baseline", "distill", "export", "features", "finetune", "train", "gallery rebuild", "gallery rollback"}
+LONG = {"baseline", "distill", "duplicates", "export", "features", "finetune", "train"}
+LONG |= {"gallery rebuild", "gallery rollback"}
 LONG |= {f"benchmark {name}" for name in ("baselines", "compare", "models", "report", "resume", "run", "served")}
 """Commands whose examples take long; `make slow` runs them."""
 
@@ -255,10 +262,16 @@ PRINTED = re.compile(r": ((?:zoo|mkdir) .*)$", re.MULTILINE)
 @pytest.mark.parametrize(
     "command",
     [
-        "zoo train margin-conv4-cifar100 --set data.dataset=folder --data 'my birds' --as own",
-        "zoo finetune 'my birds' --from margin-conv4-glyphs --as fitted",
+        pytest.param(
+            "zoo train margin-conv4-cifar100 --set data.dataset=folder --data 'my birds' --as own",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("zoo finetune 'my birds' --from margin-conv4-glyphs --as fitted", marks=pytest.mark.slow),
         "zoo features mine 'my birds' -o 'my features.safetensors'",
-        "zoo features mine birds -o f && zoo train margin-conv4-cifar100 --features f --as heads",
+        pytest.param(
+            "zoo features mine birds -o f && zoo train margin-conv4-cifar100 --features f --as heads",
+            marks=pytest.mark.slow,
+        ),
         "zoo ensemble mine photos --as both",
         "zoo embed mine pictures --out 'my rows.npy' && zoo score 'my rows.npy'",
         "zoo embed mine pictures --out rows.npy --runtime onnx --precision fp16",

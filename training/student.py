@@ -118,7 +118,7 @@ def check_source(path: str | None, dataset: str | None, data: str | None = None)
     if (path is None) == (dataset is None):
         raise UsageError(
             "name a folder of images or a table of them, or a data set with --dataset; one of the two.",
-            code="folder-or-dataset",
+            code="conflicting-options",
         )
     if dataset is not None:
         datasets.check_dataset(dataset, "train", data)
@@ -126,7 +126,7 @@ def check_source(path: str | None, dataset: str | None, data: str | None = None)
         raise UsageError(
             "--data is the folder of the data set that --dataset names; give a folder of images as DIR, without "
             "--data.",
-            code="data-without-dataset",
+            code="conflicting-options",
         )
     else:
         datasets.check_dataset_path(str(path), FOLDER)
@@ -212,7 +212,7 @@ def _held_out_rows(dataset: Dataset, by_class: bool, share: float, seed: int) ->
         The mask of the images that are held out, bool [n].
 
     Raises:
-        DatasetError: If there are too few images or classes (`too-few-images`).
+        DatasetError: If there are too few images or classes (`too-few-samples`).
     """
     eligible = np.flatnonzero(np.bincount(dataset.labels) >= 2) if by_class else np.arange(len(dataset))
     count = min(max(2, round(share * len(eligible))), len(eligible) - 2)
@@ -220,7 +220,7 @@ def _held_out_rows(dataset: Dataset, by_class: bool, share: float, seed: int) ->
         raise DatasetError(
             f"there are {len(eligible)} images that can be read; at least {LEAST_IMAGES} are needed, two to learn from "
             "and two to measure on.",
-            code="too-few-images",
+            code="too-few-samples",
         )
     drawn = np.random.default_rng(seed).choice(eligible, count, replace=False)
     return np.isin(dataset.labels if by_class else np.arange(len(dataset)), drawn)
@@ -235,7 +235,7 @@ def _readable(dataset: Dataset, unreadable: dict[str, str], progress: bool) -> D
         raise DatasetError(
             f"of the {len(dataset)} images of the split {dataset.split!r} {readable} can be read; two to "
             f"learn from and two to measure on are needed.{reason}",
-            code="too-few-images",
+            code="too-few-samples",
         )
     return without(dataset, unreadable)
 
@@ -289,7 +289,7 @@ def draft_recipe(student: Student, teacher: Card, reference: str, images: int, v
         UsageError: If the dimension or the image size is out of range.
     """
     if student.dim is not None and student.dim < 1:
-        raise UsageError(f"--dim must be 1 or more, not {student.dim}.", code="bad-dim")
+        raise UsageError(f"--dim must be 1 or more, not {student.dim}.", code="invalid-value")
     batch = min(BATCH, images)
     return Recipe(
         name=student.name,
@@ -322,19 +322,19 @@ def apply_settings(draft: Recipe, settings: Sequence[str], teacher: Card) -> Rec
     if recipe.objective.method != "distillation":
         raise RecipeError(
             f"a student is trained by the method 'distillation', not by {recipe.objective.method!r}.",
-            code="not-distillation",
+            code="conflicting-settings",
         )
     if recipe.preprocessing.mode != teacher.preprocessing.mode:
         raise RecipeError(
             f"preprocessing.mode is {recipe.preprocessing.mode!r}, but the teacher {teacher.name} takes "
             f"{teacher.preprocessing.mode!r}, and both see the same views.",
-            code="teacher-mode",
+            code="conflicting-settings",
         )
     loss = str(recipe.objective.method_args.get("transfer", "embedding"))
     if loss not in SOURCES:
         raise RecipeError(
             f"there is no transfer {loss!r}.{nearest(loss, SOURCES)} Known: {', '.join(SOURCES)}.",
-            code="unknown-transfer",
+            code="unknown-name",
         )
     if loss in SAME_DIM and recipe.dim:  # without a head the dimension is the trunk's, which is not built yet
         check_same_dim(loss, recipe.dim, teacher, [name for name in SOURCES if name not in SAME_DIM])
@@ -346,5 +346,5 @@ def _resize_preprocessing(preprocessing: Preprocessing, size: int | None) -> Pre
     if size is None:
         return preprocessing
     if not 1 <= size <= 4096:
-        raise UsageError(f"--size must be from 1 to 4096 pixels, not {size}.", code="bad-size")
+        raise UsageError(f"--size must be from 1 to 4096 pixels, not {size}.", code="invalid-value")
     return replace(preprocessing, crop=size, resize=max(size, round(size * preprocessing.resize / preprocessing.crop)))

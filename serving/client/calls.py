@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Coroutine, Generator, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 from io import BytesIO
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, get_args, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, get_args, overload
 
 import httpx
 import numpy as np
@@ -33,7 +33,7 @@ from serving.client.images import (
     item_path,
     listed_images,
 )
-from serving.gallery.types import DEFAULT_K, Box, Thumbnail, check_key
+from serving.gallery.types import Box, Thumbnail, check_key
 from serving.schemas import AddedItems, SearchHit, SearchPart
 from zoo.errors import GalleryError, ItemNotFoundError, ServiceError, UsageError
 
@@ -54,6 +54,19 @@ _BROKEN_OFF = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)  # 
 Labels = str | Sequence[str]
 Metadata = Mapping[str, Any]
 logger = logging.getLogger(__name__)
+
+
+class SearchKeywords(TypedDict, total=False):
+    """Options of `Client.search`; the service has their defaults and bounds (`serving.schemas.SearchParameters`)."""
+
+    k: int
+    offset: int
+    min_similarity: float | None
+    min_p: float | None
+    label: Labels | None
+    where: Metadata | None
+    crop: Box | None
+    rerank: schemas.Rerank
 
 
 @dataclass(frozen=True)
@@ -116,17 +129,17 @@ class _Calls:
         self, url: str, key: str | None = None, timeout: float = 30, retries: int = 3, collection: str | None = None
     ) -> None:
         if timeout <= 0 or retries < 0:
-            raise UsageError("timeout must be more than 0 seconds, and retries at least 0.", code="bad-number")
+            raise UsageError("timeout must be more than 0 seconds, and retries at least 0.", code="invalid-value")
         if collection is not None and not re.fullmatch("[a-z0-9-]+", collection):
-            raise UsageError(
-                f"{collection!r} is not a collection's name (a to z, 0 to 9, -).", code="bad-collection-name"
-            )
+            raise UsageError(f"{collection!r} is not a collection's name (a to z, 0 to 9, -).", code="invalid-value")
         self._url, self._timeout, self._retries = _checked_url(url), timeout, retries
         self._place = self._url if collection is None else f"{self._url}/collections/{collection}"
         headers = {"user-agent": "dml-zoo"}
         if (key := os.environ.get(KEY) if key is None else key) is not None:
             if not re.fullmatch(r"[!-~]+", key := key.strip()):
-                raise UsageError("the key is empty, or has a character that no key of a service has.", code="bad-key")
+                raise UsageError(
+                    "the key is empty, or has a character that no key of a service has.", code="invalid-item"
+                )
             headers["authorization"] = f"Bearer {key}"
         self._http = self._connect(base_url=self._place, headers=headers)
 
@@ -140,14 +153,7 @@ class _Calls:
         *,
         item: int | str | None = None,
         text: str | None = None,
-        k: int = DEFAULT_K,
-        offset: int = 0,
-        min_similarity: float | None = None,
-        min_p: float | None = None,
-        label: Labels | None = None,
-        where: Metadata | None = None,
-        crop: Box | None = None,
-        rerank: schemas.Rerank = "none",
+        **options: Unpack[SearchKeywords],
     ) -> Steps[list[SearchHit]]:
         """Return the items nearest to an image, to an item (without itself) or to a text, exactly one of the three.
 
@@ -156,7 +162,7 @@ class _Calls:
             item: The id or the key of the item to search by.
             text: The text to search by, if `model().text` is not None. Its hits have no `p_same`. A text that is longer
                 than the model reads is logged.
-            k: The number of hits.
+            k: The number of hits (default: 10).
             offset: The number of nearest items to skip.
             min_similarity: The lowest cosine of a hit.
             min_p: The lowest `p_same` of a hit.
@@ -168,10 +174,9 @@ class _Calls:
                 shared neighbours).
         """
         if sum(query is not None for query in (image, item, text)) != 1:
-            raise UsageError("search needs an image, an item or a text; one of the three.", code="no-query")
+            raise UsageError("search needs an image, an item or a text; one of the three.", code="missing-value")
         parameters: dict[str, Any] = {"key": check_key(item)} if isinstance(item, str) else {"id": item}
-        parameters |= {"k": k, "offset": offset, "min_similarity": min_similarity, "min_p": min_p, "rerank": rerank}
-        parameters |= _narrowed(label, where, crop)
+        parameters |= _search_parameters(options)
         files, body = [] if image is None else [encode_image(image)], None if text is None else {"text": text}
         read = _json(schemas.SearchAnswer)
         answer = yield from self._ask(read, "POST", "/search", parameters, files=files, body=body)
@@ -180,22 +185,12 @@ class _Calls:
         return answer.results
 
     @_Call
-    def search_many(
-        self,
-        images: Images,
-        *,
-        k: int = DEFAULT_K,
-        offset: int = 0,
-        min_similarity: float | None = None,
-        min_p: float | None = None,
-        label: Labels | None = None,
-        where: Metadata | None = None,
-        crop: Box | None = None,
-        rerank: schemas.Rerank = "none",
-    ) -> Steps[list[SearchPart]]:
-        """Search by several images, with up to 32 per request. A refused image has an error instead of results."""
-        parameters = {"k": k, "offset": offset, "min_similarity": min_similarity, "min_p": min_p, "rerank": rerank}
-        parameters |= _narrowed(label, where, crop)
+    def search_many(self, images: Images, **options: Unpack[SearchKeywords]) -> Steps[list[SearchPart]]:
+        """Search by several images, with up to 32 per request and the options of `search`.
+
+        A refused image has an error instead of results.
+        """
+        parameters = _search_parameters(options)
         answers: list[SearchPart] = []
         for _, files in images_by_request(listed_images(images)):
             read = functools.partial(_read_answers, files)
@@ -243,7 +238,9 @@ class _Calls:
         """
         listed = listed_images(images)
         if key is not None and len(listed) > 1:  # the service cannot see it in requests of one image each
-            raise UsageError(f"a key names a single image, not {len(listed)}; add them one by one.", code="one-key")
+            raise UsageError(
+                f"a key names a single image, not {len(listed)}; add them one by one.", code="conflicting-options"
+            )
         accepted = () if listed and listed[0] is images else _BAD_IMAGE
         text = None if metadata is None else _json_text(metadata, "metadata")
         form = {"label": label, "source": source, "metadata": text, "key": key, "update": "true" if update else None}
@@ -311,7 +308,7 @@ class _Calls:
         unlabel: remove the label. What is not given stays.
         """
         if (label is not None and unlabel) or (label is None and metadata is None and key is None and not unlabel):
-            raise UsageError("describe needs a label or unlabel=True, metadata, or a key.", code="no-change")
+            raise UsageError("describe needs a label or unlabel=True, metadata, or a key.", code="missing-value")
         change = {} if metadata is None else {"metadata": json.loads(_json_text(metadata, "metadata"))}
         if label is not None or unlabel:
             change["label"] = label
@@ -432,7 +429,7 @@ class _Calls:
             query = httpx.QueryParams(_given(parameters))
             if len(str(query)) > MAX_PARAMETERS:
                 message = f"label and where are longer than the {MAX_PARAMETERS:,} characters that a URL can hold; "
-                raise UsageError(f"{message}filter by fewer values, or search several times.", code="filter-too-long")
+                raise UsageError(f"{message}filter by fewer values, or search several times.", code="too-large")
             request = self._http.build_request(
                 method,
                 path,
@@ -445,7 +442,7 @@ class _Calls:
                 timeout=httpx.Timeout(max(self._timeout, seconds), connect=min(self._timeout, CONNECT_SECONDS)),
             )
         except UnicodeEncodeError as text:
-            raise UsageError(f"{text.object[:80]!r} is not valid Unicode.", code="not-unicode") from None
+            raise UsageError(f"{text.object[:80]!r} is not valid Unicode.", code="invalid-value") from None
         outcome = yield _Exchange(request, repeatable, self._retries if retries is None else retries)
         if isinstance(outcome, httpx.HTTPError):
             reason = "timed out" if isinstance(outcome, httpx.TimeoutException) else str(outcome)
@@ -547,7 +544,7 @@ def _checked_url(url: str) -> str:
         shown = "the URL" if "@" in url else repr(url)  # never show a password
         hint = f" Is it http://{url}?" if HOST.fullmatch(url) else ""
         raise GalleryError(
-            f"{shown} is not the URL of a service: http(s)://HOST, without a password.{hint}", code="bad-url"
+            f"{shown} is not the URL of a service: http(s)://HOST, without a password.{hint}", code="invalid-value"
         )
     return url.rstrip("/")
 
@@ -583,6 +580,12 @@ def _pause(state: tenacity.RetryCallState) -> float:
     return doubling(state)
 
 
+def _search_parameters(options: SearchKeywords) -> dict[str, Any]:
+    if unknown := options.keys() - SearchKeywords.__annotations__.keys():
+        raise TypeError(f"a search has no option {', '.join(sorted(unknown))}")
+    return {**options, **_narrowed(options.get("label"), options.get("where"), options.get("crop"))}
+
+
 def _narrowed(label: Labels | None = None, where: Metadata | None = None, crop: Box | None = None) -> dict[str, Any]:
     return {
         "label": [label] if isinstance(label, str) else list(label or ()),
@@ -599,7 +602,7 @@ def _json_text(values: Mapping[str, Any], name: str) -> str:
     try:
         return json.dumps(dict(values), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"{name} must be a mapping of names to JSON values: {error}.", code="not-json") from None
+        raise UsageError(f"{name} must be a mapping of names to JSON values: {error}.", code="invalid-value") from None
 
 
 def _json(model: type[T]) -> Callable[[httpx.Response], T]:

@@ -8,6 +8,7 @@ from examples.plain_loop import main
 from tests.training.cached.pictures import write_pictures
 
 
+@pytest.mark.slow
 def test_the_loop_learns_glyphs(capsys: pytest.CaptureFixture[str]) -> None:
     scores = main(["--steps", "60"])
     assert scores["after"]["recall_at_1"] > scores["before"]["recall_at_1"] + 0.2

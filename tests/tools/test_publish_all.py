@@ -57,7 +57,7 @@ def test_patterns_and_names_are_rows_once_each() -> None:
     assert names[0] == "diva-r50-cub"
     assert len(names) == len(set(names)) > 5
     assert len(rows[-1].recipes) == 2
-    with raises(UsageError, "unknown-recipe") as caught:
+    with raises(UsageError, "unknown-name") as caught:
         models_of(["diva-r50-cubs"], Options())
     assert "'diva-r50-cub'" in str(caught.value)
     with pytest.raises(RecipeError):
@@ -83,7 +83,7 @@ def test_a_row_is_commands_of_zoo() -> None:
     assert train == f"train group-ibn-cub --data data --device cuda {settings} --replace --no-eval --quiet --json"
     assert row.steps[-1].command == ("push", "group-ibn-cub", "org/group-ibn-cub", "--private", "--json")
     assert models_of(["group-ibn-cub"], Options())[0].steps[-1].name == "verify"
-    with raises(UsageError, "no-fp32"):
+    with raises(UsageError, "invalid-value"):
         models_of(["group-ibn-cub"], Options(precisions=("int8",)))
 
 
@@ -135,7 +135,7 @@ def test_rates_are_given_by_backbone_or_for_all() -> None:
     assert throughput_of(["5"], rows) == {"conv4": 5, "r50": 5}
     assert throughput_of(["r50=7.5"], rows) == {"r50": 7.5}
     for wrong in ("fast", "r50=0", "r50=nan", "gn=5", "r50=inf"):
-        with raises(UsageError, "bad-throughput") as caught:
+        with raises(UsageError, "invalid-value") as caught:
             throughput_of([wrong], rows)
         assert "conv4, r50" in str(caught.value)
     assert cost(rows[1], {}, ()).hours == pytest.approx(cost(rows[1], {"r50": 1000.0}, ()).hours)
@@ -148,6 +148,19 @@ def row_of(name: str, *commands: tuple[str, ...], optional: str = "") -> Planned
     return dataclasses.replace(row, name=name, steps=steps)
 
 
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the commands in this process, to save their imports; the slow test starts processes."""
+
+    def run(words: list[str], stdin: int, stdout: TextIO, stderr: int, check: bool) -> CompletedProcess[str]:
+        assert words[:3] == [sys.executable, "-m", "zoo.cli.main"]
+        with redirect_stdout(stdout), redirect_stderr(stdout):
+            return CompletedProcess(words, zoo_main(words[3:]))
+
+    monkeypatch.setattr(publish_all.subprocess, "run", run)
+
+
+@pytest.mark.usefixtures("in_this_process")
 def test_a_failed_model_does_not_stop_others_and_the_same_command_continues(tmp_path: Path, own_zoo: Path) -> None:
     for name in ("one", "two"):
         write_folder(own_zoo / "models" / name)
@@ -194,18 +207,6 @@ def test_a_changed_command_recipe_or_folder_runs_the_step_again(tmp_path: Path, 
     assert not state.is_done(row, row.steps[0])
 
 
-@pytest.fixture
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the commands in this process, to save their imports; the test above starts processes."""
-
-    def run(words: list[str], stdin: int, stdout: TextIO, stderr: int, check: bool) -> CompletedProcess[str]:
-        assert words[:3] == [sys.executable, "-m", "zoo.cli.main"]
-        with redirect_stdout(stdout), redirect_stderr(stdout):
-            return CompletedProcess(words, zoo_main(words[3:]))
-
-    monkeypatch.setattr(publish_all.subprocess, "run", run)
-
-
 @pytest.mark.usefixtures("in_this_process")
 def test_a_variant_that_fails_keeps_the_later_steps(
     tmp_path: Path, own_zoo: Path, monkeypatch: pytest.MonkeyPatch
@@ -244,7 +245,7 @@ def test_one_process_at_a_time_and_a_broken_state_is_named(tmp_path: Path) -> No
     with FileLock(tmp_path / "lock"), raises(UsageError, "busy"):
         publish([], tmp_path)
     (tmp_path / "state.json").write_text("{")
-    with raises(UsageError, "damaged-state"):
+    with raises(UsageError, "damaged-file"):
         State(tmp_path)
 
 

@@ -22,6 +22,7 @@ from zoo.models.results import read_results
 NAME = "margin-conv4-glyphs"
 
 
+@pytest.mark.slow
 def test_a_shipped_model_is_small_and_embeds_like_the_trained_one(tmp_path: Path) -> None:
     source, target = find_model(NAME), tmp_path / NAME
     size = ship(source, target, None, "A sentence.")
@@ -41,6 +42,7 @@ def test_a_shipped_model_is_small_and_embeds_like_the_trained_one(tmp_path: Path
     assert json.loads((target / "onnx/parity.json").read_text())["int8"]["cost"]["recall_at_1"]
 
 
+@pytest.mark.slow
 def test_a_model_that_is_too_large_leaves_the_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ship_model, "MOST_BYTES", 100_000)
     target = tmp_path / NAME

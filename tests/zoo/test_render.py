@@ -6,7 +6,6 @@ from importlib.resources import files
 
 import pytest
 
-from tests.children import run_python
 from zoo.render import Table, environment, replace_parts
 
 TEMPLATES = {
@@ -59,8 +58,3 @@ def test_templates_are_part_of_the_package(package: str) -> None:
 def test_templates_that_make_html_escape(package: str) -> None:
     text = environment(package, markup=True).from_string("{{ value }}").render(value="<b> & \"x\" 'y'")
     assert text == "&lt;b&gt; &amp; &quot;x&quot; &#x27;y&#x27;"
-
-
-def test_jinja_is_loaded_only_for_a_page() -> None:
-    code = "import sys, zoo, zoo.cli.main, zoo.render, zoo.report.html; print('jinja2' in sys.modules)"
-    assert run_python(code).strip() == "False"

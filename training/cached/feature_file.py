@@ -140,7 +140,7 @@ def writing_features(
         UsageError: If the dtype is unknown, or does not hold the values.
     """
     if dtype not in FLOATS:
-        raise UsageError(f"features are stored as {' or '.join(FLOATS)}, not {dtype!r}.", code="feature-dtype")
+        raise UsageError(f"features are stored as {' or '.join(FLOATS)}, not {dtype!r}.", code="invalid-value")
     (count, dim), n = shape, len(images.labels)
     names = json.dumps({"classes": list(images.classes), "sources": list(images.sources)}).encode()
     small: dict[str, np.ndarray] = {"labels": images.labels.astype(np.int64), "names": np.frombuffer(names, np.uint8)}
@@ -173,7 +173,7 @@ def read_features(path: str | Path) -> Features:
     if not path.is_file():
         raise UsageError(
             f"there is no file {path}. Make it with: {command('features', 'MODEL', 'DIR', '-o', path)}",
-            code="no-such-file",
+            code="not-found",
         )
     about = _about(path)
     try:
@@ -194,7 +194,7 @@ def read_features(path: str | Path) -> Features:
         return features
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(
-            f"{path} is not as `zoo features` writes files ({error}). Make it again.", code="features-damaged"
+            f"{path} is not as `zoo features` writes files ({error}). Make it again.", code="damaged-file"
         ) from None
 
 
@@ -270,23 +270,23 @@ def _about(path: Path) -> FeatureOrigin:
             metadata = file.metadata() or {}
     except Exception as error:  # safetensors' own type
         raise UsageError(
-            f"{path} cannot be read as safetensors: {error}. Make it again.", code="features-unreadable"
+            f"{path} cannot be read as safetensors: {error}. Make it again.", code="unreadable-file"
         ) from None
     if metadata.get("kind") != KIND:
         raise UsageError(
-            f"{path} does not hold features. Make some with: zoo features MODEL DIR -o FILE", code="not-features"
+            f"{path} does not hold features. Make some with: zoo features MODEL DIR -o FILE", code="damaged-file"
         )
     if metadata.get("schema") != str(SCHEMA):
         raise UsageError(
             f"{path} has schema {metadata.get('schema')}; this version of dml-zoo reads schema {SCHEMA} alone. Make it "
             "again, or install the version that wrote it.",
-            code="features-schema",
+            code="other-schema",
         )
     try:
         return FeatureOrigin(**json.loads(metadata["about"]))
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(
-            f"{path} lacks the record of its origin ({error}). Make it again.", code="features-damaged"
+            f"{path} lacks the record of its origin ({error}). Make it again.", code="damaged-file"
         ) from None
 
 
@@ -295,7 +295,7 @@ def _check_finite(array: np.ndarray, dtype: str) -> None:
     for start in range(0, len(array), 4096):
         if not np.isfinite(array[start : start + 4096]).all():
             more = " They may exceed the range of float16; store them as float32." if dtype == "float16" else ""
-            raise UsageError(f"the model gives features that are not finite.{more}", code="infinite-features")
+            raise UsageError(f"the model gives features that are not finite.{more}", code="not-finite")
 
 
 @dataclass(frozen=True)
@@ -319,7 +319,7 @@ class Views:
 
     def __post_init__(self) -> None:
         if self.count < 0:
-            raise UsageError(f"--views must be 0 or more, not {self.count}.", code="bad-number")
+            raise UsageError(f"--views must be 0 or more, not {self.count}.", code="invalid-value")
 
     def to_json(self) -> dict[str, object]:
         """Return the augmentation and the squares as JSON values."""
@@ -333,7 +333,7 @@ def views_of_recipe(recipe: Recipe | EnsembleRecipe, count: int, seed: int) -> V
         UsageError: If the recipe is an ensemble.
     """
     if isinstance(recipe, EnsembleRecipe):
-        raise UsageError(f"{recipe.name} is an ensemble; name a recipe of one of its members.", code="ensemble")
+        raise UsageError(f"{recipe.name} is an ensemble; name a recipe of one of its members.", code="not-available")
     return Views(count, recipe.augmentation, recipe.data.side, recipe.data.fit, seed)
 
 
@@ -395,13 +395,14 @@ def recipe_on_features(
     features.check_model(card)
     if isinstance(recipe, EnsembleRecipe):
         raise RecipeError(
-            f"{recipe.name} is an ensemble; train its members' recipes on the features one by one.", code="ensemble"
+            f"{recipe.name} is an ensemble; train its members' recipes on the features one by one.",
+            code="not-available",
         )
     if not recipe.heads:
         raise RecipeError(
             f"{recipe.name} has no heads, and without them nothing learns on cached features. Give it one, as in "
             """--set 'heads=[{"name": "embedding", "dim": 128}]'.""",
-            code="no-heads",
+            code="conflicting-settings",
         )
     _check_settings(settings)
     origin = features.about
@@ -429,5 +430,5 @@ def _check_settings(settings: Iterable[str]) -> None:
             raise RecipeError(
                 f"{key} has no effect on cached features: trunk, images and augmentation are those of the file. "
                 "Make other features with `zoo features`, or train without --features.",
-                code="setting-without-effect",
+                code="option-without-effect",
             )

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 from torch.utils.checkpoint import checkpoint
 
-from training.construction import check_arguments
 from training.functional import distances, similarity_divergence
 from training.recipe import check_same_dim
 from zoo.errors import RecipeError
@@ -68,7 +67,7 @@ class RelationalDistillation(nn.Module):
             raise RecipeError(
                 f"the transfer 'rkd' got the weights distance {distance} and angle {angle}; both must be 0 or more, "
                 "and one above 0.",
-                code="bad-number",
+                code="invalid-value",
             )
         self.distance, self.angle, self.published = distance, angle, published
 
@@ -152,7 +151,8 @@ class SimilarityDistillation(nn.Module):
         super().__init__()
         if temperature <= 0:
             raise RecipeError(
-                f"the transfer 'similarity' got the temperature {temperature}; it must be above 0.", code="bad-number"
+                f"the transfer 'similarity' got the temperature {temperature}; it must be above 0.",
+                code="invalid-value",
             )
         self.temperature = temperature
 
@@ -174,7 +174,6 @@ def needs_same_dim(transfer: str) -> bool:
 
 
 def check_dims(transfer: str, dim: int, teacher: Card) -> None:
-    """Raise `RecipeError` for an unknown transfer, and for one that cannot compare embeddings of these dimensions."""
-    check_arguments(TRANSFERS, "transfer", transfer, {})
+    """Raise `RecipeError` for a transfer that cannot compare embeddings of these dimensions."""
     if needs_same_dim(transfer):
         check_same_dim(transfer, dim, teacher, [name for name in TRANSFERS if not needs_same_dim(name)])

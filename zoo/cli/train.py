@@ -128,7 +128,7 @@ def train(
     if cached is not None:
         recipe = recipe_on_cached_features(recipe, cached, model, changes, new_name)
     elif model is not None:
-        raise UsageError("--model names the model of cached features; it needs --features FILE.", code="no-features")
+        raise UsageError("--model names the model of cached features; it needs --features FILE.", code="missing-value")
     elif data is not None and recipe.data.dataset == FOLDER:
         recipe = fit_to_images(recipe, load_dataset(FOLDER, "train", data).labels, changes)
     if show:
@@ -247,7 +247,7 @@ def finetune(
 
     name = model_name(new_name, base, "finetuned")
     if not expand(source).exists():
-        raise DatasetError(f"there is no folder or file {source}; name your images.", code="no-such-folder")
+        raise DatasetError(f"there is no folder or file {source}; name your images.", code="not-found")
     check_number("--seed", seed)
     check_number("--views", views)
     check_share(test_share)
@@ -573,7 +573,7 @@ def features(
 
     if (folder is None) == (dataset is None):
         raise UsageError(
-            "name a folder of images, or a data set with --dataset; one of the two.", code="folder-or-dataset"
+            "name a folder of images, or a data set with --dataset; one of the two.", code="conflicting-options"
         )
     check_number("--batch-size", batch_size, 1)
     name, root = ("folder", folder) if dataset is None else (dataset, data)

@@ -44,13 +44,13 @@ def try_graph(path: Path, ort_version: str) -> None:
     """Load a graph in another process, unless this version of ONNX Runtime has loaded the same bytes before.
 
     Raises:
-        ModelFolderError: `unreadable-graph` if ONNX Runtime cannot load it within the bounds.
+        ModelFolderError: `unreadable-file` if ONNX Runtime cannot load it within the bounds.
     """
     mark = paths.home() / "cache" / "tried-graphs" / f"{sha256_of(path)}-{ort_version}"
     if mark.exists():
         return
     if reason := _reason_against(path):
-        raise ModelFolderError(f"{path} cannot be loaded by ONNX Runtime: {reason}", code="unreadable-graph")
+        raise ModelFolderError(f"{path} cannot be loaded by ONNX Runtime: {reason}", code="unreadable-file")
     with suppress(OSError):  # a home that cannot be written: the graph is tried again next time
         write_bytes(mark, b"")
 

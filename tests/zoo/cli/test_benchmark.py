@@ -95,15 +95,3 @@ print({{"torch", "timm", "sklearn"}} & set(sys.modules))
     assert done.stdout.endswith("set()\n"), done.stderr
     assert f"report of toy-pool on pictures written to {out}" in done.stdout
     assert out.read_text().startswith("<!doctype html>")
-
-
-def test_listing_and_comparing_load_nothing_heavy():
-    code = """
-import sys
-import zoo.cli.benchmark
-from zoo.cli.main import main
-assert main(["benchmark", "list"]) == main(["benchmark", "compare", "diva-3"]) == 0
-print({"torch", "timm", "matplotlib", "sklearn", "scipy"} & set(sys.modules))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.endswith("set()\n")

@@ -156,6 +156,7 @@ def test_embed_and_evaluate(
     assert main(["evaluate", str(model), *arguments, "--strict"]) == 1
 
 
+@pytest.mark.slow
 def test_train(photographs: Path, own_zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = ["margin-conv4-cifar100", "--dataset", "folder", "--data", str(photographs), "--as", "mine", "--no-eval"]
     settings = ["--set", "schedule.epochs=1", "--set", "data.validation=0", "--set", "batch.size=8"]

@@ -63,14 +63,6 @@ def shell(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
 
 
-@pytest.mark.parametrize("statement", ["import zoo.cli.main", "from zoo.cli.main import main; main(['--help'])"])
-def test_the_help_imports_no_command_and_no_torch(statement):
-    code = f"import sys; {statement}; print(*sys.modules)"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
-    modules = set(out.splitlines()[-1].split())
-    assert not modules & {"torch", "timm", "rich", *{entry.module for entry in cli.COMMANDS}}
-
-
 def test_help_lists_every_command_with_its_summary_under_its_panel(capsys):
     groups = {"", *(entry.name for entry in cli.COMMANDS if not entry.module)}
     assert {entry.group for entry in cli.COMMANDS} == groups
@@ -83,22 +75,23 @@ def test_help_lists_every_command_with_its_summary_under_its_panel(capsys):
                 assert f"\n{entry.panel}:\n" in out
 
 
-@pytest.mark.parametrize("entry", cli.COMMANDS, ids=lambda entry: entry.name)
-def test_the_summary_of_a_command_is_the_first_line_of_its_help(entry):
-    assert cli.load(entry).help.splitlines()[0] == entry.summary
-
-
-@pytest.mark.parametrize("entry", [entry for entry in cli.COMMANDS if entry.module], ids=lambda entry: entry.name)
-def test_every_command_has_examples_and_every_option_a_help_text(entry):
-    command = cli.load(entry)
-    assert f"zoo {entry.name}" in command.epilog
-    for parameter in command.params:
-        text = parameter.help
-        assert text, parameter.opts
-        assert not text.endswith("."), text
-        if isinstance(parameter, TyperOption) and not parameter.is_flag and not parameter.required:
-            optional = "default|only|repeatable|instead|if |also"
-            assert parameter.default is not None or re.search(optional, text), f"{parameter.opts}: say the default"
+def test_every_command_has_examples_and_every_option_a_help_text():
+    wrong = []
+    for entry in cli.COMMANDS:
+        command = cli.load(entry)
+        if command.help.splitlines()[0] != entry.summary:
+            wrong.append((entry.name, "another summary"))
+        if entry.module and f"zoo {entry.name}" not in command.epilog:
+            wrong.append((entry.name, "no example"))
+        for parameter in command.params if entry.module else ():
+            text = parameter.help or ""
+            if not text or text.endswith("."):
+                wrong.append((entry.name, parameter.opts, text))
+            if isinstance(parameter, TyperOption) and not parameter.is_flag and not parameter.required:
+                optional = "default|only|repeatable|instead|if |also"
+                if parameter.default is None and not re.search(optional, text):
+                    wrong.append((entry.name, parameter.opts, "say the default"))
+    assert wrong == []
 
 
 @pytest.mark.parametrize("name", ["index", "baseline", "serve"])
@@ -217,7 +210,7 @@ def test_the_shell_completes_commands_and_options():
         assert (outcome.stdout.split(), outcome.stderr) == (completions, "")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["list", "--json"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["list", "--json"]])  # less and more than a pipe holds
 def test_a_closed_pipe_is_not_an_error(arguments):
     command = [sys.executable, "-m", "zoo.cli.main", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -257,9 +250,14 @@ def test_an_error_of_the_system_is_one_line_with_the_file(
         (["serve", "--help"], {}, ["None", "None"]),
     ],
 )
-def test_threads_do_not_spin_while_they_wait(words: list[str], given: dict[str, str], expected: list[str]) -> None:
+def test_threads_do_not_spin_while_they_wait(
+    words: list[str], given: dict[str, str], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
-    code = f"import os; from zoo.cli.main import main; main({words}); print(*map(os.environ.get, {names}))"
-    environment = {name: value for name, value in os.environ.items() if name not in names} | given
-    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert ended.stdout.splitlines()[-1].split() == expected
+    for name in names:
+        monkeypatch.setenv(name, "")  # so that what the command sets is undone
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert main(words) == 0
+    assert [str(os.environ.get(name)) for name in names] == expected

@@ -41,7 +41,7 @@ def unit(rows):
 whole_rows = hnp.arrays(np.float32, st.tuples(st.integers(2, 12), st.integers(1, 3)), elements=st.integers(-2, 2))
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(whole_rows, st.data(), st.booleans())
 def test_ties_go_to_the_lower_index_also_at_the_last_place(gallery, data, exclude_self):
     queries = (
@@ -373,20 +373,20 @@ SPOILT = np.where(np.arange(4)[:, None] == 2, np.float32(np.nan), EYE)
 @pytest.mark.parametrize(
     ("queries", "gallery", "k", "exclude_self", "code", "value"),
     [
-        (EYE, EYE, 5, False, "k-too-large", "only 4 row"),
-        (EYE, EYE, 4, True, "k-too-large", "only 3 row"),
-        (EYE, EYE[:0], 1, False, "k-too-large", "only 0 row"),
-        (EYE, EYE, 0, False, "invalid-k", "0"),
-        (EYE, EYE, 1.5, False, "invalid-k", "1.5"),
-        (EYE, EYE[:, :3], 1, False, "dimension-mismatch", "4 dimensions"),
-        (EYE[0], EYE, 1, False, "invalid-shape", "queries"),
-        (EYE, np.array([["a"]]), 1, False, "invalid-shape", "gallery"),
-        (EYE, [[1.0, 2.0], [3.0]], 1, False, "not-an-array", "gallery"),
+        (EYE, EYE, 5, False, "too-few-samples", "only 4 row"),
+        (EYE, EYE, 4, True, "too-few-samples", "only 3 row"),
+        (EYE, EYE[:0], 1, False, "too-few-samples", "only 0 row"),
+        (EYE, EYE, 0, False, "invalid-value", "0"),
+        (EYE, EYE, 1.5, False, "invalid-value", "1.5"),
+        (EYE, EYE[:, :3], 1, False, "invalid-embedding", "4 dimensions"),
+        (EYE[0], EYE, 1, False, "invalid-embedding", "queries"),
+        (EYE, np.array([["a"]]), 1, False, "invalid-embedding", "gallery"),
+        (EYE, [[1.0, 2.0], [3.0]], 1, False, "invalid-embedding", "gallery"),
         (SPOILT, EYE, 1, False, "not-finite", "row 2 of queries"),
         (EYE, np.eye(4) * 1e300, 1, False, "not-finite", "row 0 of gallery"),
-        (EYE * 1e20, EYE * 1e20, 1, False, "rows-too-large", ""),
-        (EYE, EYE[::-1], 1, True, "not-the-gallery", ""),
-        (EYE, EYE[:3], 1, True, "not-the-gallery", ""),
+        (EYE * 1e20, EYE * 1e20, 1, False, "too-large", ""),
+        (EYE, EYE[::-1], 1, True, "evaluation", ""),
+        (EYE, EYE[:3], 1, True, "evaluation", ""),
     ],
 )
 def test_invalid_arguments_are_refused(queries, gallery, k, exclude_self, code, value):
@@ -396,11 +396,11 @@ def test_invalid_arguments_are_refused(queries, gallery, k, exclude_self, code, 
 
 
 def test_a_chunk_below_one_is_refused_before_any_work():
-    with raises(EvaluationError, "invalid-chunk"):
+    with raises(EvaluationError, "invalid-value"):
         neighbour_chunks(EYE, EYE, 1, chunk=0)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(st.integers(0, 2**32), st.sampled_from([1, 7, 128, 2048]), st.integers(-24, 21))
 def test_bounds_on_lengths_hold_and_are_tight(seed, dim, exponent):
     rng = np.random.default_rng(seed)

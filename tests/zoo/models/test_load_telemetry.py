@@ -37,8 +37,9 @@ def test_embedding_writes_no_telemetry(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("package", ["zoo", "exports"])
-@pytest.mark.parametrize(("setting", "expected"), [({}, "1"), ({"ORT_DISABLE_TELEMETRY": "0"}, "0")])
+@pytest.mark.parametrize(
+    ("package", "setting", "expected"), [("exports", {}, "1"), ("zoo", {"ORT_DISABLE_TELEMETRY": "0"}, "0")]
+)
 def test_telemetry_is_disabled_before_the_import_unless_the_user_set_it(
     package: str, setting: dict[str, str], expected: str
 ) -> None:
