@@ -114,7 +114,7 @@ def prepare(recipe: Recipe, dataset: Dataset, progress: bool = False) -> Trainin
     """
     if recipe.data.features:
         raise RecipeError(
-            "cached features (data.features) are only for `zoo train NAME --features FILE`.", code="features-as-images"
+            "cached features (data.features) are only for `zoo train NAME --features DIR`.", code="features-as-images"
         )
     validates = _validates(recipe, dataset)
     trained = _training_squares(dataset, np.flatnonzero(~validates), recipe, progress)

@@ -14,7 +14,7 @@ import torch
 
 from training.api import Outcome, base_of, train
 from training.build import create_parts
-from training.cached.feature_file import TrunkModel, Views, views_of_model
+from training.cached.feature_folder import TrunkModel, Views, views_of_model
 from training.data import TrainingData
 from training.finetune import check_name, check_same, classes_seen
 from training.overrides import check_names

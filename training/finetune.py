@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from training.cached.feature_file import Features, TrunkModel, Views, read_features, recipe_on_features, views_of_model
+from training.cached.feature_folder import (
+    Features,
+    TrunkModel,
+    Views,
+    read_features,
+    recipe_on_features,
+    views_of_model,
+)
 from training.overrides import check_names, name_custom, override
 from training.recipe import FASTEST, Backbone, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
@@ -52,8 +59,8 @@ TWIN_SUFFIX = "-conv4-cifar100"
 RECIPE_FILE, LOG_FILE = "recipe.json", "log.jsonl"
 OWN_FILES = ("card.json", RECIPE_FILE, RESULTS_FILE, "README.md")
 """Files of a model folder that are not copied with its network."""
-KEPT_FILES = 4
-"""Feature files that are kept: a few methods are tried on the same images, and a file may have gigabytes."""
+KEPT_FEATURES = 4
+"""Cached features that are kept: a few methods are tried on the same images, and a folder may have gigabytes."""
 
 
 @dataclass(frozen=True)
@@ -392,7 +399,7 @@ def cached_features(
 ) -> Features:
     """Return the trunk's features of a data set from `ZOO_HOME/cache`, and extract them if they are not there.
 
-    The last `KEPT_FILES` files that were used stay.
+    The last `KEPT_FEATURES` folders that were used stay.
 
     Args:
         model: The model whose trunk is used.
@@ -404,21 +411,21 @@ def cached_features(
     Raises:
         ZooError: If `extract` or `read_features` would raise it.
     """
-    file = paths.home() / "cache" / f"features-{_cache_key(model, train, views)}.safetensors"
-    if not _is_usable(file):
+    folder = paths.home() / "cache" / f"features-{_cache_key(model, train, views)}"
+    if not _is_usable(folder):
         from training.cached.extraction import extract
         from training.execution import Execution
         from zoo.models.torch_runtime import choose_device
 
-        extract(model, train, file, views, execution=Execution(choose_device(device)), progress=progress)
-    keep_newest(file, "features-*.safetensors", KEPT_FILES)
-    return read_features(file)
+        extract(model, train, folder, views, execution=Execution(choose_device(device)), progress=progress)
+    keep_newest(folder, "features-*", KEPT_FEATURES)
+    return read_features(folder)
 
 
-def _is_usable(file: Path) -> bool:
-    """Return whether a cached file can be read; others (a full disk, another version) are made again in silence."""
+def _is_usable(folder: Path) -> bool:
+    """Return whether cached features can be read; others (damaged, of another version) are made again in silence."""
     try:
-        read_features(file)
+        read_features(folder)
     except UsageError:
         return False
     return True

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from training.cached.feature_file import Views, views_of_model
+from training.cached.feature_folder import Views, views_of_model
 from training.finetune import check_name
 from training.overrides import override
 from training.recipe import FASTEST, Backbone, Batch, Data, Objective, Optimizer, Recipe, Schedule, check_same_dim

@@ -21,7 +21,7 @@ from tests.training.before_torch import assert_refused_before_torch
 from tests.training.cached.pictures import CPU, make_model, noise, write_pictures
 from training import checkpoint
 from training.api import write_model_folder
-from training.cached.feature_file import TrunkModel, Views
+from training.cached.feature_folder import TrunkModel, Views
 from training.distill import distil, recipe_for
 from training.finetune import classes_seen
 from training.methods.transfers import TRANSFERS, needs_same_dim

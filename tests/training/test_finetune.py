@@ -151,7 +151,7 @@ def test_heads_on_a_frozen_trunk(base: Path, tmp_path: Path, own_zoo: Path) -> N
     saved = zoo.info("mine").results[0]
     assert saved["metrics"]["recall_at_1"] == pytest.approx(fitted.rows[0].after)
     assert saved["model"] == "mine"
-    assert list((own_zoo / "cache").glob("features-*.safetensors"))
+    assert list((own_zoo / "cache").glob("features-*/plain.npy"))
 
 
 def test_trunk_and_head_learn_on_the_command_line(
@@ -213,7 +213,7 @@ def test_wrong_arguments_are_reported_before_torch_is_loaded(base: Path) -> None
 
 
 def test_missing_features_are_reported_before_torch_is_loaded(tmp_path: Path) -> None:
-    mistakes = [(["--features", str(tmp_path / "none.safetensors")], "no-such-file")]
+    mistakes = [(["--features", str(tmp_path / "none")], "no-such-folder")]
     assert_refused_before_torch(["train", "margin-conv4-glyphs"], mistakes)
 
 

@@ -11,7 +11,7 @@ from zoo.console import count, note, print_json, print_table
 if TYPE_CHECKING:
     import numpy as np
 
-    from training.cached.feature_file import Features
+    from training.cached.feature_folder import Features
     from training.recipe import EnsembleRecipe, Recipe
 
 
@@ -62,11 +62,11 @@ def _setting_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def read_cached_features(file: str) -> Features:
-    """Return cached features; a missing or damaged file is reported before torch is loaded."""
-    from training.cached.feature_file import read_features
+def read_cached_features(folder: str) -> Features:
+    """Return cached features; a missing or damaged folder is reported before torch is loaded."""
+    from training.cached.feature_folder import read_features
 
-    return read_features(file)
+    return read_features(folder)
 
 
 def recipe_on_cached_features(
@@ -77,7 +77,7 @@ def recipe_on_cached_features(
     new_name: str | None,
 ) -> Recipe | EnsembleRecipe:
     """Return the recipe for cached features of a model's trunk, fitted to their classes."""
-    from training.cached.feature_file import recipe_on_features
+    from training.cached.feature_folder import recipe_on_features
     from zoo.models.card import read_card
     from zoo.models.names import find_model
 

@@ -37,7 +37,7 @@ from zoo.errors import DatasetError, UsageError, command
 
 if TYPE_CHECKING:
     from training.api import Outcome
-    from training.cached.feature_file import TrunkModel, Views
+    from training.cached.feature_folder import TrunkModel, Views
     from training.distill import Distilled, Score
     from training.finetune import Finetuned
     from training.recipe import EnsembleRecipe, Recipe
@@ -74,7 +74,7 @@ def _print_next_step(name: str, folder: Path, images: str | None) -> None:
   zoo train margin-conv4-cifar100 --dataset folder --data birds.csv --as birds    your own images, in two splits
   zoo train margin-conv4-glyphs --show                print the recipe
   zoo train diva-r50-cub --show --as-published        print where the authors' code departs from it, and why
-  zoo train diva-conv4-cifar100 --features f.safetensors --as heads   heads only, on kept features (zoo features)
+  zoo train diva-conv4-cifar100 --features f/ --as heads   heads only, on kept features (zoo features)
   torchrun --nproc-per-node 2 -m zoo.cli.main train margin-conv4-glyphs    two processes share every batch
 
 After an interruption the same command continues from the last checkpoint. A finished model of the local zoo
@@ -91,7 +91,7 @@ def train(
     features: Annotated[
         str | None,
         Option(
-            metavar="FILE", help="train only the heads, on a trunk's features that `zoo features` wrote to this file"
+            metavar="DIR", help="train only the heads, on a trunk's features that `zoo features` wrote to this folder"
         ),
     ] = None,
     model: Annotated[
@@ -128,7 +128,7 @@ def train(
     if cached is not None:
         recipe = recipe_on_cached_features(recipe, cached, model, changes, new_name)
     elif model is not None:
-        raise UsageError("--model names the model of cached features; it needs --features FILE.", code="no-features")
+        raise UsageError("--model names the model of cached features; it needs --features DIR.", code="no-features")
     elif data is not None and recipe.data.dataset == FOLDER:
         recipe = fit_to_images(recipe, load_dataset(FOLDER, "train", data).labels, changes)
     if show:
@@ -537,18 +537,18 @@ HEADS = "margin-conv4-cifar100"
 @app.command(
     "features",
     epilog="""\
-  zoo features softmax-conv4-cifar100 --dataset cifar100 --data DIR -o f.safetensors
-  zoo features margin-conv4-glyphs pictures/ -o f.safetensors --views 16 --dtype float32
-  zoo train diva-conv4-cifar100 --features f.safetensors --as heads       train a recipe's heads on them
+  zoo features softmax-conv4-cifar100 --dataset cifar100 --data DIR -o f/
+  zoo features margin-conv4-glyphs pictures/ -o f/ --views 16 --dtype float32
+  zoo train diva-conv4-cifar100 --features f/ --as heads       train a recipe's heads on them
 
-The file holds the trunk's pooled features (before any heads) of each image and of N random views of it, made by the
+The folder holds the trunk's pooled features (before any heads) of each image and of N random views of it, made by the
 augmentation of the recipe that made the model, else by random resized crops and mirror images. It belongs to that one
 model: training with another, or with changed weights, is refused. Images of a folder that cannot be read are left out
 and listed: the exit status is 0, with --strict 1.""",
 )
 def features(
     model: Model,
-    out: Annotated[Path, Option("-o", "--out", metavar="FILE", help="the .safetensors file to write")],
+    out: Annotated[Path, Option("-o", "--out", metavar="OUT", help="the folder to write")],
     folder: Annotated[str | None, Argument(metavar="DIR", help="a folder of images, one subfolder per class")] = None,
     dataset: NamedDataset = None,
     data: Data = None,
@@ -558,7 +558,7 @@ def features(
         str | None,
         Option(metavar="NAME", help="the recipe whose augmentation makes the views (default: the model's own recipe)"),
     ] = None,
-    dtype: Annotated[Literal["float16", "float32"], Option(help="type of the numbers in the file")] = "float16",
+    dtype: Annotated[Literal["float16", "float32"], Option(help="type of the numbers")] = "float16",
     seed: Seed = 0,
     device: Device = None,
     batch_size: BatchSize = 64,
@@ -567,6 +567,7 @@ def features(
     quiet: Quiet = False,
 ) -> int:
     """keep the features of a model's trunk, to train heads in minutes"""
+    from training.cached.feature_folder import check_out
     from zoo import data as datasets
     from zoo.models import recipes
     from zoo.models.names import find_model
@@ -579,6 +580,7 @@ def features(
     name, root = ("folder", folder) if dataset is None else (dataset, data)
     datasets.check_dataset(name, split, root)
     find_model(model)
+    check_out(out)
     import numpy as np
 
     from training.cached.extraction import extract  # torch, after the arguments are checked
@@ -596,12 +598,12 @@ def features(
         images = subset(images, np.array([source not in unreadable for source in images.sources]), images.split)
     started = time.monotonic()
     extract(source, images, out, chosen_views, dtype, Execution(choose_device(device)), batch_size, not quiet)
-    size = out.stat().st_size
+    size = sum(file.stat().st_size for file in out.iterdir())
     heads = source.card.name if source.card.name in recipes() else HEADS
     print_outcome(
         as_json,
         {
-            "file": str(out),
+            "folder": str(out),
             "images": len(images),
             "views": chosen_views.count,
             "bytes": size,
@@ -617,7 +619,7 @@ def features(
 
 def _trunk_model(name: str) -> TrunkModel:
     """Return the model to extract from; a path is stored so that it is found from anywhere."""
-    from training.cached.feature_file import TrunkModel
+    from training.cached.feature_folder import TrunkModel
     from zoo.models.card import read_card
     from zoo.models.names import find_model
     from zoo.models.registry import reference
@@ -629,7 +631,7 @@ def _trunk_model(name: str) -> TrunkModel:
 
 
 def _views(model: TrunkModel, recipe: str | None, count: int, seed: int) -> Views:
-    from training.cached.feature_file import views_of_model, views_of_recipe
+    from training.cached.feature_folder import views_of_model, views_of_recipe
 
     if recipe is not None:
         from training.overrides import resolve
