@@ -208,7 +208,7 @@ def recipe_for(student: Student, teacher: TrunkModel, images: int, views: Views,
 
 def _with_pretrained_normalisation(recipe: Recipe) -> Recipe:
     """Return the recipe with the mean and standard deviation of the student's pretrained weights, if they are known."""
-    base = base_of(recipe)
+    base = base_of(recipe.backbone.pretrained)
     values: Any = None
     if base is not None:
         values = base.preprocessing.mean, base.preprocessing.std

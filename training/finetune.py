@@ -188,7 +188,7 @@ def finetune(source: str | Path, request: FinetuneRequest, progress: bool = Fals
     facts[CLASS_IMAGES] = telling_digests(digests_of_classes(split.train))
     check_same(recipe, split.to_json(), request.replace)
     outcome = train(recipe, None, request.device, progress=progress, dataset=split.train, facts=facts, evaluate=False)
-    selection = _select(base, outcome, held_out(recipe, split.train), request)
+    selection = _select(base, outcome, held_out(split.train, recipe.data, recipe.seed), request)
     _keep(selection, base.folder, outcome.folder)
     if selection.kept == "base":  # its rows are there; a second load may choose another runtime
         kept, after = replace(base, card=read_card(outcome.folder), folder=outcome.folder), before
@@ -201,11 +201,11 @@ def finetune(source: str | Path, request: FinetuneRequest, progress: bool = Fals
     return Finetuned(outcome, base.card, pictures, split, selection, (base.dim, kept.dim), rows, seen, unread)
 
 
-def held_out(recipe: Recipe, train: Dataset) -> Dataset | None:
-    """Return the images of the training classes that the recipe holds out; None if it holds out none."""
+def held_out(train: Dataset, data: Data, seed: int) -> Dataset | None:
+    """Return the images of the training classes that a recipe holds out; None if it holds out none."""
     from training.data import held_out_classes
 
-    mask = np.isin(train.labels, held_out_classes(len(train.classes), recipe.data, recipe.seed))
+    mask = np.isin(train.labels, held_out_classes(len(train.classes), data, seed))
     return subset(train, mask, "validation") if mask.any() else None
 
 
