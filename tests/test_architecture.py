@@ -71,7 +71,7 @@ WITHOUT_TORCH = (
     "zoo.data.folder",
     "serving.gallery, serving.service, serving.app, serving.client",
     "zoo.cli.gallery, zoo.cli.gallery_upkeep, zoo.cli.index, zoo.cli.serve",
-    "zoo.cli.train, zoo.cli.studies, zoo.cli.export, training.cached.feature_folder",
+    "zoo.cli.train, zoo.cli.finetune, zoo.cli.studies, zoo.cli.export, training.cached.feature_folder",
     "zoo.cli.benchmark, training.studies.compare_page, zoo.report.model",
     "zoo.hub.download, zoo.hub.model_page",
 )
