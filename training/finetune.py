@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -27,7 +27,7 @@ from training.cached.feature_folder import (
     recipe_on_features,
     views_of_model,
 )
-from training.overrides import check_names, name_custom, override
+from training.overrides import check_names, name_custom, override, setting_keys
 from training.recipe import FASTEST, Backbone, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
 from zoo import paths
@@ -154,7 +154,7 @@ def finetune(source: str | Path, request: FinetuneRequest, progress: bool = Fals
         DatasetError: If the images cannot be split.
         ZooError: The errors of loading, `recipe_for` and training.
     """
-    small_twin(request.method)  # raises the error of an unknown method before anything is read
+    twin = small_twin(request.method)
     folder = find_model(request.base)
     check_name(request.name, folder, request.replace)
     from training.api import train  # torch, after the arguments are checked
@@ -167,7 +167,7 @@ def finetune(source: str | Path, request: FinetuneRequest, progress: bool = Fals
     learns = validation_share(len(split.train.classes)) > 0 or _sets_validation(request.settings)
     views = views_of_model(base.folder, base.card.preprocessing, request.views if learns else 1, request.seed)
     recipe = recipe_for(
-        request.method,
+        twin,
         model.card,
         backbone,
         split.train,
@@ -223,7 +223,7 @@ def _select(base: Embedder, outcome: Outcome, images: Dataset | None, request: F
 
 
 def _sets_validation(settings: Iterable[str]) -> bool:
-    return any(setting.partition("=")[0].strip() == "data.validation" for setting in settings)
+    return "data.validation" in setting_keys(settings)
 
 
 def _keep(selection: Selection, base: Path, folder: Path) -> None:
@@ -293,7 +293,7 @@ def small_twin(method: str) -> Recipe:
 
 
 def recipe_for(
-    method: str,
+    twin: Recipe,
     card: Card,
     backbone: Backbone,
     train: Dataset,
@@ -308,7 +308,7 @@ def recipe_for(
     its base, nothing learns.
 
     Args:
-        method: A name of `method_names`.
+        twin: The small twin of a method.
         card: The card of the model to start from.
         backbone: Its trunk, and the part of it that is trained.
         train: The images to train on.
@@ -318,12 +318,10 @@ def recipe_for(
         seed: The seed of the run.
 
     Raises:
-        UsageError: If the method is unknown.
         RecipeError: If a setting does not fit.
     """
     from training.data import training_labels
 
-    twin = small_twin(method)
     share = validation_share(len(train.classes))
     epochs = HEAD_EPOCHS if backbone.tune == "head" else EPOCHS
     if not share and not _sets_validation(settings):
@@ -337,15 +335,14 @@ def recipe_for(
         preprocessing=card.preprocessing,
         augmentation=views.augmentation,
         optimizer=replace(twin.optimizer, lr=LR[backbone.tune]),
+        batch=Batch(),
         schedule=Schedule(epochs, 1, "one-cycle"),
         seed=seed,
         precision=FASTEST,
         head_start="lda",
     )
-    labels = training_labels(override(recipe, settings), train)
-    batch = batch_for(labels)
-    schedule = replace(recipe.schedule, steps=min(STEPS, max(10, len(labels) // batch.size)))
-    changed = override(replace(recipe, batch=batch, schedule=schedule), settings)
+    changed = override(recipe, settings)
+    changed = _fit_to_images(changed, training_labels(train, changed.data, changed.seed), setting_keys(settings))
     check_names(changed)
     return name_custom(changed, twin)
 
@@ -357,12 +354,23 @@ def _heads(twin: Recipe, card: Card) -> tuple[Head, ...]:
     return twin.heads
 
 
-def batch_for(labels: np.ndarray) -> Batch:
-    """Return batches of at most 128 images: four per class, or eight if there are fewer than eight classes."""
+def _fit_to_images(recipe: Recipe, labels: np.ndarray, given: Collection[str]) -> Recipe:
+    """Return the recipe with batches and steps for the labels int64 [n], except those that the given settings name."""
+    size, per_class = batch_sizes(labels)
+    sizes = {"size": size, "per_class": per_class}
+    batch = replace(recipe.batch, **{name: value for name, value in sizes.items() if f"batch.{name}" not in given})
+    if "schedule.steps" not in given:
+        steps = min(STEPS, max(10, len(labels) // size))
+        recipe = replace(recipe, schedule=replace(recipe.schedule, steps=steps))
+    return replace(recipe, batch=batch)
+
+
+def batch_sizes(labels: np.ndarray) -> tuple[int, int]:
+    """Return the images of a batch, at most 128, and those of a class: four, or eight with fewer than eight classes."""
     sizes = np.unique(labels, return_counts=True)[1]
     classes = len(sizes)
     per_class = min(4 if classes >= 8 else 8, int(sizes.max()))
-    return Batch(per_class * min(classes, 128 // per_class), "spc", per_class)
+    return per_class * min(classes, 128 // per_class), per_class
 
 
 def _tuned_backbone(model: TrunkModel, tune: str) -> Backbone:

@@ -15,7 +15,7 @@ from tests.attribution import assert_attributed
 from tests.raising import raises
 from tests.training.before_torch import assert_refused_before_torch
 from tests.training.cached.pictures import make_model, noise, write_pictures
-from training.finetune import FinetuneRequest, batch_for, finetune, method_names
+from training.finetune import FinetuneRequest, finetune, method_names
 from zoo.cli.main import main
 from zoo.data.folder import read_training_folder, split_classes
 from zoo.errors import DatasetError, RecipeError, UsageError, ZooError
@@ -135,8 +135,7 @@ def test_batches_fit_the_classes_there_are() -> None:
         (2, 5, 10, 5),
         (50, 3, 126, 3),
     ):
-        batch = batch_for(np.repeat(np.arange(classes), samples))
-        assert (batch.size, batch.per_class) == (size, per_class)
+        assert batch_sizes(np.repeat(np.arange(classes), samples)) == (size, per_class)
 
 
 def test_heads_on_a_frozen_trunk(base: Path, tmp_path: Path, own_zoo: Path) -> None:

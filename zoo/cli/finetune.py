@@ -32,9 +32,10 @@ from zoo.errors import DatasetError, command
 
 if TYPE_CHECKING:
     from training.api import Outcome
-    from training.distill import Distilled, Score
+    from training.distillation.distil import Distilled
+    from training.distillation.fidelity import Score
+    from training.distillation.images import StudentImages
     from training.finetune import Finetuned
-    from training.student import StudentImages
     from zoo.evaluation.selection import MetricChange, Selection
     from zoo.models.card import Card
 
@@ -314,10 +315,10 @@ def distill(
 
     Images without labels are enough. The student's name is TEACHER-distilled, unless --as gives another.
     """
-    from training.student import Student, check_source, check_student
+    from training.distillation.images import check_source, read_dataset, read_student_images
+    from training.distillation.recipe import Student, plan_distillation
     from zoo.data.dataset import FOLDER
     from zoo.data.folder import check_share
-    from zoo.models.names import find_model
 
     name = model_name(new_name, teacher, "distilled")
     check_number("--seed", seed)
@@ -327,17 +328,15 @@ def distill(
     check_share(test_share)
     weights = {"false": False, "true": True}.get(pretrained or "false", pretrained or False)
     student = Student(name, backbone, loss, dim, size, weights, tuple(settings or ()), seed)
-    check_student(student, find_model(teacher), replace)
-    from training.distill import distil  # torch, after the arguments are checked
+    plan = plan_distillation(teacher, student, replace)
+    from training.distillation.distil import distil  # torch, after the arguments are checked
 
     def pictures() -> StudentImages:
-        from training.student import read_dataset, read_student_images
-
         if dataset is not None:
             return read_dataset(dataset, data, seed)
         return read_student_images(str(images), test_share, seed, not quiet)
 
-    distilled = distil(teacher, pictures, student, device, replace, not quiet)
+    distilled = distil(plan, pictures, device, not quiet)
     if as_json:
         print_json(distilled.to_json())
     else:
