@@ -15,7 +15,7 @@ from tests.attribution import assert_attributed
 from tests.raising import raises
 from tests.training.before_torch import assert_refused_before_torch
 from tests.training.cached.pictures import make_model, noise, write_pictures
-from training.finetune import FinetuneRequest, finetune, method_names
+from training.finetune import FinetuneRequest, batch_sizes, finetune, method_names
 from zoo.cli.main import main
 from zoo.data.folder import read_training_folder, split_classes
 from zoo.errors import DatasetError, RecipeError, UsageError, ZooError
