@@ -251,6 +251,12 @@ def test_a_model_without_a_recipe_has_the_usual_views(tmp_path: Path) -> None:
         assert views_of_model(tmp_path, preprocessing, 2, 0).augmentation == USUAL_AUGMENTATION
 
 
+def test_a_shipped_model_has_the_views_of_its_own_recipe() -> None:
+    info = zoo.info("margin-conv4-glyphs")
+    views = views_of_model(info.folder, info.card.preprocessing, 2, 0)
+    assert (views.side, views.fit, views.augmentation.rotate) == (40, "square", 8)
+
+
 def test_from_images_to_a_model_on_the_command_line(
     made: tuple[Card, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
