@@ -17,7 +17,7 @@ from training.build import create_parts
 from training.data import TrainingData
 from training.distillation.fidelity import Fidelity, measure_fidelity
 from training.distillation.images import StudentImages, held_out_to_choose, without_labels
-from training.distillation.recipe import BATCH, Distillation, Student, fit_to_images
+from training.distillation.recipe import BATCH, PlannedStudent, Student, fit_to_images
 from training.finetune import check_same, classes_seen
 from training.overrides import check_names, setting_keys
 from training.recipe import Recipe
@@ -77,7 +77,7 @@ class Distilled:
 
 
 def distil(
-    plan: Distillation,
+    plan: PlannedStudent,
     read: Callable[[], StudentImages],
     device: str | None = None,
     progress: bool = False,
@@ -127,7 +127,7 @@ def distil(
     return Distilled(outcome, pictures, model.card, fidelity, selection, student_model.dim, rows, seen)
 
 
-def student_recipe(plan: Distillation, images: int, dataset: str) -> Recipe:
+def student_recipe(plan: PlannedStudent, images: int, dataset: str) -> Recipe:
     """Return the recipe by which a student learns from its teacher.
 
     It normalises pixels as the student's pretrained weights expect, if that is known and no setting says otherwise.
@@ -140,7 +140,7 @@ def student_recipe(plan: Distillation, images: int, dataset: str) -> Recipe:
     recipe, given = plan.recipe, setting_keys(plan.student.settings)
     values = _pretrained_statistics(plan.student)
     if values is not None and len(values["mean"]) == recipe.preprocessing.channels:
-        free = {name: value for name, value in values.items() if f"preprocessing.{name}" not in given}
+        free: dict[str, Any] = {name: value for name, value in values.items() if f"preprocessing.{name}" not in given}
         recipe = dataclasses.replace(recipe, preprocessing=dataclasses.replace(recipe.preprocessing, **free))
     return fit_to_images(recipe, images, dataset, plan.student.settings)
 

@@ -18,8 +18,8 @@ from zoo.models.registry import reference
 
 SOURCES = {
     "embedding": "Budnik and Avrithis 2021, Asymmetric Metric Learning for Knowledge Transfer, CVPR",
-    "rkd": "Park et al. 2019, Relational Knowledge Distillation, CVPR",
-    "similarity": "Roth et al. 2021, S2SD: Simultaneous Similarity-based Self-Distillation for Deep Metric Learning",
+    "rkd": "Park et al. 2019, Relational Knowledge PlannedStudent, CVPR",
+    "similarity": "Roth et al. 2021, S2SD: Simultaneous Similarity-based Self-PlannedStudent for Deep Metric Learning",
 }
 """The names of `training.methods.transfers` and their papers."""
 SAME_DIM = ("embedding",)
@@ -56,7 +56,7 @@ class Student:
 
 
 @dataclass(frozen=True)
-class Distillation:
+class PlannedStudent:
     """A student that was checked without torch, and its teacher.
 
     Attributes:
@@ -72,7 +72,7 @@ class Distillation:
     replaces: bool = False
 
 
-def plan_distillation(teacher: str, student: Student, replaces: bool = False) -> Distillation:
+def plan_distillation(teacher: str, student: Student, replaces: bool = False) -> PlannedStudent:
     """Check a student without torch, as far as that is possible, and return it with its recipe.
 
     Args:
@@ -89,7 +89,7 @@ def plan_distillation(teacher: str, student: Student, replaces: bool = False) ->
     check_name(student.name, folder, replaces)
     model = TrunkModel(folder, read_card(folder), reference(folder))
     recipe = _apply_settings(_draft_recipe(student, model), student.settings, model.card)
-    return Distillation(student, model, recipe, replaces)
+    return PlannedStudent(student, model, recipe, replaces)
 
 
 def _draft_recipe(student: Student, teacher: TrunkModel) -> Recipe:
