@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -225,7 +225,7 @@ def _check_normalisation(trunk: nn.Module, name: str, ours: Preprocessing) -> No
         )
 
 
-def fitted_heads(heads: Iterable[Head], end: str, features: Tensor, labels: np.ndarray) -> nn.ModuleDict:
+def fitted_heads(heads: Sequence[Head], end: str, features: Tensor, labels: np.ndarray) -> nn.ModuleDict:
     """Return the heads that replace trained ones, on the device of the features.
 
     Args:

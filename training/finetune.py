@@ -358,7 +358,8 @@ def _fit_to_images(recipe: Recipe, labels: np.ndarray, given: Collection[str]) -
     """Return the recipe with batches and steps for the labels int64 [n], except those that the given settings name."""
     size, per_class = batch_sizes(labels)
     sizes = {"size": size, "per_class": per_class}
-    batch = replace(recipe.batch, **{name: value for name, value in sizes.items() if f"batch.{name}" not in given})
+    free: dict[str, Any] = {name: value for name, value in sizes.items() if f"batch.{name}" not in given}
+    batch = replace(recipe.batch, **free)
     if "schedule.steps" not in given:
         steps = min(STEPS, max(10, len(labels) // size))
         recipe = replace(recipe, schedule=replace(recipe.schedule, steps=steps))

@@ -311,7 +311,8 @@ def _augmentation_of(values: Mapping[str, Any]) -> Augmentation:
         TypeError: If a value has an unknown name.
         RecipeError: If a value is out of range.
     """
-    return Augmentation(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+    arguments: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
+    return Augmentation(**arguments)
 
 
 def recipe_on_features(
