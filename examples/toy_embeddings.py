@@ -420,16 +420,16 @@ COLUMNS = {
 def _check(args: Namespace) -> None:
     """Raise `UsageError` for wrong options before the training, whose minutes would be lost."""
     if args.seeds < 2:
-        raise UsageError(f"--seeds {args.seeds}: a standard deviation needs at least 2 seeds.", code="bad-number")
+        raise UsageError(f"--seeds {args.seeds}: a standard deviation needs at least 2 seeds.", code="invalid-value")
     if args.steps < 1:
-        raise UsageError(f"--steps {args.steps}: a run needs at least 1 step.", code="bad-number")
+        raise UsageError(f"--steps {args.steps}: a run needs at least 1 step.", code="invalid-value")
     if args.out.suffix.lower() not in PICTURES:
         raise UsageError(
             f"--out {args.out}: the name of the picture must end with {' or '.join(PICTURES)}.", code="unknown-format"
         )
     for file in filter(None, (args.out, args.json)):
         if file.is_dir():
-            raise UsageError(f"{file} is a folder; name a file in it.", code="is-a-folder")
+            raise UsageError(f"{file} is a folder; name a file in it.", code="invalid-value")
         file.parent.mkdir(parents=True, exist_ok=True)
 
 

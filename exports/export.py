@@ -72,7 +72,7 @@ def output_folder(folder: Path, precisions: Sequence[str], name: str | None = No
     shipped = _is_shipped(folder)
     if shipped and list(precisions) == ["fp32"] and (folder / GRAPH_FILES["fp32"]).exists():
         message = f"{folder.name} is shipped with the package, and so is its ONNX graph; there is nothing to export."
-        raise UsageError(message, code="nothing-to-export")
+        raise UsageError(message, code="option-without-effect")
     if not shipped and not _in_hub_cache(folder):
         return folder
     card = read_card(folder)
@@ -80,7 +80,7 @@ def output_folder(folder: Path, precisions: Sequence[str], name: str | None = No
     copy = paths.local_models() / (own_name or cached_model_name(folder) or card.name)
     if (copy / "card.json").exists() and read_card(copy).fingerprint != card.fingerprint:
         message = f"{copy} is another model of the same name as {folder}; rename or remove one of them."
-        raise UsageError(message, code="name-taken")
+        raise UsageError(message, code="already-exists")
     return copy
 
 
@@ -146,7 +146,7 @@ class Exporter:
     ) -> None:
         if into is None and _is_shipped(folder):
             message = f"{folder.name} is shipped with the package, and nothing is written there."
-            raise UsageError(message, code="shipped-model")
+            raise UsageError(message, code="not-available")
         self.folder, self.card = folder, read_card(folder)
         self.calibration, self.data, self.force, self.measures_cost, self.count = calibration, data, force, cost, count
         self.measured_images = data or images_folder(self.card, calibration)

@@ -182,7 +182,7 @@ def reference_retrieval(folder: Path, card: Card, run: EmbedPixels, data: Path |
     if name == FOLDER and data is None:
         origin = "was trained on a folder of images" if card.dataset == FOLDER else "names no data set of the zoo"
         message = f"the model {origin}; name a folder with one subfolder per class: --data DIR"
-        raise ExportError(message, code="cost-not-measurable")
+        raise ExportError(message, code="too-few-samples")
     unreadable: dict[str, ImageError] = {}
     split = find_held_out(folder, card, name, "test", folder_for(name, data))
     if split.dataset.split == WHOLE:
@@ -190,10 +190,10 @@ def reference_retrieval(folder: Path, card: Card, run: EmbedPixels, data: Path |
             f"the folder has fewer than {LEAST_TO_SPLIT} classes and does not say which are for testing (folders train "
             "and test, or a table's column split, would)"
         )
-        raise ExportError("; ".join((*split.notes, message)), code="cost-not-measurable")
+        raise ExportError("; ".join((*split.notes, message)), code="too-few-samples")
     measured = _measure(split.dataset, folder, card, run, "fp32", unreadable)
     if len(np.unique(measured.classes)) < 2:
-        raise ExportError("the test split has a single class", code="cost-not-measurable")
+        raise ExportError("the test split has a single class", code="too-few-samples")
     left_out = (f"left out: {error}" for error in unreadable.values())
     return ReferenceRetrieval(without(split.dataset, unreadable), measured, len(unreadable), (*split.notes, *left_out))
 
@@ -289,7 +289,7 @@ def draw_calibration_images(
         raise _no_images(card)
     if not _is_own_images(source):
         hint = nearest(source, _data_set_names())
-        raise UsageError(f"--calibration is {_known_sources()}, not {source!r}.{hint}", code="unknown-calibration")
+        raise UsageError(f"--calibration is {_known_sources()}, not {source!r}.{hint}", code="unknown-name")
     return _draw_parts(card, Path(source), _trained_on(folder, card, Path(source)) or list_unlabelled(source), count)
 
 
@@ -323,7 +323,7 @@ def _draw_parts(card: Card, source: Path, images: Sequence[ImageLike], count: in
     order = np.random.default_rng(0).permutation(len(images))
     if len(order) < 2:
         message = f"{source} holds {len(order)} images; at least two are needed, a hundred are enough."
-        raise ExportError(message, code="too-few-images")
+        raise ExportError(message, code="too-few-samples")
     held = min(HELD_OUT_COUNT, len(order) // 3 or 1)
     calibration, held_out = [images[i] for i in order[held:]], [images[i] for i in order[:held]]
     return CalibrationImages(
@@ -340,7 +340,7 @@ def _load_split(card: Card, name: str, split: str, data: Path | None) -> Sequenc
         raise ExportError(
             f"int8 is calibrated on training images, and {name} is not available: {error} Or name {_known_sources()}: "
             f"zoo export {card.name} --precision int8 --calibration DIR",
-            code="no-calibration-images",
+            code="too-few-samples",
         ) from None
 
 
@@ -366,7 +366,7 @@ def _draw_pixels(
         if len(pixels) == count:
             break
     if not pixels:
-        raise ExportError(none_readable_message(len(images), first), code="no-readable-image")
+        raise ExportError(none_readable_message(len(images), first), code="no-images")
     return np.stack(pixels)
 
 
@@ -389,4 +389,4 @@ def _no_images(card: Card) -> ExportError:
             f"int8 is calibrated on training images, and {card.name} does not say which: its data set is "
             f"{card.dataset!r}. Name some: --calibration with {_known_sources()}."
         )
-    return ExportError(message, code="no-calibration-images")
+    return ExportError(message, code="too-few-samples")

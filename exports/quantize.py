@@ -106,7 +106,7 @@ def write_int8(base: Path, pixels: np.ndarray, path: Path) -> dict[str, Any]:
             search.try_selected_layers()
     if not search.cosines:
         reasons = "; ".join(search.failures)
-        raise ExportError(f"ONNX Runtime cannot quantise this graph: {reasons}", code="not-quantisable")
+        raise ExportError(f"ONNX Runtime cannot quantise this graph: {reasons}")
     return {
         "quantised": max(search.cosines, key=lambda name: search.cosines[name]),
         "kept_in_float": _layers_in_float(path),

@@ -88,7 +88,7 @@ def resizing_graph(preprocessing: Preprocessing) -> onnx.ModelProto:
     """
     if preprocessing.interpolation not in FILTERS:
         message = f"a graph can resize by {', '.join(FILTERS)}, not by {preprocessing.interpolation!r}."
-        raise ExportError(message, code="unknown-interpolation")
+        raise ExportError(message, code="unknown-name")
     kernel, support = FILTERS[preprocessing.interpolation]
     crop, side_of_output = preprocessing.crop, float(preprocessing.crop)
     share = preprocessing.crop / preprocessing.resize

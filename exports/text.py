@@ -127,7 +127,7 @@ def _write_text_graph(source: Path, path: Path, dim: int, length: int, output: s
     model.graph.output.append(helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["n", dim]))
     if model.ByteSize() > MAX_GRAPH_BYTES:
         message = f"{source} has more than 2 GiB, which one ONNX file cannot hold; take it in half precision."
-        raise ExportError(message, code="graph-too-large")
+        raise ExportError(message, code="too-large")
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(model, path)
 
@@ -147,7 +147,7 @@ def _find_inputs(graph: GraphProto, length: int) -> dict[str, str]:
         raise ExportError(
             f"the graph takes {signature}; expected token ids int64 [n, {length}] of any n, and perhaps an attention "
             "mask of the same shape. Export a graph of both towers again as a graph of texts only.",
-            code="wrong-text-inputs",
+            code="unsupported-graph",
         )
     return {TOKENS: tokens[0].name} | ({MASK: masks[0].name} if masks else {})
 
@@ -162,19 +162,19 @@ def _find_output(graph: GraphProto, dim: int, wanted: str | None = None) -> Valu
     outputs = {value.name: value for value in graph.output}
     if wanted is not None and wanted not in outputs:
         message = f"the graph has no output {wanted!r}.{nearest(wanted, outputs)} It has {', '.join(outputs)}."
-        raise UsageError(message, code="unknown-output")
+        raise UsageError(message, code="unknown-name")
     fitting = {name: value for name, value in outputs.items() if wanted in (None, name) and _is_row(value, dim)}
     if not fitting:
         signature = ", ".join(f"{name} {_shape(value)}" for name, value in outputs.items())
         raise ExportError(
             f"the graph gives {signature}; the model's images have {dim} numbers, so a text needs floats [n, {dim}]. A "
             "plain CLIP backbone lacks the projection into the texts' space: zoo baseline NAME --as OWN --joint",
-            code="wrong-text-output",
+            code="unsupported-graph",
         )
     preferred = next((name for name in PREFERRED_OUTPUTS if name in fitting), None)
     if preferred is None and len(fitting) > 1:
         message = f"{', '.join(fitting)} could each be the embedding; name it with --output."
-        raise UsageError(message, code="ambiguous-output")
+        raise UsageError(message, code="conflicting-options")
     return fitting[preferred or next(iter(fitting))]
 
 
@@ -203,7 +203,7 @@ def _read_graph(path: Path) -> onnx.ModelProto:
     except FileNotFoundError as error:
         raise ModelFolderError(f"there is no file {error.filename or path}.", code="missing-file") from None
     except Exception as error:  # onnx and protobuf raise families of their own
-        raise ModelFolderError(f"{path} cannot be read as an ONNX graph: {error}", code="damaged-graph") from None
+        raise ModelFolderError(f"{path} cannot be read as an ONNX graph: {error}", code="damaged-file") from None
 
 
 def _text_settings(path: Path, length: int | None, padding: str | None, lowercase: bool) -> TextSettings:
@@ -216,12 +216,12 @@ def _text_settings(path: Path, length: int | None, padding: str | None, lowercas
         length = own_padding.get("length") or truncation.get("max_length")
     if length is None:
         message = f"{path} does not say how many tokens a text has; say it with --length (CLIP: 77)."
-        raise UsageError(message, code="unknown-text-length")
+        raise UsageError(message, code="unknown-name")
     token = own_padding.get("pad_id") if padding is None else _token_id(tokenizer, padding)
     if token is None:
         reason = f"{path} names no padding token" if padding is None else f"{path} has no token {padding!r}"
         message = f"{reason}; name the token that fills a text up by its id or text: --padding"
-        raise UsageError(message, code="unknown-padding")
+        raise UsageError(message, code="unknown-name")
     return TextSettings(length, token, lowercase)
 
 
@@ -244,17 +244,17 @@ def _golden_rows(scratch: Path, card: Card) -> np.ndarray:
         single_rows = np.concatenate([tower.embed(tower.tokens([text])) for text in GOLDEN_TEXTS])
     except Exception as error:  # onnxruntime raises a family of its own
         message = f"the graph cannot be run on texts of {tower.text.length} tokens: {error}"
-        raise ExportError(message, code="text-graph-fails") from None
+        raise ExportError(message, code="unsupported-graph") from None
     if rows.shape != (len(GOLDEN_TEXTS), card.dim):
         message = f"the graph gives {list(rows.shape)} for {len(GOLDEN_TEXTS)} texts; expected rows of {card.dim}."
-        raise ExportError(message, code="wrong-text-output")
+        raise ExportError(message, code="unsupported-graph")
     if not (np.abs(np.linalg.norm(rows, axis=1) - 1) < _NORM_TOLERANCE).all():
-        raise ExportError("the graph gives rows without a direction: zeros, NaN or infinity.", code="no-direction")
+        raise ExportError("the graph gives rows without a direction: zeros, NaN or infinity.", code="unsupported-graph")
     if np.abs(rows - rows[0]).max() < _LEAST_DIFFERENCE:
         message = "the graph gives all texts the same row. Check its tokenizer, --length and --padding."
-        raise ExportError(message, code="equal-text-rows")
+        raise ExportError(message, code="unsupported-graph")
     if ((rows * single_rows).sum(1) < GOLDEN_FLOORS["int8"]).any():
-        raise ExportError("the graph gives a text another row in a batch than alone.", code="batch-dependent-rows")
+        raise ExportError("the graph gives a text another row in a batch than alone.", code="unsupported-graph")
     return rows
 
 

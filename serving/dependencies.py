@@ -205,7 +205,9 @@ def _summary(collection: Collection) -> str:
 
 
 def _no_gallery() -> Searcher:
-    raise UsageError(f"{GALLERY} must name the gallery folder to serve, or {COLLECTIONS} several.", code="no-gallery")
+    raise UsageError(
+        f"{GALLERY} must name the gallery folder to serve, or {COLLECTIONS} several.", code="missing-value"
+    )
 
 
 # Dependencies of routes. They are async because FastAPI runs other functions in threads.

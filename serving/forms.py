@@ -171,7 +171,7 @@ def _json_values(body: bytes, model: type[BaseModel]) -> Iterator[tuple[str, Any
         members = None
     if not isinstance(members, dict):
         message = 'The body is not a JSON object, as {"text": "a red chair", "k": 5}.'
-        raise RefusedError(400, "invalid_json", message)
+        raise RefusedError(400, "invalid_form", message)
     lists = _lists(model)
     for name, value in members.items():
         if name in lists and isinstance(value, list):

@@ -54,7 +54,7 @@ class Keys:
         """Return the keys of every collection, and those of this one.
 
         Raises:
-            UsageError: If a key is short or not ASCII ("weak-key").
+            UsageError: If a key is short or not ASCII ("invalid-keys").
         """
         secrets = {READ_KEYS: settings.read_keys, WRITE_KEYS: settings.write_keys, **settings.collection_keys}
         own = key_variables(collection) if collection else ("", "")
@@ -163,7 +163,7 @@ def _digests(variable: str, secret: SecretStr) -> list[bytes]:
         raise UsageError(
             f"{variable} has a key of fewer than {MIN_KEY_LENGTH} characters, or with characters that are not ASCII. "
             "Make one: python -c 'import secrets; print(secrets.token_urlsafe(32))'",
-            code="weak-key",
+            code="invalid-keys",
         )
     return [hashlib.sha256(key.encode()).digest() for key in keys]
 

@@ -167,28 +167,28 @@ def listen(host: str, port: int, has_keys: bool) -> socket.socket:
     """Return a listening socket.
 
     Raises:
-        UsageError: If the port or the address is invalid or taken ("invalid-port", "invalid-address"), or other
-            machines reach the address and there are no keys ("public-without-key").
+        UsageError: If the port or the address is invalid or taken ("invalid-value"), or other machines reach the
+            address and there are no keys ("invalid-keys").
     """
     if not 0 <= port <= 65535:
-        raise UsageError(f"the port is {port}; expected a number from 0 to 65535.", code="invalid-port")
+        raise UsageError(f"the port is {port}; expected a number from 0 to 65535.", code="invalid-value")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:  # UnicodeError: a part of the name is empty or too long
         reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"cannot serve at {host}:{port}: {reason}.", code="invalid-address") from None
+        raise UsageError(f"cannot serve at {host}:{port}: {reason}.", code="invalid-value") from None
     if not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback and not has_keys:
         raise UsageError(
             f"other machines can reach {host}, and the service has no keys. Serve at 127.0.0.1, or set {READ_KEYS} to "
             "a key that every request then needs.",
-            code="public-without-key",
+            code="invalid-keys",
         )
     is_ipv6 = family == socket.AF_INET6
     try:
         listening = socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=is_ipv6)
     except OSError as error:
         message = f"cannot serve at {host}:{port}: {error.strerror}. Choose another --port."
-        raise UsageError(message, code="invalid-address") from None
+        raise UsageError(message, code="invalid-value") from None
     # Connections inherit this. Without it, the second part of an answer waits 40 ms for the acknowledgement of the
     # first; asyncio sets it only for sockets that name their protocol.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

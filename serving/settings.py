@@ -153,7 +153,7 @@ class Settings(BaseSettings):
 
         Raises:
             UsageError: If a variable begins with ZOO_SERVE_ and is not a setting ("unknown-setting"), or a value is
-                invalid ("invalid-setting", "two-kinds-of-gallery").
+                invalid ("invalid-value", "conflicting-options").
         """
         try:
             settings = cls(**flags)
@@ -164,11 +164,11 @@ class Settings(BaseSettings):
             name = fields.get(place, place)
             origin = f"--{name.replace('_', '-')}" if name in flags else variable_of(name)
             message = f"{origin} is {flags.get(name, os.environ.get(origin))!r}; expected {_expected(name)}."
-            raise UsageError(message, code="invalid-setting") from None
+            raise UsageError(message, code="invalid-value") from None
         if settings.gallery and settings.collections:
             raise UsageError(
                 f"{GALLERY} and {COLLECTIONS} are both set; a service has one gallery, or several with names.",
-                code="two-kinds-of-gallery",
+                code="conflicting-options",
             )
         own_keys = [variable for name in settings.collections for variable in key_variables(name)]
         variables = [variable for variable, _, _ in settings_table()]
@@ -269,22 +269,22 @@ def parse_galleries(words: Sequence[str], models: Sequence[str] = ()) -> list[Ga
         models: The model of the one gallery (default: that of `ZOO_MODEL`), or each as NAME=MODEL.
 
     Raises:
-        UsageError: If names are missing ("unnamed-gallery"), double ("two-galleries-of-one-name") or invalid
-            ("invalid-collection-name"), or a model is of no gallery ("model-without-gallery").
+        UsageError: If names are missing ("missing-value"), double ("conflicting-options") or invalid ("invalid-value"),
+            or a model is of no gallery ("missing-value").
     """
     pairs = [_name_and_folder(word) for word in words]
     names = [name for name, _ in pairs]
     if len(pairs) > 1 and "" in names:
         named = [f"{name or f'gallery-{i}'}={gallery}" for i, (name, gallery) in enumerate(pairs, 1)]
-        raise UsageError(f"several galleries need names, as in: {command('serve', *named)}", code="unnamed-gallery")
+        raise UsageError(f"several galleries need names, as in: {command('serve', *named)}", code="missing-value")
     if doubles := sorted({name for name in names if names.count(name) > 1}):
-        raise UsageError(f"two galleries have the name {doubles[0]}.", code="two-galleries-of-one-name")
+        raise UsageError(f"two galleries have the name {doubles[0]}.", code="conflicting-options")
     places = dict(("", word) if names == [""] else _name_and_folder(word) for word in models)
     if names == [""] and not places and (model := os.environ.get(MODEL)):
         places[""] = model
     if unknown := sorted(places.keys() - set(names)):
         choice = f"as NAME=MODEL, NAME one of {', '.join(names)}" if any(names) else "without a name"
-        raise UsageError(f"--model {unknown[0] or '...'}: give the model {choice}.", code="model-without-gallery")
+        raise UsageError(f"--model {unknown[0] or '...'}: give the model {choice}.", code="missing-value")
     return [GalleryAddress(name, _absolute(gallery), places.get(name)) for name, gallery in pairs]
 
 
@@ -308,7 +308,7 @@ def _name_and_folder(word: str) -> tuple[str, str]:
     if not re.fullmatch(COLLECTION_NAME, name) or not folder:
         raise UsageError(
             f"{word!r} is not NAME=FOLDER: a name has at most 63 characters of a to z, 0 to 9 and -.",
-            code="invalid-collection-name",
+            code="invalid-value",
         )
     return name, folder
 
@@ -317,22 +317,22 @@ def read_keys_file(path: Path) -> dict[str, str]:
     """Return the variables of keys in a file of lines NAME=KEYS, as systemd reads them in an EnvironmentFile.
 
     Raises:
-        UsageError: If the file cannot be read ("unreadable-keys-file"), every user of the machine can read or change
-            it ("public-keys-file"), or a line is something else ("invalid-keys-file"). The message never shows a key.
+        UsageError: If the file cannot be read ("unreadable-file"), every user of the machine can read or change it
+            ("invalid-keys"), or a line is something else ("invalid-keys"). The message never shows a key.
     """
     try:
         if os.name == "posix" and (mode := path.stat().st_mode & 0o777) & 0o007:
             raise UsageError(
                 f"{path} has the mode {mode:o}, so that every user of this machine has the keys. Run: chmod 600 {path}",
-                code="public-keys-file",
+                code="invalid-keys",
             )
         lines = path.read_text(encoding="ascii").splitlines()
     except UnicodeDecodeError:
         raise UsageError(
-            f"{path} has characters other than ASCII, which keys never have.", code="invalid-keys-file"
+            f"{path} has characters other than ASCII, which keys never have.", code="invalid-keys"
         ) from None
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.", code="unreadable-keys-file") from None
+        raise UsageError(f"{path} cannot be read: {error.strerror}.", code="unreadable-file") from None
     variables = {}
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.lstrip().startswith("#"):
@@ -340,6 +340,6 @@ def read_keys_file(path: Path) -> dict[str, str]:
         name, equals, value = (part.strip() for part in line.partition("="))
         if not equals or not name.startswith(KEYS):
             expected = " or ".join(f"{variable}[_COLLECTION]=KEY" for variable in KEYS)
-            raise UsageError(f"line {number} of {path} is not {expected}.", code="invalid-keys-file")
+            raise UsageError(f"line {number} of {path} is not {expected}.", code="invalid-keys")
         variables[name] = value.strip("\"'")
     return variables

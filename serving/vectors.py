@@ -53,7 +53,7 @@ def index_vectors(
 
     Raises:
         UsageError: If the files do not fit together, the embeddings are or may be of another model, or no row is
-            accepted (code "no-row-accepted"); a gallery is not made for that.
+            accepted (code "no-images"); a gallery is not made for that.
         ModelMismatchError: If another model embedded the gallery.
     """
     embeddings, described = read_embeddings(vectors), read_keyed_rows(table)
@@ -62,10 +62,10 @@ def index_vectors(
     if rows.ndim != 2 or rows.shape[1] != card.dim or rows.dtype.kind not in "fiu":
         shape = " x ".join(map(str, rows.shape))
         message = f"{vectors} holds {shape} numbers ({rows.dtype}); expected rows of {card.dim} of {card.name}."
-        raise UsageError(message, code="wrong-dimensions")
+        raise UsageError(message, code="invalid-embedding")
     if len(rows) != len(described):
         message = f"{vectors} has {len(rows):,} rows and {table} describes {len(described):,}."
-        raise UsageError(message, code="rows-do-not-match")
+        raise UsageError(message, code="invalid-table")
     if embeddings.record is not None and table.resolve() == table_path(vectors).resolve():
         embeddings.record.check_images(table, [row.source for row in described])
     _check_any_usable(vectors, described, rows)
@@ -90,7 +90,7 @@ def _check_model(path: Path, embeddings: Embeddings, card: Card, fingerprint: st
         raise UsageError(
             f"{path} has no record of the model that computed it. Name that model's fingerprint with --fingerprint, as "
             f"zoo info and POST /embed show it; that of {card.name} is {card.fingerprint}.",
-            code="no-fingerprint",
+            code="missing-value",
         )
     if fingerprint not in (None, card.fingerprint):
         message = f"--fingerprint is not that of {card.name}, which is {card.fingerprint}."
@@ -112,7 +112,7 @@ def _check_any_usable(path: Path, described: Sequence[KeyedRow], rows: np.ndarra
 def _none_accepted(path: Path, rows: int, key: str, reason: str) -> UsageError:
     cause = f"none of its {rows:,} rows was accepted. The first, {key}: {reason}" if rows else "it has no rows."
     remedy = "Compute the embeddings again, for example with zoo embed, or correct the table."
-    return UsageError(f"{path} was not indexed: {cause} {remedy}", code="no-row-accepted")
+    return UsageError(f"{path} was not indexed: {cause} {remedy}", code="no-images")
 
 
 def _put(gallery: Gallery, described: Sequence[KeyedRow], vectors: np.ndarray, report: VectorReport) -> None:
@@ -136,5 +136,5 @@ def _item(row: KeyedRow, vector: np.ndarray, dim: int) -> NewItem:
     try:
         metadata_json(row.metadata)
     except ValueError as error:
-        raise UsageError(f"the metadata cannot be stored: {error}.", code="bad-metadata") from None
+        raise UsageError(f"the metadata cannot be stored: {error}.", code="invalid-value") from None
     return vector_item(row.key, vector, dim, row.source, row.label, row.metadata)

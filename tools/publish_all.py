@@ -117,11 +117,13 @@ def models_of(patterns: Sequence[str], options: Options) -> list[PlannedModel]:
     """Return the models of "papers", names of recipes or patterns such as "diva-*-cub", data set by data set.
 
     Raises:
-        UsageError: If no recipe matches (`unknown-recipe`), or fp32 is not among the precisions (`no-fp32`).
+        UsageError: If no recipe matches (`unknown-name`), or fp32 is not among the precisions (`invalid-value`).
         RecipeError: If a setting does not fit a recipe.
     """
     if "fp32" not in options.precisions:
-        raise UsageError("--precision must include fp32: the other precisions are compared with it.", code="no-fp32")
+        raise UsageError(
+            "--precision must include fp32: the other precisions are compared with it.", code="invalid-value"
+        )
     names = list(dict.fromkeys(name for pattern in patterns for name in _matching(pattern)))
     models = [_model(name, options) for name in names]
     order = list(dict.fromkeys(model.dataset for model in models))
@@ -135,7 +137,7 @@ def _matching(pattern: str) -> list[str]:
     if not names:
         raise UsageError(
             f"no recipe matches {pattern!r}.{nearest(pattern, RECIPES)} All recipes: zoo list --recipes",
-            code="unknown-recipe",
+            code="unknown-name",
         )
     return names
 
@@ -234,7 +236,7 @@ def throughput_of(values: Iterable[str], models: Sequence[PlannedModel]) -> dict
         if not 0 < rate < math.inf or (name and name not in backbones):
             raise UsageError(
                 f"--throughput {value}: expected images per second, as 800 or r50=800, for {', '.join(backbones)}.",
-                code="bad-throughput",
+                code="invalid-value",
             )
         rates |= {name: rate} if name else dict.fromkeys(backbones, rate)
     return rates
@@ -290,7 +292,7 @@ class State:
             try:
                 self.models = json.loads(path.read_text(encoding="utf-8"))["rows"]
             except (ValueError, KeyError, TypeError):
-                raise UsageError(f"{path} cannot be read; delete it to begin again.", code="damaged-state") from None
+                raise UsageError(f"{path} cannot be read; delete it to begin again.", code="damaged-file") from None
 
     def is_done(self, model: PlannedModel, step: Step) -> bool:
         """Tell whether this very command ended well for this recipe, and its model is still in the folder."""

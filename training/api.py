@@ -241,10 +241,10 @@ def _check_members(cards: Sequence[Card], folders: Sequence[Path], out: Path) ->
         UsageError: If there are fewer than two, one of them is `out`, or they preprocess images differently.
     """
     if len(cards) < 2:
-        raise UsageError(f"an ensemble needs at least two models, not {len(cards)}.", code="too-few-members")
+        raise UsageError(f"an ensemble needs at least two models, not {len(cards)}.", code="invalid-value")
     if out.resolve() in {folder.resolve() for folder in folders}:
         raise UsageError(
-            f"the ensemble would replace its member {out.name}; give it another name.", code="replaces-member"
+            f"the ensemble would replace its member {out.name}; give it another name.", code="overwrites-input"
         )
     first = cards[0]
     for card in cards[1:]:
@@ -254,7 +254,7 @@ def _check_members(cards: Sequence[Card], folders: Sequence[Path], out: Path) ->
             raise UsageError(
                 f"{first.name} and {card.name} preprocess images differently ({values}). The members of an ensemble "
                 "share one preprocessing; train one of them again with the other's.",
-                code="unlike-preprocessing",
+                code="conflicting-options",
             )
 
 
@@ -534,7 +534,7 @@ def measure_test_split(
         raise DatasetError(
             f"{root} has no test split (the folders train and test, or a column split): all its classes were trained "
             "on.",
-            code="no-test-split",
+            code="wrong-split",
         )
     # The measurement counts the images that cannot be read.
     return zoo.evaluate(model, images, progress=progress, unreadable={})
@@ -583,7 +583,7 @@ def _train_model(
     """Train one recipe and write its model folder; see `train`."""
     execution, processes = setup.execution, setup.execution.processes
     if execution.compiled and recipe.data.features:
-        raise UsageError("on cached features there is no trunk to compile; leave --compile out.", code="no-trunk")
+        raise UsageError("on cached features there is no trunk to compile; leave --compile out.", code="not-available")
     runs = paths.home() / "runs"
     trained, data = train_network(recipe, setup, runs, restart, track)
     folder = paths.local_models() / recipe.name

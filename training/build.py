@@ -82,7 +82,9 @@ def create_method(objective: Objective, context: MethodContext) -> Method:
 
 def _loss(objective: Objective, context: MethodContext, dim: int) -> nn.Module:
     if objective.loss is None:
-        raise RecipeError(f"the method {objective.method!r} needs a loss: set objective.loss.", code="no-loss")
+        raise RecipeError(
+            f"the method {objective.method!r} needs a loss: set objective.loss.", code="conflicting-settings"
+        )
     class_sizes = np.bincount(context.labels, minlength=context.classes)
     sizes = {"classes": context.classes, "dim": dim, "class_sizes": class_sizes}
     loss: nn.Module = construct(LOSSES, "loss", objective.loss, objective.loss_args, sizes)
@@ -102,16 +104,17 @@ def _check_used(objective: Objective, wanted: set[str]) -> None:
     """Check that the method uses the loss and the miner: nothing is dropped in silence."""
     if objective.loss is not None and not wanted & {"loss", "create_loss"}:
         raise RecipeError(
-            f"the method {objective.method!r} has its own loss; leave objective.loss out.", code="unused-loss"
+            f"the method {objective.method!r} has its own loss; leave objective.loss out.", code="option-without-effect"
         )
     for part in ("loss", "miner"):
         if getattr(objective, part) is None and getattr(objective, f"{part}_args"):
             raise RecipeError(
-                f"objective.{part}_args are set, but no objective.{part} that takes them.", code="unused-arguments"
+                f"objective.{part}_args are set, but no objective.{part} that takes them.", code="option-without-effect"
             )
     if objective.miner is not None and "miner" not in wanted:
         raise RecipeError(
-            f"the method {objective.method!r} does not take a miner: set objective.miner=none.", code="unused-miner"
+            f"the method {objective.method!r} does not take a miner: set objective.miner=none.",
+            code="option-without-effect",
         )
 
 
@@ -123,7 +126,7 @@ def _check_tuples(objective: Objective, loss: type[nn.Module], miner: Any) -> No
         advice = f"{named}: choose another miner" if named else "no tuples: set objective.miner=none"
         raise RecipeError(
             f"miner {objective.miner!r} gives {mined.__name__.lower()}, but loss {objective.loss!r} takes {advice}.",
-            code="miner-and-loss",
+            code="conflicting-settings",
         )
 
 
@@ -144,7 +147,8 @@ def create_sampler(recipe: Recipe, labels: np.ndarray, stream: int = 0) -> Sampl
     sampler: Sampler = construct(SAMPLERS, "sampler", batch.sampler, batch.args, {**offered, "dim": recipe.dim})
     if hasattr(sampler, "memory") and not recipe.dim:
         raise RecipeError(
-            f"the sampler {batch.sampler!r} chooses by embeddings: the recipe needs a head.", code="no-heads"
+            f"the sampler {batch.sampler!r} chooses by embeddings: the recipe needs a head.",
+            code="conflicting-settings",
         )
     return sampler
 
@@ -202,13 +206,14 @@ def _check_input(trunk: nn.Module, name: str, preprocessing: Preprocessing) -> N
             shape = trunk.eval()(torch.zeros(2, channels, crop, crop)).shape
     except RuntimeError as error:
         raise RecipeError(
-            f"{name} does not take images of {crop} x {crop} pixels (preprocessing.crop): {error}", code="trunk-input"
+            f"{name} does not take images of {crop} x {crop} pixels (preprocessing.crop): {error}",
+            code="unsupported-model",
         ) from None
     trunk.train()
     if len(shape) != 2:
         raise RecipeError(
             f"{name} gives features of shape {list(shape)}; backbone.args must pool.",
-            code="unpooled-features",
+            code="unsupported-model",
         )
 
 
@@ -221,7 +226,7 @@ def _check_normalisation(trunk: nn.Module, name: str, ours: Preprocessing) -> No
         raise RecipeError(
             f"the weights of {name} were trained with mean {config['mean']} and standard "
             f"deviation {config['std']}, the recipe has {ours.mean} and {ours.std}. Set preprocessing.mean and .std.",
-            code="unlike-normalisation",
+            code="conflicting-settings",
         )
 
 

@@ -44,8 +44,7 @@ def keep_bad_batch(
     )
     return DivergedError(
         f"the loss became {loss} in epoch {batch.epoch + 1}, step {step} ({values}). "
-        f"{location}; its images: {', '.join(names[:_SHOWN])}{more}. Lower optimizer.lr; {last_checkpoint}.",
-        code="infinite-loss",
+        f"{location}; its images: {', '.join(names[:_SHOWN])}{more}. Lower optimizer.lr; {last_checkpoint}."
     )
 
 
@@ -61,8 +60,7 @@ def check_embeddings(rows: np.ndarray, source: str) -> None:
     """
     if not np.isfinite(rows).all() or not rows.any(axis=1).all():
         raise DivergedError(
-            f"{source} give embeddings with NaN or infinite values, or of length 0. Lower optimizer.lr.",
-            code="bad-embeddings",
+            f"{source} give embeddings with NaN or infinite values, or of length 0. Lower optimizer.lr."
         )
 
 
@@ -105,7 +103,7 @@ def load(path: Path) -> dict[str, Any]:
             return _attach(tree, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118  (no mapping)
     except Exception as error:  # safetensors, JSON and key errors alike: not a checkpoint of ours
         raise TrainingError(
-            f"checkpoint {path} cannot be read ({error}). Start again with --restart.", code="checkpoint-unreadable"
+            f"checkpoint {path} cannot be read ({error}). Start again with --restart.", code="unreadable-file"
         ) from None
 
 

@@ -56,11 +56,11 @@ def construct(
     given = {key: value for key, value in (offered or {}).items() if key in taken}
     needed = [key for key, value in taken.items() if value.default is value.empty and value.kind not in _ANY]
     if missing := [key for key in needed if key not in {**given, **args}]:
-        raise RecipeError(f"{kind} {name!r} needs the arguments {', '.join(missing)}.", code="missing-argument")
+        raise RecipeError(f"{kind} {name!r} needs the arguments {', '.join(missing)}.", code="missing-value")
     try:
         return table[name](**given, **args)
     except (TypeError, ValueError) as error:  # a value that the class cannot use
-        raise RecipeError(f"{kind} {name!r} does not take these arguments: {error}.", code="bad-argument") from None
+        raise RecipeError(f"{kind} {name!r} does not take these arguments: {error}.", code="invalid-value") from None
 
 
 def check_name(table: Mapping[str, Any], kind: str, name: str) -> None:
@@ -68,7 +68,7 @@ def check_name(table: Mapping[str, Any], kind: str, name: str) -> None:
     if name not in table:
         raise RecipeError(
             f"there is no {kind} {name!r}.{nearest(name, table)} Known: {', '.join(sorted(table))}.",
-            code=f"unknown-{kind}",
+            code="unknown-name",
         )
 
 
@@ -91,7 +91,7 @@ def check_arguments(table: Mapping[str, Any], kind: str, name: str, args: Mappin
             raise RecipeError(
                 f"{kind} {name!r} does not take these arguments: there is no {key!r}.{nearest(key, taken)} "
                 f"It takes: {', '.join(taken) or 'none'}.",
-                code="unknown-argument",
+                code="unknown-name",
             )
 
 

@@ -115,7 +115,7 @@ def prepare(recipe: Recipe, dataset: Dataset, progress: bool = False) -> Trainin
     """
     if recipe.data.features:
         raise RecipeError(
-            "cached features (data.features) are only for `zoo train NAME --features DIR`.", code="features-as-images"
+            "cached features (data.features) are only for `zoo train NAME --features DIR`.", code="conflicting-settings"
         )
     validates = _validates(dataset, recipe.data, recipe.seed)
     trained = _training_squares(dataset, np.flatnonzero(~validates), recipe.data, recipe.preprocessing, progress)
@@ -156,7 +156,7 @@ def _training_squares(
     if not len(decoded.rows):
         raise RecipeError(
             f"no training image of {dataset.name} can be read ({len(decoded.skipped)} were skipped).",
-            code="no-readable-image",
+            code="no-images",
         )
     return decoded
 
@@ -172,7 +172,7 @@ def held_out_classes(classes: int, data: Data, seed: int) -> np.ndarray:
         raise RecipeError(
             f"data.validation={data.validation} holds out {count} of {classes} classes; at least 2 must be held out "
             "and 2 be left to train on. Set data.validation=0 to train on all and keep the last epoch.",
-            code="validation-share",
+            code="wrong-split",
         )
     return np.sort(np.random.default_rng((seed, 0)).choice(classes, count, replace=False))
 

@@ -55,7 +55,7 @@ class Processes:
         if size % self.count:
             raise RecipeError(
                 f"batch.size ({size}) must be a multiple of the number of processes ({self.count}).",
-                code="uneven-batch",
+                code="conflicting-settings",
             )
         share = size // self.count
         return slice(self.rank * share, (self.rank + 1) * share)

@@ -284,11 +284,13 @@ def small_twin(method: str) -> Recipe:
     if method not in methods:
         raise UsageError(
             f"there is no method {method!r}.{nearest(method, methods)} Known: {', '.join(methods)}.",
-            code="unknown-method",
+            code="unknown-name",
         )
     twin = RECIPES[method + TWIN_SUFFIX]()
     if not isinstance(twin, Recipe):
-        raise UsageError(f"{method} is an ensemble; choose a single method, as margin, ms or diva.", code="ensemble")
+        raise UsageError(
+            f"{method} is an ensemble; choose a single method, as margin, ms or diva.", code="not-available"
+        )
     return twin
 
 
@@ -384,7 +386,7 @@ def _tuned_backbone(model: TrunkModel, tune: str) -> Backbone:
         tune: A name of `training.recipe.TUNED`.
 
     Raises:
-        RecipeError: `setting-range` for another name, or if the trunk has no such part (`choose_parts`).
+        RecipeError: `invalid-value` for another name, or if the trunk has no such part (`choose_parts`).
     """
     card = model.card
     backbone = Backbone(card.backbone, card.architecture, card.architecture_args, model.reference, tune=tune)
@@ -465,7 +467,7 @@ def check_name(name: str, base: Path, replace: bool = False) -> None:
     folder = paths.local_models() / name
     if folder.resolve() == base.resolve():
         raise UsageError(
-            f"the new model would replace {name}, which it starts from; name it with --as.", code="replaces-base"
+            f"the new model would replace {name}, which it starts from; name it with --as.", code="overwrites-input"
         )
     if replace or _is_unmeasured(folder):
         return
@@ -542,5 +544,5 @@ def _name_taken(name: str) -> UsageError:
     return UsageError(
         f"a model or recipe {name} exists already. Name the new one with --as OTHER, or replace a model of that name "
         "with --replace.",
-        code="name-taken",
+        code="already-exists",
     )

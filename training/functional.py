@@ -27,12 +27,12 @@ def check_batch(embeddings: Tensor, labels: Tensor, classes: int | None = None) 
     if embeddings.ndim != 2 or labels.shape != embeddings.shape[:1]:
         raise UsageError(
             f"embeddings must be [b, d] and labels [b], not {list(embeddings.shape)} and {list(labels.shape)}.",
-            code="batch-shape",
+            code="invalid-value",
         )
     if labels.dtype != torch.int64:
         raise UsageError(
             f"labels must be int64, not {str(labels.dtype).removeprefix('torch.')}; convert them with labels.long().",
-            code="label-type",
+            code="invalid-labels",
         )
     if classes is not None:
         _check_labels(labels, classes)
@@ -46,7 +46,7 @@ def _check_labels(labels: Tensor, classes: int) -> None:
     if labels.device.type == "cpu" and len(labels) and not 0 <= labels.min() <= labels.max() < classes:
         raise RecipeError(
             f"labels must be from 0 to {classes - 1} for {classes} classes, not {labels.min()} to {labels.max()}.",
-            code="label-range",
+            code="invalid-labels",
         )
 
 
@@ -67,7 +67,7 @@ class Decorrelation(nn.Module):
         if min(dim_a, dim_b, width) < 1:
             raise RecipeError(
                 f"decorrelation needs dims and a width of at least 1, not {(dim_a, dim_b, width)}.",
-                code="decorrelation-size",
+                code="invalid-value",
             )
         self.regressor = nn.Sequential(nn.Linear(dim_b, width), nn.ReLU(), nn.Linear(width, dim_a))
         self.sum_over_dim = sum_over_dim
@@ -229,7 +229,7 @@ def require_triplets(tuples: NamedTuple) -> Triplets:
     kind = type(tuples).__name__.lower()
     raise UsageError(
         f"this loss takes triplets, not {kind}; choose a miner that gives triplets, or leave it out.",
-        code="not-triplets",
+        code="invalid-value",
     )
 
 

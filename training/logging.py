@@ -58,7 +58,7 @@ class Log:
             raise TrainingError(
                 f"the line of epoch {record['epoch']} cannot be written to {self.path} ({error}). An earlier "
                 "checkpoint is kept: free some space and give the same command to continue.",
-                code="log-not-written",
+                code="not-writable",
             ) from None
 
 
@@ -164,7 +164,7 @@ def check_trackers(names: Iterable[str]) -> None:
         if name not in TRACKERS:
             raise UsageError(
                 f"there is no tracker {name!r}.{nearest(name, TRACKERS)} Known: {', '.join(TRACKERS)}.",
-                code="unknown-tracker",
+                code="unknown-name",
             )
         if find_spec(name) is None:
             raise MissingDependencyError(f"{name} is not installed: pip install {name}")

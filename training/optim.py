@@ -35,12 +35,13 @@ def freeze_norm(trunk: nn.Module, mode: str) -> None:
     """
     if mode not in NORMS:
         raise RecipeError(
-            f"freeze_norm must be {', '.join(NORMS)}, not {mode!r}.{nearest(mode, NORMS)}", code="unknown-freeze-norm"
+            f"freeze_norm must be {', '.join(NORMS)}, not {mode!r}.{nearest(mode, NORMS)}", code="unknown-name"
         )
     norms = [module for module in trunk.modules() if isinstance(module, _BatchNorm)]
     if mode != "none" and not norms:
         raise RecipeError(
-            f"{type(trunk).__name__} has no batch norm to freeze; set backbone.freeze_norm=none.", code="no-batch-norm"
+            f"{type(trunk).__name__} has no batch norm to freeze; set backbone.freeze_norm=none.",
+            code="unsupported-model",
         )
     for norm in norms if mode != "none" else ():
         freeze_statistics(norm)

@@ -72,25 +72,25 @@ def override(recipe: Recipe, settings: Iterable[str]) -> Recipe:
         key, equals, text = (part.strip() for part in setting.partition("="))
         if not equals:
             raise RecipeError(
-                f"{setting!r} is not a setting; write key=value, as in optimizer.lr=1e-5.", code="not-a-setting"
+                f"{setting!r} is not a setting; write key=value, as in optimizer.lr=1e-5.", code="unknown-setting"
             )
         *groups, last = key.split(".")
         branch = tree
         for group in groups:
             branch = branch.setdefault(group, {})
             if not isinstance(branch, dict):
-                raise RecipeError(f"{key}: {group!r} is set as a whole already.", code="set-twice")
+                raise RecipeError(f"{key}: {group!r} is set as a whole already.", code="conflicting-settings")
         branch[last] = text
     if "name" in tree.get("backbone", {}) and "architecture" not in tree["backbone"]:
         raise RecipeError(
             "backbone.name is only the short form in model names; set backbone.architecture, as in "
             "backbone.architecture=resnet50.",
-            code="no-architecture",
+            code="missing-value",
         )
     if "as_published" in tree:
         raise RecipeError(
             "as_published is not a setting; --as-published selects the settings of the authors' published code.",
-            code="not-a-setting",
+            code="unknown-setting",
         )
     try:
         changed: Recipe = _apply(recipe, tree, "")
@@ -129,7 +129,7 @@ def _check_method_name(method: str, before: str) -> None:
         raise RecipeError(
             f"method={method} is the name of other recipes' method. Train one of them (zoo list --recipes --method "
             f"{method}), or choose a name of your own.",
-            code="foreign-name",
+            code="unknown-name",
         )
 
 
@@ -148,7 +148,7 @@ def _with_backbone_name(recipe: Recipe, before: Recipe, is_named: bool) -> Recip
         raise RecipeError(
             f"backbone.name={backbone.name} is the name of {ARCHITECTURES[backbone.name]}, and the architecture is "
             f"{backbone.architecture}. Leave the name out: it follows from the architecture.",
-            code="foreign-name",
+            code="unknown-name",
         )
     return recipe
 
@@ -192,7 +192,7 @@ def _field(old: Any, hint: Any, branch: Any, key: str) -> Any:
         if isinstance(branch, dict):
             return _apply(old, branch, f"{key}.")
         inner = ", ".join(f"{key}.{name}" for name in typing.get_type_hints(type(old)))
-        raise RecipeError(f"{key} is a group; set one of {inner}.", code="group-setting")
+        raise RecipeError(f"{key} is a group; set one of {inner}.", code="invalid-value")
     if not isinstance(branch, dict):
         return _parse(branch, hint, key)
     if isinstance(old, tuple):
@@ -258,7 +258,7 @@ def _parse_composite(value: Any, hint: Any, key: str, text: str) -> Any:
     if origin is not None and issubclass(origin, Mapping) and isinstance(value, dict):
         return value
     expected, example = _describe(hint)
-    raise RecipeError(f"{key} must be {expected}, as in {key}={example}, not {text!r}.", code="setting-type")
+    raise RecipeError(f"{key} must be {expected}, as in {key}={example}, not {text!r}.", code="invalid-value")
 
 
 def _describe(hint: Any) -> tuple[str, str]:
@@ -321,7 +321,7 @@ def _check_recipe_name(name: str, settings: list[str]) -> None:
     if name in RECIPES:
         return
     error = RecipeError(
-        f"there is no recipe {name!r}.{nearest(name, RECIPES)} All recipes: zoo list --recipes.", code="unknown-recipe"
+        f"there is no recipe {name!r}.{nearest(name, RECIPES)} All recipes: zoo list --recipes.", code="unknown-name"
     )
     similar = standard_recipe(get_close_matches(name, RECIPES, 1, 0)[0])
     _raise_all([error, *_setting_errors(similar if isinstance(similar, Recipe) else similar.members[0], settings)[1]])
@@ -369,7 +369,7 @@ def _stated_settings(recipe: Recipe, settings: Sequence[str]) -> list[str]:
         settings: The settings that are given; they come before the returned ones.
 
     Raises:
-        RecipeError: `weights-contradict` for all given settings that contradict what the weights state, or the error of
+        RecipeError: `weights-mismatch` for all given settings that contradict what the weights state, or the error of
             weights that are not there.
     """
     keys = {setting.partition("=")[0].strip() for setting in settings}
@@ -394,7 +394,7 @@ def _stated_settings(recipe: Recipe, settings: Sequence[str]) -> list[str]:
     if wrong := [f"{key}={ours}, they state {theirs}" for key, (ours, theirs) in other.items() if key in keys]:
         raise RecipeError(
             f"the weights {given.backbone.pretrained!r} contradict {'; '.join(wrong)}. Leave these settings out.",
-            code="weights-contradict",
+            code="weights-mismatch",
         )
     args = {**(given.backbone.args if same else {}), **model.args}
     stated = [f"{key}={theirs}" for key, (_, theirs) in other.items()]
@@ -525,7 +525,7 @@ def _fit_to_classes(recipe: Recipe, labels: np.ndarray, given: Collection[str]) 
         raise RecipeError(
             f"{recipe.name} needs two images of a class in a batch, but of {len(sizes)} training classes none has two. "
             "Add images to the classes.",
-            code="single-images",
+            code="too-few-samples",
         )
     if "batch.per_class" not in given:
         batch = dataclasses.replace(batch, per_class=min(batch.per_class, int(sizes.max())))
@@ -611,5 +611,5 @@ def _check_intra(recipe: Recipe) -> None:
         raise RecipeError(
             f"the task 'intra' learns from three samples of a class, and batch.per_class is {per_class}; set it to 3 "
             "or more, or leave that head out.",
-            code="intra-batch",
+            code="conflicting-settings",
         )

@@ -60,7 +60,7 @@ LATER_SETTINGS = (
 
 def _check(valid: object, key: str, value: object, expected: str) -> None:
     if not valid:
-        raise RecipeError(f"{key} must be {expected}, not {value!r}.", code="setting-range")
+        raise RecipeError(f"{key} must be {expected}, not {value!r}.", code="invalid-value")
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,7 @@ class Optimizer:
         _check(0 <= self.momentum < 1, "optimizer.momentum", self.momentum, "from 0 to below 1")
         if self.momentum and self.name not in ("sgd", "rmsprop"):
             raise RecipeError(
-                f"optimizer.momentum is for sgd and rmsprop; {self.name} has none.", code="unused-momentum"
+                f"optimizer.momentum is for sgd and rmsprop; {self.name} has none.", code="option-without-effect"
             )
         _check(self.accumulate >= 1, "optimizer.accumulate", self.accumulate, "1 or more")
         for name in ("lr", "weight_decay", "loss_lr", "loss_weight_decay"):
@@ -300,7 +300,8 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.milestones and self.name != "multi-step":
             raise RecipeError(
-                f"schedule.milestones are for schedule.name=multi-step, not for {self.name}.", code="unused-milestones"
+                f"schedule.milestones are for schedule.name=multi-step, not for {self.name}.",
+                code="option-without-effect",
             )
         _check(0 < self.gamma <= 1, "schedule.gamma", self.gamma, "above 0 and at most 1")
         _check(min(self.milestones, default=1) >= 1, "schedule.milestones", self.milestones, "epochs from 1")
@@ -367,7 +368,7 @@ class Recipe:
             self.head_end == "trained" or self.heads, "head_end", self.head_end, "trained for a recipe without heads"
         )
         if why := heads_problem(self.heads):
-            raise RecipeError(f"heads: {why}", code="bad-heads")
+            raise RecipeError(f"heads: {why}", code="conflicting-settings")
 
     @property
     def dim(self) -> int:
@@ -456,5 +457,5 @@ def check_same_dim(transfer: str, dim: int, teacher: Card, alternatives: Iterabl
         raise RecipeError(
             f"the transfer {transfer!r} needs the teacher's dimension: the student has {dim}, the teacher "
             f"{teacher.name} {teacher.dim}. Change the student's, or take {' or '.join(alternatives)}.",
-            code="transfer-dim",
+            code="conflicting-settings",
         )

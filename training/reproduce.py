@@ -83,7 +83,7 @@ def recorded_recipe(model: str, seed: int | None = None, new_name: str | None = 
         new_name: The name of the new model; by default the model's with `-reproduced`.
 
     Raises:
-        UsageError: If the model does not follow a recipe (code "no-recipe").
+        UsageError: If the model does not follow a recipe (code "not-available").
         RecipeError: If the recorded settings are not known any more.
     """
     folder = find_model(model)
@@ -95,13 +95,13 @@ def recorded_recipe(model: str, seed: int | None = None, new_name: str | None = 
         advice = f" It was made by: {how}" if how else ""
         raise UsageError(
             f"{card.name} was not trained by a recipe alone, so it cannot be trained again by one.{advice}",
-            code="no-recipe",
+            code="not-available",
         )
     changes = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in settings.items()]
     recorded_seed = recipe.get("seed") if isinstance(recipe.get("seed"), int) else None
     resolved = resolve(origin, changes, recorded_seed if seed is None else seed, new_name or f"{card.name}{ENDING}")
     if not isinstance(resolved, Recipe):
-        raise UsageError(f"{card.name} is an ensemble; reproduce its members.", code="no-recipe")
+        raise UsageError(f"{card.name} is an ensemble; reproduce its members.", code="not-available")
     return resolved
 
 
@@ -109,7 +109,7 @@ def recorded_result(folder: Path, dataset: str) -> dict[str, Any]:
     """Return the newest measurement of a model on its test split that has intervals, by torch if there is one.
 
     Raises:
-        UsageError: If there is no score (code "no-score").
+        UsageError: If there is no score (code "no-results").
     """
     card = read_card(folder)
     results = [
@@ -123,7 +123,7 @@ def recorded_result(folder: Path, dataset: str) -> dict[str, Any]:
         raise UsageError(
             f"{card.name} records no score on the test split of {dataset} to compare with. Measure it first: "
             f"{command('evaluate', card.name, '--save')}",
-            code="no-score",
+            code="no-results",
         )
     return max(results, key=lambda result: (result["runtime"] == "torch", result.get("date", "")))
 
@@ -151,8 +151,8 @@ def reproduce(
         settings: Further `key=value` changes, for a shorter run that cannot be expected to reach the score.
 
     Raises:
-        UsageError: As `recorded_recipe` and `recorded_result`, or if the new name is taken (code "name-taken").
-        TrainingError: If the new model could not be measured (code "not-measured").
+        UsageError: As `recorded_recipe` and `recorded_result`, or if the new name is taken (code "already-exists").
+        TrainingError: If the new model could not be measured (code "no-results").
         ZooError: As `training.api.train`.
     """
     from training.api import train
@@ -168,7 +168,7 @@ def reproduce(
         check_new_name(recipe.name)
     outcome = train(recipe, data, device, restart, progress, origin=origin)
     if outcome.evaluation is None:
-        raise TrainingError(f"the new model was not measured: {outcome.not_evaluated}", code="not-measured")
+        raise TrainingError(f"the new model was not measured: {outcome.not_evaluated}", code="no-results")
     card = read_card(folder)
     return Reproduction(
         model=card.name,

@@ -173,7 +173,7 @@ class Trainer:
         if self.maps is not None:
             return
         if self.execution.compiled:
-            raise RecipeError(f"--compile is for whole trunks. {NO_VIEWS}", code="views-and-compile")
+            raise RecipeError(f"--compile is for whole trunks. {NO_VIEWS}", code="conflicting-settings")
         data, augmentation, views = cast(TrainingData, self.data), self.recipe.augmentation, self.recipe.data.views
         sizes, layout = self.recipe.preprocessing, self.computation.layout
 
@@ -228,7 +228,7 @@ class Trainer:
         if squares.shape[-1] != preprocessing.channels:
             raise RecipeError(
                 f"the images have {squares.shape[-1]} channel(s), but the network takes {preprocessing.channels}.",
-                code="channels",
+                code="unsupported-model",
             )
         images = squares.to(self.execution.device, non_blocking=True).permute(0, 3, 1, 2).float() / 255
         images = augment(images, changes, augmentation, preprocessing.crop)
@@ -542,7 +542,7 @@ def lock_run_folder(folder: Path) -> Iterator[None]:
             yield
     except LockHeldError:
         raise TrainingError(
-            f"another process trains this recipe already, in {folder}. Wait for it, or end it.", code="run-locked"
+            f"another process trains this recipe already, in {folder}. Wait for it, or end it.", code="busy"
         ) from None
 
 
@@ -657,7 +657,7 @@ def _draws(run: Trainer, sampler: Sampler, plan: Sequence[str]) -> Iterator[Draw
         raise RecipeError(
             f"the sampler {run.recipe.batch.sampler!r} chooses by embeddings among the classes; the method "
             f"{run.recipe.objective.method!r} also draws by groups of its own. Set batch.sampler to spc.",
-            code="sampler-and-method",
+            code="conflicting-settings",
         )
     streams = {
         task: main if own is labels else create_sampler(run.recipe, own, 1).epoch(run.epoch, plan.count(task))
@@ -676,7 +676,7 @@ def _keep(run: Trainer, folder: Path) -> None:
         raise TrainingError(
             f"the checkpoint of epoch {run.epoch} cannot be written to {folder} ({error}). The previous one is kept: "
             "free some space and give the same command to continue.",
-            code="checkpoint-not-written",
+            code="not-writable",
         ) from None
 
 

@@ -36,7 +36,7 @@ item), 1 for a failed check and everything else.
 
 Every error has a `code`, its stable name in lower case with hyphens. It is the class's own (`UsageError`: "usage",
 `ModelNotFoundError`: "model-not-found") unless the place that raises it gives a more specific one, such as
-`UsageError("...", code="unknown-runtime")`. Programs and tests compare codes, since the wording may change.
+`UsageError("...", code="unknown-name")`. Programs and tests compare codes, since the wording may change.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ def none_readable_message(images: int, first: object) -> str:
 def check_text(name: str, value: object) -> None:
     """Raise `UsageError` for an argument that is not a string."""
     if not isinstance(value, str):
-        raise UsageError(f"{name} is given as text, not as {type(value).__name__} ({value!r}).", code="not-a-string")
+        raise UsageError(f"{name} is given as text, not as {type(value).__name__} ({value!r}).", code="invalid-value")
 
 
 def missing(module: str, extra: str) -> MissingDependencyError:

@@ -116,17 +116,17 @@ class _Calls:
         self, url: str, key: str | None = None, timeout: float = 30, retries: int = 3, collection: str | None = None
     ) -> None:
         if timeout <= 0 or retries < 0:
-            raise UsageError("timeout must be more than 0 seconds, and retries at least 0.", code="bad-number")
+            raise UsageError("timeout must be more than 0 seconds, and retries at least 0.", code="invalid-value")
         if collection is not None and not re.fullmatch("[a-z0-9-]+", collection):
-            raise UsageError(
-                f"{collection!r} is not a collection's name (a to z, 0 to 9, -).", code="bad-collection-name"
-            )
+            raise UsageError(f"{collection!r} is not a collection's name (a to z, 0 to 9, -).", code="invalid-value")
         self._url, self._timeout, self._retries = _checked_url(url), timeout, retries
         self._place = self._url if collection is None else f"{self._url}/collections/{collection}"
         headers = {"user-agent": "dml-zoo"}
         if (key := os.environ.get(KEY) if key is None else key) is not None:
             if not re.fullmatch(r"[!-~]+", key := key.strip()):
-                raise UsageError("the key is empty, or has a character that no key of a service has.", code="bad-key")
+                raise UsageError(
+                    "the key is empty, or has a character that no key of a service has.", code="invalid-item"
+                )
             headers["authorization"] = f"Bearer {key}"
         self._http = self._connect(base_url=self._place, headers=headers)
 
@@ -168,7 +168,7 @@ class _Calls:
                 shared neighbours).
         """
         if sum(query is not None for query in (image, item, text)) != 1:
-            raise UsageError("search needs an image, an item or a text; one of the three.", code="no-query")
+            raise UsageError("search needs an image, an item or a text; one of the three.", code="missing-value")
         parameters: dict[str, Any] = {"key": check_key(item)} if isinstance(item, str) else {"id": item}
         parameters |= {"k": k, "offset": offset, "min_similarity": min_similarity, "min_p": min_p, "rerank": rerank}
         parameters |= _narrowed(label, where, crop)
@@ -243,7 +243,9 @@ class _Calls:
         """
         listed = listed_images(images)
         if key is not None and len(listed) > 1:  # the service cannot see it in requests of one image each
-            raise UsageError(f"a key names a single image, not {len(listed)}; add them one by one.", code="one-key")
+            raise UsageError(
+                f"a key names a single image, not {len(listed)}; add them one by one.", code="conflicting-options"
+            )
         accepted = () if listed and listed[0] is images else _BAD_IMAGE
         text = None if metadata is None else _json_text(metadata, "metadata")
         form = {"label": label, "source": source, "metadata": text, "key": key, "update": "true" if update else None}
@@ -311,7 +313,7 @@ class _Calls:
         unlabel: remove the label. What is not given stays.
         """
         if (label is not None and unlabel) or (label is None and metadata is None and key is None and not unlabel):
-            raise UsageError("describe needs a label or unlabel=True, metadata, or a key.", code="no-change")
+            raise UsageError("describe needs a label or unlabel=True, metadata, or a key.", code="missing-value")
         change = {} if metadata is None else {"metadata": json.loads(_json_text(metadata, "metadata"))}
         if label is not None or unlabel:
             change["label"] = label
@@ -432,7 +434,7 @@ class _Calls:
             query = httpx.QueryParams(_given(parameters))
             if len(str(query)) > MAX_PARAMETERS:
                 message = f"label and where are longer than the {MAX_PARAMETERS:,} characters that a URL can hold; "
-                raise UsageError(f"{message}filter by fewer values, or search several times.", code="filter-too-long")
+                raise UsageError(f"{message}filter by fewer values, or search several times.", code="too-large")
             request = self._http.build_request(
                 method,
                 path,
@@ -445,7 +447,7 @@ class _Calls:
                 timeout=httpx.Timeout(max(self._timeout, seconds), connect=min(self._timeout, CONNECT_SECONDS)),
             )
         except UnicodeEncodeError as text:
-            raise UsageError(f"{text.object[:80]!r} is not valid Unicode.", code="not-unicode") from None
+            raise UsageError(f"{text.object[:80]!r} is not valid Unicode.", code="invalid-value") from None
         outcome = yield _Exchange(request, repeatable, self._retries if retries is None else retries)
         if isinstance(outcome, httpx.HTTPError):
             reason = "timed out" if isinstance(outcome, httpx.TimeoutException) else str(outcome)
@@ -547,7 +549,7 @@ def _checked_url(url: str) -> str:
         shown = "the URL" if "@" in url else repr(url)  # never show a password
         hint = f" Is it http://{url}?" if HOST.fullmatch(url) else ""
         raise GalleryError(
-            f"{shown} is not the URL of a service: http(s)://HOST, without a password.{hint}", code="bad-url"
+            f"{shown} is not the URL of a service: http(s)://HOST, without a password.{hint}", code="invalid-value"
         )
     return url.rstrip("/")
 
@@ -599,7 +601,7 @@ def _json_text(values: Mapping[str, Any], name: str) -> str:
     try:
         return json.dumps(dict(values), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"{name} must be a mapping of names to JSON values: {error}.", code="not-json") from None
+        raise UsageError(f"{name} must be a mapping of names to JSON values: {error}.", code="invalid-value") from None
 
 
 def _json(model: type[T]) -> Callable[[httpx.Response], T]:

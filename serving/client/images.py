@@ -64,7 +64,7 @@ def encode_image(image: Image) -> SentImage:
         return SentImage("", png.getvalue())
     if not isinstance(image, str | Path):
         kinds = "a path, the bytes of an image file, a PIL image or a uint8 array"
-        raise UsageError(f"an image must be {kinds}, not a {type(image).__name__}.", code="not-an-image")
+        raise UsageError(f"an image must be {kinds}, not a {type(image).__name__}.", code="unreadable-image")
     try:
         return SentImage(Path(image).name, Path(image).read_bytes())
     except OSError as error:
@@ -98,12 +98,14 @@ def _bulk_line(row: Mapping[str, Any]) -> bytes:
     if "vector" in values:
         vector = np.asarray(values["vector"])
         if vector.dtype.kind not in "fiu":
-            raise UsageError(f"a vector has numbers, not {vector.dtype}.", code="not-a-vector")
+            raise UsageError(f"a vector has numbers, not {vector.dtype}.", code="invalid-value")
         values["vector"] = base64.b64encode(vector.astype("<f4").tobytes()).decode()
     try:
         return json.dumps(values, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"the row {row.get('key')!r} cannot be written as JSON: {error}.", code="not-json") from None
+        raise UsageError(
+            f"the row {row.get('key')!r} cannot be written as JSON: {error}.", code="invalid-value"
+        ) from None
 
 
 def item_path(item: int | str) -> str:

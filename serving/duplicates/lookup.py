@@ -66,7 +66,7 @@ class CopyFinder:
 
         Raises:
             ItemNotFoundError: If there is no such item.
-            UsageError: If the gallery is in Milvus (code "not-for-milvus").
+            UsageError: If the gallery is in Milvus (code "not-available").
         """
         store = folder_store(gallery)
         table, vector = PictureTable(store), store.embedding(item)
@@ -99,7 +99,7 @@ class CopyFinder:
 
 
 def folder_store(gallery: Gallery) -> Store:
-    """Return the store of a gallery in a folder. Raises `UsageError` for one in Milvus (code "not-for-milvus")."""
+    """Return the store of a gallery in a folder. Raises `UsageError` for one in Milvus (code "not-available")."""
     check_folder(gallery.address, f"copy it into one: {command('gallery', 'backend', gallery.address, 'FOLDER')}")
     assert isinstance(gallery.store, Store)
     return gallery.store

@@ -40,14 +40,14 @@ def check_target(target: Path, folders: Sequence[Path]) -> Path:
 
     Raises:
         UsageError: If it is in one of the folders that are compared, from which the next run would read the copies
-            (code "target-inside"), or is not a folder ("not-writable").
+            (code "overwrites-input"), or is not a folder ("not-writable").
     """
     target = target.expanduser().resolve()
     for folder in folders:
         if target.is_relative_to(folder.expanduser().resolve()):
             raise UsageError(
                 f"{target} is inside {folder}, where the next run would find them again. Name a folder elsewhere.",
-                code="target-inside",
+                code="overwrites-input",
             )
     if os.path.lexists(target) and not target.is_dir():
         raise UsageError(f"{target} is not a folder; name a folder for the copies.", code="not-writable")
@@ -67,7 +67,7 @@ def move_copies(report: DuplicateReport, gallery: Gallery, folders: Sequence[Pat
         target: The folder to move them to.
 
     Raises:
-        UsageError: As of `check_target`; and if the target has a file where one would go (code "target-taken"), or
+        UsageError: As of `check_target`; and if the target has a file where one would go (code "already-exists"), or
             cannot be written ("not-writable").
     """
     originals = Originals(folders)
@@ -78,7 +78,7 @@ def move_copies(report: DuplicateReport, gallery: Gallery, folders: Sequence[Pat
     twice = len({new for _, new, _ in moves}) < len(moves)
     if taken or twice:
         example = f"{taken[0]} exists" if taken else "two files would get one path"
-        raise UsageError(f"{example}; nothing was moved. Name a new folder.", code="target-taken")
+        raise UsageError(f"{example}; nothing was moved. Name a new folder.", code="already-exists")
     with write_errors(target):
         for old, new, best in moves:
             _record(target / RECORD, old, new, best)

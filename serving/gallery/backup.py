@@ -132,14 +132,14 @@ def restore(copy: Path, out: Path) -> BackupInfo:
         if not (copy / name).is_file() or sha256_of(copy / name) != files.get(name):
             raise GalleryError(
                 f"{copy / name} is not the file that the backup wrote (its SHA-256 differs). Use another backup.",
-                code="backup-changed",
+                code="hash-mismatch",
             )
     with _new_folder(out) as folder:
         for name in (STORE, MODEL):
             shutil.copyfile(copy / name, folder / name)
             if sha256_of(folder / name) != files[name]:
                 raise GalleryError(
-                    f"the copy of {name} in {out.parent} differs from it; check the disk.", code="wrong-hash"
+                    f"the copy of {name} in {out.parent} differs from it; check the disk.", code="hash-mismatch"
                 )
         wrong = [f"{check.name}: {check.detail}" for check in verify_gallery(folder) if check.ok is False]
         if wrong:
@@ -160,7 +160,7 @@ def _compare(gallery: Gallery, store: Store) -> list[Check]:
         # Others may have written to an index that processes share.
         if checks[1].ok or store.change() == reading.number:
             return checks
-    raise GalleryError("the gallery is written to without a pause; verify it when it is quieter.", code="gallery-busy")
+    raise GalleryError("the gallery is written to without a pause; verify it when it is quieter.", code="busy")
 
 
 def _compare_reading(reading: StoreChanges, index: SearchableIndex, store: Store) -> list[Check]:
@@ -267,7 +267,7 @@ def _hashes(copy: Path) -> dict[str, str]:
     try:
         return dict(json.loads((copy / MANIFEST).read_text(encoding="utf-8"))["files"])
     except (OSError, ValueError, KeyError, TypeError):
-        raise GalleryNotFoundError(_not_backup(copy), code="no-backup") from None
+        raise GalleryNotFoundError(_not_backup(copy)) from None
 
 
 def _not_backup(copy: Path) -> str:
@@ -285,7 +285,7 @@ def _not_backup(copy: Path) -> str:
 @contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise GalleryExistsError(f"{out} exists and is not empty; choose a new folder.", code="folder-exists")
+        raise GalleryExistsError(f"{out} exists and is not empty; choose a new folder.", code="already-exists")
     try:
         with atomic_folder(out) as folder:
             yield folder

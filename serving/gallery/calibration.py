@@ -163,7 +163,7 @@ def known_pairs(gallery: Gallery, queries: int = QUERIES) -> KnownPairs:
         raise EvaluationError(
             f"{gallery.address} has {len(known.pairs.same)} pairs of labelled items; a calibration needs "
             f"{ENOUGH_PAIRS}. Label more items.",
-            code="too-few-pairs",
+            code="too-few-samples",
         )
     return known
 

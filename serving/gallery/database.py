@@ -54,7 +54,7 @@ def connect(path: Path) -> sqlite3.Connection:
     `FrozenConnection`.
 
     Raises:
-        GalleryError: If the folder cannot be written to and a log holds changes (code "unwritable-log").
+        GalleryError: If the folder cannot be written to and a log holds changes (code "not-writable").
     """
     path = path.resolve()
     try:
@@ -67,7 +67,7 @@ def connect(path: Path) -> sqlite3.Connection:
         raise GalleryError(
             f"{path.parent} cannot be written to, and {path.name}-wal holds changes that {path.name} lacks. Open the "
             "gallery once where its folder can be written to, or copy the whole folder to such a place.",
-            code="unwritable-log",
+            code="not-writable",
         )
     db = _connect(path, "mode=ro&immutable=1", FrozenConnection)
     db.full = full

@@ -139,20 +139,20 @@ def model_change_steps(
         learnt: Labels that a model learnt from. Their items do not search, but are found.
 
     Raises:
-        EvaluationError: No two items of both share a label (`no-pairs`), or all labels are in `learnt`
-            (`learnt-labels`).
+        EvaluationError: No two items of both share a label (`too-few-samples`), or all labels are in `learnt`
+            (`evaluation`).
     """
     old, new = LabelledItems.of(before), LabelledItems.of(after)
     shared = np.intersect1d(old.ids[old.query_rows()], new.ids[new.query_rows()])
     if not len(shared):
         raise EvaluationError(
-            f"no two items of {before.address} that both models embed share a label.", code="no-pairs"
+            f"no two items of {before.address} that both models embed share a label.", code="too-few-samples"
         )
     if learnt:
         labels = before.store.labels()
         shared = np.array([item for item in shared.tolist() if labels[item] not in learnt], np.int64)
         if not len(shared):
-            raise EvaluationError("a model learnt from all labels of the gallery.", code="learnt-labels")
+            raise EvaluationError("a model learnt from all labels of the gallery.")
     ids = _sample(shared, queries)
     blocks = [items.vectors(ids) for items in (old, new)]
     both = np.intersect1d(blocks[0][0], blocks[1][0])
@@ -190,7 +190,8 @@ class LabelledItems:
         relatives = np.bincount(codes[labelled])[codes] - 1
         if not relatives[labelled].any():
             raise EvaluationError(
-                f"no two items of {gallery.address} share a label, so no result is right or wrong.", code="no-pairs"
+                f"no two items of {gallery.address} share a label, so no result is right or wrong.",
+                code="too-few-samples",
             )
         return cls(gallery, ids, codes, relatives)
 
@@ -209,9 +210,7 @@ class LabelledItems:
             EvaluationError: There are no queries.
         """
         if not len(queries[0]):
-            raise EvaluationError(
-                f"{self.gallery.address} was emptied while it was measured. Measure it again.", code="gallery-emptied"
-            )
+            raise EvaluationError(f"{self.gallery.address} was emptied while it was measured. Measure it again.")
         rows, vectors = np.searchsorted(self.ids, queries[0]), queries[1]
         depth = int(self.relatives[rows].max())
         size = max(1, NEIGHBOURS_AT_ONCE // (depth + 1))
@@ -395,7 +394,7 @@ def _recalls(searcher: Searcher, labelled: Sequence[Pair]) -> dict[str, Any]:
 
 def _sample(rows: np.ndarray, n: int) -> np.ndarray:
     if n < 1:
-        raise UsageError(f"queries must be at least 1, not {n}.", code="bad-number")
+        raise UsageError(f"queries must be at least 1, not {n}.", code="invalid-value")
     return rows if len(rows) <= n else np.sort(np.random.default_rng(0).choice(rows, n, replace=False))
 
 

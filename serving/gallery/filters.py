@@ -37,7 +37,7 @@ class Filter:
     A list in the metadata matches if one member does. A missing key counts as null.
 
     Raises:
-        UsageError: With the code "bad-filter", "too-many-keys", "bad-label" or "too-many-labels".
+        UsageError: With the code "invalid-value" or "too-large".
     """
 
     labels: tuple[str, ...] = ()
@@ -50,16 +50,16 @@ class Filter:
                     f"the filter on {str(key)[:80]!r} is not valid. Expected a key without quotation marks, and a "
                     f"text, number, true, false or null, a list of at most {MAX_VALUES:,} of them, or a range of "
                     'numbers or texts such as {"gte": 1900, "lt": 1950} (gt, gte, lt, lte).',
-                    code="bad-filter",
+                    code="invalid-value",
                 )
         if len(self.where) > MAX_KEYS:
             message = f"a filter has {len(self.where):,} keys; at most {MAX_KEYS} are accepted."
-            raise UsageError(message, code="too-many-keys")
+            raise UsageError(message, code="too-large")
         if any(not _is_text(label) for label in self.labels):
-            raise UsageError("a label of the filter has a character that no label has.", code="bad-label")
+            raise UsageError("a label of the filter has a character that no label has.", code="invalid-value")
         if len(self.labels) > MAX_LABELS:
             message = f"a filter has {len(self.labels):,} labels; at most {MAX_LABELS:,} are accepted."
-            raise UsageError(message, code="too-many-labels")
+            raise UsageError(message, code="too-large")
 
     def __bool__(self) -> bool:
         return bool(self.labels or self.where)

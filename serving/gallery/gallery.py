@@ -92,7 +92,7 @@ class Gallery:
 
         Raises:
             GalleryExistsError: If it exists and is not an empty folder.
-            GalleryError: If it cannot be written (code "gallery-not-written").
+            GalleryError: If it cannot be written (code "not-writable").
         """
         if is_address(path):
             from serving.gallery.backends import milvus
@@ -107,7 +107,7 @@ class Gallery:
                 schema.create(folder / STORE, model_card.dim, model_card.fingerprint)
                 write_json(folder / MODEL, {"ref": model_ref, "card": model_card.to_json()})
         except OSError as error:
-            raise GalleryError(f"{path} cannot be written: {error.strerror}.", code="gallery-not-written") from None
+            raise GalleryError(f"{path} cannot be written: {error.strerror}.", code="not-writable") from None
         return cls.open(path)
 
     @classmethod
@@ -143,7 +143,7 @@ class Gallery:
             card, model_ref = store_model(store)
             if (store.fingerprint, store.dim) != (card.fingerprint, card.dim):
                 message = f"{path / MODEL} is not the card of the model that embedded this gallery."
-                raise GalleryError(message, code="wrong-model-card")
+                raise GalleryError(message, code="other-model")
             return cls(path, store, LiveIndex(path, store, device), card, model_ref)
         except BaseException:
             store.close()
@@ -202,7 +202,7 @@ class Gallery:
         """Create or replace the items with these keys. The next search finds a replaced image by its new vector.
 
         Raises:
-            UsageError: If an item has no key, or not a valid one (code "bad-key"). Nothing is written then.
+            UsageError: If an item has no key, or not a valid one (code "invalid-item"). Nothing is written then.
         """
         self._changed = True
         return self.store.put(items)
@@ -251,7 +251,7 @@ class Gallery:
             selection: Filter of items.
 
         Raises:
-            UsageError: If k or the vectors are not valid (code "bad-query").
+            UsageError: If k or the vectors are not valid (code "invalid-value").
         """
         excluded = set(exclude_ids) if k > 0 else set()
         for _ in range(SEARCHES):
@@ -267,10 +267,10 @@ class Gallery:
     ) -> Neighbours:
         """Return the hits of `search` as similarities and ids."""
         if k < 1:
-            raise UsageError(f"k must be at least 1, not {k}.", code="bad-query")
+            raise UsageError(f"k must be at least 1, not {k}.", code="invalid-value")
         if vectors.ndim != 2 or vectors.shape[1] != self.card.dim or not np.isfinite(vectors).all():
             message = f"queries must be finite float32 [q, {self.card.dim}], not {list(vectors.shape)}."
-            raise UsageError(message, code="bad-query")
+            raise UsageError(message, code="invalid-value")
         return self.index.search(vectors, k, exact, selection)
 
     def recall(self, k: int = 10) -> float | None:
@@ -301,11 +301,11 @@ def check_folder(address: str | Path, advice: str) -> Path:
     """Return the folder of a gallery.
 
     Raises:
-        UsageError: If it is in Milvus (code "not-for-milvus").
+        UsageError: If it is in Milvus (code "not-available").
     """
     if is_address(address):
         message = f"{address} is in Milvus, and this is for a gallery in a folder; {advice}"
-        raise UsageError(message, code="not-for-milvus")
+        raise UsageError(message, code="not-available")
     return Path(address)
 
 

@@ -434,11 +434,11 @@ def find_kind(name: str) -> IndexKind:
     """Return the kind of this name.
 
     Raises:
-        UsageError: If it does not exist (code "unknown-index-kind").
+        UsageError: If it does not exist (code "unknown-name").
     """
     if name not in KINDS:
         message = f"{name!r} is not a kind of index.{nearest(name, KINDS)} Known: {', '.join(KINDS)}."
-        raise UsageError(message, code="unknown-index-kind")
+        raise UsageError(message, code="unknown-name")
     return KINDS[name]
 
 

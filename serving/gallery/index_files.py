@@ -177,7 +177,7 @@ class LiveIndex:
         Searches and writes continue meanwhile, here and in other processes.
 
         Raises:
-            GalleryError: If it cannot be written (code "index-not-written"); the gallery is unchanged then.
+            GalleryError: If it cannot be written (code "not-writable"); the gallery is unchanged then.
         """
         with self._compacting, closing(self._store.reopen()) as store:
             return compact(self.folder, store)
@@ -199,12 +199,12 @@ class LiveIndex:
         """Search from now on with a fast kind of index; see `tune`.
 
         Raises:
-            UsageError: If the recall or k is out of range (code "bad-recall"), or a kind does not exist (code
-                "unknown-index-kind").
+            UsageError: If the recall or k is out of range (code "invalid-value"), or a kind does not exist (code
+                "unknown-name").
         """
         if not 0 < recall <= 1 or k < 1:
             message = f"recall must be above 0 and at most 1, and k at least 1, not {recall} and {k}."
-            raise UsageError(message, code="bad-recall")
+            raise UsageError(message, code="invalid-value")
         for kind in kinds:
             find_kind(kind)
         with self._compacting, closing(self._store.reopen()) as store:
@@ -309,7 +309,7 @@ def compact(folder: Path, store: Store, wait: bool = True) -> GenerationFacts | 
 
     Raises:
         BusyError: If another process compacts and `wait` is False.
-        GalleryError: If the generation cannot be written (code "index-not-written"); the old one stays in use.
+        GalleryError: If the generation cannot be written (code "not-writable"); the old one stays in use.
     """
     with compaction_lock(folder, wait), _write_errors(folder):
         plan, start, name, facts = read_plan(store), time.perf_counter(), "", None
@@ -484,7 +484,7 @@ def _write_errors(folder: Path) -> Iterator[None]:
     except (OSError, RuntimeError) as error:  # FAISS raises RuntimeError if it cannot write a file
         reason = getattr(error, "strerror", None) or str(error).strip().splitlines()[-1]
         message = f"the index of {folder} cannot be written: {reason}. The gallery is unchanged."
-        raise GalleryError(message, code="index-not-written") from error
+        raise GalleryError(message, code="not-writable") from error
 
 
 def _folder_size(folder: Path) -> int:

@@ -152,7 +152,7 @@ def named_images(paths: Sequence[Path], label: str | None, metadata: Mapping[str
     ]
     if wrong:
         message = f"{len(wrong):,} of {len(paths):,} names are not image files: {_shortened(wrong, 20)}."
-        raise UsageError(message, code="no-such-file")
+        raise UsageError(message, code="not-found")
     return [ImageFile(path, name_as_source(path.as_posix()), label, metadata) for path in paths]
 
 
@@ -396,7 +396,7 @@ def index_folder(
             raise UsageError(
                 f"the gallery was indexed from {other} too, whose images would all be pruned. Remove items by id or "
                 f"label: {command('gallery', 'remove', gallery.address, '--label', 'LABEL')}",
-                code="other-folder",
+                code="overwrites-input",
             )
         report.other_folder = str(other) if other else None
         run = IndexingRun(gallery, report, rows.labels is not None, rows.columns, update)
@@ -410,7 +410,7 @@ def index_folder(
     if report.items == 0:
         if is_new:
             delete_gallery(out)
-        raise GalleryError(none_readable_message(len(files), ": ".join(report.unreadable[0])), code="none-readable")
+        raise GalleryError(none_readable_message(len(files), ": ".join(report.unreadable[0])), code="no-images")
     return report
 
 
@@ -616,4 +616,4 @@ def _other_folder(gallery: Gallery, folder: Path) -> Path | None:
 
 def _check_batch_size(batch_size: int) -> None:
     if batch_size < 1:
-        raise UsageError(f"batch_size must be at least 1, not {batch_size}.", code="bad-batch-size")
+        raise UsageError(f"batch_size must be at least 1, not {batch_size}.", code="invalid-value")

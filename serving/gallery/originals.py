@@ -35,7 +35,7 @@ def read_image(path: Path) -> tuple[bytes, str]:
     if not stat.S_ISREG(status.st_mode):
         raise ImageError("it is not a file.")
     if not (size := status.st_size):  # also of some files of the kernel, which would be read for ever
-        raise ImageError("the image is empty.", code="empty-image")
+        raise ImageError("the image is empty.", code="unreadable-image")
     if size > DEFAULT_LIMITS.max_bytes:
         raise ImageTooLargeError(f"the file has {size:,} bytes; at most {DEFAULT_LIMITS.max_bytes:,} are accepted.")
     data = path.read_bytes()

@@ -29,7 +29,7 @@ except ImportError:
 ITEMS, INDEX = "items.parquet", "index.faiss"
 CALIBRATION = "calibration.json"
 BATCH = 1000
-_BAD_ITEM = ("bad-key", "bad-thumbnail", "invalid-embedding", "invalid-item")
+_BAD_ITEM = ("invalid-item", "invalid-embedding")
 Row = tuple[Item, np.ndarray, Thumbnail]
 
 
@@ -58,12 +58,12 @@ def export_gallery(path: str | Path, out: Path) -> int:
     try:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise UsageError(
-                f"{out} exists and is not empty; an export needs a folder of its own.", code="folder-exists"
+                f"{out} exists and is not empty; an export needs a folder of its own.", code="already-exists"
             )
         return _write(path, out)
     except OSError as error:  # Arrow's has no file name
         if error.filename and Path(path) in Path(str(error.filename)).parents:
-            raise GalleryError(f"{error.filename} cannot be read: {error.strerror}.", code="not-readable") from None
+            raise GalleryError(f"{error.filename} cannot be read: {error.strerror}.", code="unreadable-file") from None
         raise GalleryError(
             f"{out} cannot be written, and nothing is left there: {error.strerror or error}.", code="not-writable"
         ) from None
@@ -80,7 +80,7 @@ def import_gallery(source: Path, out: str | Path) -> ImportedItems:
         ModelMismatchError: Another model embedded the gallery.
     """
     if not (source / ITEMS).is_file():
-        raise GalleryNotFoundError(_not_export(source), code="no-export")
+        raise GalleryNotFoundError(_not_export(source))
     card, model_ref = read_model(source / MODEL)
     file = _open(source / ITEMS)
     calibration = _read_calibration(source / CALIBRATION) if (source / CALIBRATION).exists() else None
@@ -96,7 +96,7 @@ def import_gallery(source: Path, out: str | Path) -> ImportedItems:
             if isinstance(error, ZooError) and error.code not in _BAD_ITEM:
                 raise
             raise GalleryError(
-                f"{source / ITEMS} is damaged; {read} items were imported before it: {error}.", code="damaged-record"
+                f"{source / ITEMS} is damaged; {read} items were imported before it: {error}.", code="damaged-file"
             ) from None
         calibrated = None if calibration is None else take_over_calibration(gallery, calibration, read)
     return ImportedItems(read, new, calibrated)
@@ -131,7 +131,7 @@ def _read_calibration(path: Path) -> dict[str, Any]:
     try:
         return checked_record(read_json(path))
     except (OSError, AttributeError, ValueError, TypeError, KeyError) as error:
-        raise GalleryError(f"{path} is damaged: {error}. Nothing was imported.", code="damaged-record") from None
+        raise GalleryError(f"{path} is damaged: {error}. Nothing was imported.", code="damaged-file") from None
 
 
 def _not_export(source: Path) -> str:
@@ -180,7 +180,7 @@ def _open(path: Path) -> Any:
     try:
         return parquet.ParquetFile(path)
     except (OSError, pa.ArrowException) as error:
-        raise GalleryError(f"{path} cannot be read as an exported gallery: {error}.", code="not-readable") from None
+        raise GalleryError(f"{path} cannot be read as an exported gallery: {error}.", code="unreadable-file") from None
 
 
 def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:

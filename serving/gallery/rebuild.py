@@ -359,14 +359,14 @@ def begin_upgrade(
         progress: Whether to show a progress bar.
 
     Raises:
-        UsageError: The gallery has this model already (`same-model`), keeps a third one for a rollback
-            (`previous-model-kept`), or is in Milvus (`not-for-milvus`).
+        UsageError: The gallery has this model already (`already-exists`), keeps a third one for a rollback
+            (`already-exists`), or is in Milvus (`not-available`).
         GalleryError: The gallery is damaged.
     """
     if rule not in RULES or batch_size < 1:
         raise UsageError(
             f"the rule for missing images is one of {', '.join(RULES)}, and a batch has at least 1 image.",
-            code="unknown-rule",
+            code="unknown-name",
         )
     folder = check_rebuilds(path, model_ref)
     with Gallery.open(folder) as gallery:
@@ -377,7 +377,9 @@ def begin_upgrade(
             gallery.store.slot(),
         )
     if card.fingerprint == embedder.card.fingerprint:
-        raise UsageError(f"{path} has this model already: {card.name} ({card.fingerprint[:12]}).", code="same-model")
+        raise UsageError(
+            f"{path} has this model already: {card.name} ({card.fingerprint[:12]}).", code="already-exists"
+        )
     if slot is not None and slot.role == REPLACED and slot.fingerprint != embedder.card.fingerprint:
         previous, _ = parse_model(slot.model, path)
         raise UsageError(
@@ -385,7 +387,7 @@ def begin_upgrade(
             f"by {embedder.card.name} would replace them. Return to {previous.name}: "
             f"{command('gallery', 'rollback', path)}; or delete them first: "
             f"{command('gallery', 'rollback', path, '--discard')}",
-            code="previous-model-kept",
+            code="already-exists",
         )
     new, thumbnails = embedder.card, rule == "thumbnail"
     with closing(Store(folder / STORE)) as store, closing(Store(folder / STORE)) as reader:
@@ -399,7 +401,7 @@ def check_rebuilds(path: str | Path, model_ref: str = "MODEL") -> Path:
     """Return the folder of a gallery that can be given another model.
 
     Raises:
-        UsageError: If the gallery is in Milvus (code "not-for-milvus").
+        UsageError: If the gallery is in Milvus (code "not-available").
     """
     index = command("index", model_ref, "DIR", "--out", "milvus://HOST:PORT/NAME")
     return check_folder(path, f"index the images by the other model into a new collection, and serve that: {index}")
@@ -419,14 +421,14 @@ def load_previous_model(
     """Load the model for a rollback; return it, and the name or folder that loads it. `model`: where it has moved to.
 
     Raises:
-        UsageError: The gallery keeps no embeddings of a previous model, or is in Milvus (`not-for-milvus`).
+        UsageError: The gallery keeps no embeddings of a previous model, or is in Milvus (`not-available`).
         ModelMismatchError: `model` is another model.
     """
     with Gallery.open(check_rebuilds(path)) as gallery:
         slot = gallery.store.slot()
     if slot is None or slot.role != REPLACED:
         raise UsageError(
-            f"{path} keeps no embeddings of a previous model, so it cannot be rolled back.", code="no-previous-model"
+            f"{path} keeps no embeddings of a previous model, so it cannot be rolled back.", code="no-other-model"
         )
     card, ref = parse_model(slot.model, path)
     ref = model or ref

@@ -158,7 +158,7 @@ def check_version(db: sqlite3.Connection, path: Path) -> None:
 
     Raises:
         GalleryError: If it is not a gallery (code "not-a-gallery"), one of another version of dml-zoo (code
-            "other-schema"), or has tables of another program (code "foreign-schema").
+            "other-schema"), or has tables of another program (code "not-a-gallery").
     """
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise GalleryError(f"{path} is a SQLite file, but not a gallery.", code="not-a-gallery")
@@ -173,7 +173,7 @@ def check_version(db: sqlite3.Connection, path: Path) -> None:
 
 
 def _check_objects(db: sqlite3.Connection, path: Path) -> None:
-    """Raise `GalleryError` (code "foreign-schema") unless tables, indexes and triggers are just those of this module.
+    """Raise `GalleryError` (code "not-a-gallery") unless tables, indexes and triggers are just those of this module.
 
     A trigger, view or virtual table of somebody else would run with our statements.
     """
@@ -186,7 +186,7 @@ def _check_objects(db: sqlite3.Connection, path: Path) -> None:
         raise GalleryError(
             f"{path} has not the tables, indexes and triggers of a gallery: {names}. It was written or changed by "
             "another program, and is not opened. Restore a backup, or index the images again.",
-            code="foreign-schema",
+            code="not-a-gallery",
         )
 
 

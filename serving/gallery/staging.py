@@ -180,7 +180,7 @@ class Staging:
             row = db.execute("SELECT value FROM state WHERE key = 'other token'").fetchone()
             if row is None or row[0] != token:
                 message = "another rebuild or rollback of this gallery has taken the place of this one."
-                raise ModelChangedError(message, code="rebuild-superseded")
+                raise ModelChangedError(message)
             yield db
 
     def _retry_failed(self) -> None:

@@ -128,7 +128,7 @@ class Store:
                 raise GalleryError(f"{path} holds no embeddings of another model.", code="no-other-model")
             if (metric := state["metric"]) != schema.METRIC:
                 message = f"{path} is for {metric} similarity; this version of dml-zoo has {schema.METRIC}."
-                raise GalleryError(message, code="unknown-metric")
+                raise GalleryError(message, code="unknown-name")
             schema.check_state(state, path)
         except BaseException:
             self.database.close()

@@ -95,8 +95,8 @@ class Thumbnail:
     """A small picture of an image, PNG or JPEG; size: width and height of the image, in pixels, if they are known.
 
     Raises:
-        ImageError: If bytes and type are not those of one of the two, or are too many (code "bad-thumbnail"). Files
-            and exports of others can hold anything, such as a page with a script.
+        ImageError: If bytes and type are not those of one of the two, or are too many (code "invalid-item"). Files and
+            exports of others can hold anything, such as a page with a script.
     """
 
     data: bytes
@@ -113,7 +113,7 @@ class Thumbnail:
             message = f"a thumbnail has {len(self.data):,} bytes; at most {MAX_THUMBNAIL_BYTES:,} are kept."
         else:
             return
-        raise ImageError(message, code="bad-thumbnail")
+        raise ImageError(message, code="invalid-item")
 
 
 NO_PICTURE = Thumbnail(b"", "image/png")
@@ -340,13 +340,13 @@ def check_key(key: str) -> str:
     """Return a key: 1 to `MAX_KEY` characters of Unicode without control characters.
 
     Raises:
-        UsageError: If it is not one (code "bad-key").
+        UsageError: If it is not one (code "invalid-item").
     """
     if not 0 < len(key) <= MAX_KEY:
-        raise UsageError(f"a key has 1 to {MAX_KEY} characters, not {len(key):,}.", code="bad-key")
+        raise UsageError(f"a key has 1 to {MAX_KEY} characters, not {len(key):,}.", code="invalid-item")
     # Cs: halves of surrogate pairs, which UTF-8 cannot hold.
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in key):
-        raise UsageError(f"the key {key!a} has a control character, or is not valid Unicode.", code="bad-key")
+        raise UsageError(f"the key {key!a} has a control character, or is not valid Unicode.", code="invalid-item")
     return key
 
 
@@ -354,12 +354,12 @@ def check_source(source: str) -> str:
     """Return a source: 1 to `MAX_SOURCE` characters, none of `CONTROL`; every way into a gallery passes here.
 
     Raises:
-        UsageError: If it is not one (code "bad-source").
+        UsageError: If it is not one (code "invalid-value").
     """
     if not 0 < len(source) <= MAX_SOURCE:
-        raise UsageError(f"a source has 1 to {MAX_SOURCE} characters, not {len(source):,}.", code="bad-source")
+        raise UsageError(f"a source has 1 to {MAX_SOURCE} characters, not {len(source):,}.", code="invalid-value")
     if CONTROL.search(source):
-        raise UsageError(f"the source {source[:100]!a} has control characters.", code="bad-source")
+        raise UsageError(f"the source {source[:100]!a} has control characters.", code="invalid-value")
     return source
 
 
@@ -595,13 +595,13 @@ def read_model(path: Path) -> tuple[Card, str]:
     """Return the card in a model.json, and the name or path by which the model is loaded.
 
     Raises:
-        GalleryError: If the file is missing or damaged (code "damaged-model-json").
+        GalleryError: If the file is missing or damaged (code "damaged-gallery").
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         message = f"{path} does not name the gallery's model: {error}."
-        raise GalleryError(message, code="damaged-model-json") from None
+        raise GalleryError(message, code="damaged-gallery") from None
     return parse_model(text, path)
 
 
@@ -612,7 +612,7 @@ def parse_model(text: str, path: str | Path) -> tuple[Card, str]:
         return card_from_json(values["card"]), str(values["ref"])
     except (ValueError, KeyError, TypeError, CardError) as error:
         message = f"{path} does not name the gallery's model: {error}."
-        raise GalleryError(message, code="damaged-model-json") from None
+        raise GalleryError(message, code="damaged-gallery") from None
 
 
 def parse_stored(text: str, name: str, path: str | Path, make: Callable[[Any], T]) -> T:

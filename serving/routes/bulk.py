@@ -191,7 +191,7 @@ class _Reader:
         is_empty = not is_long and not row.strip()
         self.count += not is_empty
         if self.count > MAX_LINES or number > 2 * MAX_LINES:
-            raise RefusedError(400, "too_many_lines", f"A request may hold at most {MAX_LINES:,} lines.")
+            raise RefusedError(400, "too_many_values", f"A request may hold at most {MAX_LINES:,} lines.")
         if is_empty:
             return
         values = row.count(b",") + row.count(b":")

@@ -88,11 +88,11 @@ def _queries(
     of_item = item is not None or key is not None
     one_of = "Search by an image, by a text, or by the id or the key of an item: one of them."
     if texts and (images or of_item):
-        raise RefusedError(400, "text_and_other", one_of)
+        raise RefusedError(400, "several_queries", one_of)
     if (images and of_item) or (item is not None and key is not None):
-        raise RefusedError(400, "image_and_id", one_of)
+        raise RefusedError(400, "several_queries", one_of)
     if parameters.crop and (texts or of_item):
-        code = "crop_of_text" if texts else "crop_of_item"
+        code = "crop_without_image"
         raise RefusedError(400, code, "Only an image that is sent can be cropped.")
     if key is not None:
         return [(SearchQuery(key=key), QueryInfo(key=key))]
@@ -106,7 +106,7 @@ def _queries(
             for image in checked_images(images)
         ]
     if len(texts) > settings.max_images:
-        raise RefusedError(400, "too_many_texts", f"A request may search by at most {settings.max_images} texts.")
+        raise RefusedError(400, "too_many_values", f"A request may search by at most {settings.max_images} texts.")
     if max(map(len, texts)) > MAX_QUERY_TEXT:
         raise RefusedError(413, "text_too_long", f"A text to search by has at most {MAX_QUERY_TEXT:,} characters.")
     if parameters.min_p is not None:

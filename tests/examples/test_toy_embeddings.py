@@ -197,7 +197,7 @@ def test_the_settings():
     assert found[:3] == [RunSetting("none", trained=False), RunSetting("none"), RunSetting("published-script")]
     assert found[3:] == [RunSetting(name, 0.4) for name in ("paper", "published-miner", "published-script")]
     assert len({setting.title for setting in found}) == len(found)
-    with raises(RecipeError, "bad-number"):
+    with raises(RecipeError, "invalid-value"):
         list_settings([1.5])
 
 

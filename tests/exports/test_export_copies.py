@@ -69,7 +69,7 @@ def test_a_folder_of_the_cache_is_copied_under_its_repositorys_name(cached: Path
 def test_a_failed_export_leaves_no_copy(own_zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shipped = SHIPPED / "margin-conv4-glyphs"
     target = output_folder(shipped, ["int8"], "margin-conv4-glyphs")
-    with raises(UsageError, "unknown-calibration"):
+    with raises(UsageError, "unknown-name"):
         Exporter(shipped, "no-such-data", into=target).export("int8")
     assert main(["export", "margin-conv4-glyphs", "--precision", "int8", "--calibration", "no-such-data"]) == 2
     assert "no-such-data" in capsys.readouterr().err

@@ -76,7 +76,7 @@ def write_inexact(folder: Path, precision: str) -> None:
 def test_a_graph_below_its_floor_is_sent_only_by_force(copy: Path, entries: dict[str, Any]) -> None:
     assert "below the floor" not in zoo.push(copy, "org/toy", dry_run=True).readme
     change_parity(copy, "fp32-resize", lambda entry: entry.update(entries))
-    with raises(ModelFolderError, "graph-below-floor") as caught:
+    with raises(ModelFolderError, "below-floor") as caught:
         zoo.push(copy, "org/toy", dry_run=True)
     assert "onnx/model_resize.onnx" in str(caught.value)
     page = zoo.push(copy, "org/toy", dry_run=True, force=True).readme

@@ -108,7 +108,7 @@ def test_grey_images() -> None:
 
 
 def test_nearest_is_refused() -> None:
-    with raises(ExportError, "unknown-interpolation"):
+    with raises(ExportError, "unknown-name"):
         resizing_graph(Preprocessing(20, 16, interpolation="nearest"))
 
 

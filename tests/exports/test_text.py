@@ -75,12 +75,12 @@ def test_length_and_padding_come_from_the_tokenizer(
 @pytest.mark.parametrize(
     ("options", "error", "code"),
     [
-        ({"padding": "[PAD]"}, UsageError, "unknown-text-length"),
-        ({"length": 8}, UsageError, "unknown-padding"),
-        ({"length": 8, "padding": "[NONE]"}, UsageError, "unknown-padding"),
-        ({"length": 8, "padding": "4711"}, UsageError, "unknown-padding"),
-        ({"length": 8, "padding": "1", "output": "embeds"}, UsageError, "unknown-output"),
-        ({"length": 8, "padding": "1", "output": "last_hidden_state"}, ExportError, "wrong-text-output"),
+        ({"padding": "[PAD]"}, UsageError, "unknown-name"),
+        ({"length": 8}, UsageError, "unknown-name"),
+        ({"length": 8, "padding": "[NONE]"}, UsageError, "unknown-name"),
+        ({"length": 8, "padding": "4711"}, UsageError, "unknown-name"),
+        ({"length": 8, "padding": "1", "output": "embeds"}, UsageError, "unknown-name"),
+        ({"length": 8, "padding": "1", "output": "last_hidden_state"}, ExportError, "unsupported-graph"),
         ({"length": 1, "padding": "1"}, ZooError, None),
         ({"length": 0, "padding": "1"}, ZooError, None),
     ],
@@ -118,13 +118,13 @@ def changed(path: Path, **values: object) -> Path:
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        ({"kind": TensorProto.INT32}, "wrong-text-inputs"),
-        ({"batch": 1}, "wrong-text-inputs"),
-        ({"length": 77}, "wrong-text-inputs"),
-        ({"more": "pixel_values"}, "wrong-text-inputs"),
-        ({"more": "attention_mask_2"}, "wrong-text-inputs"),
-        ({"zero": "projection"}, "no-direction"),
-        ({"zero": "vectors"}, "no-direction"),
+        ({"kind": TensorProto.INT32}, "unsupported-graph"),
+        ({"batch": 1}, "unsupported-graph"),
+        ({"length": 77}, "unsupported-graph"),
+        ({"more": "pixel_values"}, "unsupported-graph"),
+        ({"more": "attention_mask_2"}, "unsupported-graph"),
+        ({"zero": "projection"}, "unsupported-graph"),
+        ({"zero": "vectors"}, "unsupported-graph"),
     ],
 )
 def test_graphs_that_do_not_fit(folder: Path, tmp_path: Path, change: dict, code: str) -> None:

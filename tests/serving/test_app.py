@@ -146,5 +146,5 @@ def test_the_factory_reads_the_environment(gallery_folder: Path, monkeypatch: py
     with TestClient(create_app(), "http://localhost") as client:  # with its lifespan
         assert client.get("/items").json()["total"] == 24
     monkeypatch.delenv(GALLERY)
-    with raises(UsageError, "no-gallery"), TestClient(create_app(), "http://localhost"):
+    with raises(UsageError, "missing-value"), TestClient(create_app(), "http://localhost"):
         pass

@@ -142,7 +142,7 @@ def test_paths_of_named_collections() -> None:
 
 @pytest.mark.parametrize("key", ["short", "ä" * 30, f"{READER},short"])
 def test_a_key_that_can_be_guessed_is_refused_at_the_start(key: str) -> None:
-    with raises(UsageError, "weak-key"):
+    with raises(UsageError, "invalid-keys"):
         Keys.load(settings(read_keys=key))
 
 

@@ -238,7 +238,7 @@ def test_key_of_several_images_is_refused(kind: Any, writable: Running, monkeypa
     """With one image per request, the service would add the first one under the key."""
     monkeypatch.setattr(client_images, "MAX_IMAGES", 1)
     service = kind(writable.url, key=KEY)
-    with raises(UsageError, "one-key"):
+    with raises(UsageError, "conflicting-options"):
         service.add([toys.query(0), toys.query(1)], key="lot-7")
     assert service.stats().items == 24
 
@@ -357,13 +357,13 @@ class Tensor:
 @pytest.mark.parametrize(
     ("image", "error", "code", "value"),
     [
-        (PIXELS.astype(np.float32), ImageError, "not-an-image", "float32 [28, 28, 3]"),
-        (PIXELS[None, None], ImageError, "not-an-image", "[1, 1, 28, 28, 3]"),
-        (np.zeros((3, 8, 8), np.uint8), ImageError, "not-an-image", "uint8 [3, 8, 8]"),
-        (np.zeros((0, 8), np.uint8), ImageError, "not-an-image", "uint8 [0, 8]"),
+        (PIXELS.astype(np.float32), ImageError, "unreadable-image", "float32 [28, 28, 3]"),
+        (PIXELS[None, None], ImageError, "unreadable-image", "[1, 1, 28, 28, 3]"),
+        (np.zeros((3, 8, 8), np.uint8), ImageError, "unreadable-image", "uint8 [3, 8, 8]"),
+        (np.zeros((0, 8), np.uint8), ImageError, "unreadable-image", "uint8 [0, 8]"),
         (np.broadcast_to(np.uint8(0), (10_000, 10_000)), ImageTooLargeError, "image-too-large", "10000 x 10000 pixels"),
         (Image.fromarray(np.full((4, 4), np.nan, np.float32)), ImageError, "not-finite", "NaN"),
-        (Tensor(), UsageError, "not-an-image", "Tensor"),
+        (Tensor(), UsageError, "unreadable-image", "Tensor"),
     ],
 )
 def test_unusable_image_is_not_sent(kind: Any, image: Any, error: type[ZooError], code: str, value: str) -> None:
@@ -376,7 +376,7 @@ def test_unusable_image_is_not_sent(kind: Any, image: Any, error: type[ZooError]
 def test_closed_and_too_large_images(kind: Any, server: Running) -> None:
     service, image = kind(server.url), turned()
     image.close()
-    with raises(ImageError, "undecodable"):
+    with raises(ImageError, "unreadable-image"):
         service.search(image)
     with raises(ServiceError, "image_too_large", "24,000,000"):
         service.search(np.zeros((5000, 5000), np.uint8))
@@ -391,7 +391,7 @@ def test_values_outside_json_are_refused(kind: Any, where: Any) -> None:
         lambda: service.add(toys.query(0), metadata=where),
         lambda: service.describe(1, metadata=where),
     ):
-        with raises(UsageError, "not-json"):
+        with raises(UsageError, "invalid-value"):
             call()
 
 
@@ -405,7 +405,7 @@ def test_invalid_unicode_is_refused(kind: Any, tmp_path: Path) -> None:
         lambda: service.add(named),
         lambda: service.items(label="\ud800"),
     ):
-        with raises(UsageError, "not-unicode"):
+        with raises(UsageError, "invalid-value"):
             call()
 
 
@@ -414,24 +414,24 @@ def test_mistakes(kind: Any, server: Running, tmp_path: Path) -> None:
     for mistake, error, code in (
         (lambda: service.search(b"no image"), ServiceError, "unreadable_image"),
         (lambda: service.search(b""), ServiceError, "no_image"),
-        (lambda: service.search(toys.query(0), item=1), UsageError, "no-query"),
-        (lambda: service.search(), UsageError, "no-query"),
+        (lambda: service.search(toys.query(0), item=1), UsageError, "missing-value"),
+        (lambda: service.search(), UsageError, "missing-value"),
         (lambda: service.search(toys.query(0), k=0), ServiceError, "invalid_k"),
         (lambda: service.search(toys.query(0), min_p=0.5), ServiceError, "invalid_value"),
         (lambda: service.search(tmp_path / "nowhere.png"), GalleryError, "unreadable-file"),
         (lambda: service.search("\0"), GalleryError, "unreadable-file"),
-        (lambda: service.items(label=[f"label {n}" for n in range(5000)]), UsageError, "filter-too-long"),
+        (lambda: service.items(label=[f"label {n}" for n in range(5000)]), UsageError, "too-large"),
         (lambda: service.embed([]), ServiceError, "no_image"),
-        (lambda: service.describe(1), UsageError, "no-change"),
-        (lambda: service.describe(1, label="x", unlabel=True), UsageError, "no-change"),
-        (lambda: kind("file:///etc/passwd"), GalleryError, "bad-url"),
-        (lambda: kind("http://me:secret@host"), GalleryError, "bad-url"),
-        (lambda: kind("http://me:secret@host:x"), GalleryError, "bad-url"),
-        (lambda: kind("http://[::1"), GalleryError, "bad-url"),
-        (lambda: kind("127.0.0.1:3000"), GalleryError, "bad-url"),
-        (lambda: kind(server.url, timeout=0), UsageError, "bad-number"),
-        (lambda: kind(server.url, retries=-1), UsageError, "bad-number"),
-        (lambda: kind(server.url, collection="../birds"), UsageError, "bad-collection-name"),
+        (lambda: service.describe(1), UsageError, "missing-value"),
+        (lambda: service.describe(1, label="x", unlabel=True), UsageError, "missing-value"),
+        (lambda: kind("file:///etc/passwd"), GalleryError, "invalid-value"),
+        (lambda: kind("http://me:secret@host"), GalleryError, "invalid-value"),
+        (lambda: kind("http://me:secret@host:x"), GalleryError, "invalid-value"),
+        (lambda: kind("http://[::1"), GalleryError, "invalid-value"),
+        (lambda: kind("127.0.0.1:3000"), GalleryError, "invalid-value"),
+        (lambda: kind(server.url, timeout=0), UsageError, "invalid-value"),
+        (lambda: kind(server.url, retries=-1), UsageError, "invalid-value"),
+        (lambda: kind(server.url, collection="../birds"), UsageError, "invalid-value"),
     ):
         with raises(error, code) as raised:
             mistake()
@@ -442,7 +442,7 @@ def test_mistakes(kind: Any, server: Running, tmp_path: Path) -> None:
         ("me:secret@host:80", False),
         ("file:/etc", False),
     ):
-        with raises(GalleryError, "bad-url") as raised:
+        with raises(GalleryError, "invalid-value") as raised:
             kind(address)
         assert (f"http://{address}" in str(raised.value)) is suggested
     with pytest.raises(TypeError, match="maxk"):
@@ -464,7 +464,7 @@ def test_key_comes_from_the_environment_and_is_never_shown(writable: Running, mo
         shown = repr(service) + repr(vars(service)) + repr(refused.value) + repr(service._http.headers)
         assert "wrong-key" not in shown
         assert refused.value.__context__ is None
-    with raises(UsageError, "bad-key") as mistaken:
+    with raises(UsageError, "invalid-item") as mistaken:
         Client(writable.url, key="one\nkey")
     assert "one" not in str(mistaken.value)
 

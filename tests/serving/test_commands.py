@@ -63,12 +63,12 @@ def test_index_then_search(
 @pytest.mark.parametrize(
     ("words", "kind", "code"),
     [
-        ([], UsageError, "no-query"),
-        (["query.png", "--id", "1"], UsageError, "no-query"),
-        (["query.png", "-k", "0"], UsageError, "bad-number"),
-        (["nowhere.png"], ImageError, "no-such-image"),
+        ([], UsageError, "missing-value"),
+        (["query.png", "--id", "1"], UsageError, "missing-value"),
+        (["query.png", "-k", "0"], UsageError, "invalid-value"),
+        (["nowhere.png"], ImageError, "not-found"),
         (["--id", "99"], ItemNotFoundError, None),
-        (["--id", "1", "--model", "none-of-mine"], ModelNotFoundError, "no-model"),
+        (["--id", "1", "--model", "none-of-mine"], ModelNotFoundError, "model-not-found"),
     ],
 )
 def test_mistakes_in_a_search_are_named(

@@ -144,5 +144,5 @@ def test_galleries_of_one_model_share_its_session(words: list[str]) -> None:
 
 def test_a_service_without_a_gallery_does_not_open() -> None:
     collections = Collections.load(settings({}))
-    with raises(UsageError, "no-gallery"):
+    with raises(UsageError, "missing-value"):
         collections.open()

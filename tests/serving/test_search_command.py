@@ -63,10 +63,10 @@ def test_a_key_is_searched_in_the_folder_and_at_the_service(path: Path, capsys: 
             assert answer["results"] == told(*place, "--id", 3)["results"]
             with raises(ItemNotFoundError):
                 search(*place, "--key", "cam-1")
-            with raises(UsageError, "bad-key"):
+            with raises(UsageError, "invalid-item"):
                 search(*place, "--key", "")
             for other in (("--id", 3), ("--text", "a")):
-                with raises(UsageError, "no-query"):
+                with raises(UsageError, "missing-value"):
                     search(*place, "--key", "cam-1/0001", *other)
 
 
@@ -119,7 +119,7 @@ def test_items_are_chosen_by_label_and_metadata(
     assert [one["id"] for one in json.loads(capsys.readouterr().out)["items"]] == [1, 9]
     assert main(["gallery", "list", str(copy), "--label", "red strips"]) == 0
     assert "no item has the label 'red strips'. Did you mean" in capsys.readouterr().err
-    for bad, code in (("{", "not-json"), ("[1]", "not-a-json-object"), ('{"year": {"above": 3}}', "bad-filter")):
+    for bad, code in (("{", "invalid-value"), ("[1]", "invalid-value"), ('{"year": {"above": 3}}', "invalid-value")):
         with raises(UsageError, code):
             search(copy, query, "--where", bad)
 
@@ -178,7 +178,7 @@ def test_a_collection_is_searched_with_its_key(
         with raises(ServiceError, "name_a_collection") as caught:
             search("--url", url, "--id", 3, "--key-file", tmp_path / "key")
         assert "birds, cars." in str(caught.value)
-    with raises(UsageError, "options-of-a-service"):
+    with raises(UsageError, "option-without-effect"):
         search(gallery_folder, "--collection", "birds", "--id", 3)
 
 
@@ -228,18 +228,18 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = ("--url", "http://127.0.0.1:9")
     Path("key").write_bytes(b"\xff\xfe")
     for words, code in (
-        ([], "no-gallery"),
-        ([*url], "no-query"),
-        ([*url, "a.png", "--id", 1], "no-query"),
-        ([*url, "gallery", "a.png"], "options-of-a-folder"),
-        ([*url, "a.png", "--model", "m"], "options-of-a-folder"),
-        (["gallery", "a.png", "--key-file", "key"], "options-of-a-service"),
-        ([*url, "--id", 1, "--key-file", "key"], "bad-key"),
+        ([], "missing-value"),
+        ([*url], "missing-value"),
+        ([*url, "a.png", "--id", 1], "missing-value"),
+        ([*url, "gallery", "a.png"], "option-without-effect"),
+        ([*url, "a.png", "--model", "m"], "option-without-effect"),
+        (["gallery", "a.png", "--key-file", "key"], "option-without-effect"),
+        ([*url, "--id", 1, "--key-file", "key"], "invalid-item"),
         ([*url, "--id", 1, "--key-file", "nowhere"], "unreadable-file"),
-        ([*url, "a.png"], "no-image"),
-        ([*url, "."], "no-image"),
-        ([*url, "--id", 1, "--where", "a=1"], "not-json"),
-        (["--url", "ftp://h", "--id", 1], "bad-url"),
+        ([*url, "a.png"], "not-found"),
+        ([*url, "."], "not-found"),
+        ([*url, "--id", 1, "--where", "a=1"], "invalid-value"),
+        (["--url", "ftp://h", "--id", 1], "invalid-value"),
     ):
         with raises(UsageError, code):
             search(*words)

@@ -245,7 +245,7 @@ def test_recipes_fit_few_classes_and_stay_where_they_fit() -> None:
         assert isinstance(fitted, Recipe)
         kept = np.flatnonzero(~np.isin(np.arange(classes), held_out_classes(classes, fitted.data, fitted.seed)))
         create_sampler(fitted, np.repeat(np.arange(len(kept)), each))
-    with raises(RecipeError, "single-images"):
+    with raises(RecipeError, "too-few-samples"):
         fit_to_classes(recipe, np.arange(40), ())
     settings = ["batch.size=8", "data.validation=0"]
     assert fit_to_classes(override(recipe, settings), labels[:30], settings)[1] == ()

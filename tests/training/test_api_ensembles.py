@@ -78,16 +78,16 @@ def test_members_of_other_preprocessing_are_refused(
     values = dataclasses.asdict(CARD.preprocessing)
     other = dataclasses.replace(HEADLESS, name="other", preprocessing=Preprocessing(**{**values, **change}))
     make_model(tmp_path / "other", other)
-    with raises(UsageError, "unlike-preprocessing") as caught:
+    with raises(UsageError, "conflicting-options") as caught:
         concatenate([members[0], tmp_path / "other"], tmp_path / "out", "out")
     assert value in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 
 def test_models_that_cannot_be_joined_are_refused(members: list[Path], tmp_path: Path) -> None:
-    with raises(UsageError, "too-few-members"):
+    with raises(UsageError, "invalid-value"):
         concatenate(members[:1], tmp_path / "out", "out")
-    with raises(UsageError, "replaces-member"):
+    with raises(UsageError, "overwrites-input"):
         concatenate(members, members[1], "headless")
     weights = members[1] / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")

@@ -149,7 +149,7 @@ def test_a_table_is_split_as_the_folder_that_it_lists(tmp_path: Path) -> None:
 
 def test_a_table_without_enough_images_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("image,split\na.png,train\n")
-    with raises(DatasetError, "too-few-images"):
+    with raises(DatasetError, "too-few-samples"):
         read_student_images(tmp_path / "t.csv")
     (tmp_path / "u.csv").write_text("file\nx.png\n")
     for name, kind in (("none.csv", DatasetError), ("u.csv", UsageError)):
@@ -171,7 +171,7 @@ def test_too_few_images_are_refused(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     with raises(DatasetError, "no-images"):
         read_student_images(tmp_path / "none")
-    with raises(DatasetError, "too-few-images"):
+    with raises(DatasetError, "too-few-samples"):
         read_student_images(flat(tmp_path / "three", 3))
     four = flat(tmp_path / "four", 4)
     assert (len(read_student_images(four).train), len(read_student_images(four).test)) == (2, 2)
@@ -179,7 +179,7 @@ def test_too_few_images_are_refused(tmp_path: Path) -> None:
         read_student_images(four, 1.0)
     for image in four.glob("*.png"):
         image.write_bytes(b"")
-    with raises(DatasetError, "too-few-images") as caught:
+    with raises(DatasetError, "too-few-samples") as caught:
         read_student_images(four)
     assert "0.png: " in str(caught.value)
 
@@ -244,22 +244,22 @@ def test_the_recipe_has_the_teachers_dimension_preprocessing_and_views(teacher: 
 @pytest.mark.parametrize(
     ("change", "kind", "code"),
     [
-        ({"dim": 32}, RecipeError, "transfer-dim"),
-        ({"loss": "rkd", "dim": 0}, UsageError, "bad-dim"),
-        ({"loss": "margin"}, RecipeError, "unknown-transfer"),
+        ({"dim": 32}, RecipeError, "conflicting-settings"),
+        ({"loss": "rkd", "dim": 0}, UsageError, "invalid-value"),
+        ({"loss": "margin"}, RecipeError, "unknown-name"),
         ({"backbone": "konv4"}, RecipeError, None),
-        ({"size": 5000}, UsageError, "bad-size"),
-        ({"size": 4}, RecipeError, "trunk-input"),
+        ({"size": 5000}, UsageError, "invalid-value"),
+        ({"size": 4}, RecipeError, "unsupported-model"),
         ({"settings": ("optimizer.lrr=1",)}, RecipeError, "unknown-setting"),
         (
             {"settings": ("preprocessing.mode=L", "preprocessing.mean=[0.5]", "preprocessing.std=[0.5]")},
             RecipeError,
-            "teacher-mode",
+            "conflicting-settings",
         ),
-        ({"settings": ("objective.method=plain",)}, RecipeError, "not-distillation"),
-        ({"settings": ('objective.method_args.transfer_args={"heat":1}',)}, RecipeError, "unknown-argument"),
-        ({"name": "toy"}, UsageError, "replaces-base"),
-        ({"name": "margin-conv4-glyphs"}, UsageError, "name-taken"),
+        ({"settings": ("objective.method=plain",)}, RecipeError, "conflicting-settings"),
+        ({"settings": ('objective.method_args.transfer_args={"heat":1}',)}, RecipeError, "unknown-name"),
+        ({"name": "toy"}, UsageError, "overwrites-input"),
+        ({"name": "margin-conv4-glyphs"}, UsageError, "already-exists"),
     ],
 )
 def test_wrong_arguments_are_refused_before_training(
@@ -364,7 +364,7 @@ def test_a_stopped_run_continues_to_the_same_weights(
         log = (made.outcome.folder / "log.jsonl").read_text().splitlines()
         assert [json.loads(line)["epoch"] for line in log] == [1, 2]
     assert weights[0] == weights[1]
-    with raises(UsageError, "name-taken"):
+    with raises(UsageError, "already-exists"):
         distilled("toy", lambda: pictures, small("cut"))
     assert distilled("toy", lambda: pictures, small("cut"), True).outcome.name == "cut"
 
@@ -421,13 +421,13 @@ def test_mistakes_on_the_command_line(arguments: list[str], value: str, teacher:
 
 def test_wrong_arguments_are_reported_before_torch_is_loaded(teacher: Path) -> None:
     mistakes = [
-        (["--loss", "rdk"], "unknown-transfer"),
-        (["--dim", "0"], "bad-dim"),
-        (["--dim", "6"], "transfer-dim"),
-        (["--size", "5000"], "bad-size"),
-        (["--as", "toy"], "replaces-base"),
+        (["--loss", "rdk"], "unknown-name"),
+        (["--dim", "0"], "invalid-value"),
+        (["--dim", "6"], "conflicting-settings"),
+        (["--size", "5000"], "invalid-value"),
+        (["--as", "toy"], "overwrites-input"),
         (["--set", "optimizer.lrr=1"], "unknown-setting"),
-        (["--set", "objective.method=plain"], "not-distillation"),
+        (["--set", "objective.method=plain"], "conflicting-settings"),
     ]
     assert_refused_before_torch(["distill", "toy", ".", "--backbone", "conv4"], mistakes)
 

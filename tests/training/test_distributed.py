@@ -66,7 +66,7 @@ def _launch(out: Path) -> None:
 
 def test_a_batch_is_shared_out_evenly_or_refused() -> None:
     assert [Processes(rank, 4).part(8) for rank in range(4)] == [slice(0, 2), slice(2, 4), slice(4, 6), slice(6, 8)]
-    with raises(RecipeError, "uneven-batch"):
+    with raises(RecipeError, "conflicting-settings"):
         Processes(0, 3).part(recipe().batch.size)
 
 

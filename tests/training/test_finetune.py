@@ -186,15 +186,15 @@ def test_wrong_arguments_are_refused_before_training(base: Path, tmp_path: Path,
     root = write_pictures(tmp_path)
     assert "margin" in method_names()
     for request, code in (
-        (FinetuneRequest("toy", "toy"), "replaces-base"),
-        (FinetuneRequest("toy", "mine", "margen"), "unknown-method"),
-        (FinetuneRequest("toy", "mine", "margin2"), "ensemble"),
+        (FinetuneRequest("toy", "toy"), "overwrites-input"),
+        (FinetuneRequest("toy", "mine", "margen"), "unknown-name"),
+        (FinetuneRequest("toy", "mine", "margin2"), "not-available"),
     ):
         with raises(UsageError, code):
             finetune(root, request)
     with raises(RecipeError, "unknown-setting"):
         finetune(root, FinetuneRequest("toy", "mine", settings=["optimizer.lrr=1"]))
-    with raises(RecipeError, "no-linear-layers"):  # before it looks for images
+    with raises(RecipeError, "unsupported-model"):  # before it looks for images
         finetune(tmp_path / "nothing", FinetuneRequest("toy", "mine", tune="lora"))
     assert not (own_zoo / "models" / "mine").exists()
     assert main(["finetune", str(root), "--from", "toy", "--as", "No Name"]) == 2
@@ -203,16 +203,16 @@ def test_wrong_arguments_are_refused_before_training(base: Path, tmp_path: Path,
 
 def test_wrong_arguments_are_reported_before_torch_is_loaded(base: Path) -> None:
     mistakes = [
-        (["--seed", "-1"], "bad-number"),
-        (["--views", "-1"], "bad-number"),
-        (["--as", "toy"], "replaces-base"),
-        (["--method", "margen"], "unknown-method"),
+        (["--seed", "-1"], "invalid-value"),
+        (["--views", "-1"], "invalid-value"),
+        (["--as", "toy"], "overwrites-input"),
+        (["--method", "margen"], "unknown-name"),
     ]
     assert_refused_before_torch(["finetune", ".", "--from", "toy"], mistakes)
 
 
 def test_missing_features_are_reported_before_torch_is_loaded(tmp_path: Path) -> None:
-    mistakes = [(["--features", str(tmp_path / "none")], "no-such-folder")]
+    mistakes = [(["--features", str(tmp_path / "none")], "not-found")]
     assert_refused_before_torch(["train", "margin-conv4-glyphs"], mistakes)
 
 
@@ -239,7 +239,7 @@ def test_two_classes_are_refused(tmp_path: Path) -> None:
     with raises(DatasetError, "too-few-classes"):
         read_training_folder(root)
     (root / "class 1").rename(tmp_path.parent / f"{tmp_path.name}-away")
-    with raises(DatasetError, "single-class"):
+    with raises(DatasetError, "too-few-classes"):
         read_training_folder(root)
 
 

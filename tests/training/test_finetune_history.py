@@ -43,11 +43,11 @@ def test_names_that_are_taken(base: Path, own_zoo: Path) -> None:
     make_model(own_zoo / "models" / "other")
     shipped = next(SHIPPED.iterdir()).name
     for name in ("other", shipped, "diva-r50-cub"):
-        with raises(UsageError, "name-taken") as caught:
+        with raises(UsageError, "already-exists") as caught:
             check_name(name, base)
         assert name in str(caught.value)
         check_name(name, base, replace=True)
-    with raises(UsageError, "replaces-base"):
+    with raises(UsageError, "overwrites-input"):
         check_name("toy", base, replace=True)
     check_name("free", base)
 
@@ -77,13 +77,13 @@ def test_a_second_finetune_does_not_change_the_first(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(finetuning, "add_result", stopped)  # the model is written, its scores are not
         finetune(root, REQUEST)
-    with raises(UsageError, "name-taken"):
+    with raises(UsageError, "already-exists"):
         finetune(root, dataclasses.replace(REQUEST, seed=1))
     finetune(root, REQUEST)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert "results.json" in before
     for request in (REQUEST, dataclasses.replace(REQUEST, method="ms")):
-        with raises(UsageError, "name-taken"):
+        with raises(UsageError, "already-exists"):
             finetune(root, request)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     finetune(root, dataclasses.replace(REQUEST, method="ms", replace=True))

@@ -125,5 +125,5 @@ def test_reversal_keeps_values_to_the_last_bit_and_turns_gradients() -> None:
 
 @pytest.mark.parametrize("sizes", [(0, 3, 6), (4, 0, 6), (4, 3, 0)])
 def test_sizes_are_checked(sizes: tuple[int, int, int]) -> None:
-    with raises(RecipeError, "decorrelation-size"):
+    with raises(RecipeError, "invalid-value"):
         Decorrelation(*sizes)

@@ -211,5 +211,5 @@ def test_several_heads_end_as_one(tmp_path: Path) -> None:
 
 
 def test_a_recipe_without_heads_cannot_end_with_one() -> None:
-    with raises(RecipeError, code="setting-range"):
+    with raises(RecipeError, code="invalid-value"):
         replace(toys.recipe(), head_end="pca", heads=())

@@ -110,7 +110,7 @@ def test_a_failed_run_leaves_no_file_and_the_others_follow(context: StudyContext
 
 
 def test_two_queues_do_not_share_a_folder(context: StudyContext, tmp_path: Path) -> None:
-    with study.lock_folder(tmp_path), raises(UsageError, "queue-running"):
+    with study.lock_folder(tmp_path), raises(UsageError, "busy"):
         Queue([TOY], {TINY: 1}, tmp_path).perform(context)
 
 
@@ -234,12 +234,12 @@ def test_shorter_runs_neither_count_nor_select_a_rate() -> None:
 def test_runs_on_other_images_are_not_compared() -> None:
     other = record("ms", 0, [0.5] * 3)
     other["measured"]["sha256"] = "0"
-    with raises(UsageError, "unlike-images"):
+    with raises(UsageError, "other-study"):
         tables.group_records([record("margin", 0, [0.5] * 3), other])
 
 
 def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
-    with raises(UsageError, "no-runs"):
+    with raises(UsageError, "no-results"):
         tables.markdown(tmp_path)
     assert main(["table", str(tmp_path)]) == 1
 
@@ -272,7 +272,7 @@ def test_a_rate_scales_all_rates_of_a_peer() -> None:
 
 def test_arms_are_found_by_name() -> None:
     assert [arm.name for arm in find_arms(["pml-ms", "contrastive", "pml-ms"])] == ["pml-ms", "contrastive"]
-    with raises(UsageError, "unknown-arm"):
+    with raises(UsageError, "unknown-name"):
         find_arms(["margen"])
 
 

@@ -77,10 +77,10 @@ def test_the_recorded_recipe_is_that_of_the_model():
 
 
 def test_what_cannot_be_reproduced_is_refused():
-    with raises(UsageError, "no-recipe") as caught:
+    with raises(UsageError, "not-available") as caught:
         recorded_recipe("photos")
     assert "zoo baseline lite0" in str(caught.value), "the commands that made it"
-    with raises(UsageError, "no-score"):
+    with raises(UsageError, "no-results"):
         recorded_result(paths.SHIPPED / SMALLEST, "omniglot")
 
 

@@ -35,7 +35,7 @@ def test_a_folder_and_a_package_state_the_backbone_and_the_normalisation(tmp_pat
 def test_all_contradictions_are_named_at_once(tmp_path: Path) -> None:
     make_model(tmp_path / "own")
     given = ("backbone.architecture=resnet50", "preprocessing.mean=[0.1,0.1,0.1]", "preprocessing.std=[0.9,0.9,0.9]")
-    with raises(RecipeError, "weights-contradict", "resnet50", "0.1", "0.9", "conv4"):
+    with raises(RecipeError, "weights-mismatch", "resnet50", "0.1", "0.9", "conv4"):
         made(f"backbone.pretrained={tmp_path / 'own'}", *given)
     same = "preprocessing.mean=[0.5,0.4,0.3]"
     assert made(f"backbone.pretrained={tmp_path / 'own'}", same).preprocessing.std == CARD.preprocessing.std

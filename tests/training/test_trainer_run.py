@@ -105,7 +105,7 @@ def test_a_failure_while_fetching_reaches_the_loop() -> None:
 
 def test_the_batch_of_an_infinite_loss_is_kept_and_named(tmp_path: Path) -> None:
     quick = recipe(optimizer=Optimizer("sgd", 1e30))
-    with raises(TrainingError, "infinite-loss") as caught:
+    with raises(TrainingError, "diverged") as caught:
         fit(quick, noise(), tmp_path, CPU, progress=False)
     for value in ("epoch 1,", "bad-batch-0.safetensors", "noise/0"):
         assert value in str(caught.value)
@@ -130,7 +130,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path: Path, monkeypatch
             resource.setrlimit(resource.RLIMIT_FSIZE, small)
 
     monkeypatch.setattr(checkpoint, "save", second_finds_no_room)
-    with raises(TrainingError, "checkpoint-not-written"):
+    with raises(TrainingError, "not-writable"):
         fit(quick, noise(), tmp_path, CPU, progress=False)
     monkeypatch.undo()
     assert checkpoint.load(tmp_path / CHECKPOINT)["epoch"] == 1
@@ -143,9 +143,9 @@ def test_a_full_disk_gives_errors_for_the_log_and_does_not_hide_the_loss(tmp_pat
     log.write({"epoch": 1})
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20, small[1]))
-        with raises(TrainingError, "log-not-written"):
+        with raises(TrainingError, "not-writable"):
             log.write({"epoch": 2, "loss": 0.5})
-        with raises(TrainingError, "infinite-loss") as caught:
+        with raises(TrainingError, "diverged") as caught:
             fit(recipe(optimizer=Optimizer("sgd", 1e30)), noise(), tmp_path, CPU, progress=False)
         assert "noise/0" in str(caught.value)
         assert not (tmp_path / "bad-batch-0.safetensors").exists()
@@ -218,7 +218,7 @@ def test_terms_are_logged_and_tracked(tmp_path: Path) -> None:
 
 
 def test_unknown_and_missing_trackers_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with raises(UsageError, "unknown-tracker"):
+    with raises(UsageError, "unknown-name"):
         create_trackers(["tensorbord"], recipe(), tmp_path)
     monkeypatch.setitem(sys.modules, "wandb", None)
     with raises(MissingDependencyError):
@@ -301,11 +301,11 @@ def test_measuring_changes_neither_the_weights_nor_the_random_numbers(monkeypatc
 
 def test_samplers_by_embeddings_need_a_head_and_the_classes(tmp_path: Path) -> None:
     headless = recipe(heads=(), batch=Batch(8, "ddm", 2, {"pool": 20}))
-    with raises(RecipeError, "no-heads"):
+    with raises(RecipeError, "conflicting-settings"):
         fit(headless, noise(), tmp_path / "a", CPU, progress=False)
     objective = Objective("margin", "distance-weighted", method="mic", method_args={"groups": 6})
     groups = recipe(objective=objective, heads=(Head("class", 8),), batch=Batch(8, "ddm", 2, {"pool": 20}))
-    with raises(RecipeError, "sampler-and-method"):
+    with raises(RecipeError, "conflicting-settings"):
         fit(groups, noise(), tmp_path / "b", CPU, progress=False)
 
 

@@ -27,8 +27,8 @@ def test_every_class_has_a_code_of_its_own() -> None:
     codes = [cls.code for cls in subclasses(ZooError)]
     assert len(set(codes)) == len(codes)
     assert (UsageError.code, errors.ModelNotFoundError.code) == ("usage", "model-not-found")
-    with raises(UsageError, "unknown-runtime"):
-        raise UsageError("runtime 'x'", code="unknown-runtime")
+    with raises(UsageError, "unknown-name"):
+        raise UsageError("runtime 'x'", code="unknown-name")
     assert UsageError("x").code == "usage"
 
 
@@ -42,7 +42,7 @@ def test_a_service_refuses_mistakes_with_2(status: int | None, exit_code: int) -
 def test_hints_name_the_nearest() -> None:
     assert nearest("glyhs", ["glyphs", "cub"]) == " Did you mean 'glyphs'?"
     assert nearest("xyz", ["glyphs", "cub"]) == ""
-    with raises(UsageError, "not-a-string") as caught:
+    with raises(UsageError, "invalid-value") as caught:
         check_text("device", 3)
     assert "device" in str(caught.value)
 

@@ -132,7 +132,7 @@ def writing_features(
         UsageError: If the dtype is unknown, or does not hold the values.
     """
     if dtype not in FLOATS:
-        raise UsageError(f"features are stored as {' or '.join(FLOATS)}, not {dtype!r}.", code="feature-dtype")
+        raise UsageError(f"features are stored as {' or '.join(FLOATS)}, not {dtype!r}.", code="invalid-value")
     (count, dim), n = shape, len(images.labels)
     names = {"classes": list(images.classes), "sources": list(images.sources), "golden": len(images.golden)}
     record = {"kind": KIND, "schema": SCHEMA, "about": asdict(about), **names}
@@ -167,7 +167,7 @@ def check_out(path: Path) -> None:
     is_free = not path.exists() or (path.is_dir() and not any(path.iterdir()))
     if not is_free and read_object(path / RECORD).get("kind") != KIND:
         raise UsageError(
-            f"{path} exists and does not hold features. Features are a folder: name a new one.", code="folder-exists"
+            f"{path} exists and does not hold features. Features are a folder: name a new one.", code="already-exists"
         )
 
 
@@ -181,7 +181,7 @@ def read_features(path: str | Path) -> Features:
     if not path.exists():
         raise UsageError(
             f"there is no folder {path}. Make it with: {command('features', 'MODEL', 'DIR', '-o', path)}",
-            code="no-such-folder",
+            code="not-found",
         )
     try:
         record = _read_record(path)
@@ -199,7 +199,7 @@ def read_features(path: str | Path) -> Features:
         return features
     except (KeyError, OSError, TypeError, ValueError) as error:
         raise UsageError(
-            f"{path} is not as `zoo features` writes folders ({error}). Make it again.", code="features-damaged"
+            f"{path} is not as `zoo features` writes folders ({error}). Make it again.", code="damaged-file"
         ) from None
 
 
@@ -209,13 +209,13 @@ def _read_record(path: Path) -> dict[str, Any]:
     record = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
     if not isinstance(record, dict) or record.get("kind") != KIND:
         raise UsageError(
-            f"{path} does not hold features. Make some with: zoo features MODEL DIR -o OUT", code="not-features"
+            f"{path} does not hold features. Make some with: zoo features MODEL DIR -o OUT", code="damaged-file"
         )
     if record.get("schema") != SCHEMA:
         raise UsageError(
             f"{path} has schema {record.get('schema')}; this version of dml-zoo reads schema {SCHEMA} alone. Make it "
             "again, or install the version that wrote it.",
-            code="features-schema",
+            code="other-schema",
         )
     return record
 
@@ -244,7 +244,7 @@ def _check_finite(array: np.ndarray, dtype: str) -> None:
     for start in range(0, len(array), 4096):
         if not np.isfinite(array[start : start + 4096]).all():
             more = " They may exceed the range of float16; store them as float32." if dtype == "float16" else ""
-            raise UsageError(f"the model gives features that are not finite.{more}", code="infinite-features")
+            raise UsageError(f"the model gives features that are not finite.{more}", code="not-finite")
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ class Views:
 
     def __post_init__(self) -> None:
         if self.count < 0:
-            raise UsageError(f"--views must be 0 or more, not {self.count}.", code="bad-number")
+            raise UsageError(f"--views must be 0 or more, not {self.count}.", code="invalid-value")
 
     def to_json(self) -> dict[str, object]:
         """Return the augmentation and the squares as JSON values."""
@@ -282,7 +282,7 @@ def views_of_recipe(recipe: Recipe | EnsembleRecipe, count: int, seed: int) -> V
         UsageError: If the recipe is an ensemble.
     """
     if isinstance(recipe, EnsembleRecipe):
-        raise UsageError(f"{recipe.name} is an ensemble; name a recipe of one of its members.", code="ensemble")
+        raise UsageError(f"{recipe.name} is an ensemble; name a recipe of one of its members.", code="not-available")
     return Views(count, recipe.augmentation, recipe.data.side, recipe.data.fit, seed)
 
 
@@ -340,13 +340,14 @@ def recipe_on_features(
     features.check_model(card)
     if isinstance(recipe, EnsembleRecipe):
         raise RecipeError(
-            f"{recipe.name} is an ensemble; train its members' recipes on the features one by one.", code="ensemble"
+            f"{recipe.name} is an ensemble; train its members' recipes on the features one by one.",
+            code="not-available",
         )
     if not recipe.heads:
         raise RecipeError(
             f"{recipe.name} has no heads, and without them nothing learns on cached features. Give it one, as in "
             """--set 'heads=[{"name": "embedding", "dim": 128}]'.""",
-            code="no-heads",
+            code="conflicting-settings",
         )
     _check_settings(settings)
     origin = features.about
@@ -373,5 +374,5 @@ def _check_settings(settings: Iterable[str]) -> None:
             raise RecipeError(
                 f"{key} has no effect on cached features: trunk, images and augmentation are those of the folder. "
                 "Make other features with `zoo features`, or train without --features.",
-                code="setting-without-effect",
+                code="option-without-effect",
             )

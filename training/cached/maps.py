@@ -36,8 +36,8 @@ def split_trunk(trunk: nn.Module, image: Tensor) -> SplitTrunk:
         image: An example of its input, float [1, c, h, w].
 
     Raises:
-        RecipeError: `no-frozen-layers` if the first or no layer learns; `not-a-chain` if the layers in turn compute
-            something else than the trunk.
+        RecipeError: `unsupported-model` if the first or no layer learns; `unsupported-model` if the layers in turn
+            compute something else than the trunk.
     """
     training = trunk.training
     trunk.eval()
@@ -51,11 +51,11 @@ def split_trunk(trunk: nn.Module, image: Tensor) -> SplitTrunk:
         raise RecipeError(
             "data.views keeps what the frozen first layers give, but the first layer learns, or none. Set "
             "backbone.frozen_stages, or train the heads alone on features: zoo train NAME --features DIR.",
-            code="no-frozen-layers",
+            code="unsupported-model",
         )
     if not is_chain:
         raise RecipeError(
-            f"the layers of {type(trunk).__name__} do not simply follow one another. {ADVICE}", code="not-a-chain"
+            f"the layers of {type(trunk).__name__} do not simply follow one another. {ADVICE}", code="unsupported-model"
         )
     return SplitTrunk(names[:first], names[first:])
 
@@ -123,7 +123,7 @@ class CachedMaps:
         chunk: Images per forward pass.
 
     Raises:
-        RecipeError: `views-too-large` if the memory is too small.
+        RecipeError: `too-large` if the memory is too small.
     """
 
     def __init__(
@@ -189,5 +189,5 @@ def _check_memory(shape: tuple[int, ...]) -> None:
         raise RecipeError(
             f"{shape[0] - 1} cached views of {shape[1]} images take {needed / GIB:.1f} GiB, and {free / GIB:.1f} GiB "
             f"are free. Set fewer data.views, or more backbone.frozen_stages, whose maps are smaller. {ADVICE}",
-            code="views-too-large",
+            code="too-large",
         )

@@ -122,7 +122,7 @@ def load_cached_data(recipe: Recipe) -> CachedData:
     if (recipe.backbone.architecture, recipe.preprocessing) != (card.architecture, card.preprocessing):
         raise RecipeError(
             f"the recipe's backbone is not that of {card.name}; use `zoo train NAME --features DIR`.",
-            code="other-backbone",
+            code="conflicting-settings",
         )
     held_out = held_out_classes(len(features.classes), recipe.data, recipe.seed)
     validates = np.isin(features.labels, held_out)
@@ -146,7 +146,7 @@ class CachedTrunk(nn.Module):
 
     @property
     def feature_info(self) -> list[dict[str, object]]:
-        raise RecipeError(f"the method works on the trunk's layers. {ADVICE}", code="method-needs-trunk")
+        raise RecipeError(f"the method works on the trunk's layers. {ADVICE}", code="conflicting-settings")
 
 
 def draw_features(features: Tensor, size: int, part: slice, gather: Callable[[Tensor], Tensor]) -> CachedViews:
@@ -168,7 +168,7 @@ def draw_features(features: Tensor, size: int, part: slice, gather: Callable[[Te
 
     def forward(images: Tensor, trunk: nn.Module | None) -> Tensor:
         if not isinstance(trunk, CachedTrunk | None):
-            raise RecipeError(f"the method has a trunk of its own. {ADVICE}", code="method-needs-trunk")
+            raise RecipeError(f"the method has a trunk of its own. {ADVICE}", code="conflicting-settings")
         return gather(images.flatten(1))
 
     return draw_views(read, features.shape[1], size, part, forward, ADVICE)

@@ -50,14 +50,14 @@ def draw_views(
     def another() -> Tensor:
         if count < 2:
             raise RecipeError(
-                f"the method compares two views of each image, and one is cached. {advice}", code="too-few-views"
+                f"the method compares two views of each image, and one is cached. {advice}", code="too-few-samples"
             )
         return pick((numbers + 1 + torch.randint(count - 1, (size,))[part]) % count)
 
     def pass_on(images: Tensor, trunk: nn.Module | None) -> Tensor:
         if not any(images is view for view in drawn):
             raise RecipeError(
-                f"the method puts images of its own through the trunk. {advice}", code="method-needs-trunk"
+                f"the method puts images of its own through the trunk. {advice}", code="conflicting-settings"
             )
         return forward(images, trunk)
 

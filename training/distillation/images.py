@@ -74,7 +74,7 @@ def check_source(path: str | None, dataset: str | None, data: str | None = None)
     if (path is None) == (dataset is None):
         raise UsageError(
             "name a folder of images or a table of them, or a data set with --dataset; one of the two.",
-            code="folder-or-dataset",
+            code="conflicting-options",
         )
     if dataset is not None:
         datasets.check_dataset(dataset, "train", data)
@@ -82,7 +82,7 @@ def check_source(path: str | None, dataset: str | None, data: str | None = None)
         raise UsageError(
             "--data is the folder of the data set that --dataset names; give a folder of images as DIR, without "
             "--data.",
-            code="data-without-dataset",
+            code="conflicting-options",
         )
     else:
         datasets.check_dataset_path(str(path), FOLDER)
@@ -168,7 +168,7 @@ def _held_out_rows(dataset: Dataset, by_class: bool, share: float, seed: int) ->
         The mask of the images that are held out, bool [n].
 
     Raises:
-        DatasetError: If there are too few images or classes (`too-few-images`).
+        DatasetError: If there are too few images or classes (`too-few-samples`).
     """
     eligible = np.flatnonzero(np.bincount(dataset.labels) >= 2) if by_class else np.arange(len(dataset))
     count = min(max(2, round(share * len(eligible))), len(eligible) - 2)
@@ -176,7 +176,7 @@ def _held_out_rows(dataset: Dataset, by_class: bool, share: float, seed: int) ->
         raise DatasetError(
             f"there are {len(eligible)} images that can be read; at least {LEAST_IMAGES} are needed, two to learn from "
             "and two to measure on.",
-            code="too-few-images",
+            code="too-few-samples",
         )
     drawn = np.random.default_rng(seed).choice(eligible, count, replace=False)
     return np.isin(dataset.labels if by_class else np.arange(len(dataset)), drawn)
@@ -191,7 +191,7 @@ def _readable(dataset: Dataset, unreadable: dict[str, str], progress: bool) -> D
         raise DatasetError(
             f"of the {len(dataset)} images of the split {dataset.split!r} {readable} can be read; two to "
             f"learn from and two to measure on are needed.{reason}",
-            code="too-few-images",
+            code="too-few-samples",
         )
     return without(dataset, unreadable)
 

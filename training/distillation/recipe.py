@@ -99,7 +99,7 @@ def _draft_recipe(student: Student, teacher: TrunkModel) -> Recipe:
         UsageError: If the dimension or the image size is out of range.
     """
     if student.dim is not None and student.dim < 1:
-        raise UsageError(f"--dim must be 1 or more, not {student.dim}.", code="bad-dim")
+        raise UsageError(f"--dim must be 1 or more, not {student.dim}.", code="invalid-value")
     card = teacher.card
     views = views_of_model(teacher.folder, card.preprocessing, 0, student.seed)
     return Recipe(
@@ -133,19 +133,19 @@ def _apply_settings(draft: Recipe, settings: Sequence[str], teacher: Card) -> Re
     if recipe.objective.method != "distillation":
         raise RecipeError(
             f"a student is trained by the method 'distillation', not by {recipe.objective.method!r}.",
-            code="not-distillation",
+            code="conflicting-settings",
         )
     if recipe.preprocessing.mode != teacher.preprocessing.mode:
         raise RecipeError(
             f"preprocessing.mode is {recipe.preprocessing.mode!r}, but the teacher {teacher.name} takes "
             f"{teacher.preprocessing.mode!r}, and both see the same views.",
-            code="teacher-mode",
+            code="conflicting-settings",
         )
     loss = str(recipe.objective.method_args.get("transfer", "embedding"))
     if loss not in SOURCES:
         raise RecipeError(
             f"there is no transfer {loss!r}.{nearest(loss, SOURCES)} Known: {', '.join(SOURCES)}.",
-            code="unknown-transfer",
+            code="unknown-name",
         )
     if loss in SAME_DIM and recipe.dim:  # without a head the dimension is the trunk's, which is not built yet
         check_same_dim(loss, recipe.dim, teacher, [name for name in SOURCES if name not in SAME_DIM])
@@ -176,5 +176,5 @@ def _resize_preprocessing(preprocessing: Preprocessing, size: int | None) -> Pre
     if size is None:
         return preprocessing
     if not 1 <= size <= 4096:
-        raise UsageError(f"--size must be from 1 to 4096 pixels, not {size}.", code="bad-size")
+        raise UsageError(f"--size must be from 1 to 4096 pixels, not {size}.", code="invalid-value")
     return replace(preprocessing, crop=size, resize=max(size, round(size * preprocessing.resize / preprocessing.crop)))

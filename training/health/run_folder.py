@@ -35,24 +35,24 @@ def read_history(folder: Path) -> History:
     """Return the history of a run from its folder, or from that of its model.
 
     Raises:
-        UsageError: `no-log` if the folder has no log of a training run, `no-indicators` if the log has no indicators.
+        UsageError: `no-results` if the folder has no log of a training run, `no-results` if the log has no indicators.
     """
     recipe, divergence = read_object(folder / RECIPE_FILE), read_object(folder / DIVERGENCE_FILE)
     records = list(epoch_records(folder))
     if recipe.get("ensemble"):
         members = ", ".join(str(member.get("name", member)) for member in recipe["ensemble"])
-        raise UsageError(f"{folder} is an ensemble; name one of its members: {members}.", code="no-log")
+        raise UsageError(f"{folder} is an ensemble; name one of its members: {members}.", code="no-results")
     if not records and not divergence:
         raise UsageError(
             f"{folder} has no {LOG_FILE} of a training run; name a model that was trained here, or the folder of a run "
             f"in {paths.home() / 'runs'}.",
-            code="no-log",
+            code="no-results",
         )
     history = History(records, recipe.get("recipe") or {}, divergence)
     if not history.measured and not history.start and not history.divergence:
         raise UsageError(
             f"the log in {folder} has no indicators of health. Train the model again to have them recorded.",
-            code="no-indicators",
+            code="no-results",
         )
     return history
 

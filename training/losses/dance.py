@@ -61,7 +61,7 @@ class DaNCE(nn.Module):
             raise RecipeError(
                 f"the loss 'dance' got temperature {temperature}, cap {cap}, nearest {nearest}, farthest {farthest}; "
                 "it needs a temperature and a cap above 0, and 0 < nearest <= farthest <= 2.",
-                code="bad-number",
+                code="invalid-value",
             )
         self.temperature, self.nearest, self.farthest, self.cap = temperature, nearest, farthest, cap
         self.weighted, self.with_positive, self.published = weighted, with_positive or published, published

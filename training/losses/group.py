@@ -70,17 +70,17 @@ class GroupLoss(nn.Module):
             raise RecipeError(
                 f"the loss 'group' got anchors {anchors}, steps {self.steps} and temperature {temperature}; it needs "
                 "anchors and steps of 0 or more and a temperature above 0.",
-                code="bad-number",
+                code="invalid-value",
             )
         if similarity not in SIMILARITIES:
             raise RecipeError(
                 f"the loss 'group' has no similarity {similarity!r}; choose {' or '.join(SIMILARITIES)}.",
-                code="unknown-similarity",
+                code="unknown-name",
             )
         if criterion not in CRITERIA:
             raise RecipeError(
                 f"the loss 'group' has no criterion {criterion!r}; choose {' or '.join(CRITERIA)}.",
-                code="unknown-criterion",
+                code="unknown-name",
             )
         self.anchors, self.temperature, self.similarity, self.criterion = anchors, temperature, similarity, criterion
         self.sparse_classes, self.published = sparse_classes, published

@@ -31,7 +31,7 @@ def class_vectors(*shape: int, start: str = "uniform") -> Tensor:
     """
     if start not in STARTS:
         raise RecipeError(
-            f"start is {start!r}; choose one of {', '.join(STARTS)}.{nearest(start, STARTS)}", code="unknown-start"
+            f"start is {start!r}; choose one of {', '.join(STARTS)}.{nearest(start, STARTS)}", code="unknown-name"
         )
     if start in ("normal", "eighth"):
         return torch.randn(shape) * (1.0 if start == "normal" else 1 / 8)

@@ -53,7 +53,7 @@ class RecallAtK(nn.Module):
             raise RecipeError(
                 f"recall_temperature has {len(recall_temperature)} values for {len(k)} values of k; give one number, "
                 "or one for each k.",
-                code="wrong-length",
+                code="invalid-value",
             )
         self.rank_temperature = rank_temperature
         self.register_buffer("k", torch.tensor(k, dtype=torch.float32), persistent=False)

@@ -60,14 +60,14 @@ class SubCenterArcFace(nn.Module):
             raise RecipeError(
                 f"subcenter-arcface got {centres} centres, margins from {least_margin} to {margin} and power {power}; "
                 "take 1 centre or more, a least_margin from 0 to margin, and a power of 0 or more.",
-                code="bad-number",
+                code="invalid-value",
             )
         self.scale = scale
         # The first axis counts a class's centres: the greatest cosine is then taken along rows in memory.
         self.centres = nn.Parameter(class_vectors(centres, classes, dim, start=start))
         sizes = np.ones(classes) if class_sizes is None else np.asarray(class_sizes)
         if sizes.shape != (classes,):
-            raise RecipeError(f"there are {len(sizes)} class sizes for {classes} classes.", code="wrong-length")
+            raise RecipeError(f"there are {len(sizes)} class sizes for {classes} classes.", code="invalid-value")
         margins = torch.from_numpy(margins_by_size(sizes, margin, least_margin, power)).float()
         self.register_buffer("margins", margins, persistent=False)
 

@@ -69,7 +69,7 @@ class DeepCluster(Auxiliary):
             raise RecipeError(
                 f"the task 'deepcluster' got clusters {clusters!r} and every {every!r}; it needs 1 to {samples} "
                 "clusters (the training samples), and every 1 or more.",
-                code="bad-number",
+                code="invalid-value",
             )
         self.clusters, self.every, self.seed = clusters, every, seed
         self.classifier = nn.Linear(dim, clusters)
@@ -113,7 +113,7 @@ class InstanceDiscrimination(Auxiliary):
             raise RecipeError(
                 f"the task 'instance' got temperature {temperature} and momentum {momentum}; it needs a temperature "
                 "above 0 and a momentum from 0 to below 1.",
-                code="bad-number",
+                code="invalid-value",
             )
         self.temperature, self.momentum = temperature, momentum
         random = torch.randn(samples, dim, generator=torch.Generator().manual_seed(seed))
@@ -186,7 +186,7 @@ class MomentumContrast(Auxiliary):
     ) -> None:
         super().__init__()
         if queue_batches < 1:
-            raise RecipeError(f"queue_batches is {queue_batches!r}; it must be 1 or more.", code="bad-number")
+            raise RecipeError(f"queue_batches is {queue_batches!r}; it must be 1 or more.", code="invalid-value")
         self.contrast = DaNCE(classes, temperature, weighted=weighted, with_positive=with_positive, published=published)
         self.trunk, self.head, self.seed = Momentum(trunk, momentum), Momentum(head, momentum), seed
         self.register_buffer("queue", torch.zeros(queue_batches * batch_size, head.out_features))
@@ -312,7 +312,7 @@ def _triplet_loss(create_loss: CreateLoss, dim: int, task: str) -> nn.Module:
         raise RecipeError(
             f"the task {task!r} trains the recipe's loss on triplets, and {type(loss).__name__} does not accept them; "
             "set objective.loss to a loss that does, such as margin or triplet, or omit that head.",
-            code="loss-without-triplets",
+            code="conflicting-settings",
         )
     return loss
 

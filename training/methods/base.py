@@ -95,7 +95,7 @@ class Minibatch:
         if self._render is None:
             raise RecipeError(
                 "cached features hold no images that another model could see; train without --features.",
-                code="features-without-images",
+                code="conflicting-settings",
             )
         return self._render(preprocessing)
 
@@ -203,7 +203,7 @@ class Plain(Method):
             raise RecipeError(
                 f"the method 'plain' got dropout {dropout}, input_noise {input_noise} and output_noise {output_noise}; "
                 "dropout must be from 0 to below 1, and noise 0 or more.",
-                code="bad-number",
+                code="invalid-value",
             )
         self.heads, self.objective, self.miner = heads, loss, miner
         self.dropout, self.input_noise, self.output_noise = dropout, input_noise, output_noise
@@ -263,7 +263,7 @@ def require_at_most_one_head(heads: nn.ModuleDict, method: str) -> None:
     if len(heads) > 1:
         raise RecipeError(
             f"the method {method!r} trains one head or none, and the recipe has {len(heads)}; set heads to one.",
-            code="wrong-heads",
+            code="conflicting-settings",
         )
 
 
@@ -274,7 +274,7 @@ def require_heads(heads: nn.ModuleDict, names: Iterable[str], owner: str) -> Non
         raise RecipeError(
             f"{owner} trains heads named {_listed(expected)}, and the recipe's are {_listed(heads)}; set heads to "
             "these.",
-            code="wrong-heads",
+            code="conflicting-settings",
         )
 
 
@@ -294,7 +294,7 @@ def accepted_tuples(loss: type[nn.Module]) -> list[type]:
         raise RecipeError(
             f"{loss.__name__}.forward does not say which mined tuples it accepts. Annotate its argument: "
             "tuples: Triplets | None = None (training.functional), or tuples: None = None if it accepts none.",
-            code="unannotated-loss",
+            code="conflicting-settings",
         )
     return [kind for kind in get_args(hints["tuples"]) if kind is not NoneType]
 

@@ -32,7 +32,7 @@ def k_means(points: Tensor, k: int, seed: int, iterations: int = 100, chunk: int
     if not 1 <= k <= len(points):
         raise RecipeError(
             f"{len(points)} samples cannot be split into {k} groups; choose from 1 to {len(points)}.",
-            code="cluster-count",
+            code="invalid-value",
         )
     points = points - points.mean(0)  # distances from products are exact only near the origin
     centres = points[seed_centres(points, k, seed)]
@@ -131,7 +131,7 @@ class Momentum(nn.Module):
     def __init__(self, live: nn.Module, momentum: float) -> None:
         super().__init__()
         if not 0 <= momentum < 1:
-            raise RecipeError(f"momentum must be from 0 to below 1, not {momentum!r}.", code="bad-momentum")
+            raise RecipeError(f"momentum must be from 0 to below 1, not {momentum!r}.", code="invalid-value")
         self.momentum, self._live = momentum, (live,)
         self.average = copy.deepcopy(live).requires_grad_(False).eval()
 

@@ -86,7 +86,7 @@ def open_teacher(teacher: str, fingerprint: str) -> tuple[Card, Network]:
         raise RecipeError(
             f"the teacher {teacher} has the fingerprint {card.fingerprint[:12]}, and the recipe's is "
             f"{fingerprint[:12]}: its weights or preprocessing have changed. Start a new run with the present model.",
-            code="other-teacher",
+            code="other-model",
         )
     check_files(folder, card)
     return card, load_network(card, folder).requires_grad_(False)

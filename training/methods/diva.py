@@ -130,21 +130,21 @@ def _check(heads: nn.ModuleDict, arguments: Mapping[str, Any], alpha: float, rho
         raise RecipeError(
             f"the method 'diva' needs a head 'discriminative'; the heads are {', '.join(heads) or 'none'}. Set rho to "
             "0 to train auxiliary tasks alone: without that head nothing can be decorrelated.",
-            code="wrong-heads",
+            code="conflicting-settings",
         )
     for name in heads:
         if name not in AUXILIARY and not DISCRIMINATIVE.fullmatch(name):
             raise RecipeError(
                 f"the method 'diva' has no task for a head {name!r}.{nearest(name, AUXILIARY)} Tasks: discriminative, "
                 f"discriminative-2, ..., {', '.join(AUXILIARY)}.",
-                code="unknown-task",
+                code="unknown-name",
             )
     for name in arguments:
         if name not in heads or name not in AUXILIARY:
             raise RecipeError(
                 f"the argument auxiliary names {name!r}, which is not an auxiliary head; the heads are "
                 f"{', '.join(heads)}.",
-                code="unknown-head",
+                code="unknown-name",
             )
     if min(alpha, rho) < 0:
-        raise RecipeError(f"alpha is {alpha!r} and rho is {rho!r}; both must be 0 or more.", code="bad-number")
+        raise RecipeError(f"alpha is {alpha!r} and rho is {rho!r}; both must be 0 or more.", code="invalid-value")

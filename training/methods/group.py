@@ -33,11 +33,11 @@ class GroupMethod(Method):
             raise RecipeError(
                 f"the method 'group' trains with the group loss, not {type(loss).__name__}; set objective.loss to "
                 "group.",
-                code="wrong-loss",
+                code="conflicting-settings",
             )
         require_at_most_one_head(heads, "group")
         if pretraining < 0:
-            raise RecipeError(f"pretraining is {pretraining} epochs; it must be 0 or more.", code="bad-number")
+            raise RecipeError(f"pretraining is {pretraining} epochs; it must be 0 or more.", code="invalid-value")
         self.heads, self.objective, self.pretraining = heads, loss, pretraining
 
     def loss(self, batch: Minibatch) -> dict[str, Tensor]:

@@ -37,10 +37,10 @@ class Grouping(nn.Module):
         super().__init__()
         if not 2 <= number <= len(labels):
             raise RecipeError(
-                f"groups is {number}; it must be from 2 to {len(labels)}, the training samples.", code="bad-number"
+                f"groups is {number}; it must be from 2 to {len(labels)}, the training samples.", code="invalid-value"
             )
         if every < 1:
-            raise RecipeError(f"cluster_every is {every} epochs; it must be 1 or more.", code="bad-number")
+            raise RecipeError(f"cluster_every is {every} epochs; it must be 1 or more.", code="invalid-value")
         self.number, self.every, self.seed, self.standardised = number, every, seed, standardised
         self.register_buffer("groups", torch.arange(len(labels)) % number)
         self.register_buffer("classes", torch.tensor(labels), persistent=False)
@@ -106,7 +106,7 @@ class SharedTriplets(nn.Module):
         super().__init__()
         if setup not in (*UNGROUPED, *GROUPED):
             raise RecipeError(
-                f"triplets is {setup!r}; choose one of {', '.join((*UNGROUPED, *GROUPED))}.", code="unknown-triplets"
+                f"triplets is {setup!r}; choose one of {', '.join((*UNGROUPED, *GROUPED))}.", code="unknown-name"
             )
         if positives is not None and setup != "inter-class":
             raise RecipeError(
@@ -114,9 +114,7 @@ class SharedTriplets(nn.Module):
                 code="option-without-effect",
             )
         if negatives not in NEGATIVES:
-            raise RecipeError(
-                f"negatives is {negatives!r}; choose one of {', '.join(NEGATIVES)}.", code="unknown-negatives"
-            )
+            raise RecipeError(f"negatives is {negatives!r}; choose one of {', '.join(NEGATIVES)}.", code="unknown-name")
         classes = len(np.unique(labels))
         if setup in ("inter-class", "nearest") and classes < 3:
             raise RecipeError(

@@ -72,7 +72,7 @@ class CrossBatchMemory(Method):
             raise RecipeError(
                 f"the method 'cross-batch-memory' got size {size}, weight {weight} and warmup {warmup}; it needs a "
                 f"size of at least the batch's ({batch_size}), and weight and warmup of 0 or more.",
-                code="bad-number",
+                code="invalid-value",
             )
         _check_tuples(loss, miner)
         self.heads, self.objective, self.miner = heads, loss, miner
@@ -147,16 +147,16 @@ def _check_tuples(loss: nn.Module, miner: Miner | None) -> None:
             raise RecipeError(
                 f"{name} does not accept pairs, and a cross-batch memory has too many triplets to use all of them; set "
                 "objective.miner.",
-                code="miner-needed",
+                code="conflicting-settings",
             )
         raise RecipeError(
             f"{name} does not accept tuples, by which a cross-batch memory compares the batch with the past; choose a "
             "loss that does, such as contrastive or margin.",
-            code="loss-without-tuples",
+            code="conflicting-settings",
         )
     if isinstance(loss, MultiSimilarity) and not loss.kept_only:
         # The mean over all rows would count those of the memory, which are not anchors.
         raise RecipeError(
             "with a cross-batch memory multi-similarity needs objective.loss_args.kept_only true.",
-            code="kept-only-needed",
+            code="conflicting-settings",
         )

@@ -93,14 +93,14 @@ class MIC(Method):
         require_heads(heads, ["class"], "the method 'mic'")
         if not 0 <= auxiliary_probability <= 1:
             raise RecipeError(
-                f"auxiliary_probability is {auxiliary_probability}; it must be from 0 to 1.", code="bad-number"
+                f"auxiliary_probability is {auxiliary_probability}; it must be from 0 to 1.", code="invalid-value"
             )
         rates = auxiliary_lr, auxiliary_weight_decay, adversary_lr, adversary_weight_decay
         if min(decorrelation, *rates) < 0:
             raise RecipeError(
                 f"decorrelation is {decorrelation}, and rates and weight decays are {', '.join(map(str, rates))}; all "
                 "must be 0 or more.",
-                code="bad-number",
+                code="invalid-value",
             )
         self.heads, self.miner, self.seed = heads, miner, seed
         self.weight, self.probability = decorrelation, auxiliary_probability
@@ -111,7 +111,7 @@ class MIC(Method):
             raise RecipeError(
                 f"auxiliary_loss {auxiliary_loss!r} does not accept the {mined_tuples(miner).__name__.lower()} of the "
                 "recipe's miner; choose another loss.",
-                code="other-tuples",
+                code="conflicting-settings",
             )
         self.losses = nn.ModuleDict({"class": loss, "auxiliary": group_loss})
         self.grouping = Grouping(labels, groups, cluster_every, seed)

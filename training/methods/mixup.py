@@ -50,7 +50,7 @@ class Mixup(Method):
         super().__init__()
         require_at_most_one_head(heads, "mixup")
         if alpha <= 0:
-            raise RecipeError(f"the alpha of mixup is {alpha}; it must be above 0.", code="bad-number")
+            raise RecipeError(f"the alpha of mixup is {alpha}; it must be above 0.", code="invalid-value")
         self.heads, self.objective, self.miner, self.alpha = heads, loss, miner, alpha
         # In lists, because the trunk's parameters must not be registered a second time.
         self._trunk, self._stages = [trunk], find_stages(trunk, layers)
@@ -79,11 +79,11 @@ def find_stages(trunk: nn.Module, layers: Sequence[str] | None = None) -> list[n
     names = [stage["module"] for stage in getattr(trunk, "feature_info", [])] if layers is None else list(layers)
     for name in names:
         if name not in modules or not name:
-            raise RecipeError(f"the trunk has no layer {name!r}.{nearest(name, modules)}", code="unknown-layer")
+            raise RecipeError(f"the trunk has no layer {name!r}.{nearest(name, modules)}", code="unknown-name")
     if not names:
         raise RecipeError(
             "the trunk does not name its stages; name layers for mixup in objective.method_args.layers.",
-            code="no-layers",
+            code="unsupported-model",
         )
     return [modules[name] for name in names]
 
@@ -108,7 +108,7 @@ class MixedTrunk(nn.Module):
             raise RecipeError(
                 f"mixup needs all {len(self.order)} images of a process in one forward pass, not {len(images)}; set "
                 "batch.chunk to 0.",
-                code="chunked-batch",
+                code="conflicting-settings",
             )
         with mix_activations(self.stage, self.order, self.share):
             features: Tensor = self.trunk(images)
@@ -133,7 +133,7 @@ def mix_activations(stage: nn.Module, order: Tensor, share: float) -> Iterator[N
             raise RecipeError(
                 f"mixup needs layers with one activation per image; the output of {type(module).__name__} is "
                 "different.",
-                code="unusable-layer",
+                code="unsupported-model",
             )
         return share * output + (1 - share) * output[order]
 

@@ -60,14 +60,14 @@ class S2SD(Method):
         if len(heads) != 1:
             raise RecipeError(
                 f"the method 's2sd' trains one head, and the recipe has {len(heads)}; set heads to one.",
-                code="wrong-heads",
+                code="conflicting-settings",
             )
         if not dims or min(dims) < 1 or min(gamma, features_gamma, warmup, features_warmup) < 0 or temperature <= 0:
             raise RecipeError(
                 f"the method 's2sd' got dims {list(dims)}, gamma {gamma}, features_gamma {features_gamma}, warmup "
                 f"{warmup}, features_warmup {features_warmup} and temperature {temperature}; it needs at least one "
                 "dimension, all of 1 or more, weights and warm-ups of 0 or more, and a temperature above 0.",
-                code="bad-number",
+                code="invalid-value",
             )
         self.heads, self.objective, self.miner = heads, loss, miner
         self.auxiliary = nn.ModuleList(_two_layers(features, dim) for dim in dims)

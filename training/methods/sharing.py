@@ -100,12 +100,12 @@ class Sharing(Method):
     ) -> None:
         super().__init__()
         if arm not in ARMS:
-            raise RecipeError(f"arm is {arm!r}; choose one of {', '.join(ARMS)}.", code="unknown-arm")
+            raise RecipeError(f"arm is {arm!r}; choose one of {', '.join(ARMS)}.", code="unknown-name")
         if min(gamma, adversary_lr, adversary_weight_decay) < 0:
             raise RecipeError(
                 f"gamma is {gamma}, adversary_lr {adversary_lr} and adversary_weight_decay {adversary_weight_decay}; "
                 "all must be 0 or more.",
-                code="bad-number",
+                code="invalid-value",
             )
         require_heads(heads, ARMS[arm], f"the method 'sharing' with the arm {arm!r}")
         self.heads, self.miner, self.gamma = heads, miner, gamma
@@ -182,7 +182,7 @@ def _shared_loss(
     if not takes_tuples(loss, Triplets):
         raise RecipeError(
             f"shared_loss {name!r} does not accept triplets; choose a loss that does, such as margin or triplet.",
-            code="loss-without-triplets",
+            code="conflicting-settings",
         )
     return loss, _usual_negatives(loss)
 

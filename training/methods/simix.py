@@ -37,7 +37,7 @@ class SiMix(Method):
             raise RecipeError(
                 f"simix mixes cosines, and {type(loss).__name__} is defined on raw embeddings; choose another loss, as "
                 "objective.loss=recall-at-k.",
-                code="raw-embeddings",
+                code="conflicting-settings",
             )
         self.heads, self.objective = heads, loss
 

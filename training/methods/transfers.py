@@ -68,7 +68,7 @@ class RelationalDistillation(nn.Module):
             raise RecipeError(
                 f"the transfer 'rkd' got the weights distance {distance} and angle {angle}; both must be 0 or more, "
                 "and one above 0.",
-                code="bad-number",
+                code="invalid-value",
             )
         self.distance, self.angle, self.published = distance, angle, published
 
@@ -152,7 +152,8 @@ class SimilarityDistillation(nn.Module):
         super().__init__()
         if temperature <= 0:
             raise RecipeError(
-                f"the transfer 'similarity' got the temperature {temperature}; it must be above 0.", code="bad-number"
+                f"the transfer 'similarity' got the temperature {temperature}; it must be above 0.",
+                code="invalid-value",
             )
         self.temperature = temperature
 

@@ -45,7 +45,7 @@ class InterClass:
             if value not in names:
                 raise RecipeError(
                     f"the miner 'inter-class' has no {kind} {value!r}; choose {' or '.join(names)}.",
-                    code=f"unknown-{kind}",
+                    code="unknown-name",
                 )
         self.positive, self.negative, self.margin = positive, negative, margin
         self.distance_weighted = DistanceWeighted(nearest, farthest)

@@ -42,7 +42,7 @@ class IntraClass:
             raise RecipeError(
                 f"no class has more than {1 + int(same.any())} samples in this batch; intra-class triplets need three. "
                 "Set batch.per_class to 3 or more, with classes of at least that many images.",
-                code="class-too-small",
+                code="too-few-samples",
             )
         positives = draw_columns(same, anchors)
         same[anchors, positives] = False

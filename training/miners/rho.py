@@ -42,7 +42,7 @@ class Rho:
         published: bool = False,
     ) -> None:
         if not 0 <= probability <= 1:
-            raise RecipeError(f"the probability of rho is {probability}; it must be from 0 to 1.", code="bad-number")
+            raise RecipeError(f"the probability of rho is {probability}; it must be from 0 to 1.", code="invalid-value")
         self.probability, self.miner, self.published = probability, miner or DistanceWeighted(), published
 
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets | Pairs:

@@ -35,7 +35,7 @@ class ClassIndex:
         """
         if min(size, per_class) < 1 or size % per_class:
             raise RecipeError(
-                f"batch.size ({size}) must be a multiple of batch.per_class ({per_class}).", code="batch-not-divisible"
+                f"batch.size ({size}) must be a multiple of batch.per_class ({per_class}).", code="conflicting-settings"
             )
         if size // per_class > len(self):
             raise RecipeError(
@@ -47,7 +47,7 @@ class ClassIndex:
             raise RecipeError(
                 f"batch.per_class is {per_class}, and the largest training class has {self.sizes.max()} samples. Lower "
                 "batch.per_class.",
-                code="class-too-small",
+                code="too-few-samples",
             )
         return size // per_class
 

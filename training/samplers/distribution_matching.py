@@ -60,7 +60,7 @@ class DistributionMatching:
             raise RecipeError(
                 f"the sampler got pool {pool} and candidates {candidates}; it needs a pool of at least 2 samples and "
                 "at least 1 candidate.",
-                code="bad-number",
+                code="invalid-value",
             )
         self.per_class, self.seed, self.pool, self.candidates = per_class, seed, min(pool, len(labels)), candidates
         self.memory = np.zeros((len(labels), dim), np.float32)

@@ -37,7 +37,7 @@ class GreedyCoreset:
         self.classes = ClassIndex(labels)
         self.classes_per_batch = self.classes.classes_per_batch(size, per_class)
         if pool < 1:
-            raise RecipeError(f"the sampler got pool {pool}; it needs at least 1 sample.", code="bad-number")
+            raise RecipeError(f"the sampler got pool {pool}; it needs at least 1 sample.", code="invalid-value")
         self.per_class, self.seed, self.pool = per_class, seed, min(pool, len(labels))
         self.memory = np.zeros((len(labels), dim), np.float32)
 

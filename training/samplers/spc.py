@@ -33,12 +33,12 @@ class SPC:
         if min(size, per_class, together) < 1 or size % (per_class * together):
             raise RecipeError(
                 f"batch.size ({size}) must be a multiple of batch.per_class x together ({per_class} x {together}).",
-                code="batch-not-divisible",
+                code="conflicting-settings",
             )
         if len(classes) % together:
             raise RecipeError(
                 f"together ({together}) must divide the number of training classes ({len(classes)}).",
-                code="classes-not-divisible",
+                code="conflicting-settings",
             )
         classes_per_batch = classes.classes_per_batch(size, per_class)
         self.members = np.split(classes.members, classes.starts[1:])

@@ -28,13 +28,13 @@ class SPCR:
         if not 2 <= size <= len(labels):
             raise RecipeError(
                 f"batch.size is {size}; the sampler 'spc-r' draws from 2 to {len(labels)}, all training samples.",
-                code="bad-number",
+                code="invalid-value",
             )
         if len(self.paired) == 0:
             raise RecipeError(
                 f"none of the {len(self.classes)} training classes has two samples, and the sampler 'spc-r' needs a "
                 "positive pair in each batch.",
-                code="class-too-small",
+                code="too-few-samples",
             )
 
     def epoch(self, number: int, batches: int) -> Iterator[np.ndarray]:

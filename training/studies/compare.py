@@ -230,7 +230,7 @@ def _study_runs(folder: Path) -> list[TrainedModel]:
     """
     if not folder.is_dir():
         raise UsageError(
-            f"there is no folder {folder}; name a study's folder, or one that contains studies.", code="no-such-folder"
+            f"there is no folder {folder}; name a study's folder, or one that contains studies.", code="not-found"
         )
     studies = [folder] if has_results(folder) else sorted(folder.iterdir())
     return [run for study in studies for run in _read_study_runs(study)]

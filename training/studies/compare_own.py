@@ -112,7 +112,7 @@ def _check_metrics(metrics: Sequence[str], groups: Sequence[Sequence[TrainedMode
             raise UsageError(
                 f"no score of a model here has the metric {metric!r}.{nearest(metric, known)} They have "
                 f"{', '.join(known)}; zoo evaluate MODEL --metrics all --save adds the others.",
-                code="unknown-metric",
+                code="unknown-name",
             )
 
 
@@ -158,7 +158,7 @@ def _check_common_images(against: str, base: Sequence[TrainedModel], rows: Seque
     raise UsageError(
         f"{against} cannot be compared: it has {has}, and the other models were measured on {wanted}. Measure it on "
         f"the same images: {measure}",
-        code="no-common-images",
+        code="no-results",
     )
 
 
@@ -215,7 +215,7 @@ def _group_of(name: str, groups: Sequence[list[TrainedModel]]) -> list[TrainedMo
         if any(name in _names(run) for run in group):
             return group
     names = [run.name for group in groups for run in group]
-    raise UsageError(f"no model {name!r} here.{nearest(name, names)} List the models: zoo list", code="unknown-model")
+    raise UsageError(f"no model {name!r} here.{nearest(name, names)} List the models: zoo list", code="unknown-name")
 
 
 def _names(run: TrainedModel) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ def folds(classes: int, count: int = 4) -> list[np.ndarray]:
         raise UsageError(
             f"{classes} training classes cannot be split into {count} folds of two or more classes. Give a smaller "
             "--folds, at least 2.",
-            code="too-many-folds",
+            code="invalid-value",
         )
     return [part.astype(np.int64) for part in np.array_split(np.arange(classes), count)]
 
@@ -215,7 +215,7 @@ def _check_protocol(protocol: str, results: Results) -> None:
             raise UsageError(
                 f"{results.path.parent} holds reruns that were tested by another protocol: {result['protocol']}, "
                 f"not {protocol}. A mean over both is meaningless: begin again in another folder (--out).",
-                code="other-protocol",
+                code="other-study",
             )
 
 
@@ -227,7 +227,7 @@ def _check_images(digest: str, loss_folder: Path, results: Results) -> None:
                 f"the images are not those that {loss_folder} was searched with: their digests are {digest} and "
                 f"{result['data']}. Name the data that the search was begun with (--data), or begin again in another "
                 "folder (--out).",
-                code="other-images",
+                code="other-study",
             )
 
 

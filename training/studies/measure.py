@@ -244,7 +244,7 @@ def factor_metrics(rows: np.ndarray, dataset: Dataset) -> dict[str, float]:
     for name in (*CATEGORICAL_FACTORS, *NUMERIC_FACTORS):
         if name not in dataset.factors:
             raise DatasetError(
-                f"{dataset.name} has no factor {name!r}; only glyphs has all that are measured.", code="missing-factor"
+                f"{dataset.name} has no factor {name!r}; only glyphs has all that are measured.", code="unknown-name"
             )
     factors = dataset.factors
     across = {
@@ -292,7 +292,7 @@ def _view_function(network: Network, view: str, seed: int) -> ViewFunction:
     if view not in network.heads:
         raise RecipeError(
             f"the network has no head {view!r} to measure; its heads: {', '.join(network.heads) or 'none'}.",
-            code="unknown-head",
+            code="unknown-name",
         )
     head = network.heads[view]
     return lambda features: normalize(head(features), dim=1)

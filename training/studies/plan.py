@@ -130,11 +130,11 @@ class Plan:
     def __post_init__(self) -> None:
         check_rates(self.rates)
         if self.seeds < 1:
-            raise UsageError(f"a study needs at least one seed, not {self.seeds}.", code="no-seeds")
+            raise UsageError(f"a study needs at least one seed, not {self.seeds}.", code="invalid-value")
         if not self.selections or not set(self.selections) <= set(SELECTIONS):
             raise UsageError(
                 f"epochs are selected by {' or '.join(SELECTIONS)}, not {', '.join(self.selections) or 'nothing'}.",
-                code="unknown-selection",
+                code="unknown-name",
             )
         _check_arms(self.only, self.study)
 
@@ -225,7 +225,7 @@ def weights_by_study(
         if not (name and equals and place) or name in places:
             raise UsageError(
                 f"--weights {text}: expected BACKBONE=DIR, once for each backbone, as ibn=weights/bn_inception.",
-                code="bad-weights",
+                code="invalid-value",
             )
         path = expand(place)
         places[name] = str(path.absolute()) if exists(path) else place
@@ -237,7 +237,7 @@ def weights_by_study(
         if name not in known:
             raise UsageError(
                 f"no arm has the backbone {name!r} of --weights; the arms have {', '.join(known)}.",
-                code="unknown-backbone",
+                code="unknown-name",
             )
     return {
         study: tuple(f"{name}={place}" for name, place in places.items() if name in own)
@@ -309,7 +309,7 @@ class RunSchedule:
                     f"{run.title} comes from other images than {title} in {self.folder}: their digests are {digest} "
                     f"and {other}. A mean over both is meaningless: name the data that the study was begun with "
                     "(--data), or begin again in another folder (--out).",
-                    code="other-images",
+                    code="other-study",
                 )
 
 
@@ -388,7 +388,7 @@ def read_plan(folder: Path) -> Plan:
         begin = command("benchmark", "run", "STUDY", "--dataset", "D", *(("--out", folder) if again else ()))
         raise UsageError(
             f"{folder} is not a study: it has no {PLAN_FILE}.{' Its finished runs stay.' * again} Begin one: {begin}",
-            code="not-a-study",
+            code="no-results",
         )
     record = read_record(path)
     try:
@@ -407,7 +407,7 @@ def read_plan(folder: Path) -> Plan:
     except (KeyError, TypeError) as error:
         raise TrainingError(
             f"{path} is not the plan of a study ({error}). Begin the study again in another folder.",
-            code="damaged-plan",
+            code="damaged-file",
         ) from None
     check_recipes(_recipe_records(plan), record, folder)
     return plan
@@ -438,7 +438,7 @@ def check_images(dataset: str, root: str | Path | None) -> None:
     if dataset != FOLDER:
         return
     if root is None:
-        raise UsageError("which folder of images? Name it with --data DIR.", code="no-data-folder")
+        raise UsageError("which folder of images? Name it with --data DIR.", code="missing-value")
     check_splits(root)
 
 
@@ -459,7 +459,7 @@ def check_recipes(recipes: Mapping[str, Any], record: Mapping[str, Any], folder:
             raise TrainingError(
                 f"the recipe of {name} has changed since {folder} was begun (with commit {record.get('commit')}). "
                 "Continue with that version, or begin again in another folder.",
-                code="recipe-changed",
+                code="other-study",
             )
 
 
@@ -497,7 +497,7 @@ def _check_arms(labels: Iterable[str], study: Study) -> None:
     for label in labels:
         if label not in study.labels:
             raise UsageError(
-                f"the study {study.name} has no arm {label!r}; it has {', '.join(study.labels)}.", code="unknown-arm"
+                f"the study {study.name} has no arm {label!r}; it has {', '.join(study.labels)}.", code="unknown-name"
             )
 
 
@@ -532,7 +532,7 @@ def _check_same_images(images: dict[str, dict[str, Any]], old: dict[str, Any], f
                 f"{folder} holds a study on other images: its {split} split is {DataIdentity(**identity)}, not "
                 f"{DataIdentity(**images[split])}. Name the data that it was begun with (--data), or begin again in "
                 "another folder (--out).",
-                code="other-images",
+                code="other-study",
             )
 
 

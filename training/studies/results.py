@@ -85,7 +85,7 @@ class Results(Mapping[str, Result]):
             raise TrainingError(
                 f"{self.path} has a line that is not the result of a run ({error!r}): {start!r}. "
                 "Delete that line to run it again.",
-                code="damaged-results",
+                code="damaged-file",
             ) from None
 
 
@@ -102,7 +102,7 @@ def value_of(result: Mapping[str, Any], measure: Measure) -> float:
     raise TrainingError(
         f"the run of {result['arm']} with seed {result['seed']} has no {measure}: the study has more measures than "
         "when it was begun. Begin it again in another folder (--out).",
-        code="missing-measure",
+        code="no-results",
     )
 
 

@@ -417,7 +417,7 @@ def _covers_study(study: Study, result: Mapping[str, Any]) -> bool:
 def _finished_results(source: Path) -> Results:
     results = Results(source)
     if not results and not Results(source, TRIALS_FILE):
-        raise UsageError(f"{source} holds no finished runs or trials of a study.", code="no-finished-runs")
+        raise UsageError(f"{source} holds no finished runs or trials of a study.", code="no-results")
     return results
 
 

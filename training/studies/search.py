@@ -82,13 +82,13 @@ class SearchPlan:
         if not self.losses or len(set(self.losses)) < len(self.losses):
             raise UsageError(
                 f"name each loss once, and at least one; not {', '.join(self.losses) or 'none'}.",
-                code="repeated-loss",
+                code="invalid-value",
             )
         if min(self.reruns, self.patience) < 1 or self.trials < 0:
             raise UsageError(
                 f"--trials is 0 or more, --reruns and --patience are 1 or more; not {self.trials}, {self.reruns} and "
                 f"{self.patience}.",
-                code="not-positive",
+                code="invalid-value",
             )
         for loss in self.losses:
             self.lowest_recipe(find_space(loss))
@@ -118,7 +118,7 @@ class SearchPlan:
         settings = [*space.fixed(owner), *dataset, *self.settings, *searched, "data.validation=0"]
         recipe = resolve(space.recipe(owner), settings, seed)
         if not isinstance(recipe, Recipe) or recipe.schedule.epochs < 1:
-            raise RecipeError("a search needs the recipe of one model, with at least one epoch.", code="not-searchable")
+            raise RecipeError("a search needs the recipe of one model, with at least one epoch.", code="invalid-value")
         return recipe
 
 
@@ -153,7 +153,7 @@ def write_search(plan: SearchPlan, folder: Path) -> SearchPlan:
         if (folder / SEARCH_FILE).exists():
             old, facts = read_search(folder), read_record(folder / SEARCH_FILE)
             if dataclasses.replace(plan, trials=old.trials, reruns=old.reruns, data=old.data) != old:
-                raise TrainingError(f"{folder} holds another search: {old}. Name another --out.", code="other-search")
+                raise TrainingError(f"{folder} holds another search: {old}. Name another --out.", code="other-study")
             trials, reruns = max(plan.trials, old.trials), max(plan.reruns, old.reruns)
             plan = dataclasses.replace(plan, trials=trials, reruns=reruns)
         write_json(folder / SEARCH_FILE, {**facts, "search": dataclasses.asdict(plan)})
@@ -174,7 +174,7 @@ def read_search(folder: Path) -> SearchPlan:
     except (KeyError, TypeError) as error:
         raise TrainingError(
             f"{path} is not the plan of a search ({error}). Begin the search again in another folder.",
-            code="damaged-plan",
+            code="damaged-file",
         ) from None
     check_recipes(_recipe_records(plan), record, folder)
     return plan

@@ -176,6 +176,6 @@ def find_space(name: str) -> Space:
     """
     if name not in SPACES:
         raise UsageError(
-            f"there is no search for {name!r}.{nearest(name, SPACES)} Known: {', '.join(SPACES)}.", code="unknown-loss"
+            f"there is no search for {name!r}.{nearest(name, SPACES)} Known: {', '.join(SPACES)}.", code="unknown-name"
         )
     return SPACES[name]

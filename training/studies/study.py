@@ -92,10 +92,10 @@ class Measure:
         if self.recall_at is None and self.metric not in metrics:
             raise RecipeError(
                 f"studies know no metric {self.metric!r}.{nearest(self.metric, [*metrics, 'recall_at_1'])}",
-                code="unknown-metric",
+                code="unknown-name",
             )
         if self.split not in ("train", "test", GAP):
-            raise RecipeError(f"a study measures on train, test or {GAP}, not on {self.split!r}.", code="unknown-split")
+            raise RecipeError(f"a study measures on train, test or {GAP}, not on {self.split!r}.", code="unknown-name")
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -243,29 +243,27 @@ class Study:
         if not STUDY_NAME.fullmatch(self.name):
             raise RecipeError(
                 f"the name of a study is PAPER/NAME, in lower-case letters, digits and '-', not {self.name!r}.",
-                code="invalid-study-name",
+                code="invalid-value",
             )
         labels = self.labels
         if not labels or len({slug(label) for label in labels}) < len(labels):
             raise RecipeError(
                 f"the study {self.name} needs arms with different names; it has {', '.join(labels) or 'none'}.",
-                code="repeated-arm",
+                code="invalid-value",
             )
         for measure in [*(claim.measure for claim in self.claims), *(trend.measure for trend in self.trends)]:
             if measure not in self.measures:
                 raise RecipeError(
                     f"the study {self.name} has a claim about {measure}, which it does not measure.",
-                    code="missing-measure",
+                    code="no-results",
                 )
         if not set(self.normalised) <= set(self.measures):
-            raise RecipeError(
-                f"the study {self.name} sums up measures that it does not measure.", code="missing-measure"
-            )
+            raise RecipeError(f"the study {self.name} sums up measures that it does not measure.", code="no-results")
         pairs = [(claim.better, claim.than or labels[0]) for claim in self.claims]
         for label in (self.reference, *(label for pair in pairs for label in pair)):
             if label not in labels:
                 raise RecipeError(
-                    f"the study {self.name} has no arm {label!r}.{nearest(label, labels)}", code="unknown-arm"
+                    f"the study {self.name} has no arm {label!r}.{nearest(label, labels)}", code="unknown-name"
                 )
 
     @property
@@ -386,7 +384,7 @@ def resolve_recipes(
     """
     if not supports(study, dataset):
         message = f"the study {study.name} can be run on {', '.join(study.datasets)}, not on {dataset}."
-        raise UsageError(f"{message} {study.elsewhere}".rstrip(), code="not-on-this-data-set")
+        raise UsageError(f"{message} {study.elsewhere}".rstrip(), code="not-available")
     return _seeded_recipes(arm, dataset, seed, selection, tuple(settings), tuple(weights), study.as_published)
 
 
@@ -511,5 +509,5 @@ def _substitute(text: str, words: Mapping[str, object]) -> str:
     except (KeyError, ValueError) as error:
         raise RecipeError(
             f"{text!r} of an arm has an unknown placeholder ({error}); known are ${', $'.join(words)}.",
-            code="unknown-placeholder",
+            code="unknown-name",
         ) from None

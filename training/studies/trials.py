@@ -50,11 +50,11 @@ def check_rates(rates: Sequence[float]) -> None:
         raise UsageError(
             "trials compare at least two different learning rates: --trial-rates 1e-4 --trial-rates 3e-4. For one rate "
             f"give --set optimizer.lr={rates[0]:g}.",
-            code="too-few-rates",
+            code="invalid-value",
         )
     for rate in rates:
         if not (math.isfinite(rate) and rate > 0):
-            raise UsageError(f"a learning rate is a positive number, not {rate:g}.", code="bad-rate")
+            raise UsageError(f"a learning rate is a positive number, not {rate:g}.", code="invalid-value")
 
 
 def scores_by_rate(arm: str, trials: Iterable[TrialScore]) -> dict[float, float | None]:

@@ -53,14 +53,14 @@ def add_adapters(trunk: nn.Module, rank: int) -> None:
         rank: The rank of the adapters; a layer with fewer inputs or outputs gets one of that rank.
 
     Raises:
-        RecipeError: `no-linear-layers` for a trunk of convolutions.
+        RecipeError: `unsupported-model` for a trunk of convolutions.
     """
     layers = _adapted_layers(trunk)
     if not layers:
         raise RecipeError(
             f"{type(trunk).__name__} has no linear layers for low-rank adapters, which are for vision transformers. "
             "Train its last stage instead (zoo finetune DIR --from MODEL --tune last, or --set backbone.tune=last).",
-            code="no-linear-layers",
+            code="unsupported-model",
         )
     trunk.requires_grad_(False)
     for layer in layers:

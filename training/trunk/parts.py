@@ -30,8 +30,7 @@ def choose_parts(trunk: nn.Module, backbone: Backbone) -> None:
             `freeze_norm`.
 
     Raises:
-        RecipeError: If the trunk has no such part: `no-norm-layers`, `no-linear-layers`, `no-prompts`, `no-stages`
-            or `no-batch-norm`.
+        RecipeError: If the trunk has no such part: `unsupported-model`.
     """
     if backbone.tune == "lora":
         add_adapters(trunk, backbone.rank)
@@ -49,7 +48,7 @@ def _add_learnt_prompts(trunk: nn.Module, backbone: Backbone) -> None:
     """Freeze a vision transformer and give it prompts that learn; those of a prompted one learn on.
 
     Raises:
-        RecipeError: `no-prompts` for another trunk.
+        RecipeError: `unsupported-model` for another trunk.
     """
     blocks = getattr(trunk, "blocks", None)
     if not isinstance(blocks, PromptedBlocks):
@@ -59,7 +58,7 @@ def _add_learnt_prompts(trunk: nn.Module, backbone: Backbone) -> None:
             raise RecipeError(
                 f"{error}, so it takes no prompts. Train its last stage instead (zoo finetune DIR --from MODEL --tune "
                 "last, or --set backbone.tune=last).",
-                code="no-prompts",
+                code="unsupported-model",
             ) from None
     trunk.requires_grad_(False)
     blocks.prompts.requires_grad_(True)
@@ -83,7 +82,7 @@ def _norm_parameters(trunk: nn.Module) -> list[nn.Parameter]:
     """Return the factors and offsets of the normalisation layers.
 
     Raises:
-        RecipeError: `no-norm-layers` for a trunk without such layers.
+        RecipeError: `unsupported-model` for a trunk without such layers.
     """
     layers = [module for module in trunk.modules() if isinstance(module, NORM_LAYERS)]
     parameters = [parameter for layer in layers for parameter in layer.parameters(recurse=False)]
@@ -91,7 +90,7 @@ def _norm_parameters(trunk: nn.Module) -> list[nn.Parameter]:
         raise RecipeError(
             f"{type(trunk).__name__} has no normalisation layers to train. Train its last stage instead (zoo finetune "
             "DIR --from MODEL --tune last, or --set backbone.tune=last).",
-            code="no-norm-layers",
+            code="unsupported-model",
         )
     return parameters
 
@@ -116,7 +115,7 @@ def _freeze_first_stages(trunk: nn.Module, count: int) -> None:
     """Freeze parameters and running statistics of the first `count` of a trunk's `stages`.
 
     Raises:
-        RecipeError: `too-many-stages` if none would be left; `no-stages`.
+        RecipeError: `unsupported-model` if none would be left; `unsupported-model`.
     """
     if not count:
         return
@@ -125,7 +124,7 @@ def _freeze_first_stages(trunk: nn.Module, count: int) -> None:
         raise RecipeError(
             f"backbone.frozen_stages={count} freezes all {len(parts)} stages of {type(trunk).__name__}. Set a smaller "
             "number, or backbone.tune=head.",
-            code="too-many-stages",
+            code="unsupported-model",
         )
     frozen = {id(parameter) for stage in parts[:count] for parameter in stage}
     for parameter in trunk.parameters():
@@ -140,14 +139,14 @@ def stages(trunk: nn.Module) -> list[list[nn.Parameter]]:
     """Return the parameters of each stage, the stem's first, as timm groups them.
 
     Raises:
-        RecipeError: `no-stages` if the network does not define such groups.
+        RecipeError: `unsupported-model` if the network does not define such groups.
     """
     matcher: Any = getattr(trunk, "group_matcher", None)
     if matcher is None:
         raise RecipeError(
             f"{type(trunk).__name__} does not say what its stages are. Train all of it instead (zoo finetune DIR "
             "--from MODEL --tune all, or --set backbone.tune=all backbone.frozen_stages=0).",
-            code="no-stages",
+            code="unsupported-model",
         )
     groups = group_parameters(trunk, matcher(coarse=True))
     parameters = dict(trunk.named_parameters())

@@ -152,13 +152,13 @@ def compare(
     from zoo.models.published import published_table, select_tables
 
     if show and output != "html":
-        raise UsageError("--show draws pictures, which only --format html holds.", code="show-needs-html")
+        raise UsageError("--show draws pictures, which only --format html holds.", code="conflicting-options")
     tables = select_tables(paper, dataset)
     if table is not None:
         named = published_table(table)
         tables = [candidate for candidate in tables if candidate is named]
     if not tables:
-        raise UsageError("no published table matches all of that. All tables: zoo benchmark list", code="no-table")
+        raise UsageError("no published table matches all of that. All tables: zoo benchmark list", code="unknown-name")
     rows = compare_tables(tables, dataset, find_runs(studies or []))
     if output == "html":
         text = as_html(rows, _model_sections(show or [], show_dataset, data, projection, runtime))
@@ -326,7 +326,7 @@ def report(
     if any((Path(model) / plan).is_file() for plan in ("plan.json", "search.json")):
         raise UsageError(
             f"{model} is a study, which reports itself: {command('benchmark', 'resume', model, '--report')}",
-            code="is-a-study",
+            code="not-available",
         )
     embedder, images = open_model_and_images(model, dataset, split, data, runtime, precision, device)
     with leaving_out() as unreadable:

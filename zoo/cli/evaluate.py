@@ -122,7 +122,7 @@ def evaluate(
         raise UsageError(
             "--save keeps scores of the model's own order, with which others are compared; write re-ranked ones with "
             "--out FILE.",
-            code="save-reranked",
+            code="conflicting-options",
         )
     if save:
         _check_not_shipped(find_model(model))
@@ -150,7 +150,7 @@ def _check_not_shipped(folder: Path) -> None:
     """Refuse to write scores into a model of the installed package.
 
     Raises:
-        UsageError: If the model is shipped (code "shipped-model").
+        UsageError: If the model is shipped (code "not-available").
     """
     from zoo import paths
     from zoo.errors import UsageError
@@ -161,7 +161,7 @@ def _check_not_shipped(folder: Path) -> None:
         raise UsageError(
             f"{folder.name} is shipped with the package, where --save must not write. Save the measurement with --out "
             f"FILE, or measure a copy: {shlex.join(make)} && {shlex.join(fill)}",
-            code="shipped-model",
+            code="not-available",
         )
 
 
@@ -383,7 +383,7 @@ def score(
     groups = parse_groups(words(metrics) or ["retrieval"])
     check_reranking(rerank, groups, memory)
     if dataset is None and (data or split):
-        raise UsageError("--data and --split need --dataset.", code="no-dataset")
+        raise UsageError("--data and --split need --dataset.", code="missing-value")
     if memory is not None:
         check_file_fits(embeddings, parse_size(memory))
     started = time.monotonic()
@@ -433,7 +433,7 @@ def _rows(file: Path, model: str | None) -> Embeddings:
         raise UsageError(
             f"{file} does not say which model made its rows, so they cannot be shown to be of {card.name}. "
             f"Rows that say so are made by: {command('embed', model, 'IMAGES', '--out', file, '--replace')}",
-            code="no-record",
+            code="other-model",
         )
     embeddings.record.check_model(file, card)
     return embeddings
@@ -459,7 +459,7 @@ def _check_length(file: Path, rows: np.ndarray, table: Path, values: np.ndarray 
     if values is not None and rows.ndim == 2 and values.ndim == 1 and len(values) != len(rows):
         raise UsageError(
             f"{file} has {count(len(rows), 'row')}, and {table} {len(values):,} {noun}; one per row is needed.",
-            code="wrong-length",
+            code="invalid-value",
         )
 
 

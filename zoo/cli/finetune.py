@@ -108,7 +108,7 @@ def finetune(
 
     name = model_name(new_name, base, "finetuned")
     if not expand(source).exists():
-        raise DatasetError(f"there is no folder or file {source}; name your images.", code="no-such-folder")
+        raise DatasetError(f"there is no folder or file {source}; name your images.", code="not-found")
     check_number("--seed", seed)
     check_number("--views", views)
     check_share(test_share)

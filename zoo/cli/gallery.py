@@ -83,7 +83,7 @@ def add(
         raise UsageError(
             "--key is for a single image, whose label and metadata it always gives to the item; leave out --update and "
             "the other images.",
-            code="one-key",
+            code="conflicting-options",
         )
     with Gallery.open(gallery) as opened:
         embedder = load(model or opened.model_ref, runtime, precision)
@@ -172,7 +172,7 @@ def _metadata(text: str) -> dict[str, Any]:
     try:
         metadata_json(value)
     except ValueError as error:
-        raise UsageError(f"--metadata cannot be stored: {error}.", code="bad-metadata") from None
+        raise UsageError(f"--metadata cannot be stored: {error}.", code="invalid-value") from None
     return value
 
 
@@ -200,7 +200,7 @@ def remove(
 
     if bool(ids) + bool(key) + (label is not None) != 1:
         message = "name the ids of items, their keys with --key, or a label with --label; one of the three."
-        raise UsageError(message, code="ids-or-label")
+        raise UsageError(message, code="conflicting-options")
     with Gallery.open(gallery) as opened:
         numbers, absent = _ids_of_keys(opened, key) if key else (ids or _ids_of_label(opened, str(label), yes), 0)
         removed, items = opened.remove(numbers), opened.store.count()
@@ -227,7 +227,7 @@ def _ids_of_label(gallery: Gallery, label: str, yes: bool) -> list[int]:
     ids = [item for item, item_label in labels.items() if item_label == label]
     if not ids:
         known_labels = {item_label for item_label in labels.values() if item_label is not None}
-        raise ItemNotFoundError(f"no item has the label {label!r}.{nearest(label, known_labels)}", code="unknown-label")
+        raise ItemNotFoundError(f"no item has the label {label!r}.{nearest(label, known_labels)}")
     if yes:
         return ids
     removal = f"{count(len(ids), 'item')} of the label {label!r}"

@@ -198,7 +198,7 @@ def backend(
 
     check_exists(gallery)
     if target == "faiss":
-        raise UsageError("name the folder to copy the gallery to; a folder has FAISS.", code="no-folder")
+        raise UsageError("name the folder to copy the gallery to; a folder has FAISS.", code="missing-value")
     address = gallery if target is None else target
     facts: dict[str, Any] = {"gallery": address, "backend": address if is_address(address) else "faiss"}
     if target is None:
@@ -291,7 +291,7 @@ class Embedding:
         check_rebuilds(self.gallery)
         for folder in self.images:
             if not folder.is_dir():
-                raise UsageError(f"--images {folder}: there is no such folder.", code="no-such-folder")
+                raise UsageError(f"--images {folder}: there is no such folder.", code="not-found")
 
     def items(self) -> int:
         """Return the number of items of the gallery."""
@@ -352,7 +352,7 @@ def rebuild(
         raise UsageError("give --swap or --swap-if-not-worse, not both.", code="conflicting-options")
     check_number("--queries", queries, 1)
     if not 0 <= margin < 1:
-        raise UsageError(f"--margin must be a fraction from 0 to below 1, not {margin:g}.", code="bad-number")
+        raise UsageError(f"--margin must be a fraction from 0 to below 1, not {margin:g}.", code="invalid-value")
     embedding = Embedding(gallery, images or (), missing, batch_size)
     embedder = load(model, runtime, precision, images=embedding.items())
     with embedding.upgrade(embedder, model_reference(model)) as upgrade:

@@ -254,14 +254,14 @@ def _gallery_address(out: str | None, backend: str | None) -> str:
     """Return the folder or the address of the gallery to make or add to.
 
     Raises:
-        UsageError: If none is given (code "no-gallery"), both are ("conflicting-options"), or it is not an address.
+        UsageError: If none is given (code "missing-value"), both are ("conflicting-options"), or it is not an address.
     """
     from serving.gallery.backends.milvus_client import address_of
     from serving.gallery.types import is_address
 
     if backend in (None, "faiss"):
         if out is None:
-            raise UsageError("name the gallery with --out: a folder, or milvus://host:port/name.", code="no-gallery")
+            raise UsageError("name the gallery with --out: a folder, or milvus://host:port/name.", code="missing-value")
         return address_of(out).text if is_address(out) else out
     if out is not None:
         raise UsageError("--backend and --out both name the gallery; give one of them.", code="conflicting-options")
@@ -277,7 +277,7 @@ def _ray(
             raise UsageError("--ray-address and --ray-workers need --on ray.", code="option-without-effect")
         return None
     if runtime == "torch":
-        raise UsageError("workers of a cluster run ONNX models only; leave --runtime out.", code="bad-runtime")
+        raise UsageError("workers of a cluster run ONNX models only; leave --runtime out.", code="invalid-value")
     from serving.gallery.backends.ray import on_ray
     from serving.gallery.indexing import source_root
 
@@ -304,7 +304,7 @@ def _may_prune_unasked(gallery: Gallery, ids: list[int]) -> bool:
             f"{len(ids):,} of {items:,} items would be pruned, more than half; nothing was removed. Is a part of the "
             "folder missing, for example because it is not mounted? To remove them, run this at a terminal without "
             "--yes; it asks.",
-            code="too-many-to-prune",
+            code="not-confirmed",
         )
     return True
 
@@ -401,7 +401,7 @@ class Query:
         if sum(query is not None for query in (self.image, self.item, self.key, self.text)) != 1:
             raise UsageError(
                 "search needs an image file, --id or --key with an item of the gallery, or --text; one of the four.",
-                code="no-query",
+                code="missing-value",
             )
 
     def to_json(self) -> dict[str, Any]:
@@ -450,16 +450,16 @@ def search(
         if any(value is not None for value in (image, model, runtime, precision)):
             raise UsageError(
                 "with --url the service has the gallery and its model; give only an image, --id, --key or --text.",
-                code="options-of-a-folder",
+                code="option-without-effect",
             )
         query = Query(gallery, item, key, text, k, label or [], where)
         _check_image(query.image)
         results = _search_service(query, url, collection, key_file)
     elif key_file is not None or collection is not None:
         option = "--collection" if key_file is None else "--key-file"
-        raise UsageError(f"{option} is for a service; name it with --url.", code="options-of-a-service")
+        raise UsageError(f"{option} is for a service; name it with --url.", code="option-without-effect")
     elif gallery is None:
-        raise UsageError("name the gallery folder to search, or a service with --url.", code="no-gallery")
+        raise UsageError("name the gallery folder to search, or a service with --url.", code="missing-value")
     else:
         query = Query(image, item, key, text, k, label or [], where)
         results = _search_folder(query, gallery, model, runtime or "auto", precision or "fp32")
@@ -474,7 +474,7 @@ def _check_image(image: str | None) -> None:
     if image is not None and not Path(image).is_file():
         problem = "is a folder" if Path(image).is_dir() else "is not there"
         raise UsageError(
-            f"{image} {problem}; with --url the first argument is the image file to search with.", code="no-image"
+            f"{image} {problem}; with --url the first argument is the image file to search with.", code="not-found"
         )
 
 
@@ -501,7 +501,7 @@ def _search_service(query: Query, url: str, collection: str | None, key_file: Pa
     try:
         client = Client(url, key, collection=collection)
     except GalleryError as error:
-        raise UsageError(f"--url: {error}", code="bad-url") from None
+        raise UsageError(f"--url: {error}", code="invalid-value") from None
     # The service checks the filter, so that a client needs none of a gallery's libraries.
     where = metadata_filter(query.where)
     with client:
@@ -526,7 +526,7 @@ def _read_key(path: Path) -> str:
         pass
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.", code="unreadable-file") from None
-    raise UsageError(f"{path} does not hold a key; keys consist of ASCII characters.", code="bad-key")
+    raise UsageError(f"{path} does not hold a key; keys consist of ASCII characters.", code="invalid-item")
 
 
 def _print_results(query: Query, results: Sequence[Hit]) -> None:

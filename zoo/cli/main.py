@@ -256,9 +256,7 @@ class CommandGroup(TyperGroup):
         command = self.get_command(ctx, name)
         if command is None and not ctx.resilient_parsing:
             hint = nearest(name, self.entries)
-            raise UsageError(
-                f"no command {name!r}.{hint} All commands: {ctx.command_path} --help", code="unknown-command"
-            )
+            raise UsageError(f"no command {name!r}.{hint} All commands: {ctx.command_path} --help", code="unknown-name")
         if isinstance(command, TyperCommand) and not ctx.resilient_parsing:
             if help_option := command.get_help_option(ctx):
                 help_option.help = "show this help"
@@ -276,7 +274,7 @@ def _check_values(command: TyperCommand, arguments: Sequence[str]) -> None:
     """Refuse an option that another option follows, as in `--data --json`, where the parser would take it as the value.
 
     Raises:
-        UsageError: If a value begins with "-", is not a number and does not come after "=" (code "no-value").
+        UsageError: If a value begins with "-", is not a number and does not come after "=" (code "missing-value").
     """
     options = {
         name: parameter.opts[-1]
@@ -291,7 +289,7 @@ def _check_values(command: TyperCommand, arguments: Sequence[str]) -> None:
             raise UsageError(
                 f"{word} needs a value, but {value} follows. A value that begins with a dash comes after an equals "
                 f"sign: {options[word]}={value}",
-                code="no-value",
+                code="missing-value",
             )
 
 

@@ -428,7 +428,7 @@ def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
     try:
         return tuple(float(number) for number in text.split(","))
     except ValueError:
-        raise UsageError(f"{option} takes numbers as 0.485,0.456,0.406, not {text!r}.", code="bad-statistics") from None
+        raise UsageError(f"{option} takes numbers as 0.485,0.456,0.406, not {text!r}.", code="invalid-value") from None
 
 
 @app.command(
@@ -582,7 +582,7 @@ def _check_model_name(name: str) -> None:
     if expand(name).exists():
         return
     if name.endswith((".safetensors", *PYTORCH_SUFFIXES)):
-        raise UsageError(f"there is no file {name}.", code="no-such-file")
+        raise UsageError(f"there is no file {name}.", code="not-found")
     if "-" in name:
         find_model(name)
 
@@ -613,13 +613,13 @@ def _baseline_of_graph(
     from zoo.models.registry import check_new_name
 
     if not graph.is_file():
-        raise UsageError(f"there is no file {graph}.", code="no-such-file")
+        raise UsageError(f"there is no file {graph}.", code="not-found")
     mean, std = statistics
     if mean is None or std is None:
         raise UsageError(
             f"{graph} does not say how its images are normalised: give --mean and --std, for images of 0 to 1 that are "
             "not normalised --mean 0 --std 1.",
-            code="no-statistics",
+            code="missing-value",
         )
     check_new_name(name)
     out = paths.local_models() / name
@@ -641,7 +641,7 @@ def _whitening_images(
     if whiten and whiten_on:
         raise UsageError(
             "whitening is fitted on a folder or table (--whiten) or on a data set (--whiten-on), not on both.",
-            code="two-whitenings",
+            code="conflicting-options",
         )
     check_limits(limit, batch_size)
     if not whiten and not whiten_on:
@@ -719,7 +719,7 @@ def convert(
     from zoo.errors import UsageError
 
     if not file.exists():
-        raise UsageError(f"there is no file {file}.", code="no-such-file")
+        raise UsageError(f"there is no file {file}.", code="not-found")
     statistics = _numbers("--mean", mean), _numbers("--std", std)
     from zoo.models.pretrained.convert import convert as convert_weights  # torch: only after the file was found
 

@@ -124,10 +124,10 @@ def check_number(option: str, value: float, least: int = 0) -> None:
     """Refuse a number below the least one.
 
     Raises:
-        UsageError: If the value is too small (code "bad-number").
+        UsageError: If the value is too small (code "invalid-value").
     """
     if value < least:
-        raise UsageError(f"{option} must be {least} or more, not {value}.", code="bad-number")
+        raise UsageError(f"{option} must be {least} or more, not {value}.", code="invalid-value")
 
 
 def words(values: Iterable[str] | None) -> list[str]:
@@ -157,13 +157,13 @@ def json_object(text: str, option: str, example: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        raise UsageError(f"{option} is not a JSON object, as {example}: {error}.", code="not-json") from None
+        raise UsageError(f"{option} is not a JSON object, as {example}: {error}.", code="invalid-value") from None
     except (ValueError, RecursionError):
         raise UsageError(
-            f"{option} holds a number with too many digits, or is nested too deep.", code="not-json"
+            f"{option} holds a number with too many digits, or is nested too deep.", code="invalid-value"
         ) from None
     if not isinstance(value, dict):
-        raise UsageError(f"{option} is a JSON object, as {example}.", code="not-a-json-object")
+        raise UsageError(f"{option} is a JSON object, as {example}.", code="invalid-value")
     return value
 
 
@@ -246,7 +246,7 @@ def model_name(name: str | None, source: str = "", ending: str = "") -> str:
 
     Raises:
         UsageError: If the name holds other characters than lower-case letters, digits, '.', '_' and '-' (code
-            "model-name").
+            "invalid-value").
     """
     from zoo.models.card import MODEL_NAME
 
@@ -255,7 +255,7 @@ def model_name(name: str | None, source: str = "", ending: str = "") -> str:
     if not MODEL_NAME.fullmatch(name):
         raise UsageError(
             f"the name {name!r} may hold lower-case letters, digits, '.', '_' and '-' only; give --as NAME.",
-            code="model-name",
+            code="invalid-value",
         )
     return name
 

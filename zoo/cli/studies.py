@@ -148,7 +148,8 @@ def run(
     check_name(study)
     if dataset is None:
         raise UsageError(
-            f"{study} needs a data set: name it with --dataset D, a folder of your own with folder.", code="no-dataset"
+            f"{study} needs a data set: name it with --dataset D, a folder of your own with folder.",
+            code="missing-value",
         )
     check_dataset(dataset)
     if data is not None:
@@ -184,7 +185,7 @@ def _check_published_code(schedules: Sequence[RunSchedule]) -> None:
         raise UsageError(
             f"--as-published changes no arm of {name}: no published code departs from these recipes, or none exists. "
             "Leave the option out.",
-            code="no-published-code",
+            code="option-without-effect",
         )
 
 
@@ -349,7 +350,7 @@ def _begun_folders(study: str, dataset: str | None) -> list[Path]:
         if STUDY_NAME.fullmatch(study) and not Path(study).exists():
             check_name(study)
             raise UsageError(
-                f"there is no folder {study}; of a study by its name give --dataset too.", code="no-dataset"
+                f"there is no folder {study}; of a study by its name give --dataset too.", code="missing-value"
             )
         return [Path(study)]
     folders = [study_folder(part, dataset) for part in find_studies(study, dataset)]
@@ -358,7 +359,7 @@ def _begun_folders(study: str, dataset: str | None) -> list[Path]:
         raise UsageError(
             f"{study} was not begun on {dataset} in {' or '.join(map(str, folders))}. Name its folder, or begin it: "
             f"zoo benchmark run {study} --dataset {dataset}",
-            code="not-begun",
+            code="no-results",
         )
     return begun
 

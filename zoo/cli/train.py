@@ -109,7 +109,7 @@ def train(
     if cached is not None:
         recipe = _recipe_on_cached_features(recipe, cached, model, changes, new_name)
     elif model is not None:
-        raise UsageError("--model names the model of cached features; it needs --features DIR.", code="no-features")
+        raise UsageError("--model names the model of cached features; it needs --features DIR.", code="missing-value")
     elif data is not None and recipe.data.dataset == FOLDER:
         recipe = _fit_to_images(recipe, load_dataset(FOLDER, "train", data).labels, changes)
     if show:
@@ -295,7 +295,7 @@ def features(
 
     if (folder is None) == (dataset is None):
         raise UsageError(
-            "name a folder of images, or a data set with --dataset; one of the two.", code="folder-or-dataset"
+            "name a folder of images, or a data set with --dataset; one of the two.", code="conflicting-options"
         )
     check_number("--batch-size", batch_size, 1)
     name, root = ("folder", folder) if dataset is None else (dataset, data)

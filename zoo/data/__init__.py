@@ -78,7 +78,7 @@ def check_dataset(name: str, split: str = "test", data: str | Path | None = None
     known = (*SPLITS, WHOLE) if name == FOLDER else SPLITS
     if split not in known:
         raise DatasetError(
-            f"{name} has no split {split!r}.{nearest(split, known)} Known: {', '.join(known)}.", code="unknown-split"
+            f"{name} has no split {split!r}.{nearest(split, known)} Known: {', '.join(known)}.", code="unknown-name"
         )
     if data is None:
         return
@@ -86,7 +86,7 @@ def check_dataset(name: str, split: str = "test", data: str | Path | None = None
         raise DatasetError(
             f"{name} is drawn from fonts and takes no --data; to measure your own images add --dataset folder "
             "(zoo train: --set data.dataset=folder).",
-            code="built-in-dataset",
+            code="conflicting-options",
         )
     check_dataset_path(data, name)
 
@@ -107,7 +107,7 @@ def check_dataset_path(data: str | Path, name: str) -> None:
     kind = "file" if table else "folder"
     problem = f"{data} is not a {kind}" if path.exists() else f"there is no {kind} {data}"
     wanted = "folder of your images, or a table of them (.csv)" if name == "folder" else "one that holds the data set"
-    raise DatasetError(f"{problem}; name the {wanted}.", code="no-such-data")
+    raise DatasetError(f"{problem}; name the {wanted}.", code="not-found")
 
 
 def check_dataset_name(name: str) -> None:
@@ -116,7 +116,7 @@ def check_dataset_name(name: str) -> None:
         raise DatasetError(
             f"a data set is given by its name or as a Dataset, not as {type(name).__name__}; give the labels of "
             "embeddings as labels=.",
-            code="not-a-dataset",
+            code="invalid-value",
         )
     if name in DATASETS:
         return
@@ -127,5 +127,5 @@ def check_dataset_name(name: str) -> None:
         f"no data set {str(name)!r}.{hint} Known: {', '.join(DATASETS)}. A folder of your own, with one subfolder "
         f"per class, is measured with dataset='folder', data={str(folder)!r}, on the command line with "
         f"--dataset folder --data {shlex.quote(str(folder))}",
-        code="unknown-dataset",
+        code="unknown-name",
     )

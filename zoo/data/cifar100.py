@@ -71,14 +71,14 @@ def load(
         actual = sha256_of(path)
         if actual != sha256:
             raise _damaged(
-                path, "wrong-hash", f"it is not the expected {FILE}: its sha256 is {actual}, expected {sha256}"
+                path, "hash-mismatch", f"it is not the expected {FILE}: its sha256 is {actual}, expected {sha256}"
             )
         names, images = _read_zip(path, split, expected["train"].classes)
     else:
         names, images = _read_official(path, split, expected["train"].classes, md5)
     classes, labels = np.unique([name.partition("/")[0] for name in names], return_inverse=True)
     if (counts := Counts(len(images), len(classes))) != expected[split]:
-        raise _damaged(path, "wrong-counts", f"it holds {counts} for {split}; expected {expected[split]}")
+        raise _damaged(path, "damaged-file", f"it holds {counts} for {split}; expected {expected[split]}")
     return Dataset("cifar100", split, images, labels.astype(np.int64), tuple(classes.tolist()), names)
 
 
@@ -101,7 +101,7 @@ def _read_zip(path: Path, split: str, training_classes: int) -> tuple[list[str],
             names = [name for name in names if name.partition("/")[0] in split_classes]
             return names, [archive.read(name) for name in names]
     except (BadZipFile, OSError) as error:
-        raise _damaged(path, "not-readable", f"it cannot be read: {error}") from None
+        raise _damaged(path, "unreadable-file", f"it cannot be read: {error}") from None
 
 
 def _split_classes(classes: Iterable[str], split: str, training_classes: int) -> set[str]:
@@ -159,13 +159,15 @@ def read_official_archive(path: Path, md5: str = MD5) -> tuple[np.ndarray, np.nd
     names = tuple(text.decode("ascii", errors="replace").split())
     if len(records) % RECORD:
         raise _damaged_archive(
-            path, "cut-off", f"{RECORDS} holds {len(records):,} bytes, which are not complete records of {RECORD:,}"
+            path,
+            "damaged-file",
+            f"{RECORDS} holds {len(records):,} bytes, which are not complete records of {RECORD:,}",
         )
     rows = np.frombuffer(records, np.uint8).reshape(-1, RECORD)
     labels = rows[:, 1].astype(np.int64)
     if len(rows) and labels.max() >= len(names):
         raise _damaged_archive(
-            path, "unknown-class", f"{RECORDS} has class {labels.max()}, but {NAMES} names {len(names)} classes"
+            path, "damaged-file", f"{RECORDS} has class {labels.max()}, but {NAMES} names {len(names)} classes"
         )
     return rows[:, 2:].reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1), labels, names
 
@@ -178,21 +180,21 @@ def _read_members(path: Path, md5: str) -> tuple[bytes, bytes]:
             actual = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
         if actual != md5:
             raise _damaged_archive(
-                path, "wrong-hash", f"it is not the published archive: its md5 is {actual}, expected {md5}"
+                path, "hash-mismatch", f"it is not the published archive: its md5 is {actual}, expected {md5}"
             )
         with tarfile.open(path, "r:gz") as archive:
             return _read_archive_member(path, archive, RECORDS), _read_archive_member(path, archive, NAMES)
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise _damaged_archive(path, "not-readable", f"it cannot be read ({error})") from None
+        raise _damaged_archive(path, "unreadable-file", f"it cannot be read ({error})") from None
 
 
 def _read_folder_member(folder: Path, name: str) -> bytes:
     try:
         return (folder / name).read_bytes()
     except FileNotFoundError:
-        raise _damaged_archive(folder, "file-missing", f"{name} is missing") from None
+        raise _damaged_archive(folder, "missing-file", f"{name} is missing") from None
     except OSError as error:
-        raise _damaged_archive(folder, "not-readable", f"{name} cannot be read ({error.strerror})") from None
+        raise _damaged_archive(folder, "unreadable-file", f"{name} cannot be read ({error.strerror})") from None
 
 
 def _read_archive_member(path: Path, archive: tarfile.TarFile, name: str) -> bytes:
@@ -201,7 +203,7 @@ def _read_archive_member(path: Path, archive: tarfile.TarFile, name: str) -> byt
     except KeyError:
         member = None
     if member is None:
-        raise _damaged_archive(path, "file-missing", f"{name} is missing")
+        raise _damaged_archive(path, "missing-file", f"{name} is missing")
     return member.read()
 
 

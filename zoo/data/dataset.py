@@ -134,13 +134,13 @@ class Dataset:
             raise DatasetError(
                 f"{self.name} ({self.split}) has {n} images, {len(self.labels)} labels and {len(self.sources)} "
                 "sources; the numbers must be equal.",
-                code="unequal-lengths",
+                code="invalid-labels",
             )
         if self.labels.min() < 0 or self.labels.max() >= len(self.classes):
             raise DatasetError(
                 f"{self.name} ({self.split}) has labels from {self.labels.min()} to {self.labels.max()}; expected 0 to "
                 f"{len(self.classes) - 1}, one per class.",
-                code="label-out-of-range",
+                code="invalid-labels",
             )
 
     def __len__(self) -> int:
@@ -223,7 +223,7 @@ def export_folder(dataset: Dataset, directory: str | Path) -> Path:
             return target
         raise DatasetError(
             f"{target} exists already and holds something else. Name a folder that does not exist, or delete it.",
-            code="folder-exists",
+            code="already-exists",
         )
     with atomic_folder(target, durable=False) as temporary:
         for image, name in zip(dataset.images, names, strict=True):

@@ -135,7 +135,7 @@ def readable_subset(dataset: Dataset, progress: bool = False) -> tuple[Dataset, 
     """
     unreadable = unreadable_images(dataset, progress)
     if len(unreadable) == len(dataset):
-        raise ImageError(none_readable_message(len(dataset), next(iter(unreadable.values()))), code="none-readable")
+        raise ImageError(none_readable_message(len(dataset), next(iter(unreadable.values()))), code="no-images")
     return without(dataset, unreadable), unreadable
 
 
@@ -260,7 +260,7 @@ def _cache_name(dataset: Dataset, rows: np.ndarray, squares: Squares) -> str:
         try:
             stat = path.stat()
         except OSError:
-            raise DatasetError(f"{path} of {dataset.name} does not exist any more.", code="image-missing") from None
+            raise DatasetError(f"{path} of {dataset.name} does not exist any more.", code="not-found") from None
         digest.update(f"{path} {stat.st_size} {stat.st_mtime_ns}\n".encode())
     return f"{dataset.name}-{dataset.split}-{squares.preprocessing.crop}-{digest.hexdigest()[:12]}"
 

@@ -104,7 +104,7 @@ def refusal_of(error: Exception, name: str) -> Refusal:
         return Refusal(f"{name} claims to have too many pixels to be decoded.", TOO_LARGE)
     if isinstance(error, MemoryError):
         return Refusal(f"{name} takes more memory to decode than an image may.", TOO_LARGE)
-    return Refusal(f"{name} cannot be decoded: {error or type(error).__name__}.", "undecodable")
+    return Refusal(f"{name} cannot be decoded: {error or type(error).__name__}.", "unreadable-image")
 
 
 def check_size(image: Image.Image, name: str, max_pixels: int) -> None:
@@ -226,7 +226,7 @@ class ReadLimitedFile(BytesIO):
         self.reads -= 1
         self.bytes -= len(part)
         if self.reads < 0 or self.bytes < 0:
-            raise Refusal("the image consists of too many pieces to be read.", "too-many-parts")
+            raise Refusal("the image consists of too many pieces to be read.", "unreadable-image")
         return part
 
 
@@ -236,12 +236,12 @@ def check_pieces(data: bytes) -> None:
         for name, (prefix, limit) in MAX_JPEG_PARTS.items():
             # Half the time of bytes.count, and ends at the limit.
             if sum(1 for _ in islice(re.finditer(re.escape(prefix), data), limit + 1)) > limit:
-                raise Refusal(f"the image has more than the {limit:,} {name} that are accepted.", "too-many-parts")
+                raise Refusal(f"the image has more than the {limit:,} {name} that are accepted.", "unreadable-image")
     if data[:2] in (b"P1", b"P2", b"P3") and (len(data) > MAX_PLAIN_BYTES or data.count(b"#") > MAX_PLAIN_COMMENTS):
         raise Refusal(
             f"the image is a plain portable map of more than {MAX_PLAIN_BYTES:,} bytes or {MAX_PLAIN_COMMENTS} "
             "comments; save it as a binary one, or as PNG.",
-            "too-many-parts",
+            "unreadable-image",
         )
 
 

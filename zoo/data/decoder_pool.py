@@ -267,7 +267,7 @@ def _status_error(status: int, name: str) -> ImageError:
     too_slow = {-getattr(signal, number) for number in ("SIGPROF", "SIGKILL", "SIGXCPU") if hasattr(signal, number)}
     if status in too_slow:
         return ImageError(f"{name} takes too long to decode for its size, or too much memory.", code="too-slow")
-    return ImageError(f"{name} cannot be decoded: the decoder failed with status {status}.", code="undecodable")
+    return ImageError(f"{name} cannot be decoded: the decoder failed with status {status}.", code="unreadable-image")
 
 
 def _new_pool() -> DecoderPool:

@@ -142,7 +142,7 @@ def _start_of(response: HTTPResponse, have: int, file: PublishedFile) -> int:
     if total.isdigit() and int(total) != file.size:
         raise DatasetError(
             f"{response.url} has {int(total):,} bytes, not the {file.size:,} of the published {file.name}.",
-            code="wrong-size",
+            code="hash-mismatch",
         )
     if response.status == 206 and not resumes:
         raise InterruptedTransferError("the server did not send the requested part of the file")
@@ -169,5 +169,5 @@ def _check(file: PublishedFile, url: str, part: Path) -> None:
         raise DatasetError(
             f"{url} is not the published {file.name}: its sha256 is {sha256}, expected {file.sha256}. "
             "The download has been deleted; run again, or get the file from elsewhere.",
-            code="wrong-hash",
+            code="hash-mismatch",
         )

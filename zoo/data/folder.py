@@ -35,7 +35,7 @@ def load(split: str, data: str | Path | None = None) -> Dataset:
         raise DatasetError(
             "the data set 'folder' needs a folder, or a table of images and labels (CSV): name it with --data DIR, in "
             "Python data='DIR'.",
-            code="no-data-given",
+            code="missing-value",
         )
     if table.is_table(data):
         return table.load(split, data)
@@ -44,7 +44,7 @@ def load(split: str, data: str | Path | None = None) -> Dataset:
         if split == WHOLE:
             raise DatasetError(
                 f"{root} has the folders train and test and cannot be read as one; name one of them.",
-                code="split-needed",
+                code="wrong-split",
             )
         root = root / split
     else:
@@ -73,7 +73,7 @@ def check_splits(root: str | Path) -> None:
         raise DatasetError(
             f"{root} has no folders train and test, and a study measures on classes that it did not train on: move the "
             f"classes' folders into {root}/train and {root}/test.",
-            code="no-splits",
+            code="wrong-split",
         )
 
 
@@ -148,9 +148,9 @@ def list_files(root: str | Path, follow_links: bool = False) -> FolderFiles:
     """Return the images under a folder as `list_images` does, the other files, and the links that lead out of it."""
     root = expand(root)
     if not root.exists():
-        raise DatasetError(f"there is no folder {root}.", code="no-such-data")
+        raise DatasetError(f"there is no folder {root}.", code="not-found")
     if not root.is_dir():
-        raise DatasetError(f"{root} is not a folder.", code="no-such-data")
+        raise DatasetError(f"{root} is not a folder.", code="not-found")
     files = FolderFiles([], [], [])
     walk = _walk(root, (), None if follow_links else root.resolve(), files.links)
     for path in sorted(walk, key=lambda path: path.relative_to(root).parts):
@@ -179,7 +179,7 @@ def _walk(folder: Path, above: tuple[Path, ...], inside: Path | None, links: lis
     try:
         entries = list(folder.iterdir())
     except OSError as error:
-        raise DatasetError(f"the folder {folder} cannot be read: {error.strerror}.", code="not-readable") from None
+        raise DatasetError(f"the folder {folder} cannot be read: {error.strerror}.", code="unreadable-file") from None
     for path in entries:
         if path.name.startswith("."):
             continue
@@ -203,13 +203,13 @@ def _classes(root: Path, names: Sequence[str]) -> tuple[np.ndarray, tuple[str, .
         stray = names[folders.index("")]
         raise DatasetError(
             f"{root / stray} has no class: put each image into a folder named as its class, {root}/CLASS/.",
-            code="image-without-class",
+            code="invalid-table",
         )
     classes = tuple(sorted(set(folders)))
     if len(classes) == 1:
         raise DatasetError(
             f"{root} holds the single class {classes[0]!r}; two are needed to measure a model, four to train one.",
-            code="single-class",
+            code="too-few-classes",
         )
     index = {name: i for i, name in enumerate(classes)}
     return np.array([index[name] for name in folders], dtype=np.int64), classes
@@ -279,14 +279,14 @@ def read_training_folder(path: str | Path, progress: bool = False) -> TrainingFo
         raise UsageError(
             f"{path} is already split into train and test, but this command makes the split itself, by class: name a "
             "folder whose subfolders are the classes, or a table without the column split.",
-            code="already-split",
+            code="wrong-split",
         )
     # The test split is measured with every image as a query, even if a table has the column query.
     dataset = replace(load("train", root), factors={})
     unreadable = {source: str(error) for source, error in unreadable_images(dataset, progress).items()}
     readable = np.array([source not in unreadable for source in dataset.sources])
     if not readable.any():
-        raise DatasetError(none_readable_message(len(dataset), next(iter(unreadable.values()))), code="none-readable")
+        raise DatasetError(none_readable_message(len(dataset), next(iter(unreadable.values()))), code="no-images")
     counts = np.bincount(dataset.labels[readable], minlength=len(dataset.classes))
     usable = readable & (counts[dataset.labels] >= 2)
     alone = tuple(name for name, count in zip(dataset.classes, counts, strict=True) if count == 1)
@@ -307,7 +307,7 @@ def read_training_folder(path: str | Path, progress: bool = False) -> TrainingFo
 def check_share(share: float) -> None:
     """Raise `UsageError` unless the share of test classes is between 0 and 1, both excluded."""
     if not 0 < share < 1:
-        raise UsageError(f"--test-share lies between 0 and 1, not at {share}.", code="bad-test-share")
+        raise UsageError(f"--test-share lies between 0 and 1, not at {share}.", code="invalid-value")
 
 
 def split_classes(dataset: Dataset, share: float = 0.3, seed: int = 0) -> ClassSplit:

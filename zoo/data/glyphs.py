@@ -338,7 +338,7 @@ def font_file(face: str) -> Path:
         raise DatasetError(
             f"the font file {path} is missing, so glyphs cannot be drawn. Reinstall matplotlib from its wheel: "
             "pip install --force-reinstall matplotlib",
-            code="font-missing",
+            code="missing-file",
         )
     return path
 
@@ -352,7 +352,7 @@ def check_fonts(sha256: Mapping[str, str]) -> None:
             raise DatasetError(
                 f"the font file {path} has sha256 {actual}, not {expected}: its glyphs would differ from the published "
                 "data set. matplotlib 3.8 to 3.11 as published on PyPI come with the expected fonts.",
-                code="wrong-hash",
+                code="hash-mismatch",
             )
 
 

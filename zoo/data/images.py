@@ -90,11 +90,11 @@ def _read(source: Any, limits: Limits) -> bytes:
         data, size = _read_path(source, limits.max_bytes)
     else:
         message = f"an image is a path, bytes, a PIL image or a uint8 array, not {type(source).__name__}."
-        raise ImageError(message, code="not-an-image")
+        raise ImageError(message, code="unreadable-image")
     if size > limits.max_bytes:
         raise ImageTooLargeError(f"{describe(source)} has {size:,} bytes; at most {limits.max_bytes:,} are accepted.")
     if not data:
-        raise ImageError(f"{describe(source)} is empty.", code="empty-image")
+        raise ImageError(f"{describe(source)} is empty.", code="unreadable-image")
     return data
 
 
@@ -109,16 +109,16 @@ def _read_path(path: str | os.PathLike[str], max_bytes: int) -> tuple[bytes, int
         with open(path, "rb", opener=_open_at_once) as file:  # Path.open takes no opener
             facts = os.fstat(file.fileno())
             if not (stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode)):
-                raise ImageError(f"{describe(path)} is not a file.", code="no-such-image")
+                raise ImageError(f"{describe(path)} is not a file.", code="not-found")
             data = file.read(min(facts.st_size, max_bytes) + 1)
             return data, max(len(data), facts.st_size)
     except FileNotFoundError:
-        raise ImageError(f"{describe(path)} does not exist.", code="no-such-image") from None
+        raise ImageError(f"{describe(path)} does not exist.", code="not-found") from None
     except IsADirectoryError:
         message = f"{describe(path)} is a folder; name the image files in it."
-        raise ImageError(message, code="no-such-image") from None
+        raise ImageError(message, code="not-found") from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        raise ImageError(f"{describe(path)} cannot be read: {error}.", code="undecodable") from None
+        raise ImageError(f"{describe(path)} cannot be read: {error}.", code="unreadable-image") from None
 
 
 def _from_pil(source: Image.Image, limits: Limits) -> Image.Image:
@@ -138,7 +138,7 @@ def _from_array(array: np.ndarray, limits: Limits) -> Image.Image:
         raise ImageError(
             "an array is an image if it is uint8 of shape [H, W], [H, W, 1], [H, W, 3] or [H, W, 4], "
             f"not {array.dtype} {list(array.shape)}.",
-            code="not-an-image",
+            code="unreadable-image",
         )
     if array.shape[0] * array.shape[1] > limits.max_pixels:
         raise ImageTooLargeError(

@@ -107,10 +107,10 @@ class OfficialDataset:
             expected: The published counts.
 
         Raises:
-            DatasetError: If the counts differ (`wrong-counts`).
+            DatasetError: If the counts differ (`damaged-file`).
         """
         if counts != expected:
-            raise self.damaged("wrong-counts", f"{path} lists {counts} for {part}; expected {expected}.")
+            raise self.damaged("damaged-file", f"{path} lists {counts} for {part}; expected {expected}.")
 
 
 _MAX_NAMED = 3
@@ -156,10 +156,10 @@ def read_rows(
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
-        raise source.damaged("file-missing", f"{path} is missing.", path) from None
+        raise source.damaged("missing-file", f"{path} is missing.", path) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise source.damaged("not-readable", f"{path} cannot be read: {reason}.") from None
+        raise source.damaged("unreadable-file", f"{path} cannot be read: {reason}.") from None
     numbered = [(number, line.split()) for number, line in enumerate(lines, 1) if number > header and line.strip()]
     return [_parse_row(source, path, number, fields, kinds) for number, fields in numbered]
 
@@ -171,7 +171,7 @@ def _parse_row(
         return tuple(kind(field) for kind, field in zip(kinds, fields, strict=True))
     except ValueError:
         line = " ".join(fields)[:80]
-        raise source.damaged("broken-line", f"line {number} of {path} is broken: {line!r}.") from None
+        raise source.damaged("damaged-file", f"line {number} of {path} is broken: {line!r}.") from None
 
 
 def listed_dataset(
@@ -221,7 +221,7 @@ def folder_titles(source: OfficialDataset, listing: Listing) -> dict[int, str]:
         folder = name.rpartition("/")[0]
         if titles.setdefault(label, folder) != folder:
             raise source.damaged(
-                "inconsistent-lists",
+                "damaged-file",
                 f"{listing.path}: class {label} has images in both {titles[label]} and {folder}.",
             )
     return titles
@@ -232,11 +232,11 @@ def _check_names(source: OfficialDataset, listing: Listing) -> None:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or str(path) != name or not path.name or "\0" in name:
             raise source.damaged(
-                "unsafe-name", f"{listing.path} lists {name[:80]!r}, which is not a file below {listing.base}."
+                "unsafe-file", f"{listing.path} lists {name[:80]!r}, which is not a file below {listing.base}."
             )
     if len(set(listing.names)) < len(listing.names):
         twice, _ = Counter(listing.names).most_common(1)[0]
-        raise source.damaged("duplicate-image", f"{listing.path} lists {twice} twice.")
+        raise source.damaged("invalid-table", f"{listing.path} lists {twice} twice.")
 
 
 def _check_files(source: OfficialDataset, listing: Listing) -> None:
@@ -253,7 +253,7 @@ def _check_files(source: OfficialDataset, listing: Listing) -> None:
     if missing:
         more = " and others" if len(missing) > _MAX_NAMED else ""
         raise source.damaged(
-            "files-missing",
+            "missing-file",
             f"{listing.base} lacks {len(missing):,} of the {len(listing.names):,} files that {listing.path} lists: "
             f"{', '.join(missing[:_MAX_NAMED])}{more}. It may have been extracted only in part.",
             listing.base,
@@ -268,7 +268,7 @@ def _files(source: OfficialDataset, folder: Path) -> frozenset[str]:
     except (FileNotFoundError, NotADirectoryError):
         return frozenset()
     except OSError as error:
-        raise source.damaged("not-readable", f"the folder {folder} cannot be read: {error.strerror}.") from None
+        raise source.damaged("unreadable-file", f"the folder {folder} cannot be read: {error.strerror}.") from None
 
 
 RECALL_DEPTHS = {"sop": (1, 10, 100, 1000), "inshop": (1, 10, 20, 30)}

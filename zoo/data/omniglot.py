@@ -148,7 +148,7 @@ def _from_zip(path: Path, source: SplitSource, base_url: str, fetched: bool) -> 
         raise DatasetError(
             f"{path} is not the published {source.file.name}: its sha256 is {sha256}, expected {source.file.sha256}. "
             f"{advice}",
-            code="wrong-hash",
+            code="hash-mismatch",
         )
     # Images have a few hundred bytes: all of them are read at once, so that no open file is shared between threads.
     with ZipFile(path) as archive:
@@ -180,6 +180,6 @@ def _complete(images: Mapping[str, ImageLike], source: SplitSource, path: Path, 
             f"{path} holds {len(images)} images of {characters} characters of {', '.join(source.alphabets)}; "
             f"expected {source.characters * DRAWERS} of {source.characters}. Put {source.file.name} in its place; "
             f"it comes from {_address(source.file, base_url)}.",
-            code="wrong-counts",
+            code="damaged-file",
         )
     return dict(images)

@@ -177,7 +177,7 @@ def _read_list(path: Path) -> list[tuple[str, int]]:
     names = [name for (name,) in read_rows(CUB2010_SOURCE, path, (str,))]
     if unnumbered := [name for name in names if not _IMAGE.fullmatch(name)]:
         raise CUB2010_SOURCE.damaged(
-            "broken-line", f"{path} lists {unnumbered[0][:80]!r}, which is not NNN.Class/<file>.jpg."
+            "damaged-file", f"{path} lists {unnumbered[0][:80]!r}, which is not NNN.Class/<file>.jpg."
         )
     return [(name, int(name[:3])) for name in names]
 
@@ -190,11 +190,11 @@ def _in_split(number: int, split: str, expected: Mapping[str, Counts]) -> bool:
 def _read_pack(pack: Pack, path: Path, split: str, expected: Mapping[str, Counts]) -> Dataset:
     """Return a split of the pack, after checks of its hash, classes and counts."""
     if path.is_file() and (actual := sha256_of(path)) != pack.sha256:
-        raise pack.damaged(path, "wrong-hash", f"its sha256 is {actual}, expected {pack.sha256}")
+        raise pack.damaged(path, "hash-mismatch", f"its sha256 is {actual}, expected {pack.sha256}")
     try:
         images = _read_zip(path, split, expected) if path.is_file() else _read_folder(path, split, expected)
     except (BadZipFile, OSError) as error:
-        raise pack.damaged(path, "not-readable", f"it cannot be read: {error}") from None
+        raise pack.damaged(path, "unreadable-file", f"it cannot be read: {error}") from None
     names = sorted(images)
     _check(pack, path, split, {name: images[name] for name in names}, expected)
     classes, labels = np.unique([name.partition("/")[0] for name in names], return_inverse=True)
@@ -232,17 +232,17 @@ def _check(pack: Pack, path: Path, split: str, images: Mapping[str, bytes], expe
     if lacking := sorted(set(numbers) - {int(name[:3]) for name in images}):
         raise pack.damaged(
             path,
-            "class-missing",
+            "missing-file",
             f"it holds no images of class {', '.join(f'{number:03d}' for number in lacking[:3])}"
             f"{' and others' if len(lacking) > 3 else ''}, of {first:03d} to {numbers[-1]:03d} for {split}",
         )
     counts = Counts(len(images), len({name.partition("/")[0] for name in images}))
     if counts != expected[split]:
-        raise pack.damaged(path, "wrong-counts", f"it holds {counts} for {split}; expected {expected[split]}")
+        raise pack.damaged(path, "damaged-file", f"it holds {counts} for {split}; expected {expected[split]}")
     if (actual := contents_sha256(images.values())) != pack.contents[split]:
         raise pack.damaged(
             path,
-            "wrong-images",
+            "hash-mismatch",
             f"its {split} images are not the pack's: the sha256 of their contents is {actual}, expected "
             f"{pack.contents[split]}{_undecodable(images)}",
         )

@@ -96,14 +96,14 @@ def per_channel(values: Sequence[float], channels: int) -> tuple[float, ...]:
     """Return the mean or the standard deviation of each channel, of which one number states all.
 
     Raises:
-        UsageError: `bad-statistics` for another number of values, or values beyond the scale 0 to 1.
+        UsageError: `invalid-value` for another number of values, or values beyond the scale 0 to 1.
     """
     result = tuple(values) * channels if len(values) == 1 else tuple(values)
     if len(result) != channels or not all(abs(value) <= 1 for value in result):
         raise UsageError(
             f"mean and std have 1 or {channels} numbers on the scale 0 to 1, not "
             f"{', '.join(f'{value:.4g}' for value in values)}: divide numbers on the scale of 255 by 255.",
-            code="bad-statistics",
+            code="invalid-value",
         )
     return result
 

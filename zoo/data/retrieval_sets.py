@@ -49,9 +49,7 @@ def load_cub(split: str, data: str | Path | None = None, expected: Mapping[str, 
     images = read_rows(CUB_SOURCE, path, (int, str))
     labels = read_rows(CUB_SOURCE, root / "image_class_labels.txt", (int, int))
     if sorted(number for number, _ in images) != sorted(number for number, _ in labels):
-        raise CUB_SOURCE.damaged(
-            "inconsistent-lists", f"{path} and image_class_labels.txt do not number the same images."
-        )
+        raise CUB_SOURCE.damaged("damaged-file", f"{path} and image_class_labels.txt do not number the same images.")
     class_of = dict(labels)
     training_classes = expected["train"].classes
     rows = [(name, class_of[number]) for number, name in images]
@@ -103,7 +101,7 @@ def load_cars(split: str, data: str | Path | None = None, expected: Mapping[str,
     cars = _read_two_folders(root) if two_folders else _read_one_folder(root)
     if wrong := sorted({number for number in cars.numbers if not 1 <= number <= len(cars.classes)}):
         raise CARS_SOURCE.damaged(
-            "unknown-class", f"{cars.path} has class {wrong[0]}, but names {len(cars.classes)} classes."
+            "damaged-file", f"{cars.path} has class {wrong[0]}, but names {len(cars.classes)} classes."
         )
     training_classes = expected["train"].classes
     rows = [i for i, number in enumerate(cars.numbers) if (number <= training_classes) == (split == "train")]
@@ -134,7 +132,7 @@ def _read_annotations(path: Path, name: str) -> tuple[list[str], list[int]]:
         return [str(value) for value in entries[name]], [int(value) for value in entries["class"]]
     except (IndexError, ValueError, TypeError):
         raise CARS_SOURCE.damaged(
-            "not-readable", f"the annotations in {path} do not have a {name} and a class for each image."
+            "unreadable-file", f"the annotations in {path} do not have a {name} and a class for each image."
         ) from None
 
 
@@ -149,12 +147,12 @@ def _read_variable(path: Path, variable: str) -> np.ndarray:
     except ImportError:
         raise missing("SciPy", "cars") from None
     if not path.is_file():
-        raise CARS_SOURCE.damaged("file-missing", f"{path} is missing.", path)
+        raise CARS_SOURCE.damaged("missing-file", f"{path} is missing.", path)
     try:
         value: Any = loadmat(path, squeeze_me=True, variable_names=[variable])[variable]
     except Exception as error:  # SciPy's reader raises nearly anything on damaged data
         raise CARS_SOURCE.damaged(
-            "not-readable", f"{path} cannot be read for its {variable}: {error or type(error).__name__}."
+            "unreadable-file", f"{path} cannot be read for its {variable}: {error or type(error).__name__}."
         ) from None
     return np.atleast_1d(value)
 

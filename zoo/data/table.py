@@ -57,14 +57,14 @@ def check_splits(path: str | Path) -> None:
         raise DatasetError(
             f"{path} has no column {SPLIT}, and a study measures on classes that it did not train on: add the column, "
             "with train or test in every row, so that no class is in both.",
-            code="no-splits",
+            code="wrong-split",
         )
     train, test = (set(_split_dataset(path, rows, split).classes) for split in SPLITS)
     if shared := sorted(train & test):
         raise DatasetError(
             f"{path} has {len(shared)} class(es) in both splits ({', '.join(shared[:5])}), and a study measures on "
             "classes that it did not train on: put each class into one split.",
-            code="class-in-both-splits",
+            code="invalid-table",
         )
 
 
@@ -89,7 +89,7 @@ def load(split: str, path: str | Path) -> Dataset:
         raise DatasetError(
             f"{path} holds the single class {dataset.classes[0]!r} ({split}); two are needed to measure a model, "
             "four to train one.",
-            code="single-class",
+            code="too-few-classes",
         )
     return dataset
 
@@ -122,7 +122,7 @@ def _split_dataset(path: Path, rows: list[Row], split: str) -> Dataset:
         split = WHOLE
     elif split == WHOLE:
         raise DatasetError(
-            f"{path} has the column {SPLIT} and cannot be read as one; name train or test.", code="split-needed"
+            f"{path} has the column {SPLIT} and cannot be read as one; name train or test.", code="wrong-split"
         )
     else:
         rows = [row for row in rows if row[SPLIT] == split]
@@ -149,15 +149,15 @@ def read_image_rows(path: str | Path, labelled: bool = False) -> list[Row]:
     """
     path = expand(path)
     if not path.is_file():
-        raise DatasetError(f"there is no file {path}.", code="no-such-data")
+        raise DatasetError(f"there is no file {path}.", code="not-found")
     try:
         with _csv_rows(path) as (header, cells):
             columns = _table_columns(path, header, labelled)
             rows = [(line, {name: row.get(key) or "" for name, key in columns.items()}) for line, row in cells]
     except OSError as error:
-        raise DatasetError(f"{path} cannot be read: {error.strerror}.", code="not-readable") from None
+        raise DatasetError(f"{path} cannot be read: {error.strerror}.", code="unreadable-file") from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.", code="not-csv") from None
+        raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.", code="invalid-table") from None
     if not rows:
         raise DatasetError(f"{path} lists no images.", code="no-images")
     _check_image_rows(path, rows, labelled)
@@ -178,7 +178,9 @@ def _csv_rows(path: Path) -> Iterator[tuple[list[str], Iterator[tuple[int, dict[
         reader = csv.DictReader(file, strict=True)
         reader.fieldnames = header = [read_cell(name) for name in reader.fieldnames or ()]
         if len(header) == 1 and (mark := next((mark for mark in ";\t|" if mark in header[0]), "")):
-            raise UsageError(f"{path} separates its columns by {mark!r}; save it as CSV with commas.", code="not-csv")
+            raise UsageError(
+                f"{path} separates its columns by {mark!r}; save it as CSV with commas.", code="invalid-table"
+            )
 
         def rows() -> Iterator[tuple[int, dict[str, Any]]]:
             for row in reader:
@@ -186,7 +188,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[list[str], Iterator[tuple[int, dict[
                     raise UsageError(
                         f"{path}, line {reader.line_num}: the row has more cells than the header, which has "
                         f'{len(header)}; a comma within a cell needs quotation marks, as "a, b".',
-                        code="too-many-cells",
+                        code="invalid-table",
                     )
                 yield reader.line_num, {name: cell and read_cell(cell) for name, cell in row.items()}
 
@@ -202,7 +204,7 @@ def _table_columns(path: Path, header: list[str], labelled: bool) -> dict[str, s
         raise UsageError(
             f"{path} needs a header with the {expected}, and {SPLIT} if it is split into train and test; it has: "
             f"{', '.join(header) or 'nothing'}.",
-            code="missing-column",
+            code="invalid-table",
         )
     columns = {IMAGE: image, LABEL: LABEL, **{name: name for name in (SPLIT, QUERY) if name in header}}
     _check_unique(path, header, columns.values())
@@ -212,7 +214,7 @@ def _table_columns(path: Path, header: list[str], labelled: bool) -> dict[str, s
 def _check_unique(path: Path, header: list[str], names: Iterable[str]) -> None:
     for name in names:
         if header.count(name) > 1:
-            raise UsageError(f"{path} has the column {name} more than once.", code="duplicate-column")
+            raise UsageError(f"{path} has the column {name} more than once.", code="invalid-table")
 
 
 def _check_image_rows(path: Path, rows: list[tuple[int, dict[str, str]]], labelled: bool) -> None:
@@ -220,15 +222,17 @@ def _check_image_rows(path: Path, rows: list[tuple[int, dict[str, str]]], labell
     for line, row in rows:
         at = f"{path}, line {line}"
         if labelled and not (row[IMAGE] and row[LABEL]):
-            raise UsageError(f"{at}: an image and a label are needed, both.", code="missing-cell")
+            raise UsageError(f"{at}: an image and a label are needed, both.", code="invalid-table")
         if not row[IMAGE]:
-            raise UsageError(f"{at}: an image is needed.", code="missing-cell")
+            raise UsageError(f"{at}: an image is needed.", code="invalid-table")
         if row[IMAGE] in seen:
-            raise UsageError(f"{at}: {row[IMAGE]} is listed twice.", code="duplicate-image")
+            raise UsageError(f"{at}: {row[IMAGE]} is listed twice.", code="invalid-table")
         if row.get(SPLIT, SPLITS[0]) not in SPLITS:
-            raise UsageError(f"{at}: the split is {row[SPLIT]!r}; expected {' or '.join(SPLITS)}.", code="bad-cell")
+            raise UsageError(
+                f"{at}: the split is {row[SPLIT]!r}; expected {' or '.join(SPLITS)}.", code="invalid-table"
+            )
         if row.get(QUERY, "0").lower() not in BOOLEANS:
-            raise UsageError(f"{at}: query is {row[QUERY]!r}; expected {', '.join(BOOLEANS)}.", code="bad-cell")
+            raise UsageError(f"{at}: query is {row[QUERY]!r}; expected {', '.join(BOOLEANS)}.", code="invalid-table")
         seen.add(row[IMAGE])
 
 
@@ -260,14 +264,14 @@ def read_column(path: Path, name: str) -> list[str]:
         with _csv_rows(path) as (header, cells):
             if name not in header:
                 raise UsageError(
-                    f"{path} lacks the column {name}; it has {', '.join(header) or 'none'}.", code="missing-column"
+                    f"{path} lacks the column {name}; it has {', '.join(header) or 'none'}.", code="invalid-table"
                 )
             _check_unique(path, header, [name])
             return [row[name] or "" for _, row in cells]
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}.", code="unreadable-file") from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.", code="not-csv") from None
+        raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.", code="invalid-table") from None
 
 
 def read_label_file(path: Path, sources: Collection[str] = (), folder: Path | None = None) -> LabelFile:
@@ -328,7 +332,7 @@ def read_keyed_rows(path: Path) -> list[KeyedRow]:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}.", code="unreadable-file") from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.", code="not-csv") from None
+        raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.", code="invalid-table") from None
     named = [name for name in header if name]
     _check_unique(path, named, sorted(named))
     image = next((name for name in (IMAGE, PATH) if name in named), None)
@@ -336,7 +340,7 @@ def read_keyed_rows(path: Path) -> list[KeyedRow]:
     if column is None:
         raise UsageError(
             f"{path} needs a header with the column {KEY} (or {IMAGE}); it has: {', '.join(header) or 'nothing'}.",
-            code="missing-column",
+            code="invalid-table",
         )
     columns = [name for name in named if name not in (KEY, LABEL, image)]
     parse = {name: _cell_parser([row[name] for _, row in rows if row[name]]) for name in columns}
@@ -345,9 +349,9 @@ def read_keyed_rows(path: Path) -> list[KeyedRow]:
     for line, row in rows:
         key = row[column]
         if not key:
-            raise UsageError(f"{path}, line {line}: a key is needed.", code="missing-cell")
+            raise UsageError(f"{path}, line {line}: a key is needed.", code="invalid-table")
         if (first := lines.setdefault(key, line)) != line:
-            raise UsageError(f"{path}, line {line}: line {first} has the key {key!r} too.", code="duplicate-key")
+            raise UsageError(f"{path}, line {line}: line {first} has the key {key!r} too.", code="invalid-table")
         metadata = {name: parse[name](row[name]) for name in columns if row[name]}
         keyed.append(KeyedRow(key, (row[image] if image else "") or key, row.get(LABEL) or None, metadata))
     return keyed
@@ -370,7 +374,7 @@ def _read_labels(path: Path, lists: bool) -> LabelFile:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}.", code="unreadable-file") from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.", code="not-csv") from None
+        raise UsageError(f"{path} cannot be read as CSV in UTF-8: {error}.", code="invalid-table") from None
     labelled = LABEL in header
     parse = {column: _cell_parser([row[column] for row in rows.values() if row[column]]) for column in columns}
     return LabelFile(
@@ -389,7 +393,7 @@ def _metadata_columns(path: Path, header: list[str], lists: bool) -> tuple[str, 
         columns = f"column {IMAGE} (or {PATH})" + ("" if lists else f", and {LABEL} or metadata")
         raise UsageError(
             f"{path} needs a header with the {columns}; it has: {', '.join(header) or 'nothing'}.",
-            code="missing-column",
+            code="invalid-table",
         )
     _check_unique(path, named, sorted(named))
     return key, [name for name in named if name not in (key, LABEL, KEY)]
@@ -404,14 +408,14 @@ def _metadata_rows(
         if row[key] is None or row.get(LABEL, "") is None or (lists and not row[key]):
             named = "an image" if key == IMAGE else "a path"
             raise UsageError(
-                f"{path}, line {line}: a row needs {named}{' and a label' * (LABEL in row)}.", code="missing-cell"
+                f"{path}, line {line}: a row needs {named}{' and a label' * (LABEL in row)}.", code="invalid-table"
             )
         source = Path(row.pop(key)).as_posix()
         if source not in rows and (name := row.get(KEY)) and (first := lines_by_key.setdefault(name, line)) != line:
-            raise UsageError(f"{path}, line {line}: line {first} has the key {name!r} too.", code="duplicate-key")
+            raise UsageError(f"{path}, line {line}: line {first} has the key {name!r} too.", code="invalid-table")
         if rows.setdefault(source, row) != row:
             raise UsageError(
-                f"{path}, line {line}: {source} has another label or other metadata above.", code="conflicting-rows"
+                f"{path}, line {line}: {source} has another label or other metadata above.", code="invalid-table"
             )
     return rows
 

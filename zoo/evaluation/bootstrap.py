@@ -79,7 +79,7 @@ def paired_class_interval(
     """
     queries = np.array(first[QUERIES], np.float64)
     if not np.array_equal(queries, second[QUERIES]):
-        raise EvaluationError("the two scores are not of the same queries.", code="unlike-queries")
+        raise EvaluationError("the two scores are not of the same queries.")
     if len(queries) < 2:
         raise EvaluationError("an interval over classes needs at least two classes.", code="too-few-classes")
     changes = queries * (np.array(first[metric]) - np.array(second[metric]))

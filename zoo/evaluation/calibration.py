@@ -210,7 +210,7 @@ def calibrate(pairs: WeightedPairs, neighbours: int = 0) -> Calibration:
     """
     if len(pairs.same) < ENOUGH_PAIRS:
         message = f"a calibration needs {ENOUGH_PAIRS} pairs of known class, not {len(pairs.same)}."
-        raise EvaluationError(message, code="too-few-pairs")
+        raise EvaluationError(message, code="too-few-samples")
     first, later = _fit_curves(pairs)
     held_out = held_out_bins(pairs)
     error = expected_calibration_error(held_out) if held_out else None
@@ -305,7 +305,7 @@ def _fit(pairs: WeightedPairs) -> Curve:
     if positives in (0, count):
         kind = "of the query's class" if positives else "of another class"
         message = f"all {count} neighbours are {kind}: a calibration needs neighbours of both kinds."
-        raise EvaluationError(message, code="single-outcome")
+        raise EvaluationError(message, code="too-few-samples")
     groups = _groups(pairs.contrasts, pairs.weights)
     counts, weights = np.bincount(groups), np.bincount(groups, pairs.weights)
     contrasts = np.bincount(groups, pairs.weights * pairs.contrasts) / weights
@@ -316,8 +316,7 @@ def _fit(pairs: WeightedPairs) -> Curve:
     if not blocks.any():
         raise EvaluationError(
             "neighbours of higher similarity are not more often of the query's class, so similarity predicts nothing "
-            "here. Check that the labels belong to these images.",
-            code="uninformative-similarity",
+            "here. Check that the labels belong to these images."
         )
     return np.bincount(blocks, weights * contrasts) / np.bincount(blocks, weights), np.unique(fitted)
 

@@ -183,7 +183,7 @@ class _Contingency(NamedTuple):
 def _contingency(labels: Any, clusters: Any) -> _Contingency:
     n = len(labels)
     if not n:
-        raise EvaluationError("the partitions have no samples to compare.", code="no-samples")
+        raise EvaluationError("the partitions have no samples to compare.", code="too-few-samples")
     a, b = class_codes(labels, n)[0], class_codes(clusters, n)[0]
     cells, counts = np.unique(a * (b.max() + 1) + b, return_counts=True)
     row, column = np.divmod(cells, b.max() + 1)

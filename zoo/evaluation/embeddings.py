@@ -100,7 +100,7 @@ class EmbeddingRecord:
             f"{path} {problem}: the file was replaced, changed or truncated. Make it again with zoo embed. If the rows "
             "are meant to differ, they have no record: "
             + (f"remove {record_path(path)}." if path.suffix.lower() == _NPY else "write them without its metadata."),
-            code="rows-changed",
+            code="hash-mismatch",
         )
 
     def check_images(self, table: Path, names: Sequence[str]) -> None:
@@ -109,7 +109,7 @@ class EmbeddingRecord:
             raise UsageError(
                 f"{table} lists other images than the rows are of, or in another order: labels would go to wrong rows. "
                 "Make both again with zoo embed, or give labels in the order of the rows in a file of another name.",
-                code="images-changed",
+                code="hash-mismatch",
             )
 
     def check_model(self, path: Path, card: Card) -> None:
@@ -159,7 +159,7 @@ def check_file_fits(path: Path, limit: int) -> None:
         raise EvaluationError(
             f"{path} holds {format_size(size)}, and a {path.suffix} file is read as a whole, which does not fit "
             f"{format_size(limit)} of memory. Write its rows as .npy, which is read in blocks: np.save(FILE, rows).",
-            code="memory-limit",
+            code="too-large",
         )
 
 
@@ -205,7 +205,7 @@ def check_outputs_free(path: Path) -> None:
     """Raise `UsageError` if one of the files that `write_embeddings` writes exists already."""
     for file in output_files(path):
         if file.exists():
-            raise UsageError(f"{file} exists already; name another --out, or give --replace.", code="output-exists")
+            raise UsageError(f"{file} exists already; name another --out, or give --replace.", code="already-exists")
 
 
 def read_labels(path: Path) -> np.ndarray:
@@ -219,7 +219,8 @@ def read_labels(path: Path) -> np.ndarray:
     labels = _read_texts(path, LABEL)
     if "" in labels:
         raise UsageError(
-            f"{path}: label {labels.index('') + 1} of {len(labels)} is empty; each row needs one.", code="empty-label"
+            f"{path}: label {labels.index('') + 1} of {len(labels)} is empty; each row needs one.",
+            code="invalid-labels",
         )
     return np.array(labels, dtype=np.str_)
 
@@ -236,15 +237,13 @@ def read_queries(path: Path) -> np.ndarray:
     if path.suffix.lower() == _NPY:
         values = _read_npy(path)
         if values.dtype.kind not in "biu" or not np.isin(values, (0, 1)).all():
-            raise UsageError(f"{expected}.", code="invalid-queries")
+            raise UsageError(f"{expected}.", code="invalid-value")
         return values.astype(np.bool_)
     texts = _read_texts(path, QUERY)
     queries = [BOOLEANS.get(text.strip().lower()) for text in texts]
     if None in queries:
         row = queries.index(None)
-        raise UsageError(
-            f"{expected}; row {row + 1} of {len(queries)} says {texts[row][:40]!r}.", code="invalid-queries"
-        )
+        raise UsageError(f"{expected}; row {row + 1} of {len(queries)} says {texts[row][:40]!r}.", code="invalid-value")
     return np.array(queries, np.bool_)
 
 
@@ -321,7 +320,7 @@ def read_record(path: Path) -> EmbeddingRecord | None:
         return None
     except OSError as error:
         raise UsageError(
-            f"{file}, the record of the rows, cannot be read: {error.strerror or error}.", code="unreadable-record"
+            f"{file}, the record of the rows, cannot be read: {error.strerror or error}.", code="unreadable-file"
         ) from None
     except ValueError as error:
         opening = file.read_bytes()[: len(_OPENING)]
@@ -354,7 +353,7 @@ def _parse_record(values: Any, path: Path) -> EmbeddingRecord:
         raise UsageError(
             f"{path} has a record of schema {schema}; this version of dml-zoo reads up to {SCHEMA}. "
             "Upgrade: pip install -U dml-zoo",
-            code="newer-record",
+            code="other-schema",
         )
     for field in fields(EmbeddingRecord):
         if type(values.get(field.name)) is not _FIELD_TYPES[str(field.type)]:
@@ -384,7 +383,7 @@ def _damaged_record(path: Path, reason: str) -> UsageError:
     return UsageError(
         f"{path} does not hold the record of zoo embed ({reason.rstrip('.')}): it was truncated or changed. Make the "
         "rows again with zoo embed, or remove the damaged record; the rows then belong to no known model.",
-        code="damaged-record",
+        code="damaged-file",
     )
 
 
@@ -392,7 +391,7 @@ def _file_type(path: Path) -> str:
     if (suffix := path.suffix.lower()) not in (_NPY, _TENSORS):
         raise UsageError(
             f"embeddings are in a {_NPY} or a {_TENSORS} file (zoo score also reads {_ARCHIVE}), not in {path}.",
-            code="unknown-embeddings-format",
+            code="unknown-format",
         )
     return suffix
 
@@ -449,7 +448,7 @@ def _embeddings_of(path: Path, arrays: Mapping[str, np.ndarray], record: Embeddi
     if EMBEDDINGS not in arrays:
         raise UsageError(
             f"{path} has no array {EMBEDDINGS!r}; it has {', '.join(sorted(arrays)) or 'none'}.",
-            code="missing-tensor",
+            code="missing-file",
         )
     return Embeddings(arrays[EMBEDDINGS], arrays.get(LABELS), record)
 

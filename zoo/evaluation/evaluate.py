@@ -96,7 +96,7 @@ def evaluate(
 
     Raises:
         UsageError: If a group of metrics or a re-ranking is unknown, or the arguments exclude one another.
-        EvaluationError: If the evaluation does not fit the memory (code "memory-limit").
+        EvaluationError: If the evaluation does not fit the memory (code "too-large").
         ImageError: If no image of a folder can be read, or one image of another data set cannot.
         ZooError: As `zoo.load`, `zoo.data.load_dataset`, `retrieval_metrics` and the functions of the groups.
     """
@@ -112,12 +112,12 @@ def evaluate(
             raise UsageError(
                 "a memory limit is for embeddings, since the memory of a network is not known in advance. Write them "
                 "with zoo embed, and measure the file with zoo score --memory.",
-                code="memory-with-model",
+                code="conflicting-options",
             )
         if labels is not None or queries is not None:
             raise UsageError(
                 "labels and queries belong to plain embeddings; a model is measured on a data set, which has its own.",
-                code="labels-with-model",
+                code="conflicting-options",
             )
         loaded = _load_dataset(dataset or dataset_to_measure(model.folder, model.card, data), split, data, model)
         errors = {} if unreadable is None else unreadable
@@ -132,12 +132,12 @@ def evaluate(
         return replace(evaluation, unreadable=len(loaded) - len(measured), whitened_classes=fitted)
     if (labels is None) == (dataset is None):
         raise UsageError(
-            "embeddings are measured against labels or a data set: give one of the two.", code="labels-or-dataset"
+            "embeddings are measured against labels or a data set: give one of the two.", code="conflicting-options"
         )
     if dataset is None:
         return _evaluate_embeddings(model, labels, None, k, groups, queries, limit, rerank)
     if queries is not None:
-        raise UsageError("queries belong to labels; a data set defines its own.", code="queries-with-dataset")
+        raise UsageError("queries belong to labels; a data set defines its own.", code="conflicting-options")
     loaded = _load_dataset(dataset, split, data)
     return _evaluate_embeddings(model, loaded.labels, loaded, k, groups, None, limit, rerank)
 
@@ -153,7 +153,7 @@ def parse_groups(names: str | Iterable[str]) -> tuple[str, ...]:
         group_names = (*GROUPS, "all")
         raise UsageError(
             f"there is no group of metrics {name!r}.{nearest(name, group_names)} Known: {', '.join(group_names)}.",
-            code="unknown-metric-group",
+            code="unknown-name",
         )
     return GROUPS if "all" in requested else tuple(group for group in GROUPS if group in requested)
 
@@ -166,13 +166,14 @@ def check_reranking(method: str, groups: Sequence[str], limit: object = None) ->
     """
     if check_method(method) != NONE and limit is not None:
         raise UsageError(
-            "the memory of re-ranking is not predicted; measure it without a limit of memory.", code="rerank-memory"
+            "the memory of re-ranking is not predicted; measure it without a limit of memory.",
+            code="conflicting-options",
         )
     others = [group for group in groups if group != "retrieval"]
     if check_method(method) != NONE and others:
         raise UsageError(
             f"re-ranking changes the metrics of the group retrieval only; measure {', '.join(others)} without it.",
-            code="rerank-groups",
+            code="conflicting-options",
         )
 
 
@@ -225,7 +226,7 @@ def embed_dataset(
     by_source = {dataset.sources[row]: error for row, error in errors.items()}
     unreadable.update(by_source)
     if not len(rows):
-        raise ImageError(none_readable_message(len(dataset), next(iter(errors.values()))), code="no-readable-images")
+        raise ImageError(none_readable_message(len(dataset), next(iter(errors.values()))), code="no-images")
     return rows, without(dataset, by_source)
 
 
@@ -240,7 +241,8 @@ def search_arguments(
         return {"embeddings": rows if budget is None else bounded_unit_rows(rows, budget), "labels": labels}
     if len(rows) != len(dataset):
         raise EvaluationError(
-            f"there are {len(rows)} embeddings for the {len(dataset)} images of {dataset.name}.", code="row-count"
+            f"there are {len(rows)} embeddings for the {len(dataset)} images of {dataset.name}.",
+            code="invalid-embedding",
         )
     prefix = f"{dataset.name} ({dataset.split}): "
     return _split_queries(rows, labels, dataset.factors["query"].astype(bool), prefix, budget)
@@ -266,9 +268,7 @@ def _split_queries(
 ) -> dict[str, Any]:
     """Return the arguments of `per_query` for rows of which some, bool [n], are queries."""
     if queries.all() or not queries.any():
-        raise EvaluationError(
-            f"{prefix}some rows must be queries, and some the gallery that they search.", code="no-queries-or-gallery"
-        )
+        raise EvaluationError(f"{prefix}some rows must be queries, and some the gallery that they search.")
 
     def part(chosen: np.ndarray) -> np.ndarray:
         return rows[chosen] if budget is None else bounded_unit_rows(rows, budget, chosen)
@@ -309,7 +309,7 @@ def _check_queries(queries: Any, n: int) -> np.ndarray:
         raise EvaluationError(
             f"queries must be true or false for each of the {n} rows, not {values.dtype} of shape "
             f"{list(values.shape)}.",
-            code="invalid-queries",
+            code="invalid-value",
         )
     return values
 

@@ -60,9 +60,7 @@ def retrieval_inputs(embeddings: Any, labels: Any, queries: Any = None, query_la
         EvaluationError: As `unit_rows` and `class_codes`, and where no query has a relative.
     """
     if (queries is None) != (query_labels is None):
-        raise EvaluationError(
-            "queries and query_labels belong together; give both or neither.", code="incomplete-queries"
-        )
+        raise EvaluationError("queries and query_labels belong together; give both or neither.", code="missing-value")
     leave_one_out = queries is None
     gallery = unit_rows(embeddings)
     query_rows = gallery if leave_one_out else unit_rows(queries, "queries")
@@ -126,7 +124,7 @@ def _parts(n: int, dim: int) -> list[slice]:
 def _check_directions(norms: np.ndarray, name: str) -> None:
     if not norms.all():
         raise EvaluationError(
-            f"row {int(norms.argmin())} of {name} is all zero and has no direction; drop it.", code="zero-row"
+            f"row {int(norms.argmin())} of {name} is all zero and has no direction; drop it.", code="invalid-embedding"
         )
 
 
@@ -154,7 +152,7 @@ def class_codes(labels: Any, n: int, query_labels: Any = None, q: int = 0) -> tu
     if n and q and (gallery.dtype.kind == "U") != (queries.dtype.kind == "U"):
         raise EvaluationError(
             f"labels are {gallery.dtype} and query_labels {queries.dtype}; both must be integers or both strings.",
-            code="mixed-labels",
+            code="invalid-labels",
         )
     codes = np.unique(np.concatenate([gallery, queries]), return_inverse=True)[1]
     return codes[:n], codes[n:]
@@ -176,7 +174,7 @@ def as_labels(labels: Any, n: int, name: str = "labels") -> np.ndarray:
         raise EvaluationError(f"{name} must be integers or strings, not {values.dtype}.", code="invalid-labels")
     if values.shape != (n,):
         raise EvaluationError(
-            f"{name} must be one for each of the {n} rows, not of shape {list(values.shape)}.", code="label-count"
+            f"{name} must be one for each of the {n} rows, not of shape {list(values.shape)}.", code="invalid-labels"
         )
     return values
 
@@ -185,13 +183,13 @@ def _count_relatives(codes: np.ndarray, query_codes: np.ndarray, leave_one_out: 
     """Return how many gallery rows share each query's class, without the query itself: int64 [q]."""
     if len(codes) == 0 or len(query_codes) == 0:
         raise EvaluationError(
-            "there is nothing to measure: the embeddings or the queries have no rows.", code="no-rows"
+            "there is nothing to measure: the embeddings or the queries have no rows.", code="too-few-samples"
         )
     sizes = np.bincount(codes, minlength=int(query_codes.max()) + 1)
     relatives: np.ndarray = sizes[query_codes] - int(leave_one_out)
     if not relatives.any():
         raise EvaluationError(
             "no query has a relative in the gallery; retrieval is measured where a class has at least two samples.",
-            code="no-relatives",
+            code="too-few-samples",
         )
     return relatives

@@ -140,11 +140,11 @@ def check_matrix(values: Any, name: str) -> np.ndarray:
     try:
         rows = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged lists; torch tensors on a GPU or with gradients
-        raise EvaluationError(f"{name} cannot be read as an array: {error}", code="not-an-array") from None
+        raise EvaluationError(f"{name} cannot be read as an array: {error}", code="invalid-embedding") from None
     if rows.ndim != 2 or rows.shape[1] == 0 or rows.dtype.kind not in "fiub":
         raise EvaluationError(
             f"{name} must be numbers of shape [rows, dimensions], not {rows.dtype} of shape {list(rows.shape)}.",
-            code="invalid-shape",
+            code="invalid-embedding",
         )
     return rows
 
@@ -171,7 +171,7 @@ def check_k(k: Any, name: str) -> int:
         EvaluationError: If it is not a whole number of at least 1.
     """
     if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
-        raise EvaluationError(f"{name} must be a whole number of at least 1, not {k!r}.", code="invalid-k")
+        raise EvaluationError(f"{name} must be a whole number of at least 1, not {k!r}.", code="invalid-value")
     return int(k)
 
 
@@ -500,20 +500,18 @@ def _rank_shortlists(
 def _check_arguments(queries: np.ndarray, gallery: np.ndarray, k: int, exclude_self: bool, chunk: int | None) -> None:
     if queries.shape[1] != gallery.shape[1]:
         raise EvaluationError(
-            f"queries have {queries.shape[1]} dimensions and the gallery {gallery.shape[1]}.", code="dimension-mismatch"
+            f"queries have {queries.shape[1]} dimensions and the gallery {gallery.shape[1]}.", code="invalid-embedding"
         )
     if exclude_self and queries is not gallery and not np.array_equal(queries, gallery):
-        raise EvaluationError(
-            "with exclude_self the queries must be the gallery, row by row; they differ.", code="not-the-gallery"
-        )
+        raise EvaluationError("with exclude_self the queries must be the gallery, row by row; they differ.")
     check_k(k, "k")
     if k > (available := len(gallery) - exclude_self):
         suffix = " besides the query" if exclude_self else ""
         raise EvaluationError(
-            f"k is {k}, but the gallery has only {available} row(s){suffix}; use a smaller k.", code="k-too-large"
+            f"k is {k}, but the gallery has only {available} row(s){suffix}; use a smaller k.", code="too-few-samples"
         )
     if chunk is not None and chunk < 1:
-        raise EvaluationError(f"chunk must be at least 1, not {chunk}.", code="invalid-chunk")
+        raise EvaluationError(f"chunk must be at least 1, not {chunk}.", code="invalid-value")
 
 
 def _slack(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
@@ -528,7 +526,7 @@ def _slack(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
     largest = (norms if queries is gallery else norm_bounds(gallery)).max()
     if len(norms) and norms.max() * largest > _LARGEST_PRODUCT:
         raise EvaluationError(
-            "the rows are too large for float32 products; scale them to unit length.", code="rows-too-large"
+            "the rows are too large for float32 products; scale them to unit length.", code="too-large"
         )
     slack: np.ndarray = 2 * terms / (1 - terms) * norms * largest + 2 * queries.shape[1] * 2.0**-126
     return slack

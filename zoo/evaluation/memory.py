@@ -116,13 +116,13 @@ def parse_size(value: int | str) -> int:
     """Return a size in bytes: 2GiB, 512MiB, 1.5GB or a number of bytes.
 
     Raises:
-        UsageError: If it is not a positive size (code "invalid-memory").
+        UsageError: If it is not a positive size (code "invalid-value").
     """
     match = _SIZE.fullmatch(value) if isinstance(value, str) else None
     if match and match[2].upper() in _UNITS:
         value = int(float(match[1]) * _UNITS[match[2].upper()])
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(f"memory is a size such as 2GiB or 512MiB, not {value!r}.", code="invalid-memory")
+        raise UsageError(f"memory is a size such as 2GiB or 512MiB, not {value!r}.", code="invalid-value")
     return value
 
 
@@ -157,8 +157,8 @@ def require_memory(
         queries: The number of rows that search the others; 0 if each row searches all others.
 
     Raises:
-        EvaluationError: If a group of metrics does not fit (code "memory-limit"). The message has the numbers, the
-            groups that fit, and the least limit.
+        EvaluationError: If a group of metrics does not fit (code "too-large"). The message has the numbers, the groups
+            that fit, and the least limit.
     """
     process, tables = resident_bytes(), _table_bytes(rows, labels, len(k))
     largest_class = int(np.unique(labels, return_counts=True)[1].max(initial=1))
@@ -170,7 +170,7 @@ def require_memory(
     for requirement in candidates:
         if requirement.total <= limit:
             return requirement
-    raise EvaluationError(_refusal(candidates[-1], limit), code="memory-limit")
+    raise EvaluationError(_refusal(candidates[-1], limit), code="too-large")
 
 
 def bounded_rows(shape: tuple[int, int], budget: Budget) -> BoundedRows:

@@ -227,7 +227,7 @@ def _matching_split(
     measured = find(folder, read_card(folder), name, split, folder_for(name, data))
     if measured.dataset.split == WHOLE != split:
         reason = measured.notes[0] if measured.notes else "the folder is not split into train and test"
-        raise DatasetError(f"{reason}; {subject} are of its {split} split", code="unsplit-folder")
+        raise DatasetError(f"{reason}; {subject} are of its {split} split", code="wrong-split")
     return measured
 
 

@@ -178,7 +178,9 @@ def check_depths(k: Any) -> tuple[int, ...]:
     except TypeError:
         values = None
     if values is None:
-        raise EvaluationError(f"k must list every K of recall_at_K, as (1, 2, 4, 8), not be {k!r}.", code="invalid-k")
+        raise EvaluationError(
+            f"k must list every K of recall_at_K, as (1, 2, 4, 8), not be {k!r}.", code="invalid-value"
+        )
     return tuple(check_k(depth, "every K of recall_at_K") for depth in values)
 
 
@@ -260,7 +262,7 @@ def _check_available(depths: Sequence[int], available: int) -> None:
             raise EvaluationError(
                 f"recall_at_{depth} needs {depth} neighbours, but a query has only {available}; leave it out of k "
                 "(-k).",
-                code="k-too-large",
+                code="too-few-samples",
             )
 
 

@@ -90,7 +90,7 @@ def find_split(folder: Path, card: Card, name: str, split: str, data: str | Path
             f"{card.name} was made from a folder of images, and its {RECIPE_FILE} does not say where: name the folder, "
             f"or its table, with --data DIR, in Python data='DIR'. The {len(names)} classes that "
             f"{_role(card.name, split)} ({first_names(names)}) are measured.",
-            code="missing-data-folder",
+            code="missing-value",
         )
     whole = load_dataset(name, split, data)
     missing = sorted(set(names) - set(whole.classes))
@@ -144,7 +144,7 @@ def dataset_to_measure(folder: Path, card: Card, data: str | Path | None = None)
     It is `default_dataset`, and "folder" for `data` if the weights come from a data set that this package lacks.
 
     Raises:
-        DatasetError: `no-own-dataset` without `data`, for such weights.
+        DatasetError: `not-available` without `data`, for such weights.
     """
     name = default_dataset(folder, card)
     if name in DATASETS:
@@ -154,7 +154,7 @@ def dataset_to_measure(folder: Path, card: Card, data: str | Path | None = None)
     raise DatasetError(
         f"{card.name} learnt from {name!r}, a data set that this package lacks. Measure it on your own images, one "
         f"subfolder per class: {command('evaluate', card.name, '--data', 'DIR')}, in Python data='DIR'.",
-        code="no-own-dataset",
+        code="not-available",
     )
 
 

@@ -46,7 +46,7 @@ def structure_metrics(embeddings: Any, labels: Any) -> dict[str, float]:
     if rows.shape[1] < 2:
         raise EvaluationError(
             "structure needs at least two dimensions, and the embeddings have one; leave this group out.",
-            code="too-few-dimensions",
+            code="too-few-samples",
         )
     intra, inter = intra_class_distance(rows, labels), inter_class_distance(rows, labels)
     intra_cosine, inter_cosine = intra_class_cosine_distance(rows, labels), inter_class_cosine_distance(rows, labels)
@@ -145,11 +145,11 @@ def spectral_decay(embeddings: Any, drop: int = 0) -> float:
     """
     rows = as_rows(embeddings, "embeddings")
     if not rows.any():
-        raise EvaluationError("spectral decay needs at least one row that is not zero.", code="zero-rows")
+        raise EvaluationError("spectral decay needs at least one row that is not zero.", code="too-few-samples")
     if not 0 <= drop < min(rows.shape):
         raise EvaluationError(
             f"drop is {drop}, but there are {min(rows.shape)} singular values; at least one has to be left.",
-            code="invalid-drop",
+            code="invalid-value",
         )
     values = singular_values_on_gpu(rows) if len(rows) >= MIN_ROWS else None
     values = np.linalg.svd(rows.astype(np.float64), compute_uv=False) if values is None else values
@@ -216,7 +216,7 @@ def uniformity(embeddings: Any, t: float = 2.0) -> float:
     """
     rows = unit_rows(embeddings)
     if len(rows) < 2:
-        raise EvaluationError("uniformity needs at least two rows.", code="too-few-rows")
+        raise EvaluationError("uniformity needs at least two rows.", code="too-few-samples")
     # |x - y|^2 = 2 - 2 x.y for unit rows.
     total = kernel_sum_on_gpu(rows, 2 * t) if len(rows) >= MIN_ROWS else None
     total = _kernel_sum(rows, 2 * t) if total is None else total

@@ -67,7 +67,7 @@ def sample_pairs(labels: Any, number: int, seed: int = 0) -> tuple[np.ndarray, n
             `number` is below 1.
     """
     if number < 1:
-        raise EvaluationError(f"the number of pairs must be at least 1, not {number}.", code="invalid-pairs")
+        raise EvaluationError(f"the number of pairs must be at least 1, not {number}.", code="invalid-value")
     codes = class_codes(labels, len(labels))[0]
     sizes = np.bincount(codes)
     if len(sizes) < 2:
@@ -97,12 +97,12 @@ def pair_similarities(embeddings: Any, pairs: Any) -> np.ndarray:
     rows, pairs = unit_rows(embeddings), np.asarray(pairs)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
         raise EvaluationError(
-            f"pairs must be row numbers [m, 2], not {pairs.dtype} of shape {list(pairs.shape)}.", code="invalid-pairs"
+            f"pairs must be row numbers [m, 2], not {pairs.dtype} of shape {list(pairs.shape)}.", code="invalid-value"
         )
     if pairs.size and not 0 <= pairs.min() <= pairs.max() < len(rows):
         raise EvaluationError(
             f"pairs name rows {pairs.min()} to {pairs.max()}; the embeddings have 0 to {len(rows) - 1}.",
-            code="invalid-pairs",
+            code="invalid-value",
         )
     similar = np.empty(len(pairs))
     step = max(1, _BLOCK_NUMBERS // rows.shape[1])
@@ -133,7 +133,7 @@ def tar_at_far(same: Any, different: Any, far: float) -> float:
         raise EvaluationError(
             f"a false accept rate of {far:g} cannot be measured on {len(different)} pairs of two classes; it must be "
             f"from 1/{len(different)} to 1.",
-            code="invalid-far",
+            code="invalid-value",
         )
     if accepted == len(different):
         return 1.0
@@ -170,7 +170,7 @@ def _similarities(values: Any, name: str) -> np.ndarray:
     similar = np.sort(np.asarray(values, np.float64))
     if similar.ndim != 1 or not len(similar) or np.isnan(similar[-1]):  # NaN is sorted last
         raise EvaluationError(
-            f"the similarities of `{name}` must be numbers [m], at least one and none NaN.", code="invalid-similarities"
+            f"the similarities of `{name}` must be numbers [m], at least one and none NaN.", code="invalid-value"
         )
     return similar
 

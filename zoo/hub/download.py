@@ -264,7 +264,7 @@ def _with_revision(repo_id: str, revision: str | None) -> tuple[str, str | None]
     repo_id, _, suffix = repo_id.partition("@")
     if suffix and revision not in (None, suffix):
         message = f"{repo_id}@{suffix} names a revision, and the argument names another one, {revision!r}."
-        raise UsageError(message, code="two-revisions")
+        raise UsageError(message, code="conflicting-options")
     return repo_id, suffix or revision
 
 
@@ -386,7 +386,7 @@ def _download_error(error: Exception, repo_id: str, revision: str | None) -> Zoo
         return HubError(
             f"{', '.join(error.args[0])} of {repo_id} came three times with other bytes than the Hub announced, and "
             "was removed from the cache. Something on the way changes files: check any proxy and HF_ENDPOINT.",
-            code="altered-files",
+            code="hash-mismatch",
         )
     converted = convert_error(error, repo_id, revision)
     if isinstance(converted, ModelNotFoundError) and repo_id.startswith(f"{organisation()}/"):
@@ -413,7 +413,7 @@ def _incomplete(repo_id: str, revision: str | None, missing: list[str]) -> HubEr
         names = HfApi().list_repo_files(repo_id, revision=revision)
     except Exception:  # the names only add a hint to the error
         names = []
-    return HubError(f"{message}{pickle_warning(pickle_names(names))}", code="incomplete-repository")
+    return HubError(f"{message}{pickle_warning(pickle_names(names))}", code="missing-file")
 
 
 def _cache() -> str:

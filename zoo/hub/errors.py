@@ -40,20 +40,19 @@ def convert_error(error: Exception, repo_id: str, revision: str | None = None) -
     cause = root_cause(error)
     if isinstance(cause, HFValidationError):
         message = f"{repo_id!r} is not a valid name of a Hub repository; expected org/name."
-        return ModelNotFoundError(message, code="invalid-repository-name")
+        return ModelNotFoundError(message, code="invalid-value")
     if isinstance(cause, GatedRepoError):
         return HubError(
             f"{repo_id} is gated: its owner gives it to people who accept its terms. Accept them at "
             f"{_endpoint()}/{repo_id}, then log in (hf auth login, or HF_TOKEN). {_token_note()}",
-            code="gated-repository",
+            code="forbidden",
         )
     if isinstance(cause, RevisionNotFoundError):
         message = f"{repo_id} on the Hub has no revision {revision or 'main'!r}."
-        return ModelNotFoundError(message, code="revision-not-found")
+        return ModelNotFoundError(message)
     if isinstance(cause, RepositoryNotFoundError):
         return ModelNotFoundError(
-            f"the Hub ({_endpoint()}) has no {repo_id}, or it is private (log in with: hf auth login). {_token_note()}",
-            code="repository-not-found",
+            f"the Hub ({_endpoint()}) has no {repo_id}, or it is private (log in with: hf auth login). {_token_note()}"
         )
     if isinstance(cause, HfHubHTTPError):
         return _error_of_status(cause, repo_id)
@@ -111,7 +110,7 @@ def _error_of_status(error: Exception, repo_id: str) -> HubError:
         return HubError(message, code="login-needed")
     if status == 401:
         message = f"the Hub does not accept the token that was sent for {repo_id}. Get a new one: hf auth login"
-        return HubError(message, code="token-not-accepted")
+        return HubError(message, code="login-needed")
     if status == 403:
         return HubError(
             f"the Hub refuses {repo_id} to this login (403). {_token_note()} Use a token with this right, for a push "
@@ -120,7 +119,7 @@ def _error_of_status(error: Exception, repo_id: str) -> HubError:
         )
     if status == 412:
         message = f"somebody else pushed to {repo_id} meanwhile, and nothing was changed. Look, and push again."
-        return HubError(message, code="concurrent-push")
+        return HubError(message, code="busy")
     if status == 429:
         wait = retry_after(error)
         when = f"in {wait:.0f} seconds" if wait is not None else "in some minutes"
@@ -129,10 +128,9 @@ def _error_of_status(error: Exception, repo_id: str) -> HubError:
     if status >= 500:
         return HubError(
             f"the Hub ({_endpoint()}) failed ({status}) for {repo_id}. Try again later; a model that is in the cache "
-            "loads meanwhile with HF_HUB_OFFLINE=1.",
-            code="hub-fault",
+            "loads meanwhile with HF_HUB_OFFLINE=1."
         )
-    return HubError(f"the Hub answered {status} for {repo_id}: {_summary(error)}.", code="unexpected-status")
+    return HubError(f"the Hub answered {status} for {repo_id}: {_summary(error)}.")
 
 
 def _error_of_connection(error: Exception, repo_id: str) -> HubError:
@@ -145,20 +143,18 @@ def _error_of_connection(error: Exception, repo_id: str) -> HubError:
         )
     if is_broken_connection(error):
         message = f"the connection to the Hub broke; a part of {repo_id} is missing: {_summary(error)}. Run again."
-        return HubError(f"{message} {_RESUME}", code="broken-connection")
+        return HubError(f"{message} {_RESUME}")
     if "TimeoutException" in names:
         return HubUnreachableError(
             f"the Hub ({_endpoint()}) was too slow with {repo_id}: {_summary(error) or 'no answer in time'}. Run again "
             f"with a longer limit: HF_HUB_DOWNLOAD_TIMEOUT=60. {_RESUME}",
             f"{_endpoint()} was too slow",
-            code="timeout",
         )
     return HubUnreachableError(
         f"{repo_id}: no usable answer from the Hub ({_endpoint()}): {type(error).__name__}: {_summary(error)}. Check "
         "the network, any proxy and HF_ENDPOINT; a model that is in the cache loads without them with "
         "HF_HUB_OFFLINE=1.",
         f"no usable answer from {_endpoint()}: {type(error).__name__}",
-        code="no-answer",
     )
 
 

@@ -70,7 +70,7 @@ class Publication:
             UsageError: If the folder exists.
         """
         if folder.exists():
-            raise UsageError(f"{folder} exists already; name a new folder.", code="folder-exists")
+            raise UsageError(f"{folder} exists already; name a new folder.", code="already-exists")
         with atomic_folder(folder) as temporary:
             for name in self.contents:
                 write_bytes(temporary / name, self._bytes(name))
@@ -131,14 +131,14 @@ def push(
     """
     if branch and revision and branch != revision:
         reason = f"branch and revision mean the same, but differ: {branch!r} and {revision!r}."
-        raise UsageError(reason, code="branch-conflict")
+        raise UsageError(reason, code="conflicting-options")
     branch = branch or revision
     if create_pr and branch:
         reason = "a pull request goes to the main branch; give either a branch or a pull request."
-        raise UsageError(reason, code="pull-request-conflict")
+        raise UsageError(reason, code="conflicting-options")
     if create_pr and private is not None:
         reason = "a pull request goes to an existing repository, which is already private or public."
-        raise UsageError(reason, code="pull-request-conflict")
+        raise UsageError(reason, code="conflicting-options")
     repo_id = _valid_repository(repo_id)
     publication = prepare(find_model(model), repo_id, branch or "main", licence, force)
     return publication if dry_run else _send(publication, private, create_pr, message)
@@ -195,7 +195,7 @@ def _read_records(folder: Path, names: Collection[str]) -> Iterator[tuple[str, A
             raise ModelFolderError(
                 f"{folder / name} cannot be read as JSON: {error}. It may contain paths of this machine, so nothing "
                 "was sent. Make it again, or remove it.",
-                code="damaged-record",
+                code="damaged-file",
             ) from None
 
 
@@ -212,7 +212,7 @@ def _valid_repository(repo_id: str) -> str:
         validate_repo_id(repo_id)
     except HFValidationError:
         message = f"{repo_id!r} is not a valid name of a Hub repository; expected org/name."
-        raise UsageError(message, code="invalid-repository-name") from None
+        raise UsageError(message, code="invalid-value") from None
     return repo_id
 
 
@@ -224,7 +224,7 @@ def _check_folder(folder: Path, card: Card, names: list[str]) -> None:
     """
     if pickles := find_pickles(folder):
         message = f"{folder} contains {', '.join(pickles)}: pickles are not published. Remove them first."
-        raise ModelFolderError(message, code="pickles")
+        raise ModelFolderError(message, code="unsafe-file")
     for name in names:
         path_inside(folder, name)
     check_config(folder, card)
@@ -237,7 +237,7 @@ def _check_folder(folder: Path, card: Card, names: list[str]) -> None:
         raise ModelFolderError(
             f"the golden embeddings of {card.name} cannot be checked here, with neither torch nor onnxruntime, and "
             "nothing was sent. Install one: pip install 'dml-zoo[train]' or 'dml-zoo[cpu]'",
-            code="golden-not-checked",
+            code="verification-failed",
         )
 
 
@@ -247,7 +247,7 @@ def _check_graphs(graphs: Sequence[OnnxGraph]) -> None:
             f"{', '.join(below)} differs from torch by more than zoo export allows (onnx/parity.json), and nothing was "
             "sent. Export it again or remove it; to publish it nevertheless, with a remark in the README: --force "
             "(force=True).",
-            code="graph-below-floor",
+            code="below-floor",
         )
 
 
@@ -260,7 +260,7 @@ def _send(publication: Publication, private: bool | None, create_pr: bool, messa
             api.create_repo(repo_id, private=private, exist_ok=True)
         if private and not api.model_info(repo_id).private:
             reason = f"{repo_id} exists on the Hub, and everybody may read it. Nothing was sent."
-            raise UsageError(reason, code="public-repository")
+            raise UsageError(reason, code="not-confirmed")
         if revision != "main":
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         current = api.model_info(repo_id, revision=revision)

@@ -61,7 +61,7 @@ def baseline(
         shrink: Share of the mean variance that whitening adds to every direction's.
 
     Raises:
-        UsageError: What `find_start` and `save_baseline` raise, `bad-limit` or `bad-batch-size`.
+        UsageError: What `find_start` and `save_baseline` raise, `invalid-value`.
         DatasetError: If the folder or table has no images.
         ImageError: If a given image cannot be read.
         ZooError: What `load` raises.
@@ -87,11 +87,11 @@ def baseline(
 
 
 def check_limits(limit: int | None, batch_size: int) -> None:
-    """Raise `UsageError` for a number of images to whiten on, or in a batch, that cannot be (`bad-limit` and so on)."""
+    """Raise `UsageError` for a number of images to whiten on, or in a batch, that cannot be (`invalid-value` and so on)."""
     if limit is not None and limit < 2:
-        raise UsageError(f"--limit (limit) is 2 or more, not {limit}.", code="bad-limit")
+        raise UsageError(f"--limit (limit) is 2 or more, not {limit}.", code="invalid-value")
     if batch_size < 1:
-        raise UsageError(f"--batch-size (batch_size) is 1 or more, not {batch_size}.", code="bad-batch-size")
+        raise UsageError(f"--batch-size (batch_size) is 1 or more, not {batch_size}.", code="invalid-value")
 
 
 def draw_images(dataset: Dataset, limit: int | None) -> Dataset:

@@ -115,9 +115,8 @@ def make_baseline_folder(repository: str, revision: str | None = None) -> Path:
         revision: A branch, tag or commit; the folder is then specific to the commit.
 
     Raises:
-        HubError: If the Hub does not provide the files (`altered-download` if their bytes differ from the announced
-            ones).
-        ModelFolderError: `not-timm` for files that are not a timm model of square images.
+        HubError: If the Hub does not provide the files (`hash-mismatch` if their bytes differ from the announced ones).
+        ModelFolderError: `unsupported-model` for files that are not a timm model of square images.
     """
     try:
         config = fetch_file(repository, revision, CONFIG_FILE)
@@ -138,7 +137,7 @@ def make_baseline_folder(repository: str, revision: str | None = None) -> Path:
         raise type(error)(f"{error}{_similar_names(repository)}", code=error.code) from None
     except RecipeError as error:
         raise ModelFolderError(
-            f"the Hub's {repository} is not a timm model that can be used: {error}", code="not-timm"
+            f"the Hub's {repository} is not a timm model that can be used: {error}", code="unsupported-model"
         ) from None
     return folder
 
@@ -231,7 +230,7 @@ def _fetch_commit(repository: str, commit: str) -> tuple[Path, Path]:
     raise HubError(
         f"{', '.join(altered)} of {repository} came twice with other bytes than the Hub announced, and was removed "
         "from the cache. Something on the way alters files: check any proxy and HF_ENDPOINT.",
-        code="altered-download",
+        code="hash-mismatch",
     )
 
 
@@ -285,30 +284,31 @@ def save_baseline(
         The card of the new folder, and remarks on how the weights were fitted to the architecture.
 
     Raises:
-        UsageError: `bad-model-name`, `name-taken`, `has-heads`, `bad-size`, `bad-pooling`, `dim-without-images`,
-            `joint-whitening`, `no-projection`, `half-overflow`, or what `fit_whitening` raises.
+        UsageError: `invalid-value`, `already-exists`, `not-available`, `missing-value`, `conflicting-options`, or what
+            `fit_whitening` raises.
         ImageError: If an image cannot be read, or with `unreadable` none can.
     """
     out = paths.local_models() / check_new_name(name)
     if images is None and dim is not None:
         raise UsageError(
             "whitening chooses the dimension, so --dim needs images to fit it on: --whiten DIR.",
-            code="dim-without-images",
+            code="missing-value",
         )
     if images is not None and joint:
         raise UsageError(
-            "whitened images leave the space of the texts. Choose either --joint or whitening.", code="joint-whitening"
+            "whitened images leave the space of the texts. Choose either --joint or whitening.",
+            code="conflicting-options",
         )
     plain = open_folder(source) if isinstance(source, Path) else open_source(source, name)
     if plain.card.heads and (joint or images is not None):
         raise UsageError(
             f"{plain.card.name} has heads; only a plain backbone can be whitened or joined with texts.",
-            code="has-heads",
+            code="not-available",
         )
     projection = None
     if joint:
         if not isinstance(source, Path):
-            raise UsageError("--joint needs a CLIP backbone of the Hub by name.", code="no-projection")
+            raise UsageError("--joint needs a CLIP backbone of the Hub by name.", code="not-available")
         projection, plain.card = read_projection(source, plain.card)
         plain.network = load_network(plain.card, source)
     _change_trunk(plain, size, gem)
@@ -384,7 +384,7 @@ def pooled_features(
             rows.append(trunk(normalised(pixels, card.preprocessing)))
             bar.update(len(pixels))
     if unreadable and not rows:
-        raise ImageError(none_readable_message(len(unreadable), next(iter(unreadable.values()))), code="none-readable")
+        raise ImageError(none_readable_message(len(unreadable), next(iter(unreadable.values()))), code="no-images")
     return np.concatenate(rows) if rows else np.empty((0, card.dim), np.float32)
 
 
@@ -403,7 +403,7 @@ def _pool_by_gem(plain: PlainModel, p: float) -> None:
     try:
         trunk = create_trunk("gem", card.preprocessing.channels, args)
     except RecipeError as error:
-        raise UsageError(f"{card.name} cannot be pooled with --gem {p}: {error}", code="bad-pooling") from None
+        raise UsageError(f"{card.name} cannot be pooled with --gem {p}: {error}", code="not-available") from None
     trunk.load_state_dict(state)
     about = f"{card.description} Pooled by the generalised mean with exponent {p:g}."
     plain.network = Network(trunk, plain.network.heads).eval()
@@ -421,7 +421,7 @@ def _resize(plain: PlainModel, size: int) -> None:
         weights = Weights(cpu_state(network.trunk), {}, card.name)
         trunk = build_trunk(card.architecture, preprocessing.channels, args, weights)
     except (CardError, RecipeError) as error:
-        raise UsageError(f"{card.name} cannot take images of --size {size}: {error}", code="bad-size") from None
+        raise UsageError(f"{card.name} cannot take images of --size {size}: {error}", code="invalid-value") from None
     about = f"{card.description} For images of {size} instead of {old.crop} pixels."
     plain.network = Network(trunk, network.heads).eval()
     plain.card = dataclasses.replace(
@@ -470,7 +470,7 @@ def read_projection(folder: Path, card: Card) -> tuple[nn.Linear, Card]:
         The projection as a linear layer, and the card of the tower that it belongs to.
 
     Raises:
-        UsageError: `no-projection` for a backbone without a projection.
+        UsageError: `not-available` for a backbone without a projection.
         HubError: If the weights are not available.
     """
     kind = f"{card.architecture}.{card.dataset}"
@@ -479,14 +479,14 @@ def read_projection(folder: Path, card: Card) -> tuple[nn.Linear, Card]:
         raise UsageError(
             f"{card.name} ({kind}) has no projection into a space of texts. CLIP's image towers have one; SigLIP's do "
             "not need one and take a text tower directly (zoo text-tower).",
-            code="no-projection",
+            code="not-available",
         )
     state, _ = read_state(_published_weights(folder, card))
     weight, bias = (state.get(f"{config.classifier}.{part}") for part in ("weight", "bias"))
     if weight is None:
         raise UsageError(
             f"the published weights of {card.name} lack {config.classifier}.weight, their projection.",
-            code="no-projection",
+            code="not-available",
         )
     layer = _linear(weight, torch.zeros(len(weight)) if bias is None else bias)
     return layer, dataclasses.replace(card, architecture=_trained_architecture(card))
@@ -499,7 +499,7 @@ def _published_weights(folder: Path, card: Card) -> Path:
     except (OSError, ValueError, KeyError, TypeError):
         raise UsageError(
             f"{card.name} is not an unchanged public backbone of the Hub; its projection was not kept.",
-            code="no-projection",
+            code="not-available",
         ) from None
     return fetch_file(repository, commit, WEIGHTS_FILE)
 

@@ -179,7 +179,7 @@ def read_timm_config(path: Path) -> TimmModel:
     """Read timm's config.json.
 
     Raises:
-        ModelFolderError: `bad-config` for another kind of file, `unsupported-input` for images that this zoo cannot
+        ModelFolderError: `damaged-file` for another kind of file, `not-available` for images that this zoo cannot
             prepare, such as rectangles.
     """
     try:
@@ -189,11 +189,11 @@ def read_timm_config(path: Path) -> TimmModel:
         preprocessing, remark = _preprocessing(about)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, ZeroDivisionError) as error:
         raise ModelFolderError(
-            f"{path} is not a config.json as timm writes it ({error!r}).", code="bad-config"
+            f"{path} is not a config.json as timm writes it ({error!r}).", code="damaged-file"
         ) from None
     except CardError as error:
         raise ModelFolderError(
-            f"{path} requires images that this zoo cannot prepare: {error}", code="unsupported-input"
+            f"{path} requires images that this zoo cannot prepare: {error}", code="not-available"
         ) from None
     # The trunk has no classifier, and its channels follow from the preprocessing.
     args = {key: value for key, value in args.items() if key not in ("num_classes", "in_chans")}

@@ -60,7 +60,7 @@ class Head:
             raise CardError(
                 "a head needs a name of lower-case letters, digits, '_' and '-' and a dim from 1 to "
                 f"{LARGEST_DIM}, not {self.name!r} and {self.dim!r}.",
-                code="bad-heads",
+                code="conflicting-settings",
             )
 
 
@@ -91,8 +91,7 @@ class TextSettings:
     def __post_init__(self) -> None:
         if not 1 <= self.length <= 65536 or self.padding < 0:
             raise CardError(
-                f"text needs a length of 1 to 65536 and a token's id, got {self.length} and {self.padding}.",
-                code="bad-text",
+                f"text needs a length of 1 to 65536 and a token's id, got {self.length} and {self.padding}."
             )
 
 
@@ -130,20 +129,22 @@ class Card:
         if not MODEL_NAME.fullmatch(self.name):
             raise CardError(
                 f"the model name {self.name!r} may hold lower-case letters, digits, '.', '_' and '-' only.",
-                code="bad-name",
+                code="invalid-value",
             )
         if problem := heads_problem(self.heads):
-            raise CardError(f"card of {self.name!r}: {problem}", code="bad-heads")
+            raise CardError(f"card of {self.name!r}: {problem}", code="conflicting-settings")
         if not 1 <= self.dim <= LARGEST_DIM:
-            raise CardError(f"card of {self.name!r}: dim is {self.dim}, expected 1 to {LARGEST_DIM}.", code="bad-dim")
+            raise CardError(
+                f"card of {self.name!r}: dim is {self.dim}, expected 1 to {LARGEST_DIM}.", code="invalid-value"
+            )
         if self.heads and self.dim != (total := sum(head.dim for head in self.heads)):
             raise CardError(
-                f"card of {self.name!r}: dim is {self.dim}, its heads' dims add up to {total}.", code="bad-dim"
+                f"card of {self.name!r}: dim is {self.dim}, its heads' dims add up to {total}.", code="invalid-value"
             )
         for file in self.files:
             if Path(file).is_absolute() or ".." in Path(file).parts:
                 raise CardError(
-                    f"card of {self.name!r} names a file outside the model folder: {file!r}.", code="file-outside"
+                    f"card of {self.name!r} names a file outside the model folder: {file!r}.", code="unsafe-file"
                 )
 
     @cached_property
@@ -184,15 +185,15 @@ def read_card(folder: Path) -> Card:
     """Return the card of a model folder.
 
     Raises:
-        CardError: `no-card`, `unreadable-card`, or what `card_from_json` raises; the message names the file.
+        CardError: `missing-file`, `unreadable-file`, or what `card_from_json` raises; the message names the file.
     """
     path = folder / "card.json"
     try:
         values = read_json(path)
     except FileNotFoundError:
-        raise CardError(f"{folder} is not a model folder: it has no card.json.", code="no-card") from None
+        raise CardError(f"{folder} is not a model folder: it has no card.json.", code="missing-file") from None
     except (OSError, ValueError) as error:
-        raise CardError(f"{path} cannot be read as JSON: {error}.", code="unreadable-card") from None
+        raise CardError(f"{path} cannot be read as JSON: {error}.", code="unreadable-file") from None
     try:
         return card_from_json(values)
     except CardError as error:
@@ -203,19 +204,18 @@ def card_from_json(values: Any) -> Card:
     """Build a card from parsed JSON.
 
     Raises:
-        CardError: `bad-schema`, `other-schema`, `unknown-key`, `missing-key`, `bad-type`, or a value that `Card`,
-            `Head`, `TextSettings` or `Preprocessing` refuses.
+        CardError: `other-schema`, `card`, or a value that `Card`, `Head`, `TextSettings` or `Preprocessing` refuses.
     """
     if not isinstance(values, dict):
-        raise CardError("a card is a JSON object.", code="bad-type")
+        raise CardError("a card is a JSON object.")
     schema = values.get("schema")
     if not isinstance(schema, int):
-        raise CardError("the card has no schema number.", code="bad-schema")
+        raise CardError("the card has no schema number.", code="other-schema")
     if schema != SCHEMA:
         raise CardError(_other_schema(schema, values.get("needs")), code="other-schema")
     heads = values.get("heads", [])
     if not isinstance(heads, list):
-        raise CardError("heads must be a list.", code="bad-type")
+        raise CardError("heads must be a list.")
     text = values.get("text")
     built = {
         "preprocessing": _build(Preprocessing, values.get("preprocessing"), "preprocessing"),
@@ -242,23 +242,23 @@ def _other_schema(schema: int, needs: Any) -> str:
 
 def _build(cls: type[Any], values: Any, where: str) -> Any:
     if not isinstance(values, dict):
-        raise CardError(f"{where} must be a JSON object.", code="bad-type")
+        raise CardError(f"{where} must be a JSON object.")
     fields = {f.name: f for f in dataclasses.fields(cls)}
     for key in values:
         if key not in fields:
-            raise CardError(f"{where} has an unknown key {key!r}.{nearest(key, fields)}", code="unknown-key")
+            raise CardError(f"{where} has an unknown key {key!r}.{nearest(key, fields)}")
     required = {
         name
         for name, f in fields.items()
         if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
     }
     if absent := required - values.keys():
-        raise CardError(f"{where} lacks {', '.join(sorted(absent))}.", code="missing-key")
+        raise CardError(f"{where} lacks {', '.join(sorted(absent))}.")
     tuples = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
     for key, value in tuples.items():
         if not _matches(value, str(fields[key].type)):
             kind = _KINDS.get(str(fields[key].type), str(fields[key].type))
-            raise CardError(f"{where}.{key} must be {kind}, not {values[key]!r}.", code="bad-type")
+            raise CardError(f"{where}.{key} must be {kind}, not {values[key]!r}.")
     return cls(**tuples)
 
 

@@ -141,8 +141,8 @@ def list_models(
         status: Their status, a member of `STATUSES`.
 
     Raises:
-        UsageError: `unknown-method` (or -backbone, -dataset, -status) for a value that no model has; the message has
-            the nearest values.
+        UsageError: `unknown-name` (or -backbone, -dataset, -status) for a value that no model has; the message has the
+            nearest values.
     """
     models = _known_models()
     filters = {"method": method, "backbone": backbone, "dataset": dataset, "status": status}
@@ -152,7 +152,7 @@ def list_models(
         check_text(fact, value)
         values = sorted({getattr(model, fact) for model in models} | (set(STATUSES) if fact == "status" else set()))
         if value not in values:
-            raise UsageError(_no_value_message(fact, value, values), code=f"unknown-{fact}")
+            raise UsageError(_no_value_message(fact, value, values), code="unknown-name")
     return [m for m in models if all(v is None or getattr(m, k) == v for k, v in filters.items())]
 
 
@@ -168,8 +168,8 @@ def info(name: str) -> ModelInfo:
     """Return the facts about a model, by name or path; about a timm model on the Hub after its first use here.
 
     Raises:
-        ModelNotFoundError: `no-model`; the message names the nearest models.
-        UsageError: `bad-model-name`.
+        ModelNotFoundError: `model-not-found`; the message names the nearest models.
+        UsageError: `invalid-value`.
     """
     name = model_text(name)
     if (folder := cached_folder(name)) is not None:
@@ -184,9 +184,7 @@ def info(name: str) -> ModelInfo:
             return _baseline_info(baseline)
     hint = similar_names(name)
     advice = _hub_advice(name, repository) if _is_hub_name(name) else ""
-    raise ModelNotFoundError(
-        f"there is no model {name!r}.{hint}{advice} All names: zoo list --recipes", code="no-model"
-    )
+    raise ModelNotFoundError(f"there is no model {name!r}.{hint}{advice} All names: zoo list --recipes")
 
 
 def damaged_folders() -> dict[Path, str]:

@@ -86,20 +86,20 @@ def check_files(folder: Path, card: Card, files: Sequence[str] | None = None) ->
         files: Names relative to the folder; by default torch's weights.
 
     Raises:
-        ModelFolderError: `file-missing`, `file-unlisted`, `hash-mismatch` or `link-outside`.
+        ModelFolderError: `missing-file`, `unsafe-file` or `hash-mismatch`.
     """
     for name in weight_files(card) if files is None else files:
         path = path_inside(folder, name)
         if not path.is_file():
             raise ModelFolderError(
                 f"{path} is missing; the model folder of {card.name} is incomplete.{pickle_warning_in(folder)}",
-                code="file-missing",
+                code="missing-file",
             )
         if name not in card.files:
             raise ModelFolderError(
                 f"{path} is not used, because the card of {card.name} does not list it and so cannot vouch for it. "
                 "Download the model folder again, or make the file again (zoo train, zoo export).",
-                code="file-unlisted",
+                code="unsafe-file",
             )
         if sha256_of(path) != card.files[name]:
             exported = name.startswith("onnx/model")
@@ -117,7 +117,7 @@ def path_inside(folder: Path, name: str) -> Path:
     In the Hub's cache, where folders hold links, a link may lead to any place in that cache.
 
     Raises:
-        ModelFolderError: `link-outside`.
+        ModelFolderError: `unsafe-file`.
     """
     root = folder.resolve()
     # The cache's layout: models--org--name/snapshots/commit, with links to blobs there or in a store beside it.
@@ -128,7 +128,7 @@ def path_inside(folder: Path, name: str) -> Path:
         raise ModelFolderError(
             f"{path} is a link that leads out of the model folder, to {path.resolve()}; it is not followed. "
             "Put the file itself there.",
-            code="link-outside",
+            code="unsafe-file",
         )
     return path
 
@@ -140,7 +140,7 @@ def check_config(folder: Path, card: Card) -> None:
     sets of embeddings.
 
     Raises:
-        ModelFolderError: `bad-config` for a file that timm did not write, `config-mismatch` for a contradiction.
+        ModelFolderError: `damaged-file` for a file that timm did not write, `damaged-file` for a contradiction.
     """
     path = folder / CONFIG_FILE
     if not path.is_file():
@@ -150,14 +150,14 @@ def check_config(folder: Path, card: Card) -> None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise ModelFolderError(
             f"{path} is not a config.json as timm writes it, perhaps cut off. Download the model folder again.",
-            code="bad-config",
+            code="damaged-file",
         ) from None
     for name, value in _card_facts(card).items():
         if not _equal(config[name], value):
             raise ModelFolderError(
                 f"{path} says {name} {config[name]!r}, the card of {card.name} says {value!r}: one of them was altered "
                 "or belongs to another model. Download the model folder again; zoo verify lists further faults.",
-                code="config-mismatch",
+                code="damaged-file",
             )
 
 

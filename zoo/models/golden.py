@@ -64,8 +64,8 @@ def read_golden(folder: Path) -> tuple[list[np.ndarray], np.ndarray]:
         At least one image, uint8 [H, W, 3] or [H, W], and embeddings float32 [n, dim] of unit length.
 
     Raises:
-        ModelFolderError: `golden-unreadable` for a file that is missing, cut or too large, `golden-invalid` for
-            contents that would let any model pass.
+        ModelFolderError: `unreadable-file` for a file that is missing, cut or too large, `damaged-file` for contents
+            that would let any model pass.
     """
     path = folder / GOLDEN_FILE
     try:
@@ -74,10 +74,10 @@ def read_golden(folder: Path) -> tuple[list[np.ndarray], np.ndarray]:
         embeddings = tensors.pop("embeddings")
         images = [tensors[f"image_{i}"] for i in range(len(tensors))]
     except Exception as error:  # safetensors raises its own type
-        raise ModelFolderError(f"{path} cannot be read: {error}", code="golden-unreadable") from None
+        raise ModelFolderError(f"{path} cannot be read: {error}", code="unreadable-file") from None
     if problem := _image_problem(images) or _embedding_problem(embeddings, len(images)):
         raise ModelFolderError(
-            f"{path} proves nothing: {problem} Download the model folder again.", code="golden-invalid"
+            f"{path} proves nothing: {problem} Download the model folder again.", code="damaged-file"
         )
     return images, embeddings
 

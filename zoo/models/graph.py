@@ -33,7 +33,7 @@ def write_graph(folder: Path, card: Card, path: Path) -> None:
         path: The new graph.
 
     Raises:
-        ExportError: If torch cannot export the model (`not-exportable`).
+        ExportError: If torch cannot export the model (`export`).
     """
     model = PixelNetwork(load_network(card, folder), card.preprocessing).eval()
     example = torch.zeros((2, *card.preprocessing.shape), dtype=torch.uint8)
@@ -49,7 +49,7 @@ def write_trunk_graph(trunk: nn.Module, card: Card, path: Path) -> None:
         path: The new graph.
 
     Raises:
-        ExportError: If torch cannot export the trunk (`not-exportable`).
+        ExportError: If torch cannot export the trunk (`export`).
     """
     crop = card.preprocessing.crop
     example = torch.zeros((2, card.preprocessing.channels, crop, crop))
@@ -62,7 +62,7 @@ def _write(model: nn.Module, example: torch.Tensor, names: tuple[str, str], titl
     try:
         program = _export(model, example, names)
     except Exception as error:  # the exporter raises a family of its own
-        raise ExportError(f"{title} cannot be exported to ONNX: {error}", code="not-exportable") from None
+        raise ExportError(f"{title} cannot be exported to ONNX: {error}") from None
     graph = program.model_proto
     _remove_traces(graph)
     keep_padding(graph)

@@ -74,7 +74,7 @@ class Embedder:
 
         Raises:
             ImageError: If an image cannot be used; the message names the first one.
-            UsageError: `bad-images` or `bad-batch-size`.
+            UsageError: `unreadable-image` or `invalid-value`.
         """
         return self._embed(_as_iterable(images), batch_size, progress, None)
 
@@ -92,21 +92,21 @@ class Embedder:
             Unit rows, float32 [n, dim].
 
         Raises:
-            UsageError: `bad-pixels` for another shape or type.
-            ModelFolderError: `bad-dim` if the network's dimension is not the card's.
+            UsageError: `unreadable-image` for another shape or type.
+            ModelFolderError: `invalid-value` if the network's dimension is not the card's.
         """
         if pixels.dtype != np.uint8 or pixels.shape[1:] != self.preprocessing.shape:
             raise UsageError(
                 f"{self.card.name} takes uint8 pixels [n, {', '.join(map(str, self.preprocessing.shape))}], "
                 f"not {pixels.dtype} {list(pixels.shape)}.",
-                code="bad-pixels",
+                code="unreadable-image",
             )
         rows = self.run(pixels)
         if rows.shape != (len(pixels), self.dim):
             raise ModelFolderError(
                 f"{self.card.name} gives {list(rows.shape)} for {len(pixels)} images, but its card says dim "
                 f"{self.dim}: it is the card of another network. Download the model folder again.",
-                code="bad-dim",
+                code="invalid-value",
             )
         return rows
 
@@ -137,7 +137,7 @@ class Embedder:
         self, images: Iterable[ImageLike], batch_size: int, progress: bool, unreadable: dict[int, ImageError] | None
     ) -> np.ndarray:
         if batch_size < 1:
-            raise UsageError(f"batch_size must be at least 1, not {batch_size}.", code="bad-batch-size")
+            raise UsageError(f"batch_size must be at least 1, not {batch_size}.", code="invalid-value")
         rows = [self.embed_pixels(pixels) for pixels in self._batches(images, batch_size, progress, unreadable)]
         return np.concatenate(rows) if rows else np.empty((0, self.dim), np.float32)
 
@@ -159,7 +159,7 @@ def _as_iterable(images: ImageLike | Iterable[ImageLike]) -> Iterable[ImageLike]
             f"{os.fspath(images)!r} is a folder, but embed takes images: paths of image files, bytes, PIL images or "
             "uint8 arrays. To embed all images of a folder: from zoo.data.folder import list_images; "
             f"model.embed(list_images({os.fspath(images)!r}))",
-            code="bad-images",
+            code="unreadable-image",
         )
     from PIL import Image
 
@@ -168,7 +168,7 @@ def _as_iterable(images: ImageLike | Iterable[ImageLike]) -> Iterable[ImageLike]
         return [cast("ImageLike", images)]
     if not isinstance(images, Iterable):
         raise UsageError(
-            f"embed takes images or an iterable of images, not {type(images).__name__}.", code="bad-images"
+            f"embed takes images or an iterable of images, not {type(images).__name__}.", code="unreadable-image"
         )
     return cast("Iterable[ImageLike]", images)
 
@@ -209,14 +209,14 @@ def load(
         ModelNotFoundError: What `find_model` raises.
         ModelFolderError: If the folder is incomplete, altered or contradicts its card.
         HubError: If the Hub does not provide the model.
-        UsageError: `unknown-runtime`, `unknown-precision`, `unknown-device`, `device-unavailable` and others.
+        UsageError: `unknown-name`, `device-unavailable` and others.
         MissingDependencyError: If the runtime is not installed.
     """
     for name, value in (("runtime", runtime), ("precision", precision)):
         check_text(name, value)
     if runtime not in RUNTIMES:
         hint = nearest(runtime, RUNTIMES)
-        raise UsageError(f"runtime is 'auto', 'torch' or 'onnx', not {runtime!r}.{hint}", code="unknown-runtime")
+        raise UsageError(f"runtime is 'auto', 'torch' or 'onnx', not {runtime!r}.{hint}", code="unknown-name")
     folder = find_model(name_or_path, revision)
     card = read_card(folder)
     check_config(folder, card)

@@ -85,7 +85,7 @@ def _make_from_weights(name: ModelName) -> Path:
 
 
 def _refuse_path(name: ModelName) -> Path:
-    raise ModelNotFoundError(_no_folder_message(name.text), code="no-model-folder")
+    raise ModelNotFoundError(_no_folder_message(name.text))
 
 
 def _make_baseline(repository: str, revision: str | None) -> Path:
@@ -109,8 +109,8 @@ def _fetch(name: ModelName) -> Path:
             message = f"{looked}{error}{_nearest_known(name.text)}"
             raise type(error)(message, code=error.code) from None
         if name.revision is None:
-            raise ModelNotFoundError(_no_model_message(name.text, error), code="no-model") from None
-        raise ModelNotFoundError(_no_revision_message(name, error), code="no-revision") from None
+            raise ModelNotFoundError(_no_model_message(name.text, error)) from None
+        raise ModelNotFoundError(_no_revision_message(name, error)) from None
 
 
 def _is_timm(repository: str, revision: str | None) -> bool:
@@ -147,10 +147,10 @@ def find_model(name_or_path: str | os.PathLike[str], revision: str | None = None
         revision: A branch, tag or commit; then only the Hub is asked.
 
     Raises:
-        ModelNotFoundError: `no-model-folder` for a path, `no-model` or `no-revision` for a name; the message says
-            where it looked and what to run.
+        ModelNotFoundError: `model-not-found` for a path, `model-not-found` for a name; the message says where it looked
+            and what to run.
         HubError: If the Hub does not provide a model with an organisation in its name.
-        UsageError: `bad-model-name`, or `path-with-revision`.
+        UsageError: `invalid-value`, or `conflicting-options`.
     """
     name = ModelName(model_text(name_or_path), revision)
     if revision is not None:
@@ -160,7 +160,7 @@ def find_model(name_or_path: str | os.PathLike[str], revision: str | None = None
             raise UsageError(
                 f"{name.text} is the path of a model folder, and a path has no revisions. Omit the revision; or, to "
                 "load from the Hub, give hf-hub:org/name.",
-                code="path-with-revision",
+                code="conflicting-options",
             )
     return next(kind for kind in KINDS if kind.matches(name)).folder(name)
 

@@ -54,13 +54,13 @@ class Network(nn.Module):
         return self.embed(self.trunk(images))
 
     def embed(self, features: Tensor) -> Tensor:
-        """Map pooled features [n, f] to unit embeddings [n, dim]. Raises `RecipeError` (`not-pooled`)."""
+        """Map pooled features [n, f] to unit embeddings [n, dim]. Raises `RecipeError` (`unsupported-model`)."""
         if features.ndim != 2:
             raise RecipeError(
                 f"the trunk {type(self.trunk).__name__} gives {list(features.shape)} for {len(features)} images, tokens"
                 " or a map that is not pooled, but a model needs one vector per image. Choose an architecture that "
                 "pools, or make this one pool if it can, with backbone.args.global_pool=avg.",
-                code="not-pooled",
+                code="unsupported-model",
             )
         if not self.heads:
             return normalize(features, dim=1)
@@ -115,7 +115,7 @@ def create_trunk(
         pretrained: False for random weights, else as in `zoo.models.pretrained.weights.read_weights`.
 
     Raises:
-        RecipeError: `unknown-architecture`, `reserved-argument`, `cannot-build` for arguments or weights that do not
+        RecipeError: `unknown-name`, `conflicting-settings`, `unsupported-model` for arguments or weights that do not
             fit in every entry, or what `read_weights` raises.
         HubError: If the Hub does not provide the weights.
     """
@@ -125,11 +125,11 @@ def create_trunk(
 
 
 def check_architecture(architecture: str) -> None:
-    """Register ours with timm; raise `RecipeError` for a name it lacks (`unknown-architecture`, `unknown-tag`)."""
+    """Register ours with timm; raise `RecipeError` for a name it lacks (`unknown-name`)."""
     register()
     if not timm.is_model(architecture):
         hint = nearest(architecture, timm.list_models())
-        raise RecipeError(f"timm has no architecture {architecture!r}.{hint}", code="unknown-architecture")
+        raise RecipeError(f"timm has no architecture {architecture!r}.{hint}", code="unknown-name")
     pretrained_config(architecture)
 
 
@@ -146,13 +146,13 @@ def build_trunk(architecture: str, channels: int, args: dict[str, Any], weights:
         The model, without classifier.
 
     Raises:
-        RecipeError: If an argument is reserved (`reserved-argument`), the arguments do not fit (`cannot-build`), or
-            the weights do not (`weights-mismatch`).
+        RecipeError: If an argument is reserved (`conflicting-settings`), the arguments do not fit
+            (`unsupported-model`), or the weights do not (`weights-mismatch`).
     """
     if refused := sorted(set(args) & {*RESERVED, "num_classes", "in_chans"}):
         raise RecipeError(
             f"the architecture {architecture!r} must not get the argument {', '.join(refused)}.",
-            code="reserved-argument",
+            code="conflicting-settings",
         )
     if weights is None:
         return _create(architecture, channels, args, None)
@@ -189,7 +189,7 @@ def _create(architecture: str, channels: int, args: dict[str, Any], overlay: dic
     except Exception as error:  # architectures raise any type for wrong arguments or weights
         reason = shorten(str(error), 500, placeholder=" ...").rstrip(".") or type(error).__name__
         raise RecipeError(
-            f"the architecture {architecture!r} cannot be built with {args}: {reason}.", code="cannot-build"
+            f"the architecture {architecture!r} cannot be built with {args}: {reason}.", code="unsupported-model"
         ) from error
     if isinstance(trunk.pretrained_cfg, dict):
         # timm would otherwise keep and copy a second set of the weights.
@@ -215,13 +215,14 @@ def _weights_channels(state: Mapping[str, Tensor], channels: int) -> int:
 
 
 def check_heads(heads: Sequence[Head]) -> None:
-    """Raise `RecipeError` (`bad-heads`) for heads that do not go together, and for names that torch reserves."""
+    """Raise `RecipeError` (`conflicting-settings`) for heads that do not go together, and for names that torch reserves."""
     if problem := heads_problem(heads):
-        raise RecipeError(problem, code="bad-heads")
+        raise RecipeError(problem, code="conflicting-settings")
     empty = nn.ModuleDict()
     if taken := [head.name for head in heads if hasattr(empty, head.name)]:
         raise RecipeError(
-            f"a head cannot be called {taken[0]!r}, which torch reserves; choose another name.", code="bad-heads"
+            f"a head cannot be called {taken[0]!r}, which torch reserves; choose another name.",
+            code="conflicting-settings",
         )
 
 
@@ -375,7 +376,7 @@ def save_network(network: Network, card: Card, folder: Path, half: bool = False)
         half: Store float32 weights in float16, which takes half the space; `load_network` computes in float32.
 
     Raises:
-        UsageError: `half-overflow` if a weight is too large for float16.
+        UsageError: `not-available` if a weight is too large for float16.
     """
     state = half_state if half else cpu_state
     save_file(state(network.trunk), folder / WEIGHTS_FILE)
@@ -391,14 +392,15 @@ def load_network(card: Card, folder: Path) -> Network:
     """Load the card's network with the folder's weights, in evaluation mode.
 
     Raises:
-        ModelFolderError: `onnx-only` for an ONNX graph, `no-network` if the card describes no network, `bad-dim` if its
-            dim is not the trunk's, `file-missing`, or `weights-mismatch` if the files do not hold its weights.
+        ModelFolderError: `not-available` for an ONNX graph, `unsupported-model` if the card describes no network,
+            `invalid-value` if its dim is not the trunk's, `missing-file`, or `weights-mismatch` if the files do not
+            hold its weights.
     """
     if card.architecture == ONNX:
         raise ModelFolderError(
             f"{card.name} is an ONNX graph without a network for torch: it embeds, indexes and searches "
             "(--runtime onnx, runtime='onnx'), and cannot be trained, whitened or exported.",
-            code="onnx-only",
+            code="not-available",
         )
     try:
         trunk = create_trunk(card.architecture, card.preprocessing.channels, card.architecture_args)
@@ -406,11 +408,11 @@ def load_network(card: Card, folder: Path) -> Network:
         heads = create_heads(card.heads, features)
     except RecipeError as error:
         raise ModelFolderError(
-            f"the card of {card.name} does not describe a network: {error}", code="no-network"
+            f"the card of {card.name} does not describe a network: {error}", code="unsupported-model"
         ) from None
     if not card.heads and features != card.dim:
         raise ModelFolderError(
-            f"the card of {card.name} says dim {card.dim}; {card.architecture} gives {features}.", code="bad-dim"
+            f"the card of {card.name} says dim {card.dim}; {card.architecture} gives {features}.", code="invalid-value"
         )
     _load(trunk, folder / WEIGHTS_FILE)
     if card.heads:
@@ -422,7 +424,7 @@ def _load(module: nn.Module, path: Path) -> None:
     try:
         module.load_state_dict(load_file(path))
     except FileNotFoundError:
-        raise ModelFolderError(f"{path} is missing; the model folder is incomplete.", code="file-missing") from None
+        raise ModelFolderError(f"{path} is missing; the model folder is incomplete.", code="missing-file") from None
     except Exception as error:  # safetensors raises its own type, torch RuntimeError for keys and shapes
         reason = " ".join(str(error).split())  # torch writes one line per key
         raise ModelFolderError(
@@ -436,14 +438,14 @@ def cpu_state(module: nn.Module) -> dict[str, Tensor]:
 
 
 def half_state(module: nn.Module) -> dict[str, Tensor]:
-    """Return `cpu_state` with its float32 tensors in float16. Raises `UsageError` (`half-overflow`)."""
+    """Return `cpu_state` with its float32 tensors in float16. Raises `UsageError` (`not-available`)."""
     state = {
         name: tensor.half() if tensor.dtype == torch.float32 else tensor for name, tensor in cpu_state(module).items()
     }
     if wrong := [name for name, tensor in state.items() if not tensor.isfinite().all()]:
         raise UsageError(
             f"{wrong[0]} has numbers that float16 does not hold (up to 65,504). Leave out --half.",
-            code="half-overflow",
+            code="not-available",
         )
     return state
 
@@ -492,7 +494,7 @@ class EnsembleNetwork(nn.Module):
         super().__init__()
         if not members or num_classes:
             raise RecipeError(
-                "an ensemble needs at least one member, and has no classifier (num_classes 0).", code="bad-ensemble"
+                "an ensemble needs at least one member, and has no classifier (num_classes 0).", code="invalid-value"
             )
         self.members = nn.ModuleList(_network(in_chans, **member) for member in members)
         self.num_features = self.head_hidden_size = sum(_dim(network) for network in self.members)

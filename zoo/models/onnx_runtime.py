@@ -63,10 +63,9 @@ def open_graph(
         once, and the device it runs on.
 
     Raises:
-        ModelFolderError: `other-model`, `other-precision` or `graph-signature` if the graph is not the card's,
-            `unreadable-graph`, `external-data` or `unsafe-graph` if it cannot be used. The function raises
-            `graph-failed`.
-        UsageError: `unknown-device` or `device-unavailable`.
+        ModelFolderError: `other-model` or `unsupported-graph` if the graph is not the card's, `unreadable-file` or
+            `unsafe-file` if it cannot be used. The function raises `unsupported-graph`.
+        UsageError: `unknown-name` or `device-unavailable`.
     """
     device = device or "cpu"
     return _open(path, card, device, precision, INPUT, list(card.preprocessing.shape)), device
@@ -106,7 +105,7 @@ def _open(
 def runner(session: Any, path: Path, output: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
     """Return a function from a session's inputs, by name, to one of its outputs.
 
-    It raises `ModelFolderError` (`graph-failed`) if the graph fails, needs more memory than `MEMORY_SHARE`, or does not
+    It raises `ModelFolderError` (`unsupported-graph`) if the graph fails, needs more memory than `MEMORY_SHARE`, or does not
     end its first run in `FIRST_RUN_SECONDS`. ONNX Runtime ends between two operators, never within one.
     """
     tried = threading.Event()
@@ -116,7 +115,9 @@ def runner(session: Any, path: Path, output: str) -> Callable[[dict[str, np.ndar
             rows: np.ndarray = (session.run if tried.is_set() else _run_in_time(session))([output], inputs)[0]
         except Exception as error:  # onnxruntime raises its own types
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ModelFolderError(f"{path} cannot be run by ONNX Runtime: {reason}", code="graph-failed") from None
+            raise ModelFolderError(
+                f"{path} cannot be run by ONNX Runtime: {reason}", code="unsupported-graph"
+            ) from None
         tried.set()
         return rows
 
@@ -151,16 +152,14 @@ def check_precision(precision: str) -> None:
     check_text("precision", precision)
     if precision not in GRAPH_FILES:
         hint = nearest(precision, GRAPH_FILES)
-        raise UsageError(
-            f"ONNX models come in {', '.join(GRAPH_FILES)}, not {precision!r}.{hint}", code="unknown-precision"
-        )
+        raise UsageError(f"ONNX models come in {', '.join(GRAPH_FILES)}, not {precision!r}.{hint}", code="unknown-name")
 
 
 def graph_file(folder: Path, card: Card, precision: str) -> str:
     """Return the name of a precision's graph in the folder.
 
     Raises:
-        UsageError: `unknown-precision`.
+        UsageError: `unknown-name`.
         VariantNotFoundError: If the folder has no graph of this precision.
     """
     check_precision(precision)
@@ -200,7 +199,7 @@ def open_session(path: Path, device: str):  # type: ignore[no-untyped-def]  # on
     try:
         session = ort.InferenceSession(path, options, providers=providers, disabled_optimizers=unfolded)
     except Exception as error:  # onnxruntime raises its own types
-        raise ModelFolderError(f"{path} cannot be loaded by ONNX Runtime: {error}", code="unreadable-graph") from None
+        raise ModelFolderError(f"{path} cannot be loaded by ONNX Runtime: {error}", code="unreadable-file") from None
     if provider not in session.get_providers():
         # ONNX Runtime continues without a provider whose libraries it does not find.
         raise UsageError(
@@ -262,13 +261,13 @@ def providers_of(device: str, available: list[str]) -> list[tuple[str, dict[str,
     TensorRT passes operators that it cannot run to CUDA, and CUDA to the CPU.
 
     Raises:
-        UsageError: `unknown-device`, or `device-unavailable` if the installed ONNX Runtime lacks the provider.
+        UsageError: `unknown-name`, or `device-unavailable` if the installed ONNX Runtime lacks the provider.
     """
     check_text("device", device)
     kind, colon, number = device.partition(":")
     if kind not in PROVIDERS or (colon and (kind == "cpu" or not number.isdecimal())):
         hint = nearest(kind, PROVIDERS)
-        raise UsageError(f"device {device!r} is not one of cpu, cuda, cuda:N, tensorrt.{hint}", code="unknown-device")
+        raise UsageError(f"device {device!r} is not one of cpu, cuda, cuda:N, tensorrt.{hint}", code="unknown-name")
     if PROVIDERS[kind] not in available:
         raise UsageError(
             f"this onnxruntime has no {PROVIDERS[kind]}; use device cpu, or run: pip install 'dml-zoo[gpu]'",
@@ -305,18 +304,18 @@ def _check_origin(session: Any, card: Card, path: Path, precision: str | None) -
         raise ModelFolderError(
             f"{path} is an ONNX graph in {metadata[PRECISION]}, its name says {precision}. Make it again with: "
             f"{command('export', reference(path.parent.parent), '--precision', precision)}",
-            code="other-precision",
+            code="other-model",
         )
 
 
 def check_batch_axis(session: Any, graph: str) -> None:
-    """Raise `ModelFolderError` (`fixed-batch`) unless a graph takes any number of rows. graph: its name for people."""
+    """Raise `ModelFolderError` (`unsupported-graph`) unless a graph takes any number of rows. graph: its name for people."""
     for value in (*session.get_inputs(), *session.get_outputs()):
         if value.shape and isinstance(value.shape[0], int):
             raise ModelFolderError(
                 f"{graph} takes only batches of {value.shape[0]}, by the first axis of {value.name!r}; expected any "
                 "number. Download the model folder again, or make the graph again (zoo export, zoo text-tower).",
-                code="fixed-batch",
+                code="unsupported-graph",
             )
 
 
@@ -333,5 +332,5 @@ def _check_signature(session: Any, card: Card, name: str, shape: list[int] | Non
     if actual != expected:
         raise ModelFolderError(
             f"the ONNX graph of {card.name} has inputs and outputs {actual}, expected {expected} by its card.",
-            code="graph-signature",
+            code="unsupported-graph",
         )

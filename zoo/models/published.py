@@ -216,7 +216,7 @@ def _check(holds: object, message: str) -> None:
 
 
 FOLDER = Path(__file__).parent.parent / "published"
-INVALID = "invalid-published-numbers"
+INVALID = "damaged-file"
 SHARED = ("backbone", "dim", "dataset", "metric", "study", "best_on_test", "quoted_from")
 """Keys of a score that its table may state once."""
 
@@ -253,11 +253,11 @@ def absent_tables() -> tuple[AbsentTable, ...]:
 
 
 def published_table(name: str) -> PublishedTable:
-    """Return a table by name. Raises `UsageError` (`unknown-table`) with the nearest names."""
+    """Return a table by name. Raises `UsageError` (`unknown-name`) with the nearest names."""
     tables = {table.name: table for table in published_tables()}
     if name not in tables:
         hint = nearest(name, tables)
-        raise UsageError(f"there is no published table {name!r}.{hint} All: zoo benchmark list", code="unknown-table")
+        raise UsageError(f"there is no published table {name!r}.{hint} All: zoo benchmark list", code="unknown-name")
     return tables[name]
 
 
@@ -265,7 +265,7 @@ def select_tables(paper: str | None = None, dataset: str | None = None) -> list[
     """Return the tables of a paper (by its short name) with scores on a data set.
 
     Raises:
-        UsageError: `unknown-paper` or `unknown-dataset`.
+        UsageError: `unknown-name`.
     """
     papers = dict.fromkeys(
         [table.paper.short for table in published_tables()] + [entry.paper.short for entry in absent_tables()]
@@ -273,7 +273,7 @@ def select_tables(paper: str | None = None, dataset: str | None = None) -> list[
     for kind, name, names in (("paper", paper, papers), ("dataset", dataset, DATASETS)):
         if name is not None and name not in names:
             hint = f"{nearest(name, names)} Known: {', '.join(names)}."
-            raise UsageError(f"there is no {kind} {name!r}.{hint}", code=f"unknown-{kind}")
+            raise UsageError(f"there is no {kind} {name!r}.{hint}", code="unknown-name")
     return [
         table
         for table in published_tables()
@@ -285,7 +285,7 @@ def read_paper(path: Path) -> tuple[tuple[PublishedTable, ...], tuple[AbsentTabl
     """Read one file: its tables and its missing ones.
 
     Raises:
-        ZooError: `invalid-published-numbers`; the message names the file.
+        ZooError: `damaged-file`; the message names the file.
     """
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -116,13 +116,13 @@ def check_free(name: str, replace: bool = False) -> None:
         replace: The model of that name may be replaced.
 
     Raises:
-        UsageError: If the name is taken (`name-taken`).
+        UsageError: If the name is taken (`already-exists`).
     """
     if not replace and exists(paths.local_models() / name / "card.json"):
         raise UsageError(
             f"the local zoo ({paths.local_models()}) has a model {name} already. Give the new one another name with "
             "--as OTHER, or replace that one with --replace.",
-            code="name-taken",
+            code="already-exists",
         )
 
 
@@ -161,13 +161,13 @@ def looks_like_path(name: str) -> bool:
 
 
 def model_text(name: str | os.PathLike[str]) -> str:
-    """Return a model's name or path as text. Raises `UsageError` (`bad-model-name`) for other types."""
+    """Return a model's name or path as text. Raises `UsageError` (`invalid-value`) for other types."""
     if isinstance(name, str | os.PathLike) and isinstance(text := os.fspath(name), str):
         return text
     raise UsageError(
         f"a model's name is text, not {type(name).__name__}: a name of zoo list, the path of a model folder, "
         "org/name[@revision] or timm/ID on the Hub.",
-        code="bad-model-name",
+        code="invalid-value",
     )
 
 
@@ -180,15 +180,15 @@ def exists(path: Path) -> bool:
 
 
 def check_new_name(name: str) -> str:
-    """Return the name of a new model in the local zoo. Raises `UsageError` (`bad-model-name`, `name-taken`)."""
+    """Return the name of a new model in the local zoo. Raises `UsageError` (`invalid-value`, `already-exists`)."""
     if not MODEL_NAME.fullmatch(name):
         raise UsageError(
             f"a model's name has lower-case letters, digits, '.', '_' and '-' only, not {name!r}.",
-            code="bad-model-name",
+            code="invalid-value",
         )
     if exists(paths.local_models() / name):
         raise UsageError(
             f"the local zoo ({paths.local_models()}) already has a model {name}; choose another name.",
-            code="name-taken",
+            code="already-exists",
         )
     return name

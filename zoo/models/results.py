@@ -65,7 +65,7 @@ def read_parity(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the entries of onnx/parity.json by variant; none without the file.
 
     Raises:
-        ModelFolderError: `bad-parity` for a damaged file.
+        ModelFolderError: `damaged-file` for a damaged file.
     """
     path = folder / PARITY_FILE
     try:
@@ -101,7 +101,7 @@ def parity_error(folder: Path, why: str) -> ModelFolderError:
     return ModelFolderError(
         f"{folder / PARITY_FILE} was not written by zoo export: {why}. Export the model again, or download its folder "
         "again.",
-        code="bad-parity",
+        code="damaged-file",
     )
 
 
@@ -209,7 +209,7 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
     """Return the measurements in a model folder, oldest first; none without results.json.
 
     Raises:
-        ModelFolderError: `bad-results` for a file that `add_result` did not write.
+        ModelFolderError: `damaged-file` for a file that `add_result` did not write.
     """
     path = folder / RESULTS_FILE
     try:
@@ -362,7 +362,7 @@ def few_classes_note(classes: int | None) -> str:
 
 def _results_error(problem: str) -> ModelFolderError:
     advice = "Delete it and measure again with: zoo evaluate MODEL --save"
-    return ModelFolderError(f"{problem}. {advice}", code="bad-results")
+    return ModelFolderError(f"{problem}. {advice}", code="damaged-file")
 
 
 def _is_result(value: Any) -> bool:

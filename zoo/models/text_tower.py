@@ -58,7 +58,7 @@ class TextTower:
         """Tokenise texts.
 
         Raises:
-            TextError: `not-text`, `empty-text` or `lone-surrogate`; the message has the number of the first such text.
+            TextError: `invalid-text`; the message has the number of the first such text.
         """
         encodings = [self._encode(text, number) for number, text in enumerate(texts)]
         ids = np.full((len(encodings), self.text.length), self.text.padding, np.int64)
@@ -75,7 +75,7 @@ class TextTower:
         _check_text(text, number)
         encoding = self.tokenizer.encode(text.lower() if self.text.lowercase else text)
         if all(encoding.special_tokens_mask):
-            raise TextError(f"the tokenizer of {self.name} makes no token of text {number + 1}.", code="empty-text")
+            raise TextError(f"the tokenizer of {self.name} makes no token of text {number + 1}.", code="invalid-text")
         return encoding
 
 
@@ -93,13 +93,13 @@ def embed_texts(tower: TextTower, texts: str | Iterable[str], batch_size: int, d
 
     Raises:
         TextError: As `TextTower.tokens` does.
-        UsageError: `bad-batch-size` or `bad-texts`.
+        UsageError: `invalid-value` or `invalid-text`.
     """
     if batch_size < 1:
-        raise UsageError(f"batch_size must be at least 1, not {batch_size}.", code="bad-batch-size")
+        raise UsageError(f"batch_size must be at least 1, not {batch_size}.", code="invalid-value")
     if not isinstance(texts, str) and not isinstance(texts, Iterable):
         raise UsageError(
-            f"embed_text takes a text or an iterable of texts, not {type(texts).__name__}.", code="bad-texts"
+            f"embed_text takes a text or an iterable of texts, not {type(texts).__name__}.", code="invalid-text"
         )
     items = [texts] if isinstance(texts, str) else list(texts)
     for number, text in enumerate(items):
@@ -119,7 +119,7 @@ def open_text_tower(folder: Path, card: Card, device: str | None = None) -> Text
     Raises:
         NoTextTowerError: If the card has no text tower.
         ModelFolderError: If a file is not the card's (see `check_files`), or its contents cannot be used:
-            `tokenizer-unreadable`, `bad-tokenizer`, `graph-signature`.
+            `unreadable-file`, `damaged-file`, `unsupported-graph`.
     """
     if card.text is None:
         raise NoTextTowerError(no_text_tower(card.name))
@@ -139,7 +139,7 @@ def open_text_tower(folder: Path, card: Card, device: str | None = None) -> Text
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Load a tokenizer.json of Hugging Face. Raises `ModelFolderError` (`tokenizer-unreadable`)."""
+    """Load a tokenizer.json of Hugging Face. Raises `ModelFolderError` (`unreadable-file`)."""
     try:
         from tokenizers import Tokenizer
     except ImportError:
@@ -148,7 +148,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
         check_size(path, MAX_TOKENIZER_BYTES)
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain exceptions
-        raise ModelFolderError(f"{path} cannot be read as a tokenizer: {error}", code="tokenizer-unreadable") from None
+        raise ModelFolderError(f"{path} cannot be read as a tokenizer: {error}", code="unreadable-file") from None
 
 
 def write_golden_text(folder: Path, texts: Sequence[str], embeddings: np.ndarray) -> None:
@@ -162,7 +162,7 @@ def read_golden_text(folder: Path) -> tuple[list[str], np.ndarray]:
     """Return the texts and embeddings float32 [n, dim] that `write_golden_text` wrote.
 
     Raises:
-        ModelFolderError: `golden-unreadable` or `golden-invalid`.
+        ModelFolderError: `unreadable-file` or `damaged-file`.
     """
     path = folder / GOLDEN_TEXT_FILE
     try:
@@ -172,11 +172,11 @@ def read_golden_text(folder: Path) -> tuple[list[str], np.ndarray]:
         texts = [tensors[f"text_{i}"].tobytes().decode() for i in range(len(tensors))]
         lengths = np.linalg.norm(embeddings.astype(np.float64), axis=1)
     except Exception as error:  # safetensors raises its own type
-        raise ModelFolderError(f"{path} cannot be read: {error}", code="golden-unreadable") from None
+        raise ModelFolderError(f"{path} cannot be read: {error}", code="unreadable-file") from None
     if not texts or len(texts) != len(embeddings) or not (np.abs(lengths - 1) < 1e-3).all():
         raise ModelFolderError(
             f"{path} proves nothing: expected texts with one unit row each. Download the model folder again.",
-            code="golden-invalid",
+            code="damaged-file",
         )
     return texts, embeddings
 
@@ -192,15 +192,13 @@ def no_text_tower(name: str) -> str:
 
 def _check_text(text: object, number: int) -> None:
     if not isinstance(text, str):
-        raise TextError(f"text {number + 1} is of type {type(text).__name__}; expected a string.", code="not-text")
+        raise TextError(f"text {number + 1} is of type {type(text).__name__}; expected a string.", code="invalid-text")
     if not text.strip():
-        raise TextError(f"text {number + 1} is empty.", code="empty-text")
+        raise TextError(f"text {number + 1} is empty.", code="invalid-text")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise TextError(
-            f"text {number + 1} holds half a character (a lone surrogate).", code="lone-surrogate"
-        ) from None
+        raise TextError(f"text {number + 1} holds half a character (a lone surrogate).", code="invalid-text") from None
 
 
 def _set_length(tokenizer: Tokenizer, length: int, name: str) -> None:
@@ -210,7 +208,7 @@ def _set_length(tokenizer: Tokenizer, length: int, name: str) -> None:
         tokenizer.enable_truncation(length)
     except Exception as error:  # the library raises plain exceptions
         raise ModelFolderError(
-            f"the tokenizer of {name} cannot cut texts to {length} tokens: {error}", code="bad-tokenizer"
+            f"the tokenizer of {name} cannot cut texts to {length} tokens: {error}", code="damaged-file"
         ) from None
 
 
@@ -223,5 +221,5 @@ def _check_signature(session: Any, card: Card) -> None:
         raise ModelFolderError(
             f"the text graph of {card.name} takes {sorted(inputs)} and gives {outputs}; expected int64 {TOKENS} "
             f"[n, length], perhaps {MASK}, and float {OUTPUT} [n, {card.dim}].",
-            code="graph-signature",
+            code="unsupported-graph",
         )

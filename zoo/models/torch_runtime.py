@@ -40,11 +40,11 @@ def open_model(
         A function from pixels uint8 [n, h, w, c] to embeddings float32 [n, dim], and the device it runs on.
 
     Raises:
-        UsageError: `unknown-precision`, or what `choose_device` raises.
+        UsageError: `unknown-name`, or what `choose_device` raises.
         ModelFolderError: What `load_network` raises.
     """
     if precision not in DTYPES:
-        raise UsageError(f"torch runs in {', '.join(DTYPES)}, not {precision!r}.", code="unknown-precision")
+        raise UsageError(f"torch runs in {', '.join(DTYPES)}, not {precision!r}.", code="unknown-name")
     torch_device = choose_device(device)
     network = PixelNetwork(load_network(card, folder), card.preprocessing).eval().to(torch_device)
     forward = in_faster_format(network.network, torch_device)
@@ -137,19 +137,19 @@ def choose_device(name: str | None = None) -> torch.device:
     """Return the torch device of a name; by default cuda if torch sees one, else cpu.
 
     Raises:
-        UsageError: `unknown-device` for a name other than cpu, cuda and cuda:N, `no-such-device` for a missing one.
+        UsageError: `unknown-name` for a name other than cpu, cuda and cuda:N, `device-unavailable` for a missing one.
     """
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError):
-        raise UsageError(f"torch has no device {name!r}; use cpu, cuda or cuda:N.", code="unknown-device") from None
+        raise UsageError(f"torch has no device {name!r}; use cpu, cuda or cuda:N.", code="unknown-name") from None
     if device.type not in ("cpu", "cuda"):
-        raise UsageError(f"models run on cpu, cuda or cuda:N, not on {name!r}.", code="unknown-device")
+        raise UsageError(f"models run on cpu, cuda or cuda:N, not on {name!r}.", code="unknown-name")
     seen = torch.cuda.device_count() if device.type == "cuda" else 1
     if (device.index or 0) >= seen:
         raise UsageError(
-            f"there is no device {name}: torch sees {seen} CUDA devices. Use device cpu.", code="no-such-device"
+            f"there is no device {name}: torch sees {seen} CUDA devices. Use device cpu.", code="device-unavailable"
         )
     return device

@@ -92,8 +92,8 @@ def check_graph(path: Path) -> bool:
         Whether ONNX Runtime may compute the graph's constant parts when it loads it: they are as small as the weights.
 
     Raises:
-        ModelFolderError: `external-data`, `unsafe-graph` for inner graphs, functions, sparse weights and foreign
-            operators, or `unreadable-graph` for a file that is not a graph.
+        ModelFolderError: `unsafe-file` for inner graphs, functions, sparse weights and foreign operators, or
+            `unreadable-file` for a file that is not a graph.
     """
     again = "Download the model folder again, or make the graph again (zoo export, zoo text-tower)."
     walk = _Walk()
@@ -106,18 +106,18 @@ def check_graph(path: Path) -> bool:
     except OSError:
         return True
     except (LookupError, ValueError):  # ValueError: mmap of an empty file
-        raise ModelFolderError(f"{path} cannot be read as an ONNX graph. {again}", code="unreadable-graph") from None
+        raise ModelFolderError(f"{path} cannot be read as an ONNX graph. {again}", code="unreadable-file") from None
     except _ExternalData:
         raise ModelFolderError(
             f"{path} has weights in another file (external data), for which the card cannot vouch; expected all of "
             f"them in the graph. {again}",
-            code="external-data",
+            code="unsafe-file",
         ) from None
     except _UnsafeGraphError as error:
         raise ModelFolderError(
             f"{path} has {error}; expected a graph of standard operators alone. {again} Functions and inner graphs of "
             "a graph of your own may vanish with onnx.inliner or onnxsim.",
-            code="unsafe-graph",
+            code="unsafe-file",
         ) from None
 
 

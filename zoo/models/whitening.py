@@ -33,8 +33,8 @@ def fit_whitening(features: np.ndarray, dim: int | None = None, shrink: float = 
         Weight float32 [dim, f] and bias float32 [dim].
 
     Raises:
-        UsageError: `bad-shrink` for a negative share, `bad-dim` for a dimension outside 1 to f, `too-few-directions` if
-            the rows vary along fewer directions, `not-finite` for features that are not finite.
+        UsageError: `invalid-value` for a negative share, `invalid-value` for a dimension outside 1 to f,
+            `too-few-samples` if the rows vary along fewer directions, `not-finite` for features that are not finite.
     """
     images = len(features)
     wanted = check_whitening(images, features.shape[1], dim, shrink)
@@ -82,15 +82,15 @@ def check_whitening(images: int, width: int, dim: int | None = None, shrink: flo
     """Return the number of directions that whitening of features [images, width] keeps.
 
     Raises:
-        UsageError: `bad-shrink`, `bad-dim` or `too-few-directions`, as `fit_whitening`.
+        UsageError: `invalid-value` or `too-few-samples`, as `fit_whitening`.
     """
     if not 0 <= shrink < np.inf:
-        raise UsageError(f"--shrink is 0 or more, not {shrink}.", code="bad-shrink")
+        raise UsageError(f"--shrink is 0 or more, not {shrink}.", code="invalid-value")
     wanted = width if dim is None else dim
     if not 1 <= wanted <= width:
         raise UsageError(
             f"the features have {width} numbers, so whitening keeps 1 to {width} of them, not {wanted}.",
-            code="bad-dim",
+            code="invalid-value",
         )
     if images <= wanted:
         raise _too_few_directions(images, max(0, images - 1), wanted)
@@ -102,7 +102,7 @@ def _too_few_directions(images: int, varied: int, wanted: int) -> UsageError:
     return UsageError(
         f"{count(images, 'image')} can give {count(varied, 'direction')}, fewer than the {wanted} to be kept. Give a "
         "smaller --dim or more images.",
-        code="too-few-directions",
+        code="too-few-samples",
     )
 
 

@@ -169,7 +169,8 @@ def compare_baselines(
         progress: Receives a line per model.
 
     Raises:
-        UsageError: If no model could be measured (code "no-models"), or no class has two images (code "no-pairs").
+        UsageError: If no model could be measured (code "no-images"), or no class has two images (code
+            "too-few-samples").
     """
     labelled, parts = _divide(images, seed)
     is_measured = np.isin(labelled.sources, parts.test.sources) if parts else np.ones(len(labelled), np.bool_)
@@ -186,7 +187,7 @@ def compare_baselines(
         rows += _measure(embedded, labelled, is_measured, measured)
     if not rows:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
-        raise UsageError(f"no model could be measured. {reasons}", code="no-models")
+        raise UsageError(f"no model could be measured. {reasons}", code="no-images")
     rows.sort(key=lambda row: -row.metrics[CHOSEN_BY])
     return BaselineComparison(
         data=str(measured.identity),
@@ -316,7 +317,7 @@ def _divide(images: Dataset, seed: int) -> tuple[Dataset, ClassSplit | None]:
     several = np.bincount(images.labels, minlength=len(images.classes)) > 1
     usable = several & (np.array(images.classes) != "")
     if not usable.any():
-        raise UsageError("no class has two images, so nothing can be measured.", code="no-pairs")
+        raise UsageError("no class has two images, so nothing can be measured.", code="too-few-samples")
     labelled = replace(subset(images, usable[images.labels], images.split), factors={})
     if len(labelled.classes) < LEAST_CLASSES:
         return labelled, None

@@ -238,7 +238,7 @@ def _check_projection(mapping: str) -> None:
     """Check the projection before anything is embedded, which may take long."""
     if mapping not in PROJECTIONS:
         message = f"unknown projection {mapping!r}; expected {' or '.join(PROJECTIONS)}."
-        raise UsageError(message, code="unknown-projection")
+        raise UsageError(message, code="unknown-name")
     figures.check_matplotlib()
     if mapping == "tsne":
         figures.check_scikit_learn()

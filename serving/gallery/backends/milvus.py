@@ -329,7 +329,7 @@ class MilvusStore:
         """Return the row of a new image, and note it among those whose ids are taken."""
         free = [number for number in ids_of(item.content_sha256) if number not in taken]
         if not free:
-            raise GalleryError(f"the ids of {item.source!r} are those of other images.", code="no-free-id")
+            raise GalleryError(f"the ids of {item.source!r} are those of other images.")
         row = taken[free[0]] = new_row(free[0], item, text, change)
         return row
 

@@ -67,7 +67,7 @@ def address_of(text: str) -> Address:
     """Parse milvus://host:port/collection, or milvus:///path/to/file.db for an embedded Milvus.
 
     Raises:
-        UsageError: If it is not an address (code "milvus-address"). A password is refused, since it would be stored.
+        UsageError: If it is not an address (code "invalid-value"). A password is refused, since it would be stored.
     """
     parts = urlsplit(text)
     try:
@@ -83,7 +83,7 @@ def address_of(text: str) -> Address:
         raise UsageError(
             "this is not the address of a gallery in Milvus. Expected milvus://host:port/collection, with a name of "
             f"letters, digits and '_', or milvus:///path/to/file.db. A token goes into the variable {TOKEN}.",
-            code="milvus-address",
+            code="invalid-value",
         )
     return Address(text, f"http://{host}:{port}", collection, False)
 
@@ -257,7 +257,7 @@ def _opening(address: Address) -> Iterator[None]:
     """Explain why an embedded Milvus cannot be opened: pymilvus does not say it, and milvus-lite only logs it.
 
     Raises:
-        UsageError: If another process has the file open (code "milvus-file-in-use").
+        UsageError: If another process has the file open (code "busy").
         GalleryError: If it cannot be opened for another reason.
     """
     logged, logger = _LoggedErrors(), logging.getLogger("milvus_lite.server_manager")
@@ -273,7 +273,7 @@ def _opening(address: Address) -> Iterator[None]:
         raise UsageError(
             f"{address.text} is open in another process, and an embedded Milvus takes one at a time. End that process "
             "(a service, or another zoo command), or use a Milvus server: milvus://host:19530/NAME.",
-            code="milvus-file-in-use",
+            code="busy",
         ) from None
     finally:
         logger.removeFilter(logged)
@@ -283,11 +283,11 @@ def check_workers(address: str, workers: int) -> None:
     """Refuse several processes for a gallery in an embedded Milvus.
 
     Raises:
-        UsageError: If there are several (code "milvus-file-one-process").
+        UsageError: If there are several (code "conflicting-options").
     """
     if workers > 1 and is_address(address) and address_of(address).embedded:
         raise UsageError(
             f"{address} is an embedded Milvus, which one process can open, not {workers} workers. Serve with --workers "
             "1, or use a Milvus server: milvus://host:19530/NAME.",
-            code="milvus-file-one-process",
+            code="conflicting-options",
         )

@@ -93,13 +93,13 @@ class MilvusIndex:
         """Do nothing, because Milvus compacts its collections itself."""
 
     def compact(self) -> None:
-        raise UsageError(f"Milvus compacts {self._store.address} itself.", code="not-for-milvus")
+        raise UsageError(f"Milvus compacts {self._store.address} itself.", code="not-available")
 
     def tune(self, recall: float, k: int = 10, kinds: Sequence[str] = ()) -> Any:
         raise UsageError(
             f"Milvus searches {self._store.address} by the index that its collection was made with: set "
             "ZOO_MILVUS_INDEX to FLAT (exact) or AUTOINDEX before zoo index makes a gallery.",
-            code="not-for-milvus",
+            code="not-available",
         )
 
 

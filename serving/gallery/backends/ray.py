@@ -60,14 +60,14 @@ def on_ray(model_ref: str, folder: Path, address: str | None = None, workers: in
 
     Raises:
         MissingDependencyError: If Ray is not installed.
-        UsageError: If workers is below 1 (code "bad-number").
+        UsageError: If workers is below 1 (code "invalid-value").
     """
     try:
         import ray.data  # noqa: F401
     except ImportError:
         raise missing("ray", "ray") from None
     if workers is not None and workers < 1:
-        raise UsageError(f"the number of workers must be 1 or more, not {workers}.", code="bad-number")
+        raise UsageError(f"the number of workers must be 1 or more, not {workers}.", code="invalid-value")
 
     def embed(
         run: IndexingRun, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool
@@ -108,12 +108,12 @@ class EmbeddingWorker:
         """Load the model. `hashes`: of images that the gallery has, from `sorted_hashes`, or Ray's reference to them.
 
         Raises:
-            GalleryError: If this machine lacks the folder of the images (code "no-such-folder").
+            GalleryError: If this machine lacks the folder of the images (code "not-found").
             ModelMismatchError: If `model_ref` is a model with another fingerprint on this machine.
         """
         host = socket.gethostname()
         if not Path(folder).is_dir():
-            raise GalleryError(f"{host} has no folder {folder}; each worker reads the images.", code="no-such-folder")
+            raise GalleryError(f"{host} has no folder {folder}; each worker reads the images.", code="not-found")
         self.model = load(model_ref, runtime="onnx", precision=precision)
         if self.model.card.fingerprint != fingerprint:
             raise ModelMismatchError(
@@ -216,7 +216,7 @@ def _cluster(address: str | None, workers: int | None) -> Iterator[int]:
         ray.shutdown()
         action = f"reach Ray at {address}" if address else "start Ray on this machine"
         advice = " If it asks for a token: set RAY_AUTH_MODE=token." if address else ""
-        raise GalleryError(f"cannot {action}: {error}.{advice}", code="no-cluster") from None
+        raise GalleryError(f"cannot {action}: {error}.{advice}", code="worker-failed") from None
     try:
         yield own or _size(ray.cluster_resources(), workers)
     finally:
@@ -228,7 +228,7 @@ def _size(resources: dict[str, float], workers: int | None) -> int:
     most = int(resources.get("CPU", 0)) - SPARE
     if most < max(1, workers or 1):
         limits = f"{most + SPARE} processors, of which {SPARE} stay free: at most {max(0, most)} workers"
-        raise UsageError(f"the cluster has {limits}, not {workers or 1}.", code="too-few-processors")
+        raise UsageError(f"the cluster has {limits}, not {workers or 1}.", code="invalid-value")
     return workers or most
 
 

@@ -81,7 +81,7 @@ def own_recipe(method: str, dataset: str) -> Recipe:
     """Return a recipe of this project on the shared backbone.
 
     Raises:
-        UsageError: `unknown-arm` if no recipe has that name.
+        UsageError: `unknown-name` if no recipe has that name.
     """
     name = f"{method}-{BACKBONE}-{dataset}"
     recipe = standard_recipe(name) if name in RECIPES else None
@@ -89,7 +89,7 @@ def own_recipe(method: str, dataset: str) -> Recipe:
         raise UsageError(
             f"there is no recipe {name!r} for the arm {method!r}.{nearest(name, RECIPES)} All recipes: zoo list "
             "--recipes",
-            code="unknown-arm",
+            code="unknown-name",
         )
     return recipe
 
@@ -148,7 +148,7 @@ def find_arms(names: Sequence[str] | None) -> list[Arm]:
     """Return the arms of these names, all of `ARMS` for None; other methods that have a recipe are arms of ours, too.
 
     Raises:
-        UsageError: `unknown-arm` for a name without arm and recipe.
+        UsageError: `unknown-name` for a name without arm and recipe.
     """
     known = {arm.name: arm for arm in ARMS}
     if names is None:

@@ -169,7 +169,7 @@ def library_version(library: str) -> str | None:
 
 
 def check_installed(names: list[str]) -> None:
-    """Raise `UsageError` (`peer-missing`) if the library of a peer is not installed.
+    """Raise `UsageError` (`missing-dependency`) if the library of a peer is not installed.
 
     Args:
         names: Names of arms; those that are not in `PEERS` need no library.
@@ -180,5 +180,5 @@ def check_installed(names: list[str]) -> None:
         commands = "; ".join(INSTALL.get(library, f"pip install {library}") for library in missing)
         raise UsageError(
             f"{', '.join(missing)}: not installed. Install with: {commands}, or leave these arms out by --arms.",
-            code="peer-missing",
+            code="missing-dependency",
         )

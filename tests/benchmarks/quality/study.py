@@ -110,7 +110,7 @@ class Queue:
         A run that was killed continues after its last epoch. A run that fails leaves no file, and the queue goes on.
 
         Raises:
-            UsageError: `queue-running` if another process works on the same folder.
+            UsageError: `busy` if another process works on the same folder.
         """
         failed = 0
         with lock_folder(self.folder):
@@ -133,7 +133,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     """Hold the folder of a queue.
 
     Raises:
-        UsageError: `queue-running` if another process holds it.
+        UsageError: `busy` if another process holds it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -141,7 +141,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
             yield
     except LockHeldError:
         raise UsageError(
-            f"another queue works in {folder}. Wait for it, or name another folder.", code="queue-running"
+            f"another queue works in {folder}. Wait for it, or name another folder.", code="busy"
         ) from None
 
 

@@ -88,7 +88,7 @@ def read_records(folder: Path) -> list[Record]:
     """Return the records of the finished runs in a folder: a file each, or lines of runs.jsonl.gz.
 
     Raises:
-        UsageError: `no-runs` if no run is finished.
+        UsageError: `no-results` if no run is finished.
     """
     files = map(read_object, sorted(folder.glob("*.json")))
     archived = map(json.loads, archived_lines(folder / "runs.jsonl"))
@@ -96,7 +96,7 @@ def read_records(folder: Path) -> list[Record]:
     if not records:
         raise UsageError(
             f"{folder} has no finished run. Make some with: python -m tests.benchmarks.quality run {folder}",
-            code="no-runs",
+            code="no-results",
         )
     return records
 
@@ -107,7 +107,7 @@ def group_records(records: Iterable[Record]) -> list[ArmResults]:
     Of several learning rates, the one with the best validation on the smallest seed is used.
 
     Raises:
-        UsageError: `unlike-images` if runs on one data set were measured on different images.
+        UsageError: `other-study` if runs on one data set were measured on different images.
     """
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in records:
@@ -118,7 +118,7 @@ def group_records(records: Iterable[Record]) -> list[ArmResults]:
             raise UsageError(
                 f"the runs on {dataset} were measured on {len(measured)} different sets of images; keep them in "
                 "different folders.",
-                code="unlike-images",
+                code="other-study",
             )
     names = [arm.name for arm in ARMS]
     order = sorted(groups, key=lambda key: (_position(key[0], list(SEEDS)), _position(key[1], names)))

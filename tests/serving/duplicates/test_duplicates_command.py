@@ -129,12 +129,12 @@ def test_nothing_is_overwritten_and_links_and_changed_files_stay(images: Path, t
     report = told(capsys, images, "--gallery", kept, "--move-to", tmp_path / "copies")
     assert [source for source, _ in report["moved"]["left"]] == ["sub/again.png"]
     assert not report["moved"]["moved"]
-    with raises(UsageError, "target-inside"):
+    with raises(UsageError, "overwrites-input"):
         run_here("duplicates", images, "--gallery", kept, "--move-to", images / "copies")
     picture(7, (320, 240)).resize((160, 120)).save(images / "sub" / "small.png")
     (tmp_path / "copies" / "sub").mkdir(parents=True)
     (tmp_path / "copies" / "sub" / "small.png").write_text("taken")
-    with raises(UsageError, "target-taken", "small.png"):
+    with raises(UsageError, "already-exists", "small.png"):
         run_here("duplicates", images, "--gallery", kept, "--move-to", tmp_path / "copies")
     assert (images / "sub" / "small.png").is_file()
     assert (tmp_path / "copies" / "sub" / "small.png").read_text() == "taken"
@@ -145,7 +145,7 @@ def test_a_wrong_target_is_refused_before_any_image_is_embedded(
 ) -> None:
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setattr("serving.gallery.indexing.index_folder", lambda *_: pytest.fail("images were embedded"))
-    with raises(UsageError, "target-inside"):
+    with raises(UsageError, "overwrites-input"):
         run_here("duplicates", images, "--move-to", images / "copies")
     with raises(UsageError, "not-writable"):
         run_here("duplicates", images, "--move-to", tmp_path / "file")

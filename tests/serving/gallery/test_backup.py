@@ -111,19 +111,19 @@ def test_what_is_no_whole_copy_is_not_restored(path: Path, tmp_path: Path) -> No
         data = bytearray((damaged / name).read_bytes())
         data[len(data) // 2] ^= 1
         (damaged / name).write_bytes(data)
-        with raises(GalleryError, "backup-changed"):
+        with raises(GalleryError, "hash-mismatch"):
             restore(damaged, out)
         (damaged / name).unlink()
-        with raises(GalleryError, "backup-changed"):
+        with raises(GalleryError, "hash-mismatch"):
             restore(damaged, out)
         shutil.rmtree(damaged)
     for text in ("{", "[]", "{}"):
         (copy / MANIFEST).write_text(text)
-        with raises(GalleryError, "no-backup"):
+        with raises(GalleryError, "gallery-not-found"):
             restore(copy, out)
-    with raises(GalleryError, "no-backup", f"zoo gallery backup {path} {path}-backup"):
+    with raises(GalleryError, "gallery-not-found", f"zoo gallery backup {path} {path}-backup"):
         restore(path, out)
-    with raises(GalleryError, "no-backup", f"zoo gallery backup GALLERY {tmp_path / 'none'}"):
+    with raises(GalleryError, "gallery-not-found", f"zoo gallery backup GALLERY {tmp_path / 'none'}"):
         restore(tmp_path / "none", out)
     assert not out.exists()
     assert sorted(tmp_path.iterdir()) == [copy, path]
@@ -132,7 +132,7 @@ def test_what_is_no_whole_copy_is_not_restored(path: Path, tmp_path: Path) -> No
 def test_nothing_is_overwritten_and_nothing_half_is_left(path: Path, tmp_path: Path) -> None:
     backup(path, tmp_path / "copy")
     for do in (lambda: backup(path, tmp_path / "copy"), lambda: restore(tmp_path / "copy", path)):
-        with raises(GalleryError, "folder-exists"):
+        with raises(GalleryError, "already-exists"):
             do()
 
     def stop(done: int, total: int) -> None:

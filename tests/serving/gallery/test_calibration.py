@@ -129,11 +129,11 @@ def test_the_reason_for_a_missing_error_is_reported(tmp_path: Path, capsys: pyte
 
 
 def test_a_gallery_without_labels_is_refused(path: Path, tmp_path: Path) -> None:
-    with raises(UsageError, "bad-number"):
+    with raises(UsageError, "invalid-value"):
         run(path, "--queries", 0)
     with Gallery.create(tmp_path / "empty", CARD, "toy"):
         pass
-    with raises(EvaluationError, "too-few-pairs"):
+    with raises(EvaluationError, "too-few-samples"):
         run(tmp_path / "empty")
 
 
@@ -174,7 +174,7 @@ def test_the_calibration_goes_along_with_an_export(
 
     for damage in ("{", "{}", '{"measured": {}}'):
         (tmp_path / "out" / "calibration.json").write_text(damage)
-        with raises(GalleryError, "damaged-record", "calibration.json"):
+        with raises(GalleryError, "damaged-file", "calibration.json"):
             run_here("gallery import", tmp_path / "out", tmp_path / "none")
     assert not (tmp_path / "none").exists()
 

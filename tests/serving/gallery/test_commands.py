@@ -74,17 +74,17 @@ def test_images_that_cannot_be_added_are_reported(
     assert run_here("gallery add", gallery, images[0], tmp_path / "bad.png") == 1
     assert "left out" in capsys.readouterr().out
     for words, code, named in (
-        ((gallery, tmp_path), "no-such-file", [str(tmp_path)]),
-        ((gallery, tmp_path / "none.png"), "no-such-file", ["none.png"]),
-        ((gallery, "a.png", images[0], tmp_path), "no-such-file", ["a.png", str(tmp_path)]),
-        ((gallery, images[0], "--metadata", "{"), "not-json", ["--metadata"]),
-        ((gallery, "a.png", "--metadata", "{"), "not-json", ["--metadata", "a.png"]),
-        ((gallery, images[0], "--metadata", "[]"), "not-a-json-object", ["--metadata"]),
+        ((gallery, tmp_path), "not-found", [str(tmp_path)]),
+        ((gallery, tmp_path / "none.png"), "not-found", ["none.png"]),
+        ((gallery, "a.png", images[0], tmp_path), "not-found", ["a.png", str(tmp_path)]),
+        ((gallery, images[0], "--metadata", "{"), "invalid-value", ["--metadata"]),
+        ((gallery, "a.png", "--metadata", "{"), "invalid-value", ["--metadata", "a.png"]),
+        ((gallery, images[0], "--metadata", "[]"), "invalid-value", ["--metadata"]),
     ):
         with raises(UsageError, code) as caught:
             run_here("gallery add", *words)
         assert all(name in str(caught.value) for name in named)
-    with raises(UsageError, "bad-number"):
+    with raises(UsageError, "invalid-value"):
         run_here("gallery list", gallery, "--offset", -1)
 
 

@@ -153,11 +153,11 @@ def test_equal_similarities_come_in_the_order_of_ids(gallery: Gallery) -> None:
 
 
 def test_queries_are_checked(gallery: Gallery) -> None:
-    with raises(UsageError, "bad-query"):
+    with raises(UsageError, "invalid-value"):
         gallery.search(unit_rows(1), 0)
-    with raises(UsageError, "bad-query"):
+    with raises(UsageError, "invalid-value"):
         gallery.search(unit_rows(1)[:, :3], 5)
-    with raises(UsageError, "bad-query"):
+    with raises(UsageError, "invalid-value"):
         gallery.search(np.full((1, DIM), np.nan, np.float32), 5)
 
 

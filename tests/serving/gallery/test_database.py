@@ -101,7 +101,7 @@ def test_unread_log_in_a_read_only_folder_is_an_error(gallery_folder: Path, mode
     assert (folder / f"{STORE}-wal").stat().st_size
     with (
         unwritable(folder),
-        raises(GalleryError, "unwritable-log", "gallery.sqlite-wal"),
+        raises(GalleryError, "not-writable", "gallery.sqlite-wal"),
     ):
         Gallery.open(folder)
     with Gallery.open(folder) as gallery:

@@ -116,7 +116,7 @@ def test_a_table_of_the_gallerys_images_and_of_some_that_cannot_be_read(
     assert [line.partition(": image ")[0] for line in told.err.splitlines()] == ["zoo: left out"] * 2
     with (tmp_path / "t.csv").open("w") as file:
         file.write("image,label\nbroken.png,x\nmissing.png,y\n")
-    with raises(ImageError, "none-readable", "broken.png"):
+    with raises(ImageError, "no-images", "broken.png"):
         run_here("benchmark served", *words)
 
 
@@ -155,7 +155,7 @@ def test_unlabelled_items_are_found_but_do_not_search(tmp_path: Path) -> None:
         assert len(exact.measured.rows) == 30
         np.testing.assert_array_equal(exact.measured.values["map_at_r"], index.measured.values["map_at_r"])
         gallery.remove([item.id for item in gallery.store.items(limit=100) if item.id not in (1, 2, 3)])
-        with raises(EvaluationError, "no-pairs"):
+        with raises(EvaluationError, "too-few-samples"):
             gallery_steps(gallery)
 
 
@@ -175,11 +175,11 @@ def test_items_that_go_while_the_gallery_is_measured_are_no_trouble(
         asked = shared.index(shared[0]), vectors[1][ids.index(shared[0])][None]
         late = known.measure((np.array([shared[0]]), asked[1]), exact=True)
         assert late.means()["map_at_r"] == 0
-        with raises(EvaluationError, "gallery-emptied"):
+        with raises(EvaluationError, "evaluation"):
             known.measure(known.vectors(known.ids), exact=True)
         with monkeypatch.context() as patch:
             patch.setattr(LabelledItems, "of", lambda gallery: known)
-            with raises(EvaluationError, "gallery-emptied"):
+            with raises(EvaluationError, "evaluation"):
                 gallery_steps(gallery)
     assert gallery_is_sampled(np.array(ids), vectors) is None
 

@@ -186,7 +186,7 @@ def test_full_disk_loses_nothing(path: Path) -> None:
         assert_whole(path)
         size = (generations[0] / EXACT).stat().st_size
         for limit in (size - 1, size // 2, 10):
-            with full_disk(limit), raises(GalleryError, "index-not-written"):
+            with full_disk(limit), raises(GalleryError, "not-writable"):
                 gallery.index.compact()
             assert list(path.glob("*index-*")) == generations
         gallery.add(new_items(unit_rows(1, seed=1), 200))
@@ -253,7 +253,7 @@ def test_read_only_gallery_is_not_compacted(path: Path, caplog: pytest.LogCaptur
         with unwritable(folder), Gallery.open(folder) as gallery:
             with pytest.raises(GalleryError) as caught:
                 gallery.index.compact()
-            assert caught.value.code in ("index-not-written", "read-only-gallery")
+            assert caught.value.code in ("not-writable", "read-only-gallery")
             with raises(GalleryError, "read-only-gallery"):
                 gallery.remove([1])
             assert_hits(gallery, by_id(unit_rows(200)))

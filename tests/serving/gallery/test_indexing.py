@@ -188,12 +188,12 @@ def test_folders_without_usable_images_are_refused(model: Embedder, tmp_path: Pa
     (tmp_path / "empty").mkdir()
     with raises(UsageError, "no-images"):
         index_folder(model, "toy", tmp_path / "empty", tmp_path / "g")
-    with raises(DatasetError, "no-such-data"):
+    with raises(DatasetError, "not-found"):
         find_images(tmp_path / "nowhere")
     (tmp_path / "empty" / "bad.png").write_text("no image")
-    with raises(GalleryError, "none-readable"):
+    with raises(GalleryError, "no-images"):
         index_folder(model, "toy", tmp_path / "empty", tmp_path / "g")
-    with raises(UsageError, "bad-batch-size"):
+    with raises(UsageError, "invalid-value"):
         index_folder(model, "toy", tmp_path / "empty", tmp_path / "g", batch_size=0)
     assert not (tmp_path / "g").exists()
 
@@ -404,7 +404,7 @@ def test_items_of_another_folder_are_not_pruned(
     for source in (folder, other, folder / "red stripes"):
         index_folder(model, "toy", source, gallery_folder)
     words = (model_folder, folder, "--out", gallery_folder, "--prune", "--yes")
-    with raises(UsageError, "other-folder") as caught:
+    with raises(UsageError, "overwrites-input") as caught:
         index(*words)
     assert str(other) in str(caught.value)
     assert f"zoo gallery remove {gallery_folder} --label" in str(caught.value)
@@ -439,7 +439,7 @@ def test_more_than_half_is_pruned_only_after_a_question(
             shutil.rmtree(path)
     left = sum(path.is_file() for path in folder.rglob("*"))
     words = (model_folder, folder, "--out", gallery_folder, "--prune")
-    with raises(UsageError, "too-many-to-prune") as caught:
+    with raises(UsageError, "not-confirmed") as caught:
         index(*words, "--yes")
     assert f"{24 - left} of 24" in str(caught.value)
     assert count(gallery_folder) == 24

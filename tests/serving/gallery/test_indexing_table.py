@@ -317,10 +317,10 @@ def test_the_command_takes_it(
     assert run_here("index", model.folder, table, "--out", out, "--strict") == 1
     with raises(UsageError, "option-without-effect", "t.csv"):
         run_here("index", model.folder, table, "--out", out, "--labels", table)
-    with raises(DatasetError, "no-such-data", "none.csv"):
+    with raises(DatasetError, "not-found", "none.csv"):
         run_here("index", model.folder, folder / "none.csv", "--out", out)
     write_table(table, ("image",), ("gone.png",))
-    with raises(GalleryError, "none-readable", "gone.png"):
+    with raises(GalleryError, "no-images", "gone.png"):
         run_here("index", model.folder, table, "--out", tmp_path / "new")
     table.unlink()
     (folder / "t.csv").mkdir()

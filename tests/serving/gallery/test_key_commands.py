@@ -52,14 +52,14 @@ def test_add_list_search_and_remove(path: Path, files: list[Path], capsys: Captu
 
 
 def test_what_makes_no_sense_is_refused(path: Path, files: list[Path], capsys: Capture) -> None:
-    with raises(UsageError, "one-key"):
+    with raises(UsageError, "conflicting-options"):
         run("gallery add", path, *files[:2], "--key", "k")
-    with raises(UsageError, "one-key"):
+    with raises(UsageError, "conflicting-options"):
         run("gallery add", path, files[0], "--key", "k", "--update")
-    with raises(UsageError, "bad-key"):
+    with raises(UsageError, "invalid-item"):
         run("gallery add", path, files[0], "--key", "a\nb")
     for words in ((), (1, "--key", "k"), ("--key", "k", "--label", "l"), (1, "--label", "l")):
-        with raises(UsageError, "ids-or-label"):
+        with raises(UsageError, "conflicting-options"):
             run("gallery remove", path, *words)
     files[0].write_bytes(b"no picture")
     assert run("gallery add", path, files[0], "--key", "k") == 1

@@ -47,11 +47,11 @@ def test_the_column_key_names_images_and_is_not_metadata(tmp_path: Path) -> None
         assert rows.columns == ("year",)
     inside = write(tmp_path / "f" / "t.csv", "image,key", "a.png,1") if (tmp_path / "f").mkdir() is None else table
     assert read_label_file(inside, {"f/a.png"}, tmp_path).keys == {"f/a.png": "1"}
-    with raises(UsageError, "duplicate-key"):
+    with raises(UsageError, "invalid-table"):
         read_table(write(tmp_path / "t.csv", "image,key", "a.png,k", "b.png,k"))
     same_row_twice = write(tmp_path / "t.csv", "image,key", "a.png,k", "a.png,k")
     assert read_table(same_row_twice).keys == {"a.png": "k"}
-    with raises(UsageError, "conflicting-rows"):
+    with raises(UsageError, "invalid-table"):
         read_table(write(tmp_path / "t.csv", "image,key", "a.png,k", "a.png,l"))
 
 
@@ -124,5 +124,5 @@ def test_keys_of_labels_on_the_command_line(
     assert run(*words, "--strict") == 1
     assert "the key of a.png was refused" in capsys.readouterr().out
     write(labels, "image,key", f"pictures/a.png,{'k' * 257}", "pictures/b.png,B")
-    with raises(UsageError, "bad-key"):
+    with raises(UsageError, "invalid-item"):
         run(*words)

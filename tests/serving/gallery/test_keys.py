@@ -121,11 +121,11 @@ def test_any_text_without_control_characters_is_a_key(gallery: Gallery) -> None:
     before = gallery.store.count()
     for key in NO_KEYS:
         for put in (gallery.put, gallery.add) if key else (gallery.put,):
-            with raises(UsageError, "bad-key"):
+            with raises(UsageError, "invalid-item"):
                 put([keyed(100, "good"), keyed(101, key)])
-        with raises(UsageError, "bad-key"):
+        with raises(UsageError, "invalid-item"):
             check_key(key)
-    with raises(UsageError, "bad-key"):
+    with raises(UsageError, "invalid-item"):
         gallery.put([keyed(100, None)])
     assert gallery.store.count() == before
 
@@ -136,7 +136,7 @@ def test_a_key_is_given_changed_and_taken_back(gallery: Gallery) -> None:
     gallery.store.describe(one, key="one", label="x")
     with raises(ItemConflictError):
         gallery.store.describe(one, label="lost", key="two")
-    with raises(UsageError, "bad-key"):
+    with raises(UsageError, "invalid-item"):
         gallery.store.describe(one, key="a\n")
     assert gallery.store.item_of_key("one").label == "x"
     gallery.describe_key("two", key=None)

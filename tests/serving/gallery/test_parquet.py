@@ -44,7 +44,7 @@ def test_an_export_opens_without_us(path: Path, tmp_path: Path) -> None:
         hits = gallery.search(queries, 6)
         assert ids.tolist() == [[hit.id for hit in row] for row in hits]
         np.testing.assert_allclose(similarities, [[hit.similarity for hit in row] for row in hits], atol=1e-6)
-    with raises(UsageError, "folder-exists"):
+    with raises(UsageError, "already-exists"):
         export_gallery(path, tmp_path / "out")
 
 
@@ -79,14 +79,14 @@ def test_exports_of_other_models_and_damaged_ones_are_refused(path: Path, tmp_pa
         import_gallery(tmp_path / "out", tmp_path / "other")
     data = (tmp_path / "out" / ITEMS).read_bytes()
     (tmp_path / "out" / ITEMS).write_bytes(data[:-50])
-    with raises(GalleryError, "not-readable"):
+    with raises(GalleryError, "unreadable-file"):
         import_gallery(tmp_path / "out", tmp_path / "new")
     (tmp_path / "out" / ITEMS).unlink()
-    with raises(GalleryNotFoundError, "no-export"):
+    with raises(GalleryNotFoundError, "gallery-not-found"):
         import_gallery(tmp_path / "out", tmp_path / "new")
-    with raises(GalleryNotFoundError, "no-export"):
+    with raises(GalleryNotFoundError, "gallery-not-found"):
         import_gallery(tmp_path / "nothing", tmp_path / "new")
-    with raises(GalleryNotFoundError, "no-export", "zoo gallery backup"):
+    with raises(GalleryNotFoundError, "gallery-not-found", "zoo gallery backup"):
         import_gallery(path, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
@@ -95,5 +95,5 @@ def test_a_table_of_something_else_is_refused(path: Path, tmp_path: Path) -> Non
     export_gallery(path, tmp_path / "out")
     table = parquet.read_table(tmp_path / "out" / ITEMS)
     parquet.write_table(table.drop_columns(["embedding"]), tmp_path / "out" / ITEMS)
-    with raises(GalleryError, "damaged-record", "embedding"):
+    with raises(GalleryError, "damaged-file", "embedding"):
         import_gallery(tmp_path / "out", tmp_path / "new")

@@ -164,7 +164,7 @@ def test_a_model_without_it_is_served_in_fp32_where_nobody_watches(
 
 
 def test_a_search_at_a_service_takes_no_precision() -> None:
-    with raises(UsageError, "options-of-a-folder"):
+    with raises(UsageError, "option-without-effect"):
         run_here("search", "--url", "http://127.0.0.1:1", "--id", 1, "--precision", "int8")
 
 

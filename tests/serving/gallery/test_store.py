@@ -172,7 +172,7 @@ def test_other_files_are_refused(tmp_path: Path, path: Path) -> None:
         Store(tmp_path / "other")
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("UPDATE state SET value = 'hamming' WHERE key = 'metric'")
-    with raises(GalleryError, "unknown-metric", "hamming"):
+    with raises(GalleryError, "unknown-name", "hamming"):
         Store(path)
 
 

@@ -297,9 +297,9 @@ def test_only_the_item_s_own_file_is_taken_and_nothing_that_is_no_file(gallery: 
 def test_what_makes_no_sense_is_refused(
     gallery: Path, model: Embedder, other_model: Embedder, tmp_path: Path, capsys: Capture
 ) -> None:
-    with raises(UsageError, "same-model"):
+    with raises(UsageError, "already-exists"):
         run("gallery rebuild", gallery, "--model", model.folder)
-    with raises(UsageError, "no-previous-model"):
+    with raises(UsageError, "no-other-model"):
         run("gallery rollback", gallery)
     with pytest.raises(UsageError, match="--margin"):
         run("gallery rebuild", gallery, "--model", other_model.folder, "--margin", -1)
@@ -308,18 +308,18 @@ def test_what_makes_no_sense_is_refused(
     with pytest.raises(UsageError, match="there is no such folder"):
         run("gallery rebuild", gallery, "--model", other_model.folder, "--images", tmp_path / "none")
     run("gallery rebuild", gallery, "--model", other_model.folder)
-    with raises(UsageError, "no-previous-model"):
+    with raises(UsageError, "no-other-model"):
         run("gallery rollback", gallery)  # a model that was begun is not a previous model
     run("gallery rebuild", gallery, "--model", other_model.folder, "--swap")
     with raises(ModelMismatchError, "other-model", "toy-pool"):
         run("gallery rollback", gallery, "--model", other_model.folder)
     third = toys.write_model(tmp_path / "third", 3, "third")
-    with raises(UsageError, "previous-model-kept", model.card.name):
+    with raises(UsageError, "already-exists", model.card.name):
         run("gallery rebuild", gallery, "--model", third)
     run("gallery rollback", gallery)
     run("gallery rollback", gallery)
     run("gallery rollback", gallery, "--discard")
-    with raises(UsageError, "no-previous-model"):
+    with raises(UsageError, "no-other-model"):
         run("gallery rollback", gallery)
     with closing(Store(gallery / STORE)) as store:
         assert store.staging.slot() is None

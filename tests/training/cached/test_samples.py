@@ -181,7 +181,7 @@ def test_a_step_equals_that_of_a_frozen_trunk(made: tuple[Card, Path, Path]) -> 
 @pytest.mark.parametrize("name", ["margin-noise-in-conv4-glyphs", "diva-rotation-conv4-glyphs", "mixup-conv4-glyphs"])
 def test_methods_that_need_images_are_refused(name: str, made: tuple[Card, Path, Path], tmp_path: Path) -> None:
     recipe = frozen(name, made)
-    with raises(RecipeError, "method-needs-trunk"):
+    with raises(RecipeError, "conflicting-settings"):
         fit(recipe, load_cached_data(recipe), tmp_path, CPU, progress=False)
 
 
@@ -196,17 +196,17 @@ def test_a_second_view_differs_from_the_first() -> None:
         assert (views.another() != views.first).all()
     seen = views.forward(views.first, None)
     torch.testing.assert_close(seen, views.first.flatten(1))
-    with raises(RecipeError, "method-needs-trunk"):
+    with raises(RecipeError, "conflicting-settings"):
         views.forward(views.first + 1, None)
     alone = draw_views(lambda numbers: cached[rows, numbers], 1, 6, slice(None), pass_on, "")
-    with raises(RecipeError, "too-few-views"):
+    with raises(RecipeError, "too-few-samples"):
         alone.another()
 
 
 def test_recipes_that_features_cannot_follow_are_refused(made: tuple[Card, Path, Path]) -> None:
     card, folder, file = made
     features = read_features(file)
-    for name, code in (("margin2-conv4-glyphs", "ensemble"), ("group-conv4-glyphs", "no-heads")):
+    for name, code in (("margin2-conv4-glyphs", "not-available"), ("group-conv4-glyphs", "conflicting-settings")):
         with raises(RecipeError, code):
             recipe_on_features(resolve(name), features, card, str(folder))
     for setting in (
@@ -216,9 +216,9 @@ def test_recipes_that_features_cannot_follow_are_refused(made: tuple[Card, Path,
         "batch.chunk=3",
         "precision=bf16",
     ):
-        with raises(RecipeError, "setting-without-effect"):
+        with raises(RecipeError, "option-without-effect"):
             frozen("margin-conv4-glyphs", made, setting)
-    with raises(UsageError, "no-trunk"):
+    with raises(UsageError, "not-available"):
         api.train(frozen("margin-conv4-glyphs", made), compiled=True)
 
 

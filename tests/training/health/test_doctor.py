@@ -67,9 +67,9 @@ def test_wrong_use_is_refused_before_torch(tmp_path: Path) -> None:
     (tmp_path / "ensemble").mkdir()
     (tmp_path / "ensemble" / "recipe.json").write_text('{"ensemble": [{"name": "a"}, {"name": "b"}]}')
     mistakes = [
-        ([str(old)], "no-indicators"),
-        ([str(tmp_path / "empty")], "no-log"),
-        ([str(tmp_path / "ensemble")], "no-log"),
+        ([str(old)], "no-results"),
+        ([str(tmp_path / "empty")], "no-results"),
+        ([str(tmp_path / "ensemble")], "no-results"),
         ([str(old), "-o", "health.png"], "unknown-format"),
     ]
     assert_refused_before_torch(["doctor"], mistakes)
@@ -79,7 +79,7 @@ def test_wrong_use_is_refused_before_torch(tmp_path: Path) -> None:
 
 def test_a_name_means_the_model_else_the_newest_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZOO_HOME", str(tmp_path))
-    with raises(ModelNotFoundError, "no-model"):
+    with raises(ModelNotFoundError, "model-not-found"):
         find_run("no-such-run")
     older, newer = (run(tmp_path / "runs" / f"toy-0000000{i}-11111111", seed=i) for i in range(2))
     run(tmp_path / "runs" / "toy-2-00000000-11111111", name="toy-2")
@@ -229,5 +229,5 @@ def test_a_finding_names_the_epoch_from_which_it_holds() -> None:
 
 def test_an_ensemble_has_no_run_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "recipe.json").write_text('{"ensemble": [{"name": "a"}]}')
-    with raises(UsageError, "no-log"):
+    with raises(UsageError, "no-results"):
         read_history(tmp_path)

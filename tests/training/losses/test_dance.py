@@ -236,5 +236,5 @@ def test_nan_stays_visible() -> None:
 
 @pytest.mark.parametrize("args", [{"temperature": 0}, {"cap": 0}, {"nearest": 0}, {"nearest": 1.5}, {"farthest": 2.1}])
 def test_impossible_constants_are_rejected(args: dict[str, float]) -> None:
-    with raises(RecipeError, "bad-number"):
+    with raises(RecipeError, "invalid-value"):
         DaNCE(3, **args)

@@ -207,11 +207,11 @@ def test_every_variant_is_finite_on_any_batch(args: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("args", "code"),
     [
-        ({"temperature": 0}, "bad-number"),
-        ({"anchors": -1}, "bad-number"),
-        ({"steps": -1}, "bad-number"),
-        ({"similarity": "cosine"}, "unknown-similarity"),
-        ({"criterion": "mse"}, "unknown-criterion"),
+        ({"temperature": 0}, "invalid-value"),
+        ({"anchors": -1}, "invalid-value"),
+        ({"steps": -1}, "invalid-value"),
+        ({"similarity": "cosine"}, "unknown-name"),
+        ({"criterion": "mse"}, "unknown-name"),
     ],
 )
 def test_impossible_constants_are_rejected(args: dict[str, Any], code: str) -> None:

@@ -161,7 +161,7 @@ def test_a_custom_loss_must_annotate_its_tuples(monkeypatch: pytest.MonkeyPatch)
             return embeddings.sum()
 
     monkeypatch.setitem(LOSSES, "own", Own)
-    with raises(RecipeError, "unannotated-loss"):
+    with raises(RecipeError, "conflicting-settings"):
         method(Objective("own", "random"), [0, 1], {"embedding": DIM})
 
 
@@ -190,6 +190,6 @@ def test_centres_of_softtriple_may_start_as_in_pytorch_metric_learning() -> None
 
 
 def test_an_unknown_start_is_an_error() -> None:
-    with raises(RecipeError, "unknown-start") as caught:
+    with raises(RecipeError, "unknown-name") as caught:
         LOSSES["cosface"](classes=4, dim=8, start="norml")
     assert "'normal'" in str(caught.value)

@@ -66,5 +66,5 @@ def test_the_query_does_not_compete_with_its_positives() -> None:
 
 
 def test_each_k_has_its_temperature() -> None:
-    with raises(RecipeError, "wrong-length"):
+    with raises(RecipeError, "invalid-value"):
         RecallAtK(2, k=(1, 2, 4), recall_temperature=(1, 2))

@@ -68,5 +68,5 @@ def test_noise_on_the_input_goes_through_the_trunk() -> None:
 
 @pytest.mark.parametrize("wrong", [{"dropout": 1.0}, {"dropout": -0.1}, {"input_noise": -1.0}, {"output_noise": -1.0}])
 def test_numbers_out_of_range_are_rejected(wrong: dict[str, float]) -> None:
-    with raises(RecipeError, "bad-number"):
+    with raises(RecipeError, "invalid-value"):
         Plain(nn.ModuleDict(), Seen(), **wrong)

@@ -104,10 +104,10 @@ def test_a_student_may_have_no_head(teacher: tuple[Path, Card]) -> None:
 @pytest.mark.parametrize(
     ("change", "code", "values"),
     [
-        ({"dim": 32}, "transfer-dim", ["32", "toy", "64", "rkd or similarity"]),
-        ({"dim": 0}, "transfer-dim", ["8"]),
-        ({"heads": (Head("a", 32), Head("b", 32))}, "wrong-heads", ["'distillation'", "2"]),
-        ({"args": {"fingerprint": "0" * 64}}, "other-teacher", ["000000000000"]),
+        ({"dim": 32}, "conflicting-settings", ["32", "toy", "64", "rkd or similarity"]),
+        ({"dim": 0}, "conflicting-settings", ["8"]),
+        ({"heads": (Head("a", 32), Head("b", 32))}, "conflicting-settings", ["'distillation'", "2"]),
+        ({"args": {"fingerprint": "0" * 64}}, "other-model", ["000000000000"]),
     ],
 )
 def test_a_teacher_that_does_not_fit_is_rejected(

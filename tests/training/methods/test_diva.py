@@ -265,12 +265,12 @@ def test_the_features_are_extracted_once() -> None:
 @pytest.mark.parametrize(
     ("names", "args", "code", "value"),
     [
-        (("shared", "dance"), {}, "wrong-heads", "shared, dance"),
-        (("discriminative", "dans"), {}, "unknown-task", "'dance'"),
-        (("discriminative", "discriminative-x"), {}, "unknown-task", "'discriminative-x'"),
-        (("discriminative",), {"auxiliary": {"dance": {}}}, "unknown-head", "'dance'"),
-        (("discriminative",), {"auxiliary": {"discriminative": {}}}, "unknown-head", "'discriminative'"),
-        (("discriminative",), {"alpha": -1}, "bad-number", "-1"),
+        (("shared", "dance"), {}, "conflicting-settings", "shared, dance"),
+        (("discriminative", "dans"), {}, "unknown-name", "'dance'"),
+        (("discriminative", "discriminative-x"), {}, "unknown-name", "'discriminative-x'"),
+        (("discriminative",), {"auxiliary": {"dance": {}}}, "unknown-name", "'dance'"),
+        (("discriminative",), {"auxiliary": {"discriminative": {}}}, "unknown-name", "'discriminative'"),
+        (("discriminative",), {"alpha": -1}, "invalid-value", "-1"),
     ],
 )
 def test_heads_and_values_that_do_not_fit_are_rejected(

@@ -54,9 +54,9 @@ def test_degenerate_batches(labels: list[int]) -> None:
 @pytest.mark.parametrize(
     ("objective", "dims", "code"),
     [
-        (Objective("margin", method="group"), {}, "wrong-loss"),
-        (OBJECTIVE, {"a": 2, "b": 2}, "wrong-heads"),
-        (Objective("group", method="group", method_args={"pretraining": -1}), {}, "bad-number"),
+        (Objective("margin", method="group"), {}, "conflicting-settings"),
+        (OBJECTIVE, {"a": 2, "b": 2}, "conflicting-settings"),
+        (Objective("group", method="group", method_args={"pretraining": -1}), {}, "invalid-value"),
     ],
 )
 def test_another_loss_heads_and_numbers_are_rejected(objective: Objective, dims: dict[str, int], code: str) -> None:

@@ -64,7 +64,7 @@ def test_a_checkpoint_holds_the_groups_alone() -> None:
 
 @pytest.mark.parametrize(("number", "every"), [(1, 3), (49, 3), (2, 0)])
 def test_numbers_out_of_range_are_rejected(number: int, every: int) -> None:
-    with raises(RecipeError, "bad-number"):
+    with raises(RecipeError, "invalid-value"):
         Grouping(CLASSES, number, every, seed=0)
 
 
@@ -169,7 +169,7 @@ def test_other_set_ups_draw_by_class_and_need_no_features(setup: str) -> None:
 
 @pytest.mark.parametrize(
     ("setup", "negatives", "code"),
-    [("intra-class", "random", "unknown-triplets"), ("grouped", "hard", "unknown-negatives")],
+    [("intra-class", "random", "unknown-name"), ("grouped", "hard", "unknown-name")],
 )
 def test_unknown_names_are_rejected(setup: str, negatives: str, code: str) -> None:
     with raises(RecipeError, code):

@@ -167,12 +167,12 @@ def test_a_restored_memory_continues_identically() -> None:
 @pytest.mark.parametrize(
     ("objective", "dims", "code"),
     [
-        (remembering("arcface"), {"a": 2}, "loss-without-tuples"),
-        (remembering("margin"), {"a": 2}, "miner-needed"),
-        (remembering("multi-similarity"), {"a": 2}, "kept-only-needed"),
-        (remembering(size=7), {"a": 2}, "bad-number"),
-        (remembering(weight=-1), {"a": 2}, "bad-number"),
-        (remembering(), {"a": 2, "b": 2}, "wrong-heads"),
+        (remembering("arcface"), {"a": 2}, "conflicting-settings"),
+        (remembering("margin"), {"a": 2}, "conflicting-settings"),
+        (remembering("multi-similarity"), {"a": 2}, "conflicting-settings"),
+        (remembering(size=7), {"a": 2}, "invalid-value"),
+        (remembering(weight=-1), {"a": 2}, "invalid-value"),
+        (remembering(), {"a": 2, "b": 2}, "conflicting-settings"),
     ],
 )
 def test_losses_numbers_and_heads_that_do_not_fit_are_rejected(

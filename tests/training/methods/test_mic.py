@@ -168,11 +168,11 @@ def test_a_checkpoint_continues_identically() -> None:
 @pytest.mark.parametrize(
     ("args", "code"),
     [
-        ({"groups": 21}, "bad-number"),
-        ({"auxiliary_probability": 1.5}, "bad-number"),
-        ({"decorrelation": -1.0}, "bad-number"),
-        ({"adversary_lr": -1.0}, "bad-number"),
-        ({"auxiliary_loss": "proxy-nca", "miner": "semihard"}, "other-tuples"),
+        ({"groups": 21}, "invalid-value"),
+        ({"auxiliary_probability": 1.5}, "invalid-value"),
+        ({"decorrelation": -1.0}, "invalid-value"),
+        ({"adversary_lr": -1.0}, "invalid-value"),
+        ({"auxiliary_loss": "proxy-nca", "miner": "semihard"}, "conflicting-settings"),
     ],
 )
 def test_impossible_values_are_rejected(args: dict[str, Any], code: str) -> None:
@@ -188,5 +188,5 @@ def test_unknown_arguments_of_the_auxiliary_loss_are_rejected() -> None:
 
 @pytest.mark.parametrize("heads", [{}, {"discriminative": 4}, {"class": 4, "auxiliary": 4}])
 def test_the_head_is_named_class(heads: dict[str, int]) -> None:
-    with raises(RecipeError, "wrong-heads"):
+    with raises(RecipeError, "conflicting-settings"):
         method(Objective("margin", method="mic"), CLASSES, heads)

@@ -132,7 +132,7 @@ def test_a_repeated_forward_pass_is_mixed_again_and_a_part_of_it_rejected() -> N
     gradients = [torch.autograd.grad(features.square().sum(), list(net.parameters())) for features in rows]
     for actual, expected in zip(*gradients, strict=True):
         assert torch.allclose(actual, expected, atol=1e-6)
-    with raises(RecipeError, "chunked-batch"):
+    with raises(RecipeError, "conflicting-settings"):
         mixed(images[:2])
 
 
@@ -149,11 +149,11 @@ def test_degenerate_batches(labels: list[int], miner: str | None) -> None:
 @pytest.mark.parametrize(
     ("objective", "dims", "code"),
     [
-        (mixed_objective(alpha=0), {}, "bad-number"),
-        (mixed_objective(layers=["layer1"]), {}, "unknown-layer"),
-        (mixed_objective(layers=[""]), {}, "unknown-layer"),
-        (Objective("triplet", method="mixup"), {}, "no-layers"),
-        (mixed_objective(), {"a": 2, "b": 2}, "wrong-heads"),
+        (mixed_objective(alpha=0), {}, "invalid-value"),
+        (mixed_objective(layers=["layer1"]), {}, "unknown-name"),
+        (mixed_objective(layers=[""]), {}, "unknown-name"),
+        (Objective("triplet", method="mixup"), {}, "unsupported-model"),
+        (mixed_objective(), {"a": 2, "b": 2}, "conflicting-settings"),
     ],
 )
 def test_layers_numbers_and_heads_that_do_not_fit_are_rejected(
@@ -165,5 +165,5 @@ def test_layers_numbers_and_heads_that_do_not_fit_are_rejected(
 
 def test_a_layer_without_one_activation_per_image_is_rejected() -> None:
     rnn = nn.Sequential(nn.Flatten(), nn.RNN(48, 3))
-    with raises(RecipeError, "unusable-layer"), mix_activations(rnn[1], torch.tensor([1, 0]), 0.5):
+    with raises(RecipeError, "unsupported-model"), mix_activations(rnn[1], torch.tensor([1, 0]), 0.5):
         rnn(torch.randn(2, 3, 4, 4))

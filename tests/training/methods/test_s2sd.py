@@ -113,11 +113,11 @@ def test_degenerate_batches(labels: list[int]) -> None:
 @pytest.mark.parametrize(
     ("objective", "dims", "code"),
     [
-        (s2sd(), {}, "wrong-heads"),
-        (s2sd(), {"a": 2, "b": 2}, "wrong-heads"),
-        (s2sd(dims=[]), {"a": 2}, "bad-number"),
-        (s2sd(gamma=-1), {"a": 2}, "bad-number"),
-        (s2sd(temperature=0), {"a": 2}, "bad-number"),
+        (s2sd(), {}, "conflicting-settings"),
+        (s2sd(), {"a": 2, "b": 2}, "conflicting-settings"),
+        (s2sd(dims=[]), {"a": 2}, "invalid-value"),
+        (s2sd(gamma=-1), {"a": 2}, "invalid-value"),
+        (s2sd(temperature=0), {"a": 2}, "invalid-value"),
     ],
 )
 def test_heads_and_numbers_that_do_not_fit_are_rejected(objective: Objective, dims: dict[str, int], code: str) -> None:

@@ -59,7 +59,7 @@ def test_a_batch_without_pairs_is_that_of_the_plain_method() -> None:
 
 
 def test_losses_of_raw_embeddings_and_several_heads_are_refused() -> None:
-    with raises(RecipeError, "raw-embeddings"):
+    with raises(RecipeError, "conflicting-settings"):
         method(simix("n-pair"), LABELS, {"embedding": 5})
-    with raises(RecipeError, "wrong-heads"):
+    with raises(RecipeError, "conflicting-settings"):
         method(simix(), LABELS, {"a": 5, "b": 5})

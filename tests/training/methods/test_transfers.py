@@ -194,5 +194,5 @@ def test_degenerate_batches_have_finite_values_and_gradients(name: str, dtype: t
     ],
 )
 def test_numbers_out_of_range_are_rejected(kind: type, args: dict[str, Any]) -> None:
-    with raises(RecipeError, "bad-number"):
+    with raises(RecipeError, "invalid-value"):
         kind(**args)

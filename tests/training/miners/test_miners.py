@@ -79,7 +79,7 @@ def test_intra_class_triplets_are_three_of_one_class(by_distance: bool, labels: 
     miner = IntraClass(by_distance)
     if not able:
         most = max(labels.count(label) for label in labels)
-        with raises(RecipeError, "class-too-small") as caught:
+        with raises(RecipeError, "too-few-samples") as caught:
             miner(rows(len(labels), kind=kind), torch.tensor(labels))
         assert f" {most} " in str(caught.value)
         return
@@ -132,9 +132,9 @@ def test_unknown_miners_and_arguments_are_rejected(name: str, args: dict[str, An
 @pytest.mark.parametrize(
     ("make", "code"),
     [
-        (lambda: Rho(1.5), "bad-number"),
-        (lambda: InterClass(positive="hard"), "unknown-positive"),
-        (lambda: InterClass(negative="nearest"), "unknown-negative"),
+        (lambda: Rho(1.5), "invalid-value"),
+        (lambda: InterClass(positive="hard"), "unknown-name"),
+        (lambda: InterClass(negative="nearest"), "unknown-name"),
     ],
 )
 def test_impossible_arguments_are_rejected(make: Callable[[], Any], code: str) -> None:

@@ -501,7 +501,7 @@ def test_settings_of_the_user_take_precedence() -> None:
     mic = resolve_as_published("mic-r50-cub", ["schedule.name=constant"])
     assert isinstance(mic, Recipe)
     assert (mic.schedule.name, mic.schedule.milestones) == ("constant", ())
-    with raises(RecipeError, "not-a-setting"):
+    with raises(RecipeError, "unknown-setting"):
         resolve("margin-r50-cub", ["as_published=true"])
 
 

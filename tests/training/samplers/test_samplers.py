@@ -81,10 +81,10 @@ def test_a_collapsed_memory_still_gives_batches(name: str, kind: str) -> None:
 @pytest.mark.parametrize(
     ("size", "per_class", "code"),
     [
-        (9, 2, "batch-not-divisible"),
-        (0, 1, "batch-not-divisible"),
+        (9, 2, "conflicting-settings"),
+        (0, 1, "conflicting-settings"),
         (8, 2, "too-few-classes"),
-        (6, 3, "class-too-small"),
+        (6, 3, "too-few-samples"),
     ],
 )
 def test_a_batch_that_the_classes_cannot_fill_is_rejected(name: str, size: int, per_class: int, code: str) -> None:
@@ -96,7 +96,7 @@ def test_a_batch_that_the_classes_cannot_fill_is_rejected(name: str, size: int, 
     ("name", "args"), [("greedy-coreset", {"pool": 0}), ("ddm", {"pool": 1}), ("frd", {"candidates": 0})]
 )
 def test_impossible_arguments_are_rejected(name: str, args: dict[str, Any]) -> None:
-    with raises(RecipeError, "bad-number"):
+    with raises(RecipeError, "invalid-value"):
         sampler(name, np.repeat(np.arange(4), 4), 4, 2, **args)
 
 

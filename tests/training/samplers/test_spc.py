@@ -20,5 +20,5 @@ def test_classes_are_drawn_in_groups_of_neighbours() -> None:
         drawn = sorted(set(labels[batch].tolist()))
         assert len(drawn) == 8
         assert all(set(range(4 * (c // 4), 4 * (c // 4) + 4)) <= set(drawn) for c in drawn)
-    with raises(RecipeError, "classes-not-divisible"):
+    with raises(RecipeError, "conflicting-settings"):
         SPC(labels, 10, 2, 0, together=5)

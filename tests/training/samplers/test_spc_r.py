@@ -15,7 +15,7 @@ from zoo.errors import RecipeError
 def test_samples_are_different_and_the_last_has_a_classmate(labels: list[int], data: st.DataObject) -> None:
     y, size = np.array(labels), data.draw(st.integers(2, len(labels)))
     if len(set(labels)) == len(labels):
-        with raises(RecipeError, "class-too-small"):
+        with raises(RecipeError, "too-few-samples"):
             SPCR(y, size, 0)
         return
     for batch in SPCR(y, size, 0).epoch(0, 4):
@@ -31,5 +31,5 @@ def test_all_samples_come_equally_often() -> None:
 
 @pytest.mark.parametrize("size", [1, 6])
 def test_a_size_out_of_range_is_rejected(size: int) -> None:
-    with raises(RecipeError, "bad-number"):
+    with raises(RecipeError, "invalid-value"):
         SPCR(np.array([0, 0, 1, 1, 2]), size, 0)

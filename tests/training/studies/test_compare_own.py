@@ -92,7 +92,7 @@ def test_named_models_without_a_score_and_unknown_metrics_are_reported(
     model(two_methods, "unmeasured", None)
     assert main(["benchmark", "models", "alone", "unmeasured", "--dataset", "cub"]) == 0
     assert "unmeasured" in capsys.readouterr().err
-    with raises(UsageError, "unknown-metric") as caught:
+    with raises(UsageError, "unknown-name") as caught:
         on_cub(metrics=["recal_at_1"])
     assert "'recall_at_1'" in str(caught.value)
 
@@ -190,7 +190,7 @@ def test_names_and_metrics_select_scores(two_methods: Path) -> None:
     assert [name for name, _ in on_cub(names=["contrastive-seed2"])] == ["contrastive"]
     assert list(on_cub(metrics=["mrr"])) == [("alone", "mrr")]
     assert own_scores(find_runs(), dataset="cars") == []
-    with raises(UsageError, "unknown-model") as caught:
+    with raises(UsageError, "unknown-name") as caught:
         on_cub(names=["contrastiv"])
     assert "'contrastive'" in str(caught.value)
 

@@ -209,7 +209,7 @@ def test_other_folders_are_read_and_damaged_lines_are_skipped(
         assert ["mine/margin/seed-0", "mine/margin/seed-1"] in [
             row["ours_runs"] for row in json.loads(capsys.readouterr().out)
         ]
-    with raises(UsageError, "no-such-folder") as caught:
+    with raises(UsageError, "not-found") as caught:
         find_runs([tmp_path / "nowhere"])
     assert str(tmp_path / "nowhere") in str(caught.value)
 

@@ -71,7 +71,7 @@ def test_the_report_has_the_means_over_seeds_normalised(tmp_path: Path) -> None:
 
 
 def test_a_study_measures_what_it_sums_up() -> None:
-    with raises(RecipeError, "missing-measure"):
+    with raises(RecipeError, "no-results"):
         Study("toys/normalised", "Samplers", "nowhere", ARMS, (R1,), normalised=(NMI,))
 
 

@@ -73,7 +73,7 @@ def test_selected_arms_are_kept_and_can_be_extended(tmp_path: Path) -> None:
     assert RunSchedule(plan_in_folder(tmp_path, ["margin"]), tmp_path).begin().plan.only == ("margin", "contrastive")
     assert write_plan(all_arms, tmp_path).only == ()
     assert write_plan(only(all_arms, "margin"), tmp_path).only == ()  # all were asked for once
-    with raises(UsageError, "unknown-arm") as caught:
+    with raises(UsageError, "unknown-name") as caught:
         only(all_arms, "x")
     assert "margin, contrastive" in str(caught.value)
 
@@ -96,15 +96,15 @@ def test_the_remedy_for_a_damaged_plan_keeps_finished_runs(tmp_path: Path) -> No
     assert str(tmp_path / "report.md") in str(caught.value)
     # The remedy: the plan is deleted, the command is given again, and the finished run is still there.
     (tmp_path / "plan.json").unlink()
-    with raises(UsageError, "not-a-study") as caught:
+    with raises(UsageError, "no-results") as caught:
         read_plan(tmp_path)
     assert f"--out {tmp_path}" in str(caught.value)
     assert [run.finished for run in write_plan(plan, tmp_path).runs(tmp_path)] == [True, False]
-    with raises(UsageError, "not-a-study") as caught:
+    with raises(UsageError, "no-results") as caught:
         read_plan(tmp_path / "images")
     assert "--out" not in str(caught.value)
     (tmp_path / RESULTS_FILE).write_text("{\n")
-    with raises(TrainingError, "damaged-results"):
+    with raises(TrainingError, "damaged-file"):
         plan.runs(tmp_path)[0].result()
     (tmp_path / RESULTS_FILE).write_text("")
     assert not plan.runs(tmp_path)[0].finished

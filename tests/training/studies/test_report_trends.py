@@ -167,7 +167,7 @@ def test_one_seed_and_arms_of_one_year_are_drawn_too(tmp_path: Path) -> None:
 
 
 def test_a_trend_of_an_unmeasured_metric_is_refused() -> None:
-    with raises(RecipeError, "missing-measure") as caught:
+    with raises(RecipeError, "no-results") as caught:
         dataclasses.replace(toys.STUDY, trends=(Trend("newer is better", Measure("nmi")),))
     assert "test nmi" in str(caught.value)
 

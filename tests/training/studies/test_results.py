@@ -59,7 +59,7 @@ def test_compressed_lines_come_first_and_new_ones_are_appended_to_the_plain_file
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     for damaged in ("{", "[]", "3", '{"score": 1}'):
         (tmp_path / RESULTS_FILE).write_text(f'{{"run": "a/seed-0"}}\n{damaged}\n')
-        with raises(TrainingError, "damaged-results") as caught:
+        with raises(TrainingError, "damaged-file") as caught:
             len(Results(tmp_path))
         assert repr(damaged) in str(caught.value)
 

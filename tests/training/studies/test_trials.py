@@ -246,7 +246,7 @@ def test_rates_are_part_of_a_study_and_checked(tmp_path: Path, data: Path) -> No
     for rates in ((), (1e-6, 0.2)):
         with raises(TrainingError, "other-study"):
             RunSchedule(dataclasses.replace(plan, rates=rates), tmp_path).begin()
-    for rates, code in (((0.1,), "too-few-rates"), ((0.1, 0.1), "too-few-rates"), ((0.1, -1.0), "bad-rate")):
+    for rates, code in (((0.1,), "invalid-value"), ((0.1, 0.1), "invalid-value"), ((0.1, -1.0), "invalid-value")):
         with raises(UsageError, code):
             plan_from_options(toys.STUDY, "glyphs", rates=rates)
     assert plan_from_options(toys.STUDY, "glyphs", rates=RATES).rates == RATES

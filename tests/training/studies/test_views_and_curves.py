@@ -114,7 +114,7 @@ def test_classes_per_group_by_hand() -> None:
 
 
 def test_an_unknown_head_is_refused_where_it_is_named() -> None:
-    with raises(RecipeError, "unknown-split"):
+    with raises(RecipeError, "unknown-name"):
         Measure("recall_at_1", "both")
     assert [lacks_view(["shared"], view) for view in ("shared", "embedding", "features", "random head")] == [False] * 4
     assert not lacks_view([], "features reduced to 512")

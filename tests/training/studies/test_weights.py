@@ -66,7 +66,7 @@ def test_each_arm_starts_from_the_weights_of_its_backbone(both: dict[str, Path])
     assert starts == {(name, str(place)) for name, place in both.items()}
     assert not any(plan.changes(plan.recipes(arm)) for arm in study.arms)
     contradicting = (f"backbone.pretrained={both['ibn']}", "backbone.architecture=resnet50")
-    with raises(RecipeError, "weights-contradict"):
+    with raises(RecipeError, "weights-mismatch"):
         Plan(study, "cub", 1, settings=contradicting).recipes(study.arms[0])
 
 
@@ -104,10 +104,10 @@ def test_the_studies_of_one_command_share_the_weights(both: dict[str, Path], mon
 @pytest.mark.parametrize(
     ("given", "code"),
     [
-        (["ibn"], "bad-weights"),
-        (["=here"], "bad-weights"),
-        (["ibn=a", "ibn=b"], "bad-weights"),
-        (["d121=here"], "unknown-backbone"),
+        (["ibn"], "invalid-value"),
+        (["=here"], "invalid-value"),
+        (["ibn=a", "ibn=b"], "invalid-value"),
+        (["d121=here"], "unknown-name"),
     ],
 )
 def test_unusable_weights_are_refused(given: list[str], code: str) -> None:

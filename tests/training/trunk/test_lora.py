@@ -139,5 +139,5 @@ def test_a_trunk_of_convolutions_is_refused_before_images_are_read(own_zoo: Path
     from training.finetune import FinetuneRequest, finetune
 
     make_model(own_zoo / "models" / "toy")
-    with raises(RecipeError, "no-linear-layers"):
+    with raises(RecipeError, "unsupported-model"):
         finetune(tmp_path / "no-such-folder", FinetuneRequest("toy", "mine", tune="lora", device="cpu"))

@@ -101,13 +101,13 @@ def test_the_published_architecture_has_the_prompts() -> None:
 
 @pytest.mark.parametrize("architecture", ["eva02_tiny_patch14_224", "swin_tiny_patch4_window7_224", "conv4"])
 def test_other_trunks_are_refused(architecture: str) -> None:
-    with raises(RecipeError, "no-prompts"):
+    with raises(RecipeError, "unsupported-model"):
         choose_parts(create_trunk(architecture, 3), Backbone("x", architecture, tune="prompt"))
 
 
 @pytest.mark.parametrize("wrong", [{"prompts": 0}, {"prompting": "wide"}])
 def test_settings_out_of_range_are_refused(wrong: dict) -> None:
-    with raises(RecipeError, "setting-range"):
+    with raises(RecipeError, "invalid-value"):
         Backbone("vit", VIT.architecture, ARGS, tune="prompt", **wrong)
 
 

@@ -84,7 +84,7 @@ def test_an_impossible_file_name_is_a_failed_check(copy: Path, capsys: pytest.Ca
 def test_a_lone_surrogate_in_a_card_is_a_card_error(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (copy / "card.json").read_text()
     (copy / "card.json").write_text(text.replace('"files": {', '"files": {"\\ud800": "0", '))
-    with raises(CardError, "unreadable-card") as caught:
+    with raises(CardError, "unreadable-file") as caught:
         read_card(copy)
     assert r"\ud800" in str(caught.value)
     assert main(["verify", str(copy)]) == 1

@@ -74,7 +74,7 @@ def test_a_model_that_was_measured_on_other_images_is_not_compared(
     other = copy_of(toy, "other")
     measure("toy-pool", tables["birds"])
     measure("other", tables["cars"])
-    with raises(UsageError, "no-common-images") as caught:
+    with raises(UsageError, "no-results") as caught:
         cli.run(["benchmark", "models", "--dataset", "folder", "--against", "other"])
     assert re.search(r"it has cars\.csv \([0-9a-f]{8}\).*measured on birds\.csv \(", str(caught.value))
     measure("other", tables["birds"])
@@ -103,7 +103,7 @@ def test_scores_of_unknown_images_are_equal_to_nothing(
         "folder (data unknown), of other",
         "folder (data unknown), of toy-pool",
     }
-    with raises(UsageError, "no-common-images"):
+    with raises(UsageError, "no-results"):
         cli.run(["benchmark", "models", "--dataset", "folder", "--against", "other"])
     measure("other", tables["birds"])
     assert ["data" in result for result in read_results(other)] == [False, True]  # which images it was is unknown

@@ -64,20 +64,20 @@ def test_classes_are_split_in_alphabetical_order(tmp_path: Path) -> None:
 
 def test_other_counts_are_refused(tmp_path: Path) -> None:
     digest = write_zip(tmp_path, "a/1.png", "a/2.png", "b/1.png", "c/1.png", "c/2.png")
-    with raises(DatasetError, "wrong-counts", "3 images of 2 classes", "4 images of 2 classes", "train") as error:
+    with raises(DatasetError, "damaged-file", "3 images of 2 classes", "4 images of 2 classes", "train") as error:
         cifar100.load("train", tmp_path, EXPECTED, digest)
     assert all(part in str(error.value) for part in (cifar100.URL, str(tmp_path)))
-    with raises(DatasetError, "wrong-counts", "0 images of 0 classes", "25,000 images of 50 classes", "test"):
+    with raises(DatasetError, "damaged-file", "0 images of 0 classes", "25,000 images of 50 classes", "test"):
         cifar100.load("test", tmp_path, sha256=digest)
 
 
 def test_another_file_of_that_name_is_refused(tmp_path: Path) -> None:
     digest = write_zip(tmp_path, "a/1.png")
-    with raises(DatasetError, "wrong-hash", digest, "9eac335d") as error:
+    with raises(DatasetError, "hash-mismatch", digest, "9eac335d") as error:
         load_dataset("cifar100", "test", tmp_path)
     assert all(part in str(error.value) for part in (cifar100.URL, str(tmp_path)))
     (tmp_path / cifar100.FILE).write_bytes(b"not a zip")
-    with raises(DatasetError, "not-readable") as error:
+    with raises(DatasetError, "unreadable-file") as error:
         cifar100.load("test", tmp_path, sha256=sha256_of(tmp_path / cifar100.FILE))
     assert all(part in str(error.value) for part in (cifar100.URL, str(tmp_path)))
 
@@ -125,24 +125,24 @@ def test_a_damaged_official_archive_is_refused(tmp_path: Path) -> None:
 
     archive, _ = write_archive(tmp_path, [0, 3], "apple\nbee\n", cut=5)
     inside = tmp_path / cifar100.FOLDER
-    refused("cut-off", "train.bin", "6,143", "3,074")
+    refused("damaged-file", "train.bin", "6,143", "3,074")
     with (inside / "train.bin").open("ab") as file:
         file.write(bytes(5))
-    refused("unknown-class", "train.bin", "class 3", "2 classes")
+    refused("damaged-file", "train.bin", "class 3", "2 classes")
     (inside / "fine_label_names.txt").unlink()
-    refused("file-missing", "fine_label_names.txt")
+    refused("missing-file", "fine_label_names.txt")
     shutil.rmtree(inside)
-    refused("wrong-hash", hashlib.md5(archive.read_bytes()).hexdigest(), cifar100.MD5)
+    refused("hash-mismatch", hashlib.md5(archive.read_bytes()).hexdigest(), cifar100.MD5)
     archive.write_bytes(archive.read_bytes()[:40])
-    refused("not-readable", md5=hashlib.md5(archive.read_bytes()).hexdigest())
+    refused("unreadable-file", md5=hashlib.md5(archive.read_bytes()).hexdigest())
     with tarfile.open(archive, "w:gz"):
         pass
-    refused("file-missing", "train.bin", md5=hashlib.md5(archive.read_bytes()).hexdigest())
+    refused("missing-file", "train.bin", md5=hashlib.md5(archive.read_bytes()).hexdigest())
 
 
 def test_the_zip_and_the_official_archive_hold_the_same_counts(tmp_path: Path) -> None:
     write_archive(tmp_path, [0, 1], "apple\nbee\n")
-    with raises(DatasetError, "wrong-counts", "2 images of 2 classes", "25,000 images of 50 classes", "train") as error:
+    with raises(DatasetError, "damaged-file", "2 images of 2 classes", "25,000 images of 50 classes", "train") as error:
         load_dataset("cifar100", "train", tmp_path)
     assert f"Get {cifar100.ARCHIVE} again from {cifar100.URL}" in str(error.value)
 

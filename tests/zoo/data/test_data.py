@@ -30,12 +30,12 @@ def test_the_table_names_the_loaders() -> None:
 @pytest.mark.parametrize(
     ("name", "split", "code", "hint"),
     [
-        ("omniglt", "test", "unknown-dataset", "'omniglot'"),
-        ("xyz", "test", "unknown-dataset", ", ".join(DATASETS)),
-        ("glyphs", "tset", "unknown-split", "'test'"),
-        ("glyphs", "", "unknown-split", "train, test"),
-        ("folder", "nonsense", "unknown-split", "train, test, all"),
-        ("folder", "al", "unknown-split", "'all'"),
+        ("omniglt", "test", "unknown-name", "'omniglot'"),
+        ("xyz", "test", "unknown-name", ", ".join(DATASETS)),
+        ("glyphs", "tset", "unknown-name", "'test'"),
+        ("glyphs", "", "unknown-name", "train, test"),
+        ("folder", "nonsense", "unknown-name", "train, test, all"),
+        ("folder", "al", "unknown-name", "'all'"),
     ],
 )
 def test_unknown_names_are_answered_with_the_nearest(name: str, split: str, code: str, hint: str) -> None:
@@ -55,5 +55,5 @@ def test_importing_the_table_imports_no_data_set() -> None:
 @pytest.mark.parametrize("name", [name for name in DATASETS if name != "glyphs"])
 def test_a_missing_folder_is_an_error(name: str, tmp_path: Path) -> None:
     for folder in (tmp_path / "nowhere", "~nosuchuser/data"):
-        with raises(DatasetError, "no-such-data", folder):
+        with raises(DatasetError, "not-found", folder):
             load_dataset(name, "test", folder)

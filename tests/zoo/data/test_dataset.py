@@ -23,7 +23,7 @@ def test_a_part_of_a_data_set_keeps_order_names_and_factors() -> None:
 
 @pytest.mark.parametrize(
     ("labels", "sources", "code"),
-    [([0], "ab", "unequal-lengths"), ([0, 1], "a", "unequal-lengths"), ([0, 2], "ab", "label-out-of-range")],
+    [([0], "ab", "invalid-labels"), ([0, 1], "a", "invalid-labels"), ([0, 2], "ab", "invalid-labels")],
 )
 def test_parts_that_do_not_fit_are_refused(labels: list[int], sources: str, code: str) -> None:
     with raises(DatasetError, code, "x (all)"):

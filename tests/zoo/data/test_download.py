@@ -80,7 +80,7 @@ def test_a_file_that_changed_size_is_not_joined(server: FaultyServer, tmp_path: 
     with raises(DatasetError, "download-failed"):
         get(server, tmp_path, attempts=1)
     server.files["set.zip"] = CONTENT + b"more"
-    with raises(DatasetError, "wrong-size", "300,005", "300,001", "set.zip"):
+    with raises(DatasetError, "hash-mismatch", "300,005", "300,001", "set.zip"):
         get(server, tmp_path)
     assert (tmp_path / "set.zip.part").read_bytes() == CONTENT[:100_000]
     assert not (tmp_path / "set.zip").exists()
@@ -88,7 +88,7 @@ def test_a_file_that_changed_size_is_not_joined(server: FaultyServer, tmp_path: 
 
 def test_a_truncated_file_is_refused(server: FaultyServer, tmp_path: Path) -> None:
     server.fail(Fault(shorter=1))
-    with raises(DatasetError, "wrong-size", "300,000", "300,001"):
+    with raises(DatasetError, "hash-mismatch", "300,000", "300,001"):
         get(server, tmp_path)
     assert not (tmp_path / "set.zip").exists()
 
@@ -108,7 +108,7 @@ def test_an_odd_part_file_does_no_harm(server: FaultyServer, tmp_path: Path, lef
 
 def test_a_wrong_checksum_deletes_the_file(server: FaultyServer, tmp_path: Path) -> None:
     server.files["set.zip"] = CONTENT[:-1] + b"!"
-    with raises(DatasetError, "wrong-hash", FILE.sha256):
+    with raises(DatasetError, "hash-mismatch", FILE.sha256):
         get(server, tmp_path)
     assert not list(tmp_path.glob("set*"))
     server.files["set.zip"] = CONTENT

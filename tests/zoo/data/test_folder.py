@@ -77,9 +77,9 @@ def test_without_both_the_whole_folder_is_either_split(tmp_path: Path) -> None:
 
 def test_a_folder_with_splits_is_not_read_as_one(tmp_path: Path) -> None:
     fill(tmp_path, "train/a/1.png", "train/b/1.png", "test/c/1.png", "test/d/1.png")
-    with raises(DatasetError, "split-needed"):
+    with raises(DatasetError, "wrong-split"):
         load_dataset("folder", "all", tmp_path)
-    with raises(DatasetError, "unknown-split", "'all'"):
+    with raises(DatasetError, "unknown-name", "'all'"):
         load_dataset("glyphs", "all")
 
 
@@ -88,8 +88,8 @@ def test_a_folder_with_splits_is_not_read_as_one(tmp_path: Path) -> None:
     [
         ([], "no-images", ".png"),
         (["a/notes.txt"], "no-images", ".png"),
-        (["a/1.png", "b/1.png", "stray.png"], "image-without-class", "stray.png"),
-        (["a/1.png", "a/2.png"], "single-class", "'a'"),
+        (["a/1.png", "b/1.png", "stray.png"], "invalid-table", "stray.png"),
+        (["a/1.png", "a/2.png"], "too-few-classes", "'a'"),
     ],
 )
 def test_folders_that_are_not_data_sets_are_refused(tmp_path: Path, files: list[str], code: str, value: str) -> None:
@@ -98,12 +98,12 @@ def test_folders_that_are_not_data_sets_are_refused(tmp_path: Path, files: list[
 
 
 def test_a_folder_must_be_named_and_exist(tmp_path: Path) -> None:
-    with raises(DatasetError, "no-data-given", "--data"):
+    with raises(DatasetError, "missing-value", "--data"):
         load_dataset("folder", "test")
-    with raises(DatasetError, "no-such-data", "nowhere"):
+    with raises(DatasetError, "not-found", "nowhere"):
         load_dataset("folder", "test", tmp_path / "nowhere")
     fill(tmp_path, "a.png")
-    with raises(DatasetError, "no-such-data", "a.png"):
+    with raises(DatasetError, "not-found", "a.png"):
         load_dataset("folder", "test", tmp_path / "a.png")
 
 
@@ -133,9 +133,9 @@ def test_a_data_set_written_out_reads_back_pixel_for_pixel(tmp_path: Path) -> No
 def test_a_full_folder_is_not_overwritten(tmp_path: Path) -> None:
     fill(tmp_path / "full", "keep.png")
     (tmp_path / "empty").mkdir()
-    with raises(DatasetError, "folder-exists"):
+    with raises(DatasetError, "already-exists"):
         export_folder(dataset(("a", "b"), [0, 1]), tmp_path / "full")
-    with raises(DatasetError, "folder-exists"):
+    with raises(DatasetError, "already-exists"):
         export_folder(dataset(("a", "b"), [0, 1]), tmp_path / "full" / "keep.png")
     assert names(tmp_path / "full") == ["keep.png"]
     shown = dataset(("a", "b"), [0, 1])
@@ -143,7 +143,7 @@ def test_a_full_folder_is_not_overwritten(tmp_path: Path) -> None:
         assert names(export_folder(shown, tmp_path / "twice")) == ["a/0.png", "b/0.png"]
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "twice").rglob("*.png")}
     other = dataclasses.replace(shown, images=[shown.images[1], shown.images[0]])
-    with raises(DatasetError, "folder-exists"):
+    with raises(DatasetError, "already-exists"):
         export_folder(other, tmp_path / "twice")
     assert {path: path.stat().st_mtime_ns for path in written} == written
     assert names(export_folder(dataset(("a", "b"), [0, 1]), tmp_path / "empty")) == ["a/0.png", "b/0.png"]

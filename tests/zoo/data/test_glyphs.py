@@ -34,7 +34,7 @@ def digest(pictures: Sequence[np.ndarray]) -> str:
 
 
 def test_a_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with raises(DatasetError, "built-in-dataset", "--dataset folder", "--set data.dataset=folder"):
+    with raises(DatasetError, "conflicting-options", "--dataset folder", "--set data.dataset=folder"):
         load_dataset("glyphs", "test", tmp_path)
     assert main(["train", "margin-conv4-glyphs", "--data", str(tmp_path), "--as", "mine"]) == 2
     assert "--set data.dataset=folder" in capsys.readouterr().err
@@ -208,10 +208,10 @@ def test_another_font_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert len(load_dataset("glyphs", "test")) > 0
     with (tmp_path / "DejaVuSerif-Bold.ttf").open("ab") as file:
         file.write(b"\0")
-    with raises(DatasetError, "wrong-hash", "DejaVuSerif-Bold.ttf"):
+    with raises(DatasetError, "hash-mismatch", "DejaVuSerif-Bold.ttf"):
         load_dataset("glyphs", "test")
     (tmp_path / "DejaVuSerif-Bold.ttf").unlink()
-    with raises(DatasetError, "font-missing", "DejaVuSerif-Bold.ttf"):
+    with raises(DatasetError, "missing-file", "DejaVuSerif-Bold.ttf"):
         load_dataset("glyphs", "test")
 
 

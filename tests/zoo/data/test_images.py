@@ -84,7 +84,7 @@ def test_arrays() -> None:
     assert corner(open_image(np.full((5, 6, 3), 9, np.uint8))) == (9, 9, 9)
     assert corner(open_image(np.zeros((5, 6, 4), np.uint8))) == (255, 255, 255)
     for bad in (np.zeros((5, 6)), np.zeros((0, 6), np.uint8), np.zeros((5, 6, 2), np.uint8), np.zeros(3, np.uint8)):
-        with raises(ImageError, "not-an-image", bad.dtype, list(bad.shape)):
+        with raises(ImageError, "unreadable-image", bad.dtype, list(bad.shape)):
             open_image(bad)
 
 
@@ -97,10 +97,10 @@ def test_first_frame_of_an_animation() -> None:
 @pytest.mark.parametrize(
     ("data", "code"),
     [
-        (b"", "empty-image"),
+        (b"", "unreadable-image"),
         (b"hello, no image", "unknown-format"),
-        (encoded(Image.new("RGB", (64, 64)))[:60], "undecodable"),
-        (encoded(Image.effect_noise((64, 64), 80), "JPEG")[:300], "undecodable"),
+        (encoded(Image.new("RGB", (64, 64)))[:60], "unreadable-image"),
+        (encoded(Image.effect_noise((64, 64), 80), "JPEG")[:300], "unreadable-image"),
     ],
 )
 def test_damaged_bytes(data: bytes, code: str) -> None:
@@ -109,14 +109,14 @@ def test_damaged_bytes(data: bytes, code: str) -> None:
 
 
 def test_a_path_is_named(tmp_path: Path) -> None:
-    with raises(ImageError, "no-such-image", "nowhere.png"):
+    with raises(ImageError, "not-found", "nowhere.png"):
         open_image(tmp_path / "nowhere.png")
     (tmp_path / "bad.png").write_bytes(b"xx")
     with raises(ImageError, "unknown-format", "bad.png"):
         open_image(tmp_path / "bad.png")
-    with raises(ImageError, "no-such-image", tmp_path):
+    with raises(ImageError, "not-found", tmp_path):
         open_image(tmp_path)
-    with raises(ImageError, "not-an-image", "int"):
+    with raises(ImageError, "unreadable-image", "int"):
         open_image(3)  # type: ignore[arg-type]
 
 

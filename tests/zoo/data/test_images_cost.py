@@ -251,13 +251,13 @@ def test_a_file_of_many_pieces_is_done_or_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["JPEG of scans", "JPEG of EXIF", "GIF of nothing", "PPM of comments"])
 def test_too_many_parts_are_refused(name: str) -> None:
-    with raises(ImageError, "too-many-parts"):
+    with raises(ImageError, "unreadable-image"):
         open_image(BOMBS[name], Limits(max_pixels=24_000_000))
 
 
 def test_tags_that_share_their_bytes_are_refused() -> None:
     """Pillow keeps the bytes once for each tag."""
-    with raises(ImageError, "too-many-parts"):
+    with raises(ImageError, "unreadable-image"):
         open_image(bombs.filling(2_000_000)["TIFF of tags"])
 
 
@@ -322,7 +322,7 @@ def test_a_bmp_of_runs_is_read() -> None:
 def test_a_path_that_is_not_a_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")
     for path in (tmp_path / "pipe.png", Path("/dev/zero")):
-        with raises(ImageError, "no-such-image"):
+        with raises(ImageError, "not-found"):
             open_image(path)
 
 

@@ -96,10 +96,10 @@ def test_an_archive_within_or_beside_a_copy_that_lacks_files_is_named_too(tmp_pa
     rows = ["img/a.jpg id_1 train", "img/b.jpg id_2 train"]
     write_lines(root / "Eval" / "list_eval_partition.txt", "2", "image_name item_id evaluation_status", *rows)
     packed = write_lines(root / "Img" / "img.zip", "")
-    with raises(DatasetError, "files-missing", "2 of the 2") as error:
+    with raises(DatasetError, "missing-file", "2 of the 2") as error:
         load_inshop("train", tmp_path, {"train": Counts(2, 2)})
     assert f"unzip {shlex.quote(str(packed))} -d {shlex.quote(str(packed.parent))}." in str(error.value)
     (tmp_path / "CUB_200_2011").mkdir()
     write_lines(tmp_path / "CUB_200_2011.tgz", "")
-    with raises(DatasetError, "file-missing", "images.txt", "CUB_200_2011.tgz", "tar -xzf"):
+    with raises(DatasetError, "missing-file", "images.txt", "CUB_200_2011.tgz", "tar -xzf"):
         load_dataset("cub", "train", tmp_path)

@@ -92,12 +92,12 @@ def test_an_extracted_pack_is_the_same_images(
 
 def test_another_zip_file_of_that_name_is_refused(small: SmallPack, tmp_path: Path) -> None:
     file = tmp_path / "data" / small.pack.file
-    with raises(DatasetError, "wrong-hash", file, sha256_of(file), small.pack.sha256):
+    with raises(DatasetError, "hash-mismatch", file, sha256_of(file), small.pack.sha256):
         photographs._read_pack(dataclasses.replace(small.pack, sha256=small.pack.sha256[::-1]), file, "test", EXPECTED)
     file.write_bytes(b"not a zip")
-    small.refused(tmp_path / "data", "wrong-hash", small.pack.sha256)
+    small.refused(tmp_path / "data", "hash-mismatch", small.pack.sha256)
     broken = dataclasses.replace(small.pack, sha256=sha256_of(file))
-    dataclasses.replace(small, pack=broken).refused(tmp_path / "data", "not-readable", file)
+    dataclasses.replace(small, pack=broken).refused(tmp_path / "data", "unreadable-file", file)
 
 
 def test_a_missing_pack_is_named_with_its_hash(small: SmallPack, tmp_path: Path) -> None:
@@ -107,29 +107,29 @@ def test_a_missing_pack_is_named_with_its_hash(small: SmallPack, tmp_path: Path)
 
 def test_a_missing_class_is_named(small: SmallPack) -> None:
     shutil.rmtree(small.images / "002.Wren")
-    small.refused(small.images, "class-missing", small.images, "002", "001 to 002")
+    small.refused(small.images, "missing-file", small.images, "002", "001 to 002")
     assert len(small.load("test", small.images)) == 3  # the other split is whole
     shutil.rmtree(small.images / "003.Tern")
-    small.refused(small.images, "class-missing", "003", "003 to 004", split="test")
+    small.refused(small.images, "missing-file", "003", "003 to 004", split="test")
 
 
 def test_other_counts_are_refused(small: SmallPack) -> None:
     write_images(small.images, ["002.Wren/W_10.jpg"])
-    small.refused(small.images, "wrong-counts", "4 images of 2 classes", "3 images of 2 classes")
+    small.refused(small.images, "damaged-file", "4 images of 2 classes", "3 images of 2 classes")
     (small.images / "002.Wren" / "W_10.jpg").unlink()
     (small.images / NAMES[0]).unlink()
-    small.refused(small.images, "wrong-counts", "2 images of 2 classes", small.pack.file)
+    small.refused(small.images, "damaged-file", "2 images of 2 classes", small.pack.file)
 
 
 def test_a_damaged_image_is_named(small: SmallPack) -> None:
     path = small.images / NAMES[1]
     path.write_bytes(path.read_bytes()[:200])
-    small.refused(small.images, "wrong-images", NAMES[1], "train")
+    small.refused(small.images, "hash-mismatch", NAMES[1], "train")
 
 
 def test_another_image_is_refused(small: SmallPack) -> None:
     shutil.copy(small.images / NAMES[0], small.images / NAMES[1])
-    small.refused(small.images, "wrong-images", small.pack.contents["train"])
+    small.refused(small.images, "hash-mismatch", small.pack.contents["train"])
 
 
 @pytest.fixture
@@ -171,16 +171,16 @@ def test_whole_photographs_and_crops_of_them_have_different_identities(authors: 
 
 def test_a_damaged_copy_of_the_authors_files_is_refused(authors: Path) -> None:
     root = authors / "CUB_200_2010"
-    with raises(DatasetError, "wrong-counts", "0 images of 0 classes", "3,043 images of 100 classes"):
+    with raises(DatasetError, "damaged-file", "0 images of 0 classes", "3,043 images of 100 classes"):
         load_dataset("cub2010", "test", authors)
     (root / "images" / NAMES[4]).unlink()
-    with raises(DatasetError, "files-missing", NAMES[4]):
+    with raises(DatasetError, "missing-file", NAMES[4]):
         load_authors("test", authors)
     write_lines(root / "lists" / "test.txt", NAMES[0], NAMES[1], "../secret.jpg")
-    with raises(DatasetError, "broken-line", "../secret.jpg"):
+    with raises(DatasetError, "damaged-file", "../secret.jpg"):
         load_authors("test", authors)
     (root / "lists" / "test.txt").unlink()
-    with raises(DatasetError, "file-missing", root / "lists" / "test.txt"):
+    with raises(DatasetError, "missing-file", root / "lists" / "test.txt"):
         load_authors("test", authors)
 
 

@@ -83,13 +83,13 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     with raises(DatasetError, "dataset-missing", "cars196", "ai.stanford.edu", "--data"):
         load_dataset("cars", data=tmp_path)
     root = write_in_one(tmp_path)
-    with raises(DatasetError, "wrong-counts", "0 images of 0 classes", "8,131 images of 98 classes"):
+    with raises(DatasetError, "damaged-file", "0 images of 0 classes", "8,131 images of 98 classes"):
         load_dataset("cars", "test", tmp_path)
     (root / "car_ims" / "000006.jpg").unlink()
-    with raises(DatasetError, "files-missing", "1 of the 4", "cars_annos.mat", "car_ims/000006.jpg"):
+    with raises(DatasetError, "missing-file", "1 of the 4", "cars_annos.mat", "car_ims/000006.jpg"):
         retrieval_sets.load_cars("test", tmp_path, EXPECTED)
     (root / "cars_annos.mat").unlink()
-    with raises(DatasetError, "file-missing", "cars_annos.mat"):
+    with raises(DatasetError, "missing-file", "cars_annos.mat"):
         retrieval_sets.load_cars("test", tmp_path, EXPECTED)
 
 
@@ -97,7 +97,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
 def test_a_missing_file_of_the_devkit_is_named(tmp_path: Path, name: str) -> None:
     root = write_in_two(tmp_path / "stanford_cars")
     (root / "devkit" / name).unlink()
-    with raises(DatasetError, "file-missing", f"devkit/{name}"):
+    with raises(DatasetError, "missing-file", f"devkit/{name}"):
         retrieval_sets.load_cars("test", tmp_path, EXPECTED)
 
 
@@ -105,23 +105,23 @@ def test_a_missing_file_of_the_devkit_is_named(tmp_path: Path, name: str) -> Non
 def test_names_outside_the_folder_are_refused(tmp_path: Path, trick: str) -> None:
     names = [trick, *(f"car_ims/{i}.jpg" for i in (2, 3))]
     write_annotations(tmp_path / "cars_annos.mat", "relative_im_path", names, [1, 1, 2], class_names=class_names())
-    with raises(DatasetError, "unsafe-name", trick):
+    with raises(DatasetError, "unsafe-file", trick):
         retrieval_sets.load_cars("train", tmp_path, EXPECTED)
     names = [trick, "2.jpg", "3.jpg"]
     root = write_in_two(tmp_path / "stanford_cars")
     write_annotations(root / "devkit" / "cars_train_annos.mat", "fname", names, [1, 1, 2])
-    with raises(DatasetError, "unsafe-name", trick):
+    with raises(DatasetError, "unsafe-file", trick):
         retrieval_sets.load_cars("train", tmp_path, EXPECTED)
 
 
 @pytest.mark.parametrize(
     ("numbers", "code", "values"),
     [
-        ([1, 1, 2, 3, 4, 4, 5], "unknown-class", ("cars_annos.mat", "class 5", "4 classes")),
-        ([0, 1, 2, 3, 4, 4, 4], "unknown-class", ("cars_annos.mat", "class 0", "4 classes")),
-        ([1, 1, 2, 2, 4, 4, 4], "wrong-counts", ("3 images of 1 classes", "4 images of 2 classes")),
-        ([1, 1, 2, 3, 4, 4, "x"], "not-readable", ("relative_im_path",)),
-        ([1, 1, 2, 3, 4, 4, [2, 3]], "not-readable", ("relative_im_path",)),
+        ([1, 1, 2, 3, 4, 4, 5], "damaged-file", ("cars_annos.mat", "class 5", "4 classes")),
+        ([0, 1, 2, 3, 4, 4, 4], "damaged-file", ("cars_annos.mat", "class 0", "4 classes")),
+        ([1, 1, 2, 2, 4, 4, 4], "damaged-file", ("3 images of 1 classes", "4 images of 2 classes")),
+        ([1, 1, 2, 3, 4, 4, "x"], "unreadable-file", ("relative_im_path",)),
+        ([1, 1, 2, 3, 4, 4, [2, 3]], "unreadable-file", ("relative_im_path",)),
     ],
 )
 def test_wrong_classes_are_refused(tmp_path: Path, numbers: list[Any], code: str, values: tuple[str, ...]) -> None:
@@ -141,7 +141,7 @@ def test_a_damaged_mat_file_is_named(tmp_path: Path, content: str) -> None:
         savemat(path, {"annotations": np.arange(7), "class_names": class_names()})
     else:
         path.write_text(content)
-    with raises(DatasetError, "not-readable", path):
+    with raises(DatasetError, "unreadable-file", path):
         retrieval_sets.load_cars("test", tmp_path, EXPECTED)
 
 

@@ -63,18 +63,18 @@ def test_list_and_images_may_be_in_the_folder_itself(tmp_path: Path) -> None:
 
 def test_missing_files_are_named(data: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = data / FOLDER / "Eval" / "list_eval_partition.txt"
-    with raises(DatasetError, "wrong-counts", "2 images of 2 classes for query", "14,218 images of 3,985 classes"):
+    with raises(DatasetError, "damaged-file", "2 images of 2 classes for query", "14,218 images of 3,985 classes"):
         load_dataset("inshop", "test", data)
-    with raises(DatasetError, "wrong-counts", "3 images of 2 classes for train", "25,882 images of 3,997 classes"):
+    with raises(DatasetError, "damaged-file", "3 images of 2 classes for train", "25,882 images of 3,997 classes"):
         load_dataset("inshop", "train", data)
     (data / FOLDER / "Img" / ROWS[4][0]).unlink()
-    with raises(DatasetError, "files-missing", "1 of the 5", ROWS[4][0]):
+    with raises(DatasetError, "missing-file", "1 of the 5", ROWS[4][0]):
         retrieval_sets.load_inshop("test", data, EXPECTED)
     (data / FOLDER / "Img" / "img").rename(data / "elsewhere")
-    with raises(DatasetError, "files-missing", "5 of the 5"):
+    with raises(DatasetError, "missing-file", "5 of the 5"):
         retrieval_sets.load_inshop("test", data, EXPECTED)
     path.unlink()
-    with raises(DatasetError, "file-missing", path, "mmlab.ie.cuhk.edu.hk"):
+    with raises(DatasetError, "missing-file", path, "mmlab.ie.cuhk.edu.hk"):
         retrieval_sets.load_inshop("test", data, EXPECTED)
     with raises(DatasetError, "dataset-missing", "In-Shop"):
         load_dataset("inshop", data=tmp_path_factory.mktemp("empty"))
@@ -83,12 +83,12 @@ def test_missing_files_are_named(data: Path, tmp_path_factory: pytest.TempPathFa
 @pytest.mark.parametrize(
     ("change", "code", "value"),
     [
-        ({7: ("img/x.jpg", "id_00000001", "probe")}, "broken-line", "'img/x.jpg id_00000001 probe'"),
-        ({7: ("img/x.jpg", "", "query")}, "broken-line", "'img/x.jpg query'"),
-        ({7: ("../x.jpg", "id_00000001", "query")}, "unsafe-name", "'../x.jpg'"),
-        ({7: (ROWS[3][0], "id_00000001", "query")}, "duplicate-image", ROWS[3][0]),
-        ({7: (ROWS[7][0], "id_00000001", "gallery")}, "wrong-counts", "1 images of 1 classes for query"),
-        ({4: (ROWS[4][0], "id_00000005", "gallery")}, "wrong-counts", "3 images of 3 classes for gallery"),
+        ({7: ("img/x.jpg", "id_00000001", "probe")}, "damaged-file", "'img/x.jpg id_00000001 probe'"),
+        ({7: ("img/x.jpg", "", "query")}, "damaged-file", "'img/x.jpg query'"),
+        ({7: ("../x.jpg", "id_00000001", "query")}, "unsafe-file", "'../x.jpg'"),
+        ({7: (ROWS[3][0], "id_00000001", "query")}, "invalid-table", ROWS[3][0]),
+        ({7: (ROWS[7][0], "id_00000001", "gallery")}, "damaged-file", "1 images of 1 classes for query"),
+        ({4: (ROWS[4][0], "id_00000005", "gallery")}, "damaged-file", "3 images of 3 classes for gallery"),
     ],
 )
 def test_a_damaged_list_is_refused(data: Path, change: dict[int, tuple[str, str, str]], code: str, value: str) -> None:
@@ -100,7 +100,7 @@ def test_a_damaged_list_is_refused(data: Path, change: dict[int, tuple[str, str,
 
 def test_a_list_that_was_cut_off_is_refused(data: Path) -> None:
     write_list(data / FOLDER / "Eval" / "list_eval_partition.txt", ROWS[:-1])
-    with raises(DatasetError, "wrong-counts", "1 images of 1 classes for query"):
+    with raises(DatasetError, "damaged-file", "1 images of 1 classes for query"):
         retrieval_sets.load_inshop("test", data, EXPECTED)
 
 

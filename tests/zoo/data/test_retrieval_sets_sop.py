@@ -45,13 +45,13 @@ def test_the_split_is_the_authors_own(data: Path) -> None:
 
 def test_missing_files_are_named(data: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     root = data / "Stanford_Online_Products"
-    with raises(DatasetError, "wrong-counts", "2 images of 2 classes", "60,502 images of 11,316 classes"):
+    with raises(DatasetError, "damaged-file", "2 images of 2 classes", "60,502 images of 11,316 classes"):
         load_dataset("sop", "test", data)
     (root / "toaster_final" / "251952414262_1.JPG").unlink()
-    with raises(DatasetError, "files-missing", "1 of the 2", "Ebay_test.txt", "toaster_final/251952414262_1.JPG"):
+    with raises(DatasetError, "missing-file", "1 of the 2", "Ebay_test.txt", "toaster_final/251952414262_1.JPG"):
         retrieval_sets.load_sop("test", data, EXPECTED)
     (root / "Ebay_test.txt").unlink()
-    with raises(DatasetError, "file-missing", "Ebay_test.txt", "cvgl.stanford.edu"):
+    with raises(DatasetError, "missing-file", "Ebay_test.txt", "cvgl.stanford.edu"):
         retrieval_sets.load_sop("test", data, EXPECTED)
     assert len(retrieval_sets.load_sop("train", data, EXPECTED)) == 3
     with raises(DatasetError, "dataset-missing", "Stanford Online Products"):
@@ -61,14 +61,14 @@ def test_missing_files_are_named(data: Path, tmp_path_factory: pytest.TempPathFa
 def test_broken_lines_and_names_outside_the_folder_are_refused(data: Path) -> None:
     path = data / "Stanford_Online_Products" / "Ebay_train.txt"
     write_lines(path, HEADER, TRAIN[0], "2 1 bicycle_final/111085122871_1.JPG", TRAIN[2])
-    with raises(DatasetError, "broken-line", "line 3", path, "'2 1 bicycle_final/"):
+    with raises(DatasetError, "damaged-file", "line 3", path, "'2 1 bicycle_final/"):
         retrieval_sets.load_sop("train", data, EXPECTED)
     write_lines(path, HEADER, *TRAIN[:2], "3 2 4 ../../secret.JPG")
-    with raises(DatasetError, "unsafe-name", "../../secret.JPG"):
+    with raises(DatasetError, "unsafe-file", "../../secret.JPG"):
         retrieval_sets.load_sop("train", data, EXPECTED)
     write_lines(path, HEADER, *TRAIN[:2])
-    with raises(DatasetError, "wrong-counts", "2 images of 1 classes", "3 images of 2 classes"):
+    with raises(DatasetError, "damaged-file", "2 images of 1 classes", "3 images of 2 classes"):
         retrieval_sets.load_sop("train", data, EXPECTED)
     write_lines(path)
-    with raises(DatasetError, "wrong-counts", "0 images of 0 classes"):
+    with raises(DatasetError, "damaged-file", "0 images of 0 classes"):
         retrieval_sets.load_sop("train", data, EXPECTED)

@@ -96,7 +96,7 @@ def test_the_interval_of_class_scores_is_that_of_the_single_queries():
 
 def test_class_scores_of_other_queries_and_of_one_class_are_refused():
     one, two = {QUERIES: (2.0, 3.0), "m": (0.5, 0.1)}, {QUERIES: (2.0, 4.0), "m": (0.5, 0.1)}
-    with raises(EvaluationError, "unlike-queries"):
+    with raises(EvaluationError, "evaluation"):
         paired_class_interval(one, two, "m")
     with raises(EvaluationError, "too-few-classes"):
         paired_class_interval({QUERIES: (2.0,), "m": (1.0,)}, {QUERIES: (2.0,), "m": (0.0,)}, "m")

@@ -224,11 +224,11 @@ def test_the_interval_covers_the_share_of_further_classes() -> None:
 @pytest.mark.parametrize(
     ("contrasts", "same", "code"),
     [
-        (np.linspace(0, 1, 19), np.arange(19) > 9, "too-few-pairs"),
-        (np.linspace(0, 1, 30), np.ones(30, bool), "single-outcome"),
-        (np.linspace(0, 1, 30), np.zeros(30, bool), "single-outcome"),
-        (np.linspace(0, 1, 100), np.arange(100) < 50, "uninformative-similarity"),
-        (np.full(100, 0.5), np.arange(100) < 50, "uninformative-similarity"),
+        (np.linspace(0, 1, 19), np.arange(19) > 9, "too-few-samples"),
+        (np.linspace(0, 1, 30), np.ones(30, bool), "too-few-samples"),
+        (np.linspace(0, 1, 30), np.zeros(30, bool), "too-few-samples"),
+        (np.linspace(0, 1, 100), np.arange(100) < 50, "evaluation"),
+        (np.full(100, 0.5), np.arange(100) < 50, "evaluation"),
     ],
 )
 def test_pairs_without_a_calibration_are_refused(contrasts: np.ndarray, same: np.ndarray, code: str) -> None:

@@ -125,10 +125,10 @@ def test_trap_classes_of_one_are_clustered_but_ask_for_no_neighbours():
     ("rows", "labels", "code", "value"),
     [
         (np.eye(3), [0, 0, 0], "too-few-classes", ""),
-        (np.eye(3), [0, 1, 2], "no-relatives", ""),
-        (np.eye(3), [0, 1], "label-count", "3"),
+        (np.eye(3), [0, 1, 2], "too-few-samples", ""),
+        (np.eye(3), [0, 1], "invalid-labels", "3"),
         (np.diag([1.0, 1.0, np.nan]), [0, 0, 1], "not-finite", "row 2 of embeddings"),
-        (np.diag([1.0, 0.0, 1.0]), [0, 0, 1], "zero-row", "row 1 of embeddings"),
+        (np.diag([1.0, 0.0, 1.0]), [0, 0, 1], "invalid-embedding", "row 1 of embeddings"),
     ],
 )
 def test_invalid_input_is_refused(rows, labels, code, value):
@@ -141,4 +141,4 @@ def test_invalid_input_is_refused(rows, labels, code, value):
 def test_a_k_that_the_gallery_cannot_fill_is_refused(k):
     with pytest.raises(EvaluationError) as caught:
         f1_neighbours(np.eye(3), [0, 0, 1], k)
-    assert caught.value.code == ("invalid-k" if k == 0 else "k-too-large")
+    assert caught.value.code == ("invalid-value" if k == 0 else "too-few-samples")

@@ -84,7 +84,7 @@ def test_partitions_that_leave_no_choice():
 
 @pytest.mark.parametrize(
     ("labels", "clusters", "code", "value"),
-    [([], [], "no-samples", ""), ([0, 1], [0], "label-count", "2"), ([0.5], [1], "invalid-labels", "float64")],
+    [([], [], "too-few-samples", ""), ([0, 1], [0], "invalid-labels", "2"), ([0.5], [1], "invalid-labels", "float64")],
 )
 def test_invalid_input_is_refused(labels, clusters, code, value):
     for score in (nmi, ami, pair_f1):

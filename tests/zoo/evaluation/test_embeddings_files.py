@@ -101,15 +101,15 @@ def test_queries_search_the_gallery_alone(kind: str, tmp_path: Path, capsys: pyt
     assert output["metrics"]["map_at_r"] == pytest.approx((1 + (0 + 1 / 2) / 2) / 2)  # b's two relatives: ranks 2, 3
     queries.with_suffix(".txt").write_text("1\n0\nperhaps\n")
     words = [*words[:-3], str(queries.with_suffix(".txt"))]
-    with raises(UsageError, "invalid-queries") as caught:
+    with raises(UsageError, "invalid-value") as caught:
         run(words)
     assert "row 3 of 3" in str(caught.value)
     assert "'perhaps'" in str(caught.value)
     queries.with_suffix(".txt").write_text("1\n" * 5)
-    with raises(EvaluationError, "no-queries-or-gallery"):
+    with raises(EvaluationError, "evaluation"):
         run(words)
     queries.with_suffix(".txt").write_text("1\n0\n")
-    with raises(UsageError, "wrong-length") as caught:
+    with raises(UsageError, "invalid-value") as caught:
         run(words)
     assert re.search(r"rows\.npy has 5 rows, and .*q\.txt 2 ", str(caught.value))
 
@@ -165,7 +165,7 @@ def test_a_folder_is_embedded_into_a_file_that_can_be_scored(
     image = folder / table[3]["path"]
     for taken, left in (("rows.npy", "rows.csv"), ("rows.csv", "rows.npy")):
         (tmp_path / left).rename(tmp_path / "aside")
-        with raises(UsageError, "output-exists") as caught:
+        with raises(UsageError, "already-exists") as caught:
             run(["embed", "margin-conv4-glyphs", str(image), "--out", str(out), "--runtime", "onnx"])
         assert taken in str(caught.value)
         (tmp_path / "aside").rename(tmp_path / left)
@@ -264,7 +264,7 @@ def test_a_failed_embedding_leaves_no_file(tmp_path: Path) -> None:
         ("no", "rows.npy", None),
         ("empty", "rows.npy", "no-images"),
         ("bad", "rows.npy", None),
-        ("bad", "rows.txt", "unknown-embeddings-format"),
+        ("bad", "rows.txt", "unknown-format"),
     ):
         arguments = ["margin-conv4-glyphs", str(tmp_path / folder), "--out", str(tmp_path / out), "--runtime", "onnx"]
         with pytest.raises(ZooError) as caught:
@@ -301,8 +301,8 @@ def mistakes(folder: Path) -> dict[str, tuple[list[str], str, str]]:
     named = {name: str(folder / name) for name in (path.name for path in folder.iterdir())}
     return {
         "no labels": ([rows], "no-labels", "--labels"),
-        "both": ([rows, "--labels", labels, "--dataset", "glyphs"], "labels-or-dataset", ""),
-        "of no kind": ([labels, "--labels", labels], "unknown-embeddings-format", labels),
+        "both": ([rows, "--labels", labels, "--dataset", "glyphs"], "conflicting-options", ""),
+        "of no kind": ([labels, "--labels", labels], "unknown-format", labels),
         "not there": ([str(folder / "no.npy"), "--labels", labels], "unreadable-file", "No such file"),
         "no labels there": ([rows, "--labels", str(folder / "no")], "unreadable-file", "No such file"),
         "pickled": ([named["objects.npy"], "--labels", labels], "unreadable-file", "Python objects"),
@@ -311,24 +311,24 @@ def mistakes(folder: Path) -> dict[str, tuple[list[str], str, str]]:
         "empty": ([named["empty.npy"], "--labels", labels], "unreadable-file", "empty.npy"),
         "a zip": ([named["zip.npy"], "--labels", labels], "unreadable-file", "zip.npy"),
         "a cut header": ([named["header.npy"], "--labels", labels], "unreadable-file", "header.npy"),
-        "a part of no data set": ([rows, "--labels", labels, "--split", "train"], "no-dataset", "--dataset"),
+        "a part of no data set": ([rows, "--labels", labels, "--split", "train"], "missing-value", "--dataset"),
         "NaN": ([named["nan.npy"], "--labels", labels], "not-finite", "row 0 of embeddings"),
-        "few labels": ([rows, "--labels", named["short.txt"]], "wrong-length", "39"),
-        "an empty label": ([rows, "--labels", named["gap.txt"]], "empty-label", "2 of 3"),
-        "no column": ([rows, "--labels", named["bare.csv"]], "missing-column", "image, class"),
-        "too many cells": ([rows, "--labels", named["wide.csv"]], "too-many-cells", "wide.csv, line 3"),
-        "a column twice": ([rows, "--labels", named["twice.csv"]], "duplicate-column", "label"),
-        "an open quotation": ([rows, "--labels", named["open.csv"]], "not-csv", "open.csv"),
-        "no CSV": ([rows, "--labels", named["bytes.csv"]], "not-csv", "bytes.csv"),
+        "few labels": ([rows, "--labels", named["short.txt"]], "invalid-value", "39"),
+        "an empty label": ([rows, "--labels", named["gap.txt"]], "invalid-labels", "2 of 3"),
+        "no column": ([rows, "--labels", named["bare.csv"]], "invalid-table", "image, class"),
+        "too many cells": ([rows, "--labels", named["wide.csv"]], "invalid-table", "wide.csv, line 3"),
+        "a column twice": ([rows, "--labels", named["twice.csv"]], "invalid-table", "label"),
+        "an open quotation": ([rows, "--labels", named["open.csv"]], "invalid-table", "open.csv"),
+        "no CSV": ([rows, "--labels", named["bytes.csv"]], "invalid-table", "bytes.csv"),
         "no table there": ([rows, "--labels", str(folder / "no.csv")], "unreadable-file", "No such file"),
         "no text": ([rows, "--labels", named["bytes.txt"]], "unreadable-file", "bytes.txt"),
-        "no tensor": ([named["features.safetensors"]], "missing-tensor", "features"),
-        "no array": ([named["features.npz"]], "missing-tensor", "features"),
+        "no tensor": ([named["features.safetensors"]], "missing-file", "features"),
+        "no array": ([named["features.npz"]], "missing-file", "features"),
         "pickled array": ([named["objects.npz"]], "unreadable-file", "Object arrays"),
         "cut arrays": ([named["cut.npz"]], "unreadable-file", "cut."),
         "no archive": ([named["rows.npz"]], "unreadable-file", "rows.npz"),
         "cut tensors": ([named["cut.safetensors"]], "unreadable-file", "cut."),
-        "no group": ([rows, "--labels", labels, "--metrics", "rankin"], "unknown-metric-group", "ranking"),
+        "no group": ([rows, "--labels", labels, "--metrics", "rankin"], "unknown-name", "ranking"),
     }
 
 
@@ -348,7 +348,7 @@ def test_labels_are_read_as_they_were_written(tmp_path_factory: pytest.TempPathF
     path.write_text("\n".join(labels), encoding="utf-8")
     expected = [labels[0].removeprefix("\ufeff"), *labels[1:]]
     if "" in expected:
-        with raises(UsageError, "empty-label"):
+        with raises(UsageError, "invalid-labels"):
             read_labels(path)
     else:
         assert read_labels(path).tolist() == expected
@@ -358,7 +358,7 @@ def test_labels_of_another_length_are_refused_by_file(tmp_path: Path, capsys: py
     rows, _, labels = written(tmp_path, "txt")
     short = tmp_path / "short.txt"
     short.write_text("a\nb\n")
-    with raises(UsageError, "wrong-length") as caught:
+    with raises(UsageError, "invalid-value") as caught:
         run(["score", rows, "--labels", str(short)])
     assert f"{short} 2 " in str(caught.value)
     beside = Path(rows).with_suffix(".csv")

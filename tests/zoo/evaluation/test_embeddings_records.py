@@ -160,7 +160,7 @@ def test_rows_without_a_record_are_scored(copy: Path, capsys: pytest.CaptureFixt
         output = capsys.readouterr()
         assert [json.loads(output.out)[key] for key in ("model", "fingerprint", "runtime")] == [None] * 3
         assert output.err == ""
-        with raises(UsageError, "no-record"):
+        with raises(UsageError, "other-model"):
             score(copy, "rows", "--model", MODEL)
 
 
@@ -205,15 +205,15 @@ def _sorted_table(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "code", "value"),
     [
-        (_fewer, "rows-changed", " x 64 of margin-conv4-glyphs "),
-        (_narrower, "rows-changed", " x 63 "),
-        (_exchanged, "rows-changed", " margin-conv4-glyphs "),
-        (_in_another_order, "rows-changed", "rows.npy"),
-        (_wider_numbers, "rows-changed", "rows.npy"),
-        (_of_another, "rows-changed", " r-margin-conv4-glyphs "),
-        (_cut_record, "damaged-record", "rows.json"),
-        (_newer, "newer-record", "schema 2"),
-        (_sorted_table, "images-changed", "rows.csv"),
+        (_fewer, "hash-mismatch", " x 64 of margin-conv4-glyphs "),
+        (_narrower, "hash-mismatch", " x 63 "),
+        (_exchanged, "hash-mismatch", " margin-conv4-glyphs "),
+        (_in_another_order, "hash-mismatch", "rows.npy"),
+        (_wider_numbers, "hash-mismatch", "rows.npy"),
+        (_of_another, "hash-mismatch", " r-margin-conv4-glyphs "),
+        (_cut_record, "damaged-file", "rows.json"),
+        (_newer, "other-schema", "schema 2"),
+        (_sorted_table, "hash-mismatch", "rows.csv"),
     ],
 )
 def test_rows_and_tables_that_contradict_the_record_are_refused(
@@ -241,13 +241,13 @@ def test_changed_tensors_are_refused(copy: Path) -> None:
     with safe_open(path, framework="np") as file:
         metadata = file.metadata()
     save_file({**tensors, "embeddings": np.load(copy / "others.npy")}, path, metadata)
-    with raises(UsageError, "rows-changed"):
+    with raises(UsageError, "hash-mismatch"):
         run(["score", str(path)])
     save_file(tensors, path, {**metadata, "record": metadata["record"][:-1]})
-    with raises(UsageError, "damaged-record"):
+    with raises(UsageError, "damaged-file"):
         run(["score", str(path)])
     save_file(tensors, path, {"kind": KIND})
-    with raises(UsageError, "damaged-record"):
+    with raises(UsageError, "damaged-file"):
         run(["score", str(path)])
     save_file(tensors, path, {"by": "another program"})
     assert main(["score", str(path)]) == 0
@@ -268,7 +268,7 @@ def test_an_existing_record_is_overwritten_only_with_replace(copy: Path, picture
     for name in ("rows.npy", "rows.csv"):
         (copy / name).unlink()
     words = ["embed", OTHER, str(pictures), "--out", str(copy / "rows.npy"), "--runtime", "onnx"]
-    with raises(UsageError, "output-exists") as caught:
+    with raises(UsageError, "already-exists") as caught:
         run(words)
     assert "rows.json" in str(caught.value)
     assert main([*words, "--replace"]) == 0
@@ -297,7 +297,7 @@ def test_a_truncated_record_is_refused(tmp_path: Path) -> None:
     whole = record_path(path).read_bytes()
     for end in range(1, len(whole) - 1):  # the last byte ends the line; an empty file is not a record
         record_path(path).write_bytes(whole[:end])
-        with raises(UsageError, "damaged-record"):
+        with raises(UsageError, "damaged-file"):
             read_record(path)
 
 
@@ -343,7 +343,7 @@ def test_any_change_of_a_record_is_valid_or_refused(
 
 @given(st.text())
 def test_metadata_of_any_text_are_refused(text: str) -> None:
-    with raises(UsageError, "damaged-record"):
+    with raises(UsageError, "damaged-file"):
         record_from_metadata({"kind": KIND, "record": text}, Path("rows.safetensors"))
     assert (
         record_from_metadata({"kind": text, "record": json.dumps(RECORD.to_json())}, Path("rows.safetensors")) is None

@@ -78,10 +78,10 @@ def test_one_class_is_measured_without_an_interval():
 @pytest.mark.parametrize(
     ("arguments", "error", "code", "value"),
     [
-        ({}, UsageError, "labels-or-dataset", ""),
-        ({"labels": [0, 0], "dataset": "glyphs"}, UsageError, "labels-or-dataset", ""),
-        ({"labels": [0]}, EvaluationError, "label-count", "2"),
-        ({"dataset": np.zeros(2, int)}, DatasetError, "not-a-dataset", "labels="),
+        ({}, UsageError, "conflicting-options", ""),
+        ({"labels": [0, 0], "dataset": "glyphs"}, UsageError, "conflicting-options", ""),
+        ({"labels": [0]}, EvaluationError, "invalid-labels", "2"),
+        ({"dataset": np.zeros(2, int)}, DatasetError, "invalid-value", "labels="),
     ],
 )
 def test_contradictory_arguments_are_refused(arguments, error, code, value):
@@ -91,7 +91,7 @@ def test_contradictory_arguments_are_refused(arguments, error, code, value):
 
 
 def test_a_model_takes_no_labels_and_its_own_data_set_must_be_known(model):
-    with raises(UsageError, "labels-with-model"):
+    with raises(UsageError, "conflicting-options"):
         evaluate(model, labels=[0, 1])
     with pytest.raises(DatasetError) as caught:
         evaluate(model)
@@ -145,7 +145,7 @@ def test_few_classes_are_named_beside_a_score():
 )
 def test_a_damaged_identity_is_refused(tmp_path, data):
     (tmp_path / "results.json").write_text(json.dumps([{**result().to_json(), "data": data}]))
-    with raises(ModelFolderError, "bad-results"):
+    with raises(ModelFolderError, "damaged-file"):
         read_results(tmp_path)
 
 

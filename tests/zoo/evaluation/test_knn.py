@@ -373,20 +373,20 @@ SPOILT = np.where(np.arange(4)[:, None] == 2, np.float32(np.nan), EYE)
 @pytest.mark.parametrize(
     ("queries", "gallery", "k", "exclude_self", "code", "value"),
     [
-        (EYE, EYE, 5, False, "k-too-large", "only 4 row"),
-        (EYE, EYE, 4, True, "k-too-large", "only 3 row"),
-        (EYE, EYE[:0], 1, False, "k-too-large", "only 0 row"),
-        (EYE, EYE, 0, False, "invalid-k", "0"),
-        (EYE, EYE, 1.5, False, "invalid-k", "1.5"),
-        (EYE, EYE[:, :3], 1, False, "dimension-mismatch", "4 dimensions"),
-        (EYE[0], EYE, 1, False, "invalid-shape", "queries"),
-        (EYE, np.array([["a"]]), 1, False, "invalid-shape", "gallery"),
-        (EYE, [[1.0, 2.0], [3.0]], 1, False, "not-an-array", "gallery"),
+        (EYE, EYE, 5, False, "too-few-samples", "only 4 row"),
+        (EYE, EYE, 4, True, "too-few-samples", "only 3 row"),
+        (EYE, EYE[:0], 1, False, "too-few-samples", "only 0 row"),
+        (EYE, EYE, 0, False, "invalid-value", "0"),
+        (EYE, EYE, 1.5, False, "invalid-value", "1.5"),
+        (EYE, EYE[:, :3], 1, False, "invalid-embedding", "4 dimensions"),
+        (EYE[0], EYE, 1, False, "invalid-embedding", "queries"),
+        (EYE, np.array([["a"]]), 1, False, "invalid-embedding", "gallery"),
+        (EYE, [[1.0, 2.0], [3.0]], 1, False, "invalid-embedding", "gallery"),
         (SPOILT, EYE, 1, False, "not-finite", "row 2 of queries"),
         (EYE, np.eye(4) * 1e300, 1, False, "not-finite", "row 0 of gallery"),
-        (EYE * 1e20, EYE * 1e20, 1, False, "rows-too-large", ""),
-        (EYE, EYE[::-1], 1, True, "not-the-gallery", ""),
-        (EYE, EYE[:3], 1, True, "not-the-gallery", ""),
+        (EYE * 1e20, EYE * 1e20, 1, False, "too-large", ""),
+        (EYE, EYE[::-1], 1, True, "evaluation", ""),
+        (EYE, EYE[:3], 1, True, "evaluation", ""),
     ],
 )
 def test_invalid_arguments_are_refused(queries, gallery, k, exclude_self, code, value):
@@ -396,7 +396,7 @@ def test_invalid_arguments_are_refused(queries, gallery, k, exclude_self, code, 
 
 
 def test_a_chunk_below_one_is_refused_before_any_work():
-    with raises(EvaluationError, "invalid-chunk"):
+    with raises(EvaluationError, "invalid-value"):
         neighbour_chunks(EYE, EYE, 1, chunk=0)
 
 

@@ -126,7 +126,7 @@ def test_what_does_not_fit_is_refused_with_the_numbers_before_any_work(monkeypat
     labels = np.arange(450_000) // 5
     monkeypatch.setattr(memory, "temporary_map", None)
     for group in ("clustering", "structure"):
-        with raises(EvaluationError, "memory-limit") as caught:
+        with raises(EvaluationError, "too-large") as caught:
             require_memory(2 * 2**30, 450_000, 512, labels, (group,), (1, 2, 4, 8))
         assert group in str(caught.value)
         assert "GiB" in str(caught.value)
@@ -135,7 +135,7 @@ def test_what_does_not_fit_is_refused_with_the_numbers_before_any_work(monkeypat
     assert fits.budget.symmetric
     assert fits.total < 2 * 2**30
     assert fits.disk == 450_000 * 512 * 4
-    with raises(EvaluationError, "memory-limit"):
+    with raises(EvaluationError, "too-large"):
         require_memory(100 * MIB, 450_000, 512, labels, (), (1,))
 
 
@@ -151,11 +151,11 @@ def test_sizes():
     sizes = {"2GiB": 2**31, "512 MiB": 2**29, "1.5GB": 1_500_000_000, "2g": 2**31, "4096": 4096, 4096: 4096}
     assert {text: parse_size(text) for text in sizes} == sizes
     for wrong in ("2 potatoes", "", "-1GiB", 0, True, 1.5, "0"):
-        with raises(UsageError, "invalid-memory"):
+        with raises(UsageError, "invalid-value"):
             parse_size(wrong)
 
 
-@pytest.mark.parametrize(("value", "code"), [(np.nan, "not-finite"), (0.0, "zero-row")])
+@pytest.mark.parametrize(("value", "code"), [(np.nan, "not-finite"), (0.0, "invalid-embedding")])
 def test_rows_that_cannot_be_measured_are_named(value, code):
     rows = ROWS.copy()
     rows[713] = value
@@ -165,7 +165,7 @@ def test_rows_that_cannot_be_measured_are_named(value, code):
 
 
 def test_a_model_has_no_limit():
-    with raises(UsageError, "memory-with-model"):
+    with raises(UsageError, "conflicting-options"):
         evaluate(load("margin-conv4-glyphs", runtime="onnx"), memory="1GiB")
 
 

@@ -224,11 +224,11 @@ def test_an_evaluation_names_its_reranking() -> None:
 
 def test_unknown_methods_and_other_groups_are_refused() -> None:
     rows = drawn(60, 0)
-    with raises(UsageError, "unknown-reranking"):
+    with raises(UsageError, "unknown-name"):
         evaluate(rows, labels=LABELS, rerank="difusion")
-    with raises(UsageError, "unknown-reranking"):
+    with raises(UsageError, "unknown-name"):
         per_query(rows, LABELS, rerank="difusion")
-    with raises(UsageError, "rerank-memory"):
+    with raises(UsageError, "conflicting-options"):
         evaluate(rows, labels=LABELS, memory="2GiB", rerank="diffusion")
-    with raises(UsageError, "rerank-groups"):
+    with raises(UsageError, "conflicting-options"):
         evaluate(rows, labels=LABELS, metrics="all", rerank="diffusion")

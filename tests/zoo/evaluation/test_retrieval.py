@@ -200,14 +200,14 @@ def test_properties(seed, sizes, noise):
     ("args", "code", "value"),
     [
         (([[1, 0], [np.nan, 1]], [0, 0]), "not-finite", "row 1 of embeddings"),
-        (([[1, 0], [0, 0]], [0, 0]), "zero-row", "row 1 of embeddings"),
-        ((np.eye(3), [0, 0]), "label-count", "3"),
-        ((np.eye(3), [0, 1, 2]), "no-relatives", ""),
-        ((np.eye(3), [0, 0, 0], np.eye(3)), "incomplete-queries", ""),
-        ((np.eye(3), [0, 0, 0], None, None, 0), "invalid-k", "0"),
-        ((np.eye(3), [0, 0, 0], None, None, 2.5), "invalid-k", "2.5"),
-        ((np.eye(3), [0, 0, 0], None, None, "3"), "invalid-k", "'3'"),
-        ((np.eye(0, 3), []), "no-rows", ""),
+        (([[1, 0], [0, 0]], [0, 0]), "invalid-embedding", "row 1 of embeddings"),
+        ((np.eye(3), [0, 0]), "invalid-labels", "3"),
+        ((np.eye(3), [0, 1, 2]), "too-few-samples", ""),
+        ((np.eye(3), [0, 0, 0], np.eye(3)), "missing-value", ""),
+        ((np.eye(3), [0, 0, 0], None, None, 0), "invalid-value", "0"),
+        ((np.eye(3), [0, 0, 0], None, None, 2.5), "invalid-value", "2.5"),
+        ((np.eye(3), [0, 0, 0], None, None, "3"), "invalid-value", "'3'"),
+        ((np.eye(0, 3), []), "too-few-samples", ""),
     ],
 )
 def test_invalid_input_is_refused(args, code, value):

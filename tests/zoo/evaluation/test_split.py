@@ -147,10 +147,10 @@ def test_folders_train_and_test_are_used(folder: Path, root: Path) -> None:
 
 
 def test_the_folder_of_the_images_is_required(folder: Path) -> None:
-    with raises(DatasetError, "missing-data-folder") as caught:
+    with raises(DatasetError, "missing-value") as caught:
         zoo.evaluate(zoo.load(folder, "onnx"))
     assert all(name in str(caught.value) for name in ("mine", "--data", *TEST))
-    with raises(DatasetError, "missing-data-folder") as caught:
+    with raises(DatasetError, "missing-value") as caught:
         select(folder, "train")
     assert all(name in str(caught.value) for name in TRAIN)
     with pytest.raises(DatasetError):
@@ -192,7 +192,7 @@ def test_weights_of_a_foreign_data_set_are_measured_on_the_folder_that_is_named(
     replace(read_card(folder), dataset="in1k").write(folder)
     card = read_card(folder)
     assert dataset_to_measure(folder, card, root) == "folder"
-    with raises(DatasetError, "no-own-dataset", "--data DIR"):
+    with raises(DatasetError, "not-available", "--data DIR"):
         dataset_to_measure(folder, card)
 
 

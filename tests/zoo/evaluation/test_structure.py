@@ -60,10 +60,10 @@ def test_all_directions_alike_is_zero_and_an_unused_one_is_large_but_finite():
 @pytest.mark.parametrize(
     ("rows", "code"),
     [
-        (np.zeros((3, 2)), "zero-rows"),
-        (np.zeros((0, 2)), "zero-rows"),
+        (np.zeros((3, 2)), "too-few-samples"),
+        (np.zeros((0, 2)), "too-few-samples"),
         ([[1.0, np.nan]], "not-finite"),
-        ([1.0, 2.0], "invalid-shape"),
+        ([1.0, 2.0], "invalid-embedding"),
     ],
 )
 def test_rows_without_a_spectrum_are_refused(rows, code):
@@ -84,7 +84,7 @@ def test_the_largest_singular_values_are_dropped():
 
 @pytest.mark.parametrize("drop", [-1, 2, 5])
 def test_no_singular_value_left_is_refused(drop):
-    with raises(EvaluationError, "invalid-drop") as caught:
+    with raises(EvaluationError, "invalid-value") as caught:
         spectral_decay([[1, 2, 3], [3, 2, 1]], drop)
     assert f"drop is {drop}" in str(caught.value)
 
@@ -146,5 +146,5 @@ def test_a_device_gives_what_numpy_does(monkeypatch):
 
 
 def test_one_dimension_has_no_structure():
-    with raises(EvaluationError, "too-few-dimensions"):
+    with raises(EvaluationError, "too-few-samples"):
         structure_metrics([[1.0], [2.0], [-1.0], [3.0]], [0, 0, 1, 1])

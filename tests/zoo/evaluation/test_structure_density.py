@@ -114,7 +114,7 @@ def test_trap_classes_of_one_are_left_out_within_but_have_a_mean():
     ("rows", "labels", "code", "value"),
     [
         (np.diag([1, np.nan]), [0, 0], "not-finite", "row 1 of embeddings"),
-        (np.eye(3), [0, 0], "label-count", "3"),
+        (np.eye(3), [0, 0], "invalid-labels", "3"),
     ],
 )
 def test_invalid_input_is_refused(measure, rows, labels, code, value):

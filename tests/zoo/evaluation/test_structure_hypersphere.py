@@ -70,9 +70,9 @@ def test_directions_at_random_are_the_most_uniform():
     ("call", "code", "value"),
     [
         (lambda: alignment(np.eye(3), [0, 1, 2]), "too-few-samples", ""),
-        (lambda: alignment(np.eye(3), [0, 0]), "label-count", "3"),
-        (lambda: alignment(np.diag([1, 0]), [0, 0]), "zero-row", "row 1 of embeddings"),
-        (lambda: uniformity([[1, 0]]), "too-few-rows", ""),
+        (lambda: alignment(np.eye(3), [0, 0]), "invalid-labels", "3"),
+        (lambda: alignment(np.diag([1, 0]), [0, 0]), "invalid-embedding", "row 1 of embeddings"),
+        (lambda: uniformity([[1, 0]]), "too-few-samples", ""),
         (lambda: uniformity(np.diag([1, np.nan])), "not-finite", "row 1 of embeddings"),
     ],
 )

@@ -93,18 +93,18 @@ def test_a_perfect_embedding():
 @pytest.mark.parametrize(
     ("call", "code", "value"),
     [
-        (lambda: tar_at_far([1], [0] * 9, 0.1), "invalid-far", "9 pairs"),
-        (lambda: tar_at_far([1], [0] * 9, 0), "invalid-far", "9 pairs"),
-        (lambda: tar_at_far([1], [0] * 9, 1.1), "invalid-far", "1.1"),
-        (lambda: tar_at_far([1], [0] * 9, float("nan")), "invalid-far", "9 pairs"),
-        (lambda: eer([], [0]), "invalid-similarities", "`same`"),
-        (lambda: roc_auc([0], [np.nan, 1]), "invalid-similarities", "`different`"),
-        (lambda: eer([[0]], [0]), "invalid-similarities", "`same`"),
+        (lambda: tar_at_far([1], [0] * 9, 0.1), "invalid-value", "9 pairs"),
+        (lambda: tar_at_far([1], [0] * 9, 0), "invalid-value", "9 pairs"),
+        (lambda: tar_at_far([1], [0] * 9, 1.1), "invalid-value", "1.1"),
+        (lambda: tar_at_far([1], [0] * 9, float("nan")), "invalid-value", "9 pairs"),
+        (lambda: eer([], [0]), "invalid-value", "`same`"),
+        (lambda: roc_auc([0], [np.nan, 1]), "invalid-value", "`different`"),
+        (lambda: eer([[0]], [0]), "invalid-value", "`same`"),
         (lambda: verification_metrics(np.eye(3), [0, 0, 0]), "too-few-classes", ""),
         (lambda: verification_metrics(np.eye(3), [0, 1, 2]), "too-few-samples", ""),
-        (lambda: verification_metrics(np.eye(3), [0, 1]), "label-count", "3"),
+        (lambda: verification_metrics(np.eye(3), [0, 1]), "invalid-labels", "3"),
         (lambda: verification_metrics(np.diag([1, 1, np.nan]), [0, 0, 1]), "not-finite", "row 2 of embeddings"),
-        (lambda: verification_metrics(np.diag([1, 1, 0]), [0, 0, 1]), "zero-row", "row 2 of embeddings"),
+        (lambda: verification_metrics(np.diag([1, 1, 0]), [0, 0, 1]), "invalid-embedding", "row 2 of embeddings"),
     ],
 )
 def test_invalid_input_is_refused(call, code, value):

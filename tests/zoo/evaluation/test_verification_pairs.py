@@ -55,12 +55,12 @@ def test_similarities_are_cosines_one_by_one(monkeypatch):
         (lambda: sample_pairs([0, 0], 5), "too-few-classes", ""),
         (lambda: sample_pairs([], 5), "too-few-classes", ""),
         (lambda: sample_pairs([0, 1, 2], 5), "too-few-samples", ""),
-        (lambda: sample_pairs([0, 0, 1], 0), "invalid-pairs", "0"),
-        (lambda: pair_similarities(np.eye(3), [[0, 3]]), "invalid-pairs", "0 to 3"),
-        (lambda: pair_similarities(np.eye(3), [[-1, 2]]), "invalid-pairs", "-1 to 2"),
-        (lambda: pair_similarities(np.eye(3), [[0.0, 1.0]]), "invalid-pairs", ""),
-        (lambda: pair_similarities(np.eye(3), [0, 1]), "invalid-pairs", ""),
-        (lambda: pair_similarities([[0, 0], [0, 1]], [[0, 1]]), "zero-row", "row 0 of embeddings"),
+        (lambda: sample_pairs([0, 0, 1], 0), "invalid-value", "0"),
+        (lambda: pair_similarities(np.eye(3), [[0, 3]]), "invalid-value", "0 to 3"),
+        (lambda: pair_similarities(np.eye(3), [[-1, 2]]), "invalid-value", "-1 to 2"),
+        (lambda: pair_similarities(np.eye(3), [[0.0, 1.0]]), "invalid-value", ""),
+        (lambda: pair_similarities(np.eye(3), [0, 1]), "invalid-value", ""),
+        (lambda: pair_similarities([[0, 0], [0, 1]], [[0, 1]]), "invalid-embedding", "row 0 of embeddings"),
     ],
 )
 def test_invalid_input_is_refused(call, code, value):

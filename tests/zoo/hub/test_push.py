@@ -92,7 +92,7 @@ def test_a_second_push_sends_changes_and_removes_missing_files(hub: Hub, copy: P
     dataclasses.replace(card, files=files).write(copy)
     hub.repositories["org/toy"].files()["notes.txt"] = b"not ours to remove"
     uploads = len([path for path in writes(hub) if path.startswith("/lfs/")])
-    with raises(ModelFolderError, "golden-not-checked"):
+    with raises(ModelFolderError, "verification-failed"):
         zoo.push(copy, "org/toy")
     (copy / "onnx").mkdir(exist_ok=True)
     shutil.copy(MODEL / "onnx" / "model.onnx", copy / "onnx" / "model.onnx")
@@ -136,11 +136,11 @@ def test_a_branch_and_a_pull_request_leave_main_alone(hub: Hub, copy: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        ({"create_pr": True, "branch": "v2"}, "pull-request-conflict"),
-        ({"create_pr": True, "revision": "v2"}, "pull-request-conflict"),
-        ({"branch": "v2", "revision": "v3"}, "branch-conflict"),
-        ({"create_pr": True, "private": True}, "pull-request-conflict"),
-        ({"repo_id": "a/b/c"}, "invalid-repository-name"),
+        ({"create_pr": True, "branch": "v2"}, "conflicting-options"),
+        ({"create_pr": True, "revision": "v2"}, "conflicting-options"),
+        ({"branch": "v2", "revision": "v3"}, "conflicting-options"),
+        ({"create_pr": True, "private": True}, "conflicting-options"),
+        ({"repo_id": "a/b/c"}, "invalid-value"),
     ],
 )
 def test_contradicting_arguments(hub: Hub, arguments: dict[str, Any], code: str) -> None:
@@ -151,13 +151,13 @@ def test_contradicting_arguments(hub: Hub, arguments: dict[str, Any], code: str)
 
 def test_private_weights_are_not_sent_to_a_public_repository(hub: Hub) -> None:
     hub.add("org/open", {"README.md": b""})
-    with raises(UsageError, "public-repository"):
+    with raises(UsageError, "not-confirmed"):
         zoo.push(MODEL, "org/open", private=True)
     assert set(hub.repositories["org/open"].files()) == {"README.md"}
 
 
 def test_a_pull_request_needs_a_repository(hub: Hub) -> None:
-    with raises(ModelNotFoundError, "repository-not-found") as caught:
+    with raises(ModelNotFoundError, "model-not-found") as caught:
         zoo.push(MODEL, "org/none", create_pr=True)
     assert "org/none" in str(caught.value)
     assert hub.repositories == {}
@@ -168,7 +168,7 @@ def test_a_pull_request_needs_a_repository(hub: Hub) -> None:
     [
         ("", "login-needed"),
         ("reader", "forbidden"),
-        ("hf_wrong_wrong", "token-not-accepted"),
+        ("hf_wrong_wrong", "login-needed"),
     ],
 )
 def test_a_login_that_may_not_write(
@@ -185,7 +185,7 @@ def test_a_login_that_may_not_write(
 def test_an_upload_that_breaks_off_leaves_the_repository_as_it_was(hub: Hub) -> None:
     hub.add("org/toy", {"README.md": b"before"})
     hub.fail(Fault("/lfs/", method="PUT", status=400))
-    with raises(HubError, "unexpected-status") as caught:
+    with raises(HubError, "hub") as caught:
         zoo.push(MODEL, "org/toy")
     assert "400" in str(caught.value)
     assert hub.repositories["org/toy"].files() == {"README.md": b"before"}
@@ -410,7 +410,7 @@ def test_graphs_below_the_floor_are_sent_only_by_force_and_marked_on_the_page(hu
     for entry in ({"holds": False, "forced": True}, {"holds": True, "forced": True}, {"holds": False}):
         changed = {**parity, "fp32": {**parity["fp32"], **entry}}
         (copy / "onnx" / "parity.json").write_text(json.dumps(changed))
-        with raises(ModelFolderError, "graph-below-floor") as caught:
+        with raises(ModelFolderError, "below-floor") as caught:
             zoo.push(copy, "org/toy")
         assert "onnx/model.onnx" in str(caught.value)
     assert writes(hub) == []
@@ -438,6 +438,6 @@ def test_a_concurrent_push_is_not_undone(hub: Hub, monkeypatch: pytest.MonkeyPat
         return operations(*arguments)
 
     monkeypatch.setattr(push, "_operations", meanwhile)
-    with raises(HubError, "concurrent-push"):
+    with raises(HubError, "busy"):
         zoo.push(MODEL, "org/toy")
     assert repository.files() == {"README.md": b"theirs", "onnx/model_int8.onnx": b"theirs"}

@@ -65,14 +65,14 @@ def test_two_rows_vary_along_the_line_between_them() -> None:
 @pytest.mark.parametrize(
     ("rows", "dim", "code", "values"),
     [
-        (correlated(), 13, "bad-dim", ["12", "13"]),
-        (correlated(), 0, "bad-dim", ["12", "0"]),
-        (correlated(6), 6, "too-few-directions", ["6 images", "5 directions"]),
-        (correlated(6), None, "too-few-directions", ["--dim"]),
-        (np.ones((9, 3), np.float32), 1, "too-few-directions", ["9 images", "0 directions"]),
-        (np.empty((0, 3), np.float32), 1, "too-few-directions", ["0 images", "0 directions"]),
-        (correlated(1), 1, "too-few-directions", ["1 image ", "0 directions"]),
-        (np.repeat(correlated(50, 2), 2, axis=1), 3, "too-few-directions", ["2 directions"]),
+        (correlated(), 13, "invalid-value", ["12", "13"]),
+        (correlated(), 0, "invalid-value", ["12", "0"]),
+        (correlated(6), 6, "too-few-samples", ["6 images", "5 directions"]),
+        (correlated(6), None, "too-few-samples", ["--dim"]),
+        (np.ones((9, 3), np.float32), 1, "too-few-samples", ["9 images", "0 directions"]),
+        (np.empty((0, 3), np.float32), 1, "too-few-samples", ["0 images", "0 directions"]),
+        (correlated(1), 1, "too-few-samples", ["1 image ", "0 directions"]),
+        (np.repeat(correlated(50, 2), 2, axis=1), 3, "too-few-samples", ["2 directions"]),
         (np.full((5, 2), np.nan, np.float32), 1, "not-finite", []),
     ],
 )
@@ -93,5 +93,5 @@ def test_shrinking_adds_a_share_of_the_mean_variance() -> None:
     np.testing.assert_allclose(
         np.cov(scores.T), np.diag(variances / (variances + variances.mean() / 2))[:8, :8], atol=2e-3
     )
-    with raises(UsageError, "bad-shrink"):
+    with raises(UsageError, "invalid-value"):
         fit_whitening(rows, 8, shrink=-1)

@@ -71,9 +71,9 @@ def test_joint_is_the_complete_tower_with_its_trained_activation(
 @pytest.mark.parametrize(
     ("name", "options", "code"),
     [
-        (f"timm/{CLIP}.laion2b_ft_in1k", [], "no-projection"),
-        ("dinov2-s14", [], "no-projection"),
-        ("clip-b32", ["--whiten", "."], "joint-whitening"),
+        (f"timm/{CLIP}.laion2b_ft_in1k", [], "not-available"),
+        ("dinov2-s14", [], "not-available"),
+        ("clip-b32", ["--whiten", "."], "conflicting-options"),
     ],
 )
 def test_joint_is_refused_without_a_projection_or_with_whitening(
@@ -90,5 +90,5 @@ def test_joint_is_refused_without_a_projection_or_with_whitening(
 def test_a_copy_does_not_keep_the_projection(hub: Hub, own_zoo: Path) -> None:
     assert hub
     run(["baseline", "clip-b32", "--as", "copy"])
-    with raises(UsageError, "no-projection"):
+    with raises(UsageError, "not-available"):
         run(["baseline", str(own_zoo / "models" / "copy"), "--as", "mine", "--joint"])

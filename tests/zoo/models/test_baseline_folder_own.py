@@ -96,7 +96,7 @@ def test_an_unreadable_image_is_left_out(
         zoo.baseline("org/conv4", "again", whiten=folder, dim=6)
     for file in files:
         file.write_bytes(b"")
-    with raises(ImageError, "none-readable") as caught:
+    with raises(ImageError, "no-images") as caught:
         run(["baseline", "org/conv4", "--as", "none", "--whiten", str(folder)])
     assert "41 images" in str(caught.value)
 
@@ -189,7 +189,7 @@ def test_python_and_the_command_make_the_same_model(folder_of_pictures: Path, tm
     (tmp_path / "empty").mkdir()
     with pytest.raises(DatasetError):
         zoo.baseline("timm/resnet10t.toy_in1k", "none", whiten=tmp_path / "empty")
-    with raises(UsageError, "name-taken"):
+    with raises(UsageError, "already-exists"):
         zoo.baseline("timm/resnet10t.toy_in1k", "one")
 
 
@@ -262,18 +262,18 @@ def test_a_plain_copy_and_a_data_set_to_whiten_on(
 @pytest.mark.parametrize(
     ("arguments", "code", "value"),
     [
-        (["--as", "Bad Name"], "bad-model-name", "'Bad Name'"),
-        (["--as", "x", "--dim", "4"], "dim-without-images", "--whiten DIR"),
-        (["--as", "x", "--whiten", "DIR", "--dim", "9"], "bad-dim", "9"),
-        (["--as", "x", "--whiten", "DIR", "--limit", "3"], "too-few-directions", "2 directions"),
-        (["--as", "x", "--whiten", "DIR", "--limit", "1"], "bad-limit", "--limit"),
+        (["--as", "Bad Name"], "invalid-value", "'Bad Name'"),
+        (["--as", "x", "--dim", "4"], "missing-value", "--whiten DIR"),
+        (["--as", "x", "--whiten", "DIR", "--dim", "9"], "invalid-value", "9"),
+        (["--as", "x", "--whiten", "DIR", "--limit", "3"], "too-few-samples", "2 directions"),
+        (["--as", "x", "--whiten", "DIR", "--limit", "1"], "invalid-value", "--limit"),
         (["--as", "x", "--whiten", "DIR", "--whiten-on", "glyphs"], None, "--whiten"),
         (["--as", "x", "--whiten", "nowhere"], None, "nowhere"),
         (["--as", "x", "--whiten", "EMPTY"], None, "empty"),
         (["--as", "x", "--whiten-on", "foldr"], None, "'folder'"),
         (["--as", "x", "--batch-size", "0"], None, "--batch-size"),
         (["--as", "x", "--size", "0"], None, "--size"),
-        (["--as", "x", "--size", "5000"], "bad-size", "--size"),
+        (["--as", "x", "--size", "5000"], "invalid-value", "--size"),
     ],
 )
 def test_wrong_arguments_are_refused_and_nothing_is_written(
@@ -292,9 +292,9 @@ def test_wrong_arguments_are_refused_and_nothing_is_written(
 @pytest.mark.usefixtures("hub")
 def test_an_existing_name_and_whitening_of_heads_are_refused(folder_of_pictures: Path) -> None:
     run(["baseline", "timm/resnet10t.toy_in1k", "--as", "mine"])
-    with raises(UsageError, "name-taken"):
+    with raises(UsageError, "already-exists"):
         run(["baseline", "timm/resnet10t.toy_in1k", "--as", "mine"])
-    with raises(UsageError, "has-heads"):
+    with raises(UsageError, "not-available"):
         run(["baseline", "margin-conv4-glyphs", "--as", "other", "--whiten", str(folder_of_pictures)])
     run(["baseline", "margin-conv4-glyphs", "--as", "other"])
     assert zoo.load("other").card.fingerprint == zoo.load("margin-conv4-glyphs").card.fingerprint

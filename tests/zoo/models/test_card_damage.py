@@ -74,11 +74,11 @@ def test_a_weight_file_cut_anywhere_is_not_the_cards(copy: Path, file: str) -> N
 
 def test_a_pickle_in_place_of_safetensors_is_named(copy: Path) -> None:
     (copy / "model.safetensors").rename(copy / "pytorch_model.bin")
-    with raises(ModelFolderError, "file-missing") as caught:
+    with raises(ModelFolderError, "missing-file") as caught:
         check_files(copy, CARD)
     assert all(value in str(caught.value) for value in ("model.safetensors", "pytorch_model.bin", "zoo convert"))
     (copy / "card.json").unlink()
-    with raises(ModelNotFoundError, "no-model-folder") as missing:
+    with raises(ModelNotFoundError, "model-not-found") as missing:
         zoo.load(copy)
     assert all(value in str(missing.value) for value in ("card.json", "pytorch_model.bin", "zoo baseline"))
 
@@ -87,7 +87,7 @@ def test_golden_embeddings_cut_anywhere(copy: Path) -> None:
     data = (copy / "golden.safetensors").read_bytes()
     for end in cuts(len(data), 40):
         (copy / "golden.safetensors").write_bytes(data[:end])
-        with raises(ModelFolderError, "golden-unreadable"):
+        with raises(ModelFolderError, "unreadable-file"):
             read_golden(copy)
     np.testing.assert_allclose(zoo.load(copy, runtime="onnx").embed(IMAGES), GOLDEN, atol=1e-5)
 
@@ -98,7 +98,7 @@ def test_a_graph_cut_anywhere_that_the_card_lists(copy: Path) -> None:
     for end in cuts(len(data), 8):
         graph.write_bytes(data[:end])
         vouch(copy, "onnx/model.onnx")
-        with raises(ModelFolderError, "unreadable-graph"):
+        with raises(ModelFolderError, "unreadable-file"):
             zoo.load(copy, runtime="onnx")
 
 
@@ -108,7 +108,7 @@ def test_a_graph_with_a_fixed_batch_size_is_refused(copy: Path, side: str) -> No
     getattr(graph.graph, side)[0].type.tensor_type.shape.dim[0].dim_value = 1
     onnx.save(graph, copy / "onnx" / "model.onnx")
     vouch(copy, "onnx/model.onnx")
-    with raises(ModelFolderError, "fixed-batch") as caught:
+    with raises(ModelFolderError, "unsupported-graph") as caught:
         zoo.load(copy, runtime="onnx")
     assert ("'pixels'" if side == "input" else "'embeddings'") in str(caught.value)
 
@@ -120,7 +120,7 @@ def test_a_text_graph_with_a_fixed_batch_size_is_refused(tmp_path: Path) -> None
         value.type.tensor_type.shape.dim[0].dim_value = 1
     onnx.save(graph, copy / TEXT_GRAPH)
     vouch(copy, TEXT_GRAPH)
-    with raises(ModelFolderError, "fixed-batch"):
+    with raises(ModelFolderError, "unsupported-graph"):
         open_text_tower(copy, read_card(copy))
 
 
@@ -134,7 +134,7 @@ def test_a_text_tower_cut_anywhere(tmp_path: Path, file: str) -> None:
             open_text_tower(copy, read_card(WITH_TEXT))
         vouch(copy, file)
         if not data[end:].isspace():  # the last byte ends the line
-            with raises(ModelFolderError, "unreadable-graph" if file == TEXT_GRAPH else "tokenizer-unreadable"):
+            with raises(ModelFolderError, "unreadable-file"):
                 open_text_tower(copy, read_card(copy))
 
 

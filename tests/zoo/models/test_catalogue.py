@@ -49,7 +49,7 @@ def test_a_recipe_that_is_not_trained_names_the_nearest_shipped_model_and_its_tr
     name: str, shipped: list[str], absent: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with raises(ModelNotFoundError, "no-model", *shipped, f"zoo train {name}") as caught:
+    with raises(ModelNotFoundError, "model-not-found", *shipped, f"zoo train {name}") as caught:
         zoo.load(name)
     assert not [word for word in absent if word in str(caught.value)]
 
@@ -112,7 +112,7 @@ def test_filters() -> None:
     ],
 )
 def test_an_unknown_value_of_a_filter_is_refused_with_the_nearest(filters: dict[str, str], value: str) -> None:
-    with raises(UsageError, f"unknown-{next(iter(filters))}") as caught:
+    with raises(UsageError, "unknown-name") as caught:
         zoo.list_models(**filters)
     assert value in str(caught.value)
 
@@ -230,7 +230,7 @@ def test_json_has_all_facts(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_unknown_and_ambiguous_names_get_the_nearest(name: str, values: list[str]) -> None:
-    with raises(ModelNotFoundError, "no-model") as caught:
+    with raises(ModelNotFoundError, "model-not-found") as caught:
         zoo.info(name)
     assert all(value in str(caught.value) for value in values)
 
@@ -321,7 +321,7 @@ def test_models_in_the_hubs_cache_are_listed_as_on_the_hub(tmp_path: Path, monke
         assert zoo.info(name) == model
         assert zoo.load(name, runtime="onnx").folder == model.folder
     assert zoo.info("others/toy-others@main").name == "others/toy-others"
-    with raises(ModelNotFoundError, "no-model"):
+    with raises(ModelNotFoundError, "model-not-found"):
         zoo.info("others/toy-others@v2")
 
 
@@ -364,7 +364,7 @@ def test_a_damaged_branch_in_the_hubs_cache_hides_no_model(
     broken = cached(tmp_path, "org/broken", "toy")
     (broken.parents[1] / "refs" / "main").write_bytes(written)
     assert [model.name for model in zoo.list_models(method="none")] == ["org/whole"]
-    with raises(ModelNotFoundError, "no-model"):
+    with raises(ModelNotFoundError, "model-not-found"):
         zoo.info("org/broken")
     for revision in (None, "main"):
         with pytest.raises(HubError) as caught:
@@ -411,7 +411,7 @@ def test_results_of_wrong_types_are_named_and_hide_no_other_model(
 def test_a_number_too_large_for_json_is_refused(own_zoo: Path) -> None:
     broken = toys.write_model(own_zoo / "models" / "broken", name="broken")
     (broken / "results.json").write_text(json.dumps([RESULT]).replace("{}", '{"recall_at_1": 1e999}'))
-    with raises(ModelFolderError, "bad-results") as caught:
+    with raises(ModelFolderError, "damaged-file") as caught:
         zoo.info("broken")
     assert "1e999" in str(caught.value)
 
@@ -429,7 +429,7 @@ def test_a_damaged_folder_is_named_and_hides_no_other(
     out, err = capsys.readouterr()
     assert "whole" in out
     assert str(broken / file) in err
-    with raises(ModelFolderError, "unreadable-card" if file == "card.json" else "bad-results"):
+    with raises(ModelFolderError, "unreadable-file" if file == "card.json" else "damaged-file"):
         zoo.info("broken")
 
 

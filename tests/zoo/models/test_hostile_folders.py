@@ -212,7 +212,7 @@ def test_a_plain_foreign_graph_is_run(copy: Path) -> None:
 @pytest.mark.parametrize("name", UNSAFE)
 def test_graphs_that_are_no_plain_arithmetic_are_refused(copy: Path, name: str) -> None:
     install(copy, UNSAFE[name]())
-    with raises(ModelFolderError, "unsafe-graph"):
+    with raises(ModelFolderError, "unsafe-file"):
         embed(copy)
     assert {check.name: check for check in verify(copy)}["golden onnx fp32"].fails
 
@@ -220,7 +220,7 @@ def test_graphs_that_are_no_plain_arithmetic_are_refused(copy: Path, name: str) 
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_graphs_that_contradict_themselves_are_refused(copy: Path, name: str) -> None:
     install(copy, UNREADABLE[name]())
-    with raises(ModelFolderError, "unreadable-graph"):
+    with raises(ModelFolderError, "unreadable-file"):
         embed(copy)
 
 
@@ -228,7 +228,7 @@ def test_graphs_that_contradict_themselves_are_refused(copy: Path, name: str) ->
 def test_a_graph_cannot_take_the_machines_memory(copy: Path, name: str) -> None:
     install(copy, GROWING[name]())
     before = peak()
-    with raises(ModelFolderError, "graph-failed"):
+    with raises(ModelFolderError, "unsupported-graph"):
         embed(copy)
     assert peak() - before < 200 * 2**20
 
@@ -282,7 +282,7 @@ def test_no_graph_reads_another_file(copy: Path, location: str) -> None:
     (copy / "onnx" / "secret").write_bytes(bytes(4))
     (copy / "onnx" / "linked").symlink_to(secret)
     install(copy, outside(location.format(outside=secret)))
-    with raises(ModelFolderError, "external-data"):
+    with raises(ModelFolderError, "unsafe-file"):
         embed(copy)
 
 
@@ -294,7 +294,7 @@ def test_no_graph_that_becomes_a_model_reads_a_file_outside_its_folder(tmp_path:
     folder.mkdir()
     (folder / "linked").symlink_to(secret)
     (folder / "g.onnx").write_bytes(outside(location.format(outside=secret)).SerializeToString())
-    with raises(UsageError, "unreadable-graph"):
+    with raises(UsageError, "unreadable-file"):
         save_graph(folder / "g.onnx", tmp_path / "out", "toy", (0.5,), (0.5,))
     assert not (tmp_path / "out").exists()
 
@@ -304,7 +304,7 @@ def test_a_linked_graph_is_not_followed_out_of_the_folder(copy: Path) -> None:
     elsewhere = copy.parent / "elsewhere.onnx"
     (copy / GRAPH).rename(elsewhere)
     (copy / GRAPH).symlink_to(elsewhere)
-    with raises(ModelFolderError, "link-outside"):
+    with raises(ModelFolderError, "unsafe-file"):
         embed(copy)
 
 
@@ -324,7 +324,7 @@ def test_graphs_of_other_inputs_and_outputs_are_refused(copy: Path, change: str)
     else:
         values.append(helper.make_tensor_value_info("second", TensorProto.FLOAT, ["n"]))
     install(copy, model)
-    with raises(ModelFolderError, "graph-signature"):
+    with raises(ModelFolderError, "unsupported-graph"):
         embed(copy)
 
 
@@ -338,7 +338,7 @@ def test_the_first_run_of_a_graph_ends_in_time(copy: Path, monkeypatch: pytest.M
     install(copy, graph([large, *chain, last], [constant("sides", 600, 600)]))
     model = zoo.load(copy, runtime="onnx")
     begun = time.monotonic()
-    with raises(ModelFolderError, "graph-failed"):
+    with raises(ModelFolderError, "unsupported-graph"):
         model.embed(read_golden(MODEL)[0])
     assert time.monotonic() - begun < 30
 
@@ -355,14 +355,14 @@ def sparse_file(path: Path, size: int, head: bytes = b"") -> None:
 def test_a_graph_of_gigabytes_is_refused_at_once(tmp_path: Path, size: int, head: bytes) -> None:
     sparse_file(tmp_path / "g.onnx", size, head)
     before = peak()
-    with raises(ModelFolderError, "unreadable-graph"):
+    with raises(ModelFolderError, "unreadable-file"):
         check_graph(tmp_path / "g.onnx")
     assert peak() - before < 100 * 2**20
 
 
 def test_a_graph_of_countless_fields_is_refused(tmp_path: Path) -> None:
     (tmp_path / "g.onnx").write_bytes(b"\x40\0" * 4_000_000)
-    with raises(ModelFolderError, "unsafe-graph"):
+    with raises(ModelFolderError, "unsafe-file"):
         check_graph(tmp_path / "g.onnx")
 
 
@@ -396,7 +396,7 @@ HEADERS = {
 def test_hostile_safetensors_are_refused(copy: Path, name: str) -> None:
     before = peak()
     (copy / GOLDEN_FILE).write_bytes(HEADERS[name])
-    with raises(ModelFolderError, "golden-unreadable"):
+    with raises(ModelFolderError, "unreadable-file"):
         read_golden(copy)
     (copy / WEIGHTS_FILE).write_bytes(HEADERS[name])
     vouch(copy, WEIGHTS_FILE)
@@ -410,7 +410,7 @@ def test_golden_images_of_many_gigabytes_are_not_read(copy: Path) -> None:
     head = header({"embeddings": entry([size // 4], 0, size)})
     sparse_file(copy / GOLDEN_FILE, len(head) + size, head)
     assert size > MAX_GOLDEN_BYTES
-    with raises(ModelFolderError, "golden-unreadable"):
+    with raises(ModelFolderError, "unreadable-file"):
         read_golden(copy)
 
 
@@ -438,12 +438,12 @@ def test_hostile_tokenizers_are_refused(tmp_path: Path, name: str) -> None:
     if name in TEXTS:
         (folder / TOKENIZER_FILE).write_bytes(TEXTS[name]())
         vouch(folder, TOKENIZER_FILE)
-        with raises(ModelFolderError, "tokenizer-unreadable"):
+        with raises(ModelFolderError, "unreadable-file"):
             open_text_tower(folder, read_card(folder))
     else:
         from zoo.models.text_tower import load_tokenizer
 
         sparse_file(folder / TOKENIZER_FILE, 4 * 2**30)
         assert (folder / TOKENIZER_FILE).stat().st_size > MAX_TOKENIZER_BYTES
-        with raises(ModelFolderError, "tokenizer-unreadable"):
+        with raises(ModelFolderError, "unreadable-file"):
             load_tokenizer(folder / TOKENIZER_FILE)

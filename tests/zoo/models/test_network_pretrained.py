@@ -100,11 +100,11 @@ def test_a_repository_of_the_hub(name: str, state: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize(
     ("architecture", "name", "code", "values"),
     [
-        ("resnet18", "org/none", "weights-unavailable", ["org/none"]),
-        ("resnet18", "org/whole@v2", "weights-unavailable", ["'v2'"]),
-        ("resnet18", "org/pickled", "no-such-file", ["model.safetensors"]),
-        ("resnet34.tv_in1k", True, "no-such-file", ["timm/resnet34.tv_in1k", "model.safetensors"]),
-        ("resnet34.a1_in1k", True, "weights-unavailable", ["timm/resnet34.a1_in1k"]),
+        ("resnet18", "org/none", "download-failed", ["org/none"]),
+        ("resnet18", "org/whole@v2", "download-failed", ["'v2'"]),
+        ("resnet18", "org/pickled", "not-found", ["model.safetensors"]),
+        ("resnet34.tv_in1k", True, "not-found", ["timm/resnet34.tv_in1k", "model.safetensors"]),
+        ("resnet34.a1_in1k", True, "download-failed", ["timm/resnet34.a1_in1k"]),
     ],
 )
 def test_weights_that_the_hub_does_not_have(
@@ -118,9 +118,9 @@ def test_weights_that_the_hub_does_not_have(
 
 @pytest.mark.usefixtures("hub")
 def test_a_repository_of_another_library_or_architecture() -> None:
-    with raises(RecipeError, "bad-config"):
+    with raises(RecipeError, "damaged-file"):
         create_trunk("resnet18", 3, pretrained="org/transformers")
-    with raises(RecipeError, "wrong-architecture"):
+    with raises(RecipeError, "weights-mismatch"):
         create_trunk("resnet50", 3, pretrained="org/whole")
 
 
@@ -129,7 +129,7 @@ def test_without_network_or_cache_the_error_names_the_alternatives(
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with raises(HubError, "weights-unavailable") as error:
+    with raises(HubError, "download-failed") as error:
         create_trunk("resnet50.tv_in1k", 3, pretrained=True)
     for value in ("timm/resnet50.tv_in1k", str(tmp_path), "HF_HUB_OFFLINE", "lite0", ".pth"):
         assert value in str(error.value)
@@ -191,16 +191,16 @@ def test_weights_must_fit_in_every_entry(state: dict[str, Tensor], tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "code", "value"),
     [
-        ("", "bad-pretrained", "''"),
+        ("", "invalid-value", "''"),
         ("nowhere", "weights-not-found", "'nowhere'"),
         ("weights/net.pth", "weights-not-found", "'weights/net.pth'"),
         ("x" * 300, "weights-not-found", "x" * 300),
-        ("-a/b", "bad-repository-name", "'-a/b'"),
-        ("DIR", "no-safetensors", "zoo convert FILE"),
+        ("-a/b", "invalid-value", "'-a/b'"),
+        ("DIR", "weights-not-found", "zoo convert FILE"),
         ("DIR/net.pth", "weights-mismatch", "0 of 100"),
-        ("DIR/net.onnx", "onnx-weights", "net.onnx"),
-        ("DIR/net.txt", "no-safetensors", "net.txt"),
-        ("DIR/net.safetensors", "unreadable-weights", "net.safetensors"),
+        ("DIR/net.onnx", "weights-not-found", "net.onnx"),
+        ("DIR/net.txt", "weights-not-found", "net.txt"),
+        ("DIR/net.safetensors", "unreadable-file", "net.safetensors"),
     ],
 )
 def test_other_values_of_pretrained_are_refused(tmp_path: Path, name: str, code: str, value: str) -> None:
@@ -217,18 +217,18 @@ def test_a_damaged_config_is_refused(state: dict[str, Tensor], tmp_path: Path) -
     save_file(state, tmp_path / "model.safetensors")
     for text in ("{", "[]", '{"architecture": "resnet18", "pretrained_cfg": 3}'):
         (tmp_path / "config.json").write_text(text)
-        with raises(RecipeError, "bad-config"):
+        with raises(RecipeError, "damaged-file"):
             create_trunk("resnet18", 3, SMALL, pretrained=str(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("architecture", "code", "value"),
     [
-        ("bn_inception", "no-public-weights", "zoo convert bn_inception-52deb4733.pth --architecture bn_inception"),
-        ("googlenet", "no-public-weights", "zoo convert googlenet-1378be20.pth --architecture googlenet"),
-        ("conv4", "no-public-weights", "backbone.pretrained=false"),
-        ("resnet50.tv_in", "unknown-tag", "'resnet50.tv_in1k'"),
-        ("resnet51", "unknown-architecture", "'resnet51'"),
+        ("bn_inception", "weights-not-found", "zoo convert bn_inception-52deb4733.pth --architecture bn_inception"),
+        ("googlenet", "weights-not-found", "zoo convert googlenet-1378be20.pth --architecture googlenet"),
+        ("conv4", "weights-not-found", "backbone.pretrained=false"),
+        ("resnet50.tv_in", "unknown-name", "'resnet50.tv_in1k'"),
+        ("resnet51", "unknown-name", "'resnet51'"),
     ],
 )
 def test_architectures_without_weights_on_the_hub(architecture: str, code: str, value: str) -> None:

@@ -61,7 +61,7 @@ def test_the_file_cut_anywhere(tmp_path: Path) -> None:
     for end in range(len(data)):
         (tmp_path / "onnx" / "parity.json").write_bytes(data[:end])
         for read in (read_parity, graphs_of):
-            with raises(ModelFolderError, "bad-parity"):
+            with raises(ModelFolderError, "damaged-file"):
                 read(tmp_path)
     (tmp_path / "onnx" / "parity.json").write_bytes(data)
     (graph,) = graphs_of(tmp_path)
@@ -73,7 +73,7 @@ def test_a_file_of_another_shape(tmp_path: Path, value: str) -> None:
     (tmp_path / "onnx").mkdir()
     (tmp_path / "onnx" / "model_int8.onnx").touch()
     (tmp_path / "onnx" / "parity.json").write_text(value)
-    with raises(ModelFolderError, "bad-parity"):
+    with raises(ModelFolderError, "damaged-file"):
         graphs_of(tmp_path)
 
 

@@ -65,12 +65,12 @@ def test_a_long_text_loses_its_end_and_says_so(model: Embedder) -> None:
 @pytest.mark.parametrize(
     ("texts", "error", "code", "value"),
     [
-        ("", TextError, "empty-text", "text 1"),
-        (["a chair", " \n\t"], TextError, "empty-text", "text 2"),
-        (["a chair", b"bytes"], TextError, "not-text", "text 2 is of type bytes"),
-        ([None], TextError, "not-text", "text 1 is of type NoneType"),
-        (["half \ud800"], TextError, "lone-surrogate", "text 1"),
-        (17, UsageError, "bad-texts", "int"),
+        ("", TextError, "invalid-text", "text 1"),
+        (["a chair", " \n\t"], TextError, "invalid-text", "text 2"),
+        (["a chair", b"bytes"], TextError, "invalid-text", "text 2 is of type bytes"),
+        ([None], TextError, "invalid-text", "text 1 is of type NoneType"),
+        (["half \ud800"], TextError, "invalid-text", "text 1"),
+        (17, UsageError, "invalid-text", "int"),
     ],
 )
 def test_other_values_are_not_texts(
@@ -83,7 +83,7 @@ def test_other_values_are_not_texts(
 
 def test_a_zero_width_text_is_embedded_and_a_batch_of_none_is_refused(model: Embedder) -> None:
     assert model.embed_text("\u200b").shape == (1, DIM)
-    with raises(UsageError, "bad-batch-size"):
+    with raises(UsageError, "invalid-value"):
         model.embed_text("a chair", batch_size=0)
 
 
@@ -95,7 +95,7 @@ def test_a_text_without_tokens_is_refused(copy: Path) -> None:
     tokenizer.save(str(copy / "text.json"))
     graph, _ = text_toys.write_tower(copy / "text", DIM)
     attach_text_tower(copy, graph, copy / "text.json")
-    with raises(TextError, "empty-text"):
+    with raises(TextError, "invalid-text"):
         load(copy, runtime="onnx").embed_text("!!!")
 
 
@@ -144,7 +144,7 @@ def test_an_altered_file_is_not_used(copy: Path, file: str) -> None:
     failed = {check.name for check in verify(copy) if check.ok is False}
     assert {f"sha256 {file}", "golden text"} <= failed
     (copy / file).unlink()
-    with raises(ModelFolderError, "file-missing"):
+    with raises(ModelFolderError, "missing-file"):
         load(copy, runtime="onnx").embed_text("a chair")
 
 
@@ -155,7 +155,7 @@ def test_golden_texts_detect_another_tower(copy: Path, tmp_path: Path) -> None:
     (check,) = [check for check in verify(copy) if check.name == "golden text"]
     assert check.ok is False
     (copy / GOLDEN_TEXT_FILE).write_bytes(b"junk")
-    with raises(ModelFolderError, "golden-unreadable"):
+    with raises(ModelFolderError, "unreadable-file"):
         read_golden_text(copy)
     (copy / GOLDEN_TEXT_FILE).unlink()
     assert [check.ok for check in verify(copy) if check.name == "golden text"] == [False]
@@ -164,12 +164,12 @@ def test_golden_texts_detect_another_tower(copy: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "code", "value"),
     [
-        ({"length": 0, "padding": 1}, "bad-text", "0"),
-        ({"length": 8}, "missing-key", "padding"),
-        ({"length": 8, "padding": "1"}, "bad-type", "text.padding"),
-        ({"length": 8, "padding": 1, "lowercase": 1}, "bad-type", "text.lowercase"),
-        ({"length": 8, "padding": 1, "lower": True}, "unknown-key", "'lowercase'"),
-        ([8, 1], "bad-type", "text"),
+        ({"length": 0, "padding": 1}, "card", "0"),
+        ({"length": 8}, "card", "padding"),
+        ({"length": 8, "padding": "1"}, "card", "text.padding"),
+        ({"length": 8, "padding": 1, "lowercase": 1}, "card", "text.lowercase"),
+        ({"length": 8, "padding": 1, "lower": True}, "card", "'lowercase'"),
+        ([8, 1], "card", "text"),
     ],
 )
 def test_wrong_text_settings_of_a_card_are_refused(copy: Path, text: object, code: str, value: str) -> None:

@@ -108,7 +108,7 @@ def test_models_that_are_missing_are_named_with_the_reason(pictures, monkeypatch
     images = load_dataset(FOLDER, "all", pictures)
     comparison = compare_baselines(images, available_models([MODELS[0], "no-such-model"]))
     assert list(comparison.left_out) == ["no-such-model"]
-    with raises(UsageError, "no-models"):
+    with raises(UsageError, "no-images"):
         compare_baselines(images, available_models(["no-such-model"]))
 
 
@@ -124,7 +124,7 @@ def test_few_classes_are_measured_plain(pictures):
     few = zoo.data.dataset.subset(images, images.labels < 4, "all")
     comparison = compare_baselines(few, available_models(MODELS[:1]))
     assert [(row.form, comparison.fitted_images) for row in comparison.rows] == [(PLAIN, 0)]
-    with raises(UsageError, "no-pairs"):
+    with raises(UsageError, "too-few-samples"):
         compare_baselines(zoo.data.dataset.subset(images, np.arange(50) % 5 == 0, "all"), available_models(MODELS[:1]))
 
 

@@ -169,7 +169,7 @@ def test_equal_input_gives_an_equal_page_except_for_the_date(toy, html):
 
 
 def test_an_unknown_map_is_refused(toy):
-    with raises(UsageError, "unknown-projection"):
+    with raises(UsageError, "unknown-name"):
         report(*toy, mapping="umap")
 
 

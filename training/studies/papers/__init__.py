@@ -134,9 +134,7 @@ def find_studies(name: str, dataset: str) -> list[Study]:
     supporting = [study for study in studies if len(studies) == 1 or supports(study, dataset)]
     if not supporting:
         listed = "; ".join(f"{study.name} ({', '.join(study.datasets)})" for study in studies)
-        raise UsageError(
-            f"no study of {name} can be run on {dataset}. There are: {listed}.", code="not-on-this-data-set"
-        )
+        raise UsageError(f"no study of {name} can be run on {dataset}. There are: {listed}.", code="not-available")
     return supporting
 
 
@@ -156,11 +154,11 @@ def check_name(name: str) -> None:
         return
     if name in COMMANDS:
         raise UsageError(
-            f"{name} is not a comparison of recipes, but: {COMMANDS[name]} ({REASONS}).", code="another-command"
+            f"{name} is not a comparison of recipes, but: {COMMANDS[name]} ({REASONS}).", code="not-available"
         )
     if name in NOT_RUN:
         raise UsageError(
-            f"there is no study of {name}: see {REASONS}, for the reason and the nearest one.", code="not-run"
+            f"there is no study of {name}: see {REASONS}, for the reason and the nearest one.", code="not-available"
         )
     names = dict.fromkeys([*STUDIES, *ALIASES])
     # The figure of the same number in another paper would be misleading.
@@ -178,5 +176,5 @@ def partial_note(name: str) -> str | None:
 
 def _unknown_study(name: str, names: Iterable[str]) -> UsageError:
     return UsageError(
-        f"there is no study {name!r}.{nearest(name, names)} All studies: zoo benchmark studies", code="unknown-study"
+        f"there is no study {name!r}.{nearest(name, names)} All studies: zoo benchmark studies", code="unknown-name"
     )

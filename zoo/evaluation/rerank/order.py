@@ -32,7 +32,7 @@ def check_method(name: str) -> str:
     if name not in METHODS:
         raise UsageError(
             f"there is no re-ranking {name!r}.{nearest(name, METHODS)} Known: {', '.join(METHODS)}.",
-            code="unknown-reranking",
+            code="unknown-name",
         )
     return name
 

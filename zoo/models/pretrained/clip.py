@@ -73,7 +73,7 @@ def read_clip_config(folder: Path) -> TimmModel:
     """Read config.json and, if it exists, preprocessor_config.json of a folder of `is_clip`.
 
     Raises:
-        RecipeError: `unsupported-folder` for a tower that is not a ViT of timm, or images that cannot be prepared.
+        RecipeError: `unsupported-model` for a tower that is not a ViT of timm, or images that cannot be prepared.
     """
     values = read_object(folder / CONFIG_FILE)
     vision = DEFAULTS | values.get("vision_config", {} if values["model_type"] == "clip" else values)
@@ -88,7 +88,7 @@ def read_clip_config(folder: Path) -> TimmModel:
             f"{folder} holds a CLIP model whose image tower timm does not have ({error}). Export it to ONNX, from "
             "normalised images to vectors, and give that file: zoo baseline FILE.onnx --mean M,M,M --std S,S,S "
             "--as OWN.",
-            code="unsupported-folder",
+            code="unsupported-model",
         ) from None
     return TimmModel(architecture, args, images, "", UNKNOWN_LICENCE)
 

@@ -97,7 +97,7 @@ def convert(
         The card, and remarks on what was assumed and fitted.
 
     Raises:
-        UsageError: `folder-not-empty`, `no-such-file`, or what `describe_file` and `read_state` raise.
+        UsageError: `already-exists`, `not-found`, or what `describe_file` and `read_state` raise.
         RecipeError: If timm does not know the architecture, or its entries are not the file's (`weights-mismatch`).
     """
     if architecture is not None:
@@ -105,10 +105,10 @@ def convert(
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise UsageError(
             f"{out} already exists and is not an empty folder. Choose another --out, or remove this one.",
-            code="folder-not-empty",
+            code="already-exists",
         )
     if (found := local_source(file)) is None:
-        raise UsageError(f"there is no file {file}.", code="no-such-file")
+        raise UsageError(f"there is no file {file}.", code="not-found")
     source, remark = describe_file(found, architecture, mean, std, size, sha256)
     card, notes = save_plain(source, out, model_name_of(out.resolve().name))
     return card, [text for text in (remark, *notes) if text]

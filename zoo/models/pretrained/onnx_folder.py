@@ -51,9 +51,9 @@ def save_graph(
         interpolation: As in `Preprocessing`.
 
     Raises:
-        UsageError: `unreadable-graph`, `unsupported-graph` for other inputs and outputs, `no-size`, `bad-layout`,
-            `weights-contradict` if the graph takes another size, or `bad-statistics`.
-        ModelFolderError: `unsafe-graph`, as `open_graph` raises it.
+        UsageError: `unreadable-file`, `unsupported-graph` for other inputs and outputs, `missing-value`,
+            `invalid-value`, `weights-mismatch` if the graph takes another size, or `invalid-value`.
+        ModelFolderError: `unsafe-file`, as `open_graph` raises it.
         MissingDependencyError: Without the package onnx.
     """
     try:
@@ -64,18 +64,18 @@ def save_graph(
         model = onnx.load(path)  # with its external data, which the wrapped graph holds itself
     except Exception as error:  # protobuf and onnx raise their own types
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(f"{path} cannot be read as an ONNX graph: {reason}", code="unreadable-graph") from None
+        raise UsageError(f"{path} cannot be read as an ONNX graph: {reason}", code="unreadable-file") from None
     channels, layout, own_size = _input(model, path, layout)
     if size is not None and own_size not in (None, size):
-        raise UsageError(f"{path} takes images of {own_size} pixels, not --size {size}.", code="weights-contradict")
+        raise UsageError(f"{path} takes images of {own_size} pixels, not --size {size}.", code="weights-mismatch")
     if (side := size or own_size) is None:
-        raise UsageError(f"{path} takes images of any size; name the one to use: --size 224.", code="no-size")
+        raise UsageError(f"{path} takes images of any size; name the one to use: --size 224.", code="missing-value")
     means, deviations = per_channel(mean, channels), per_channel(std, channels)
     mode = "L" if channels == 1 else "RGB"
     try:
         images = Preprocessing(round(side / 0.875), side, mode, interpolation, means, deviations)
     except CardError as error:
-        raise UsageError(str(error), code="bad-statistics") from None
+        raise UsageError(str(error), code="invalid-value") from None
     digest = sha256_of(path)
     _wrap(model, images, layout)
     card = Card(
@@ -124,7 +124,7 @@ def _input(model: Any, path: Path, layout: str | None) -> tuple[int, str, int | 
         )
     shape = [axis.dim_value or None for axis in inputs[0].type.tensor_type.shape.dim]
     if layout is not None and layout not in LAYOUTS:
-        raise UsageError(f"--layout is nchw or nhwc, not {layout!r}.", code="bad-layout")
+        raise UsageError(f"--layout is nchw or nhwc, not {layout!r}.", code="invalid-value")
     found_layouts = [key for key, axis in (("nchw", 1), ("nhwc", 3)) if len(shape) == 4 and shape[axis] in (1, 3)]
     layout = layout or (found_layouts[0] if found_layouts else None)
     if len(shape) != 4 or layout not in found_layouts:
@@ -186,7 +186,7 @@ def _dim(model: Any, images: Preprocessing, path: Path) -> int:
             run = runner(open_session(file, "cpu"), file, OUTPUT)
             rows = run({INPUT: np.zeros((1, *images.shape), np.uint8)})
         except ModelFolderError as error:
-            if error.code in ("unsafe-graph", "external-data"):
+            if error.code == "unsafe-file":
                 raise
             reason = str(error).splitlines()[0]
             raise UsageError(f"{path} does not take {images.crop} pixels: {reason}", code="unsupported-graph") from None

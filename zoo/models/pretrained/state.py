@@ -46,16 +46,16 @@ def read_state(path: Path, sha256: str = "") -> tuple[dict[str, Tensor], str]:
         Tensors by name, and the file's SHA-256.
 
     Raises:
-        RecipeError: `unreadable-weights` for a .safetensors file that cannot be read.
+        RecipeError: `unreadable-file` for a .safetensors file that cannot be read.
         UsageError: `unreadable-file`, `hash-mismatch`, `unsafe-file` for other objects than plain tensors, or
-            `no-state-dict`.
+            `weights-mismatch`.
     """
     if path.suffix == ".safetensors":
         try:
             state = load_file(path)
         except Exception as error:  # safetensors raises its own type
             raise RecipeError(
-                f"{path} cannot be read as safetensors: {error}. Download it again.", code="unreadable-weights"
+                f"{path} cannot be read as safetensors: {error}. Download it again.", code="unreadable-file"
             ) from None
         digest = sha256_of(path)
         _check_hash(path, digest, sha256)
@@ -92,7 +92,7 @@ def _read_pytorch(data: bytes, path: Path) -> dict[str, Tensor]:
         ) from None
     state = _unwrapped(content)
     if not isinstance(state, dict) or not state or not all(isinstance(tensor, Tensor) for tensor in state.values()):
-        raise UsageError(f"{path} does not hold a state dict: expected tensors by name.", code="no-state-dict")
+        raise UsageError(f"{path} does not hold a state dict: expected tensors by name.", code="weights-mismatch")
     return {str(name): tensor for name, tensor in state.items()}
 
 

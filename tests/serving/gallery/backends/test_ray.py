@@ -179,7 +179,7 @@ def test_long_lists_are_handed_out_in_few_tables(monkeypatch: pytest.MonkeyPatch
 
 
 def test_workers_that_lack_something_say_so(model: Embedder, other_model: Embedder, pictures: Path) -> None:
-    with raises(GalleryError, "no-such-folder") as caught:
+    with raises(GalleryError, "not-found") as caught:
         EmbeddingWorker(str(model.folder), "fp32", model.card.fingerprint, "/no/where", sorted_hashes([]))
     assert "/no/where" in str(caught.value)
     with raises(ModelMismatchError):
@@ -210,7 +210,7 @@ def test_without_ray_the_error_says_what_to_install(tmp_path: Path, monkeypatch:
     [
         (["--ray-workers", "2"], "option-without-effect"),
         (["--ray-address", "auto"], "option-without-effect"),
-        (["--on", "ray", "--runtime", "torch"], "bad-runtime"),
+        (["--on", "ray", "--runtime", "torch"], "invalid-value"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(

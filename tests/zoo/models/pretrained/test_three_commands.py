@@ -155,18 +155,18 @@ def test_an_onnx_graph_gets_normalised_pixels_and_gives_unit_rows(tmp_path: Path
     rows = np.concatenate([means, 2 * means], axis=1)
     expected = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     np.testing.assert_allclose(model.embed(files), expected, atol=1e-5)
-    with raises(ModelFolderError, "onnx-only"):
+    with raises(ModelFolderError, "not-available"):
         zoo.load("mine", runtime="torch")
 
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        ([], "no-statistics"),
-        ([*STATISTICS, "--size", "64"], "weights-contradict"),
+        ([], "missing-value"),
+        ([*STATISTICS, "--size", "64"], "weights-mismatch"),
         ([*STATISTICS, "--layout", "nhwc"], "unsupported-graph"),
         ([*STATISTICS, "--whiten", "DIR"], "option-without-effect"),
-        (["--mean", "x", "--std", "1"], "bad-statistics"),
+        (["--mean", "x", "--std", "1"], "invalid-value"),
     ],
 )
 def test_what_does_not_fit_an_onnx_graph_is_refused(
@@ -184,14 +184,14 @@ def test_an_encoder_of_sentence_transformers_that_is_not_timms_is_named(tmp_path
     (tmp_path / "modules.json").write_text(
         '[{"path": "0_CLIPModel", "type": "sentence_transformers.models.CLIPModel"}]'
     )
-    with raises(RecipeError, "unsupported-folder", "CLIPModel"):
+    with raises(RecipeError, "unsupported-model", "CLIPModel"):
         run(["baseline", str(tmp_path), "--as", "mine"])
 
 
 def test_all_contradictions_of_a_folder_are_named_at_once(tmp_path: Path) -> None:
     write_timm_folder(tmp_path)
     given = ["--architecture", "resnet50", "--mean", "0.1", "--std", "0.9"]
-    with raises(UsageError, "weights-contradict", "resnet50", "0.1", "0.9"):
+    with raises(UsageError, "weights-mismatch", "resnet50", "0.1", "0.9"):
         run(["convert", str(tmp_path), "--out", str(tmp_path / "out"), *given])
 
 
