@@ -27,7 +27,7 @@ from training.distributed import Processes, connect, keep_freed_memory
 from training.execution import Execution
 from training.logging import check_trackers, create_trackers
 from training.overrides import changed_settings
-from training.recipe import EnsembleRecipe, Recipe, same_recipe
+from training.recipe import EnsembleRecipe, Objective, Recipe, same_recipe
 from training.recipes import RECIPES, standard_recipe
 from training.samplers import Sampler
 from training.trainer import Observe, Trained, fit
@@ -462,7 +462,7 @@ class TrainingSetup:
         dataset = (
             datasets.load_dataset(recipe.data.dataset, "train", self.root) if self.dataset is None else self.dataset
         )
-        labels = training_data.training_labels(recipe, dataset)
+        labels = training_data.training_labels(dataset, recipe.data, recipe.seed)
         sampler = create_sampler(recipe, labels)
         data = training_data.prepare(recipe, dataset, self.progress and processes.first)
         if processes.first:
@@ -588,7 +588,7 @@ def _train_model(
     trained, data = train_network(recipe, setup, runs, restart, track)
     folder = paths.local_models() / recipe.name
     if processes.first:
-        class_images = _class_images(recipe, data) if setup.dataset is None else {}
+        class_images = _class_images(data) if setup.dataset is None and recipe.learns else {}
         run = {
             "seconds": trained.seconds,
             "best_epoch": trained.best_epoch,
@@ -600,7 +600,7 @@ def _train_model(
             TRAINING_DATA: _training_data(recipe, data, class_images),
             **class_images,
         }
-        base, teacher = base_of(recipe), _teacher_of(recipe)
+        base, teacher = base_of(recipe.backbone.pretrained), _teacher_of(recipe.objective)
         parents = {kind: card.identity for kind, card in (("base", base), ("teacher", teacher)) if card is not None}
         origin_record = origin_facts(recipe, origin) if setup.dataset is None else NO_ORIGIN
         record = {**origin_record, **run, **parents, **(facts or {})}
@@ -633,9 +633,9 @@ def _training_data(recipe: Recipe, data: Samples, class_images: Mapping[str, Any
     return {**dataclasses.asdict(data.identity), **({"class_names": list(data.class_names)} if named else {})}
 
 
-def _class_images(recipe: Recipe, data: Samples) -> dict[str, Any]:
+def _class_images(data: Samples) -> dict[str, Any]:
     """Return what tells the classes elsewhere; {} for images that are not files, and for features."""
-    images = data.dataset if isinstance(data, TrainingData) and recipe.learns else None
+    images = data.dataset if isinstance(data, TrainingData) else None
     digests = telling_digests(digests_of_classes(images)) if images else {}
     return {CLASS_IMAGES: digests} if digests else {}
 
@@ -645,9 +645,8 @@ def _threads(processes: Processes) -> int:
     return thread_count() if processes.count == 1 else max(1, core_count() // processes.count)
 
 
-def base_of(recipe: Recipe) -> Card | None:
-    """Return the card of the model that a recipe starts from; None if it starts from other weights or from none."""
-    start = recipe.backbone.pretrained
+def base_of(start: bool | str) -> Card | None:
+    """Return the card of the model that a run starts from; None if it starts from other weights or from none."""
     if isinstance(start, bool):
         return None
     try:
@@ -656,8 +655,8 @@ def base_of(recipe: Recipe) -> Card | None:
         return None  # a folder or a file of weights alone
 
 
-def _teacher_of(recipe: Recipe) -> Card | None:
-    """Return the card of the model that a student learns from; None for a recipe without a teacher."""
-    if recipe.objective.method != "distillation":
+def _teacher_of(objective: Objective) -> Card | None:
+    """Return the card of the model that a student learns from; None for an objective without a teacher."""
+    if objective.method != "distillation":
         return None
-    return read_card(find_model(recipe.objective.method_args["teacher"]))
+    return read_card(find_model(objective.method_args["teacher"]))

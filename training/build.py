@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,12 +17,12 @@ from training.losses import LOSSES
 from training.methods import METHODS
 from training.methods.base import Method, accepted_tuples, mined_tuples
 from training.miners import create_miner
-from training.recipe import Objective, Recipe
+from training.recipe import Backbone, Objective, Recipe
 from training.samplers import SAMPLERS, Sampler
 from training.trunk.parts import choose_parts
-from zoo.data.preprocessing import same_statistics
+from zoo.data.preprocessing import Preprocessing, same_statistics
 from zoo.errors import RecipeError, ZooError
-from zoo.models.card import read_card
+from zoo.models.card import Head, read_card
 from zoo.models.names import find_model
 from zoo.models.network import (
     Network,
@@ -153,9 +153,8 @@ def create_sampler(recipe: Recipe, labels: np.ndarray, stream: int = 0) -> Sampl
     return sampler
 
 
-def base_heads(recipe: Recipe) -> nn.ModuleDict | None:
-    """Return the heads of the model that a recipe starts from; None if it starts from weights without heads."""
-    start = recipe.backbone.pretrained
+def base_heads(start: bool | str) -> nn.ModuleDict | None:
+    """Return the heads of the model that a run starts from; None if it starts from weights without heads."""
     if isinstance(start, bool):
         return None
     try:
@@ -179,7 +178,9 @@ def create_parts(
     Raises:
         RecipeError: If they cannot be built or do not fit together.
     """
-    trunk = CachedTrunk(data.dim) if isinstance(data, CachedData) else _create_trunk(recipe)
+    trunk = (
+        CachedTrunk(data.dim) if isinstance(data, CachedData) else _create_trunk(recipe.backbone, recipe.preprocessing)
+    )
     features = feature_count(trunk)
     heads = create_heads(recipe.heads, features)
     if start is not None and heads:
@@ -188,24 +189,22 @@ def create_parts(
     return Network(trunk, heads), create_method(recipe.objective, context)
 
 
-def _create_trunk(recipe: Recipe) -> nn.Module:
-    backbone = recipe.backbone
-    channels = recipe.preprocessing.channels
-    trunk = create_trunk(backbone.architecture, channels, backbone.args, backbone.pretrained)
-    _check_input(trunk, recipe)
-    _check_normalisation(trunk, recipe)
+def _create_trunk(backbone: Backbone, preprocessing: Preprocessing) -> nn.Module:
+    trunk = create_trunk(backbone.architecture, preprocessing.channels, backbone.args, backbone.pretrained)
+    _check_input(trunk, backbone.architecture, preprocessing)
+    if backbone.pretrained:
+        _check_normalisation(trunk, backbone.architecture, preprocessing)
     choose_parts(trunk, backbone)
     return trunk
 
 
-def _check_input(trunk: nn.Module, recipe: Recipe) -> None:
+def _check_input(trunk: nn.Module, name: str, preprocessing: Preprocessing) -> None:
     """Check that the trunk takes the recipe's pixels: the message is clearer than that of the first step."""
-    crop, channels = recipe.preprocessing.crop, recipe.preprocessing.channels
+    crop, channels = preprocessing.crop, preprocessing.channels
     try:
         with torch.no_grad():
             shape = trunk.eval()(torch.zeros(2, channels, crop, crop)).shape
     except RuntimeError as error:
-        name = recipe.backbone.architecture
         raise RecipeError(
             f"{name} does not take images of {crop} x {crop} pixels (preprocessing.crop): {error}",
             code="unsupported-model",
@@ -213,38 +212,39 @@ def _check_input(trunk: nn.Module, recipe: Recipe) -> None:
     trunk.train()
     if len(shape) != 2:
         raise RecipeError(
-            f"{recipe.backbone.architecture} gives features of shape {list(shape)}; backbone.args must pool.",
+            f"{name} gives features of shape {list(shape)}; backbone.args must pool.",
             code="unsupported-model",
         )
 
 
-def _check_normalisation(trunk: nn.Module, recipe: Recipe) -> None:
+def _check_normalisation(trunk: nn.Module, name: str, ours: Preprocessing) -> None:
     """Check that the recipe normalises pixels as its pretrained weights expect."""
-    ours, config = recipe.preprocessing, getattr(trunk, "pretrained_cfg", None)
-    if not recipe.backbone.pretrained or not config or len(config["mean"]) != ours.channels:
+    config = getattr(trunk, "pretrained_cfg", None)
+    if not config or len(config["mean"]) != ours.channels:
         return
     if not same_statistics([*ours.mean, *ours.std], [*config["mean"], *config["std"]]):
         raise RecipeError(
-            f"the weights of {recipe.backbone.architecture} were trained with mean {config['mean']} and standard "
+            f"the weights of {name} were trained with mean {config['mean']} and standard "
             f"deviation {config['std']}, the recipe has {ours.mean} and {ours.std}. Set preprocessing.mean and .std.",
             code="conflicting-settings",
         )
 
 
-def fitted_heads(recipe: Recipe, features: Tensor, labels: np.ndarray) -> nn.ModuleDict:
-    """Return the head that replaces a recipe's trained heads, on the device of the features.
+def fitted_heads(heads: Sequence[Head], end: str, features: Tensor, labels: np.ndarray) -> nn.ModuleDict:
+    """Return the heads that replace trained ones, on the device of the features.
 
     Args:
-        recipe: A recipe whose `head_end` is not "trained".
+        heads: Their names and dimensions.
+        end: A recipe's `head_end`: "pca" or "lda".
         features: Pooled features of all training samples, float32 [n, f].
         labels: Their classes, int64 [n].
     """
-    heads, values = create_heads(recipe.published_heads, features.shape[1]), features.double().cpu()
-    for head in heads.values():
+    fitted, values = create_heads(heads, features.shape[1]), features.double().cpu()
+    for head in fitted.values():
         linear = cast(nn.Linear, head)
-        if recipe.head_end == "lda":
+        if end == "lda":
             directions = discriminant_directions(values, torch.from_numpy(labels), linear.out_features)
         else:
             directions = principal_directions(values, linear.out_features)
         set_directions(linear, directions, features.cpu())
-    return heads.to(features.device)
+    return fitted.to(features.device)

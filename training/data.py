@@ -17,6 +17,7 @@ from training.cached.maps import CachedMaps
 from training.recipe import Data, Recipe
 from zoo.data.dataset import DataIdentity, Dataset, without
 from zoo.data.decode import Decoded, Squares, decode
+from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError
 
 VALIDATION = "validation"
@@ -93,16 +94,16 @@ def image_key(recipe: Recipe) -> tuple[Any, ...]:
     return replace(recipe.data, views=0), recipe.preprocessing, recipe.seed if recipe.data.validation else None
 
 
-def training_labels(recipe: Recipe, dataset: Dataset) -> np.ndarray:
+def training_labels(dataset: Dataset, data: Data, seed: int) -> np.ndarray:
     """Return the labels int64 [samples] that `prepare` gives if every image can be read."""
-    return _turned(dataset.labels[~_validates(recipe, dataset)], recipe.data.turns)
+    return _turned(dataset.labels[~_validates(dataset, data, seed)], data.turns)
 
 
-def _validates(recipe: Recipe, dataset: Dataset) -> np.ndarray:
+def _validates(dataset: Dataset, data: Data, seed: int) -> np.ndarray:
     """Return the mask, bool [n], of the images that are held out for validation: the factor `validation`, or a draw."""
     if VALIDATION in dataset.factors:
         return dataset.factors[VALIDATION].astype(bool)
-    return np.isin(dataset.labels, held_out_classes(len(dataset.classes), recipe.data, recipe.seed))
+    return np.isin(dataset.labels, held_out_classes(len(dataset.classes), data, seed))
 
 
 def prepare(recipe: Recipe, dataset: Dataset, progress: bool = False) -> TrainingData:
@@ -114,11 +115,10 @@ def prepare(recipe: Recipe, dataset: Dataset, progress: bool = False) -> Trainin
     """
     if recipe.data.features:
         raise RecipeError(
-            "cached features (data.features) are only for `zoo train NAME --features FILE`.",
-            code="conflicting-settings",
+            "cached features (data.features) are only for `zoo train NAME --features DIR`.", code="conflicting-settings"
         )
-    validates = _validates(recipe, dataset)
-    trained = _training_squares(dataset, np.flatnonzero(~validates), recipe, progress)
+    validates = _validates(dataset, recipe.data, recipe.seed)
+    trained = _training_squares(dataset, np.flatnonzero(~validates), recipe.data, recipe.preprocessing, progress)
     turns = recipe.data.turns
     turned = _turned(dataset.labels[trained.rows], turns)
     validation = None
@@ -147,10 +147,11 @@ def _turned(labels: np.ndarray, turns: int) -> np.ndarray:
     return turned
 
 
-def _training_squares(dataset: Dataset, rows: np.ndarray, recipe: Recipe, progress: bool) -> Decoded:
-    side = recipe.data.side
-    preprocessing = replace(recipe.preprocessing, resize=side, crop=side)
-    squares = Squares(preprocessing, recipe.data.fit == "whole", recipe.data.skip_unreadable)
+def _training_squares(
+    dataset: Dataset, rows: np.ndarray, data: Data, preprocessing: Preprocessing, progress: bool
+) -> Decoded:
+    preprocessing = replace(preprocessing, resize=data.side, crop=data.side)
+    squares = Squares(preprocessing, data.fit == "whole", data.skip_unreadable)
     decoded = decode(dataset, rows, squares, "read training images", progress)
     if not len(decoded.rows):
         raise RecipeError(

@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -19,8 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from training.cached.feature_file import Features, TrunkModel, Views, read_features, recipe_on_features, views_of_model
-from training.overrides import check_names, name_custom, override
+from training.cached.feature_folder import (
+    Features,
+    TrunkModel,
+    Views,
+    read_features,
+    recipe_on_features,
+    views_of_model,
+)
+from training.overrides import check_names, name_custom, override, setting_keys
 from training.recipe import FASTEST, Backbone, Batch, Data, Recipe, Schedule
 from training.recipes import RECIPES
 from zoo import paths
@@ -52,8 +59,8 @@ TWIN_SUFFIX = "-conv4-cifar100"
 RECIPE_FILE, LOG_FILE = "recipe.json", "log.jsonl"
 OWN_FILES = ("card.json", RECIPE_FILE, RESULTS_FILE, "README.md")
 """Files of a model folder that are not copied with its network."""
-KEPT_FILES = 4
-"""Feature files that are kept: a few methods are tried on the same images, and a file may have gigabytes."""
+KEPT_FEATURES = 4
+"""Cached features that are kept: a few methods are tried on the same images, and a folder may have gigabytes."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +154,7 @@ def finetune(source: str | Path, request: FinetuneRequest, progress: bool = Fals
         DatasetError: If the images cannot be split.
         ZooError: The errors of loading, `recipe_for` and training.
     """
-    small_twin(request.method)  # raises the error of an unknown method before anything is read
+    twin = small_twin(request.method)
     folder = find_model(request.base)
     check_name(request.name, folder, request.replace)
     from training.api import train  # torch, after the arguments are checked
@@ -160,7 +167,7 @@ def finetune(source: str | Path, request: FinetuneRequest, progress: bool = Fals
     learns = validation_share(len(split.train.classes)) > 0 or _sets_validation(request.settings)
     views = views_of_model(base.folder, base.card.preprocessing, request.views if learns else 1, request.seed)
     recipe = recipe_for(
-        request.method,
+        twin,
         model.card,
         backbone,
         split.train,
@@ -181,7 +188,7 @@ def finetune(source: str | Path, request: FinetuneRequest, progress: bool = Fals
     facts[CLASS_IMAGES] = telling_digests(digests_of_classes(split.train))
     check_same(recipe, split.to_json(), request.replace)
     outcome = train(recipe, None, request.device, progress=progress, dataset=split.train, facts=facts, evaluate=False)
-    selection = _select(base, outcome, held_out(recipe, split.train), request)
+    selection = _select(base, outcome, held_out(split.train, recipe.data, recipe.seed), request)
     _keep(selection, base.folder, outcome.folder)
     if selection.kept == "base":  # its rows are there; a second load may choose another runtime
         kept, after = replace(base, card=read_card(outcome.folder), folder=outcome.folder), before
@@ -194,11 +201,11 @@ def finetune(source: str | Path, request: FinetuneRequest, progress: bool = Fals
     return Finetuned(outcome, base.card, pictures, split, selection, (base.dim, kept.dim), rows, seen, unread)
 
 
-def held_out(recipe: Recipe, train: Dataset) -> Dataset | None:
-    """Return the images of the training classes that the recipe holds out; None if it holds out none."""
+def held_out(train: Dataset, data: Data, seed: int) -> Dataset | None:
+    """Return the images of the training classes that a recipe holds out; None if it holds out none."""
     from training.data import held_out_classes
 
-    mask = np.isin(train.labels, held_out_classes(len(train.classes), recipe.data, recipe.seed))
+    mask = np.isin(train.labels, held_out_classes(len(train.classes), data, seed))
     return subset(train, mask, "validation") if mask.any() else None
 
 
@@ -216,7 +223,7 @@ def _select(base: Embedder, outcome: Outcome, images: Dataset | None, request: F
 
 
 def _sets_validation(settings: Iterable[str]) -> bool:
-    return any(setting.partition("=")[0].strip() == "data.validation" for setting in settings)
+    return "data.validation" in setting_keys(settings)
 
 
 def _keep(selection: Selection, base: Path, folder: Path) -> None:
@@ -288,7 +295,7 @@ def small_twin(method: str) -> Recipe:
 
 
 def recipe_for(
-    method: str,
+    twin: Recipe,
     card: Card,
     backbone: Backbone,
     train: Dataset,
@@ -303,7 +310,7 @@ def recipe_for(
     its base, nothing learns.
 
     Args:
-        method: A name of `method_names`.
+        twin: The small twin of a method.
         card: The card of the model to start from.
         backbone: Its trunk, and the part of it that is trained.
         train: The images to train on.
@@ -313,12 +320,10 @@ def recipe_for(
         seed: The seed of the run.
 
     Raises:
-        UsageError: If the method is unknown.
         RecipeError: If a setting does not fit.
     """
     from training.data import training_labels
 
-    twin = small_twin(method)
     share = validation_share(len(train.classes))
     epochs = HEAD_EPOCHS if backbone.tune == "head" else EPOCHS
     if not share and not _sets_validation(settings):
@@ -332,15 +337,14 @@ def recipe_for(
         preprocessing=card.preprocessing,
         augmentation=views.augmentation,
         optimizer=replace(twin.optimizer, lr=LR[backbone.tune]),
+        batch=Batch(),
         schedule=Schedule(epochs, 1, "one-cycle"),
         seed=seed,
         precision=FASTEST,
         head_start="lda",
     )
-    labels = training_labels(override(recipe, settings), train)
-    batch = batch_for(labels)
-    schedule = replace(recipe.schedule, steps=min(STEPS, max(10, len(labels) // batch.size)))
-    changed = override(replace(recipe, batch=batch, schedule=schedule), settings)
+    changed = override(recipe, settings)
+    changed = _fit_to_images(changed, training_labels(train, changed.data, changed.seed), setting_keys(settings))
     check_names(changed)
     return name_custom(changed, twin)
 
@@ -352,12 +356,24 @@ def _heads(twin: Recipe, card: Card) -> tuple[Head, ...]:
     return twin.heads
 
 
-def batch_for(labels: np.ndarray) -> Batch:
-    """Return batches of at most 128 images: four per class, or eight if there are fewer than eight classes."""
+def _fit_to_images(recipe: Recipe, labels: np.ndarray, given: Collection[str]) -> Recipe:
+    """Return the recipe with batches and steps for the labels int64 [n], except those that the given settings name."""
+    size, per_class = batch_sizes(labels)
+    sizes = {"size": size, "per_class": per_class}
+    free: dict[str, Any] = {name: value for name, value in sizes.items() if f"batch.{name}" not in given}
+    batch = replace(recipe.batch, **free)
+    if "schedule.steps" not in given:
+        steps = min(STEPS, max(10, len(labels) // size))
+        recipe = replace(recipe, schedule=replace(recipe.schedule, steps=steps))
+    return replace(recipe, batch=batch)
+
+
+def batch_sizes(labels: np.ndarray) -> tuple[int, int]:
+    """Return the images of a batch, at most 128, and those of a class: four, or eight with fewer than eight classes."""
     sizes = np.unique(labels, return_counts=True)[1]
     classes = len(sizes)
     per_class = min(4 if classes >= 8 else 8, int(sizes.max()))
-    return Batch(per_class * min(classes, 128 // per_class), "spc", per_class)
+    return per_class * min(classes, 128 // per_class), per_class
 
 
 def _tuned_backbone(model: TrunkModel, tune: str) -> Backbone:
@@ -394,7 +410,7 @@ def cached_features(
 ) -> Features:
     """Return the trunk's features of a data set from `ZOO_HOME/cache`, and extract them if they are not there.
 
-    The last `KEPT_FILES` files that were used stay.
+    The last `KEPT_FEATURES` folders that were used stay.
 
     Args:
         model: The model whose trunk is used.
@@ -406,21 +422,21 @@ def cached_features(
     Raises:
         ZooError: If `extract` or `read_features` would raise it.
     """
-    file = paths.home() / "cache" / f"features-{_cache_key(model, train, views)}.safetensors"
-    if not _is_usable(file):
+    folder = paths.home() / "cache" / f"features-{_cache_key(model, train, views)}"
+    if not _is_usable(folder):
         from training.cached.extraction import extract
         from training.execution import Execution
         from zoo.models.torch_runtime import choose_device
 
-        extract(model, train, file, views, execution=Execution(choose_device(device)), progress=progress)
-    keep_newest(file, "features-*.safetensors", KEPT_FILES)
-    return read_features(file)
+        extract(model, train, folder, views, execution=Execution(choose_device(device)), progress=progress)
+    keep_newest(folder, "features-*", KEPT_FEATURES)
+    return read_features(folder)
 
 
-def _is_usable(file: Path) -> bool:
-    """Return whether a cached file can be read; others (a full disk, another version) are made again in silence."""
+def _is_usable(folder: Path) -> bool:
+    """Return whether cached features can be read; others (damaged, of another version) are made again in silence."""
     try:
-        read_features(file)
+        read_features(folder)
     except UsageError:
         return False
     return True

@@ -488,6 +488,11 @@ def has_public_weights(recipe: Recipe) -> bool:
     return isinstance(start, str) and is_public(recipe.backbone.architecture, start)
 
 
+def setting_keys(settings: Iterable[str]) -> set[str]:
+    """Return the keys of `key=value` settings."""
+    return {setting.partition("=")[0].strip() for setting in settings}
+
+
 def fit_to_classes(
     recipe: Recipe | EnsembleRecipe, labels: np.ndarray, settings: Iterable[str]
 ) -> tuple[Recipe | EnsembleRecipe, tuple[str, ...]]:
@@ -498,7 +503,7 @@ def fit_to_classes(
         labels: The labels of the training images, int64 [n].
         settings: The settings that the user gave, which are not changed.
     """
-    given = {setting.partition("=")[0].strip() for setting in settings}
+    given = setting_keys(settings)
     if isinstance(recipe, EnsembleRecipe):
         fitted = [_fit_to_classes(member, labels, given) for member in recipe.members]
         return dataclasses.replace(recipe, members=tuple(member for member, _ in fitted)), fitted[0][1]

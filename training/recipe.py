@@ -78,9 +78,8 @@ class Data:
         fit: "square" keeps the centre square of an image; "whole" all of it, squeezed to a square, from which crops are
             taken in the image's own proportions.
         skip_unreadable: Leave out and count images that cannot be decoded, instead of stopping at the first.
-        features: A file of `zoo features` that replaces the images and a frozen trunk: only what follows the trunk
-            learns.
-            "" uses images.
+        features: A folder of `zoo features` that replaces the images and a frozen trunk: only what follows the trunk
+            learns. "" uses images.
         views: The augmented views of each image that pass through the frozen first layers once, before the first step;
             each step draws one. 0: every step augments its images.
     """

@@ -30,11 +30,11 @@ from training.cached.views import CachedViews
 from training.checkpoint import keep_bad_batch
 from training.data import TrainingData, prefetch
 from training.execution import MEASURED_IMAGES, Computation, Execution, autocast, fastest_computation, stated_precision
-from training.health.held_out import validation_scores
+from training.health.held_out import embed_held_out, validation_scores
 from training.health.indicators import Monitor
 from training.health.run_folder import keep_divergence, keep_recipe
 from training.logging import Log, ProgressBar, Tracker, mean_terms
-from training.methods.base import Method, Minibatch
+from training.methods.base import Minibatch
 from training.optim import create_optimizer, learning_rate_factor
 from training.recipe import FASTEST, Augmentation, Recipe
 from training.samplers import Sampler
@@ -99,7 +99,7 @@ class Trainer:
         if recipe.data.views and not isinstance(data, CachedData):
             self._cache_maps(self.network.trunk)
         self.trunk = torch.compile(self.network.trunk) if execution.compiled else self.network.trunk
-        self.steps = steps_per_epoch(recipe, data, self.method)
+        self.steps = recipe.schedule.steps or self.method.steps(max(1, len(data.labels) // recipe.batch.size))
         updates = math.ceil(self.steps / recipe.optimizer.accumulate)
         self.optimizer = create_optimizer(recipe.optimizer, self.network, self.method)
         self.schedule = LambdaLR(self.optimizer, lambda step: learning_rate_factor(recipe.schedule, step, updates))
@@ -128,7 +128,7 @@ class Trainer:
         if self.recipe.data.views and not isinstance(self.data, CachedData):
             self._cache_maps(trunk)
         labels = self.data.labels if self.recipe.head_start == "lda" else None
-        start_heads(heads, training_features(self), base_heads(self.recipe), labels)
+        start_heads(heads, training_features(self), base_heads(self.recipe.backbone.pretrained), labels)
         self.execution.processes.same_everywhere(heads.to(self.execution.device).state_dict().values())
 
     def minibatch(self, samples: np.ndarray, squares: Tensor, task: str) -> Minibatch:
@@ -282,7 +282,8 @@ class Trainer:
         if self.data.validation is None:
             return {}
         network = published(self)
-        scores = validation_scores(self, network)
+        rows = embed_held_out(network, self.data, self.recipe.preprocessing, self.execution.device)
+        scores = validation_scores(rows, self.data.validation[1], self.epoch)
         score = scores["map_at_r"]
         if self.best is None or score > self.best["score"]:
             weights = {name: tensor.detach().cpu().clone() for name, tensor in network.state_dict().items()}
@@ -301,6 +302,15 @@ class Trainer:
         if isinstance(self.data, CachedData):
             network = Network(self.data.trunk(), network.heads)
         return network.eval()
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Return whether the last epoch was validated and the best is `patience` epochs ago."""
+        schedule = self.recipe.schedule
+        validated = self.epoch % schedule.validate_every == 0
+        return bool(
+            schedule.patience and self.best and validated and self.epoch - self.best["epoch"] >= schedule.patience
+        )
 
     def to_state(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
@@ -354,11 +364,6 @@ def _average(network: Network, decay: float) -> AveragedModel | None:
     return AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
 
 
-def steps_per_epoch(recipe: Recipe, data: Samples, method: Method) -> int:
-    """Return the batches per epoch: the recipe's, or the method's for the iterations that the samples fill."""
-    return recipe.schedule.steps or method.steps(max(1, len(data.labels) // recipe.batch.size))
-
-
 @torch.no_grad()
 def training_features(run: Trainer, network: Network | None = None, chunk: int = 256) -> Tensor:
     """Return pooled features float32 [n, f] of all training samples, not augmented, by a network (the current one)."""
@@ -393,9 +398,9 @@ def _without_changes(augmentation: Augmentation) -> Augmentation:
 
 
 @torch.no_grad()
-def embed_features(run: Trainer, features: Tensor) -> np.ndarray:
+def embed_features(network: Network, features: Tensor) -> np.ndarray:
     """Return unit embeddings float32 [b, dim] of pooled features [b, f]."""
-    return run.network.embed(features.float()).cpu().numpy()
+    return network.embed(features.float()).cpu().numpy()
 
 
 @dataclass(frozen=True)
@@ -491,18 +496,18 @@ def _fit(
     if resumes:
         run.restore(checkpoint.load(folder / CHECKPOINT))
     elif run.memory is not None:
-        run.memory[:] = embed_features(run, training_features(run))
+        run.memory[:] = embed_features(run.network, training_features(run))
     if recipe.head_start != "random" and not resumes:
         run.validate()  # "epoch 0": training may be worse than its start
     resumed_at, steps = run.epoch, run.steps
     log = Log(folder / LOG, keep=resumed_at, writes=execution.processes.first)
     monitor = Monitor(run)
     if execution.processes.first:
-        keep_recipe(folder, recipe)
+        keep_recipe(folder, recipe.to_json())
     with ProgressBar(
         recipe.name, steps * recipe.schedule.epochs, steps * resumed_at, recipe.batch.size, progress
     ) as bar:
-        while run.epoch < recipe.schedule.epochs and not _is_exhausted(run):
+        while run.epoch < recipe.schedule.epochs and not run.is_exhausted:
             record = _judged_epoch(run, sampler, bar, folder, monitor, log.records)
             log.write(record)
             for tracker in trackers:
@@ -521,12 +526,6 @@ def _fit(
         run.computation,
         folder / CHECKPOINT,
     )
-
-
-def _is_exhausted(run: Trainer) -> bool:
-    """Return whether the last epoch was validated and the best is `patience` epochs ago; the checkpoint stores it."""
-    patience, validated = run.recipe.schedule.patience, run.epoch % run.recipe.schedule.validate_every == 0
-    return bool(patience and run.best and validated and run.epoch - run.best["epoch"] >= patience)
 
 
 @contextmanager
@@ -560,7 +559,7 @@ def _judged_epoch(
         record = _epoch(run, sampler, bar, folder, monitor)
     except DivergedError as error:
         if run.execution.processes.first:
-            keep_divergence(folder, monitor, error)
+            keep_divergence(folder, {**monitor.divergence(), "message": str(error)})
         raise
     findings = monitor.findings([*records, record])
     for finding in findings:
@@ -595,7 +594,7 @@ def _epoch(run: Trainer, sampler: Sampler, bar: ProgressBar, folder: Path, monit
             run.update(monitor.update())
         run.method.end_step(batch)
         if run.memory is not None:
-            run.memory[samples] = embed_features(run, batch.features.detach())
+            run.memory[samples] = embed_features(run.network, batch.features.detach())
         history.append(terms)
         bar.step(terms)
     trained = time.perf_counter()
@@ -688,6 +687,7 @@ def published(run: Trainer) -> Network:
         return network
     with run.execution.forked_generators():
         torch.manual_seed(recipe.seed)  # of numbers that the features do not span
-        heads = fitted_heads(recipe, training_features(run, network), run.data.labels)
+        features = training_features(run, network)
+        heads = fitted_heads(recipe.published_heads, recipe.head_end, features, run.data.labels)
     run.execution.processes.same_everywhere(heads.state_dict().values())
     return Network(network.trunk, heads)

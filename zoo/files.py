@@ -255,18 +255,21 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
 
 
 def keep_newest(used: Path, pattern: str, count: int) -> None:
-    """Mark a file of a cache as used now, and delete all files beside it but the last used ones.
+    """Mark a file or folder of a cache as used now, and delete all others beside it but the last used ones.
 
     Args:
-        used: The file, which stays even if the clock was changed.
-        pattern: A glob pattern of the cache's files in this folder.
-        count: The number of files to keep.
+        used: The file or folder, which stays even if the clock was changed.
+        pattern: A glob pattern of the cache's files and folders in this folder.
+        count: The number to keep.
     """
     with suppress(OSError):  # another process deletes as well, or the cache may only be read
         os.utime(used)
         older = [file for file in used.parent.glob(pattern) if file != used]
         for file in sorted(older, key=lambda file: file.stat().st_mtime_ns, reverse=True)[count - 1 :]:
-            file.unlink(missing_ok=True)
+            if file.is_dir():
+                shutil.rmtree(file)
+            else:
+                file.unlink(missing_ok=True)
 
 
 def sha256_of(path: Path) -> str:

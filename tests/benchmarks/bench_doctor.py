@@ -27,7 +27,7 @@ from training.execution import Execution
 from training.health.indicators import Monitor
 from training.recipe import Recipe
 from training.recipes import RECIPES
-from training.trainer import Trainer, steps_per_epoch
+from training.trainer import Trainer
 
 SHARE = 0.02
 """Target: the additional time of the measured steps of an epoch as a share of its time."""
@@ -60,7 +60,7 @@ def measure(recipe: Recipe, data: Samples, steps: int, epoch: int) -> list[Figur
         if number > 1:
             times[number % 2].append(now() - began)
     plain, measured = (statistics.median(values) for values in times)
-    length = epoch or steps_per_epoch(recipe, data, run.method)
+    length = epoch or run.steps
     name = f"{recipe.name}, batch {recipe.batch.size}"
     number = 1 if isinstance(data, CachedData) else 2
     share = number * (measured - plain) / (length * plain)

@@ -21,7 +21,7 @@ from tests.other_device import other_device
 from tests.training import toys
 from tests.training.methods.batches import method, minibatch, trunk
 from training.cached.extraction import extract
-from training.cached.feature_file import TrunkModel, Views
+from training.cached.feature_folder import TrunkModel, Views
 from training.execution import Execution
 from training.losses import LOSSES
 from training.miners import MINERS
@@ -183,7 +183,7 @@ def _features() -> None:
     made = zoo.load("margin-conv4-glyphs", runtime="torch")
     model = TrunkModel(made.folder, made.card, "margin-conv4-glyphs")
     with tempfile.TemporaryDirectory() as folder, other_device() as device:
-        extract(model, images, Path(folder, "f.safetensors"), views, execution=Execution(device))
+        extract(model, images, Path(folder, "f"), views, execution=Execution(device))
 
 
 def _mixing() -> None:

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +22,11 @@ from tests.training.before_torch import assert_refused_before_torch
 from tests.training.cached.pictures import CPU, make_model, noise, write_pictures
 from training import checkpoint
 from training.api import write_model_folder
-from training.cached.feature_file import TrunkModel, Views
-from training.distill import distil, recipe_for
+from training.distillation.distil import Distilled, distil, student_recipe
+from training.distillation.images import StudentImages, held_out_to_choose, read_student_images, without_labels
+from training.distillation.recipe import SAME_DIM, SOURCES, Student, plan_distillation
 from training.finetune import classes_seen
 from training.methods.transfers import TRANSFERS, needs_same_dim
-from training.recipe import Augmentation
-from training.student import (
-    SAME_DIM,
-    SOURCES,
-    Student,
-    StudentImages,
-    held_out_to_choose,
-    read_student_images,
-    without_labels,
-)
 from training.trainer import Trainer
 from zoo.cli.main import main, run
 from zoo.data import load_dataset
@@ -62,6 +54,10 @@ def teacher(made_once: Path, own_zoo: Path) -> Path:
 
 def small(name: str = "small", **change: Any) -> Student:
     return dataclasses.replace(Student(name, "conv4", settings=QUICK), **change)
+
+
+def distilled(teacher: str, read: Callable[[], StudentImages], student: Student, replaces: bool = False) -> Distilled:
+    return distil(plan_distillation(teacher, student, replaces), read, "cpu")
 
 
 def flat(root: Path, count: int = 12) -> Path:
@@ -208,7 +204,7 @@ def test_labels_only_choose_the_epoch() -> None:
 def test_held_out_training_classes_choose_the_epoch(teacher: Path, own_zoo: Path) -> None:
     train, test = (dataclasses.replace(noise(classes), name="folder") for classes in (8, 4))
     pictures = StudentImages(train, test, True, "given", 0, 0.0)
-    made = distil("toy", lambda: pictures, small(dim=8, loss="rkd", settings=(*QUICK, "schedule.epochs=3")), "cpu")
+    made = distilled("toy", lambda: pictures, small(dim=8, loss="rkd", settings=(*QUICK, "schedule.epochs=3")))
     log = [json.loads(line) for line in (made.outcome.folder / "log.jsonl").read_text().splitlines()]
     scores = [record["validation_map_at_r"] for record in log]
     assert made.outcome.best_epoch == made.selection.epoch == 1 + int(np.argmax(scores))
@@ -224,17 +220,25 @@ def test_held_out_training_classes_choose_the_epoch(teacher: Path, own_zoo: Path
 
 def test_the_recipe_has_the_teachers_dimension_preprocessing_and_views(teacher: Path) -> None:
     card = read_card(teacher)
-    views = Views(0, Augmentation(rotate=3), 20, "square")
-    recipe = recipe_for(small(size=24), TrunkModel(teacher, card, "toy"), 500, views, "folder")
+    record = json.loads((teacher / "recipe.json").read_text())
+    record["recipe"]["augmentation"]["rotate"] = 3
+    record["recipe"]["data"] |= {"side": 20, "fit": "square"}
+    (teacher / "recipe.json").write_text(json.dumps(record))
+    recipe = student_recipe(plan_distillation("toy", small(size=24)), 500, "folder")
     assert recipe.heads[0].dim == card.dim == 64
     assert (recipe.preprocessing.crop, recipe.preprocessing.resize) == (24, 24)
     assert recipe.preprocessing.mean == card.preprocessing.mean
     assert (recipe.augmentation.rotate, recipe.data.side, recipe.data.fit) == (3, 20, "square")
     assert recipe.objective.method_args["fingerprint"] == card.fingerprint
-    timms = recipe_for(Student("s", "resnet18", pretrained=True), TrunkModel(teacher, card, "toy"), 50, views, "folder")
+    timms = student_recipe(plan_distillation("toy", Student("s", "resnet18", pretrained=True)), 50, "folder")
     assert timms.preprocessing.mean == (0.485, 0.456, 0.406)
     assert (timms.batch.size, timms.schedule.steps) == (50, 20)
     assert timms.optimizer.lr < recipe.optimizer.lr
+    own = ("batch.size=30", "schedule.steps=7", "preprocessing.mean=[0.1,0.2,0.3]")
+    given = Student("s", "resnet18", pretrained=True, settings=own)
+    chosen = student_recipe(plan_distillation("toy", given), 50, "folder")
+    assert (chosen.batch.size, chosen.schedule.steps) == (30, 7)
+    assert (chosen.preprocessing.mean, chosen.preprocessing.std) == ((0.1, 0.2, 0.3), timms.preprocessing.std)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +266,7 @@ def test_wrong_arguments_are_refused_before_training(
     change: dict[str, Any], kind: type[ZooError], code: str | None, teacher: Path, own_zoo: Path
 ) -> None:
     with pytest.raises(kind) as caught:
-        distil("toy", lambda: pytest.fail("images were read"), small(**change), "cpu")
+        distilled("toy", lambda: pytest.fail("images were read"), small(**change))
     assert code in (None, caught.value.code)
     assert not (own_zoo / "models" / "small").exists()
     assert not (own_zoo / "runs").exists()
@@ -273,7 +277,7 @@ def test_a_student_of_a_shipped_model(own_zoo: Path) -> None:
     few = [glyphs(split, count) for split, count in (("train", 32), ("test", 12))]
     settings = (*QUICK[2:], "schedule.epochs=2", "schedule.steps=10", "optimizer.lr=0.01", "batch.size=32")
     pictures = StudentImages(*few, True, "given", 0, 0.0)
-    made = distil("margin-conv4-glyphs", lambda: pictures, Student("tiny", "conv4", settings=settings))
+    made = distilled("margin-conv4-glyphs", lambda: pictures, Student("tiny", "conv4", settings=settings))
     assert made.fidelity.cosine is not None
     assert made.fidelity.cosine.low > 0
     losses = [json.loads(line)["loss"] for line in (made.outcome.folder / "log.jsonl").read_text().splitlines()]
@@ -320,7 +324,7 @@ def test_a_finetune_of_a_student_knows_what_its_teacher_saw(teacher: Path, tmp_p
     record = json.loads((teacher / "recipe.json").read_text())
     record["split"] = {"train_classes": ["class 3"]}
     (teacher / "recipe.json").write_text(json.dumps(record))
-    made = distil("toy", lambda: read_student_images(write_pictures(tmp_path)), small(), "cpu")
+    made = distilled("toy", lambda: read_student_images(write_pictures(tmp_path)), small())
     mine = set(made.pictures.train.classes)
     assert made.seen_classes == (("class 3",) if "class 3" in made.pictures.test.classes else ())
     assert set(classes_seen(made.outcome.folder, load_dataset("folder", "all", tmp_path))) == {*mine, "class 3"}
@@ -329,7 +333,7 @@ def test_a_finetune_of_a_student_knows_what_its_teacher_saw(teacher: Path, tmp_p
 def test_the_held_out_classes_are_measured_again_from_the_folder(teacher: Path, tmp_path: Path) -> None:
     root = write_pictures(tmp_path)
     (root / "class 0" / "broken.png").write_bytes(b"no image")
-    made = distil("toy", lambda: read_student_images(root, 0.25), small(), "cpu")
+    made = distilled("toy", lambda: read_student_images(root, 0.25), small())
     found = zoo.evaluate("small", data=root, k=(1,))
     assert (found.split, found.queries, found.classes) == ("test", 12, 2)
     (check,) = remeasure(made.outcome.folder, root)
@@ -352,17 +356,17 @@ def test_a_stopped_run_continues_to_the_same_weights(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(checkpoint, "save", saves_once)
-        distil("toy", lambda: pictures, small("cut", loss="rkd", settings=same), "cpu")
+        distilled("toy", lambda: pictures, small("cut", loss="rkd", settings=same))
     weights = []
     for name in ("cut", "whole"):
-        made = distil("toy", lambda: pictures, small(name, loss="rkd", settings=same), "cpu")
+        made = distilled("toy", lambda: pictures, small(name, loss="rkd", settings=same))
         weights.append(zoo.load(name).card.files)
         log = (made.outcome.folder / "log.jsonl").read_text().splitlines()
         assert [json.loads(line)["epoch"] for line in log] == [1, 2]
     assert weights[0] == weights[1]
     with raises(UsageError, "already-exists"):
-        distil("toy", lambda: pictures, small("cut"), "cpu")
-    assert distil("toy", lambda: pictures, small("cut"), "cpu", replace=True).outcome.name == "cut"
+        distilled("toy", lambda: pictures, small("cut"))
+    assert distilled("toy", lambda: pictures, small("cut"), True).outcome.name == "cut"
 
 
 def test_on_the_command_line(teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from training.distill import cross_search, measure_fidelity, shared_neighbours
+from training.distillation.fidelity import cross_search, measure_fidelity, shared_neighbours
 from zoo.data.dataset import Dataset
 from zoo.evaluation import retrieval_metrics
 

@@ -15,7 +15,7 @@ from tests.attribution import assert_attributed
 from tests.raising import raises
 from tests.training.before_torch import assert_refused_before_torch
 from tests.training.cached.pictures import make_model, noise, write_pictures
-from training.finetune import FinetuneRequest, batch_for, finetune, method_names
+from training.finetune import FinetuneRequest, batch_sizes, finetune, method_names
 from zoo.cli.main import main
 from zoo.data.folder import read_training_folder, split_classes
 from zoo.errors import DatasetError, RecipeError, UsageError, ZooError
@@ -135,8 +135,7 @@ def test_batches_fit_the_classes_there_are() -> None:
         (2, 5, 10, 5),
         (50, 3, 126, 3),
     ):
-        batch = batch_for(np.repeat(np.arange(classes), samples))
-        assert (batch.size, batch.per_class) == (size, per_class)
+        assert batch_sizes(np.repeat(np.arange(classes), samples)) == (size, per_class)
 
 
 def test_heads_on_a_frozen_trunk(base: Path, tmp_path: Path, own_zoo: Path) -> None:
@@ -151,7 +150,7 @@ def test_heads_on_a_frozen_trunk(base: Path, tmp_path: Path, own_zoo: Path) -> N
     saved = zoo.info("mine").results[0]
     assert saved["metrics"]["recall_at_1"] == pytest.approx(fitted.rows[0].after)
     assert saved["model"] == "mine"
-    assert list((own_zoo / "cache").glob("features-*.safetensors"))
+    assert list((own_zoo / "cache").glob("features-*/plain.npy"))
 
 
 def test_trunk_and_head_learn_on_the_command_line(
@@ -213,7 +212,7 @@ def test_wrong_arguments_are_reported_before_torch_is_loaded(base: Path) -> None
 
 
 def test_missing_features_are_reported_before_torch_is_loaded(tmp_path: Path) -> None:
-    mistakes = [(["--features", str(tmp_path / "none.safetensors")], "not-found")]
+    mistakes = [(["--features", str(tmp_path / "none")], "not-found")]
     assert_refused_before_torch(["train", "margin-conv4-glyphs"], mistakes)
 
 

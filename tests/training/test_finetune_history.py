@@ -17,8 +17,8 @@ from tests.training.cached.pictures import make_model, write_pictures
 from training import checkpoint
 from training import finetune as finetuning
 from training.finetune import FinetuneRequest, check_name, classes_seen, finetune, unreadable_record
+from zoo.cli.finetune import novelty
 from zoo.cli.main import main
-from zoo.cli.train import novelty
 from zoo.data.content import CLASS_IMAGES, digests_of_classes, telling_digests
 from zoo.data.dataset import Dataset
 from zoo.data.folder import load

@@ -16,7 +16,7 @@ from tests.raising import raises
 from tests.training import toys
 from tests.training.cached.pictures import make_model
 from training.build import base_heads
-from training.health.held_out import validation_scores
+from training.health.held_out import embed_held_out, validation_scores
 from training.recipe import Objective
 from training.trainer import Trainer, fit, training_features
 from zoo.errors import RecipeError
@@ -99,10 +99,10 @@ def test_a_single_head_of_the_same_size_is_taken_over() -> None:
 def test_the_heads_of_a_base_model_are_found(own_zoo: Path) -> None:
     card = make_model(own_zoo / "models" / "toy")
     recipe = replace(toys.recipe(), backbone=replace(toys.SMALL, pretrained="toy"))
-    found = base_heads(recipe)
+    found = base_heads(recipe.backbone.pretrained)
     assert found is not None
     assert {name: head.out_features for name, head in found.items()} == {head.name: head.dim for head in card.heads}
-    assert base_heads(toys.recipe()) is None
+    assert base_heads(toys.recipe().backbone.pretrained) is None
 
 
 @pytest.mark.parametrize("old", [None, 4, 6])
@@ -165,8 +165,8 @@ def test_validation_measures_the_head_that_is_kept(tmp_path: Path) -> None:
     pixels, classes = np.random.default_rng(1).integers(0, 256, (30, 16, 16, 3), np.uint8), np.repeat(np.arange(6), 5)
     data = replace(data, validation=(pixels, classes))
     trained = fit(replace(toys.recipe(), head_end="pca"), data, tmp_path, toys.CPU, progress=False)
-    run = Trainer(toys.recipe(), data, toys.CPU)
-    assert trained.validation == validation_scores(run, trained.network)
+    rows = embed_held_out(trained.network, data, toys.recipe().preprocessing, toys.CPU.device)
+    assert trained.validation == validation_scores(rows, classes, 0)
 
 
 def within_whitened(values: np.ndarray, labels: np.ndarray, dim: int, shrinkage: float) -> np.ndarray:

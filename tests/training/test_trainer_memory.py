@@ -38,9 +38,9 @@ def noise(n: int = 120) -> TrainingData:
 def test_the_memory_starts_with_the_embedding_of_each_sample() -> None:
     data = noise()
     run = Trainer(recipe(), data, CPU)
-    rows = embed_features(run, training_features(run))
+    rows = embed_features(run.network, training_features(run))
     assert run.network.training
-    expected = embed_pixels(run.network, recipe(), data.squares.numpy(), CPU.device)
+    expected = embed_pixels(run.network, recipe().preprocessing, data.squares.numpy(), CPU.device)
     np.testing.assert_allclose(rows, expected, atol=1e-4)
 
 
@@ -50,7 +50,7 @@ def test_the_embeddings_of_each_batch_replace_those_before(tmp_path: Path) -> No
     saved = checkpoint.load(tmp_path / CHECKPOINT)["memory"].numpy()
     torch.manual_seed(recipe().seed)
     run = Trainer(recipe(), data, CPU)
-    first = embed_features(run, training_features(run))
+    first = embed_features(run.network, training_features(run))
     changed = np.flatnonzero(np.abs(saved - first).max(1) > 1e-4)
     assert 8 <= len(changed) <= 4 * 8
     np.testing.assert_allclose(np.linalg.norm(saved, axis=1), 1, atol=1e-5)

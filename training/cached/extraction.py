@@ -1,4 +1,4 @@
-"""Extraction of a trunk's features: of every image of a data set and of random views of each, into a file."""
+"""Extraction of a trunk's features: of every image of a data set and of random views of each, into a folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from training.api import provenance
 from training.augment import augment, draw_changes
-from training.cached.feature_file import FeatureLabels, FeatureOrigin, TrunkModel, Views, writing_features
+from training.cached.feature_folder import FeatureLabels, FeatureOrigin, TrunkModel, Views, writing_features
 from training.data import golden_images
 from training.execution import Execution
 from zoo.console import Progress
@@ -40,14 +40,14 @@ def extract(
     batch_size: int = 64,
     progress: bool = False,
 ) -> None:
-    """Write the features of every image of a data set to a file for `training.cached.feature_file.read_features`.
+    """Write the features of every image of a data set to a folder for `training.cached.feature_folder.read_features`.
 
     The plain features are of the images exactly as the loaded model sees them.
 
     Args:
         model: The model whose trunk is used.
         dataset: The images.
-        out: The file.
+        out: The folder.
         views: The random views of each image.
         dtype: float16 or float32.
         execution: The device (default: the CPU).

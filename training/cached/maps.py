@@ -50,7 +50,7 @@ def split_trunk(trunk: nn.Module, image: Tensor) -> SplitTrunk:
     if not first:
         raise RecipeError(
             "data.views keeps what the frozen first layers give, but the first layer learns, or none. Set "
-            "backbone.frozen_stages, or train the heads alone on features: zoo train NAME --features FILE.",
+            "backbone.frozen_stages, or train the heads alone on features: zoo train NAME --features DIR.",
             code="unsupported-model",
         )
     if not is_chain:

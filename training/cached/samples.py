@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from training.cached.feature_file import Features, read_features
+from training.cached.feature_folder import Features, read_features
 from training.cached.views import CachedViews, draw_views
 from training.data import TrainingData, held_out_classes
 from training.recipe import Recipe
@@ -29,8 +29,8 @@ class CachedData:
     """Cached features of the classes that are trained on, and of those held out for validation.
 
     Attributes:
-        features: The file.
-        rows: int64 [n], the rows of the training samples in the file.
+        features: The features of all images.
+        rows: int64 [n], the rows of the training samples among them.
         labels: int64 [n], of `classes` classes.
         classes: The number of classes.
         validation: Plain features float32 [v, f] and labels [v] of classes that are not trained on, or None.
@@ -67,10 +67,10 @@ class CachedData:
 
     @property
     def identity(self) -> DataIdentity:
-        """Return that of all images in the file, whose sizes are not known."""
-        file = self.features
-        name = file.about.own_name or file.about.dataset
-        return identify(name, file.sources, [file.classes[label] for label in file.labels.tolist()])
+        """Return that of all images with features; their sizes are not known."""
+        features = self.features
+        name = features.about.own_name or features.about.dataset
+        return identify(name, features.sources, [features.classes[label] for label in features.labels.tolist()])
 
     @property
     def class_names(self) -> Sequence[str]:
@@ -81,7 +81,7 @@ class CachedData:
         return list(self.features.golden)
 
     def images(self, samples: np.ndarray) -> Tensor:
-        """Return all views of samples, [b, v, f]; the plain features as the only view if the file has none."""
+        """Return all views of samples, [b, v, f]; the plain features as the only view if there are no others."""
         rows = self.rows[samples]
         views = self.features.views[:, rows] if len(self.features.views) else self.features.plain[None, rows]
         return torch.from_numpy(np.ascontiguousarray(views.swapaxes(0, 1)))
@@ -101,7 +101,7 @@ class CachedData:
 Samples = TrainingData | CachedData
 ADVICE = (
     "Cached features have no images and no trunk; train it without --features. For more views of each image, make them "
-    "again: zoo features MODEL DIR -o FILE --views 8"
+    "again: zoo features MODEL DIR -o OUT --views 8"
 )
 
 
@@ -109,7 +109,7 @@ def load_cached_data(recipe: Recipe) -> CachedData:
     """Return the features that a recipe names, for the trunk that it names.
 
     Raises:
-        UsageError: If the file cannot be used or another model made it.
+        UsageError: If the features cannot be used or another model made it.
         ModelNotFoundError: If the model is not found.
         ModelFolderError: If the model is damaged.
         RecipeError: If the recipe's backbone or preprocessing is not that of the model.
@@ -121,7 +121,7 @@ def load_cached_data(recipe: Recipe) -> CachedData:
     check_files(folder, card)
     if (recipe.backbone.architecture, recipe.preprocessing) != (card.architecture, card.preprocessing):
         raise RecipeError(
-            f"the recipe's backbone is not that of {card.name}; use `zoo train NAME --features FILE`.",
+            f"the recipe's backbone is not that of {card.name}; use `zoo train NAME --features DIR`.",
             code="conflicting-settings",
         )
     held_out = held_out_classes(len(features.classes), recipe.data, recipe.seed)

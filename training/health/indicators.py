@@ -7,30 +7,57 @@ learns the same.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, one_hot
 
-from training.cached.samples import CachedData
+from training.cached.maps import CachedMaps
+from training.cached.samples import CachedData, CachedTrunk, Samples
+from training.execution import Execution
 from training.functional import Triplets, negative_mask, positive_mask, unit_distances
 from training.health.diagnosis import Finding, History, diagnose
-from training.health.held_out import MonitoredRun, trunk_scores
-from training.health.observer import Observation, observed
-from training.methods.base import Minibatch
+from training.health.held_out import embed_held_out, validation_scores
+from training.methods.base import Method, Minibatch, takes_unit_rows
+from training.recipe import Recipe
 from zoo.errors import DivergedError
 from zoo.evaluation.structure import spectral_decay
+from zoo.models.network import Network
 
 ROWS = 256
 """The largest number of embeddings of a step that are compared with each other."""
 TUPLES = 4096
 """The largest number of mined tuples of a step that are ranked."""
+
+
+class MonitoredRun(Protocol):
+    """The part of a run that the indicators read.
+
+    Attributes:
+        recipe: Its recipe.
+        data: Its samples.
+        execution: Its device and processes.
+        network: The network that learns.
+        method: The method.
+        maps: The cached maps of the frozen layers, if there are any.
+        epoch: The number of finished epochs.
+    """
+
+    recipe: Recipe
+    data: Samples
+    execution: Execution
+    network: Network
+    method: Method
+    maps: CachedMaps | None
+    epoch: int
 
 
 class Monitor:
@@ -55,7 +82,7 @@ class Monitor:
         """Choose the steps of an epoch's plan that are measured."""
         self.measured, self._step = [], None
         if self.measures:
-            main = _main_task(self.run)
+            main = self.run.method.plan(0, 1)[0]  # the task of the first step of a run
             several = not isinstance(self.run.data, CachedData)  # steps on features are as short as a measurement
             self.numbers = chosen_steps(plan, main, self.run.recipe.optimizer.accumulate, self.run.epoch == 0, several)
 
@@ -109,10 +136,11 @@ class Monitor:
         return [finding for finding in found if finding.code not in reported]
 
     def divergence(self) -> dict[str, Any]:
-        """Return what is known of an epoch that ended with an infinite loss: the start of the run, and its input."""
+        """Return what is known of an epoch that ended with an infinite loss: its number, the run's start, its input."""
         finite = None if self._batch is None else bool(torch.isfinite(self._batch.images).all())
         start = {**self.trunk_scores, **_mean([self.start])} if self.start else {}
-        return {"start": start, "indicators": _mean(self.measured) if self.measured else {}, "input_finite": finite}
+        indicators = _mean(self.measured) if self.measured else {}
+        return {"epoch": self.run.epoch + 1, "start": start, "indicators": indicators, "input_finite": finite}
 
     @torch.no_grad()
     def _measure(self, batch: Minibatch, raw: dict[str, Tensor], observation: Observation) -> dict[str, Any]:
@@ -148,16 +176,53 @@ def _trunk_scores(run: MonitoredRun) -> dict[str, float]:
     labels = run.data.validation[1]
     sizes = np.unique(labels, return_counts=True)[1]
     chance = float((sizes * (sizes - 1)).sum() / (len(labels) * max(1, len(labels) - 1)))
+    trunk = CachedTrunk(run.data.dim) if isinstance(run.data, CachedData) else run.network.trunk
+    features = embed_held_out(Network(trunk, nn.ModuleDict()), run.data, run.recipe.preprocessing, run.execution.device)
     try:
-        scores = {f"trunk_{name}": value for name, value in trunk_scores(run).items()}
+        scores = {f"trunk_{name}": value for name, value in validation_scores(features, labels, run.epoch).items()}
     except DivergedError:
         scores = {}
     return {**scores, "held_out_images": len(labels), "held_out_chance": _rounded(chance) or 0.0}
 
 
-def _main_task(run: MonitoredRun) -> str:
-    """Return the task that the first step of a run trains."""
-    return run.method.plan(0, 1)[0]
+@dataclass
+class Observation:
+    """The terms and tuples of the losses of an observed step.
+
+    Attributes:
+        terms: For each group of terms with a margin, the number above zero, the number of all, and their sum if they
+            are distances; scalars. The terms of a loss with class vectors are its samples; above zero are those whose
+            class does not have the largest logit.
+        mined: Of the first loss with tuples: unit embeddings [b, d] without gradient, labels [b] and tuples.
+    """
+
+    terms: list[tuple[Tensor | float, Tensor | float, Tensor | None]] = field(default_factory=list)
+    mined: tuple[Tensor, Tensor, Any] | None = None
+
+    @torch.no_grad()
+    def add(self, loss: nn.Module, inputs: Sequence[Any], output: Tensor) -> None:
+        """Add the terms and tuples of a loss that was just computed."""
+        embeddings, labels, tuples = (*inputs, None)[:3]
+        self.terms += [(terms.active, terms.number, terms.total) for terms in getattr(loss, "last_terms", ())]
+        if (shifted_logits := getattr(loss, "shifted_logits", None)) is not None:
+            logits = shifted_logits(embeddings, labels)
+            self.terms.append(((logits.argmax(1) != labels).sum(), len(labels), None))
+        if tuples is not None and self.mined is None:
+            rows = embeddings.detach()
+            self.mined = rows if takes_unit_rows(loss) else normalize(rows, dim=1), labels, tuples
+
+
+@contextmanager
+def observed(method: nn.Module) -> Iterator[Observation]:
+    """Observe the losses of a method, or one loss, that are computed in the block."""
+    observation = Observation()
+    losses = [part for part in method.modules() if "tuples" in inspect.signature(part.forward).parameters]
+    hooks = [loss.register_forward_hook(observation.add) for loss in losses]
+    try:
+        yield observation
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def chosen_steps(plan: Sequence[str], task: str, accumulate: int, first_epoch: bool, several: bool = True) -> set[int]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from training.health.diagnosis import History
 from zoo import paths
@@ -14,24 +15,18 @@ from zoo.models.names import find_model
 from zoo.paths import expand
 from zoo.report.model import LOG_FILE, epoch_records
 
-if TYPE_CHECKING:
-    from training.health.indicators import Monitor
-    from training.recipe import Recipe
-    from zoo.errors import DivergedError
-
 RECIPE_FILE, DIVERGENCE_FILE = "recipe.json", "diverged.json"
 
 
-def keep_recipe(folder: Path, recipe: Recipe) -> None:
-    """Write a run's recipe to its folder, and forget that an earlier attempt diverged."""
+def keep_recipe(folder: Path, recipe: Mapping[str, Any]) -> None:
+    """Write a run's recipe, as JSON, to its folder, and forget that an earlier attempt diverged."""
     with suppress(OSError):  # a full disk is reported by the log, and training does not need this file
-        write_json(folder / RECIPE_FILE, {"recipe": recipe.to_json()})
+        write_json(folder / RECIPE_FILE, {"recipe": recipe})
     (folder / DIVERGENCE_FILE).unlink(missing_ok=True)
 
 
-def keep_divergence(folder: Path, monitor: Monitor, error: DivergedError) -> None:
-    """Write the indicators of an epoch that did not end."""
-    record = {"epoch": monitor.run.epoch + 1, "message": str(error), **monitor.divergence()}
+def keep_divergence(folder: Path, record: Mapping[str, Any]) -> None:
+    """Write what is known of an epoch that did not end."""
     with suppress(OSError):  # the error itself must not be hidden by a full disk
         write_json(folder / DIVERGENCE_FILE, record)
 

@@ -10,7 +10,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from training.recipe import EnsembleRecipe, Recipe
+from training.recipe import Backbone, EnsembleRecipe, Objective, Optimizer, Recipe, Schedule
 from training.recipes.common import trunk_size
 
 Maker = Callable[[], Recipe | EnsembleRecipe]
@@ -30,22 +30,21 @@ def summary(recipe: Recipe | EnsembleRecipe) -> dict[str, Any]:
         joined = {"members": ", ".join(member.name for member in members)}
         return {**joined, **summary(members[0]), "parameters": sum(_parameters(member) for member in members)}
     return {
-        **_objective(recipe),
+        **_objective(recipe.objective),
         "sampler": f"{recipe.batch.sampler}{_arguments(recipe.batch.args)}: {recipe.batch.per_class} of a class, "
         f"{recipe.batch.size} a batch",
-        "architecture": _architecture(recipe),
+        "architecture": _architecture(recipe.backbone),
         "heads": ", ".join(f"{head.name} ({head.dim})" for head in recipe.heads) or "none: pooled features",
         "input": f"{recipe.preprocessing.mode}, {'squeezed to ' if recipe.preprocessing.squeeze else ''}"
         f"{recipe.preprocessing.resize} to {recipe.preprocessing.crop} pixels",
-        "schedule": _schedule(recipe),
+        "schedule": f"{_schedule(recipe.schedule, recipe.optimizer)}, {recipe.precision}",
         "parameters": _parameters(recipe),
         "sources": list(recipe.sources),
     }
 
 
-def _objective(recipe: Recipe) -> dict[str, str]:
+def _objective(objective: Objective) -> dict[str, str]:
     """Return method, loss and miner with their arguments; the method only if it is more than a loss."""
-    objective = recipe.objective
     only_loss = objective.method == "plain" and not objective.method_args
     parts = {
         "objective": ("" if only_loss else objective.method, objective.method_args),
@@ -59,24 +58,22 @@ def _arguments(args: Mapping[str, Any]) -> str:
     return f" ({', '.join(f'{key} {value}' for key, value in args.items())})" if args else ""
 
 
-def _architecture(recipe: Recipe) -> str:
-    backbone = recipe.backbone
+def _architecture(backbone: Backbone) -> str:
     starts: dict[bool | str, str] = {True: "public weights", False: "random weights"}
     start = starts.get(backbone.pretrained, str(backbone.pretrained))
     norm = {"all": ", batch norm frozen", "statistics": ", batch norm's statistics frozen"}.get(backbone.freeze_norm)
     return f"{backbone.architecture} from {start}{norm or ''}"
 
 
-def _schedule(recipe: Recipe) -> str:
-    schedule, optimizer = recipe.schedule, recipe.optimizer
+def _schedule(schedule: Schedule, optimizer: Optimizer) -> str:
     steps = f" of {schedule.steps} steps" if schedule.steps else ""
     drops = f" at {', '.join(map(str, schedule.milestones))} by {schedule.gamma}" if schedule.milestones else ""
     rate = f"{optimizer.name} at {optimizer.lr}, weight decay {optimizer.weight_decay}"
-    return f"{schedule.epochs} epochs{steps}, {rate}, {schedule.name} rate{drops}, {recipe.precision}"
+    return f"{schedule.epochs} epochs{steps}, {rate}, {schedule.name} rate{drops}"
 
 
 def _parameters(recipe: Recipe) -> int:
-    trunk, features = trunk_size(recipe)
+    trunk, features = trunk_size(recipe.backbone, recipe.preprocessing.channels)
     return trunk + sum((features + 1) * head.dim for head in recipe.heads)
 
 
@@ -137,4 +134,4 @@ def embedding_dim(recipe: Recipe | EnsembleRecipe) -> int:
     """Return the dimension of the embedding, which is that of the pooled features if a recipe has no heads."""
     if isinstance(recipe, EnsembleRecipe):
         return sum(embedding_dim(member) for member in recipe.members)
-    return recipe.dim or trunk_size(recipe)[1]
+    return recipe.dim or trunk_size(recipe.backbone, recipe.preprocessing.channels)[1]

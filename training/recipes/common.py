@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from training.recipe import Augmentation, Backbone, Objective, Recipe
+from training.recipe import Augmentation, Backbone, Objective
 from zoo.data.preprocessing import Preprocessing
 from zoo.models.backbones.caffe import MEAN, STD
 
@@ -138,13 +138,13 @@ TRUNKS = {
 """Backbone -> numbers of its parameters and of its pooled features, which are listed without loading torch."""
 
 
-def trunk_size(recipe: Recipe) -> tuple[int, int]:
+def trunk_size(backbone: Backbone, channels: int) -> tuple[int, int]:
     """Return the numbers of parameters and of pooled features of the backbone of a recipe of ours."""
-    if recipe.backbone.name != "conv4":
-        return TRUNKS[recipe.backbone.name]
+    if backbone.name != "conv4":
+        return TRUNKS[backbone.name]
     # Four 3 x 3 convolutions without bias, each with a scale and a shift of batch norm per channel.
-    widths = recipe.backbone.args["widths"]
-    pairs = pairwise((recipe.preprocessing.channels, *widths))
+    widths = backbone.args["widths"]
+    pairs = pairwise((channels, *widths))
     return sum(9 * before * after + 2 * after for before, after in pairs), widths[-1]
 
 

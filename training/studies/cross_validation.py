@@ -132,8 +132,9 @@ def rerun(recipe: Recipe, validation: CrossValidation, folder: Path, context: St
     _check_protocol(protocol, results)
 
     def embed_test_images(trained: Trained) -> None:
-        pixels = context.splits.images(recipe.data.dataset, "test", recipe.preprocessing)
-        embeddings.append(embed_pixels(trained.network.to(context.device), recipe, pixels, context.device))
+        sizes = recipe.preprocessing
+        pixels = context.splits.images(recipe.data.dataset, "test", sizes)
+        embeddings.append(embed_pixels(trained.network.to(context.device), sizes, pixels, context.device))
         check_embeddings(embeddings[-1], f"the weights of fold {len(embeddings) - 1}")
 
     fold_records = [

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from training.cached.maps import chain, frozen_digest, learning_layers, split_trunk
-from training.cached.samples import CachedData
-from training.health.held_out import embed_cached, embed_pixels
+from training.health.held_out import embed_held_out
 from training.recipe import Recipe
 from training.studies.study import (
     CATEGORICAL_FACTORS,
@@ -214,19 +213,16 @@ def curve_scores(run: Trainer) -> dict[str, float]:
     Returns:
         `training_recall_at_1`, and `validation_recall_at_1_of_HEAD` on the held-out classes if there are some.
     """
-    network, device = published(run), run.execution.device
+    network = published(run)
     with torch.no_grad():
         rows = network.embed(training_features(run, network)).float().cpu().numpy()
     scores = {"training_recall_at_1": retrieval_metrics(rows, run.data.labels, k=(1,))["recall_at_1"]}
     if run.data.validation is None or len(network.heads) < 2:
         return scores
-    inputs, labels = run.data.validation
+    labels = run.data.validation[1]
     for name, head in network.heads.items():
         single = Network(network.trunk, nn.ModuleDict({name: head}))
-        if isinstance(run.data, CachedData):
-            rows = embed_cached(single, inputs, device)
-        else:
-            rows = embed_pixels(single, run.recipe, inputs, device)
+        rows = embed_held_out(single, run.data, run.recipe.preprocessing, run.execution.device)
         scores[f"validation_recall_at_1_of_{name}"] = retrieval_metrics(rows, labels, k=(1,))["recall_at_1"]
     return scores
 

@@ -355,8 +355,8 @@ def write_plan(plan: Plan, folder: Path) -> Plan:
     from training.api import provenance  # torch, which reading a study does not need
 
     first = plan.recipes(plan.study.arms[0])[0]
-    check_images(first, plan.data)
-    images = _own_images(first, plan.data)
+    check_images(first.data.dataset, plan.data)
+    images = _own_images(first.data.dataset, plan.data)
     folder.mkdir(parents=True, exist_ok=True)
     recipes = _recipe_records(plan)
     with locked(folder):
@@ -428,14 +428,14 @@ def read_record(path: Path) -> dict[str, Any]:
     return value
 
 
-def check_images(recipe: Recipe, root: str | Path | None) -> None:
-    """Check that a recipe for a folder of images has a folder with training and test classes.
+def check_images(dataset: str, root: str | Path | None) -> None:
+    """Check that recipes for a folder of images have a folder with training and test classes.
 
     Raises:
         UsageError: If the folder is not named.
         DatasetError: If it has no test classes.
     """
-    if recipe.data.dataset != FOLDER:
+    if dataset != FOLDER:
         return
     if root is None:
         raise UsageError("which folder of images? Name it with --data DIR.", code="missing-value")
@@ -511,12 +511,12 @@ def _check_same_study(plan: Plan, old: dict[str, Any], folder: Path) -> None:
             )
 
 
-def _own_images(recipe: Recipe, root: str | None) -> dict[str, dict[str, Any]]:
+def _own_images(dataset: str, root: str | None) -> dict[str, dict[str, Any]]:
     """Return the identity of each split of a user's own images; {} for a data set, whose name says which they are.
 
     Also {} if the images are not there: finished runs are reported and adopted without them.
     """
-    if recipe.data.dataset != FOLDER:
+    if dataset != FOLDER:
         return {}
     try:
         return {split: dataclasses.asdict(load_dataset(FOLDER, split, root).identity) for split in SPLITS}

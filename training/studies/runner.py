@@ -139,7 +139,7 @@ def prepare_contexts(
         ]
         untried = dict.fromkeys(run.arm for run in left if plan.lacks_rate(run.arm))
         if left:
-            check_images(left[0].recipes[0], data)
+            check_images(left[0].recipes[0].data.dataset, data)
         recipes = [recipe for run in left for recipe in run.recipes]
         recipes += [
             recipe for arm in untried for rate in plan.rates_of(arm) for recipe in plan.trial_recipes(arm, rate)
@@ -174,7 +174,7 @@ def check_batches(recipes: Iterable[Recipe], train: Dataset) -> None:
 
 def _batch_error(recipe: Recipe, train: Dataset) -> RecipeError | None:
     try:
-        create_sampler(recipe, training_labels(recipe, train))
+        create_sampler(recipe, training_labels(train, recipe.data, recipe.seed))
     except RecipeError as error:
         return error
     return None

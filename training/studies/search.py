@@ -146,7 +146,7 @@ def write_search(plan: SearchPlan, folder: Path) -> SearchPlan:
         UsageError: If the images are a folder that is not named.
         DatasetError: If the folder of images has no test classes.
     """
-    check_images(plan.first, plan.data)
+    check_images(plan.first.data.dataset, plan.data)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         facts = {**provenance(), "recipes": _recipe_records(plan)}

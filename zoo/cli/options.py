@@ -95,6 +95,10 @@ NewName = Annotated[
         "--as", metavar="NAME", help="name of the new model (default: the recipe's, or made from the source model's)"
     ),
 ]
+NamedDataset = Annotated[
+    str | None, Option("--dataset", metavar="NAME", help="a data set by name, instead of a folder or table")
+]
+AugmentedViews = Annotated[int, Option("--views", metavar="N", help="augmented views of each image")]
 TestShare = Annotated[float, Option("--test-share", metavar="S", help="share of the classes to measure on")]
 
 Labels = Annotated[list[str] | None, Option("--label", metavar="LABEL", help="only items of this label; repeatable")]

@@ -457,7 +457,7 @@ def search(
     folder = out or paths.home() / "studies" / f"search-{dataset}"
     context = create_search_context(plan, data, device)
     if not (folder / SEARCH_FILE).exists():  # missing images leave no folder behind
-        check_images(plan.first, plan.data)
+        check_images(plan.first.data.dataset, plan.data)
         check_search(plan, context)
     return perform_search(write_search(plan, folder), folder, context, Output(as_json, quiet))
 

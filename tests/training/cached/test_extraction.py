@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tests.training.cached.pictures import make_model, write_pictures
-from training.cached.feature_file import TrunkModel, Views
-from training.finetune import KEPT_FILES, cached_features
+from training.cached.feature_folder import TrunkModel, Views
+from training.finetune import KEPT_FEATURES, cached_features
 from training.recipe import Augmentation
 from zoo.data.folder import read_training_folder
 from zoo.models.card import read_card
@@ -49,13 +49,14 @@ def test_swapped_labels_and_renamed_classes_are_learnt(model: TrunkModel, tmp_pa
     assert cached_features(model, renamed, VIEWS, "cpu").classes == renamed.classes
 
 
-def test_features_are_extracted_once_and_old_files_are_deleted(model: TrunkModel, tmp_path: Path) -> None:
+def test_features_are_extracted_once_and_old_folders_are_deleted(model: TrunkModel, tmp_path: Path) -> None:
     dataset = read_training_folder(write_pictures(tmp_path, classes=4, each=2)).dataset
     first = cached_features(model, dataset, VIEWS, "cpu").path
     made = first.stat().st_ino
-    others = [first.with_name(f"features-{i}.safetensors") for i in range(KEPT_FILES + 2)]
+    others = [first.with_name(f"features-{i}") for i in range(KEPT_FEATURES + 2)]
     for age, other in enumerate(others, start=1):
-        other.touch()
+        other.mkdir()
+        (other / "plain.npy").touch()
         os.utime(other, (10**9 - age, 10**9 - age))
     (first.parent / "decoded").mkdir()
     os.utime(first, (1, 1))
@@ -64,13 +65,14 @@ def test_features_are_extracted_once_and_old_files_are_deleted(model: TrunkModel
     assert {path.name for path in first.parent.iterdir()} == {
         first.name,
         "decoded",
-        *(other.name for other in others[: KEPT_FILES - 1]),
+        *(other.name for other in others[: KEPT_FEATURES - 1]),
     }
 
 
-def test_a_damaged_file_is_made_again(model: TrunkModel, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["plain.npy", "record.json"])
+def test_damaged_features_are_made_again(name: str, model: TrunkModel, tmp_path: Path) -> None:
     dataset = read_training_folder(write_pictures(tmp_path, classes=4, each=2)).dataset
     first = cached_features(model, dataset, VIEWS, "cpu")
-    plain, whole = np.array(first.plain), first.path.read_bytes()
-    first.path.write_bytes(whole[: len(whole) // 2])
+    plain, whole = np.array(first.plain), (first.path / name).read_bytes()
+    (first.path / name).write_bytes(whole[: len(whole) // 2])
     np.testing.assert_array_equal(cached_features(model, dataset, VIEWS, "cpu").plain, plain)

@@ -17,7 +17,7 @@ from tests.training import toys
 from tests.training.cached.pictures import CPU, make_model, noise, write_pictures
 from training import api, checkpoint
 from training.cached.extraction import extract
-from training.cached.feature_file import (
+from training.cached.feature_folder import (
     USUAL_AUGMENTATION,
     Features,
     TrunkModel,
@@ -41,11 +41,11 @@ SETTINGS = ["schedule.epochs=2", "schedule.steps=4", "batch.size=16", "batch.per
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Card, Path, Path]:
-    """Return a model's card and folder, and a file of its features."""
+    """Return a model's card and folder, and a folder of its features."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("base") / "toy"
     card = make_model(folder)
-    file = folder.parent / "f.safetensors"
+    file = folder.parent / "f"
     views = Views(3, Augmentation(flip=0.5, crop="resized", oversample=1), 20, "whole")
     extract(TrunkModel(folder, card, str(folder)), noise(), file, views, "float32", CPU, batch_size=20)
     return card, folder, file
@@ -251,6 +251,12 @@ def test_a_model_without_a_recipe_has_the_usual_views(tmp_path: Path) -> None:
         assert views_of_model(tmp_path, preprocessing, 2, 0).augmentation == USUAL_AUGMENTATION
 
 
+def test_a_shipped_model_has_the_views_of_its_own_recipe() -> None:
+    info = zoo.info("margin-conv4-glyphs")
+    views = views_of_model(info.folder, info.card.preprocessing, 2, 0)
+    assert (views.side, views.fit, views.augmentation.rotate) == (40, "square", 8)
+
+
 def test_from_images_to_a_model_on_the_command_line(
     made: tuple[Card, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -260,7 +266,7 @@ def test_from_images_to_a_model_on_the_command_line(
     for i, (image, label) in enumerate(zip(noise().images, noise().labels, strict=True)):
         (tmp_path / "pictures" / str(label)).mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(tmp_path / "pictures" / str(label) / f"{i}.png")
-    out = tmp_path / "f.safetensors"
+    out = tmp_path / "f"
     (tmp_path / "pictures" / "0" / "cut.png").write_bytes(b"no image")
     call = ["features", str(folder), str(tmp_path / "pictures"), "-o", str(out), "--views", "2", "--quiet"]
     assert main([*call, "--strict", "--json"]) == 1
@@ -278,11 +284,14 @@ def test_from_images_to_a_model_on_the_command_line(
     assert zoo.info("mine").card.heads[0].name == "discriminative"
     assert main(["train", "diva-conv4-glyphs", "--model", "mine"]) == 2
     assert main(["features", str(folder), "-o", str(out)]) == 2
+    for other in (tmp_path / "pictures", tmp_path / "pictures" / "0" / "cut.png"):
+        assert main(["features", str(folder), str(tmp_path / "pictures"), "-o", str(other), "--quiet"]) == 2
+    assert len(list((tmp_path / "pictures").rglob("*.png"))) == 49
 
 
 def test_heads_are_trained_on_features_of_six_classes(own_zoo: Path, tmp_path: Path) -> None:
     make_model(own_zoo / "models" / "toy")
-    root, out = write_pictures(tmp_path / "pictures", classes=6), tmp_path / "f.safetensors"
+    root, out = write_pictures(tmp_path / "pictures", classes=6), tmp_path / "f"
     assert main(["features", "toy", str(root), "-o", str(out), "--views", "1", "--device", "cpu", "--quiet"]) == 0
     quick = [part for setting in ("schedule.epochs=1", "schedule.steps=2") for part in ("--set", setting)]
     call = ["train", "margin-conv4-glyphs", "--features", str(out), "--as", "heads", "--no-eval", "--quiet", *quick]

@@ -21,10 +21,10 @@ from training.health.indicators import (
     chosen_steps,
     dead_share,
     embedding_indicators,
+    observed,
     pair_separation,
     parameter_parts,
 )
-from training.health.observer import observed
 from training.logging import flatten_record
 from training.losses import LOSSES
 from training.losses.contrastive import Contrastive

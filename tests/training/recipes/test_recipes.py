@@ -44,7 +44,7 @@ def test_the_sizes_of_trunks_are_those_of_the_networks() -> None:
         with torch.device("meta"):
             trunk = create_trunk(recipe.backbone.architecture, channels, recipe.backbone.args)
         count = sum(parameter.numel() for parameter in trunk.parameters())
-        assert trunk_size(recipe) == (count, feature_count(trunk)), name
+        assert trunk_size(recipe.backbone, recipe.preprocessing.channels) == (count, feature_count(trunk)), name
 
 
 def test_the_text_follows_the_recipe() -> None:

@@ -253,7 +253,7 @@ def test_paths_of_this_machine_are_not_sent(hub: Hub, copy: Path, capsys: pytest
     private = ("/home/ann/", "/srv/secret")
     record = json.loads((copy / "recipe.json").read_text())
     record["recipe"]["backbone"]["pretrained"] = "/home/ann/models/first one"
-    record["recipe"]["data"]["features"] = "/home/ann/.dml-zoo/cache/features-12.safetensors"
+    record["recipe"]["data"]["features"] = "/home/ann/.dml-zoo/cache/features-12"
     record |= {"origin": "diva-r50-cub", "settings": {"backbone.pretrained": "/home/ann/models/first one"}}
     record |= {"skipped": ["/srv/secret/a.jpg"], "split": {"train_classes": ["/m/01g317"]}}
     (copy / "recipe.json").write_text(json.dumps(record))
@@ -274,7 +274,7 @@ def test_paths_of_this_machine_are_not_sent(hub: Hub, copy: Path, capsys: pytest
     assert (
         record_sent["recipe"]["backbone"]["pretrained"] == record_sent["settings"]["backbone.pretrained"] == "first one"
     )
-    assert record_sent["recipe"]["data"]["features"] == "features-12.safetensors"
+    assert record_sent["recipe"]["data"]["features"] == "features-12"
     assert (record_sent["skipped"], record_sent["split"]) == (["a.jpg"], {"train_classes": ["/m/01g317"]})
     assert "Recipe: diva-r50-cub, changed: backbone.pretrained=first one." in texts["README.md"]
     assert "there is no folder cub; name" in texts["onnx/parity.json"]

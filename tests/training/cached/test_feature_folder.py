@@ -1,4 +1,4 @@
-"""Files of cached features: written whole, memory-mapped, and refused if damaged."""
+"""Folders of cached features: written whole, memory-mapped, and refused if damaged."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
 from tests.models import CARD
 from tests.raising import raises
-from training.cached.feature_file import FeatureLabels, FeatureOrigin, read_features, writing_features
+from training.cached.feature_folder import FeatureLabels, FeatureOrigin, read_features, writing_features
 from zoo.errors import UsageError
 
 ABOUT = FeatureOrigin(
@@ -40,7 +39,7 @@ def write(path: Path, dtype: str = "float32", views: np.ndarray = VIEWS, plain: 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_written_features_are_read_and_mapped(tmp_path: Path, dtype: str) -> None:
-    found = read_features(write(tmp_path / "f.safetensors", dtype))
+    found = read_features(write(tmp_path / "f", dtype))
     assert isinstance(found.plain, np.memmap)
     assert isinstance(found.views, np.memmap)
     np.testing.assert_array_equal(found.plain, PLAIN.astype(dtype))
@@ -52,21 +51,21 @@ def test_written_features_are_read_and_mapped(tmp_path: Path, dtype: str) -> Non
     assert len(found) == 5
 
 
-def test_safetensors_own_reader_agrees(tmp_path: Path) -> None:
-    tensors = load_file(write(tmp_path / "f.safetensors"))
-    np.testing.assert_array_equal(tensors["views"], VIEWS)
-    np.testing.assert_array_equal(tensors["labels"], SUBJECT.labels)
-    assert json.loads(tensors["names"].tobytes())["classes"] == ["a", "b", "ü"]
+def test_numpy_reads_the_arrays(tmp_path: Path) -> None:
+    folder = write(tmp_path / "f")
+    np.testing.assert_array_equal(np.load(folder / "views.npy"), VIEWS)
+    np.testing.assert_array_equal(np.load(folder / "labels.npy"), SUBJECT.labels)
+    assert json.loads((folder / "record.json").read_text())["classes"] == ["a", "b", "ü"]
 
 
-def test_a_file_may_have_no_views(tmp_path: Path) -> None:
-    found = read_features(write(tmp_path / "f.safetensors", views=VIEWS[:0]))
+def test_a_folder_may_have_no_views(tmp_path: Path) -> None:
+    found = read_features(write(tmp_path / "f", views=VIEWS[:0]))
     assert found.views.shape == (0, 5, 7)
     np.testing.assert_array_equal(found.plain, PLAIN)
 
 
 def test_another_model_is_refused(tmp_path: Path) -> None:
-    found = read_features(write(tmp_path / "f.safetensors"))
+    found = read_features(write(tmp_path / "f"))
     found.check_model(CARD)
     other = dataclasses.replace(CARD, preprocessing=dataclasses.replace(CARD.preprocessing, interpolation="bicubic"))
     with raises(UsageError, "other-model"):
@@ -74,40 +73,59 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [1e6, np.nan])
-def test_infinite_features_leave_no_file(tmp_path: Path, value: float) -> None:
+def test_infinite_features_leave_nothing(tmp_path: Path, value: float) -> None:
     views = VIEWS.copy()
     views[1, 4, 6] = value
     with np.errstate(over="ignore"), raises(UsageError, "not-finite") as caught:
-        write(tmp_path / "f.safetensors", "float16", views)
+        write(tmp_path / "f", "float16", views)
     assert "float32" in str(caught.value)
     assert not list(tmp_path.iterdir())
     with raises(UsageError, "invalid-value"):
-        write(tmp_path / "f.safetensors", "int8")
+        write(tmp_path / "f", "int8")
 
 
-def test_a_file_cut_off_anywhere_is_refused(tmp_path: Path) -> None:
-    whole = write(tmp_path / "f.safetensors").read_bytes()
-    for size in (0, 5, 100, len(whole) // 2, len(whole) - 1):
-        (tmp_path / "cut.safetensors").write_bytes(whole[:size])
-        with raises(UsageError, "unreadable-file"):
-            read_features(tmp_path / "cut.safetensors")
+def test_an_array_that_is_cut_off_or_missing_is_refused(tmp_path: Path) -> None:
+    folder = write(tmp_path / "f")
+    for file in sorted(folder.iterdir()):
+        whole = file.read_bytes()
+        for size in (0, 5, 100, len(whole) // 2, len(whole) - 1):
+            file.write_bytes(whole[:size])
+            with raises(UsageError, "damaged-file"):
+                read_features(folder)
+        file.unlink()
+        with raises(UsageError, "damaged-file"):
+            read_features(folder)
+        file.write_bytes(whole)
+    assert read_features(folder).about == ABOUT
 
 
-def test_other_files_are_refused(tmp_path: Path) -> None:
+def test_other_folders_and_files_are_refused(tmp_path: Path) -> None:
     with raises(UsageError, "not-found"):
-        read_features(tmp_path / "none.safetensors")
-    save_file({"plain": PLAIN}, tmp_path / "weights.safetensors")
-    with raises(UsageError, "damaged-file"):
-        read_features(tmp_path / "weights.safetensors")
-    about = json.dumps(dataclasses.asdict(ABOUT))
-    for metadata, code in (
-        ({"schema": "2", "about": about}, "other-schema"),
-        ({"schema": "1", "about": "{}"}, "damaged-file"),
-        ({"schema": "1", "about": about}, "damaged-file"),
-    ):
-        save_file({"plain": PLAIN}, tmp_path / "odd.safetensors", {"kind": "dml-zoo features", **metadata})
-        with raises(UsageError, code):
-            read_features(tmp_path / "odd.safetensors")
+        read_features(tmp_path / "none")
+    (tmp_path / "weights.safetensors").write_bytes(b"weights")
+    for other in (tmp_path, tmp_path / "weights.safetensors"):
+        with raises(UsageError, "damaged-file"):
+            read_features(other)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"kind": "a shopping list"}, "damaged-file"),
+        ({"schema": 2}, "other-schema"),
+        ({"about": {}}, "damaged-file"),
+        ({"about": 5}, "damaged-file"),
+        ({"golden": "two"}, "damaged-file"),
+        ({"sources": ["x"]}, "damaged-file"),
+        ({"sources": 5}, "damaged-file"),
+        ({"classes": ["a", "b"]}, "damaged-file"),
+    ],
+)
+def test_other_records_are_refused(tmp_path: Path, change: dict[str, Any], code: str) -> None:
+    file = write(tmp_path / "f") / "record.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with raises(UsageError, code):
+        read_features(tmp_path / "f")
 
 
 @pytest.mark.parametrize(
@@ -123,21 +141,23 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         ({"plain": PLAIN[0]}, "plain [7]"),
         ({"plain": PLAIN.astype(np.int64)}, "plain is int64"),
         ({"views": VIEWS[:, :, :6]}, "views [2, 5, 6]"),
-        ({"names": {"classes": ["a", "b", "c"], "sources": ["x"]}}, "1 sources, 5 labels"),
-        ({"names": {"classes": ["a", "b", "c"], "sources": 5}}, "int"),
-        ({"names": [1]}, "list"),
+        ({"plain": np.array([{}] * 5)}, "object"),
     ],
 )
 def test_inconsistent_arrays_are_refused(tmp_path: Path, change: dict[str, Any], value: str) -> None:
-    tensors = load_file(write(tmp_path / "f.safetensors"))
-    if "names" in change:
-        change = {"names": np.frombuffer(json.dumps(change["names"]).encode(), np.uint8)}
-    about = json.dumps(dataclasses.asdict(ABOUT))
-    metadata = {"kind": "dml-zoo features", "schema": "1", "about": about}
-    save_file({**tensors, **change}, tmp_path / "odd.safetensors", metadata)
+    folder = write(tmp_path / "f")
+    for name, array in change.items():
+        np.save(folder / f"{name}.npy", array)
     with raises(UsageError, "damaged-file") as caught:
-        read_features(tmp_path / "odd.safetensors")
+        read_features(folder)
     assert value in str(caught.value)
+
+
+def test_space_is_taken_before_the_first_feature(tmp_path: Path) -> None:
+    with writing_features(tmp_path / "f", ABOUT, SUBJECT, (2000, 7), "float32") as (_, views):
+        assert isinstance(views, np.memmap)
+        facts = Path(str(views.filename)).stat()
+        assert 512 * facts.st_blocks >= facts.st_size > views.nbytes
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -146,7 +166,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, allowed[1]))
     try:
         with pytest.raises(OSError, match="large"):
-            write(tmp_path / "f.safetensors")
+            write(tmp_path / "f", views=VIEWS.repeat(50, axis=0))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, allowed)
     assert not list(tmp_path.iterdir())

@@ -1,28 +1,27 @@
-"""Cached features of a frozen trunk: the file, the random views in it, and recipes whose heads learn on them.
+"""Cached features of a frozen trunk: their folder, the random views in it, and recipes whose heads learn on them.
 
-One safetensors file: `plain` [n, f] and `views` [v, n, f], float16 or float32, `labels` int64 [n], `names` (JSON as
-bytes: the classes' names and the images' sources) and some undecoded images for a golden check; the metadata name the
-model and the data. Reading maps the file into memory, so it may be larger than that. Loads no torch.
+The folder holds `plain.npy` [n, f] and `views.npy` [v, n, f], float16 or float32, `labels.npy` int64 [n], some images
+`golden_<i>.npy` for a golden check, and `record.json`: the model, the data, the classes' names and the images' sources.
+Reading maps the arrays into memory, so they may be larger than that. Loads no torch.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors import safe_open
+from numpy.lib.format import open_memmap
 
 from training.recipe import Augmentation, Backbone, Data, EnsembleRecipe, Recipe
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError, UsageError, command
-from zoo.files import atomic_path
+from zoo.files import atomic_folder, read_object
 from zoo.models.card import Card
 
 USUAL_AUGMENTATION = Augmentation(flip=0.5, crop="resized", area=(0.25, 1.0), oversample=1)
@@ -31,15 +30,8 @@ USUAL_AUGMENTATION = Augmentation(flip=0.5, crop="resized", area=(0.25, 1.0), ov
 FIXED_BY_FEATURES = ("backbone", "preprocessing", "augmentation", "precision")
 """Groups of settings that the features already contain, or that apply to a trunk only."""
 
-
 KIND, SCHEMA = "dml-zoo features", 1
-DTYPES: dict[str, np.dtype] = {
-    "F16": np.dtype(np.float16),
-    "F32": np.dtype(np.float32),
-    "I64": np.dtype(np.int64),
-    "U8": np.dtype(np.uint8),
-}
-CODES = {dtype: code for code, dtype in DTYPES.items()}
+RECORD = "record.json"
 FLOATS = ("float16", "float32")
 
 
@@ -77,7 +69,7 @@ class Features:
     """Cached features, memory-mapped.
 
     Attributes:
-        path: The file.
+        path: The folder.
         about: Their origin.
         plain: Pooled features [n, f] of the images as tests see them, float16 or float32.
         views: [v, n, f], of random views of each image.
@@ -115,7 +107,7 @@ class Features:
 
 
 class FeatureLabels(NamedTuple):
-    """The images of a feature file: labels int64 [n], names of classes, sources [n], and golden images."""
+    """The images of a feature folder: labels int64 [n], names of classes, sources [n], and golden images."""
 
     labels: np.ndarray
     classes: Sequence[str]
@@ -127,10 +119,10 @@ class FeatureLabels(NamedTuple):
 def writing_features(
     path: Path, about: FeatureOrigin, images: FeatureLabels, shape: tuple[int, int], dtype: str = "float16"
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield memory-mapped arrays plain [n, f] and views [v, n, f] to fill; the file is written whole or not at all.
+    """Yield memory-mapped arrays plain [n, f] and views [v, n, f] to fill; the folder is written whole or not at all.
 
     Args:
-        path: The file.
+        path: The folder.
         about: The origin of the features.
         images: The labels and names of the images.
         shape: (v, f).
@@ -142,60 +134,94 @@ def writing_features(
     if dtype not in FLOATS:
         raise UsageError(f"features are stored as {' or '.join(FLOATS)}, not {dtype!r}.", code="invalid-value")
     (count, dim), n = shape, len(images.labels)
-    names = json.dumps({"classes": list(images.classes), "sources": list(images.sources)}).encode()
-    small: dict[str, np.ndarray] = {"labels": images.labels.astype(np.int64), "names": np.frombuffer(names, np.uint8)}
-    small |= {f"golden_{i}": image for i, image in enumerate(images.golden)}
-    large = {"plain": (n, dim), "views": (count, n, dim)}
-    header, spans = _layout({name: (a.dtype, a.shape) for name, a in small.items()}, large, np.dtype(dtype), about)
-    with atomic_path(path) as temporary:
-        with temporary.open("wb") as file:
-            file.write(header)
-            # A full disk gives an error here instead of a signal when a page is written.
-            os.posix_fallocate(file.fileno(), 0, max(span.end for span in spans.values()))
-        for name, array in small.items():
-            _map(temporary, spans[name], "r+")[...] = array
-        plain, views = (_map(temporary, spans[name], "r+") for name in large)
+    names = {"classes": list(images.classes), "sources": list(images.sources), "golden": len(images.golden)}
+    record = {"kind": KIND, "schema": SCHEMA, "about": asdict(about), **names}
+    with atomic_folder(path) as temporary:
+        (temporary / RECORD).write_text(json.dumps(record), encoding="utf-8")
+        np.save(temporary / "labels.npy", images.labels.astype(np.int64))
+        for i, image in enumerate(images.golden):
+            np.save(temporary / f"golden_{i}.npy", image)
+        plain = _create_array(temporary / "plain.npy", (n, dim), dtype)
+        views = _create_array(temporary / "views.npy", (count, n, dim), dtype)
         yield plain, views
         for array in (plain, *views):
             _check_finite(array, dtype)
-        for array in (plain, views):
-            if isinstance(array, np.memmap):
-                array.flush()
+        plain.flush()
+        views.flush()
+
+
+def _create_array(file: Path, shape: tuple[int, ...], dtype: str) -> np.memmap:
+    """Create a file of an array and map it. A full disk gives an error here, not a signal when a page is written."""
+    array = open_memmap(file, "w+", dtype, shape)
+    with file.open("r+b") as opened:
+        os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
+    return array
+
+
+def check_out(path: Path) -> None:
+    """Check that features can be written to a path: that nothing else is there.
+
+    Raises:
+        UsageError: If the path is a file, or a folder that holds something else than features.
+    """
+    is_free = not path.exists() or (path.is_dir() and not any(path.iterdir()))
+    if not is_free and read_object(path / RECORD).get("kind") != KIND:
+        raise UsageError(
+            f"{path} exists and does not hold features. Features are a folder: name a new one.", code="already-exists"
+        )
 
 
 def read_features(path: str | Path) -> Features:
-    """Return the features in a file, memory-mapped.
+    """Return the features in a folder, memory-mapped.
 
     Raises:
-        UsageError: If the file does not exist, is damaged, is not a feature file or has another schema.
+        UsageError: If the folder does not exist, is damaged, does not hold features or has another schema.
     """
     path = Path(path).expanduser()
-    if not path.is_file():
+    if not path.exists():
         raise UsageError(
-            f"there is no file {path}. Make it with: {command('features', 'MODEL', 'DIR', '-o', path)}",
+            f"there is no folder {path}. Make it with: {command('features', 'MODEL', 'DIR', '-o', path)}",
             code="not-found",
         )
-    about = _about(path)
     try:
-        arrays = {name: _map(path, span, "r") for name, span in _read_spans(path).items()}
-        names = json.loads(arrays["names"].tobytes())
-        golden = [np.array(arrays[f"golden_{i}"]) for i in range(sum(name.startswith("golden_") for name in arrays))]
+        record = _read_record(path)
         features = Features(
             path,
-            about,
-            arrays["plain"],
-            arrays["views"],
-            np.array(arrays["labels"]),
-            tuple(names["classes"]),
-            names["sources"],
-            golden,
+            FeatureOrigin(**record["about"]),
+            _map_array(path, "plain"),
+            _map_array(path, "views"),
+            np.array(_map_array(path, "labels")),
+            tuple(record["classes"]),
+            record["sources"],
+            [np.array(_map_array(path, f"golden_{i}")) for i in range(record["golden"])],
         )
         _check_arrays(features)
         return features
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, OSError, TypeError, ValueError) as error:
         raise UsageError(
-            f"{path} is not as `zoo features` writes files ({error}). Make it again.", code="damaged-file"
+            f"{path} is not as `zoo features` writes folders ({error}). Make it again.", code="damaged-file"
         ) from None
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    """Return a folder's record, whose sources may be more than `zoo.files.read_json` reads."""
+    file = path / RECORD
+    record = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    if not isinstance(record, dict) or record.get("kind") != KIND:
+        raise UsageError(
+            f"{path} does not hold features. Make some with: zoo features MODEL DIR -o OUT", code="damaged-file"
+        )
+    if record.get("schema") != SCHEMA:
+        raise UsageError(
+            f"{path} has schema {record.get('schema')}; this version of dml-zoo reads schema {SCHEMA} alone. Make it "
+            "again, or install the version that wrote it.",
+            code="other-schema",
+        )
+    return record
+
+
+def _map_array(path: Path, name: str) -> np.memmap:
+    return open_memmap(path / f"{name}.npy", "r")
 
 
 def _check_arrays(features: Features) -> None:
@@ -211,83 +237,6 @@ def _check_arrays(features: Features) -> None:
         raise ValueError(f"{len(features.sources)} sources, {len(labels)} labels")
     if labels.min() < 0 or labels.max() >= len(features.classes):
         raise ValueError(f"labels from {labels.min()} to {labels.max()}, {len(features.classes)} classes")
-
-
-class _Span(NamedTuple):
-    """The position of an array in the file, in bytes from its beginning."""
-
-    dtype: np.dtype
-    shape: tuple[int, ...]
-    begin: int
-    end: int
-
-
-def _layout(
-    small: Mapping[str, tuple[np.dtype, tuple[int, ...]]],
-    large: Mapping[str, tuple[int, ...]],
-    dtype: np.dtype,
-    about: FeatureOrigin,
-) -> tuple[bytes, dict[str, _Span]]:
-    """Return the file's header and the spans of its arrays; the widest numbers come first, so that all are aligned."""
-    arrays = dict(small) | {name: (dtype, shape) for name, shape in large.items()}
-    tree: dict[str, Any] = {
-        "__metadata__": {"kind": KIND, "schema": str(SCHEMA), "about": json.dumps(dataclasses.asdict(about))}
-    }
-    position = 0
-    for name, (kind, shape) in sorted(arrays.items(), key=lambda item: -item[1][0].itemsize):
-        size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-        tree[name] = {"dtype": CODES[kind], "shape": list(shape), "data_offsets": [position, position + size]}
-        position += size
-    text = json.dumps(tree).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text, _from_header(tree, 8 + len(text))
-
-
-def _read_spans(path: Path) -> dict[str, _Span]:
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        return _from_header(json.loads(file.read(length)), 8 + length)
-
-
-def _from_header(tree: Mapping[str, Any], start: int) -> dict[str, _Span]:
-    return {
-        name: _Span(DTYPES[entry["dtype"]], tuple(entry["shape"]), *(start + o for o in entry["data_offsets"]))
-        for name, entry in tree.items()
-        if name != "__metadata__"
-    }
-
-
-def _map(path: Path, span: _Span, mode: Any) -> np.ndarray:
-    if span.begin == span.end:  # an empty array cannot be mapped
-        return np.empty(span.shape, span.dtype)
-    return np.memmap(path, span.dtype, mode, span.begin, span.shape)
-
-
-def _about(path: Path) -> FeatureOrigin:
-    try:
-        # safetensors checks the header against the file's length.
-        with safe_open(path, framework="np") as file:
-            metadata = file.metadata() or {}
-    except Exception as error:  # safetensors' own type
-        raise UsageError(
-            f"{path} cannot be read as safetensors: {error}. Make it again.", code="unreadable-file"
-        ) from None
-    if metadata.get("kind") != KIND:
-        raise UsageError(
-            f"{path} does not hold features. Make some with: zoo features MODEL DIR -o FILE", code="damaged-file"
-        )
-    if metadata.get("schema") != str(SCHEMA):
-        raise UsageError(
-            f"{path} has schema {metadata.get('schema')}; this version of dml-zoo reads schema {SCHEMA} alone. Make it "
-            "again, or install the version that wrote it.",
-            code="other-schema",
-        )
-    try:
-        return FeatureOrigin(**json.loads(metadata["about"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(
-            f"{path} lacks the record of its origin ({error}). Make it again.", code="damaged-file"
-        ) from None
 
 
 def _check_finite(array: np.ndarray, dtype: str) -> None:
@@ -348,24 +297,20 @@ def views_of_model(folder: Path, preprocessing: Preprocessing, count: int, seed:
     """
     try:
         recipe = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))["recipe"]
-        augmentation = _augmentation_of(recipe["augmentation"])
-        side = int(recipe["data"]["side"])
-        fit = recipe["data"].get("fit", Data.fit)  # the first versions did not write it
-        return Views(count, augmentation, side, fit, seed)
+        data = recipe["data"]
+        fit = data.get("fit", Data.fit)  # the shipped margin-conv4-glyphs does not state it
+        return Views(count, _augmentation_of(recipe["augmentation"]), int(data["side"]), fit, seed)
     except (OSError, ValueError, KeyError, TypeError, RecipeError):
         return Views(count, USUAL_AUGMENTATION, preprocessing.resize, "whole", seed)
 
 
-def _augmentation_of(values: dict[str, Any]) -> Augmentation:
+def _augmentation_of(values: Mapping[str, Any]) -> Augmentation:
     """Return the augmentation of its JSON values.
 
     Raises:
-        ValueError: If another version wrote it.
+        TypeError: If a value has an unknown name.
         RecipeError: If a value is out of range.
     """
-    field_names = {field.name for field in fields(Augmentation)}
-    if not values.keys() <= field_names:
-        raise ValueError("an augmentation of another version")
     arguments: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
     return Augmentation(**arguments)
 
@@ -408,11 +353,10 @@ def recipe_on_features(
     origin = features.about
     augmentation = dict(origin.augmentation)
     side, fit = augmentation.pop("side"), augmentation.pop("fit")
-    file = str(features.path.resolve())
     return replace(
         recipe,
         name=name or f"{recipe.method}-on-{card.name}",
-        data=Data(origin.dataset, 1, recipe.data.validation, side, fit, features=file),
+        data=Data(origin.dataset, 1, recipe.data.validation, side, fit, features=str(features.path.resolve())),
         backbone=Backbone(card.backbone, card.architecture, card.architecture_args, model, tune=recipe.backbone.tune),
         preprocessing=card.preprocessing,
         augmentation=_augmentation_of(augmentation),
@@ -428,7 +372,7 @@ def _check_settings(settings: Iterable[str]) -> None:
         group = key.partition(".")[0]
         if group in FIXED_BY_FEATURES or (group == "data" and key != "data.validation") or key == "batch.chunk":
             raise RecipeError(
-                f"{key} has no effect on cached features: trunk, images and augmentation are those of the file. "
+                f"{key} has no effect on cached features: trunk, images and augmentation are those of the folder. "
                 "Make other features with `zoo features`, or train without --features.",
                 code="option-without-effect",
             )

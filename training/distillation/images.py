@@ -1,4 +1,4 @@
-"""A student before its training: its images and its recipe. Loads no torch, so that mistakes are reported at once."""
+"""Images to learn from, with labels or without, and images to measure on. Loads no torch."""
 
 from __future__ import annotations
 
@@ -9,64 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from training.cached.feature_file import Views, views_of_model
-from training.finetune import check_name
-from training.overrides import override
-from training.recipe import FASTEST, Backbone, Batch, Data, Objective, Optimizer, Recipe, Schedule, check_same_dim
 from zoo import data as datasets
 from zoo.data import table
 from zoo.data.dataset import FOLDER, SPLITS, WHOLE, Dataset, subset, without
 from zoo.data.decode import unreadable_images
 from zoo.data.folder import MIN_CLASSES, check_share, has_splits, list_images, sources_sha256
-from zoo.data.preprocessing import Preprocessing
-from zoo.errors import DatasetError, RecipeError, UsageError, nearest
+from zoo.errors import DatasetError, UsageError
 from zoo.evaluation.selection import validation_share
 from zoo.evaluation.split import LEAST_TO_SPLIT
-from zoo.models.card import Card, Head, read_card
 from zoo.paths import expand
 
 LEAST_IMAGES = 4
 """Two to learn from and two to measure on."""
 
 BY_CLASS, BY_IMAGE, AS_GIVEN = "class", "image", "given"
-
-SOURCES = {
-    "embedding": "Budnik and Avrithis 2021, Asymmetric Metric Learning for Knowledge Transfer, CVPR",
-    "rkd": "Park et al. 2019, Relational Knowledge Distillation, CVPR",
-    "similarity": "Roth et al. 2021, S2SD: Simultaneous Similarity-based Self-Distillation for Deep Metric Learning",
-}
-"""The names of `training.methods.transfers` and their papers."""
-SAME_DIM = ("embedding",)
-"""The transfers that need the teacher's dimension."""
-
-BATCH, EPOCHS, LEAST_STEPS = 128, 30, 20
-LR, PRETRAINED_LR = 1e-3, 3e-4
-"""Pretrained weights need smaller steps than random ones."""
-
-
-@dataclass(frozen=True)
-class Student:
-    """The model to be trained by a teacher.
-
-    Attributes:
-        name: The name of the new model.
-        backbone: A timm architecture, or one of ours, as conv4.
-        loss: A name of `training.methods.transfers`.
-        dim: The dimension of its embedding; None takes the teacher's.
-        size: The side of its images in pixels; None takes the teacher's.
-        pretrained: The weights to start from, as in a recipe's backbone.
-        settings: `key=value`, as `--set` takes them.
-        seed: The seed of the run.
-    """
-
-    name: str
-    backbone: str
-    loss: str = "embedding"
-    dim: int | None = None
-    size: int | None = None
-    pretrained: bool | str = False
-    settings: Sequence[str] = field(default_factory=tuple)
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -255,96 +211,3 @@ def _list(path: Path, split: str = WHOLE) -> Dataset:
     classes, labels = np.unique([name.rpartition("/")[0] for name in names], return_inverse=True)
     coded, own_name = labels.astype(np.int64), path.resolve().name
     return Dataset(FOLDER, split, images, coded, tuple(classes.tolist()), names, own_name=own_name)
-
-
-def check_student(student: Student, teacher: Path, replaces: bool = False) -> None:
-    """Check a student without torch, as far as that is possible.
-
-    Args:
-        student: The student.
-        teacher: The model folder of the teacher.
-        replaces: The student may replace a model of its name.
-
-    Raises:
-        ZooError: The errors of `check_name`, `draft_recipe` and `apply_settings`.
-    """
-    check_name(student.name, teacher, replaces)
-    card = read_card(teacher)
-    views = views_of_model(teacher, card.preprocessing, 0, student.seed)
-    apply_settings(draft_recipe(student, card, str(teacher), BATCH, views, "folder"), student.settings, card)
-
-
-def draft_recipe(student: Student, teacher: Card, reference: str, images: int, views: Views, dataset: str) -> Recipe:
-    """Return the student's recipe before its settings.
-
-    Args:
-        student: The student.
-        teacher: The teacher's card.
-        reference: The name or path by which the teacher is found.
-        images: The number of images to learn from.
-        views: The augmentation and the squares that are kept.
-        dataset: The name of the data set.
-
-    Raises:
-        UsageError: If the dimension or the image size is out of range.
-    """
-    if student.dim is not None and student.dim < 1:
-        raise UsageError(f"--dim must be 1 or more, not {student.dim}.", code="invalid-value")
-    batch = min(BATCH, images)
-    return Recipe(
-        name=student.name,
-        method="distilled",
-        data=Data(dataset, 1, 0.0, views.side, views.fit),
-        backbone=Backbone(student.backbone, student.backbone, {}, student.pretrained),
-        heads=(Head("embedding", student.dim or teacher.dim),),
-        preprocessing=_resize_preprocessing(teacher.preprocessing, student.size),
-        objective=Objective(
-            None,
-            method="distillation",
-            method_args={"teacher": reference, "fingerprint": teacher.fingerprint, "transfer": student.loss},
-        ),
-        augmentation=views.augmentation,
-        batch=Batch(batch, "spc", 1),
-        optimizer=Optimizer("adamw", PRETRAINED_LR if student.pretrained else LR, 1e-4),
-        schedule=Schedule(EPOCHS, max(LEAST_STEPS, images // batch), "one-cycle"),
-        precision=FASTEST,
-        seed=student.seed,
-    )
-
-
-def apply_settings(draft: Recipe, settings: Sequence[str], teacher: Card) -> Recipe:
-    """Return the recipe with the settings applied.
-
-    Raises:
-        RecipeError: If a setting does not fit, or the loss is unknown or needs the teacher's dimension.
-    """
-    recipe = override(draft, settings)
-    if recipe.objective.method != "distillation":
-        raise RecipeError(
-            f"a student is trained by the method 'distillation', not by {recipe.objective.method!r}.",
-            code="conflicting-settings",
-        )
-    if recipe.preprocessing.mode != teacher.preprocessing.mode:
-        raise RecipeError(
-            f"preprocessing.mode is {recipe.preprocessing.mode!r}, but the teacher {teacher.name} takes "
-            f"{teacher.preprocessing.mode!r}, and both see the same views.",
-            code="conflicting-settings",
-        )
-    loss = str(recipe.objective.method_args.get("transfer", "embedding"))
-    if loss not in SOURCES:
-        raise RecipeError(
-            f"there is no transfer {loss!r}.{nearest(loss, SOURCES)} Known: {', '.join(SOURCES)}.",
-            code="unknown-name",
-        )
-    if loss in SAME_DIM and recipe.dim:  # without a head the dimension is the trunk's, which is not built yet
-        check_same_dim(loss, recipe.dim, teacher, [name for name in SOURCES if name not in SAME_DIM])
-    return replace(recipe, sources=(SOURCES[loss],))
-
-
-def _resize_preprocessing(preprocessing: Preprocessing, size: int | None) -> Preprocessing:
-    """Return the preprocessing for images of `size` pixels, whose central crop shows the same part."""
-    if size is None:
-        return preprocessing
-    if not 1 <= size <= 4096:
-        raise UsageError(f"--size must be from 1 to 4096 pixels, not {size}.", code="invalid-value")
-    return replace(preprocessing, crop=size, resize=max(size, round(size * preprocessing.resize / preprocessing.crop)))
