@@ -22,6 +22,7 @@ import numpy as np
 
 from zoo.console import print_table
 from zoo.evaluation import clustering_metrics, retrieval_metrics
+from zoo.render import Table
 
 CLASSES, POINTS_PER_CLASS = 8, 30
 SHARES = {"well clustered": 0.3, "less so": 0.75, "hardly": 0.94}
@@ -99,7 +100,7 @@ def random_scores(
 def print_scores(corner: str, metrics: Mapping[str, str], scores: Mapping[str, Scores]) -> None:
     """Print a row per name."""
     rows = [[name, *(f"{values[metric]:.4f}" for metric in metrics)] for name, values in scores.items()]
-    print_table([corner, *metrics.values()], rows, list(metrics.values()))
+    print_table(Table([corner, *metrics.values()], rows, list(metrics.values())))
 
 
 def draw(path: Path, seed: int, embeddings: Mapping[str, Scores], rankings: Mapping[str, Scores]) -> None:

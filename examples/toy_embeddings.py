@@ -44,6 +44,7 @@ from zoo.errors import UsageError, ZooError
 from zoo.evaluation import retrieval_metrics
 from zoo.evaluation.structure import inter_class_distance, intra_class_distance, spectral_decay
 from zoo.files import atomic_path, write_json
+from zoo.render import Table
 
 SAMPLES, PLACES = 15, 100
 """Samples per line, drawn without replacement from 100 evenly spaced places on it."""
@@ -454,7 +455,7 @@ def _print_table(outcomes: list[RunOutcome], seeds: int) -> None:
         for outcome in outcomes
     ]
     print(f"mean and standard deviation over {seeds} seeds; between and within: distances of and in lines; rho: decay")
-    print_table(("form", *COLUMNS), rows, numbers=COLUMNS)
+    print_table(Table(("form", *COLUMNS), rows, numbers=COLUMNS))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

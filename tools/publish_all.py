@@ -39,6 +39,7 @@ from zoo.data.retrieval_sets import CARS_EXPECTED, CUB_EXPECTED, INSHOP_EXPECTED
 from zoo.errors import CardError, UsageError, ZooError, nearest
 from zoo.files import sha256_of, write_json
 from zoo.models.card import read_card
+from zoo.render import Table
 
 TRAIN_IMAGES = {
     name: expected["train"].images
@@ -271,7 +272,7 @@ def print_plan(planned: Mapping[str, Any]) -> None:
         ]
         for row in planned["rows"]
     ]
-    print_table(("model", "data set", "backbone", *numbers), cells, numbers=numbers)
+    print_table(Table(("model", "data set", "backbone", *numbers), cells, numbers=numbers))
     total = planned["total"]
     rates = ", ".join(f"{name} {rate:,.1f}" for name, rate in total["images_per_second"].items())
     print(

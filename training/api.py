@@ -34,7 +34,7 @@ from training.trainer import Observe, Trained, fit
 from training.trunk.parts import prompted_architecture
 from zoo import data as datasets
 from zoo import paths
-from zoo.console import count
+from zoo.console import count, interval_text
 from zoo.data import LICENCES
 from zoo.data.content import CLASS_IMAGES, digests_of_classes, telling_digests
 from zoo.data.dataset import FOLDER, WHOLE, Dataset
@@ -351,7 +351,7 @@ class Outcome:
         if self.evaluation is not None:
             intervals = self.evaluation.intervals
             scores = ", ".join(
-                f"{name} {value:.4f}" + (" ({:.4f} to {:.4f})".format(*intervals[name]) if name in intervals else "")
+                f"{name} {value:.4f}" + (f" ({interval_text(intervals[name])})" if name in intervals else "")
                 for name, value in self.evaluation.metrics.items()
             )
             brackets = "; in brackets 95 % over classes" if intervals else ""

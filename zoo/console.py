@@ -6,10 +6,12 @@ import json
 import re
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from zoo.render import Table
 
 PIPED_WIDTH = 200
 """Columns of a table if the output is not a terminal, so that a row stays on one line for grep."""
@@ -42,6 +44,19 @@ def count(number: int, noun: str, plural: str | None = None) -> str:
     """Return a number with its noun: "1 epoch", "1,200 epochs", "2 classes"."""
     ending = "es" if noun.endswith(("s", "x", "sh", "rch", "tch")) else "s"  # but epochs
     return f"{number:,} {noun if number == 1 else plural or noun + ending}"
+
+
+def score_text(value: float, deviation: float | None = None, sign: str = "") -> str:
+    """Return a score with its standard deviation, if it has one; sign "+" shows the sign of positive values too."""
+    return f"{value:{sign}.4f}" + ("" if deviation is None else f" ± {deviation:.4f}")
+
+
+def interval_text(bounds: Sequence[float] | None, sign: str = "", digits: int = 4) -> str:
+    """Return the bounds of an interval; "" without one."""
+    if bounds is None:
+        return ""
+    low, high = bounds
+    return f"{low:{sign}.{digits}f} to {high:{sign}.{digits}f}"
 
 
 def note(text: str) -> None:
@@ -132,45 +147,32 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, allow_nan=False))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[str] = ()) -> None:
-    """Print a table on stdout.
-
-    Args:
-        columns: Headings.
-        rows: Cells, one sequence per row.
-        numbers: Headings of the columns that are aligned to the right.
-    """
+def print_table(table: Table) -> None:
+    """Print a table on stdout."""
     # Rich must not print itself: it ends the process when the reader of a pipe has gone.
-    print(table_text(columns, rows, numbers, None if sys.stdout.isatty() else PIPED_WIDTH), end="")
+    print(table_text(table, None if sys.stdout.isatty() else PIPED_WIDTH), end="")
 
 
-def table_text(
-    columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    numbers: Collection[str] = (),
-    width: int | None = PIPED_WIDTH,
-) -> str:
+def table_text(table: Table, width: int | None = PIPED_WIDTH) -> str:
     """Return the lines of a table.
 
     Args:
-        columns: Headings.
-        rows: Cells, one sequence per row.
-        numbers: Headings of the columns that are aligned to the right.
+        table: The table.
         width: Columns of the page in characters; None for the terminal's width.
     """
     from rich import box
+    from rich import table as rich_tables
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for column in map(one_line, columns):
-        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*map(one_line, row))
+    grid = rich_tables.Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for column, right in zip(table.columns, table.aligned(), strict=True):
+        grid.add_column(one_line(column), justify="right" if right else "left", overflow="fold")
+    for row in table.rows:
+        grid.add_row(*(one_line(str(cell)) for cell in row))
     # Names and paths may hold square brackets, which rich would take for markup.
     console = Console(width=width, markup=False, emoji=False, highlight=False)
     with console.capture() as text:
-        console.print(table)
+        console.print(grid)
     return text.get()
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import csv
-import html
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -45,7 +44,7 @@ def _as_text(cell: Any) -> Any:
 
 @dataclass(frozen=True)
 class Table:
-    """A table that is rendered as Markdown, CSV, terminal text, or (by the templates of `zoo.report`) HTML.
+    """A table that is rendered as Markdown, CSV, terminal text (`zoo.console`) or HTML (`zoo.report`).
 
     Attributes:
         columns: Headings.
@@ -67,13 +66,6 @@ class Table:
         text = StringIO()
         write_csv(text, [self.columns, *self.rows])
         return text.getvalue()
-
-    def text(self) -> str:
-        """Return the lines of the table for a terminal of 200 columns."""
-        from zoo.console import table_text
-
-        numbers = [column for column, right in zip(self.columns, self.aligned(), strict=True) if right]
-        return table_text(self.columns, self.rows, numbers)
 
     def aligned(self) -> list[bool]:
         """Return for each column whether it is aligned to the right."""
@@ -109,19 +101,11 @@ def environment(package: str, markup: bool = False) -> Environment:
     return Environment(
         loader=FileSystemLoader(str(files(package) / "templates")),
         autoescape=markup,
-        finalize=_escaper() if markup else None,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-
-
-def _escaper() -> Callable[[Any], Any]:
-    """Return a function that escapes a value as Python does (`&quot;`), so that pages do not depend on MarkupSafe."""
-    from markupsafe import Markup
-
-    return lambda value: value if hasattr(value, "__html__") else Markup(html.escape(str(value)))
 
 
 def _markdown_row(cells: Sequence[Any]) -> str:

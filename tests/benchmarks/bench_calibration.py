@@ -36,6 +36,7 @@ from zoo.evaluation.calibration import (
     reliability_bins,
 )
 from zoo.evaluation.embeddings import read_embeddings, read_labels, table_path
+from zoo.render import Table
 
 SHOWN, QUERIES, LEAST, HALVES = (1, 10, 100), 2000, 20, 5
 
@@ -121,14 +122,14 @@ def main() -> None:
         "first half": [searches.measured(classes[: len(classes) // 2], False)],
     }
     lines = [(name, *(cell(list(part)) for part in zip(*found, strict=True))) for name, found in results.items()]
-    print_table(("fitted to", *(f"first {k}" for k in SHOWN)), lines)
+    print_table(Table(("fitted to", *(f"first {k}" for k in SHOWN)), lines))
     if arguments.bins:
         lines = [
             (f"{part.probability:.3f}", f"{part.share:.3f}", f"{part.low:.3f} to {part.high:.3f}", f"{part.count:,}")
             for part in results["other classes"][0][SHOWN.index(10)]
         ]
         print()
-        print_table(("p_same", "share", "95 % interval", "pairs"), lines)
+        print_table(Table(("p_same", "share", "95 % interval", "pairs"), lines))
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ from tests.benchmarks.figures import Figure, print_conditions, print_figures, wr
 from zoo.console import print_table
 from zoo.files import read_json, write_json
 from zoo.models.load import load
+from zoo.render import Table
 
 SEED = 31
 DIM = 224
@@ -172,7 +173,7 @@ def photographs(arguments: argparse.Namespace) -> dict[str, Any]:
         [what, *(f"{column[what]:.3f}" for column in columns.values()), f"{kept[what]:.2f}" if what in kept else ""]
         for what in (*DISTORTIONS, "recall", "precision")
     ]
-    print_table(["", *columns, "less detail"], rows, numbers=[*columns, "less detail"])
+    print_table(Table(["", *columns, "less detail"], rows, numbers=[*columns, "less detail"]))
     wrong = sorted(pair for pair in pairs if split(pair[0])[0] != split(pair[1])[0])
     print(f"{len(files):,} files, {len(pairs):,} pairs, {len(wrong)} of different photographs; {seconds:.1f} s")
     facts = {"files": files, "scores": columns, "less_detail": kept, "wrong": wrong, "seconds": seconds}

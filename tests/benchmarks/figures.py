@@ -16,6 +16,7 @@ from typing import Any
 
 from zoo.console import print_table
 from zoo.files import write_json
+from zoo.render import Table
 
 LIBRARIES = ("dml-zoo", "numpy", "onnxruntime", "onnxruntime-gpu", "pillow", "timm", "torch")
 
@@ -48,7 +49,7 @@ class Figure:
 
 def print_figures(figures: Sequence[Figure]) -> None:
     columns = ("what", "found", "unit", "target", "outcome")
-    print_table(columns, [figure.cells() for figure in figures], numbers=("found",))
+    print_table(Table(columns, [figure.cells() for figure in figures], numbers=("found",)))
 
 
 def write_figures(path: Path | None, figures: Sequence[Figure]) -> None:

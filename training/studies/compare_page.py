@@ -11,7 +11,7 @@ from typing import Any
 from training.studies.compare import Comparison, MeasuredImages, MeasuredScore, TrainedModel
 from training.studies.statistics import correlation_triangle, pearson
 from training.studies.study import DRAWN_DECAY, R1
-from zoo.console import count
+from zoo.console import count, interval_text, score_text, table_text
 from zoo.data.dataset import split_title
 from zoo.models.names import find_model
 from zoo.models.published import PublishedScore, PublishedTable
@@ -45,7 +45,7 @@ FEWEST_POINTS = 3
 
 def as_text(rows: Sequence[Comparison]) -> str:
     """Return one table for a terminal per published table."""
-    return "\n".join(f"{heading}\n{source}\n{table.text()}" for heading, source, table in _tables(rows))
+    return "\n".join(f"{heading}\n{source}\n{table_text(table)}" for heading, source, table in _tables(rows))
 
 
 def as_json(rows: Sequence[Comparison]) -> str:
@@ -73,17 +73,9 @@ FORMATS: dict[str, Callable[[Sequence[Comparison]], str]] = {
 }
 
 
-def interval_text(bounds: tuple[float, float] | None, over: str | None) -> str:
+def interval_over(bounds: tuple[float, float] | None, over: str | None) -> str:
     """Return the printed bounds and the population that they refer to; nothing without bounds."""
-    if bounds is None:
-        return ""
-    low, high = (number_text(bound) for bound in bounds)
-    return f"{low} to {high} over {over}"
-
-
-def number_text(value: float, sd: float | None = None, sign: str = "") -> str:
-    """Return a value with its standard deviation; sign "+" shows the sign of positive values too."""
-    return f"{value:{sign}.4f}" if sd is None else f"{value:{sign}.4f} ± {sd:.4f}"
+    return f"{interval_text(bounds)} over {over}" if bounds else ""
 
 
 def origin_text(ours: MeasuredScore) -> str:
@@ -134,9 +126,9 @@ def _table_cells(row: Comparison) -> list[str]:
     head = [score.row, score.dataset, score.metric, score.text]
     if ours is None or row.difference is None:
         return [*head, row.status, "", "", "", _command_of(score) if row.status == "not run" else ""]
-    value = number_text(ours.value, ours.sd)
-    interval = interval_text(ours.interval, ours.over)
-    difference = number_text(row.difference, sign="+")
+    value = score_text(ours.value, ours.sd)
+    interval = interval_over(ours.interval, ours.over)
+    difference = score_text(row.difference, sign="+")
     return [*head, value, interval, str(len(ours.runs)), difference, f"{ours.data}; {origin_text(ours)}"]
 
 

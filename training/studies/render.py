@@ -28,7 +28,7 @@ from training.studies.statistics import FAILS, HOLDS, Summary, Values, correlati
 from training.studies.study import DECAY, EMBEDDING, GAP, MAP_AT_R, R1, SELECTIONS, Measure
 from training.studies.trends import TrendEstimate
 from training.studies.trials import TRIAL_RULE, trial_table
-from zoo.console import count
+from zoo.console import count, interval_text, score_text
 from zoo.files import write_bytes, write_json
 from zoo.render import Table, environment
 from zoo.report import figures
@@ -279,7 +279,7 @@ def _published_text(row: ScoreRow) -> str:
     """Return the paper's number with its standard deviation over runs where it gives one."""
     if row.published is None:
         return ""
-    return f"{row.published:.4f}" + ("" if row.published_sd is None else f" ± {row.published_sd:.4f}")
+    return score_text(row.published, row.published_sd)
 
 
 def _p_text(p: float) -> str:
@@ -329,8 +329,8 @@ def _score_cells(row: ScoreRow, axis: str) -> list[str]:
     place = [] if not axis else ["" if row.x is None else f"{row.x:g}"]
     value, difference = row.value, row.difference
     mark = "" if row.rank is None else f" (rank {row.rank[0]} of {row.rank[1]})"
-    head = [row.arm, *place, str(value.n), _mean_text(value) + mark, _interval_text(value)]
-    return [*head, f"{difference.mean:+.4f}" if difference else "", _interval_text(difference, "+")]
+    head = [row.arm, *place, str(value.n), score_text(value.mean, value.sd) + mark, interval_text(value.interval)]
+    return [*head, f"{difference.mean:+.4f}" if difference else "", _interval_text(difference)]
 
 
 def _claim_table(report: Report) -> Table:
@@ -342,7 +342,7 @@ def _claim_table(report: Report) -> Table:
         compared = f"{judged.claim.better} - {judged.than}" + (f" ({judged.selection})" if several else "")
         mean, seeds = (f"{difference.mean:+.4f}", str(difference.n)) if difference else ("", "0")
         p = "" if judged.holm is None else _p_text(judged.holm)
-        measured = [mean, _interval_text(difference, "+"), seeds, p, judged.verdict]
+        measured = [mean, _interval_text(difference), seeds, p, judged.verdict]
         measured += [judged.claim.printed] if printed else []
         rows.append([judged.claim.text, compared, str(judged.claim.measure), *measured])
     head = ("claim", "compared", "measure", "difference", "95 %", "seeds", "p (Holm)", "verdict")
@@ -370,23 +370,19 @@ def _trend_table(report: Report) -> Table:
     rows = []
     for trend in report.trends:
         text = trend.trend.text + (f" ({trend.selection})" if several else "")
-        slope = [f"{trend.slope.mean:+.4f}" if trend.slope else "", _interval_text(trend.slope, "+")]
-        ranks = [f"{trend.spearman.mean:+.2f}" if trend.spearman else "", _interval_text(trend.spearman, "+", 2)]
-        ends = trend.verdict, _bounds_text(trend.over_arms), _bounds_text(trend.left_out)
+        slope = [f"{trend.slope.mean:+.4f}" if trend.slope else "", _interval_text(trend.slope)]
+        ranks = [f"{trend.spearman.mean:+.2f}" if trend.spearman else "", _interval_text(trend.spearman, 2)]
+        ends = trend.verdict, interval_text(trend.over_arms, "+"), interval_text(trend.left_out, "+")
         rows.append([text, str(trend.trend.measure), str(trend.arms), *slope, *ranks, *ends])
     slope_title = f"slope a {report.plan.study.x}"
     head = ("claim", "measure", "arms", slope_title, "95 %", "Spearman", "95 %", "verdict", "95 % over arms")
     return Table((*head, "slope without any one"), rows)
 
 
-def _bounds_text(bounds: tuple[float, float] | None) -> str:
-    return f"{bounds[0]:+.4f} to {bounds[1]:+.4f}" if bounds else ""
-
-
 def _selection_table(report: Report) -> Table:
     rows = []
     for effect in report.selection_effects:
-        mean, interval = f"{effect.difference.mean:+.4f}", _interval_text(effect.difference, "+")
+        mean, interval = f"{effect.difference.mean:+.4f}", _interval_text(effect.difference)
         rows.append([effect.arm, str(effect.measure), mean, interval, effect.verdict])
     return Table(("arm", "measure", "difference", "95 %", "validation-selected is"), rows)
 
@@ -411,15 +407,9 @@ def _budget_table(report: Report) -> Table:
     return Table(("arms", "steps per run", "images per run"), rows)
 
 
-def _mean_text(value: Summary) -> str:
-    return f"{value.mean:.4f}" + ("" if value.sd is None else f" ± {value.sd:.4f}")
-
-
-def _interval_text(value: Summary | None, sign: str = "", digits: int = 4) -> str:
-    if value is None or value.interval is None:
-        return ""
-    low, high = value.interval
-    return f"{low:{sign}.{digits}f} to {high:{sign}.{digits}f}"
+def _interval_text(value: Summary | None, digits: int = 4) -> str:
+    """Return the interval of a difference, a slope or a correlation; "" without one."""
+    return interval_text(value.interval if value else None, "+", digits)
 
 
 def _about_section(report: Report) -> Section:
@@ -511,7 +501,7 @@ def _difference_text(difference: Summary) -> str:
 
 
 def _signed_text(value: Summary, digits: int) -> str:
-    bounds = f" ({value.interval[0]:+.{digits}f} to {value.interval[1]:+.{digits}f})" if value.interval else ""
+    bounds = f" ({_interval_text(value, digits)})" if value.interval else ""
     return f"{value.mean:+.{digits}f}{bounds}"
 
 
@@ -522,13 +512,12 @@ def _seeds_text(number: int) -> str:
 def _score_line(row: ScoreRow, axis: str) -> ForestLine:
     value, difference = row.value, row.difference
     place = f"{axis} {row.x:g}; " if row.x is not None else ""
-    bounds = f", {value.interval[0]:.4f} to {value.interval[1]:.4f}" if value.interval else ""
+    bounds = f", {interval_text(value.interval)}" if value.interval else ""
     to_baseline = f"; {difference.mean:+.4f} to the baseline" if difference else ""
     published = f"; published {_published_text(row)}" if row.published is not None else ""
     rank = f"; rank {row.rank[0]} of {row.rank[1]}" if row.rank else ""
     note = f"{place}{_seeds_text(value.n)}{bounds}{to_baseline}{published}{rank}"
-    mark = f"{value.mean:.4f}" + (f" ± {value.sd:.4f}" if value.sd is not None else "")
-    return ForestLine(row.arm, value.mean, value.interval, note, mark)
+    return ForestLine(row.arm, value.mean, value.interval, note, score_text(value.mean, value.sd))
 
 
 def _trend_sections(report: Report) -> list[Section]:
@@ -561,8 +550,8 @@ def _mean_line(slope: Summary, points: list[figures.Point]) -> tuple[float, floa
 
 def _trend_text(report: Report, trend: TrendEstimate, slope: Summary) -> str:
     ranks = f" Spearman {_signed_text(trend.spearman, 2)}." if trend.spearman else ""
-    least = f" Over arms {_bounds_text(trend.over_arms)}." if trend.over_arms else ""
-    least += f" Without any one arm {_bounds_text(trend.left_out)}." if trend.left_out else ""
+    least = f" Over arms {interval_text(trend.over_arms, '+')}." if trend.over_arms else ""
+    least += f" Without any one arm {interval_text(trend.left_out, '+')}." if trend.left_out else ""
     axis = report.plan.study.x
     text = f"{measure_title(trend.trend.measure)}: slope {_signed_text(slope, 4)} a {axis}, {_seeds_text(slope.n)}."
     return f"{text}{ranks}{least} {SELECTION_TITLES[trend.selection].capitalize()}."

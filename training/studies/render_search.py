@@ -25,6 +25,7 @@ from training.studies.statistics import (
     summarise,
 )
 from training.studies.study import Claim, recipe_dataset
+from zoo.console import interval_text, score_text
 from zoo.data.dataset import FOLDER, dataset_title
 from zoo.files import write_bytes, write_json
 from zoo.render import Table, environment
@@ -255,13 +256,13 @@ def _score_cells(row: LossReport) -> list[str]:
     validated = f"{row['best']['validation_map_at_r']:.4f}" if row["best"] else ""
     if row["scores"] is None:
         return [row["loss"], *([""] * len(KINDS) * len(METRICS)), validated, "0"]
-    scores = [_score_text(Summary(**row["scores"][kind][metric])) for kind in KINDS for metric in METRICS]
+    scores = [_score_text(row, kind, metric) for kind in KINDS for metric in METRICS]
     return [row["loss"], *scores, validated, str(row["reruns"])]
 
 
-def _score_text(value: Summary) -> str:
-    half = "" if value.half is None else f" ± {value.half:.4f}"
-    return f"{value.mean:.4f}{half}"
+def _score_text(row: LossReport, kind: str, metric: str) -> str:
+    value = Summary(**row["scores"][kind][metric])
+    return score_text(value.mean, value.half)
 
 
 def _difference_table(differences: Sequence[LossDifference]) -> Table:
@@ -281,8 +282,7 @@ def _difference_cells(value: Summary | None) -> list[str]:
     """Return the mean, its interval, and the number of reruns."""
     if value is None:
         return ["", "", "0"]
-    bounds = f"{value.interval[0]:+.4f} to {value.interval[1]:+.4f}" if value.interval else ""
-    return [f"{value.mean:+.4f}", bounds, str(value.n)]
+    return [f"{value.mean:+.4f}", interval_text(value.interval, "+"), str(value.n)]
 
 
 def _score_sections(report: Sequence[LossReport]) -> list[Section]:
@@ -303,7 +303,7 @@ def _score_sections(report: Sequence[LossReport]) -> list[Section]:
 
 
 def _score_line(name: str, value: Summary) -> ForestLine:
-    return ForestLine(name, value.mean, value.interval, f"{value.n} reruns", _score_text(value))
+    return ForestLine(name, value.mean, value.interval, f"{value.n} reruns", score_text(value.mean, value.half))
 
 
 def _closeness_sections(report: Sequence[LossReport]) -> list[Section]:

@@ -30,8 +30,19 @@ from zoo.cli.options import (
     open_model_and_images,
     strict_status,
 )
-from zoo.console import count, note, note_left_out, print_json, print_table, write_errors, write_text
+from zoo.console import (
+    count,
+    interval_text,
+    note,
+    note_left_out,
+    print_json,
+    print_table,
+    score_text,
+    write_errors,
+    write_text,
+)
 from zoo.errors import command
+from zoo.render import Table
 
 if TYPE_CHECKING:
     from serving.gallery import Gallery
@@ -79,7 +90,7 @@ def list_tables(
     if as_json:
         print_json([asdict(table) for table in tables])
     elif tables:
-        print_table(TABLE_COLUMNS, [_table_cells(table) for table in tables], numbers=("scores",))
+        print_table(Table(TABLE_COLUMNS, [_table_cells(table) for table in tables], numbers=("scores",)))
     else:
         note("no published table matches; without filters all are listed: zoo benchmark list")
 
@@ -88,7 +99,7 @@ def _print_absent(rows: Sequence[AbsentTable], as_json: bool) -> None:
     if as_json:
         print_json([asdict(row) for row in rows])
     else:
-        print_table(("paper", "what", "why"), [[row.paper.short, row.what, row.why] for row in rows])
+        print_table(Table(("paper", "what", "why"), [[row.paper.short, row.what, row.why] for row in rows]))
 
 
 def _table_cells(table: PublishedTable) -> list[str]:
@@ -226,7 +237,6 @@ def models(
     from training.studies.compare_own import own_scores
     from zoo.data import check_dataset_name
     from zoo.evaluation.evaluate import METRICS
-    from zoo.render import Table
 
     rows = own_scores(find_runs(), names or [], dataset, metric or METRICS, against)
     if dataset is not None and not rows:  # else it may be a folder's or table's own name
@@ -243,7 +253,7 @@ def models(
     elif rows:
         for number, (title, table) in enumerate(tables.items()):
             print(f"\n{title}" if number else title)
-            print_table(table.columns, table.rows, numbers)
+            print_table(table)
     else:
         note("no such measurement exists yet; measure a model with: zoo evaluate MODEL --save")
     for name in names or [] if rows else []:
@@ -270,28 +280,28 @@ def _row_facts(row: OwnScore) -> dict[str, Any]:
 
 
 def _model_cells(row: OwnScore, paired: bool) -> list[str]:
-    from training.studies.compare_page import interval_text, number_text, origin_text
+    from training.studies.compare_page import interval_over, origin_text
 
     ours = row.ours
-    cells = [row.metric, row.name, str(row.dim), str(row.pixels or "-"), number_text(ours.value, ours.sd)]
-    cells += [interval_text(ours.interval, ours.over), str(len(ours.runs))]
+    cells = [row.metric, row.name, str(row.dim), str(row.pixels or "-"), score_text(ours.value, ours.sd)]
+    cells += [interval_over(ours.interval, ours.over), str(len(ours.runs))]
     if paired:
         less = row.difference
-        cells.append("-" if less is None else number_text(less.value, sign="+"))
+        cells.append("-" if less is None else score_text(less.value, sign="+"))
         cells.append(_paired_cell(row))
     return [*cells, origin_text(ours)]
 
 
 def _paired_cell(row: OwnScore) -> str:
     """Return the interval of the difference, or why it or the difference is missing."""
-    from training.studies.compare_page import interval_text
+    from training.studies.compare_page import interval_over
 
     if row.difference is None:
         return row.no_difference
     seeds = len(row.difference.seeds)
     if row.difference.over == "classes":
-        return interval_text(row.difference.interval, "classes" if seeds else "classes, of unlike seeds")
-    return interval_text(row.difference.interval, f"{count(seeds, 'seed')}") or "one seed has no interval"
+        return interval_over(row.difference.interval, "classes" if seeds else "classes, of unlike seeds")
+    return interval_over(row.difference.interval, f"{count(seeds, 'seed')}") or "one seed has no interval"
 
 
 # zoo benchmark report
@@ -407,7 +417,7 @@ def _print_steps(outcome: dict[str, Any]) -> None:
         print(f"models are measured on {data_title(outcome)}, {same}")
     columns = ("step", "queries", "classes", "R@1", "loss of R@1", "95 %", "MAP@R", "loss of MAP@R", "95 %")
     numbers = [column for column in columns[1:] if column != "95 %"]
-    print_table(columns, [_step_cells(step) for step in outcome["steps"]], numbers)
+    print_table(Table(columns, [_step_cells(step) for step in outcome["steps"]], numbers))
 
 
 def _step_cells(step: dict[str, Any]) -> list[str]:
@@ -418,7 +428,7 @@ def _step_cells(step: dict[str, Any]) -> list[str]:
         cells += [
             f"{step['metrics'][name]:.4f}",
             f"{loss[name]:+.4f}" if loss else "-",
-            f"{bounds[0]:+.4f} to {bounds[1]:+.4f}" if bounds else "-",
+            interval_text(bounds, "+") or "-",
         ]
     return cells
 
@@ -480,6 +490,6 @@ def baselines(
     else:
         scores = table(comparison)
         print(protocol(comparison))
-        print_table(scores.columns, scores.rows, [str(name) for name in scores.numbers])
+        print_table(scores)
         print(*remarks(comparison), "", *comparison.recommendation, sep="\n")
     return strict_status(strict, unreadable)

@@ -10,6 +10,7 @@ from typer import Argument, Option
 
 from zoo.cli.options import Json
 from zoo.console import count, print_json, print_table, printable
+from zoo.render import Table
 
 if TYPE_CHECKING:
     from training.health.diagnosis import Finding
@@ -51,7 +52,9 @@ def doctor(
     else:
         print(f"{printable(str(folder))}: {count(len(history.records), 'epoch')}")
         if history.records:
-            print_table(("indicator", "start", "last", "by epoch", "meaning"), rows(history), numbers=("start", "last"))
+            print_table(
+                Table(("indicator", "start", "last", "by epoch", "meaning"), rows(history), numbers=("start", "last"))
+            )
         _print_findings(findings)
         if not findings:
             print(f"\n{health(history)}")

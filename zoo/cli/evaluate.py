@@ -180,7 +180,7 @@ def _print_result(result: Evaluation, as_json: bool, out: Path | None, seconds: 
 
 def _print_scores(result: Evaluation) -> None:
     from zoo.data.dataset import split_title
-    from zoo.models.results import data_title, origin_text
+    from zoo.models.results import data_title, metric_table, origin_text
 
     facts = result.to_json()
     subject = (
@@ -200,9 +200,7 @@ def _print_scores(result: Evaluation) -> None:
         )
     if result.classes == 1:
         print("all of them are of one class, so every neighbour counts as right: this measures nothing")
-    bounds = {name: f"{low:.4f} to {high:.4f}" for name, (low, high) in result.intervals.items()}
-    rows = [[name, f"{value:.4f}", bounds.get(name, "-")] for name, value in result.metrics.items()]
-    print_table(("metric", "value", "95 % over classes"), rows, numbers=("value",))
+    print_table(metric_table(result.metrics, result.intervals))
 
 
 # zoo embed

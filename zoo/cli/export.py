@@ -11,7 +11,7 @@ import typer
 from typer import Option
 
 from zoo.cli.options import Data, Json, Model, print_outcome
-from zoo.console import count, note, print_json, printable
+from zoo.console import count, interval_text, note, print_json, printable
 
 if TYPE_CHECKING:
     from exports.export import Exporter
@@ -185,15 +185,11 @@ def _change(row: Mapping[str, Any]) -> str:
     from zoo.models.results import cost_verdict
 
     over_classes, over_queries = row["interval"], row["over_queries"]["interval"]
-    return (
-        f"{row['difference']:+.4f} against fp32; target {cost_verdict(over_classes)} over classes "
-        f"({_interval(over_classes)}), {cost_verdict(over_queries)} over queries ({_interval(over_queries)})"
-    )
-
-
-def _interval(bounds: Sequence[float]) -> str:
-    low, high = bounds
-    return f"95 % {low:+.4f} to {high:+.4f}"
+    verdicts = [
+        f"{cost_verdict(bounds)} over {what} (95 % {interval_text(bounds, '+')})"
+        for what, bounds in (("classes", over_classes), ("queries", over_queries))
+    ]
+    return f"{row['difference']:+.4f} against fp32; target {', '.join(verdicts)}"
 
 
 def _resizing_line(graph: Path, row: Mapping[str, Any]) -> str:

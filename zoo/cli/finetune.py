@@ -27,8 +27,9 @@ from zoo.cli.options import (
     model_name,
     strict_status,
 )
-from zoo.console import count, note, print_json, print_table
+from zoo.console import count, interval_text, note, print_json, print_table
 from zoo.errors import DatasetError, command
+from zoo.render import Table
 
 if TYPE_CHECKING:
     from training.api import Outcome
@@ -152,15 +153,15 @@ def _print_finetuned(fitted: Finetuned, base: str, source: str) -> None:
         [
             row.metric,
             f"{row.before:.4f}",
-            _interval(row.before_interval),
+            interval_text(row.before_interval),
             f"{row.after:.4f}",
-            _interval(row.after_interval),
+            interval_text(row.after_interval),
             f"{row.difference:+.4f}",
-            _interval(row.difference_interval, "+"),
+            interval_text(row.difference_interval, "+"),
         ]
         for row in fitted.rows
     ]
-    print_table(COMPARISON, rows, numbers=("before", "after", "difference"))
+    print_table(Table(COMPARISON, rows, numbers=("before", "after", "difference")))
     for line in _losses(fitted.rows):
         print(line)
     if selection.kept != "base" and any(row.difference < 0 for row in fitted.rows):
@@ -202,7 +203,7 @@ def _choice(selection: Selection, name: str, classes: int) -> str:
         )
     changes = "; ".join(
         f"{row.metric} {row.before:.4f} -> {row.after:.4f} ({row.difference:+.4f}, 95 % "
-        f"{_interval(row.difference_interval, '+')})"
+        f"{interval_text(row.difference_interval, '+')})"
         for row in selection.rows
     )
     if warning := few_classes_note(selection.classes):
@@ -217,7 +218,7 @@ def _losses(rows: Iterable[MetricChange]) -> Iterator[str]:
         low, high = row.difference_interval
         if row.difference < 0:
             sure = "a loss" if high < 0 else "lower, within the interval's doubt"
-            yield f"{row.metric} is {sure}: {row.difference:+.4f} ({low:+.4f} to {high:+.4f})"
+            yield f"{row.metric} is {sure}: {row.difference:+.4f} ({interval_text((low, high), '+')})"
 
 
 def novelty(seen_classes: tuple[str, ...], unread: Path | None = None) -> str:
@@ -243,11 +244,6 @@ def novelty(seen_classes: tuple[str, ...], unread: Path | None = None) -> str:
             f"{'more of them' if seen_classes else 'them'}: the scores of both models may be too high"
         )
     return "".join(parts)
-
-
-def _interval(bounds: tuple[float, float], sign: str = "") -> str:
-    low, high = bounds
-    return f"{low:{sign}.4f} to {high:{sign}.4f}"
 
 
 # zoo distill
@@ -367,11 +363,11 @@ def _print_distilled(distilled: Distilled, images: str | None) -> None:
     roles = [role for role in SEARCHERS if any(role in scores for scores in fidelity.retrieval.values())]
     if roles:
         rows = [[metric, *(_score(scores[role]) for role in roles)] for metric, scores in fidelity.retrieval.items()]
-        print_table(("metric", *(SEARCHERS[role] for role in roles)), rows)
+        print_table(Table(("metric", *(SEARCHERS[role] for role in roles)), rows))
     for row in distilled.rows:
         print(
             f"{row.metric} of the student less the teacher's: {row.difference:+.4f} "
-            f"({_interval(row.difference_interval, '+')}, paired)"
+            f"({interval_text(row.difference_interval, '+')}, paired)"
         )
     _print_dims(distilled.teacher.dim, distilled.dim)
     fidelity_rows = [
@@ -379,9 +375,9 @@ def _print_distilled(distilled: Distilled, images: str | None) -> None:
     ]
     if fidelity.cosine is not None:
         fidelity_rows.append(["cosine to the teacher's embedding", _score(fidelity.cosine)])
-    print_table(("student beside teacher", "mean (95 %)"), fidelity_rows)
+    print_table(Table(("student beside teacher", "mean (95 %)"), fidelity_rows))
     _print_next_step(distilled.outcome.name, distilled.outcome.folder, images)
 
 
 def _score(score: Score) -> str:
-    return f"{score.value:.4f} ({score.low:.4f} to {score.high:.4f})"
+    return f"{score.value:.4f} ({interval_text((score.low, score.high))})"

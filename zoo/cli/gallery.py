@@ -32,6 +32,7 @@ from zoo.cli.options import (
 )
 from zoo.console import count, one_line, print_json, print_table, show
 from zoo.errors import ImageError, ItemNotFoundError, UsageError, command, nearest
+from zoo.render import Table
 
 if TYPE_CHECKING:
     from serving.gallery import Gallery
@@ -281,7 +282,7 @@ def list_items(
         ]
         for item in items
     ]
-    print_table(("id", *keyed, "label", *names, "source", "added"), rows, numbers=("id",))
+    print_table(Table(("id", *keyed, "label", *names, "source", "added"), rows, numbers=("id",)))
     if len(items) < total:
         show(f"{len(items):,} of {total:,}")
 

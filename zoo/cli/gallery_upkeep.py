@@ -27,6 +27,7 @@ from zoo.cli.options import (
 )
 from zoo.console import count, note, print_json, print_table, show
 from zoo.errors import UsageError, command
+from zoo.render import Table
 
 if TYPE_CHECKING:
     from serving.gallery.backup import BackupInfo
@@ -78,7 +79,9 @@ def tune(
         print_json({"chosen": asdict(facts) if facts else None, "measured": measured, "before": had})
     elif facts:
         columns = ("kind", "effort", "shortlist", "recall", "ms per search", "s to build", "")
-        print_table(columns, [_tune_row(name, row, facts.setting.kind) for name, row in rows], numbers=columns[1:6])
+        print_table(
+            Table(columns, [_tune_row(name, row, facts.setting.kind) for name, row in rows], numbers=columns[1:6])
+        )
         show(*tuning_lines(facts.setting.kind, {name: row for name, row in rows if row}, before))
         show(*([facts.measured.text] if facts.measured else []))
     else:
@@ -170,7 +173,7 @@ def calibrate(
             (f"{row.probability:.3f}", f"{row.share:.3f}", f"{row.low:.3f} to {row.high:.3f}", f"{row.count:,}")
             for row in bins
         ]
-        print_table(columns, rows, numbers=columns)
+        print_table(Table(columns, rows, numbers=columns))
 
 
 @app.command(
@@ -439,7 +442,7 @@ def _print_comparison(compared: ModelComparison) -> None:
         for when, row in zip(("before", "after"), compared.rows, strict=True)
     ]
     columns = ("", "model", "R@1", "MAP@R", "R@1, new - old", "MAP@R, new - old")
-    print_table(columns, rows, numbers=columns[2:])
+    print_table(Table(columns, rows, numbers=columns[2:]))
     models = " and ".join(model["fingerprint"][:8] for model in compared.models)
     show(
         f"{count(compared.rows[1]['queries'], 'item')} of {count(compared.rows[1]['classes'], 'label')} search; 95 % "

@@ -39,6 +39,7 @@ from zoo.cli.options import (
 )
 from zoo.console import count, note, print_json, print_table, show
 from zoo.errors import GalleryError, ServiceError, UsageError
+from zoo.render import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -542,7 +543,7 @@ def _print_results(query: Query, results: Sequence[Hit]) -> None:
         del columns["p_same"]
     if all(hit.key is None for hit in results):
         del columns["key"]
-    print_table(list(columns), list(zip(*columns.values(), strict=True)), numbers=("similarity", "p_same", "id"))
+    print_table(Table(list(columns), list(zip(*columns.values(), strict=True)), numbers=("similarity", "p_same", "id")))
     if len(results) < query.k:
         condition = " of these labels and metadata" if query.labels or query.where else ""
         note(f"{len(results):,} found and {query.k:,} asked for: the gallery holds no more{condition}.")

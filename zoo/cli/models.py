@@ -26,6 +26,7 @@ from zoo.cli.options import (
 )
 from zoo.console import count, note, note_left_out, one_line, print_json, print_table
 from zoo.errors import command
+from zoo.render import Table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,7 +86,7 @@ def _print_models(models: Sequence[ModelInfo], with_recipes: bool) -> None:
     shown = [model for model in models if with_recipes or model.status != "recipe"]
     hidden = len(models) - len(shown)
     if shown:
-        print_table(COLUMNS, [_cells(model) for model in shown], numbers=NUMBERS)
+        print_table(Table(COLUMNS, [_cells(model) for model in shown], numbers=NUMBERS))
     _print_measured_on(shown)
     if hidden:
         print(f"{count(hidden, 'recipe')} not trained yet: zoo list --recipes")
@@ -182,20 +183,20 @@ def _cell(value: Any) -> str:
 def info(name: Model, as_json: Json = False) -> None:
     """show a model's card, files, measured and published scores"""
     from zoo.models.catalogue import info as model_info
-    from zoo.models.results import origin_text
+    from zoo.models.results import metric_table, origin_text
 
     model = model_info(name)
     if as_json:
         print_json(model.to_json())
         return
-    print_table(("what", "value"), list(_facts(model).items()))
+    print_table(Table(("what", "value"), list(_facts(model).items())))
     for result in model.results:
         print(f"\nmeasured on {_subject(result)}\n{origin_text(result)}{_other_model(model, result)}")
-        print_table(("metric", "value", "95 % over classes"), _scores(result), numbers=("value",))
+        print_table(metric_table(result["metrics"], result.get("intervals", {})))
     if model.published:
         print("\npublished")
         columns = ("data set", "metric", "value", "dim", "of", "source")
-        print_table(columns, _published_rows(model), numbers=("value", "dim"))
+        print_table(Table(columns, _published_rows(model), numbers=("value", "dim")))
     for line in _advice(model):
         print(line)
 
@@ -315,11 +316,6 @@ def _subject(result: dict[str, Any]) -> str:
 def _other_model(model: ModelInfo, result: dict[str, Any]) -> str:
     other = "" if result in model.own_results else "; of other weights or preprocessing than this model's"
     return other + "; the images that it was trained on" * model.learnt(result)
-
-
-def _scores(result: dict[str, Any]) -> list[list[str]]:
-    bounds = {name: f"{low:.4f} to {high:.4f}" for name, (low, high) in result.get("intervals", {}).items()}
-    return [[name, f"{value:.4f}", bounds.get(name, "-")] for name, value in result["metrics"].items()]
 
 
 # zoo verify

@@ -10,6 +10,7 @@ from typer import Argument, Option
 
 from zoo.cli.options import Json, Model
 from zoo.console import one_line, print_json, print_table
+from zoo.render import Table
 
 if TYPE_CHECKING:
     from zoo.hub.push import Publication
@@ -73,7 +74,7 @@ def push(
 
 def _print_publication(publication: Publication, dry: bool) -> None:
     sizes = [(name, str(size)) for name, size in publication.sizes.items()]
-    print_table(("file", "bytes"), sizes, numbers=("bytes",))
+    print_table(Table(("file", "bytes"), sizes, numbers=("bytes",)))
     for name in publication.left_out:
         print(f"not sent: {one_line(name)}")
     for remark in publication.remarks:

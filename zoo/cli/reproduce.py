@@ -8,7 +8,8 @@ import typer
 from typer import Option
 
 from zoo.cli.options import Data, Device, Json, Model, Quiet, Settings
-from zoo.console import print_json, print_table
+from zoo.console import interval_text, print_json, print_table
+from zoo.render import Table
 
 if TYPE_CHECKING:
     from training.reproduce import Reproduction
@@ -59,13 +60,13 @@ def _print(outcome: Reproduction) -> None:
         [
             row.metric,
             f"{row.recorded:.4f}",
-            f"{row.interval[0]:.4f} to {row.interval[1]:.4f}",
+            interval_text(row.interval),
             f"{row.reproduced:.4f}",
             "within" if row.within else "OUTSIDE",
         ]
         for row in outcome.metrics
     ]
-    print_table(("metric", "recorded", "95 % over classes", "reproduced", ""), rows, ("recorded", "reproduced"))
+    print_table(Table(("metric", "recorded", "95 % over classes", "reproduced", ""), rows, ("recorded", "reproduced")))
     print(f"recorded:   {_facts(outcome.made)}")
     print(f"reproduced: {_facts(outcome.remade)}")
     print(f"{outcome.model} is {'reproduced' if outcome.within else 'NOT reproduced'}: {outcome.folder}")

@@ -14,6 +14,7 @@ from typer import Argument, Option
 from zoo.cli.options import AsPublished, Data, Device, Json, Quiet, Seed, Settings
 from zoo.console import count, print_json, print_table
 from zoo.errors import UsageError, command
+from zoo.render import Table
 
 if TYPE_CHECKING:
     from training.studies.plan import Plan, RunSchedule
@@ -385,7 +386,7 @@ def list_studies(
         [s.name, s.title, s.source, str(len(s.arms)), str(len(s.claims)), ", ".join(s.datasets) or "any"]
         for s in studies
     ]
-    print_table(COLUMNS, rows, numbers=("arms", "claims"))
+    print_table(Table(COLUMNS, rows, numbers=("arms", "claims")))
 
 
 # zoo benchmark search

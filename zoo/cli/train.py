@@ -34,6 +34,7 @@ from zoo.cli.options import (
 )
 from zoo.console import count, note, note_left_out, print_json, print_table
 from zoo.errors import UsageError, command
+from zoo.render import Table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -209,10 +210,10 @@ def _show_recipe(
         rows = [
             [each.key, _setting_text(each.paper), _setting_text(each.code), each.reason] for each in switch.differences
         ]
-        print_table(("setting", "paper", "code", "reason"), rows)
+        print_table(Table(("setting", "paper", "code", "reason"), rows))
     if switch.unswitched:
         print("Departures of the code that no setting copies:")
-        print_table(("not switched", "reason"), [[each.subject, each.reason] for each in switch.unswitched])
+        print_table(Table(("not switched", "reason"), [[each.subject, each.reason] for each in switch.unswitched]))
 
 
 def _setting_text(value: Any) -> str:

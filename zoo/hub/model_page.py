@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from zoo.console import interval_text
 from zoo.data.dataset import dataset_title, split_title
 from zoo.models.card import Card, read_origin
 from zoo.models.onnx_runtime import GRAPH_FILES, RESIZING_FILES
@@ -116,7 +117,7 @@ class OnnxGraph:
     def remark(self) -> str | None:
         """A warning that a loss in retrieval is not shown to be small; None where it is, or was not measured."""
         beyond = [
-            f"{title} {cost.change:+.4f}, 95 % {cost.low:+.4f} to {cost.high:+.4f}"
+            f"{title} {cost.change:+.4f}, 95 % {interval_text((cost.low, cost.high), '+')}"
             for title, cost in self.changes.items()
             if not cost.within
         ]
@@ -224,9 +225,8 @@ def score_table(scores: Sequence[ModelScore]) -> tuple[Table, list[str]]:
     rows = []
     for score in scores:
         published = "; ".join(f"{value:.4f} [{_note(notes, source)}]" for value, source in score.published)
-        interval = f"{score.interval[0]:.4f} to {score.interval[1]:.4f}" if score.interval else ""
         facts = [score.data, score.split, score.variant, str(score.classes or "")]
-        rows.append([*facts, score.title, f"{score.value:.4f}", interval, published])
+        rows.append([*facts, score.title, f"{score.value:.4f}", interval_text(score.interval), published])
     columns = ("data set", "split", "runtime", "classes", "metric", "here", "95 % interval", "published")
     return Table(columns, rows), notes
 
@@ -352,7 +352,7 @@ def _changes(record: Mapping[str, Any]) -> Iterator[tuple[str, PrecisionChange]]
 
 
 def _change(title: str, cost: PrecisionChange) -> str:
-    text = f"{title} {cost.change:+.4f} ({cost.low:+.4f} to {cost.high:+.4f})"
+    text = f"{title} {cost.change:+.4f} ({interval_text((cost.low, cost.high), '+')})"
     return text if cost.within else f"{text}, not shown to be within the target"
 
 

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from zoo.console import interval_text, score_text
 from zoo.data import DATASETS
 from zoo.data.dataset import SPLITS
 from zoo.data.official import RECALL_DEPTHS
@@ -130,10 +131,8 @@ class PublishedScore:
     @property
     def text(self) -> str:
         """Return the number for readers, with its standard deviation or its interval."""
-        if self.interval is not None:
-            low, high = self.interval
-            return f"{self.value:.4f} ({low:.4f} to {high:.4f})"
-        return f"{self.value:.4f}" + ("" if self.sd is None else f" ± {self.sd:.4f}")
+        bounds = "" if self.interval is None else f" ({interval_text(self.interval)})"
+        return score_text(self.value, self.sd) + bounds
 
     @property
     def marks(self) -> tuple[str, ...]:

@@ -11,12 +11,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from zoo.console import count
+from zoo.console import count, interval_text
 from zoo.data.content import IdenticalPairs
 from zoo.data.dataset import FOLDER, DataIdentity, dataset_title
 from zoo.errors import ModelFolderError, command
 from zoo.files import locked, read_json, read_object, write_json
 from zoo.models.card import Card
+from zoo.render import Table
 
 EXPORT_FLOORS = {"fp32": 0.99999, "fp16": 0.9999, "int8": 0.95}
 """Least cosine between the embeddings of a new graph and those of torch on the same machine (`zoo export`).
@@ -133,7 +134,7 @@ def _cost_problems(row: Mapping[str, Any], precision: str) -> Iterator[str]:
 def _interval_problems(row: Mapping[str, Any], change: float) -> Iterator[str]:
     low, high = map(float, row["interval"])
     if not low - ROUNDING <= change <= high + ROUNDING:
-        yield f"{change:+.4f} is outside its interval of {low:+.4f} to {high:+.4f}"
+        yield f"{change:+.4f} is outside its interval of {interval_text((low, high), '+')}"
     if row["within_target"] is not (low >= -COST_TARGET):
         yield f"within_target is {row['within_target']}, and the interval begins at {low:+.4f}"
 
@@ -315,6 +316,12 @@ def read_class_scores(result: Mapping[str, Any]) -> dict[str, tuple[float, ...]]
     except (AttributeError, ValueError):
         return None
     return scores if len({len(numbers) for numbers in scores.values()}) == 1 else None
+
+
+def metric_table(metrics: Mapping[str, float], intervals: Mapping[str, Sequence[float]]) -> Table:
+    """Return the table of scores with their 95 % intervals over classes; not every metric needs one."""
+    rows = [[name, f"{value:.4f}", interval_text(intervals.get(name)) or "-"] for name, value in metrics.items()]
+    return Table(("metric", "value", "95 % over classes"), rows, ("value",))
 
 
 def data_title(result: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from zoo import paths
-from zoo.console import count
+from zoo.console import count, interval_text
 from zoo.data.dataset import Dataset, subset
 from zoo.data.folder import ClassSplit, split_classes
 from zoo.data.table import LABEL, PATH
@@ -302,7 +302,7 @@ def _training_advice(rows: Sequence[BaselineScore], best: BaselineScore) -> Iter
         return
     low, high = _difference(trained, best)
     change = trained.metrics[CHOSEN_BY] - best.metrics[CHOSEN_BY]
-    bounds = f"{change:+.4f} ({low:+.4f} to {high:+.4f})"
+    bounds = f"{change:+.4f} ({interval_text((low, high), '+')})"
     text = f"a linear map fitted with the labels of other classes changes MAP@R by {bounds}"
     if low > 0:
         yield f"Training helps: {text}. Next: zoo finetune DIR --from {best.model}"
@@ -381,7 +381,7 @@ def _score_text(row: BaselineScore) -> str:
     parts = []
     for name, label in (("map_at_r", "MAP@R"), ("recall_at_1", "R@1")):
         bounds = row.intervals.get(name)
-        interval = f" ({bounds[0]:.4f} to {bounds[1]:.4f})" if bounds else ""
+        interval = f" ({interval_text(bounds)})" if bounds else ""
         parts.append(f"{label} {row.metrics[name]:.4f}{interval}")
     return ", ".join(parts)
 
@@ -413,8 +413,7 @@ def table(comparison: BaselineComparison) -> Table:
     columns = ("", "model", "form", "R@1", "MAP@R", "95 % over classes", "ms per image", "bytes per vector")
     cells = []
     for number, row in enumerate(comparison.rows, start=1):
-        bounds = row.intervals.get(CHOSEN_BY)
-        interval = f"{bounds[0]:.4f} to {bounds[1]:.4f}" if bounds else "-"
+        interval = interval_text(row.intervals.get(CHOSEN_BY)) or "-"
         scores = [f"{row.metrics[name]:.4f}" for name in METRICS]
         cost = [f"{row.milliseconds:.1f}", f"{row.bytes:,}"]
         cells.append([str(number), row.model + (" *" if row.notes else ""), row.form, *scores, interval, *cost])

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from zoo.errors import MissingDependencyError, missing
-from zoo.render import environment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -242,6 +241,6 @@ def _figure(kind: str, size: tuple[float, float] = SIZE) -> Iterator[tuple[Axes,
 
 def _themed(svg: bytes) -> bytes:
     """Return the drawing with ink that follows the reader's light or dark theme."""
-    theme = environment("zoo.report").get_template("theme.svg.j2").render(ink=INK, light_ink=LIGHT_INK)
+    theme = f"<style>svg{{color:{INK}}}@media(prefers-color-scheme:dark){{svg{{color:{LIGHT_INK}}}}}</style>"
     definitions = b"<defs>"
     return svg.replace(INK.encode(), b"currentColor").replace(definitions, theme.encode() + definitions, 1)

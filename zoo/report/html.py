@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from zoo.console import interval_text
 from zoo.render import Table, environment
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -116,8 +117,7 @@ class ForestLine:
 
     def values(self) -> str:
         """Return the mean and the interval as text."""
-        bounds = f", {self.interval[0]:.4f} to {self.interval[1]:.4f}" if self.interval else ""
-        return f"{self.mean:.4f}{bounds}"
+        return ", ".join(filter(None, (f"{self.mean:.4f}", interval_text(self.interval))))
 
     def positions(self, low: float, high: float, reference: float | None) -> StripPositions:
         """Return the positions of the line's parts on an axis from `low` to `high`."""

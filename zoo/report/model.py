@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from zoo.console import count
+from zoo.console import count, interval_text
 from zoo.data.dataset import Dataset, dataset_title, split_title
 from zoo.data.images import ImageLike, open_image
 from zoo.errors import ImageError, UsageError
@@ -23,7 +23,7 @@ from zoo.evaluation.evaluate import attribute_to_model, embed_dataset
 from zoo.evaluation.structure import spectral_decay
 from zoo.models.card import read_origin
 from zoo.models.load import Embedder
-from zoo.models.results import data_title, origin_text
+from zoo.models.results import data_title, metric_table, origin_text
 from zoo.render import Table
 from zoo.report import figures
 from zoo.report.html import SVG, ImageTile, Legend, Paragraph, Picture, Section, Thumbnails, page
@@ -191,7 +191,12 @@ def calibration_section(rows: np.ndarray, dataset: Dataset) -> Section:
     picture = Picture(figures.reliability(bins), SVG, "How often neighbours are of the query's class")
     columns = ("promised", "observed", "95 % interval", "neighbours")
     rows_of_bins = [
-        [f"{bin_.probability:.3f}", f"{bin_.share:.3f}", f"{bin_.low:.3f} to {bin_.high:.3f}", f"{bin_.count:,}"]
+        [
+            f"{bin_.probability:.3f}",
+            f"{bin_.share:.3f}",
+            interval_text((bin_.low, bin_.high), digits=3),
+            f"{bin_.count:,}",
+        ]
         for bin_ in bins
     ]
     return Section(
@@ -245,9 +250,7 @@ def _check_projection(mapping: str) -> None:
 
 
 def _scores_section(measured: Evaluation) -> Section:
-    bounds = {name: f"{low:.4f} to {high:.4f}" for name, (low, high) in measured.intervals.items()}
-    rows = [[name, f"{value:.4f}", bounds.get(name, "-")] for name, value in measured.metrics.items()]
-    table = Table(("metric", "value", "95 % over classes"), rows, ("value",))
+    table = metric_table(measured.metrics, measured.intervals)
     return Section("Scores", [table, Paragraph(_scores_text(measured))], "half")
 
 
