@@ -90,9 +90,9 @@ check("the list and the comparison", heavy + " scipy")
 load("zoo.cli.models zoo.cli.evaluate zoo.cli.studies training.studies.papers zoo.evaluation.remeasure", heavy)
 load("zoo.models.onnx_runtime zoo.models.verify zoo.models.golden zoo.data.glyphs zoo.data.omniglot", heavy)
 load("zoo.data.folder serving.gallery serving.service serving.app serving.client", heavy)
-load("zoo.cli.gallery zoo.cli.gallery_upkeep zoo.cli.index zoo.cli.serve zoo.cli.train zoo.cli.finetune zoo.cli.export", heavy)
+load("zoo.cli.gallery zoo.cli.gallery_upkeep zoo.cli.index zoo.cli.serve zoo.cli.train zoo.cli.finetune", heavy)
 load("training.cached.feature_folder training.studies.compare_page zoo.report.model zoo.hub.download", heavy)
-load("zoo.hub.model_page", heavy)
+load("zoo.hub.model_page zoo.cli.export", heavy)
 import numpy, zoo
 assert len(zoo.list_models()) > 100 and zoo.info("dinov2-s14")
 assert cli.main(["evaluate", "margin-conv4-glyphs", "--data", "."]) == 2

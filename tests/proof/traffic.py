@@ -75,7 +75,7 @@ class Answers:
 
 
 class Mix:
-    """Reads and writes of one client, nine to one; added items are removed again, so that the gallery keeps its size."""
+    """Reads and writes of one client, nine to one; added items are removed, so that the gallery keeps its size."""
 
     def __init__(self) -> None:
         self.images, self.added, self.number = photographs(), deque[int](), itertools.count()

@@ -201,7 +201,7 @@ def measure_views(embeddings: Embeddings, study: Study, splits: Splits, dataset:
         if "factors" in groups:
             measurement["metrics"] = {**measurement["metrics"], **factor_metrics(rows, data)}
         if study.spectrum:
-            measurement["spectrum"] = singular_values(rows)
+            measurement["spectrum"] = _singular_values(rows)
             measurement["spectrum_by_class"] = class_singular_values(rows, data.labels)
         measurements.append(measurement)
     return measurements
@@ -255,7 +255,7 @@ def factor_metrics(rows: np.ndarray, dataset: Dataset) -> dict[str, float]:
     return {f"factor_{name}": value for name, value in {**across, **within}.items()}
 
 
-def singular_values(rows: np.ndarray) -> list[float]:
+def _singular_values(rows: np.ndarray) -> list[float]:
     """Return the singular values of uncentred rows [n, d] over their sum, largest first (Revisiting, section 5)."""
     values = np.linalg.svd(rows.astype(np.float64), compute_uv=False)
     return [float(value) for value in values / values.sum()]
@@ -273,7 +273,7 @@ def class_singular_values(rows: np.ndarray, labels: np.ndarray) -> list[float]:
         has two samples.
     """
     own = [rows[labels == label] for label in np.unique(labels)]
-    spectra = [singular_values(members) for members in own if len(members) > 1]
+    spectra = [_singular_values(members) for members in own if len(members) > 1]
     length = max(map(len, spectra), default=0)
     padded = [spectrum + [0.0] * (length - len(spectrum)) for spectrum in spectra]
     return [float(value) for value in np.mean(padded, axis=0)] if padded else []

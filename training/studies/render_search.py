@@ -153,14 +153,14 @@ def as_markdown(search: SearchPlan, report: list[LossReport], folder: Path) -> s
             closeness_rule=CLOSENESS_RULE,
             verdicts="; ".join(verdicts),
             command=command_of_search(search),
-            made_with=made_with_text(folder, report),
+            made_with=_made_with_text(folder, report),
         )
     )
 
 
 def as_html(search: SearchPlan, report: list[LossReport], folder: Path) -> str:
     """Return the whole page; text from files is escaped. Arguments are those of `as_markdown`."""
-    about = (protocol(search), *_protocol_notes(report), command_of_search(search), made_with_text(folder, report))
+    about = (protocol(search), *_protocol_notes(report), command_of_search(search), _made_with_text(folder, report))
     sections = [
         Section("How it was searched", list(map(Paragraph, about))),
         *_score_sections(report),
@@ -207,7 +207,7 @@ def _protocol_notes(report: Sequence[LossReport]) -> list[str]:
     return [f"Tested by: {'; '.join(protocols)}."] if protocols else []
 
 
-def made_with_text(folder: Path, report: Sequence[LossReport]) -> str:
+def _made_with_text(folder: Path, report: Sequence[LossReport]) -> str:
     """Return when the trials ran, and the versions and hardware that the search was begun or last resumed with."""
     dates = sorted(date for row in report for date in (row["began"], row["ended"]) if date)
     ran = f"Trials ran from {dates[0]} to {dates[-1]}. " if dates else ""

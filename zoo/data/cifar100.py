@@ -84,7 +84,7 @@ def load(
 
 def _read_official(path: Path, split: str, training_classes: int, md5: str) -> tuple[list[str], list[ImageLike]]:
     """Return the names and pixels of the split's images in the authors' archive, as `_read_zip` does."""
-    pixels, labels, classes = read_official_archive(path, md5)
+    pixels, labels, classes = _read_official_archive(path, md5)
     split_classes = _split_classes(classes, split, training_classes)
     rows = [i for i, label in enumerate(labels.tolist()) if classes[label] in split_classes]
     names = {f"{classes[labels[i]]}/{i:05d}": i for i in rows}
@@ -138,7 +138,7 @@ def _find(data: str | Path | None) -> Path:
     )
 
 
-def read_official_archive(path: Path, md5: str = MD5) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+def _read_official_archive(path: Path, md5: str = MD5) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """Read the training images of the official binary archive.
 
     A record of `train.bin` is a byte with the coarse label, a byte with the fine label, and the red, green and blue

@@ -177,7 +177,7 @@ def check_reranking(method: str, groups: Sequence[str], limit: object = None) ->
         )
 
 
-def embedding_metrics(groups: Iterable[str], embeddings: Any, labels: Any) -> dict[str, float]:
+def _embedding_metrics(groups: Iterable[str], embeddings: Any, labels: Any) -> dict[str, float]:
     """Return the metrics of those groups that are measured on all embeddings at once."""
     values: dict[str, float] = {}
     for group in groups:
@@ -353,7 +353,7 @@ def _evaluate_rows(
         queries=len(scores.rows) + scores.without_relatives,
         queries_without_relatives=scores.without_relatives,
         classes=classes,
-        metrics={**scores.means(), **embedding_metrics(groups, rows, labels)},
+        metrics={**scores.means(), **_embedding_metrics(groups, rows, labels)},
         intervals=bootstrap_intervals(over_queries, scores.classes) if classes > 1 else {},
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=library_versions(),

@@ -47,12 +47,12 @@ SearchChunk = tuple[slice, np.ndarray, np.ndarray, np.ndarray]
 
 def search_on_gpu(queries: np.ndarray, gallery: np.ndarray) -> GpuSearch | None:
     """Upload queries [q, d] and gallery [n, d]; return None if there is no GPU or too little memory."""
-    return try_on_gpu(lambda device: GpuSearch(queries, gallery, device))
+    return _try_on_gpu(lambda device: GpuSearch(queries, gallery, device))
 
 
 def ranks_on_gpu(queries: np.ndarray, gallery: np.ndarray) -> GpuRanks | None:
     """Upload queries [q, d] and gallery [n, d]; return None if there is no GPU or too little memory."""
-    return try_on_gpu(lambda device: GpuRanks(queries, gallery, device))
+    return _try_on_gpu(lambda device: GpuRanks(queries, gallery, device))
 
 
 def kernel_sum_on_gpu(rows: np.ndarray, scale: float) -> float | None:
@@ -61,7 +61,7 @@ def kernel_sum_on_gpu(rows: np.ndarray, scale: float) -> float | None:
     Returns:
         The sum, or None if there is no GPU or too little memory.
     """
-    return try_on_gpu(lambda device: _kernel_sum(rows, scale, device))
+    return _try_on_gpu(lambda device: _kernel_sum(rows, scale, device))
 
 
 def singular_values_on_gpu(rows: np.ndarray) -> np.ndarray | None:
@@ -70,7 +70,7 @@ def singular_values_on_gpu(rows: np.ndarray) -> np.ndarray | None:
     Returns:
         The values, or None if there is no GPU or too little memory.
     """
-    return try_on_gpu(lambda device: _singular_values(rows, device))
+    return _try_on_gpu(lambda device: _singular_values(rows, device))
 
 
 class GpuSearch:
@@ -105,7 +105,7 @@ class GpuSearch:
             return np.empty((1, k), np.float32), np.empty((1, k), np.int64), np.ones(1, np.bool_)
 
         size = max(1, min(chunk or len(self._queries), _SEARCH_PRODUCTS // len(self._gallery)))
-        for rows, neighbours in chunks_that_fit(len(self._queries), size, nearest_of, unproven):
+        for rows, neighbours in _chunks_that_fit(len(self._queries), size, nearest_of, unproven):
             yield rows, *neighbours
 
     def _nearest(
@@ -115,7 +115,7 @@ class GpuSearch:
 
         with torch.autocast(self._gallery.device.type, enabled=False):
             queries = self._queries[rows]
-            with full_precision():
+            with _full_precision():
                 products = queries @ self._gallery.T
             if exclude_self:
                 products.diagonal(rows.start).fill_(-torch.inf)
@@ -165,7 +165,7 @@ class GpuRanks:
             ranks = self._ranks(queries.start, _padded(columns), leave_one_out)
             return [row[: len(rows)] for row, rows in zip(ranks, columns, strict=True)]
 
-        for _, ranks in chunks_that_fit(len(self._queries), max(1, _RANK_PRODUCTS // len(self._gallery)), ranks_of):
+        for _, ranks in _chunks_that_fit(len(self._queries), max(1, _RANK_PRODUCTS // len(self._gallery)), ranks_of):
             yield from ranks
 
     def _ranks(self, start: int, table: np.ndarray, leave_one_out: bool) -> np.ndarray:
@@ -188,7 +188,7 @@ def device() -> str | None:
     return "cuda" if torch is not None and torch.cuda.is_available() else None
 
 
-def try_on_gpu(compute: Callable[[str], T]) -> T | None:
+def _try_on_gpu(compute: Callable[[str], T]) -> T | None:
     """Return `compute(device)` on the GPU, or None if there is no GPU or too little memory."""
     gpu = device()
     if gpu is None:
@@ -201,7 +201,7 @@ def try_on_gpu(compute: Callable[[str], T]) -> T | None:
         return None
 
 
-def chunks_that_fit(
+def _chunks_that_fit(
     total: int, size: int, compute: Callable[[slice], T], fallback: Callable[[slice], T] | None = None
 ) -> Iterator[tuple[slice, T]]:
     """Yield consecutive chunks of `total` rows with their results; chunks that do not fit into memory are halved.
@@ -245,7 +245,7 @@ def to_device(rows: np.ndarray, device: str) -> Tensor:
 
 
 @contextmanager
-def full_precision() -> Iterator[Any]:
+def _full_precision() -> Iterator[Any]:
     """Switch TF32 off: it keeps ten bits of a number, and bounds on rounding would not hold."""
     import torch
 
@@ -290,7 +290,7 @@ def _kernel_sum(rows: np.ndarray, scale: float, device: str) -> float:
     tensor, total = to_device(rows, device), 0.0
     step = max(1, _PAIR_PRODUCTS // len(rows))
     for start in range(0, len(rows), step):
-        with torch.autocast(tensor.device.type, enabled=False), full_precision():
+        with torch.autocast(tensor.device.type, enabled=False), _full_precision():
             kernel = (scale * (tensor[start : start + step] @ tensor.T - 1)).exp_()
         kernel.diagonal(start).fill_(0)
         total += float(kernel.sum(dtype=torch.float64))

@@ -175,7 +175,7 @@ def check_k(k: Any, name: str) -> int:
     return int(k)
 
 
-class Shortlists:
+class _Shortlists:
     """Candidates of n queries: up to `width` keys each, int64 [n, width], unordered until floors are raised.
 
     Attributes:
@@ -202,7 +202,7 @@ class Shortlists:
             products: The products of these pairs, float32 [p].
         """
         above = np.flatnonzero(products >= self.floors[block][rows])
-        rows, keys = rows[above], pack_keys(products[above], columns[above])
+        rows, keys = rows[above], _pack_keys(products[above], columns[above])
         while len(rows):
             starts = np.searchsorted(rows, np.arange(len(self.counts[block])))
             places = np.arange(len(rows)) - (starts - self.counts[block])[rows]
@@ -225,7 +225,7 @@ class Shortlists:
         keys = self.keys[block]
         keys.sort(axis=1)
         full = self.counts[block] >= self.k
-        floors = (key_products(keys[full, self.k - 1]) - self.slack[block][full]).astype(np.float32)
+        floors = (_key_products(keys[full, self.k - 1]) - self.slack[block][full]).astype(np.float32)
         self.floors[block][full] = np.maximum(self.floors[block][full], floors)
         keys[keys > _floor_keys(self.floors[block])[:, None]] = EMPTY
         self.counts[block] = np.count_nonzero(keys != EMPTY, axis=1)
@@ -239,7 +239,7 @@ class Shortlists:
         self.counts[block][rows] = 0
 
 
-def pack_keys(products: np.ndarray, columns: np.ndarray) -> np.ndarray:
+def _pack_keys(products: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Return integers that ascend as products descend, and with equal products as columns ascend: int64.
 
     Columns must be below 2^32.
@@ -250,28 +250,28 @@ def pack_keys(products: np.ndarray, columns: np.ndarray) -> np.ndarray:
     return keys
 
 
-def key_products(keys: np.ndarray) -> np.ndarray:
-    """Return the products of `pack_keys`, float32; NaN for `EMPTY`."""
+def _key_products(keys: np.ndarray) -> np.ndarray:
+    """Return the products of `_pack_keys`, float32; NaN for `EMPTY`."""
     bits = ~(keys >> 32).astype(np.int32)
     return (bits ^ ((bits >> 31) & np.int32(2**31 - 1))).view(np.float32)
 
 
-def key_columns(keys: np.ndarray) -> np.ndarray:
-    """Return the columns of `pack_keys`, int64."""
+def _key_columns(keys: np.ndarray) -> np.ndarray:
+    """Return the columns of `_pack_keys`, int64."""
     return keys & (2**32 - 1)
 
 
 def _floor_keys(floors: np.ndarray) -> np.ndarray:
     """Return the largest keys whose products reach the floors, int64."""
-    return pack_keys(floors, np.full(len(floors), 2**32 - 1))
+    return _pack_keys(floors, np.full(len(floors), 2**32 - 1))
 
 
-def split_blocks(n: int, size: int) -> list[slice]:
+def _split_blocks(n: int, size: int) -> list[slice]:
     """Return slices of at most `size` that cover n rows."""
     return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
 
-def shortlist_by_rows(
+def _shortlist_by_rows(
     workers: Workers,
     products: Float32Products,
     k: int,
@@ -289,10 +289,10 @@ def shortlist_by_rows(
         exclude_self: Whether row i is left out of the list of query i.
         sizes: The largest numbers of rows of a block of queries and of a block of the gallery.
     """
-    columns = split_blocks(len(products.gallery), sizes[1])
+    columns = _split_blocks(len(products.gallery), sizes[1])
 
     def search(rows: slice) -> Shortlist:
-        lists = Shortlists(rows.stop - rows.start, k, slack[rows])
+        lists = _Shortlists(rows.stop - rows.start, k, slack[rows])
         whole = slice(0, len(lists.counts))
         for block in columns:
             if block is columns[0]:
@@ -305,10 +305,10 @@ def shortlist_by_rows(
         lists.raise_floors(whole)
         return rows, lists.keys, lists.overflowed
 
-    return workers.map(search, split_blocks(len(products.queries), sizes[0]))
+    return workers.map(search, _split_blocks(len(products.queries), sizes[0]))
 
 
-def shortlist_single_block(
+def _shortlist_single_block(
     workers: Workers, products: Float32Products, k: int, slack: np.ndarray, exclude_self: bool, size: int
 ) -> Iterator[Shortlist]:
     """Yield the shortlists for a small gallery: a block of products spans it, so each query's k-th place is known.
@@ -327,16 +327,16 @@ def shortlist_single_block(
             gallery = slice(0, len(products.gallery))
             complete, pairs = products.highest(rows, gallery, k + exclude_self, slack[rows], margin)
             keys = _key_table(rows.stop - rows.start, k, *pairs, offset=-rows.start if exclude_self else None)
-            floors = key_products(keys[:, k - 1]) - slack[rows]
+            floors = _key_products(keys[:, k - 1]) - slack[rows]
             if (floors >= complete).all():  # then no pair is missing; with the larger margin this is proven
                 break
         keys[keys > _floor_keys(floors.astype(np.float32))[:, None]] = EMPTY
         return rows, keys, np.zeros(len(keys), np.bool_)
 
-    return workers.map(search, split_blocks(len(products.queries), size))
+    return workers.map(search, _split_blocks(len(products.queries), size))
 
 
-def shortlist_by_symmetry(
+def _shortlist_by_symmetry(
     workers: Workers, products: Float32Products, k: int, slack: np.ndarray, size: int
 ) -> Iterator[Shortlist]:
     """Yield the shortlists of queries that are the gallery: every product serves its row and its column.
@@ -351,8 +351,8 @@ def shortlist_by_symmetry(
         slack: The slack of rounding of each row, [n].
         size: The largest number of rows in a block.
     """
-    lists = Shortlists(len(products.gallery), k, slack)
-    blocks = split_blocks(len(products.gallery), size)
+    lists = _Shortlists(len(products.gallery), k, slack)
+    blocks = _split_blocks(len(products.gallery), size)
     diagonal = workers.map(lambda rows: products.highest(rows, rows, k + 1, slack[rows]), blocks)
     for rows, (floors, pairs) in zip(blocks, diagonal, strict=True):
         r, c, values = _without_self(pairs, 0)
@@ -383,7 +383,7 @@ def _key_table(
 
     `offset` is as in `_without_self`; None keeps the pair of a row with itself.
     """
-    pair_keys = pack_keys(products, columns)
+    pair_keys = _pack_keys(products, columns)
     if offset is not None:
         pair_keys[rows == columns + offset] = EMPTY
     counts = np.bincount(rows, minlength=queries)
@@ -423,7 +423,7 @@ def _search(
     def finish(shortlist: Shortlist) -> Neighbours:
         rows, lists, overflowed = shortlist
         keys = _rank_shortlists(queries[rows], gallery, lists, slack[rows], k, exact)
-        return repair(rows, key_products(keys), key_columns(keys), overflowed)
+        return repair(rows, _key_products(keys), _key_columns(keys), overflowed)
 
     if budget is None and len(gallery) >= BLOCK and (on_gpu := search_on_gpu(queries, gallery)):
         yield from (repair(*neighbours) for neighbours in on_gpu.nearest(k, slack, exclude_self, chunk))
@@ -445,15 +445,15 @@ def _plan(
     if len(gallery) <= SINGLE_BLOCK:
         size = min(size, max(1, BLOCK // 2))
         products = _choose_products(queries, gallery, size, len(gallery))
-        return products, lambda workers: shortlist_single_block(workers, products, k, slack, exclude_self, size)
+        return products, lambda workers: _shortlist_single_block(workers, products, k, slack, exclude_self, size)
     side = INT8_BLOCK if budget is None and can_multiply_int8(gallery.shape[1]) else BLOCK
     if exclude_self and affordable and (chunk is None or chunk >= BLOCK):
         side = min(side, chunk or side, max(BLOCK, len(gallery) // _MIN_BLOCKS))
         products = _choose_products(queries, queries, side, side)
-        return products, lambda workers: shortlist_by_symmetry(workers, products, k, slack, side)
+        return products, lambda workers: _shortlist_by_symmetry(workers, products, k, slack, side)
     sizes = size, max(BLOCK, side * side // size)
     products = _choose_products(queries, gallery, *sizes)
-    return products, lambda workers: shortlist_by_rows(workers, products, k, slack, exclude_self, sizes)
+    return products, lambda workers: _shortlist_by_rows(workers, products, k, slack, exclude_self, sizes)
 
 
 def _choose_products(queries: np.ndarray, gallery: np.ndarray, row_block: int, column_block: int) -> Float32Products:
@@ -484,14 +484,14 @@ def _rank_shortlists(
     keys = keys[:, : np.count_nonzero(keys != EMPTY, axis=1).max(initial=k)].copy()
     doubtful = keys != EMPTY
     if not exact:
-        products = key_products(keys)
+        products = _key_products(keys)
         close = products[:, :-1] - products[:, 1:] <= slack[:, None]  # False next to `EMPTY`, which gives NaN
         doubtful[:, 1:] = close
         doubtful[:, 0] = False
         doubtful[:, :-1] |= close
     rows, places = np.nonzero(doubtful)
-    columns = key_columns(keys[rows, places])
-    keys[rows, places] = pack_keys(pair_products_double(queries, gallery, rows, columns), columns)
+    columns = _key_columns(keys[rows, places])
+    keys[rows, places] = _pack_keys(pair_products_double(queries, gallery, rows, columns), columns)
     changed = np.flatnonzero(doubtful.any(axis=1))
     keys[changed] = np.sort(keys[changed], axis=1)
     return keys[:, :k]
@@ -540,7 +540,7 @@ def _search_dense(
     `self_columns`, int64 [q], are the gallery's rows that are the queries themselves, to be left out.
     """
     products = np.empty((len(queries), len(gallery)), np.float32)
-    for block in split_blocks(len(gallery), max(1, _BLOCK_NUMBERS // gallery.shape[1])):
+    for block in _split_blocks(len(gallery), max(1, _BLOCK_NUMBERS // gallery.shape[1])):
         np.matmul(queries, gallery[block].T, out=products[:, block])
         release(gallery[block])
     if self_columns is not None:

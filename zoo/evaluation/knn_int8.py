@@ -317,18 +317,18 @@ class _Backoff:
 
 
 def can_multiply_int8(dim: int) -> bool:
-    """Return True if `Int8Products` are available and worth it: see `quantization_pays`; and the processor has them."""
-    if not quantization_pays(dim):
+    """Return True if `Int8Products` are available and worth it (`_quantization_pays`), and the processor has them."""
+    if not _quantization_pays(dim):
         return False
     return hasattr(sys.modules["torch"], "_int_mm") and _processor_has_int8() and _sums_are_exact()
 
 
 def can_prefilter(dim: int) -> bool:
-    """Return True if `PrefilteredProducts` are available and worth it: see `quantization_pays`; and there is AVX2."""
-    return quantization_pays(dim) and _processor_has_avx2() and coarse_products_work(AVX2_LARGEST)
+    """Return True if `PrefilteredProducts` are available and worth it: see `_quantization_pays`; and there is AVX2."""
+    return _quantization_pays(dim) and _processor_has_avx2() and coarse_products_work(AVX2_LARGEST)
 
 
-def quantization_pays(dim: int) -> bool:
+def _quantization_pays(dim: int) -> bool:
     """Return True if rows of `dim` dimensions are worth rounding, torch is loaded already, and FAISS is installed.
 
     Shorter rows are multiplied fast enough; the sums of rows beyond 2^17 dimensions could overflow 32 bits.

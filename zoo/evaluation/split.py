@@ -165,14 +165,14 @@ def read_split_record(folder: Path) -> SplitRecord | None:
     # Splits by image and given folders train and test may have the same classes on both sides.
     if not isinstance(split, dict) or split.get("by", "class") != "class":
         return None
-    train, test = (name_list(split.get(f"{part}_classes")) for part in SPLITS)
+    train, test = (_name_list(split.get(f"{part}_classes")) for part in SPLITS)
     counts = [split.get(f"{part}_images") for part in SPLITS]
     digest = split.get("images_sha256")
     if not train or not test or set(train) & set(test) or not isinstance(digest, str):
         return None
     images = sum(count for count in counts if isinstance(count, int))
     return SplitRecord(
-        train, test, images, digest, name_list(recipe.get("seen_by_base", recipe.get("seen_by_teacher")))
+        train, test, images, digest, _name_list(recipe.get("seen_by_base", recipe.get("seen_by_teacher")))
     )
 
 
@@ -354,7 +354,7 @@ def read_learnt_classes(folder: Path) -> LearntClasses:
     if recipe.get("kept") == "base":
         return LearntClasses()
     sources = ((recipe.get(TRAINING_DATA), "class_names"), (recipe.get("split"), "train_classes"))
-    names = {name for values, key in sources if isinstance(values, dict) for name in name_list(values.get(key))}
+    names = {name for values, key in sources if isinstance(values, dict) for name in _name_list(values.get(key))}
     digests = _class_images(recipe)
     return LearntClasses(frozenset(names), {name: digests[name] for name in names & digests.keys()})
 
@@ -379,7 +379,7 @@ def _class_images(record: Mapping[str, Any]) -> dict[str, frozenset[str]]:
     return {name: values for name, values in digests.items() if values}
 
 
-def name_list(value: Any) -> tuple[str, ...]:
+def _name_list(value: Any) -> tuple[str, ...]:
     """Return a JSON value that is a list of names; () for any other."""
     return tuple(value) if isinstance(value, list) and all(isinstance(name, str) for name in value) else ()
 

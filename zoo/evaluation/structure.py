@@ -100,7 +100,7 @@ def intra_class_cosine_distance(embeddings: Any, labels: Any) -> float:
     Raises:
         EvaluationError: As `intra_class_distance`, and for rows that are all zero.
     """
-    return _mean_over_classes(unit_rows(embeddings), labels, lambda rows: scatter(rows) / (len(rows) - 1))
+    return _mean_over_classes(unit_rows(embeddings), labels, lambda rows: _scatter(rows) / (len(rows) - 1))
 
 
 def inter_class_cosine_distance(embeddings: Any, labels: Any) -> float:
@@ -200,7 +200,7 @@ def alignment(embeddings: Any, labels: Any) -> float:
     members = [own for own in rows_by_class(class_codes(labels, len(rows))[0]) if len(own) > 1]
     if not members:
         raise EvaluationError("alignment needs a class of at least two samples.", code="too-few-samples")
-    totals = [len(own) * 2 * scatter(rows[own]) / (len(own) - 1) for own in members]
+    totals = [len(own) * 2 * _scatter(rows[own]) / (len(own) - 1) for own in members]
     return float(sum(totals) / sum(map(len, members)))
 
 
@@ -223,7 +223,7 @@ def uniformity(embeddings: Any, t: float = 2.0) -> float:
     return float(np.log(total / (len(rows) * (len(rows) - 1))))
 
 
-def scatter(rows: np.ndarray) -> float:
+def _scatter(rows: np.ndarray) -> float:
     """Return the sum of squared distances of rows [n, d] to their mean: 1 / 2n of the sum over all ordered pairs."""
     rows = rows.astype(np.float64)
     return float(((rows - rows.mean(axis=0)) ** 2).sum())

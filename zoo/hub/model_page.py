@@ -136,9 +136,9 @@ def readme(folder: Path, card: Card, repo_id: str, files: Collection[str]) -> st
     Raises:
         ModelFolderError: If results.json or onnx/parity.json is damaged.
     """
-    scores = list(scores_of(folder, card))
+    scores = list(_scores_of(folder, card))
     graphs = graphs_of(folder)
-    table, notes = score_table(scores)
+    table, notes = _score_table(scores)
     return (
         environment("zoo.hub")
         .get_template("README.md.j2")
@@ -173,7 +173,7 @@ def library(card: Card) -> str:
     return "dml-zoo" if card.architecture in OWN_ARCHITECTURES else "timm"
 
 
-def scores_of(folder: Path, card: Card) -> Iterator[ModelScore]:
+def _scores_of(folder: Path, card: Card) -> Iterator[ModelScore]:
     """Read recall and `SCORE_TITLES` from results.json, each with what papers print for exactly this model.
 
     Measurements of other weights or preprocessing than the card's are left out.
@@ -219,7 +219,7 @@ def graphs_of(folder: Path) -> list[OnnxGraph]:
         raise parity_error(folder, str(error)) from None
 
 
-def score_table(scores: Sequence[ModelScore]) -> tuple[Table, list[str]]:
+def _score_table(scores: Sequence[ModelScore]) -> tuple[Table, list[str]]:
     """Return the table of scores, and the sources that its numbers in brackets refer to."""
     notes: list[str] = []
     rows = []

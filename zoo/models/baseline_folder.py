@@ -180,11 +180,11 @@ def save_plain(source: Source, out: Path, name: str, about: str = "") -> tuple[C
         RecipeError: If the weights do not fit, or timm does not know the architecture.
         UsageError: If the file cannot be read.
     """
-    plain = open_source(source, name, about)
+    plain = _open_source(source, name, about)
     return _write_folder(out, plain.network, plain.card, plain.golden, plain.record), plain.notes
 
 
-def open_source(source: Source, name: str, about: str = "") -> PlainModel:
+def _open_source(source: Source, name: str, about: str = "") -> PlainModel:
     """Return the network of weights. Arguments and errors are those of `save_plain`."""
     model = source.model
     assert model is not None
@@ -212,7 +212,7 @@ def open_source(source: Source, name: str, about: str = "") -> PlainModel:
     return PlainModel(Network(trunk, nn.ModuleDict()).eval(), card, record, draw_images(), notes)
 
 
-def open_folder(folder: Path) -> PlainModel:
+def _open_folder(folder: Path) -> PlainModel:
     """Return the network of a model folder. Raises `ModelFolderError` if it is damaged."""
     card = read_card(folder)
     check_files(folder, card)
@@ -299,7 +299,7 @@ def save_baseline(
             "whitened images leave the space of the texts. Choose either --joint or whitening.",
             code="conflicting-options",
         )
-    plain = open_folder(source) if isinstance(source, Path) else open_source(source, name)
+    plain = _open_folder(source) if isinstance(source, Path) else _open_source(source, name)
     if plain.card.heads and (joint or images is not None):
         raise UsageError(
             f"{plain.card.name} has heads; only a plain backbone can be whitened or joined with texts.",
@@ -309,7 +309,7 @@ def save_baseline(
     if joint:
         if not isinstance(source, Path):
             raise UsageError("--joint needs a CLIP backbone of the Hub by name.", code="not-available")
-        projection, plain.card = read_projection(source, plain.card)
+        projection, plain.card = _read_projection(source, plain.card)
         plain.network = load_network(plain.card, source)
     _change_trunk(plain, size, gem)
     if half:
@@ -460,7 +460,7 @@ def _write_folder(
     return card
 
 
-def read_projection(folder: Path, card: Card) -> tuple[nn.Linear, Card]:
+def _read_projection(folder: Path, card: Card) -> tuple[nn.Linear, Card]:
     """Read the projection of a CLIP baseline from the Hub's cache.
 
     OpenAI's first models were trained with QuickGELU (Radford et al. 2021, released code), but timm's plain

@@ -180,7 +180,7 @@ def compare_baselines(
     for model in models:
         progress(model.name)
         try:
-            embedded = embed_cached(model.name, labelled, batch_size, device, runtime, _without_hub(model, left_out))
+            embedded = _embed_cached(model.name, labelled, batch_size, device, runtime, _without_hub(model, left_out))
         except (ZooError, OSError) as error:
             left_out[model.name] = _reason(error)
             continue
@@ -202,7 +202,7 @@ def compare_baselines(
     )
 
 
-def embed_cached(
+def _embed_cached(
     name: str, images: Dataset, batch_size: int, device: str | None, runtime: str, refusal: str = ""
 ) -> EmbeddedImages:
     """Return the rows of a model; they are made once and kept in `ZOO_HOME/cache/baselines`.

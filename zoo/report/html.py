@@ -60,7 +60,7 @@ class Picture:
 
     def uri(self) -> str:
         """Return the image as a data URI."""
-        return data_uri(self.data, self.media_type)
+        return _data_uri(self.data, self.media_type)
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class ImageTile:
 
     def uri(self) -> str:
         """Return the image as a data URI."""
-        return data_uri(self.data, "image/jpeg")
+        return _data_uri(self.data, "image/jpeg")
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Thumbnails:
 
 
 @dataclass(frozen=True)
-class StripPositions:
+class _StripPositions:
     """Positions on the strip of a forest plot in percent of its width: bar and band as (left, width)."""
 
     bar: tuple[float, float]
@@ -119,7 +119,7 @@ class ForestLine:
         """Return the mean and the interval as text."""
         return ", ".join(filter(None, (f"{self.mean:.4f}", interval_text(self.interval))))
 
-    def positions(self, low: float, high: float, reference: float | None) -> StripPositions:
+    def positions(self, low: float, high: float, reference: float | None) -> _StripPositions:
         """Return the positions of the line's parts on an axis from `low` to `high`."""
 
         def share(value: float) -> float:
@@ -128,7 +128,7 @@ class ForestLine:
         def span(bounds: tuple[float, float]) -> tuple[float, float]:
             return share(bounds[0]), share(bounds[1]) - share(bounds[0])
 
-        return StripPositions(
+        return _StripPositions(
             bar=span(self.interval or (self.mean, self.mean)),
             dot=share(self.mean),
             band=None if self.band is None else span(self.band),
@@ -199,6 +199,6 @@ def page(title: str, sections: Iterable[Section]) -> str:
     return template.render(title=title, sections=list(sections), policy=POLICY)
 
 
-def data_uri(data: bytes, media_type: str) -> str:
+def _data_uri(data: bytes, media_type: str) -> str:
     """Return bytes as a data URI."""
     return f"data:{media_type};base64,{base64.b64encode(data).decode('ascii')}"

@@ -139,12 +139,12 @@ def choose_examples(rows: np.ndarray, dataset: Dataset, count: int = 8, seed: in
 
 def example_searches(rows: np.ndarray, dataset: Dataset) -> list[ExampleSearch]:
     """Return every search of the data set; rows are its unit embeddings [n, d]."""
-    queries, similarities, neighbours = query_neighbours(rows, dataset, EXAMPLE_NEIGHBOURS)
+    queries, similarities, neighbours = _query_neighbours(rows, dataset, EXAMPLE_NEIGHBOURS)
     hits = dataset.labels[neighbours] == dataset.labels[queries, None]
     return [ExampleSearch(int(q), *facts) for q, *facts in zip(queries, neighbours, similarities, hits, strict=True)]
 
 
-def query_neighbours(rows: np.ndarray, dataset: Dataset, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _query_neighbours(rows: np.ndarray, dataset: Dataset, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Find the nearest neighbours of every query.
 
     Args:
@@ -175,7 +175,7 @@ def calibration_bins(rows: np.ndarray, dataset: Dataset) -> list[Bin]:
     Returns:
         The bins; empty if a half allows no fit, as with fewer than four classes.
     """
-    queries, similarities, neighbours = query_neighbours(rows, dataset, DEPTH)
+    queries, similarities, neighbours = _query_neighbours(rows, dataset, DEPTH)
     sample = np.sort(np.random.default_rng(0).permutation(len(queries))[:CALIBRATION_QUERIES])
     classes = dataset.labels[queries[sample]]
     same = (dataset.labels[neighbours[sample]] == classes[:, None]).astype(int)
