@@ -29,6 +29,7 @@ from zoo.report.html import (
     Paragraph,
     Picture,
     Section,
+    figure_section,
     page,
 )
 from zoo.report.model import recall_by_epoch
@@ -268,8 +269,5 @@ def _epoch_sections(runs: Sequence[TrainedModel]) -> list[Section]:
     series = {f"{name}, {key}": points for name, log in logs.items() for key, points in log.items()}
     if not series or find_spec("matplotlib") is None:
         return []
-    picture = Picture(figures.curves(series), SVG, "R@1 by epoch")
-    shown = len(figures.COLOURS)
-    left = f" The first {shown} of {len(series)}." if len(series) > shown else ""
-    text = f"From the models' and runs' logs; validation is on classes held out of the training split.{left}"
-    return [Section("R@1 by epoch", [picture, Legend(list(series), figures.COLOURS), Paragraph(text)], "half")]
+    text = "From the models' and runs' logs; validation is on classes held out of the training split."
+    return [figure_section("R@1 by epoch", figures.curves(series), series, text)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,11 +39,11 @@ from zoo.report.html import (
     ForestLine,
     ForestPlot,
     HeatMap,
-    Legend,
     NumberedList,
     Paragraph,
     Picture,
     Section,
+    figure_section,
     page,
 )
 
@@ -90,9 +90,6 @@ NAMED_RUNS = 5
 """The largest number of unfinished runs that Markdown names."""
 
 TONES = {HOLDS: "good", FAILS: "bad"}
-
-MAX_LINES = len(figures.COLOURS)
-"""The largest number of lines in a figure."""
 
 Measured = TypeVar("Measured", ScoreRow, SelectionEffect)
 
@@ -572,7 +569,7 @@ def _sweep_sections(report: Report, tables: Mapping[Measure, Values], selection:
         return []
     title = measure_title(measure)
     image = figures.curves(series, study.x, title)
-    return [_figure_section(f"{title} by {study.x}", image, series, f"{SELECTION_TITLES[selection]}.")]
+    return [figure_section(f"{title} by {study.x}", image, series, f"{SELECTION_TITLES[selection]}.")]
 
 
 def _matrix_sections(tables: Mapping[Measure, Values], selection: str, ranks: Ranks) -> list[Section]:
@@ -624,7 +621,7 @@ def _curve_section(kind: str, series: Mapping[str, Sequence[tuple[float, float]]
     if title.startswith("validation "):
         title = title.removeprefix("validation ")
         text = "On training classes held out, mean over seeds; test classes are measured once, at the end."
-    return _figure_section(
+    return figure_section(
         f"{title[0].upper()}{title[1:]} by epoch", figures.curves(series, y_label=title), series, text
     )
 
@@ -636,17 +633,9 @@ def _spectrum_sections(spectra: Mapping[str, Sequence[float]]) -> list[Section]:
         arm, _, kind = name.partition(": ")
         kinds.setdefault(kind, {})[arm] = line
     return [
-        _figure_section(kind.capitalize(), figures.spectra(list(by_arm.values())), by_arm, "")
+        figure_section(kind.capitalize(), figures.spectra(list(by_arm.values())), by_arm)
         for kind, by_arm in kinds.items()
     ]
-
-
-def _figure_section(heading: str, image: bytes, names: Iterable[str], text: str) -> Section:
-    names = list(names)
-    left = f" The first {MAX_LINES} of {len(names)}." if len(names) > MAX_LINES else ""
-    blocks: list[Block] = [Picture(image, SVG, heading), Legend(names, figures.COLOURS)]
-    blocks += [Paragraph(f"{text}{left}")] if text or left else []
-    return Section(heading, blocks, "half")
 
 
 def _run_section(report: Report) -> Section:

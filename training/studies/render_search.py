@@ -30,7 +30,7 @@ from zoo.data.dataset import FOLDER, dataset_title
 from zoo.files import write_bytes, write_json
 from zoo.render import Table, environment
 from zoo.report import figures
-from zoo.report.html import SVG, Block, Details, ForestLine, ForestPlot, Legend, Paragraph, Picture, Section, page
+from zoo.report.html import Block, Details, ForestLine, ForestPlot, Paragraph, Section, figure_section, page
 
 CLOSENESS_RULE = (
     f"Whether every two losses lie within {CLOSE:g} of one another after tuning; differences over reruns "
@@ -329,12 +329,8 @@ def _trial_sections(report: Sequence[LossReport]) -> list[Section]:
     series = {row["loss"]: best for row in report if (best := _best_so_far(row["validations"]))}
     if not series:
         return []
-    picture = Picture(figures.curves(series, "trial", "MAP@R"), SVG, "Best validation by trial")
-    shown = len(figures.COLOURS)
-    left = f" The first {shown} of {len(series)}." if len(series) > shown else ""
-    text = f"Mean MAP@R over the folds' held-out classes; test classes take no part.{left}"
-    blocks: list[Block] = [picture, Legend(list(series), figures.COLOURS), Paragraph(text)]
-    return [Section("Best validation so far", blocks, "half")]
+    text = "Mean MAP@R over the folds' held-out classes; test classes take no part."
+    return [figure_section("Best validation so far", figures.curves(series, "trial", "MAP@R"), series, text)]
 
 
 def _best_so_far(validations: list[float | None]) -> list[tuple[float, float]]:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from zoo.console import interval_text
 from zoo.render import Table, environment
+from zoo.report.figures import COLOURS
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 SVG = "image/svg+xml"
@@ -186,6 +187,22 @@ class Section:
     heading: str
     blocks: Sequence[Block]
     size: str = "whole"
+
+
+def figure_section(heading: str, image: bytes, names: Iterable[str], text: str = "") -> Section:
+    """Return a section with a drawing (SVG), the names of its lines in their colours, and a text.
+
+    Args:
+        heading: The heading, which also says what the drawing shows.
+        image: The drawing.
+        names: The names, in the order of `COLOURS`; the text says where there are more names than colours.
+        text: What the reader must know.
+    """
+    names = list(names)
+    left = f"The first {len(COLOURS)} of {len(names)}." if len(names) > len(COLOURS) else ""
+    blocks: list[Block] = [Picture(image, SVG, heading), Legend(names, COLOURS)]
+    blocks += [Paragraph(" ".join(filter(None, (text, left))))] if text or left else []
+    return Section(heading, blocks, "half")
 
 
 def page(title: str, sections: Iterable[Section]) -> str:

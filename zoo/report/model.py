@@ -26,7 +26,7 @@ from zoo.models.load import Embedder
 from zoo.models.results import data_title, metric_table, origin_text
 from zoo.render import Table
 from zoo.report import figures
-from zoo.report.html import SVG, ImageTile, Legend, Paragraph, Picture, Section, Thumbnails, page
+from zoo.report.html import SVG, ImageTile, Legend, Paragraph, Picture, Section, Thumbnails, figure_section, page
 
 PROJECTIONS = ("pca", "tsne")
 MAP_POINTS = 2000
@@ -360,9 +360,8 @@ def _history_sections(model: Embedder) -> list[Section]:
     series = recall_by_epoch(model.folder)
     if not series:
         return []
-    picture = Picture(figures.curves(series), SVG, "R@1 by epoch")
     text = "From the folder's log; validation is on classes held out of the training split."
-    return [Section("R@1 by epoch", [picture, Legend(list(series), figures.COLOURS), Paragraph(text)], "half")]
+    return [figure_section("R@1 by epoch", figures.curves(series), series, text)]
 
 
 def _epoch_record(line: str) -> dict[str, Any] | None:
