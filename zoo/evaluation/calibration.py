@@ -38,6 +38,9 @@ EQUAL = 1e-6
 Curve = tuple[np.ndarray, np.ndarray]
 """Contrasts and probabilities of a curve's points."""
 
+BINS = 10
+"""Equal parts of the probabilities in a reliability diagram."""
+
 _GROUPS, _LEAST = 40, 25
 """Most groups of a fit, and least pairs of a group (fewer only in a fit of few pairs)."""
 
@@ -247,14 +250,14 @@ def held_out_bins(pairs: WeightedPairs) -> list[Bin]:
 
 
 def reliability_bins(
-    probabilities: np.ndarray, same: np.ndarray, classes: np.ndarray, weights: np.ndarray | None = None, bins: int = 10
+    probabilities: np.ndarray, same: np.ndarray, classes: np.ndarray, weights: np.ndarray | None = None
 ) -> list[Bin]:
-    """Return the reliability diagram: one `Bin` for each of `bins` equal parts of 0 to 1 that is not empty.
+    """Return the reliability diagram: one `Bin` for each tenth of 0 to 1 that is not empty.
 
     The arguments are of pairs, as in `WeightedPairs`; without `weights` each counts 1.
     """
     weights = np.ones(len(same)) if weights is None else weights
-    index = np.minimum((probabilities * bins).astype(int), bins - 1)
+    index = np.minimum((probabilities * BINS).astype(int), BINS - 1)
     found = []
     for rows in (index == number for number in np.unique(index)):
         total = weights[rows].sum()

@@ -89,20 +89,19 @@ def principal_components(rows: np.ndarray) -> tuple[np.ndarray, float]:
     return plane, float(values[::-1][:2].sum() / total) if total > 0 else 1.0
 
 
-def tsne(rows: np.ndarray, seed: int = 0) -> np.ndarray:
+def tsne(rows: np.ndarray) -> np.ndarray:
     """Return t-SNE of rows (van der Maaten & Hinton 2008, Visualizing Data using t-SNE).
 
     Needs scikit-learn; see `check_scikit_learn`.
 
     Args:
         rows: [n, d] with n at least 3.
-        seed: That of the optimisation.
 
     Returns:
         Places in the plane, [n, 2].
     """
     manifold = import_module("sklearn.manifold")
-    plane: np.ndarray = manifold.TSNE(perplexity=min(30.0, (len(rows) - 1) / 3), random_state=seed).fit_transform(rows)
+    plane: np.ndarray = manifold.TSNE(perplexity=min(30.0, (len(rows) - 1) / 3), random_state=0).fit_transform(rows)
     return plane
 
 

@@ -32,6 +32,8 @@ PROJECTIONS = ("pca", "tsne")
 MAP_POINTS = 2000
 """The largest number of images on the map."""
 THUMBNAIL_SIZE = 128
+EXAMPLES = 8
+"""The largest number of example searches."""
 EXAMPLE_NEIGHBOURS = 6
 CALIBRATION_QUERIES = 2000
 """The largest number of queries, drawn at random, as a gallery calibrates itself."""
@@ -121,20 +123,18 @@ def sections(
     ]
 
 
-def choose_examples(rows: np.ndarray, dataset: Dataset, count: int = 8, seed: int = 0) -> list[ExampleSearch]:
-    """Choose searches: half of them at random, then, also at random, searches whose nearest is of another class.
+def choose_examples(rows: np.ndarray, dataset: Dataset) -> list[ExampleSearch]:
+    """Choose `EXAMPLES` searches: half at random, then, also at random, some whose nearest is of another class.
 
     Args:
         rows: Unit embeddings [n, d] of the data set's images.
         dataset: Each image searches all others; with the factor `query`, its queries search its gallery.
-        count: The largest number of searches.
-        seed: That of the draws.
     """
     searches = example_searches(rows, dataset)
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(0)
     order = [searches[i] for i in draw.permutation(len(searches))]
-    selection, remaining = order[: (count + 1) // 2], order[(count + 1) // 2 :]
-    return selection + [example for example in remaining if not example.hits[0]][: count - len(selection)]
+    failures = [example for example in order[EXAMPLES // 2 :] if not example.hits[0]]
+    return order[: EXAMPLES // 2] + failures[: EXAMPLES - EXAMPLES // 2]
 
 
 def example_searches(rows: np.ndarray, dataset: Dataset) -> list[ExampleSearch]:
