@@ -1,4 +1,4 @@
-"""Output of commands: tables, JSON and notes, for people and for programs."""
+"""Output of commands: tables, scores, JSON and notes, for people and for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparisons with published scores as terminal text, Markdown, CSV, JSON or one HTML page."""
+"""Comparisons with published scores as terminal text, JSON or one HTML page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A study's report as Markdown, CSV, JSON and one HTML page, and the sentences that these share."""
+"""A study's report as Markdown, JSON and one HTML page, and the sentences that these share."""
 
 from __future__ import annotations
 
