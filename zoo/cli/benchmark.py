@@ -25,13 +25,12 @@ from zoo.cli.options import (
     Seed,
     Split,
     Strict,
-    check_number,
     leaving_out,
     open_model_and_images,
     strict_status,
 )
 from zoo.console import count, note, note_left_out, print_json, print_table, write_errors, write_text
-from zoo.errors import command
+from zoo.errors import check_at_least, command
 
 if TYPE_CHECKING:
     from serving.gallery import Gallery
@@ -463,7 +462,7 @@ def baselines(
     from zoo.report.baselines import as_html, available_models, compare_baselines, protocol, remarks, table
     from zoo.report.figures import check_matplotlib
 
-    check_number("--seed", seed)
+    check_at_least("--seed", seed, 0)
     if out is not None:
         if out.suffix.lower() != ".html":
             raise UsageError(f"--out {out}: its name ends in .html.", code="unknown-format")

@@ -20,13 +20,12 @@ from zoo.cli.options import (
     MovedModel,
     Precision,
     Runtime,
-    check_number,
     model_reference,
     print_outcome,
     repeated,
 )
 from zoo.console import count, note, print_json, print_table, show
-from zoo.errors import UsageError, command
+from zoo.errors import UsageError, check_at_least, command
 
 if TYPE_CHECKING:
     from serving.gallery.backup import BackupInfo
@@ -149,7 +148,7 @@ def calibrate(
     from serving.gallery.types import Attribution
     from zoo.evaluation.calibration import Bin
 
-    check_number("--queries", queries, 1)
+    check_at_least("--queries", queries, 1)
     with Gallery.open(gallery) as opened:
         fitted = calibrate_gallery(opened, queries)
         facts = calibration_json(opened) or {}
@@ -350,7 +349,7 @@ def rebuild(
 
     if swap and swap_if_not_worse:
         raise UsageError("give --swap or --swap-if-not-worse, not both.", code="conflicting-options")
-    check_number("--queries", queries, 1)
+    check_at_least("--queries", queries, 1)
     if not 0 <= margin < 1:
         raise UsageError(f"--margin must be a fraction from 0 to below 1, not {margin:g}.", code="invalid-value")
     embedding = Embedding(gallery, images or (), missing, batch_size)

@@ -29,7 +29,6 @@ from zoo.cli.options import (
     Strict,
     Where,
     Yes,
-    check_number,
     confirm,
     item_filter,
     metadata_filter,
@@ -38,7 +37,7 @@ from zoo.cli.options import (
     strict_status,
 )
 from zoo.console import count, note, print_json, print_table, show
-from zoo.errors import GalleryError, ServiceError, UsageError
+from zoo.errors import GalleryError, ServiceError, UsageError, check_at_least
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -397,7 +396,7 @@ class Query:
     where: str | None
 
     def __post_init__(self) -> None:
-        check_number("-k", self.k, 1)
+        check_at_least("-k", self.k, 1)
         if sum(query is not None for query in (self.image, self.item, self.key, self.text)) != 1:
             raise UsageError(
                 "search needs an image file, --id or --key with an item of the gallery, or --text; one of the four.",

@@ -23,7 +23,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command_from_info, get_command_name
 
 from zoo.console import duration, note, printable
-from zoo.errors import MissingDependencyError, UsageError, ZooError, missing, nearest
+from zoo.errors import MissingDependencyError, UsageError, ZooError, missing, nearest, unknown
 
 DISTRIBUTION = "dml-zoo"
 
@@ -255,8 +255,7 @@ class CommandGroup(TyperGroup):
         name, *rest = args
         command = self.get_command(ctx, name)
         if command is None and not ctx.resilient_parsing:
-            hint = nearest(name, self.entries)
-            raise UsageError(f"no command {name!r}.{hint} All commands: {ctx.command_path} --help", code="unknown-name")
+            raise unknown("command", name, self.entries, f"All commands: {ctx.command_path} --help")
         if isinstance(command, TyperCommand) and not ctx.resilient_parsing:
             if help_option := command.get_help_option(ctx):
                 help_option.help = "show this help"

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from zoo import paths
-from zoo.errors import ModelFolderError, UsageError, VariantNotFoundError, check_text, command, missing, nearest
+from zoo.errors import ModelFolderError, UsageError, VariantNotFoundError, check_text, command, missing, unknown
 from zoo.models.card import Card
 from zoo.models.graph_trial import try_graph
 from zoo.models.registry import reference
@@ -151,8 +151,7 @@ def check_precision(precision: str) -> None:
     """
     check_text("precision", precision)
     if precision not in GRAPH_FILES:
-        hint = nearest(precision, GRAPH_FILES)
-        raise UsageError(f"ONNX models come in {', '.join(GRAPH_FILES)}, not {precision!r}.{hint}", code="unknown-name")
+        raise unknown("ONNX precision", precision, GRAPH_FILES)
 
 
 def graph_file(folder: Path, card: Card, precision: str) -> str:
@@ -267,8 +266,7 @@ def providers_of(device: str, available: list[str]) -> list[tuple[str, dict[str,
     check_text("device", device)
     kind, colon, number = device.partition(":")
     if kind not in PROVIDERS or (colon and (kind == "cpu" or not number.isdecimal())):
-        hint = nearest(kind, PROVIDERS)
-        raise UsageError(f"device {device!r} is not one of cpu, cuda, cuda:N, tensorrt.{hint}", code="unknown-name")
+        raise unknown("device", device, PROVIDERS, "Known: cpu, cuda, cuda:N, tensorrt.")
     if PROVIDERS[kind] not in available:
         raise UsageError(
             f"this onnxruntime has no {PROVIDERS[kind]}; use device cpu, or run: pip install 'dml-zoo[gpu]'",
