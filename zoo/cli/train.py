@@ -26,14 +26,13 @@ from zoo.cli.options import (
     Split,
     Strict,
     TestShare,
-    check_number,
     model_name,
     print_outcome,
     strict_status,
 )
 from zoo.cli.recipe import fit_to_images, read_cached_features, recipe_on_cached_features, resolve_recipe, show_recipe
 from zoo.console import count, note, note_left_out, print_json, print_table
-from zoo.errors import DatasetError, UsageError, command
+from zoo.errors import DatasetError, UsageError, check_at_least, command
 
 if TYPE_CHECKING:
     from training.api import Outcome
@@ -174,12 +173,12 @@ def _check_names_free(recipe: Recipe | EnsembleRecipe, replace: bool) -> None:
     from training.recipe import EnsembleRecipe, same_recipe
     from zoo import paths
     from zoo.files import read_object
-    from zoo.models.registry import check_free
+    from zoo.models.registry import check_new_name
 
-    check_free(recipe.name, replace)
+    check_new_name(recipe.name, replace, resume=True)
     for member in recipe.members if isinstance(recipe, EnsembleRecipe) else ():
         recorded = read_object(paths.local_models() / member.name / "recipe.json").get("recipe")
-        check_free(member.name, replace or same_recipe(recorded, member.to_json()))
+        check_new_name(member.name, replace or same_recipe(recorded, member.to_json()), resume=True)
     if (paths.SHIPPED / recipe.name).exists():
         folder = paths.local_models() / recipe.name
         note(
@@ -248,8 +247,8 @@ def finetune(
     name = model_name(new_name, base, "finetuned")
     if not expand(source).exists():
         raise DatasetError(f"there is no folder or file {source}; name your images.", code="not-found")
-    check_number("--seed", seed)
-    check_number("--views", views)
+    check_at_least("--seed", seed, 0)
+    check_at_least("--views", views, 0)
     check_share(test_share)
     request = FinetuneRequest(
         base=base,
@@ -460,7 +459,7 @@ def distill(
     from zoo.models.names import find_model
 
     name = model_name(new_name, teacher, "distilled")
-    check_number("--seed", seed)
+    check_at_least("--seed", seed, 0)
     if images is None and dataset == FOLDER:
         images, dataset, data = data, None, None
     check_source(images, dataset, data)
@@ -575,7 +574,7 @@ def features(
         raise UsageError(
             "name a folder of images, or a data set with --dataset; one of the two.", code="conflicting-options"
         )
-    check_number("--batch-size", batch_size, 1)
+    check_at_least("--batch-size", batch_size, 1)
     name, root = ("folder", folder) if dataset is None else (dataset, data)
     datasets.check_dataset(name, split, root)
     find_model(model)
