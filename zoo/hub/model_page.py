@@ -13,10 +13,11 @@ from zoo.models.onnx_runtime import GRAPH_FILES, RESIZING_FILES
 from zoo.models.published import published_tables
 from zoo.models.results import (
     EXPORT_FLOORS,
+    PARITY_FILE,
     RESIZE_FLOOR,
+    damaged_record,
     data_title,
     origin_text,
-    parity_error,
     read_parity,
     read_results,
 )
@@ -215,7 +216,7 @@ def graphs_of(folder: Path) -> list[OnnxGraph]:
     try:
         return list(_graphs(folder, parity))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise parity_error(folder, str(error)) from None
+        raise damaged_record(folder / PARITY_FILE, error) from None
 
 
 def score_table(scores: Sequence[ModelScore]) -> tuple[Table, list[str]]:
