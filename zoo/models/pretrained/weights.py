@@ -40,7 +40,7 @@ ONLY_SAFETENSORS = "Files of the Hub that are pickles are never read; a reposito
 
 
 @dataclass(frozen=True)
-class PublicWeights:
+class _PublicWeights:
     """Public PyTorch file of weights outside the Hub.
 
     Attributes:
@@ -62,10 +62,10 @@ def _bn_inception(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 PUBLIC_WEIGHTS = {
-    "bn_inception": PublicWeights(
+    "bn_inception": _PublicWeights(
         "http://data.lip6.fr/cadene/pretrainedmodels/bn_inception-52deb4733.pth", "52deb4733", _bn_inception
     ),
-    "googlenet": PublicWeights(
+    "googlenet": _PublicWeights(
         "https://download.pytorch.org/models/googlenet-1378be20.pth", "1378be20", convert_torchvision
     ),
 }
@@ -122,10 +122,10 @@ class Source:
         public = PUBLIC_WEIGHTS.get(self.model.architecture) if self.model else None
         if public and self.path.suffix in PYTORCH_SUFFIXES:
             state = public.convert(state)
-        return Weights(self.convert(state), image_fields(self.model), str(self.path)), digest
+        return Weights(self.convert(state), _image_fields(self.model), str(self.path)), digest
 
 
-def image_fields(model: TimmModel | None) -> dict[str, Any]:
+def _image_fields(model: TimmModel | None) -> dict[str, Any]:
     """Return fields of timm's `PretrainedCfg` for a model's images."""
     if model is None:
         return {}
@@ -151,7 +151,7 @@ def read_weights(architecture: str, pretrained: bool | str) -> Weights:
         RecipeError: `weights-mismatch` for weights of another one, or what `find_source` raises.
         UsageError: If the file cannot be read.
     """
-    source = timm_source(architecture) if pretrained is True else find_source(pretrained)
+    source = _timm_source(architecture) if pretrained is True else find_source(pretrained)
     if source.model and source.model.architecture.partition(".")[0] != architecture.partition(".")[0]:
         raise RecipeError(
             f"{source.path} holds weights of {source.model.architecture!r}; the backbone is {architecture!r}.",
@@ -174,7 +174,7 @@ def stated_model(architecture: str, pretrained: bool | str) -> TimmModel | None:
         return None
     with suppress(ModelFolderError, RecipeError, OSError):
         package = installed_package(name)
-        source = package_source(package) if package else local_source(_resolve_path(name))
+        source = _package_source(package) if package else local_source(_resolve_path(name))
         return source.model if source else None
     return None
 
@@ -231,7 +231,7 @@ def _stated_repository(folder: Path) -> str | None:
     return None
 
 
-def timm_source(architecture: str) -> Source:
+def _timm_source(architecture: str) -> Source:
     """Return timm's own weights of an architecture and tag: of an installed package, else from the Hub.
 
     Raises:
@@ -239,10 +239,17 @@ def timm_source(architecture: str) -> Source:
         RecipeError: `unknown-name` or `weights-not-found`.
     """
     if package := installed_package(architecture):
-        return package_source(package)
+        return _package_source(package)
     cfg = pretrained_config(architecture)
     if cfg is None or not cfg.hf_hub_id:
-        raise RecipeError(_no_weights_message(architecture), code="weights-not-found")
+        public = PUBLIC_WEIGHTS.get(architecture)
+        place, file = (f" ({public.url})", public.file) if public else ("", "FILE")
+        raise RecipeError(
+            f"the Hub has no weights of {architecture!r} for backbone.pretrained=true. Convert a file of "
+            f"weights{place} with zoo convert {file} --architecture {architecture} --out DIR and give "
+            "backbone.pretrained=DIR, or start from random ones, backbone.pretrained=false.",
+            code="weights-not-found",
+        )
     file = (cfg.hf_hub_filename or WEIGHTS_FILE).replace("pytorch_model.bin", WEIGHTS_FILE)
     return Source(fetch_file(cfg.hf_hub_id, None, file))
 
@@ -254,17 +261,6 @@ def pretrained_config(architecture: str) -> PretrainedCfg | None:
     except RuntimeError as error:
         tags = timm.list_pretrained(architecture.partition(".")[0])
         raise RecipeError(f"{error}{nearest(architecture, tags)}", code="unknown-name") from None
-
-
-def _no_weights_message(architecture: str) -> str:
-    message = f"the Hub has no weights of {architecture!r} for backbone.pretrained=true."
-    if public := PUBLIC_WEIGHTS.get(architecture):
-        return (
-            f"{message} Its public file is {public.url}: download it and convert it with "
-            f"`zoo convert {public.file} --architecture {architecture} --out DIR`, then give backbone.pretrained=DIR. "
-            "Or start from random ones, backbone.pretrained=false."
-        )
-    return f"{message} Give a file or folder of weights, or start from random ones, backbone.pretrained=false."
 
 
 def find_source(name: str | bool) -> Source:
@@ -292,7 +288,7 @@ def find_source(name: str | bool) -> Source:
     if (source := local_source(_resolve_path(name))) is not None:
         return source
     if package := installed_package(name):
-        return package_source(package)
+        return _package_source(package)
     return _hub_source(name)
 
 
@@ -382,7 +378,7 @@ def _read_config(config: Path) -> TimmModel:
 def _file_source(path: Path) -> Source:
     origin = {"file": path.name}
     if package := next((package for package in PACKAGES if path.name == Path(package.file).name), None):
-        return package_source(package, path)
+        return _package_source(package, path)
     if path.suffix in PYTORCH_SUFFIXES:
         return Source(path, None, origin)
     if path.suffix == ".onnx":
@@ -399,7 +395,7 @@ def _file_source(path: Path) -> Source:
     return Source(path, _config(path.parent) if path.name == WEIGHTS_FILE else None, origin)
 
 
-def package_source(package: WeightsPackage, path: Path | None = None) -> Source:
+def _package_source(package: WeightsPackage, path: Path | None = None) -> Source:
     """Return the weights of an installed package, or of a copy of its file at `path`."""
     path = path or package.path
     assert path is not None
