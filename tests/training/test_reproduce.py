@@ -56,15 +56,15 @@ def test_facts_of_a_record_and_of_one_that_lacks_them(tmp_path):
     assert training_facts(tmp_path / "nothing")["missing"].keys() == FACTS
 
 
-def test_known_facts_take_the_place_of_missing_ones(tmp_path):
+def test_every_measurement_says_how_the_model_was_made(tmp_path):
     result = dict.fromkeys(("dataset", "split", "runtime", "precision"))
     (tmp_path / "results.json").write_text(json.dumps([{**result, "protocol": "p", "metrics": {"map_at_r": 0.5}}]))
-    record_training(tmp_path, {"seconds": 4, "missing": {"seeds": "nothing is drawn"}})
+    (tmp_path / "recipe.json").write_text('{"seconds": 4}')
+    record_training(tmp_path)
     (written,) = read_results(tmp_path)
     assert written["metrics"] == {"map_at_r": 0.5}
     assert written[MADE]["seconds"] == 4
     assert written[MADE]["missing"].keys() == FACTS - {"seconds"}
-    assert written[MADE]["missing"]["seeds"] == "nothing is drawn"
 
 
 def test_the_recorded_recipe_is_that_of_the_model():

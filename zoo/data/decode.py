@@ -127,13 +127,13 @@ def _progress_bar(decoded: Iterator[Result], title: str, total: int, progress: b
             bar.update()
 
 
-def readable_subset(dataset: Dataset, progress: bool = False) -> tuple[Dataset, dict[str, ImageError]]:
+def readable_subset(dataset: Dataset) -> tuple[Dataset, dict[str, ImageError]]:
     """Return the data set without unreadable images, and the errors of these by their source.
 
     Raises:
         ImageError: If none of the images can be decoded.
     """
-    unreadable = unreadable_images(dataset, progress)
+    unreadable = unreadable_images(dataset)
     if len(unreadable) == len(dataset):
         raise ImageError(none_readable_message(len(dataset), next(iter(unreadable.values()))), code="no-images")
     return without(dataset, unreadable), unreadable

@@ -49,13 +49,10 @@ def _is_path_of_weights(name: ModelName) -> bool:
     """
     if looks_like_path(name.text):
         return True
+    suffixes = (*PICKLES, ".tar", ".safetensors", ".onnx")
+    is_file = name.text.lower().endswith(suffixes) and Path(name.text).parent.is_dir()
     known = not name.text or name.text in recipes() or repository_of(name.text) is not None
-    return name.revision is None and ((not known and exists(Path(name.text))) or _is_missing_file(name.text))
-
-
-def _is_missing_file(text: str) -> bool:
-    """Return whether a text names a file of weights in an existing folder, and no repository of the Hub."""
-    return text.lower().endswith((*PICKLES, ".tar", ".safetensors", ".onnx")) and Path(text).parent.is_dir()
+    return name.revision is None and ((not known and exists(Path(name.text))) or is_file)
 
 
 def _is_folder_of_weights(name: ModelName) -> bool:

@@ -71,23 +71,20 @@ def open_graph(
     return _open(path, card, device, precision, INPUT, list(card.preprocessing.shape)), device
 
 
-def open_resizing_graph(
-    path: Path, card: Card, device: str | None = None, precision: str | None = None
-) -> Callable[[np.ndarray], np.ndarray]:
-    """Open a graph that resizes: a function from images uint8 [n, h, w, c] of one size to embeddings.
+def open_resizing_graph(path: Path, card: Card, precision: str) -> Callable[[np.ndarray], np.ndarray]:
+    """Open a graph that resizes, on the CPU: a function from images uint8 [n, h, w, c] of one size to embeddings.
 
     The images are upright and have the channels of the card's mode.
 
     Args:
         path: The graph.
         card: The card of its model.
-        device: Cpu (default), cuda, cuda:N or tensorrt.
-        precision: The precision that the graph must have; by default any.
+        precision: The precision that the graph must have.
 
     Raises:
         ZooError: If `open_graph` would raise it.
     """
-    return _open(path, card, device or "cpu", precision, IMAGES, None)
+    return _open(path, card, "cpu", precision, IMAGES, None)
 
 
 def _open(
@@ -216,14 +213,14 @@ def _share_memory() -> bool:
     """
     import onnxruntime as ort
 
-    if (total := memory_size()) is None:
+    if (total := _memory_size()) is None:
         return False
     pool = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
     ort.create_and_register_allocator(pool, ort.OrtArenaCfg({"max_mem": int(MEMORY_SHARE * total)}))
     return True
 
 
-def memory_size() -> int | None:
+def _memory_size() -> int | None:
     """Return the bytes of memory of this machine, or of its control group if that has fewer; None if unknown."""
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

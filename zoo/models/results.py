@@ -262,18 +262,9 @@ def training_facts(folder: Path) -> dict[str, Any]:
     return {**facts, "missing": missing}
 
 
-def record_training(folder: Path, known: Mapping[str, Any] | None = None) -> None:
-    """Write the `training_facts` into every measurement of a model folder, as `made`.
-
-    Args:
-        folder: The model folder.
-        known: Facts that recipe.json lacks; `missing` has the reasons for those that stay None.
-    """
+def record_training(folder: Path) -> None:
+    """Write the `training_facts` into every measurement of a model folder, as `made`."""
     made = training_facts(folder)
-    given = dict(known or {})
-    reasons = {**made["missing"], **given.get("missing", {})}
-    made["missing"] = {name: reason for name, reason in reasons.items() if name not in given}
-    made |= {name: value for name, value in given.items() if name != "missing"}
     with locked(folder):
         write_json(folder / RESULTS_FILE, [{**result, MADE: made} for result in read_results(folder)])
 
