@@ -276,7 +276,7 @@ MissingImages = Annotated[
 
 
 @dataclass(frozen=True)
-class Embedding:
+class _Embedding:
     """Settings for embedding a gallery with another model: its images and the size of a batch."""
 
     gallery: str
@@ -352,7 +352,7 @@ def rebuild(
     check_at_least("--queries", queries, 1)
     if not 0 <= margin < 1:
         raise UsageError(f"--margin must be a fraction from 0 to below 1, not {margin:g}.", code="invalid-value")
-    embedding = Embedding(gallery, images or (), missing, batch_size)
+    embedding = _Embedding(gallery, images or (), missing, batch_size)
     embedder = load(model, runtime, precision, images=embedding.items())
     with embedding.upgrade(embedder, model_reference(model)) as upgrade:
         not_embedded = upgrade.embed()
@@ -506,7 +506,7 @@ def rollback(
     """return a gallery to the model it had before a rebuild"""
     from serving.gallery.rebuild import discard_other, load_previous_model
 
-    embedding = Embedding(gallery, images or (), missing, batch_size)
+    embedding = _Embedding(gallery, images or (), missing, batch_size)
     if discard:
         discard_other(gallery)
         print_outcome(as_json, {"discarded": True}, "the kept embeddings are deleted")

@@ -78,11 +78,11 @@ def decode(data: bytes, name: str, max_pixels: int, draft: int | None) -> tuple[
         Refusal: If the file is damaged, too large or of no known format. Bad input raises nothing else.
     """
     try:
-        check_pieces(data)
-        image = Image.open(ReadLimitedFile(data), formats=FORMATS)
+        _check_pieces(data)
+        image = Image.open(_ReadLimitedFile(data), formats=FORMATS)
         check_size(image, name, max_pixels)
         if image.width * image.height > _FEW_PIXELS:
-            limit_cpu(CPU_SECONDS + CPU_SECONDS_PER_MEGAPIXEL * image.width * image.height / 1e6)
+            _limit_cpu(CPU_SECONDS + CPU_SECONDS_PER_MEGAPIXEL * image.width * image.height / 1e6)
         size = image.size
         if draft is not None and image.format == "JPEG":
             image.draft("RGB" if image.mode not in ("L", "CMYK") else None, (draft, draft))
@@ -213,7 +213,7 @@ MAX_TIMES_READ = 8
 MAX_PLAIN_BYTES, MAX_PLAIN_COMMENTS = 2**20, 20
 
 
-class ReadLimitedFile(BytesIO):
+class _ReadLimitedFile(BytesIO):
     """File in memory that refuses to be read too often, or more than a few times from end to end."""
 
     def __init__(self, data: bytes) -> None:
@@ -230,7 +230,7 @@ class ReadLimitedFile(BytesIO):
         return part
 
 
-def check_pieces(data: bytes) -> None:
+def _check_pieces(data: bytes) -> None:
     """Refuse a file whose pieces would take longer to read than its pixels to decode."""
     if data.startswith(b"\xff\xd8"):
         for name, (prefix, limit) in MAX_JPEG_PARTS.items():
@@ -245,13 +245,13 @@ def check_pieces(data: bytes) -> None:
         )
 
 
-def limit_cpu(seconds: float) -> None:
+def _limit_cpu(seconds: float) -> None:
     """Let the kernel end this process once it has computed for some more seconds; 0 takes the limit away."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
-def limit_memory(bytes_: int) -> None:
+def _limit_memory(bytes_: int) -> None:
     """Let allocations fail that would give this process a larger address space."""
     try:
         import resource
@@ -261,7 +261,7 @@ def limit_memory(bytes_: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (bytes_ if hard == resource.RLIM_INFINITY else min(bytes_, hard), hard))
 
 
-def address_space() -> int:
+def _address_space() -> int:
     """Return the bytes of this process's address space; 0 where the system does not say."""
     try:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
@@ -270,9 +270,9 @@ def address_space() -> int:
         return 0
 
 
-def answer(job: dict[str, Any], data: bytes, out: BinaryIO) -> None:
+def _answer(job: dict[str, Any], data: bytes, out: BinaryIO) -> None:
     """Decode one image, and write a JSON object and, of a decoded image, its pixels in bands."""
-    limit_cpu(CPU_SECONDS)
+    _limit_cpu(CPU_SECONDS)
     try:
         image, size = decode(data, job["name"], job["max_pixels"], job["draft"])
         image = centre_square(image, job["square"]) if job["square"] else image
@@ -283,7 +283,7 @@ def answer(job: dict[str, Any], data: bytes, out: BinaryIO) -> None:
         for top, bottom in bands(image.mode, image.size):
             out.write(image.crop((0, top, image.width, bottom)).tobytes())
     out.flush()
-    limit_cpu(0)  # the next file is read without a limit that the last one has nearly used
+    _limit_cpu(0)  # the next file is read without a limit that the last one has nearly used
 
 
 def framed(message: dict[str, Any]) -> bytes:
@@ -312,13 +312,13 @@ def main() -> None:
     for stream in (1, 2):
         os.dup2(nowhere, stream)
     Image.preinit()
-    base, max_pixels = address_space(), 0
+    base, max_pixels = _address_space(), 0
     while length := images.read(LENGTH.size):
         job = json.loads(images.read(*LENGTH.unpack(length)))
         if base and job["max_pixels"] != max_pixels:
             max_pixels = job["max_pixels"]
-            limit_memory(base + MEMORY_BYTES + MEMORY_BYTES_PER_PIXEL * max_pixels)
-        answer(job, images.read(job["bytes"]), out)
+            _limit_memory(base + MEMORY_BYTES + MEMORY_BYTES_PER_PIXEL * max_pixels)
+        _answer(job, images.read(job["bytes"]), out)
 
 
 if __name__ == "__main__":

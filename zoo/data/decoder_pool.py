@@ -60,7 +60,7 @@ class Job(NamedTuple):
         return max(self.max_pixels, self.square["crop"] ** 2 if self.square else 0)
 
 
-class DecoderProcess:
+class _DecoderProcess:
     """One process, and the pipes to it."""
 
     def __init__(self) -> None:
@@ -144,14 +144,14 @@ class DecoderProcess:
         return self.process.wait()
 
 
-class DecoderPool:
+class _DecoderPool:
     """Decoder processes: as many as threads decode at once, at most `size`; one per core stays when they are idle."""
 
     def __init__(self, size: int, idle: int) -> None:
         self.places, self.most_idle = threading.BoundedSemaphore(size), idle
         self.lock = threading.Lock()
-        self.idle: list[DecoderProcess] = []
-        self.busy: set[DecoderProcess] = set()
+        self.idle: list[_DecoderProcess] = []
+        self.busy: set[_DecoderProcess] = set()
         self.watch: threading.Thread | None = None
         self.work = threading.Event()
 
@@ -190,12 +190,12 @@ class DecoderPool:
             process.pixels.close()
             process.process.returncode = 0
 
-    def _sent(self, data: bytes, job: Job) -> DecoderProcess:
+    def _sent(self, data: bytes, job: Job) -> _DecoderProcess:
         """Return the process that has got the image."""
         while True:
             with self.lock:
                 idle = self.idle.pop() if self.idle else None
-            process = idle or DecoderProcess()
+            process = idle or _DecoderProcess()
             process.begun = time.monotonic()
             process.deadline = process.begun + WALL_SECONDS + WALL_SECONDS_PER_MEGAPIXEL * job.max_pixels / 1e6
             self._begin(process)
@@ -211,7 +211,7 @@ class DecoderPool:
             else:
                 return process
 
-    def _begin(self, process: DecoderProcess) -> None:
+    def _begin(self, process: _DecoderProcess) -> None:
         with self.lock:
             self.busy.add(process)
             if self.watch is None:
@@ -220,7 +220,7 @@ class DecoderPool:
                 self.watch = watch
         self.work.set()
 
-    def _release(self, process: DecoderProcess) -> None:
+    def _release(self, process: _DecoderProcess) -> None:
         with self.lock:
             self.busy.discard(process)
             keep = len(self.idle) < self.most_idle and not process.is_slow
@@ -229,7 +229,7 @@ class DecoderPool:
         if not keep:
             process.end()
 
-    def _drop(self, process: DecoderProcess) -> int:
+    def _drop(self, process: _DecoderProcess) -> int:
         with self.lock:
             self.busy.discard(process)
         return process.end()
@@ -270,9 +270,9 @@ def _status_error(status: int, name: str) -> ImageError:
     return ImageError(f"{name} cannot be decoded: the decoder failed with status {status}.", code="unreadable-image")
 
 
-def _new_pool() -> DecoderPool:
+def _new_pool() -> _DecoderPool:
     cores = core_count()
-    return DecoderPool(max(4, 2 * cores), cores)
+    return _DecoderPool(max(4, 2 * cores), cores)
 
 
 def _after_fork() -> None:

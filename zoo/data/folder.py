@@ -81,12 +81,12 @@ def list_unlabelled(path: str | Path) -> list[Path]:
     """Return every image under a folder, or the training images of a table; labels are not needed.
 
     Raises:
-        ZooError: The errors of `list_by_class`.
+        ZooError: The errors of `_list_by_class`.
     """
-    return [image for image, _ in list_by_class(path)]
+    return [image for image, _ in _list_by_class(path)]
 
 
-def list_by_class(path: str | Path) -> list[tuple[Path, str]]:
+def _list_by_class(path: str | Path) -> list[tuple[Path, str]]:
     """Return the images of `list_unlabelled`, each with its class: its folder or label; "" without one.
 
     Raises:
@@ -108,9 +108,9 @@ def read_by_class(path: str | Path) -> Dataset:
     """Return all images of a folder, or the training images of a table, as a data set; the class "" is unlabelled.
 
     Raises:
-        ZooError: The errors of `list_by_class`.
+        ZooError: The errors of `_list_by_class`.
     """
-    pairs = list_by_class(path)
+    pairs = _list_by_class(path)
     classes, labels = np.unique([name for _, name in pairs], return_inverse=True)
     images = [image for image, _ in pairs]
     sources = [image.as_posix() for image in images]

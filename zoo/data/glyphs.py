@@ -130,7 +130,7 @@ def load(
         MissingDependencyError: If matplotlib is not installed.
         DatasetError: If its fonts differ from those of the published data set.
     """
-    check_fonts(alphabet()["fonts"])
+    _check_fonts(_alphabet()["fonts"])
     classes = characters(split)
     images = GlyphImages(classes, instances, seed, size)
     return Dataset(
@@ -145,21 +145,21 @@ def load(
 
 
 @lru_cache(maxsize=1)
-def alphabet() -> dict[str, Any]:
+def _alphabet() -> dict[str, Any]:
     """Return the frozen choice of characters: `fonts` (face -> sha256), `groups`, and the criteria of the choice."""
     return json.loads(ALPHABET.read_text(encoding="utf-8"))
 
 
 def characters(split: str) -> tuple[Character, ...]:
     """Return the classes of a split in the order of their code points."""
-    groups = [group for group in alphabet()["groups"] if group["split"] == split]
+    groups = [group for group in _alphabet()["groups"] if group["split"] == split]
     classes = [Character(text, g["script"], tuple(g["faces"])) for g in groups for text in g["characters"]]
     return tuple(sorted(classes, key=lambda character: character.text))
 
 
 def scripts() -> tuple[str, ...]:
     """Return the names of the scripts; the factor `script` is an index into them."""
-    return tuple(dict.fromkeys(group["script"] for group in alphabet()["groups"]))
+    return tuple(dict.fromkeys(group["script"] for group in _alphabet()["groups"]))
 
 
 class GlyphImages(Sequence[np.ndarray]):
@@ -190,7 +190,7 @@ class GlyphImages(Sequence[np.ndarray]):
         class_index, instance = divmod(range(len(self))[index], self.instances)
         character = self.characters[class_index]
         rng = np.random.default_rng((self.seed, ord(character.text), instance))
-        return character, draw_style(rng, character.faces), rng
+        return character, _draw_style(rng, character.faces), rng
 
 
 def _factors(images: GlyphImages) -> dict[str, np.ndarray]:
@@ -234,7 +234,7 @@ class Style:
     noise: float
 
 
-def draw_style(rng: np.random.Generator, faces: Sequence[int]) -> Style:
+def _draw_style(rng: np.random.Generator, faces: Sequence[int]) -> Style:
     """Draw a random style; each factor is uniform and independent of the others, but ink and background differ."""
     ink_colour = int(rng.integers(len(COLOURS)))
     return Style(
@@ -343,7 +343,7 @@ def font_file(face: str) -> Path:
     return path
 
 
-def check_fonts(sha256: Mapping[str, str]) -> None:
+def _check_fonts(sha256: Mapping[str, str]) -> None:
     """Raise `DatasetError` for a font file that differs from the one with which the alphabet was chosen."""
     for face, expected in sha256.items():
         path = font_file(face)

@@ -47,22 +47,22 @@ class NoModelFolderError(HubError):
     """A repository on the Hub without a card.json."""
 
 
-class AlteredFilesError(Exception):
+class _AlteredFilesError(Exception):
     """Files that came with other bytes than announced. Its argument is the list of their names."""
 
 
 # Names
 
 
-def organisation() -> str:
+def _organisation() -> str:
     """Return the organisation of names without one: `ZOO_HUB_ORG`, else `dml-zoo`."""
     return os.environ.get("ZOO_HUB_ORG") or "dml-zoo"
 
 
 def repository_id(name: str) -> str:
-    """Return `org/name`; a bare name goes under `organisation()`."""
+    """Return `org/name`; a bare name goes under `_organisation()`."""
     name = name.removeprefix("hf-hub:")
-    return name if "/" in name else f"{organisation()}/{name}"
+    return name if "/" in name else f"{_organisation()}/{name}"
 
 
 # Downloads
@@ -100,7 +100,7 @@ def snapshot(repo_id: str, revision: str | None = None) -> Path:
         if _is_known_without_card(repo_id, revision):
             raise _no_model_folder(repo_id, []) from None
         raise
-    if lacking := missing_files(folder):
+    if lacking := _missing_files(folder):
         message = f"the model folder {repo_id} on the Hub is incomplete: it lacks {', '.join(lacking)}."
         raise HubError(f"{message}{pickle_warning(pickle_names(names))}", code="missing-file")
     return folder
@@ -119,10 +119,10 @@ def cached_snapshot(repo_id: str, revision: str | None) -> Path | None:
         raise convert_error(error, repo_id) from None
     except (LocalEntryNotFoundError, ValueError):  # ValueError: the cache's note of a branch is damaged
         return None
-    return None if missing_files(folder) else folder
+    return None if _missing_files(folder) else folder
 
 
-def missing_files(folder: Path) -> list[str]:
+def _missing_files(folder: Path) -> list[str]:
     """Return the files that a model folder's card lists and that are missing."""
     if not (folder / "card.json").is_file():
         return ["card.json"]
@@ -225,16 +225,16 @@ def cached_models() -> Iterator[Path]:
             continue
         folder = ref.parent.parent / "snapshots" / commit
         name = cached_model_name(folder)
-        if name and repository_of(name) is None and not missing_files(folder):
+        if name and repository_of(name) is None and not _missing_files(folder):
             yield folder
 
 
 def cached_model_name(folder: Path) -> str | None:
-    """Return the name that loads a folder of the cache, without `organisation()`; None for any other folder."""
+    """Return the name that loads a folder of the cache, without `_organisation()`; None for any other folder."""
     if (repository := _repository_of_snapshot(folder)) is None:
         return None
     owner, name = repository
-    return name if owner == organisation() else f"{owner}/{name}"
+    return name if owner == _organisation() else f"{owner}/{name}"
 
 
 def pinned_name(folder: Path) -> str | None:
@@ -346,7 +346,7 @@ def _remove_unlocked(part: Path, lock: Path) -> bool:
 
 def _check_bytes(folder: Path) -> None:
     if altered := remove_altered_files(folder):
-        raise AlteredFilesError(altered)
+        raise _AlteredFilesError(altered)
 
 
 def _is_as_announced(path: Path) -> bool:
@@ -378,22 +378,22 @@ def _may_pass(error: BaseException) -> bool:
     if (retry_after(cause) or 0) > LONGEST_PAUSE:
         return False
     status = status_of(cause)
-    return status == 429 or (status or 0) >= 500 or is_broken_connection(cause) or isinstance(cause, AlteredFilesError)
+    return status == 429 or (status or 0) >= 500 or is_broken_connection(cause) or isinstance(cause, _AlteredFilesError)
 
 
 # Errors
 
 
 def _download_error(error: Exception, repo_id: str, revision: str | None) -> ZooError:
-    if isinstance(error, AlteredFilesError):
+    if isinstance(error, _AlteredFilesError):
         return HubError(
             f"{', '.join(error.args[0])} of {repo_id} came three times with other bytes than the Hub announced, and "
             "was removed from the cache. Something on the way changes files: check any proxy and HF_ENDPOINT.",
             code="hash-mismatch",
         )
     converted = convert_error(error, repo_id, revision)
-    if isinstance(converted, ModelNotFoundError) and repo_id.startswith(f"{organisation()}/"):
-        message = f"{converted} ZOO_HUB_ORG sets the organisation of names without one, now {organisation()}."
+    if isinstance(converted, ModelNotFoundError) and repo_id.startswith(f"{_organisation()}/"):
+        message = f"{converted} ZOO_HUB_ORG sets the organisation of names without one, now {_organisation()}."
         return ModelNotFoundError(message, code=converted.code)
     if not isinstance(converted, HubError):
         return converted

@@ -97,7 +97,7 @@ def is_unreachable(error: Exception) -> bool:
     return bool({kind.__name__ for kind in type(error).__mro__} & {"ConnectError", "ConnectTimeout"})
 
 
-def mask_tokens(text: str) -> str:
+def _mask_tokens(text: str) -> str:
     """Replace everything that is, or looks like, a token of the Hub."""
     token = _token()
     return TOKENS.sub("***", text.replace(token, "***") if token else text)
@@ -173,7 +173,7 @@ def _token() -> str | None:
 
 def _summary(error: Exception) -> str:
     """Return the beginning of an error's text on one line, without tokens."""
-    return mask_tokens(shorten(str(error), 300, placeholder=" ...")).rstrip(".")
+    return _mask_tokens(shorten(str(error), 300, placeholder=" ...")).rstrip(".")
 
 
 def _endpoint() -> str:

@@ -70,7 +70,7 @@ def baseline(
     listed = read_by_class(Path(whiten)) if isinstance(whiten, str | os.PathLike) else whiten
     images: Dataset | Sequence[ImageLike] | None = None
     if listed is not None:
-        images = draw_images(listed, limit) if isinstance(listed, Dataset) else draw_evenly(listed, limit)
+        images = draw_images(listed, limit) if isinstance(listed, Dataset) else _draw_evenly(listed, limit)
     try:
         from zoo.models.baseline_folder import save_baseline
         from zoo.models.pretrained.convert import find_start
@@ -96,11 +96,11 @@ def check_limits(limit: int | None, batch_size: int) -> None:
 def draw_images(dataset: Dataset, limit: int | None) -> Dataset:
     """Return at most `limit` images of a data set, drawn evenly; None keeps all."""
     rows = np.arange(len(dataset))
-    drawn = np.isin(rows, draw_evenly(rows.tolist(), limit))
+    drawn = np.isin(rows, _draw_evenly(rows.tolist(), limit))
     return dataset if drawn.all() else subset(dataset, drawn, dataset.split)
 
 
-def draw_evenly(values: Sequence[T], limit: int | None) -> Sequence[T]:
+def _draw_evenly(values: Sequence[T], limit: int | None) -> Sequence[T]:
     """Return at most `limit` values, drawn evenly; None keeps all."""
     if limit is None or limit >= len(values):
         return values

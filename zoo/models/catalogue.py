@@ -258,7 +258,7 @@ def _original_status(folder: Path) -> str | None:
         return "hub"
     if _same_model(folder, paths.SHIPPED / name):
         return "shipped"
-    # Models of `hub.organisation()` have bare names, like models that are trained here.
+    # Models of the Hub's default organisation have bare names, like models that are trained here.
     same_name = (cached for cached in cached_models() if cached_model_name(cached) == name)
     return "hub" if any(_same_model(folder, cached) for cached in same_name) else None
 

@@ -92,7 +92,7 @@ def check_files(folder: Path, card: Card, files: Sequence[str] | None = None) ->
         path = path_inside(folder, name)
         if not path.is_file():
             raise ModelFolderError(
-                f"{path} is missing; the model folder of {card.name} is incomplete.{pickle_warning_in(folder)}",
+                f"{path} is missing; the model folder of {card.name} is incomplete.{_pickle_warning_in(folder)}",
                 code="missing-file",
             )
         if name not in card.files:
@@ -207,7 +207,7 @@ def pickle_warning(names: Sequence[str]) -> str:
     )
 
 
-def pickle_warning_in(folder: Path) -> str:
+def _pickle_warning_in(folder: Path) -> str:
     """Return `pickle_warning` for the files at the top of a folder; "" if the folder cannot be read."""
     try:
         return pickle_warning(pickle_names(path.name for path in folder.iterdir()))

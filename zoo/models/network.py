@@ -380,7 +380,7 @@ def save_network(network: Network, card: Card, folder: Path, half: bool = False)
     """
     state = half_state if half else cpu_state
     save_file(state(network.trunk), folder / WEIGHTS_FILE)
-    config = timm_config(card.architecture, card.architecture_args, network.trunk, card.preprocessing)
+    config = _timm_config(card.architecture, card.architecture_args, network.trunk, card.preprocessing)
     write_json(folder / CONFIG_FILE, config)
     if not network.heads:
         return [WEIGHTS_FILE]
@@ -450,7 +450,7 @@ def half_state(module: nn.Module) -> dict[str, Tensor]:
     return state
 
 
-def timm_config(
+def _timm_config(
     architecture: str, args: Mapping[str, Any], trunk: nn.Module, preprocessing: Preprocessing
 ) -> dict[str, Any]:
     """Return the config.json with which timm builds the trunk from a folder or a Hub repository.
