@@ -24,7 +24,7 @@ from zoo.data.folder import has_splits, list_unlabelled
 from zoo.data.images import ImageLike
 from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.data.table import is_table
-from zoo.errors import ExportError, ImageError, UsageError, ZooError, nearest, none_readable_message
+from zoo.errors import ExportError, ImageError, ZooError, none_readable_message, unknown
 from zoo.evaluation.remeasure import measure_retrieval, precision_cost
 from zoo.evaluation.retrieval import PerQuery
 from zoo.evaluation.split import LEAST_TO_SPLIT, find_held_out
@@ -286,10 +286,9 @@ def draw_calibration_images(
             _draw_pixels(test, card.preprocessing, HELD_OUT_COUNT, 1, skip=name == FOLDER),
         )
     if source is None:
-        raise _no_images(card)
+        raise _needs_images(card, f"{card.name} does not say where they are (its data set is {card.dataset!r}).")
     if not _is_own_images(source):
-        hint = nearest(source, _data_set_names())
-        raise UsageError(f"--calibration is {_known_sources()}, not {source!r}.{hint}", code="unknown-name")
+        raise unknown("calibration data set, folder or table", source, _data_set_names())
     return _draw_parts(card, Path(source), _trained_on(folder, card, Path(source)) or list_unlabelled(source), count)
 
 
@@ -337,11 +336,15 @@ def _load_split(card: Card, name: str, split: str, data: Path | None) -> Sequenc
     try:
         return _load_images(name, split, data)
     except ZooError as error:
-        raise ExportError(
-            f"int8 is calibrated on training images, and {name} is not available: {error} Or name {_known_sources()}: "
-            f"zoo export {card.name} --precision int8 --calibration DIR",
-            code="too-few-samples",
-        ) from None
+        raise _needs_images(card, f"{name} is not available: {error}") from None
+
+
+def _needs_images(card: Card, why: str) -> ExportError:
+    return ExportError(
+        f"int8 is calibrated on training images, and {why} Name one of {', '.join(_data_set_names())}, or a folder or "
+        f"table of images: zoo export {card.name} --precision int8 --calibration DIR",
+        code="too-few-samples",
+    )
 
 
 @lru_cache(maxsize=2)
@@ -372,21 +375,3 @@ def _draw_pixels(
 
 def _data_set_names() -> list[str]:
     return [name for name in DATASETS if name != FOLDER]
-
-
-def _known_sources() -> str:
-    return f"one of {', '.join(_data_set_names())}, or a folder or table of images"
-
-
-def _no_images(card: Card) -> ExportError:
-    if card.dataset == FOLDER:
-        message = (
-            f"int8 is calibrated on training images, and {card.name} was trained on those of a folder. Name it: "
-            f"zoo export {card.name} --precision int8 --calibration DIR"
-        )
-    else:
-        message = (
-            f"int8 is calibrated on training images, and {card.name} does not say which: its data set is "
-            f"{card.dataset!r}. Name some: --calibration with {_known_sources()}."
-        )
-    return ExportError(message, code="too-few-samples")

@@ -47,7 +47,7 @@ BATCH = 8
 
 
 @dataclass(frozen=True)
-class Layers:
+class _Layers:
     """Names of nodes by their place in a graph.
 
     Attributes:
@@ -168,14 +168,14 @@ def insensitive_layers(layers: Sequence[str], change: Callable[[Sequence[str]], 
     return []
 
 
-def find_layers(graph: onnx.GraphProto) -> Layers:
+def find_layers(graph: onnx.GraphProto) -> _Layers:
     """Find the ends of a graph whose nodes are in the order of computation, as ONNX demands."""
     nodes = list(graph.node)
     after_layer = _reached(nodes, [node.input for node in nodes], [node.output for node in nodes])
     before_layer = _reached(nodes[::-1], [node.output for node in nodes[::-1]], [node.input for node in nodes[::-1]])
     layers = [node.name for node in nodes if node.op_type in LAYER_OPERATORS]
     other_nodes = [node.name for node in nodes if node.op_type not in LAYER_OPERATORS]
-    return Layers(
+    return _Layers(
         front=tuple(name for name in other_nodes if name not in after_layer and name in before_layer),
         first=tuple(name for name in layers if name not in after_layer),
         last=tuple(name for name in layers if name not in before_layer),

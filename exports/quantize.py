@@ -48,7 +48,7 @@ SUFFICIENT_COSINE = (2 + EXPORT_FLOORS["int8"]) / 3
 
 
 @dataclass(frozen=True)
-class Scope:
+class _Scope:
     """A choice of the operators that are quantised.
 
     Attributes:
@@ -63,17 +63,17 @@ class Scope:
 
 
 SCOPES = (
-    Scope("layers and what lies between them", (*LAYER_OPERATORS, *BETWEEN_LAYERS), ends_in_float=False),
-    Scope(
+    _Scope("layers and what lies between them", (*LAYER_OPERATORS, *BETWEEN_LAYERS), ends_in_float=False),
+    _Scope(
         "layers and what lies between them, but not the first and last layers",
         (*LAYER_OPERATORS, *BETWEEN_LAYERS),
         ends_in_float=True,
     ),
-    Scope("layers alone, but not the first and last", LAYER_OPERATORS, ends_in_float=True),
+    _Scope("layers alone, but not the first and last", LAYER_OPERATORS, ends_in_float=True),
 )
 """The scopes in the order in which they are tried, from the fastest to the most exact."""
 
-SELECTED_LAYERS = Scope("the layers that change least", LAYER_OPERATORS, ends_in_float=False)
+SELECTED_LAYERS = _Scope("the layers that change least", LAYER_OPERATORS, ends_in_float=False)
 """The last scope, tried if all others miss `SUFFICIENT_COSINE`: as many layers as keep it."""
 
 
@@ -135,7 +135,7 @@ class _ScopeSearch:
         """The largest of the least cosines so far."""
         return max(self.cosines.values(), default=-np.inf)
 
-    def try_scope(self, scope: Scope, excluded: Sequence[str] = ()) -> None:
+    def try_scope(self, scope: _Scope, excluded: Sequence[str] = ()) -> None:
         """Quantise a scope without the layers `excluded`; keep the graph if it is nearer to fp32 than all before."""
         with self._note_failure(scope):
             cosine = self._cosine(scope, excluded)
@@ -155,14 +155,14 @@ class _ScopeSearch:
                 self.try_scope(SELECTED_LAYERS, names_without(layers, insensitive))
 
     @contextmanager
-    def _note_failure(self, scope: Scope) -> Iterator[None]:
+    def _note_failure(self, scope: _Scope) -> Iterator[None]:
         try:
             yield
         except Exception as error:  # onnx and onnxruntime raise families of their own
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             self.failures.append(f"{scope.name}: {reason}")
 
-    def _cosine(self, scope: Scope, excluded: Sequence[str]) -> float:
+    def _cosine(self, scope: _Scope, excluded: Sequence[str]) -> float:
         _quantise(self.model, self.calibration, self.candidate, scope, excluded, self.scratch / "ranges.json")
         return least_cosine(run_graph(self.candidate, self.unseen), self.expected)
 
@@ -200,7 +200,7 @@ def _untranspose(graph: onnx.GraphProto) -> None:
 
 
 def _quantise(
-    model: onnx.ModelProto, pixels: np.ndarray, path: Path, scope: Scope, excluded: Sequence[str], ranges: Path
+    model: onnx.ModelProto, pixels: np.ndarray, path: Path, scope: _Scope, excluded: Sequence[str], ranges: Path
 ) -> None:
     layers = find_layers(model.graph)
     ends = (*layers.first, *layers.last) if scope.ends_in_float else ()

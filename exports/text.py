@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import GraphProto, TensorProto, ValueInfoProto, compose, helper
 
-from zoo.errors import ExportError, ModelFolderError, UsageError, nearest
+from zoo.errors import ExportError, ModelFolderError, UsageError, unknown
 from zoo.files import atomic_path, locked, sha256_of, write_json
 from zoo.models.card import Card, TextSettings, read_card
 from zoo.models.results import GOLDEN_FLOORS
@@ -161,8 +161,7 @@ def _find_output(graph: GraphProto, dim: int, wanted: str | None = None) -> Valu
     """
     outputs = {value.name: value for value in graph.output}
     if wanted is not None and wanted not in outputs:
-        message = f"the graph has no output {wanted!r}.{nearest(wanted, outputs)} It has {', '.join(outputs)}."
-        raise UsageError(message, code="unknown-name")
+        raise unknown("output of the graph", wanted, outputs)
     fitting = {name: value for name, value in outputs.items() if wanted in (None, name) and _is_row(value, dim)}
     if not fitting:
         signature = ", ".join(f"{name} {_shape(value)}" for name, value in outputs.items())

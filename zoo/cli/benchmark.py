@@ -25,7 +25,6 @@ from zoo.cli.options import (
     Seed,
     Split,
     Strict,
-    check_number,
     leaving_out,
     open_model_and_images,
     strict_status,
@@ -41,7 +40,7 @@ from zoo.console import (
     write_errors,
     write_text,
 )
-from zoo.errors import command
+from zoo.errors import check_at_least, command
 from zoo.render import Table
 
 if TYPE_CHECKING:
@@ -473,7 +472,7 @@ def baselines(
     from zoo.report.baselines import as_html, available_models, compare_baselines, protocol, remarks, table
     from zoo.report.figures import check_matplotlib
 
-    check_number("--seed", seed)
+    check_at_least("--seed", seed, 0)
     if out is not None:
         if out.suffix.lower() != ".html":
             raise UsageError(f"--out {out}: its name ends in .html.", code="unknown-format")

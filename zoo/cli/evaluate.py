@@ -392,7 +392,11 @@ def score(
     elif dataset is not None:
         classes = None
     elif classes is None:
-        raise UsageError(_labels_needed(embeddings), code="no-labels")
+        raise UsageError(
+            "the classes of the rows are not known. Name their labels (--labels FILE, such as the table that zoo embed "
+            "wrote beside them) or data set (--dataset D).",
+            code="no-labels",
+        )
     _check_length(embeddings, rows, labels or embeddings, classes, "labels")
     searching = None if queries is None else read_queries(queries)
     _check_length(embeddings, rows, queries or embeddings, searching, "queries")
@@ -459,12 +463,6 @@ def _check_length(file: Path, rows: np.ndarray, table: Path, values: np.ndarray 
             f"{file} has {count(len(rows), 'row')}, and {table} {len(values):,} {noun}; one per row is needed.",
             code="invalid-value",
         )
-
-
-def _labels_needed(embeddings: Path) -> str:
-    table = embeddings.with_suffix(".csv")
-    hint = f" {table} exists: {command('score', embeddings, '--labels', table)}" if table.is_file() else ""
-    return f"the classes of the rows are not known. Name their labels (--labels FILE) or data set (--dataset D).{hint}"
 
 
 def _with_model(result: Evaluation, record: EmbeddingRecord) -> Evaluation:

@@ -23,12 +23,11 @@ from zoo.cli.options import (
     Settings,
     Strict,
     TestShare,
-    check_number,
     model_name,
     strict_status,
 )
 from zoo.console import count, interval_text, note, print_json, print_table
-from zoo.errors import DatasetError, command
+from zoo.errors import DatasetError, check_at_least, command
 from zoo.render import Table
 
 if TYPE_CHECKING:
@@ -110,8 +109,8 @@ def finetune(
     name = model_name(new_name, base, "finetuned")
     if not expand(source).exists():
         raise DatasetError(f"there is no folder or file {source}; name your images.", code="not-found")
-    check_number("--seed", seed)
-    check_number("--views", views)
+    check_at_least("--seed", seed, 0)
+    check_at_least("--views", views, 0)
     check_share(test_share)
     request = FinetuneRequest(
         base=base,
@@ -317,7 +316,7 @@ def distill(
     from zoo.data.folder import check_share
 
     name = model_name(new_name, teacher, "distilled")
-    check_number("--seed", seed)
+    check_at_least("--seed", seed, 0)
     if images is None and dataset == FOLDER:
         images, dataset, data = data, None, None
     check_source(images, dataset, data)

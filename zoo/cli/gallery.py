@@ -23,7 +23,6 @@ from zoo.cli.options import (
     Runtime,
     Where,
     Yes,
-    check_number,
     confirm,
     item_filter,
     json_object,
@@ -31,7 +30,7 @@ from zoo.cli.options import (
     print_outcome,
 )
 from zoo.console import count, one_line, print_json, print_table, show
-from zoo.errors import ImageError, ItemNotFoundError, UsageError, command, nearest
+from zoo.errors import ImageError, ItemNotFoundError, UsageError, check_at_least, command, nearest
 from zoo.render import Table
 
 if TYPE_CHECKING:
@@ -260,8 +259,8 @@ def list_items(
     """list the items of a gallery"""
     from serving.gallery import Gallery
 
-    check_number("--offset", offset)
-    check_number("--limit", limit)
+    check_at_least("--offset", offset, 0)
+    check_at_least("--limit", limit, 0)
     selection = item_filter(label, where)
     with Gallery.open(gallery) as opened:
         items, total = opened.store.items(offset, limit or -1, None, selection), opened.store.count(None, selection)

@@ -20,13 +20,12 @@ from zoo.cli.options import (
     MovedModel,
     Precision,
     Runtime,
-    check_number,
     model_reference,
     print_outcome,
     repeated,
 )
 from zoo.console import count, note, print_json, print_table, show
-from zoo.errors import UsageError, command
+from zoo.errors import UsageError, check_at_least, command
 from zoo.render import Table
 
 if TYPE_CHECKING:
@@ -152,7 +151,7 @@ def calibrate(
     from serving.gallery.types import Attribution
     from zoo.evaluation.calibration import Bin
 
-    check_number("--queries", queries, 1)
+    check_at_least("--queries", queries, 1)
     with Gallery.open(gallery) as opened:
         fitted = calibrate_gallery(opened, queries)
         facts = calibration_json(opened) or {}
@@ -280,7 +279,7 @@ MissingImages = Annotated[
 
 
 @dataclass(frozen=True)
-class Embedding:
+class _Embedding:
     """Settings for embedding a gallery with another model: its images and the size of a batch."""
 
     gallery: str
@@ -353,10 +352,10 @@ def rebuild(
 
     if swap and swap_if_not_worse:
         raise UsageError("give --swap or --swap-if-not-worse, not both.", code="conflicting-options")
-    check_number("--queries", queries, 1)
+    check_at_least("--queries", queries, 1)
     if not 0 <= margin < 1:
         raise UsageError(f"--margin must be a fraction from 0 to below 1, not {margin:g}.", code="invalid-value")
-    embedding = Embedding(gallery, images or (), missing, batch_size)
+    embedding = _Embedding(gallery, images or (), missing, batch_size)
     embedder = load(model, runtime, precision, images=embedding.items())
     with embedding.upgrade(embedder, model_reference(model)) as upgrade:
         not_embedded = upgrade.embed()
@@ -510,7 +509,7 @@ def rollback(
     """return a gallery to the model it had before a rebuild"""
     from serving.gallery.rebuild import discard_other, load_previous_model
 
-    embedding = Embedding(gallery, images or (), missing, batch_size)
+    embedding = _Embedding(gallery, images or (), missing, batch_size)
     if discard:
         discard_other(gallery)
         print_outcome(as_json, {"discarded": True}, "the kept embeddings are deleted")

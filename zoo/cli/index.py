@@ -29,7 +29,6 @@ from zoo.cli.options import (
     Strict,
     Where,
     Yes,
-    check_number,
     confirm,
     item_filter,
     metadata_filter,
@@ -38,7 +37,7 @@ from zoo.cli.options import (
     strict_status,
 )
 from zoo.console import count, note, print_json, print_table, show
-from zoo.errors import GalleryError, ServiceError, UsageError
+from zoo.errors import GalleryError, ServiceError, UsageError, check_at_least
 from zoo.render import Table
 
 if TYPE_CHECKING:
@@ -386,7 +385,7 @@ def _advise_tuning(path: str, report: IndexingReport) -> None:
 
 
 @dataclass(frozen=True)
-class Query:
+class _Query:
     """Query of `zoo search`: an image file, an item of the gallery or a text, and the hits that are wanted."""
 
     image: str | None
@@ -398,7 +397,7 @@ class Query:
     where: str | None
 
     def __post_init__(self) -> None:
-        check_number("-k", self.k, 1)
+        check_at_least("-k", self.k, 1)
         if sum(query is not None for query in (self.image, self.item, self.key, self.text)) != 1:
             raise UsageError(
                 "search needs an image file, --id or --key with an item of the gallery, or --text; one of the four.",
@@ -453,7 +452,7 @@ def search(
                 "with --url the service has the gallery and its model; give only an image, --id, --key or --text.",
                 code="option-without-effect",
             )
-        query = Query(gallery, item, key, text, k, label or [], where)
+        query = _Query(gallery, item, key, text, k, label or [], where)
         _check_image(query.image)
         results = _search_service(query, url, collection, key_file)
     elif key_file is not None or collection is not None:
@@ -462,7 +461,7 @@ def search(
     elif gallery is None:
         raise UsageError("name the gallery folder to search, or a service with --url.", code="missing-value")
     else:
-        query = Query(image, item, key, text, k, label or [], where)
+        query = _Query(image, item, key, text, k, label or [], where)
         results = _search_folder(query, gallery, model, runtime or "auto", precision or "fp32")
     if as_json:
         print_json({"query": query.to_json(), "results": [_result_json(result) for result in results]})
@@ -479,7 +478,7 @@ def _check_image(image: str | None) -> None:
         )
 
 
-def _search_folder(query: Query, gallery: str, model: str | None, runtime: str, precision: str) -> list[Hit]:
+def _search_folder(query: _Query, gallery: str, model: str | None, runtime: str, precision: str) -> list[Hit]:
     from serving.gallery.search import Models, Searcher, SearchOptions, SearchQuery
 
     selection = item_filter(query.labels, query.where)
@@ -495,7 +494,7 @@ def _search_folder(query: Query, gallery: str, model: str | None, runtime: str, 
         searcher.close()
 
 
-def _search_service(query: Query, url: str, collection: str | None, key_file: Path | None) -> Sequence[Hit]:
+def _search_service(query: _Query, url: str, collection: str | None, key_file: Path | None) -> Sequence[Hit]:
     from serving.client import Client
 
     key = None if key_file is None else _read_key(key_file)
@@ -530,7 +529,7 @@ def _read_key(path: Path) -> str:
     raise UsageError(f"{path} does not hold a key; keys consist of ASCII characters.", code="invalid-item")
 
 
-def _print_results(query: Query, results: Sequence[Hit]) -> None:
+def _print_results(query: _Query, results: Sequence[Hit]) -> None:
     columns = {
         "similarity": [f"{hit.similarity:.4f}" for hit in results],
         "p_same": [f"{hit.p_same:.2f}" for hit in results if hit.p_same is not None],  # all or none

@@ -23,7 +23,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command_from_info, get_command_name
 
 from zoo.console import duration, note, printable
-from zoo.errors import MissingDependencyError, UsageError, ZooError, missing, nearest
+from zoo.errors import MissingDependencyError, UsageError, ZooError, missing, nearest, unknown
 
 DISTRIBUTION = "dml-zoo"
 
@@ -184,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def load(entry: Entry) -> TyperCommand | TyperGroup:
     """Return the command of an entry, or the group, whose commands are loaded when they are needed."""
     if not entry.module:
-        return CommandGroup(name=entry.name, help=entry.summary, rich_markup_mode=None)
+        return _CommandGroup(name=entry.name, help=entry.summary, rich_markup_mode=None)
     if entry.name != "serve":
         wait_without_spinning()
     command = _build(import_module(entry.module).app, entry.word)
@@ -203,7 +203,7 @@ def _build(app: typer.Typer, word: str) -> TyperCommand:
         info.name or get_command_name(info.callback.__name__): info for info in app.registered_commands if info.callback
     }
     # Plain text: rich takes longer to load than most commands take to run.
-    registered[word].cls = Command
+    registered[word].cls = _Command
     command = get_command_from_info(registered[word], pretty_exceptions_short=False, rich_markup_mode=None)
     if not isinstance(command, TyperCommand):
         raise TypeError(f"{word!r} is a {type(command).__name__}; expected a TyperCommand")
@@ -221,7 +221,7 @@ def wait_without_spinning() -> None:
         os.environ.update(OMP_WAIT_POLICY="PASSIVE", GOMP_SPINCOUNT="1000")
 
 
-class Command(TyperCommand):
+class _Command(TyperCommand):
     """Command whose help shows the common options first, and the others under the headings of their panels."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -236,7 +236,7 @@ class Command(TyperCommand):
                     formatter.write_dl(records)
 
 
-class CommandGroup(TyperGroup):
+class _CommandGroup(TyperGroup):
     """Commands of the table; each command's module is imported when the command is used."""
 
     @property
@@ -255,8 +255,7 @@ class CommandGroup(TyperGroup):
         name, *rest = args
         command = self.get_command(ctx, name)
         if command is None and not ctx.resilient_parsing:
-            hint = nearest(name, self.entries)
-            raise UsageError(f"no command {name!r}.{hint} All commands: {ctx.command_path} --help", code="unknown-name")
+            raise unknown("command", name, self.entries, f"All commands: {ctx.command_path} --help")
         if isinstance(command, TyperCommand) and not ctx.resilient_parsing:
             if help_option := command.get_help_option(ctx):
                 help_option.help = "show this help"
@@ -293,7 +292,7 @@ def _check_values(command: TyperCommand, arguments: Sequence[str]) -> None:
             )
 
 
-def _overview(group: CommandGroup, path: str) -> str:
+def _overview(group: _CommandGroup, path: str) -> str:
     entries, top = group.entries.values(), not group.name
     width = max(len(entry.word) for entry in entries)
     lines = [f"usage: {path} COMMAND [arguments]", "", HEAD if top else f"{(group.help or '').capitalize()}."]
@@ -310,7 +309,7 @@ def _overview(group: CommandGroup, path: str) -> str:
 
 
 _app = typer.Typer(
-    cls=CommandGroup,
+    cls=_CommandGroup,
     name="",
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},

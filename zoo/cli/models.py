@@ -20,7 +20,6 @@ from zoo.cli.options import (
     Model,
     ReplaceModel,
     Strict,
-    model_name,
     print_outcome,
     strict_status,
 )
@@ -617,8 +616,7 @@ def _baseline_of_graph(
             "not normalised --mean 0 --std 1.",
             code="missing-value",
         )
-    check_new_name(name)
-    out = paths.local_models() / name
+    out = paths.local_models() / check_new_name(name)
     card = save_graph(graph, out, name, mean, std, size, layout)
     line = f"{name}: {card.dim} numbers of {graph.name}, for ONNX Runtime only, written to {out}"
     print_outcome(as_json, {"folder": str(out), "card": card.to_json()}, line)
@@ -669,10 +667,10 @@ def ensemble(
     from zoo.data import DATASETS
     from zoo.data.dataset import FOLDER
     from zoo.models.names import find_model
-    from zoo.models.registry import check_free
+    from zoo.models.registry import check_new_name
 
-    check_free(model_name(new_name), replace)
-    folder, sources = paths.local_models() / model_name(new_name), [find_model(member) for member in members]
+    folder = paths.local_models() / check_new_name(new_name, replace)
+    sources = [find_model(member) for member in members]
     from training.api import concatenate  # torch: only after the members were found
 
     card = concatenate(sources, folder, new_name)

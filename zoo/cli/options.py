@@ -120,16 +120,6 @@ def print_outcome(as_json: bool, facts: Any, *lines: str) -> None:
         show(*lines)
 
 
-def check_number(option: str, value: float, least: int = 0) -> None:
-    """Refuse a number below the least one.
-
-    Raises:
-        UsageError: If the value is too small (code "invalid-value").
-    """
-    if value < least:
-        raise UsageError(f"{option} must be {least} or more, not {value}.", code="invalid-value")
-
-
 def words(values: Iterable[str] | None) -> list[str]:
     """Return the words of an option that is repeatable and takes lists with commas: a,b c -> a b c."""
     return [word for value in values or () for word in value.split(",")]
@@ -241,23 +231,18 @@ def strict_status(strict: bool, unreadable: object) -> int:
     return 1 if strict and unreadable else 0
 
 
-def model_name(name: str | None, source: str = "", ending: str = "") -> str:
+def model_name(name: str | None, source: str, ending: str) -> str:
     """Return the name of a model made from another: `name`, else the source's last part with an ending.
 
-    Raises:
-        UsageError: If the name holds other characters than lower-case letters, digits, '.', '_' and '-' (code
-            "invalid-value").
-    """
-    from zoo.models.card import MODEL_NAME
+    Whether a model has it already is checked with the recipe.
 
-    if name is None:
-        name = f"{source.rstrip('/').rpartition('/')[2].lower()}-{ending}"
-    if not MODEL_NAME.fullmatch(name):
-        raise UsageError(
-            f"the name {name!r} may hold lower-case letters, digits, '.', '_' and '-' only; give --as NAME.",
-            code="invalid-value",
-        )
-    return name
+    Raises:
+        UsageError: As `check_new_name`.
+    """
+    from zoo.models.registry import check_new_name
+
+    own = f"{source.rstrip('/').rpartition('/')[2].lower()}-{ending}"
+    return check_new_name(own if name is None else name, replace=True)
 
 
 WHITENED = """\

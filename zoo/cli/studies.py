@@ -169,7 +169,7 @@ def run(
         plan = plan_from_options(
             part, dataset, seeds, select, settings or (), data, only or (), own_weights[part.name], trial_rates or ()
         )
-        folder = study_folder(part, dataset, out, alone=len(studies) == 1)
+        folder = _study_folder(part, dataset, out, alone=len(studies) == 1)
         schedules.append(RunSchedule(adapt_to_dataset(plan), folder))
     if all(part.as_published for part in studies):
         _check_published_code(schedules)
@@ -224,7 +224,7 @@ def plan_from_options(
     return Plan(study, dataset, count, selections, tuple(settings), data, tuple(only), tuple(weights), tuple(rates))
 
 
-def study_folder(study: Study, dataset: str, out: Path | None = None, alone: bool = True) -> Path:
+def _study_folder(study: Study, dataset: str, out: Path | None = None, alone: bool = True) -> Path:
     """Return the folder of a study.
 
     Args:
@@ -354,7 +354,7 @@ def _begun_folders(study: str, dataset: str | None) -> list[Path]:
                 f"there is no folder {study}; of a study by its name give --dataset too.", code="missing-value"
             )
         return [Path(study)]
-    folders = [study_folder(part, dataset) for part in find_studies(study, dataset)]
+    folders = [_study_folder(part, dataset) for part in find_studies(study, dataset)]
     begun = [folder for folder in folders if (folder / PLAN_FILE).exists()]
     if not begun:
         raise UsageError(

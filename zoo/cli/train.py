@@ -28,12 +28,11 @@ from zoo.cli.options import (
     Settings,
     Split,
     Strict,
-    check_number,
     print_outcome,
     strict_status,
 )
 from zoo.console import count, note, note_left_out, print_json, print_table
-from zoo.errors import UsageError, command
+from zoo.errors import UsageError, check_at_least, command
 from zoo.render import Table
 
 if TYPE_CHECKING:
@@ -156,12 +155,12 @@ def _check_names_free(recipe: Recipe | EnsembleRecipe, replace: bool) -> None:
     from training.recipe import EnsembleRecipe, same_recipe
     from zoo import paths
     from zoo.files import read_object
-    from zoo.models.registry import check_free
+    from zoo.models.registry import check_new_name
 
-    check_free(recipe.name, replace)
+    check_new_name(recipe.name, replace, resume=True)
     for member in recipe.members if isinstance(recipe, EnsembleRecipe) else ():
         recorded = read_object(paths.local_models() / member.name / "recipe.json").get("recipe")
-        check_free(member.name, replace or same_recipe(recorded, member.to_json()))
+        check_new_name(member.name, replace or same_recipe(recorded, member.to_json()), resume=True)
     if (paths.SHIPPED / recipe.name).exists():
         folder = paths.local_models() / recipe.name
         note(
@@ -298,7 +297,7 @@ def features(
         raise UsageError(
             "name a folder of images, or a data set with --dataset; one of the two.", code="conflicting-options"
         )
-    check_number("--batch-size", batch_size, 1)
+    check_at_least("--batch-size", batch_size, 1)
     name, root = ("folder", folder) if dataset is None else (dataset, data)
     datasets.check_dataset(name, split, root)
     find_model(model)

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.errors import DatasetError, nearest
+from zoo.errors import DatasetError, nearest, unknown
 from zoo.paths import expand, is_folder
 
 if TYPE_CHECKING:
@@ -77,9 +77,7 @@ def check_dataset(name: str, split: str = "test", data: str | Path | None = None
     check_dataset_name(name)
     known = (*SPLITS, WHOLE) if name == FOLDER else SPLITS
     if split not in known:
-        raise DatasetError(
-            f"{name} has no split {split!r}.{nearest(split, known)} Known: {', '.join(known)}.", code="unknown-name"
-        )
+        raise unknown(f"{name} split", split, known, error=DatasetError)
     if data is None:
         return
     if name in BUILT_IN:

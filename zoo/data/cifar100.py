@@ -111,12 +111,10 @@ def _split_classes(classes: Iterable[str], split: str, training_classes: int) ->
 
 
 def _damaged(path: Path, code: str, reason: str) -> DatasetError:
-    if path.name != FILE:
-        return _damaged_archive(path, code, reason)
-    # The zip file comes first: as long as it exists, the archive beside it is not read.
+    """Return the error for a zip file, an archive or its folder that differs from the expected one."""
+    # As long as the zip file exists, which is not published anywhere, the archive beside it is not read.
     return DatasetError(
-        f"{path}: {reason}. This file is not published anywhere: replace it by the right one, or remove it, get "
-        f"{ARCHIVE} from {URL} and put that, packed or extracted, into {path.parent}.",
+        f"{path}: {reason}. Remove it, get {ARCHIVE} from {URL} and put that, packed or extracted, into {path.parent}.",
         code=code,
     )
 
@@ -158,7 +156,7 @@ def _read_official_archive(path: Path, md5: str = MD5) -> tuple[np.ndarray, np.n
     records, text = _read_members(path, md5)
     names = tuple(text.decode("ascii", errors="replace").split())
     if len(records) % RECORD:
-        raise _damaged_archive(
+        raise _damaged(
             path,
             "damaged-file",
             f"{RECORDS} holds {len(records):,} bytes, which are not complete records of {RECORD:,}",
@@ -166,7 +164,7 @@ def _read_official_archive(path: Path, md5: str = MD5) -> tuple[np.ndarray, np.n
     rows = np.frombuffer(records, np.uint8).reshape(-1, RECORD)
     labels = rows[:, 1].astype(np.int64)
     if len(rows) and labels.max() >= len(names):
-        raise _damaged_archive(
+        raise _damaged(
             path, "damaged-file", f"{RECORDS} has class {labels.max()}, but {NAMES} names {len(names)} classes"
         )
     return rows[:, 2:].reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1), labels, names
@@ -179,22 +177,22 @@ def _read_members(path: Path, md5: str) -> tuple[bytes, bytes]:
         with path.open("rb") as file:
             actual = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
         if actual != md5:
-            raise _damaged_archive(
+            raise _damaged(
                 path, "hash-mismatch", f"it is not the published archive: its md5 is {actual}, expected {md5}"
             )
         with tarfile.open(path, "r:gz") as archive:
             return _read_archive_member(path, archive, RECORDS), _read_archive_member(path, archive, NAMES)
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise _damaged_archive(path, "unreadable-file", f"it cannot be read ({error})") from None
+        raise _damaged(path, "unreadable-file", f"it cannot be read ({error})") from None
 
 
 def _read_folder_member(folder: Path, name: str) -> bytes:
     try:
         return (folder / name).read_bytes()
     except FileNotFoundError:
-        raise _damaged_archive(folder, "missing-file", f"{name} is missing") from None
+        raise _damaged(folder, "missing-file", f"{name} is missing") from None
     except OSError as error:
-        raise _damaged_archive(folder, "unreadable-file", f"{name} cannot be read ({error.strerror})") from None
+        raise _damaged(folder, "unreadable-file", f"{name} cannot be read ({error.strerror})") from None
 
 
 def _read_archive_member(path: Path, archive: tarfile.TarFile, name: str) -> bytes:
@@ -203,10 +201,5 @@ def _read_archive_member(path: Path, archive: tarfile.TarFile, name: str) -> byt
     except KeyError:
         member = None
     if member is None:
-        raise _damaged_archive(path, "missing-file", f"{name} is missing")
+        raise _damaged(path, "missing-file", f"{name} is missing")
     return member.read()
-
-
-def _damaged_archive(path: Path, code: str, reason: str) -> DatasetError:
-    """Return the error for an archive, or its folder, that differs from the published one."""
-    return DatasetError(f"{path}: {reason}. Get {ARCHIVE} again from {URL} and put it in its place.", code=code)

@@ -62,7 +62,7 @@ class Job(NamedTuple):
         return max(self.max_pixels, self.square["crop"] ** 2 if self.square else 0)
 
 
-class DecoderProcess:
+class _DecoderProcess:
     """One process, and the pipes to it."""
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class DecoderProcess:
         return self.process.wait()
 
 
-class DecoderPool:
+class _DecoderPool:
     """Decoder processes: at most one per core, and one more for each that decodes for longer than `PATIENCE`.
 
     A thread waits for one otherwise: to start a process takes longer than most images. At most `size` threads decode.
@@ -156,8 +156,8 @@ class DecoderPool:
         self.places, self.cores = threading.BoundedSemaphore(size), cores
         self.lock = threading.Condition()
         self.starting = 0
-        self.idle: list[DecoderProcess] = []
-        self.busy: set[DecoderProcess] = set()
+        self.idle: list[_DecoderProcess] = []
+        self.busy: set[_DecoderProcess] = set()
         self.watch: threading.Thread | None = None
         self.work = threading.Event()
 
@@ -196,7 +196,7 @@ class DecoderPool:
             process.pixels.close()
             process.process.returncode = 0
 
-    def _sent(self, data: bytes, job: Job) -> DecoderProcess:
+    def _sent(self, data: bytes, job: Job) -> _DecoderProcess:
         """Return the process that has got the image."""
         while True:
             process, is_new = self._take()
@@ -213,7 +213,7 @@ class DecoderPool:
             else:
                 return process
 
-    def _take(self) -> tuple[DecoderProcess, bool]:
+    def _take(self) -> tuple[_DecoderProcess, bool]:
         """Return a process that is now busy, and whether it was started for this."""
         with self.lock:
             while not self.idle and not self._has_room():
@@ -224,7 +224,7 @@ class DecoderPool:
                 return process, False
             self.starting += 1
         try:
-            process = DecoderProcess()
+            process = _DecoderProcess()
         finally:
             with self.lock:
                 self.starting -= 1
@@ -237,7 +237,7 @@ class DecoderPool:
         slow = sum(now - process.begun > PATIENCE for process in self.busy)
         return len(self.busy) + self.starting < self.cores + slow
 
-    def _begin(self, process: DecoderProcess) -> None:
+    def _begin(self, process: _DecoderProcess) -> None:
         """Count a process as busy. The caller holds the lock."""
         process.begun, process.deadline = time.monotonic(), float("inf")
         self.busy.add(process)
@@ -247,7 +247,7 @@ class DecoderPool:
             self.watch = watch
         self.work.set()
 
-    def _release(self, process: DecoderProcess) -> None:
+    def _release(self, process: _DecoderProcess) -> None:
         with self.lock:
             self.busy.discard(process)
             keep = len(self.idle) < self.cores and not process.is_slow
@@ -257,7 +257,7 @@ class DecoderPool:
         if not keep:
             process.end()
 
-    def _drop(self, process: DecoderProcess) -> int:
+    def _drop(self, process: _DecoderProcess) -> int:
         with self.lock:
             self.busy.discard(process)
             self.lock.notify()
@@ -299,9 +299,9 @@ def _status_error(status: int, name: str) -> ImageError:
     return ImageError(f"{name} cannot be decoded: the decoder failed with status {status}.", code="unreadable-image")
 
 
-def _new_pool() -> DecoderPool:
+def _new_pool() -> _DecoderPool:
     cores = core_count()
-    return DecoderPool(max(4, 2 * cores), cores)
+    return _DecoderPool(max(4, 2 * cores), cores)
 
 
 def _after_fork() -> None:
@@ -317,7 +317,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def decode(data: bytes, job: Job) -> tuple[Image.Image, tuple[int, int]]:
-    """Decode an image file in the pool of this process; see `DecoderPool.decode`."""
+    """Decode an image file in the pool of this process; see `_DecoderPool.decode`."""
     return _pool.decode(data, job)
 
 

@@ -30,7 +30,7 @@ class PublishedFile:
     sha256: str
 
 
-class InterruptedTransferError(Exception):
+class _InterruptedTransferError(Exception):
     """A transfer that ended early; the bytes so far are kept."""
 
 
@@ -106,7 +106,7 @@ def _transfer(
                     code="download-failed",
                 ) from None
             reason = f"the server says {error.code} {error.reason}"
-        except (OSError, HTTPException, InterruptedTransferError) as error:
+        except (OSError, HTTPException, _InterruptedTransferError) as error:
             reason = str(getattr(error, "reason", error)) or type(error).__name__
     raise DatasetError(f"{url} could not be downloaded in {attempts} attempts: {reason}.", code="download-failed")
 
@@ -145,12 +145,12 @@ def _start_of(response: HTTPResponse, have: int, file: PublishedFile) -> int:
             code="hash-mismatch",
         )
     if response.status == 206 and not resumes:
-        raise InterruptedTransferError("the server did not send the requested part of the file")
+        raise _InterruptedTransferError("the server did not send the requested part of the file")
     return have if resumes else 0
 
 
 def _copy(response: HTTPResponse, out: BinaryIO, file: PublishedFile, progress: bool) -> None:
-    """Append the body to `out`, flush it to the disk, and raise `InterruptedTransferError` if it ended early."""
+    """Append the body to `out`, flush it to the disk, and raise `_InterruptedTransferError` if it ended early."""
     hidden = None if progress else True  # None: shown on a terminal only
     with tqdm(desc=file.name, total=file.size, initial=out.tell(), unit="B", unit_scale=True, disable=hidden) as bar:
         while out.tell() < file.size and (chunk := response.read(min(_CHUNK, file.size - out.tell()))):
@@ -159,7 +159,7 @@ def _copy(response: HTTPResponse, out: BinaryIO, file: PublishedFile, progress: 
     out.flush()
     os.fsync(out.fileno())
     if out.tell() < file.size:
-        raise InterruptedTransferError(f"the connection ended after {out.tell():,} of {file.size:,} bytes")
+        raise _InterruptedTransferError(f"the connection ended after {out.tell():,} of {file.size:,} bytes")
 
 
 def _check(file: PublishedFile, url: str, part: Path) -> None:

@@ -17,7 +17,7 @@ from zoo.data import decoder, decoder_pool
 from zoo.data.decoder import FORMATS, in_mode
 from zoo.errors import ImageError, ImageTooLargeError
 
-__all__ = ["DEFAULT_LIMITS", "FORMATS", "SUFFIXES", "ImageLike", "Limits", "describe", "in_mode", "open_image"]
+__all__ = ["DEFAULT_LIMITS", "FORMATS", "SUFFIXES", "ImageLike", "Limits", "in_mode", "open_image"]
 
 ImageLike = str | os.PathLike[str] | bytes | Image.Image | np.ndarray
 """A path, the bytes of an image file, a PIL image, or a uint8 array [H, W], [H, W, 1], [H, W, 3] or [H, W, 4]."""
@@ -70,11 +70,11 @@ def open_file(
     square: dict[str, Any] | None = None,
 ) -> tuple[Image.Image, tuple[int, int]]:
     """Return the image in a file as `open_image` does, or a square of it, and its full upright size (width, height)."""
-    job = decoder_pool.Job(describe(source), limits.max_pixels, draft, square)
+    job = decoder_pool.Job(_describe(source), limits.max_pixels, draft, square)
     return decoder_pool.decode(_read(source, limits), job)
 
 
-def describe(source: Any) -> str:
+def _describe(source: Any) -> str:
     """Return the name of an image in an error message."""
     if isinstance(source, str | os.PathLike):
         return f"image {os.fspath(source)!r}"
@@ -92,9 +92,9 @@ def _read(source: Any, limits: Limits) -> bytes:
         message = f"an image is a path, bytes, a PIL image or a uint8 array, not {type(source).__name__}."
         raise ImageError(message, code="unreadable-image")
     if size > limits.max_bytes:
-        raise ImageTooLargeError(f"{describe(source)} has {size:,} bytes; at most {limits.max_bytes:,} are accepted.")
+        raise ImageTooLargeError(f"{_describe(source)} has {size:,} bytes; at most {limits.max_bytes:,} are accepted.")
     if not data:
-        raise ImageError(f"{describe(source)} is empty.", code="unreadable-image")
+        raise ImageError(f"{_describe(source)} is empty.", code="unreadable-image")
     return data
 
 
@@ -109,20 +109,20 @@ def _read_path(path: str | os.PathLike[str], max_bytes: int) -> tuple[bytes, int
         with open(path, "rb", opener=_open_at_once) as file:  # Path.open takes no opener
             facts = os.fstat(file.fileno())
             if not (stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode)):
-                raise ImageError(f"{describe(path)} is not a file.", code="not-found")
+                raise ImageError(f"{_describe(path)} is not a file.", code="not-found")
             data = file.read(min(facts.st_size, max_bytes) + 1)
             return data, max(len(data), facts.st_size)
     except FileNotFoundError:
-        raise ImageError(f"{describe(path)} does not exist.", code="not-found") from None
+        raise ImageError(f"{_describe(path)} does not exist.", code="not-found") from None
     except IsADirectoryError:
-        message = f"{describe(path)} is a folder; name the image files in it."
+        message = f"{_describe(path)} is a folder; name the image files in it."
         raise ImageError(message, code="not-found") from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        raise ImageError(f"{describe(path)} cannot be read: {error}.", code="unreadable-image") from None
+        raise ImageError(f"{_describe(path)} cannot be read: {error}.", code="unreadable-image") from None
 
 
 def _from_pil(source: Image.Image, limits: Limits) -> Image.Image:
-    name = describe(source)
+    name = _describe(source)
     try:
         decoder.check_size(source, name, limits.max_pixels)
         source.load()

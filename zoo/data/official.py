@@ -97,21 +97,6 @@ class OfficialDataset:
                 return f" {path} exists, but is not extracted: {command.format(shlex.quote(str(path)), into)}."
         return ""
 
-    def check_counts(self, path: Path, part: str, counts: Counts, expected: Counts) -> None:
-        """Check that a part (a split, or the queries) has the published counts.
-
-        Args:
-            path: The file that lists the part, for the message.
-            part: The name of the part, for the message.
-            counts: The counts of this copy.
-            expected: The published counts.
-
-        Raises:
-            DatasetError: If the counts differ (`damaged-file`).
-        """
-        if counts != expected:
-            raise self.damaged("damaged-file", f"{path} lists {counts} for {part}; expected {expected}.")
-
 
 _MAX_NAMED = 3
 """Number of missing files that a message names."""
@@ -196,7 +181,8 @@ def listed_dataset(
         DatasetError: If a name leads out of the folder or is listed twice, the counts differ, or a file is missing.
     """
     _check_names(source, listing)
-    source.check_counts(listing.path, split, listing.counts, expected)
+    if (counts := listing.counts) != expected:
+        raise source.damaged("damaged-file", f"{listing.path} lists {counts} for {split}; expected {expected}.")
     _check_files(source, listing)
     classes, labels = np.unique(np.array(listing.classes), return_inverse=True)
     return Dataset(

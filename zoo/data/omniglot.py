@@ -31,7 +31,7 @@ ALPHABETS = _TRAIN + _TEST
 
 
 @dataclass(frozen=True)
-class SplitSource:
+class _SplitSource:
     """Source of a split: a file, the alphabets taken from it, and the number of their characters."""
 
     file: PublishedFile
@@ -45,7 +45,7 @@ class SplitSource:
 
 
 SOURCES = {
-    "train": SplitSource(
+    "train": _SplitSource(
         PublishedFile(
             "images_background_small1.zip",
             1319022,
@@ -54,7 +54,7 @@ SOURCES = {
         _TRAIN,
         136,
     ),
-    "test": SplitSource(
+    "test": _SplitSource(
         PublishedFile(
             "images_background_small2.zip",
             1580917,
@@ -100,7 +100,7 @@ def load(split: str, data: str | Path | None = None, base_url: str = BASE_URL) -
     )
 
 
-def _read(source: SplitSource, data: str | Path | None, base_url: str) -> Mapping[str, ImageLike]:
+def _read(source: _SplitSource, data: str | Path | None, base_url: str) -> Mapping[str, ImageLike]:
     """Return the split's images by name, `<root>/<alphabet>/<character>/<file>.png`."""
     roots = data_roots(data)
     for root in roots:
@@ -135,7 +135,7 @@ def _download(file: PublishedFile, roots: Sequence[Path], base_url: str) -> Path
         ) from None
 
 
-def _from_zip(path: Path, source: SplitSource, base_url: str, fetched: bool) -> dict[str, ImageLike]:
+def _from_zip(path: Path, source: _SplitSource, base_url: str, fetched: bool) -> dict[str, ImageLike]:
     """Read the images of a zip file; `fetched` tells whether a missing one is downloaded."""
     sha256 = sha256_of(path)
     if sha256 != source.file.sha256:
@@ -156,12 +156,12 @@ def _from_zip(path: Path, source: SplitSource, base_url: str, fetched: bool) -> 
     return _complete(images, source, path, base_url)
 
 
-def _from_folder(folder: Path, source: SplitSource, base_url: str) -> dict[str, ImageLike]:
+def _from_folder(folder: Path, source: _SplitSource, base_url: str) -> dict[str, ImageLike]:
     files = {f"{source.folder}/{path.relative_to(folder).as_posix()}": path for path in folder.glob("*/*/*.png")}
     return _complete({name: path for name, path in files.items() if _belongs(name, source)}, source, folder, base_url)
 
 
-def _belongs(name: str, source: SplitSource) -> bool:
+def _belongs(name: str, source: _SplitSource) -> bool:
     """Return whether a file is an image of one of the split's alphabets."""
     parts = PurePosixPath(name).parts
     return (
@@ -172,7 +172,7 @@ def _belongs(name: str, source: SplitSource) -> bool:
     )
 
 
-def _complete(images: Mapping[str, ImageLike], source: SplitSource, path: Path, base_url: str) -> dict[str, ImageLike]:
+def _complete(images: Mapping[str, ImageLike], source: _SplitSource, path: Path, base_url: str) -> dict[str, ImageLike]:
     """Return the images; raise `DatasetError` if their number is not the published one."""
     characters = len({PurePosixPath(name).parent for name in images})
     if characters != source.characters or len(images) != source.characters * DRAWERS:

@@ -241,7 +241,9 @@ def load_inshop(
         return listed_dataset(INSHOP_SOURCE, split, listing, expected[split])
     for part in parts:
         items = [item for _, item, status in rows if status == part]
-        INSHOP_SOURCE.check_counts(path, part, Counts(len(items), len(set(items))), expected[part])
+        if (counts := Counts(len(items), len(set(items)))) != expected[part]:
+            reason = f"{path} lists {counts} for {part}; expected {expected[part]}."
+            raise INSHOP_SOURCE.damaged("damaged-file", reason)
     query = np.array([status == "query" for *_, status in rows], dtype=np.int64)
     return listed_dataset(INSHOP_SOURCE, split, listing, expected[split], factors={"query": query})
 

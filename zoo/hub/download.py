@@ -47,7 +47,7 @@ class NoModelFolderError(HubError):
     """A repository on the Hub without a card.json."""
 
 
-class AlteredFilesError(Exception):
+class _AlteredFilesError(Exception):
     """Files that came with other bytes than announced. Its argument is the list of their names."""
 
 
@@ -91,7 +91,7 @@ def snapshot(repo_id: str, revision: str | None = None) -> Path:
     if cached is not None and (revision is None or COMMIT.fullmatch(revision)):
         return cached
     try:
-        folder = _download(repo_id, revision)
+        folder, names = _download(repo_id, revision)
     except NoModelFolderError:
         raise
     except HubError:
@@ -100,8 +100,9 @@ def snapshot(repo_id: str, revision: str | None = None) -> Path:
         if _is_known_without_card(repo_id, revision):
             raise _no_model_folder(repo_id, []) from None
         raise
-    if missing := _missing_files(folder):
-        raise _incomplete(repo_id, revision, missing)
+    if lacking := _missing_files(folder):
+        message = f"the model folder {repo_id} on the Hub is incomplete: it lacks {', '.join(lacking)}."
+        raise HubError(f"{message}{pickle_warning(pickle_names(names))}", code="missing-file")
     return folder
 
 
@@ -268,37 +269,39 @@ def _with_revision(repo_id: str, revision: str | None) -> tuple[str, str | None]
     return repo_id, suffix or revision
 
 
-def _download(repo_id: str, revision: str | None) -> Path:
+def _download(repo_id: str, revision: str | None) -> tuple[Path, list[str]]:
+    """Return the downloaded folder and the names of all files of the repository."""
     try:
         with without_xet():
-            folder = call_with_retries(lambda: _download_once(repo_id, revision))
+            folder, names = call_with_retries(lambda: _download_once(repo_id, revision))
     except ZooError:
         raise
     except Exception as error:  # from the client, the HTTP library, the disk, or an answer that is not JSON
         raise _download_error(error, repo_id, revision) from None
     remove_leftovers(repo_id)
-    return folder
+    return folder, names
 
 
-def _download_once(repo_id: str, revision: str | None) -> Path:
+def _download_once(repo_id: str, revision: str | None) -> tuple[Path, list[str]]:
     from huggingface_hub import HfApi, hf_hub_download, snapshot_download
     from huggingface_hub.errors import RemoteEntryNotFoundError
 
     info = HfApi().model_info(repo_id, revision=revision)
     # A branch may move during the download; all files come from the commit that it was at first.
     commit = info.sha if info.sha and COMMIT.fullmatch(info.sha) else revision
+    names = [file.rfilename for file in info.siblings or []]
     try:
         folder = Path(hf_hub_download(repo_id, "card.json", revision=commit)).parent
     except RemoteEntryNotFoundError:
         _remember_commit(repo_id, revision, commit)
-        raise _no_model_folder(repo_id, [file.rfilename for file in info.siblings or []]) from None
+        raise _no_model_folder(repo_id, names) from None
     _check_bytes(folder)
     # This refuses a card of a newer version before its weights are fetched.
     read_card(folder)
     folder = Path(snapshot_download(repo_id, revision=commit, allow_patterns=_wanted_patterns(folder)))
     _check_bytes(folder)
     _remember_commit(repo_id, revision, commit)
-    return folder
+    return folder, names
 
 
 def _wanted_patterns(folder: Path) -> list[str]:
@@ -343,7 +346,7 @@ def _remove_unlocked(part: Path, lock: Path) -> bool:
 
 def _check_bytes(folder: Path) -> None:
     if altered := remove_altered_files(folder):
-        raise AlteredFilesError(altered)
+        raise _AlteredFilesError(altered)
 
 
 def _is_as_announced(path: Path) -> bool:
@@ -375,14 +378,14 @@ def _may_pass(error: BaseException) -> bool:
     if (retry_after(cause) or 0) > LONGEST_PAUSE:
         return False
     status = status_of(cause)
-    return status == 429 or (status or 0) >= 500 or is_broken_connection(cause) or isinstance(cause, AlteredFilesError)
+    return status == 429 or (status or 0) >= 500 or is_broken_connection(cause) or isinstance(cause, _AlteredFilesError)
 
 
 # Errors
 
 
 def _download_error(error: Exception, repo_id: str, revision: str | None) -> ZooError:
-    if isinstance(error, AlteredFilesError):
+    if isinstance(error, _AlteredFilesError):
         return HubError(
             f"{', '.join(error.args[0])} of {repo_id} came three times with other bytes than the Hub announced, and "
             "was removed from the cache. Something on the way changes files: check any proxy and HF_ENDPOINT.",
@@ -403,17 +406,6 @@ def _download_error(error: Exception, repo_id: str, revision: str | None) -> Zoo
 def _no_model_folder(repo_id: str, names: list[str]) -> NoModelFolderError:
     message = f"{repo_id} on the Hub is not a model folder of this zoo: it has no card.json."
     return NoModelFolderError(f"{message}{pickle_warning(pickle_names(names))}")
-
-
-def _incomplete(repo_id: str, revision: str | None, missing: list[str]) -> HubError:
-    from huggingface_hub import HfApi
-
-    message = f"the model folder {repo_id} on the Hub is incomplete: it lacks {', '.join(missing)}."
-    try:
-        names = HfApi().list_repo_files(repo_id, revision=revision)
-    except Exception:  # the names only add a hint to the error
-        names = []
-    return HubError(f"{message}{pickle_warning(pickle_names(names))}", code="missing-file")
 
 
 def _cache() -> str:

@@ -14,10 +14,11 @@ from zoo.models.onnx_runtime import GRAPH_FILES, RESIZING_FILES
 from zoo.models.published import published_tables
 from zoo.models.results import (
     EXPORT_FLOORS,
+    PARITY_FILE,
     RESIZE_FLOOR,
+    damaged_record,
     data_title,
     origin_text,
-    parity_error,
     read_parity,
     read_results,
 )
@@ -48,7 +49,7 @@ COST_TITLES = {"recall_at_1": "R@1", "map_at_r": "MAP@R"}
 
 
 @dataclass(frozen=True)
-class ModelScore:
+class _ModelScore:
     """A measured score of a model, with the scores that papers print for exactly this model.
 
     Attributes:
@@ -149,7 +150,7 @@ def readme(folder: Path, card: Card, repo_id: str, files: Collection[str]) -> st
             recipe=read_origin(folder).text,
             heads=", ".join(f"{head.name} ({head.dim})" for head in card.heads),
             repo_id=repo_id,
-            library=library(card),
+            library=_library(card),
             has_onnx=_has_onnx(files),
             has_golden="golden.safetensors" in files,
             in_timm=card.architecture != ENSEMBLE,
@@ -168,12 +169,12 @@ def readme(folder: Path, card: Card, repo_id: str, files: Collection[str]) -> st
     )
 
 
-def library(card: Card) -> str:
+def _library(card: Card) -> str:
     """Return the library that the Hub's page names: timm where timm alone builds the trunk."""
     return "dml-zoo" if card.architecture in OWN_ARCHITECTURES else "timm"
 
 
-def _scores_of(folder: Path, card: Card) -> Iterator[ModelScore]:
+def _scores_of(folder: Path, card: Card) -> Iterator[_ModelScore]:
     """Read recall and `SCORE_TITLES` from results.json, each with what papers print for exactly this model.
 
     Measurements of other weights or preprocessing than the card's are left out.
@@ -190,7 +191,7 @@ def _scores_of(folder: Path, card: Card) -> Iterator[ModelScore]:
             if (title := _title(metric)) is None:
                 continue
             bounds = result.get("intervals", {}).get(metric)
-            yield ModelScore(
+            yield _ModelScore(
                 dataset=dataset,
                 data=data_title(result),
                 sha256=result["data"]["sha256"] if result.get("data") else None,
@@ -216,10 +217,10 @@ def graphs_of(folder: Path) -> list[OnnxGraph]:
     try:
         return list(_graphs(folder, parity))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise parity_error(folder, str(error)) from None
+        raise damaged_record(folder / PARITY_FILE, error) from None
 
 
-def _score_table(scores: Sequence[ModelScore]) -> tuple[Table, list[str]]:
+def _score_table(scores: Sequence[_ModelScore]) -> tuple[Table, list[str]]:
     """Return the table of scores, and the sources that its numbers in brackets refer to."""
     notes: list[str] = []
     rows = []
@@ -245,14 +246,14 @@ def graph_table(graphs: Sequence[OnnxGraph]) -> Table:
     return Table(("file", "MB", "least cosine to torch", "change from fp32"), rows)
 
 
-def _metadata(card: Card, scores: Sequence[ModelScore], files: Collection[str]) -> str:
+def _metadata(card: Card, scores: Sequence[_ModelScore], files: Collection[str]) -> str:
     """Return the YAML between the dashes, as huggingface_hub writes it."""
     from huggingface_hub import ModelCardData
 
     tags = ["dml-zoo", "deep-metric-learning", "image-retrieval", card.method, card.backbone, card.dataset]
     formats = ["safetensors", *(["onnx"] if _has_onnx(files) else [])]
     data = ModelCardData(
-        library_name=library(card),
+        library_name=_library(card),
         pipeline_tag="image-feature-extraction",
         tags=[*tags, *formats],
         model_name=card.name if scores else None,
@@ -268,7 +269,7 @@ def _licence(licence: str) -> dict[str, Any]:
     return {"license": "other", "license_name": licence}
 
 
-def _eval_result(score: ModelScore) -> Any:
+def _eval_result(score: _ModelScore) -> Any:
     from huggingface_hub import EvalResult
 
     facts: dict[str, Any] = {"protocol": score.origin}

@@ -13,7 +13,7 @@ import numpy as np
 from zoo.data.dataset import Dataset, subset
 from zoo.data.folder import read_by_class
 from zoo.data.images import ImageLike
-from zoo.errors import ImageError, UsageError, missing
+from zoo.errors import ImageError, check_at_least, missing
 from zoo.models.load import AUTO, Embedder, load
 from zoo.models.registry import model_text
 
@@ -88,10 +88,9 @@ def baseline(
 
 def check_limits(limit: int | None, batch_size: int) -> None:
     """Raise `UsageError` for a number of images to whiten on, or in a batch, that cannot be (`invalid-value`)."""
-    if limit is not None and limit < 2:
-        raise UsageError(f"--limit (limit) is 2 or more, not {limit}.", code="invalid-value")
-    if batch_size < 1:
-        raise UsageError(f"--batch-size (batch_size) is 1 or more, not {batch_size}.", code="invalid-value")
+    if limit is not None:
+        check_at_least("--limit (limit)", limit, 2)
+    check_at_least("--batch-size (batch_size)", batch_size, 1)
 
 
 def draw_images(dataset: Dataset, limit: int | None) -> Dataset:

@@ -76,7 +76,7 @@ GOLDEN_STEP = 3
 
 
 @dataclass
-class PlainModel:
+class _PlainModel:
     """Network and all that its model folder needs.
 
     Attributes:
@@ -184,7 +184,7 @@ def save_plain(source: Source, out: Path, name: str, about: str = "") -> tuple[C
     return _write_folder(out, plain.network, plain.card, plain.golden, plain.record), plain.notes
 
 
-def _open_source(source: Source, name: str, about: str = "") -> PlainModel:
+def _open_source(source: Source, name: str, about: str = "") -> _PlainModel:
     """Return the network of weights. Arguments and errors are those of `save_plain`."""
     model = source.model
     assert model is not None
@@ -209,16 +209,16 @@ def _open_source(source: Source, name: str, about: str = "") -> PlainModel:
     versions = {"timm": version("timm"), "torch": torch.__version__, "dml-zoo": version("dml-zoo")}
     record = {"baseline": {**source.origin, "weights": digest}, "versions": versions}
     notes = [] if "package" in source.origin else weights.notes  # how a known package fits is tested
-    return PlainModel(Network(trunk, nn.ModuleDict()).eval(), card, record, draw_images(), notes)
+    return _PlainModel(Network(trunk, nn.ModuleDict()).eval(), card, record, draw_images(), notes)
 
 
-def _open_folder(folder: Path) -> PlainModel:
+def _open_folder(folder: Path) -> _PlainModel:
     """Return the network of a model folder. Raises `ModelFolderError` if it is damaged."""
     card = read_card(folder)
     check_files(folder, card)
     made = {key: value for key, value in read_object(folder / "recipe.json").items() if key != "model"}
     record = {"baseline": {**card.identity, "made": made}, "date": datetime.now(UTC).date().isoformat()}
-    return PlainModel(load_network(card, folder), card, record, read_golden(folder)[0], [])
+    return _PlainModel(load_network(card, folder), card, record, read_golden(folder)[0], [])
 
 
 def _fetch_commit(repository: str, commit: str) -> tuple[Path, Path]:
@@ -328,7 +328,7 @@ def save_baseline(
 
 
 def _whiten(
-    plain: PlainModel,
+    plain: _PlainModel,
     features: np.ndarray,
     dim: int | None,
     shrink: float,
@@ -348,7 +348,7 @@ def _whiten(
         plain.record[WHITENING] = {**facts, CLASS_IMAGES: telling_digests(by_class)}
 
 
-def _trunk(source: Path | Source, plain: PlainModel, device: str | None, images: int | None) -> Trunk:
+def _trunk(source: Path | Source, plain: _PlainModel, device: str | None, images: int | None) -> Trunk:
     """Return the trunk, by ONNX Runtime if that is faster for this many images; None: it is not the source's trunk."""
     graph = None
     if images is not None and isinstance(source, Path) and choose_device(device).type == "cpu":
@@ -388,7 +388,7 @@ def pooled_features(
     return np.concatenate(rows) if rows else np.empty((0, card.dim), np.float32)
 
 
-def _change_trunk(plain: PlainModel, size: int | None, gem: float | None) -> None:
+def _change_trunk(plain: _PlainModel, size: int | None, gem: float | None) -> None:
     """Change a network to another pooling and to images of another size, if wanted."""
     if gem is not None:
         _pool_by_gem(plain, gem)
@@ -396,7 +396,7 @@ def _change_trunk(plain: PlainModel, size: int | None, gem: float | None) -> Non
         _resize(plain, size)
 
 
-def _pool_by_gem(plain: PlainModel, p: float) -> None:
+def _pool_by_gem(plain: _PlainModel, p: float) -> None:
     """Change a network's pooling to a generalised mean with the exponent p."""
     card, state = plain.card, cpu_state(plain.network.trunk)
     args = {"architecture": card.architecture, "p": p, **card.architecture_args}
@@ -410,7 +410,7 @@ def _pool_by_gem(plain: PlainModel, p: float) -> None:
     plain.card = dataclasses.replace(card, architecture="gem", architecture_args=args, description=about)
 
 
-def _resize(plain: PlainModel, size: int) -> None:
+def _resize(plain: _PlainModel, size: int) -> None:
     """Change a network to images of another size."""
     network, card = plain.network, plain.card
     old = card.preprocessing
@@ -429,7 +429,7 @@ def _resize(plain: PlainModel, size: int) -> None:
     )
 
 
-def _add_head(plain: PlainModel, name: str, head: nn.Linear, about: str) -> None:
+def _add_head(plain: _PlainModel, name: str, head: nn.Linear, about: str) -> None:
     """Give a plain backbone one head."""
     dim, description = head.out_features, f"{plain.card.description} {about}".strip()
     plain.card = dataclasses.replace(plain.card, dim=dim, heads=(Head(name, dim),), description=description)

@@ -232,12 +232,8 @@ def _other_schema(schema: int, needs: Any) -> str:
         return f"{refusal} Make the model again with this version: train, export or download it."
     # The value goes into a command that people copy, so only a version is accepted.
     is_version = isinstance(needs, str) and re.fullmatch(r"\d+(\.\d+){1,3}", needs)
-    wanted = f"It needs dml-zoo {needs} or newer: " if is_version else ""
-    install = f"pip install 'dml-zoo>={needs}'" if is_version else "pip install -U dml-zoo"
-    return (
-        f"{refusal} Upgrade. {wanted}{install}; a version that is not on an index yet is the repository's main branch: "
-        "git pull in a clone of it, pip install ."
-    )
+    package = f"'dml-zoo>={needs}'" if is_version else "-U dml-zoo"
+    return f"{refusal} Upgrade with: pip install {package}; in a clone of the repository: git pull, pip install ."
 
 
 def _build(cls: type[Any], values: Any, where: str) -> Any:

@@ -152,16 +152,10 @@ def list_models(
         check_text(fact, value)
         values = sorted({getattr(model, fact) for model in models} | (set(STATUSES) if fact == "status" else set()))
         if value not in values:
-            raise UsageError(_no_value_message(fact, value, values), code="unknown-name")
+            hint = name_hint(value, values) or f" The nearest is {get_close_matches(value, values, 1, 0)[0]!r}."
+            message = f"no model has the {fact} {value!r}.{hint} All models: zoo list --recipes"
+            raise UsageError(message, code="unknown-name")
     return [m for m in models if all(v is None or getattr(m, k) == v for k, v in filters.items())]
-
-
-def _no_value_message(fact: str, value: str, values: list[str]) -> str:
-    """Return the message for a filter's value that no model has."""
-    if fact == "status":
-        return f"there is no status {value!r}. The statuses are {', '.join(STATUSES)}."
-    hint = name_hint(value, values) or f" The nearest is {get_close_matches(value, values, 1, 0)[0]!r}."
-    return f"no model has the {fact} {value!r}.{hint} All models: zoo list --recipes"
 
 
 def info(name: str) -> ModelInfo:
@@ -182,9 +176,8 @@ def info(name: str) -> ModelInfo:
     for baseline in baselines().values():
         if baseline.repository == repository:
             return _baseline_info(baseline)
-    hint = similar_names(name)
-    advice = _hub_advice(name, repository) if _is_hub_name(name) else ""
-    raise ModelNotFoundError(f"there is no model {name!r}.{hint}{advice} All names: zoo list --recipes")
+    fetch = "" if looks_like_path(name) else f" If the Hub has it, zoo.load({name!r}) fetches it."
+    raise ModelNotFoundError(f"there is no model {name!r}.{similar_names(name)}{fetch} All names: zoo list --recipes")
 
 
 def damaged_folders() -> dict[Path, str]:
@@ -265,7 +258,7 @@ def _original_status(folder: Path) -> str | None:
         return "hub"
     if _same_model(folder, paths.SHIPPED / name):
         return "shipped"
-    # Models of `hub.organisation()` have bare names, like models that are trained here.
+    # Models of the Hub's default organisation have bare names, like models that are trained here.
     same_name = (cached for cached in cached_models() if cached_model_name(cached) == name)
     return "hub" if any(_same_model(folder, cached) for cached in same_name) else None
 
@@ -364,14 +357,3 @@ def _scores_by_recipe() -> dict[str | None, list[dict[str, Any]]]:
                 marks = {"marks": list(score.marks)} if score.marks else {}
                 scores.setdefault(score.recipe, []).append({**facts, **marks, "source": source})
     return scores
-
-
-def _is_hub_name(name: str) -> bool:
-    return name.removeprefix("hf-hub:").count("/") == 1 and not looks_like_path(name)
-
-
-def _hub_advice(name: str, repository: str | None) -> str:
-    """Return advice about a Hub name of which this machine has no file."""
-    if repository is not None:
-        return f" This machine has no file of it; if timm has such a model on the Hub, zoo.load({name!r}) fetches it."
-    return f" It is not in the Hub's cache; if the Hub has it, zoo.load({name!r}) fetches it. Then info describes it."

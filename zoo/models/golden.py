@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -58,28 +58,8 @@ def _draw_image(width: int, height: int, random: np.random.Generator) -> np.ndar
 
 
 def read_golden(folder: Path) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return the golden images and their embeddings.
-
-    Returns:
-        At least one image, uint8 [H, W, 3] or [H, W], and embeddings float32 [n, dim] of unit length.
-
-    Raises:
-        ModelFolderError: `unreadable-file` for a file that is missing, cut or too large, `damaged-file` for contents
-            that would let any model pass.
-    """
-    path = folder / GOLDEN_FILE
-    try:
-        check_size(path, MAX_GOLDEN_BYTES)
-        tensors = load_file(path)
-        embeddings = tensors.pop("embeddings")
-        images = [tensors[f"image_{i}"] for i in range(len(tensors))]
-    except Exception as error:  # safetensors raises its own type
-        raise ModelFolderError(f"{path} cannot be read: {error}", code="unreadable-file") from None
-    if problem := _image_problem(images) or _embedding_problem(embeddings, len(images)):
-        raise ModelFolderError(
-            f"{path} proves nothing: {problem} Download the model folder again.", code="damaged-file"
-        )
-    return images, embeddings
+    """Return the golden images and their embeddings, as `read_proof`: uint8 [H, W, 3] or [H, W] each."""
+    return read_proof(folder / GOLDEN_FILE, "image", (2, 3))
 
 
 def golden_pixels(folder: Path, card: Card) -> np.ndarray:
@@ -87,19 +67,35 @@ def golden_pixels(folder: Path, card: Card) -> np.ndarray:
     return np.stack([to_pixels(image, card.preprocessing) for image in read_golden(folder)[0]])
 
 
-def _image_problem(images: Sequence[np.ndarray]) -> str:
-    if not images:
-        return "it holds no images, expected at least one."
-    for i, image in enumerate(images):
-        if image.dtype != np.uint8 or image.ndim not in (2, 3) or not image.size:
-            return f"image_{i} is {image.dtype} {list(image.shape)}, expected uint8 [h, w, 3]."
-    return ""
+def read_proof(path: Path, kind: str, dimensions: Collection[int]) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return the inputs in a file of golden inputs, and their embeddings.
 
+    Args:
+        path: The file.
+        kind: "image" or "text": its tensors are image_0, image_1 and so on, and the embeddings.
+        dimensions: The numbers of dimensions that an input may have.
 
-def _embedding_problem(embeddings: np.ndarray, count: int) -> str:
-    if embeddings.dtype != np.float32 or embeddings.ndim != 2 or len(embeddings) != count:
-        actual = f"{embeddings.dtype} {list(embeddings.shape)}"
-        return f"its embeddings are {actual}, expected float32 [{count}, dim], one row per image."
-    length = np.linalg.norm(embeddings.astype(np.float64), axis=1)
-    unit = np.abs(length - 1) <= LENGTH_TOLERANCE  # false for NaN
-    return "" if unit.all() else f"embedding {int(np.argmin(unit))} is not of unit length or not finite."
+    Returns:
+        At least one input, uint8, and embeddings float32 [n, dim] of unit length.
+
+    Raises:
+        ModelFolderError: `unreadable-file` for a file that is missing, cut or too large, `damaged-file` for contents
+            that would let any model pass.
+    """
+    try:
+        check_size(path, MAX_GOLDEN_BYTES)
+        tensors = load_file(path)
+        embeddings = tensors.pop("embeddings")
+        inputs = [tensors[f"{kind}_{i}"] for i in range(len(tensors))]
+    except Exception as error:  # safetensors raises its own type
+        raise ModelFolderError(f"{path} cannot be read: {error}", code="unreadable-file") from None
+    usable = all(array.dtype == np.uint8 and array.ndim in dimensions and array.size for array in inputs)
+    rows = embeddings.dtype == np.float32 and embeddings.ndim == 2 and len(embeddings) == len(inputs)
+    # The comparison is false for NaN.
+    if not (inputs and usable and rows and (np.abs(np.linalg.norm(embeddings, axis=1) - 1) <= LENGTH_TOLERANCE).all()):
+        raise ModelFolderError(
+            f"{path} proves nothing: expected at least one {kind} in uint8, and one unit row in float32 for each. "
+            "Download the model folder again.",
+            code="damaged-file",
+        )
+    return inputs, embeddings

@@ -62,7 +62,7 @@ def _reason_against(path: Path) -> str:
     deadline = time.monotonic() + seconds
     environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-    command = [sys.executable, "-P", "-S", "-c", _PROGRAM, path]
+    command = [sys.executable, "-P", "-S", "-c", _PROGRAM, str(path)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, text=True, errors="replace") as process:
         try:
             while process.poll() is None:

@@ -22,9 +22,10 @@ from zoo.errors import (
     MissingDependencyError,
     ModelFolderError,
     UsageError,
+    check_at_least,
     check_text,
     missing,
-    nearest,
+    unknown,
 )
 from zoo.models.card import Card, read_card
 from zoo.models.folder import check_config, check_files
@@ -136,8 +137,7 @@ class Embedder:
     def _embed(
         self, images: Iterable[ImageLike], batch_size: int, progress: bool, unreadable: dict[int, ImageError] | None
     ) -> np.ndarray:
-        if batch_size < 1:
-            raise UsageError(f"batch_size must be at least 1, not {batch_size}.", code="invalid-value")
+        check_at_least("batch_size", batch_size, 1)
         rows = [self.embed_pixels(pixels) for pixels in self._batches(images, batch_size, progress, unreadable)]
         return np.concatenate(rows) if rows else np.empty((0, self.dim), np.float32)
 
@@ -215,8 +215,7 @@ def load(
     for name, value in (("runtime", runtime), ("precision", precision)):
         check_text(name, value)
     if runtime not in RUNTIMES:
-        hint = nearest(runtime, RUNTIMES)
-        raise UsageError(f"runtime is 'auto', 'torch' or 'onnx', not {runtime!r}.{hint}", code="unknown-name")
+        raise unknown("runtime", runtime, RUNTIMES)
     folder = find_model(name_or_path, revision)
     card = read_card(folder)
     check_config(folder, card)

@@ -49,13 +49,10 @@ def _is_path_of_weights(name: ModelName) -> bool:
     """
     if looks_like_path(name.text):
         return True
+    suffixes = (*PICKLES, ".tar", ".safetensors", ".onnx")
+    is_file = name.text.lower().endswith(suffixes) and Path(name.text).parent.is_dir()
     known = not name.text or name.text in recipes() or repository_of(name.text) is not None
-    return name.revision is None and ((not known and exists(Path(name.text))) or _is_missing_file(name.text))
-
-
-def _is_missing_file(text: str) -> bool:
-    """Return whether a text names a file of weights in an existing folder, and no repository of the Hub."""
-    return text.lower().endswith((*PICKLES, ".tar", ".safetensors", ".onnx")) and Path(text).parent.is_dir()
+    return name.revision is None and ((not known and exists(Path(name.text))) or is_file)
 
 
 def _is_folder_of_weights(name: ModelName) -> bool:
@@ -85,7 +82,17 @@ def _make_from_weights(name: ModelName) -> Path:
 
 
 def _refuse_path(name: ModelName) -> Path:
-    raise ModelNotFoundError(_no_folder_message(name.text))
+    if not exists(name.path):
+        problem = f"does not exist. Check the path ({name.path.absolute()}), or give a model's name (zoo list)."
+    elif not paths.is_folder(name.text):
+        problem = f"is a file; make it a model first: {command('baseline', name.text, '--as', 'NAME')}"
+    elif file := _file_of_weights(name.path):
+        options = () if file.endswith(".onnx") else ("--architecture", "NAME")
+        make = command("baseline", Path(name.text) / file, "--as", "NAME", *options)
+        problem = f"is not a model folder: card.json is missing. To make a model of a file in it: {make}"
+    else:
+        problem = "is not a model folder: card.json is missing. Give one that zoo train wrote, or a name (zoo list)."
+    raise ModelNotFoundError(f"{name.text} {problem}")
 
 
 def _make_baseline(repository: str, revision: str | None) -> Path:
@@ -108,9 +115,7 @@ def _fetch(name: ModelName) -> Path:
             looked = f"there is no folder {name.text}, and " if name.revision is None else ""
             message = f"{looked}{error}{_nearest_known(name.text)}"
             raise type(error)(message, code=error.code) from None
-        if name.revision is None:
-            raise ModelNotFoundError(_no_model_message(name.text, error)) from None
-        raise ModelNotFoundError(_no_revision_message(name, error)) from None
+        raise _not_found(name, error) from None
 
 
 def _is_timm(repository: str, revision: str | None) -> bool:
@@ -165,22 +170,6 @@ def find_model(name_or_path: str | os.PathLike[str], revision: str | None = None
     return next(kind for kind in KINDS if kind.matches(name)).folder(name)
 
 
-def _no_folder_message(name: str) -> str:
-    path = paths.expand(name)
-    if not paths.is_folder(name):
-        if exists(path):
-            return f"{name} is a file; make it a model first: zoo baseline {name} --as NAME."
-        if _is_missing_file(name):
-            return f"there is no file {path.absolute()}. Check its path and name."
-        return f"{name} does not exist. A model folder holds card.json and model.safetensors, as zoo train writes them."
-    problem = f"{name} is not a model folder: card.json is missing."
-    if file := _file_of_weights(path):
-        options = () if file.endswith(".onnx") else ("--architecture", "NAME")
-        make = command("baseline", Path(name) / file, "--as", "NAME", *options)
-        return f"{problem} To make a model of a file in it: {make}"
-    return f"{problem} Give a folder that zoo train or zoo finetune wrote, or a model's name (zoo list)."
-
-
 def _file_of_weights(folder: Path) -> str | None:
     """Return the name of a file of weights at the top of a folder, PyTorch's first; None without any."""
     try:
@@ -191,29 +180,23 @@ def _file_of_weights(folder: Path) -> str | None:
     return next((name for kind in kinds for name in names if name.lower().endswith(kind) and name != HEADS_FILE), None)
 
 
-def _no_revision_message(name: ModelName, error: ZooError) -> str:
-    """Return the message for a bare name with a revision, for which only the Hub was asked."""
-    answer = f"It could not be asked ({error.why})." if isinstance(error, HubUnreachableError) else f"There, {error}"
-    folder = local_folder(name.text)
-    hint = f" Without a revision {name.text!r} loads from {folder}." if folder else _nearest_known(name.text)
-    place = f"{name.text!r} at revision {name.revision!r}"
-    return f"no model {place}: with a revision only the Hub is asked. {answer}{hint}"
-
-
-def _no_model_message(name: str, error: ZooError) -> str:
-    is_recipe = name in recipes()
-    hint = _nearest_shipped(name) if is_recipe else similar_names(name)
-    if "." in name:
-        hint += f" For a model of timm, give 'timm/{name}'."
-    at_hub = f"And {error}"
+def _not_found(name: ModelName, error: ZooError) -> ModelNotFoundError:
+    """Return the error for a bare name that neither this machine nor the Hub has; `error` is the Hub's."""
+    hub = f"At the Hub: {error}"
     if isinstance(error, HubUnreachableError):  # its own advice assumes a correct name
-        at_hub = f"The Hub could not be asked ({error.why})."
-    lists = "All models: zoo list; all recipes: zoo list --recipes"
-    advice = f"Train it with: zoo train {name}" if is_recipe else lists
-    return (
-        f"no model {name!r}.{hint} Looked for a folder of that path, in the local zoo ({paths.local_models()}) and "
-        f"among the shipped models. {at_hub} {advice}"
-    )
+        hub = f"The Hub could not be asked ({error.why})."
+    looked = f"Looked in the local zoo ({paths.local_models()}) and among the shipped models."
+    advice = "All names: zoo list --recipes"
+    if name.revision is not None:
+        folder = local_folder(name.text)
+        hint = f" Without a revision {name.text!r} loads from {folder}." if folder else _nearest_known(name.text)
+        looked = f"Looked for the revision {name.revision!r}, which only the Hub can have."
+    elif name.text in recipes():
+        hint, advice = _nearest_shipped(name.text), f"Train it with: zoo train {name.text}"
+    else:
+        hint = similar_names(name.text)
+    timm = f" For a model of timm, give 'timm/{name.text}'." if "." in name.text else ""
+    return ModelNotFoundError(f"no model {name.text!r}.{hint}{timm} {looked} {hub} {advice}")
 
 
 def known_names() -> list[str]:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from zoo import paths
-from zoo.errors import ModelFolderError, UsageError, VariantNotFoundError, check_text, command, missing, nearest
+from zoo.errors import ModelFolderError, UsageError, VariantNotFoundError, check_text, command, missing, unknown
 from zoo.models.card import Card
 from zoo.models.graph_trial import try_graph
 from zoo.models.registry import reference
@@ -71,23 +71,20 @@ def open_graph(
     return _open(path, card, device, precision, INPUT, list(card.preprocessing.shape)), device
 
 
-def open_resizing_graph(
-    path: Path, card: Card, device: str | None = None, precision: str | None = None
-) -> Callable[[np.ndarray], np.ndarray]:
-    """Open a graph that resizes: a function from images uint8 [n, h, w, c] of one size to embeddings.
+def open_resizing_graph(path: Path, card: Card, precision: str) -> Callable[[np.ndarray], np.ndarray]:
+    """Open a graph that resizes, on the CPU: a function from images uint8 [n, h, w, c] of one size to embeddings.
 
     The images are upright and have the channels of the card's mode.
 
     Args:
         path: The graph.
         card: The card of its model.
-        device: Cpu (default), cuda, cuda:N or tensorrt.
-        precision: The precision that the graph must have; by default any.
+        precision: The precision that the graph must have.
 
     Raises:
         ZooError: If `open_graph` would raise it.
     """
-    return _open(path, card, device or "cpu", precision, IMAGES, None)
+    return _open(path, card, "cpu", precision, IMAGES, None)
 
 
 def _open(
@@ -151,8 +148,7 @@ def check_precision(precision: str) -> None:
     """
     check_text("precision", precision)
     if precision not in GRAPH_FILES:
-        hint = nearest(precision, GRAPH_FILES)
-        raise UsageError(f"ONNX models come in {', '.join(GRAPH_FILES)}, not {precision!r}.{hint}", code="unknown-name")
+        raise unknown("ONNX precision", precision, GRAPH_FILES)
 
 
 def graph_file(folder: Path, card: Card, precision: str) -> str:
@@ -217,14 +213,14 @@ def _share_memory() -> bool:
     """
     import onnxruntime as ort
 
-    if (total := memory_size()) is None:
+    if (total := _memory_size()) is None:
         return False
     pool = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
     ort.create_and_register_allocator(pool, ort.OrtArenaCfg({"max_mem": int(MEMORY_SHARE * total)}))
     return True
 
 
-def memory_size() -> int | None:
+def _memory_size() -> int | None:
     """Return the bytes of memory of this machine, or of its control group if that has fewer; None if unknown."""
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -267,8 +263,7 @@ def providers_of(device: str, available: list[str]) -> list[tuple[str, dict[str,
     check_text("device", device)
     kind, colon, number = device.partition(":")
     if kind not in PROVIDERS or (colon and (kind == "cpu" or not number.isdecimal())):
-        hint = nearest(kind, PROVIDERS)
-        raise UsageError(f"device {device!r} is not one of cpu, cuda, cuda:N, tensorrt.{hint}", code="unknown-name")
+        raise unknown("device", device, PROVIDERS, "Known: cpu, cuda, cuda:N, tensorrt.")
     if PROVIDERS[kind] not in available:
         raise UsageError(
             f"this onnxruntime has no {PROVIDERS[kind]}; use device cpu, or run: pip install 'dml-zoo[gpu]'",

@@ -21,7 +21,7 @@ from zoo.console import interval_text, score_text
 from zoo.data import DATASETS
 from zoo.data.dataset import SPLITS
 from zoo.data.official import RECALL_DEPTHS
-from zoo.errors import UsageError, ZooError, nearest
+from zoo.errors import ZooError, nearest, unknown
 
 WHOLE_EMBEDDING = "embedding"
 """View of a model's whole embedding; the other views are single heads, as studies measure them."""
@@ -255,8 +255,7 @@ def published_table(name: str) -> PublishedTable:
     """Return a table by name. Raises `UsageError` (`unknown-name`) with the nearest names."""
     tables = {table.name: table for table in published_tables()}
     if name not in tables:
-        hint = nearest(name, tables)
-        raise UsageError(f"there is no published table {name!r}.{hint} All: zoo benchmark list", code="unknown-name")
+        raise unknown("published table", name, tables, "All: zoo benchmark list")
     return tables[name]
 
 
@@ -271,8 +270,7 @@ def select_tables(paper: str | None = None, dataset: str | None = None) -> list[
     )
     for kind, name, names in (("paper", paper, papers), ("dataset", dataset, DATASETS)):
         if name is not None and name not in names:
-            hint = f"{nearest(name, names)} Known: {', '.join(names)}."
-            raise UsageError(f"there is no {kind} {name!r}.{hint}", code="unknown-name")
+            raise unknown(kind, name, names)
     return [
         table
         for table in published_tables()

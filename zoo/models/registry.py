@@ -108,24 +108,6 @@ def model_folders() -> Iterator[Path]:
                 yield card.parent
 
 
-def check_free(name: str, replace: bool = False) -> None:
-    """Check that a new model may have a name: no finished model of the local zoo has it.
-
-    Args:
-        name: The new model's name.
-        replace: The model of that name may be replaced.
-
-    Raises:
-        UsageError: If the name is taken (`already-exists`).
-    """
-    if not replace and exists(paths.local_models() / name / "card.json"):
-        raise UsageError(
-            f"the local zoo ({paths.local_models()}) has a model {name} already. Give the new one another name with "
-            "--as OTHER, or replace that one with --replace.",
-            code="already-exists",
-        )
-
-
 def folder_name(folder: Path) -> str | None:
     """Return the name that loads a model folder of this machine; None if only its path does."""
     for root in (paths.SHIPPED, paths.local_models(), baselines_root()):
@@ -179,16 +161,27 @@ def exists(path: Path) -> bool:
         return False
 
 
-def check_new_name(name: str) -> str:
-    """Return the name of a new model in the local zoo. Raises `UsageError` (`invalid-value`, `already-exists`)."""
+def check_new_name(name: str, replace: bool = False, resume: bool = False) -> str:
+    """Return the name of a new model in the local zoo.
+
+    Args:
+        name: The name.
+        replace: A model of that name may be replaced.
+        resume: A training of that name may be continued, if it is not finished.
+
+    Raises:
+        UsageError: `invalid-value`, or `already-exists`.
+    """
     if not MODEL_NAME.fullmatch(name):
         raise UsageError(
-            f"a model's name has lower-case letters, digits, '.', '_' and '-' only, not {name!r}.",
+            f"the name {name!r} may hold lower-case letters, digits, '.', '_' and '-' only; give --as NAME.",
             code="invalid-value",
         )
-    if exists(paths.local_models() / name):
+    folder = paths.local_models() / name
+    if not replace and exists(folder / "card.json" if resume else folder):
         raise UsageError(
-            f"the local zoo ({paths.local_models()}) already has a model {name}; choose another name.",
+            f"the local zoo ({folder.parent}) has a model {name} already. Give the new one another name with --as "
+            "OTHER, or replace that one with --replace, where the command has it.",
             code="already-exists",
         )
     return name

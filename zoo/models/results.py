@@ -69,13 +69,29 @@ def read_parity(folder: Path) -> dict[str, dict[str, Any]]:
         ModelFolderError: `damaged-file` for a damaged file.
     """
     path = folder / PARITY_FILE
-    try:
-        entries = read_json(path) if path.is_file() else {}
-    except (OSError, ValueError) as error:
-        raise parity_error(folder, str(error)) from None
+    entries = _read_record(path, {})
     if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
-        raise parity_error(folder, "expected an object of objects")
+        raise damaged_record(path, "expected an object of objects")
     return entries
+
+
+def _read_record(path: Path, empty: Any) -> Any:
+    """Return what a JSON file holds, or `empty` without the file."""
+    try:
+        return read_json(path)
+    except FileNotFoundError:
+        return empty
+    except (OSError, ValueError) as error:
+        raise damaged_record(path, error) from None
+
+
+def damaged_record(path: Path, why: object) -> ModelFolderError:
+    """Return the error for measurements that neither `zoo evaluate` nor `zoo export` wrote."""
+    return ModelFolderError(
+        f"{path} is damaged: {why}. Delete it and measure (zoo evaluate MODEL --save) or export (zoo export MODEL) "
+        "again, or download the model folder again.",
+        code="damaged-file",
+    )
 
 
 def entry_mismatch(entry: Mapping[str, Any], variant: str, card: Card) -> str:
@@ -95,15 +111,6 @@ def cost_verdict(interval: Sequence[float]) -> str:
     if low >= -COST_TARGET:
         return "met"
     return "missed" if high < -COST_TARGET else "undecided"
-
-
-def parity_error(folder: Path, why: str) -> ModelFolderError:
-    """Return the error for an onnx/parity.json that `zoo export` did not write."""
-    return ModelFolderError(
-        f"{folder / PARITY_FILE} was not written by zoo export: {why}. Export the model again, or download its folder "
-        "again.",
-        code="damaged-file",
-    )
 
 
 def contradictions(entry: Mapping[str, Any], precision: str) -> list[str]:
@@ -213,17 +220,12 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
         ModelFolderError: `damaged-file` for a file that `add_result` did not write.
     """
     path = folder / RESULTS_FILE
-    try:
-        results = read_json(path)
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError) as error:
-        raise _results_error(f"{path} cannot be read as JSON: {error}") from None
+    results: Any = _read_record(path, [])
     if not isinstance(results, list):
-        raise _results_error(f"{path} must hold a list of measurements")
+        raise damaged_record(path, "expected a list of measurements")
     for number, result in enumerate(results):
         if not _is_result(result):
-            raise _results_error(f"{path}: entry {number} is not a measurement")
+            raise damaged_record(path, f"entry {number} is not a measurement")
     return results
 
 
@@ -356,11 +358,6 @@ def few_classes_note(classes: int | None) -> str:
     if not classes or classes >= FEW_CLASSES:
         return ""
     return f"only {count(classes, 'class')}, so others may differ by more than intervals say"
-
-
-def _results_error(problem: str) -> ModelFolderError:
-    advice = "Delete it and measure again with: zoo evaluate MODEL --save"
-    return ModelFolderError(f"{problem}. {advice}", code="damaged-file")
 
 
 def _is_result(value: Any) -> bool:

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
-from zoo.errors import ModelFolderError, NoTextTowerError, TextError, UsageError, missing
+from zoo.errors import ModelFolderError, NoTextTowerError, TextError, UsageError, check_at_least, missing
 from zoo.files import atomic_path, check_size
 from zoo.models.baselines import baselines
 from zoo.models.card import Card, TextSettings
 from zoo.models.folder import check_files
-from zoo.models.golden import MAX_GOLDEN_BYTES
+from zoo.models.golden import read_proof
 from zoo.models.onnx_runtime import check_batch_axis, open_session, runner
 
 if TYPE_CHECKING:
@@ -95,8 +95,7 @@ def embed_texts(tower: TextTower, texts: str | Iterable[str], batch_size: int, d
         TextError: As `TextTower.tokens` does.
         UsageError: `invalid-value` or `invalid-text`.
     """
-    if batch_size < 1:
-        raise UsageError(f"batch_size must be at least 1, not {batch_size}.", code="invalid-value")
+    check_at_least("batch_size", batch_size, 1)
     if not isinstance(texts, str) and not isinstance(texts, Iterable):
         raise UsageError(
             f"embed_text takes a text or an iterable of texts, not {type(texts).__name__}.", code="invalid-text"
@@ -159,26 +158,13 @@ def write_golden_text(folder: Path, texts: Sequence[str], embeddings: np.ndarray
 
 
 def read_golden_text(folder: Path) -> tuple[list[str], np.ndarray]:
-    """Return the texts and embeddings float32 [n, dim] that `write_golden_text` wrote.
-
-    Raises:
-        ModelFolderError: `unreadable-file` or `damaged-file`.
-    """
+    """Return the golden texts and their embeddings float32 [n, dim], as `read_proof`."""
     path = folder / GOLDEN_TEXT_FILE
+    rows, embeddings = read_proof(path, "text", (1,))
     try:
-        check_size(path, MAX_GOLDEN_BYTES)
-        tensors = load_file(path)
-        embeddings = tensors.pop("embeddings")
-        texts = [tensors[f"text_{i}"].tobytes().decode() for i in range(len(tensors))]
-        lengths = np.linalg.norm(embeddings.astype(np.float64), axis=1)
-    except Exception as error:  # safetensors raises its own type
+        return [row.tobytes().decode() for row in rows], embeddings
+    except UnicodeDecodeError as error:
         raise ModelFolderError(f"{path} cannot be read: {error}", code="unreadable-file") from None
-    if not texts or len(texts) != len(embeddings) or not (np.abs(lengths - 1) < 1e-3).all():
-        raise ModelFolderError(
-            f"{path} proves nothing: expected texts with one unit row each. Download the model folder again.",
-            code="damaged-file",
-        )
-    return texts, embeddings
 
 
 def no_text_tower(name: str) -> str:

@@ -150,7 +150,7 @@ def _embed_resizing(folder: Path, card: Card, file: str, precision: str) -> Embe
 
     def embed(images: Sequence[np.ndarray]) -> np.ndarray:
         check_files(folder, card, [file])
-        run, mode = open_resizing_graph(folder / file, card, precision=precision), card.preprocessing.mode
+        run, mode = open_resizing_graph(folder / file, card, precision), card.preprocessing.mode
         arrays = [np.asarray(open_image(image).convert(mode)) for image in images]
         return np.concatenate([run(array.reshape(1, *array.shape[:2], -1)) for array in arrays])
 

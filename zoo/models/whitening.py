@@ -41,8 +41,7 @@ def fit_whitening(features: np.ndarray, dim: int | None = None, shrink: float = 
     mean, covariance = _moments(features)
     variances, directions = np.linalg.eigh(covariance)
     varied = int((variances > SMALLEST * max(variances[-1], 1e-30)).sum()) if images > 1 else 0
-    if varied < wanted:
-        raise _too_few_directions(images, varied, wanted)
+    _check_directions(images, varied, wanted)
     projection = directions[:, ::-1][:, :wanted] / np.sqrt(variances[::-1][:wanted] + shrink * variances.mean())
     # The sign of an eigenvector is arbitrary; this rule gives the same sign on every machine.
     projection *= np.sign(projection[np.abs(projection).argmax(0), np.arange(wanted)])
@@ -92,18 +91,18 @@ def check_whitening(images: int, width: int, dim: int | None = None, shrink: flo
             f"the features have {width} numbers, so whitening keeps 1 to {width} of them, not {wanted}.",
             code="invalid-value",
         )
-    if images <= wanted:
-        raise _too_few_directions(images, max(0, images - 1), wanted)
+    _check_directions(images, max(0, images - 1), wanted)
     return wanted
 
 
-def _too_few_directions(images: int, varied: int, wanted: int) -> UsageError:
-    """Return the error of images that vary along too few directions."""
-    return UsageError(
-        f"{count(images, 'image')} can give {count(varied, 'direction')}, fewer than the {wanted} to be kept. Give a "
-        "smaller --dim or more images.",
-        code="too-few-samples",
-    )
+def _check_directions(images: int, varied: int, wanted: int) -> None:
+    """Check that images vary along enough directions."""
+    if varied < wanted:
+        raise UsageError(
+            f"{count(images, 'image')} can give {count(varied, 'direction')}, fewer than the {wanted} to be kept. "
+            "Give a smaller --dim or more images.",
+            code="too-few-samples",
+        )
 
 
 def _moments(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -36,7 +36,6 @@ def save_graph(
     std: Sequence[float],
     size: int | None = None,
     layout: str | None = None,
-    interpolation: str = "bicubic",
 ) -> Card:
     """Write an ONNX graph from float images to vectors as a model folder, which ONNX Runtime runs.
 
@@ -48,7 +47,6 @@ def save_graph(
         std: Standard deviation in the same form.
         size: Side of the input in pixels; by default the graph's own.
         layout: nchw or nhwc; by default by the place of the 1 or 3 channels.
-        interpolation: As in `Preprocessing`.
 
     Raises:
         UsageError: `unreadable-file`, `unsupported-graph` for other inputs and outputs, `missing-value`,
@@ -73,7 +71,7 @@ def save_graph(
     means, deviations = per_channel(mean, channels), per_channel(std, channels)
     mode = "L" if channels == 1 else "RGB"
     try:
-        images = Preprocessing(round(side / 0.875), side, mode, interpolation, means, deviations)
+        images = Preprocessing(round(side / 0.875), side, mode, "bicubic", means, deviations)
     except CardError as error:
         raise UsageError(str(error), code="invalid-value") from None
     digest = sha256_of(path)

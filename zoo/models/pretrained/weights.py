@@ -40,7 +40,7 @@ ONLY_SAFETENSORS = "Files of the Hub that are pickles are never read; a reposito
 
 
 @dataclass(frozen=True)
-class PublicWeights:
+class _PublicWeights:
     """Public PyTorch file of weights outside the Hub.
 
     Attributes:
@@ -62,10 +62,10 @@ def _bn_inception(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 PUBLIC_WEIGHTS = {
-    "bn_inception": PublicWeights(
+    "bn_inception": _PublicWeights(
         "http://data.lip6.fr/cadene/pretrainedmodels/bn_inception-52deb4733.pth", "52deb4733", _bn_inception
     ),
-    "googlenet": PublicWeights(
+    "googlenet": _PublicWeights(
         "https://download.pytorch.org/models/googlenet-1378be20.pth", "1378be20", convert_torchvision
     ),
 }
@@ -242,7 +242,14 @@ def _timm_source(architecture: str) -> Source:
         return _package_source(package)
     cfg = pretrained_config(architecture)
     if cfg is None or not cfg.hf_hub_id:
-        raise RecipeError(_no_weights_message(architecture), code="weights-not-found")
+        public = PUBLIC_WEIGHTS.get(architecture)
+        place, file = (f" ({public.url})", public.file) if public else ("", "FILE")
+        raise RecipeError(
+            f"the Hub has no weights of {architecture!r} for backbone.pretrained=true. Convert a file of "
+            f"weights{place} with zoo convert {file} --architecture {architecture} --out DIR and give "
+            "backbone.pretrained=DIR, or start from random ones, backbone.pretrained=false.",
+            code="weights-not-found",
+        )
     file = (cfg.hf_hub_filename or WEIGHTS_FILE).replace("pytorch_model.bin", WEIGHTS_FILE)
     return Source(fetch_file(cfg.hf_hub_id, None, file))
 
@@ -254,17 +261,6 @@ def pretrained_config(architecture: str) -> PretrainedCfg | None:
     except RuntimeError as error:
         tags = timm.list_pretrained(architecture.partition(".")[0])
         raise RecipeError(f"{error}{nearest(architecture, tags)}", code="unknown-name") from None
-
-
-def _no_weights_message(architecture: str) -> str:
-    message = f"the Hub has no weights of {architecture!r} for backbone.pretrained=true."
-    if public := PUBLIC_WEIGHTS.get(architecture):
-        return (
-            f"{message} Its public file is {public.url}: download it and convert it with "
-            f"`zoo convert {public.file} --architecture {architecture} --out DIR`, then give backbone.pretrained=DIR. "
-            "Or start from random ones, backbone.pretrained=false."
-        )
-    return f"{message} Give a file or folder of weights, or start from random ones, backbone.pretrained=false."
 
 
 def find_source(name: str | bool) -> Source:
