@@ -215,6 +215,13 @@ def nearest(name: str, names: Iterable[str], n: int = 3) -> str:
     return f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
 
 
+def unknown(kind: str, name: str, names: Iterable[str], more: str = "", error: type[ZooError] = UsageError) -> ZooError:
+    """Return the error for a name that is not among the known ones: the nearest, and `more` or else all of them."""
+    known = list(names)
+    more = more or f"Known: {', '.join(known)}."
+    return error(f"there is no {kind} {name!r}.{nearest(name, known)} {more}", code="unknown-name")
+
+
 def command(*words: object) -> str:
     """Return a `zoo` command to run next, its words quoted for a shell."""
     return shlex.join(["zoo", *map(str, words)])
@@ -231,6 +238,12 @@ def check_text(name: str, value: object) -> None:
     """Raise `UsageError` for an argument that is not a string."""
     if not isinstance(value, str):
         raise UsageError(f"{name} is given as text, not as {type(value).__name__} ({value!r}).", code="invalid-value")
+
+
+def check_at_least(name: str, value: float, least: int) -> None:
+    """Raise `UsageError` (`invalid-value`) for an option's or argument's number below the least one."""
+    if value < least:
+        raise UsageError(f"{name} must be {least} or more, not {value}.", code="invalid-value")
 
 
 def missing(module: str, extra: str) -> MissingDependencyError:
