@@ -81,8 +81,9 @@ def import_gallery(source: Path, out: str | Path) -> ImportedItems:
     """
     if not (source / ITEMS).is_file():
         state = "is not an exported gallery" if source.exists() else "does not exist"
+        hint = " It is a gallery or a backup: see zoo gallery backup and restore." if is_gallery(source) else ""
         message = f"{source} {state}. Write one with zoo gallery export GALLERY {source}; it holds {ITEMS} and {MODEL}."
-        raise GalleryNotFoundError(message)
+        raise GalleryNotFoundError(message + hint)
     card, model_ref = read_model(source / MODEL)
     file = _open(source / ITEMS)
     calibration = _read_calibration(source / CALIBRATION) if (source / CALIBRATION).exists() else None
