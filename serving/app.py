@@ -107,7 +107,7 @@ def _app(settings: Settings, collections: Collections) -> FastAPI:
     app.add_api_route("/", page, include_in_schema=False)
     app.add_api_route("/docs", docs, include_in_schema=False)
     app.add_api_route("/openapi.json", openapi, include_in_schema=False)
-    app.mount("/page", PageFiles(directory=PAGE))
+    app.mount("/page", _PageFiles(directory=PAGE))
     return app
 
 
@@ -150,7 +150,7 @@ def _file(name: str) -> FileResponse:
     return FileResponse(PAGE / name, headers=FRESH)
 
 
-class PageFiles(StaticFiles):
+class _PageFiles(StaticFiles):
     """Files of the page, which a browser keeps and asks whether they have changed."""
 
     def file_response(self, *args: Any, **options: Any) -> Response:

@@ -59,7 +59,7 @@ MAX_PIECES, BYTES_PER_PIECE = 2000, 256
 """Pieces of a body that may be tiny, and the bytes that each further piece must have on average."""
 
 
-class PieceLimit(h11.Connection):
+class _PieceLimit(h11.Connection):
     """h11's connection. It does not take a body of too many tiny chunks: each costs 60 us of the event loop."""
 
     pieces = received = 0
@@ -81,7 +81,7 @@ class HttpConnection(H11Protocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.conn = PieceLimit(h11.SERVER, MAX_HEAD)
+        self.conn = _PieceLimit(h11.SERVER, MAX_HEAD)
         self.waiting_since: float | None = self.loop.time()
         self.unsent, self.unsent_since = 0, 0.0
 
@@ -138,7 +138,7 @@ class HttpConnection(H11Protocol):
             self.transport.close()
 
 
-class Acceptor:
+class _Acceptor:
     """Accepts the connections of a listening socket, as many as there are open files for, and shares them.
 
     The kernel wakes all workers for a connection, and the one that runs already would take every connection of clients
@@ -162,7 +162,7 @@ class Acceptor:
             is_shared: Whether other workers accept connections of this socket.
         """
         self.listening, self.make, self.open, self.is_shared = listening, make, open_connections, is_shared
-        self.loop, self.limit = asyncio.get_running_loop(), connection_limit()
+        self.loop, self.limit = asyncio.get_running_loop(), _connection_limit()
         self.arriving: set[asyncio.Task[Any]] = set()
         self.warned = -WARNING_SECONDS
         self.pause: asyncio.TimerHandle | None = None
@@ -256,7 +256,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.state, self.listening, self.settings, self.on_start = state, listening, settings, on_start
         self.connections = cast("set[HttpConnection]", self.server_state.connections)
-        self.acceptor: Acceptor | None = None
+        self.acceptor: _Acceptor | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Open the application, and begin to accept connections."""
@@ -265,7 +265,7 @@ class Server(uvicorn.Server):
             HttpConnection, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
         is_shared = self.settings.workers > 1
-        self.acceptor = Acceptor(self.listening, make, self.connections, is_shared)
+        self.acceptor = _Acceptor(self.listening, make, self.connections, is_shared)
         self.on_start()
 
     async def on_tick(self, counter: int) -> bool:
@@ -285,7 +285,7 @@ class Server(uvicorn.Server):
             loop, close = self.acceptor.loop, partial(self._close, self.acceptor, sig)
             loop.call_soon_threadsafe(loop.call_later, self.settings.shutdown_delay, close)
 
-    def _close(self, acceptor: Acceptor, sig: int) -> None:
+    def _close(self, acceptor: _Acceptor, sig: int) -> None:
         acceptor.close()
         acceptor.loop.call_later(LAST_REQUESTS, super().handle_exit, sig, None)
 
@@ -301,7 +301,7 @@ def end_seconds(settings: Settings) -> float:
     return settings.shutdown_delay + LAST_REQUESTS + settings.drain_seconds + KILL_SECONDS
 
 
-def connection_limit() -> int:
+def _connection_limit() -> int:
     """Return the number of connections that may be open at once: half of the open files, or all but `RESERVE`."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:

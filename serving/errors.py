@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import sqlite3
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -83,6 +84,12 @@ def head_too_large(limit: int) -> RefusedError:
     return RefusedError(431, "head_too_large", f"The address and the headers have more than {limit:,} bytes.")
 
 
+def try_again(status: int, code: str, message: str, seconds: float = RETRY_SECONDS) -> RefusedError:
+    """Return a refusal for now, which says when to try again, for programs in the header Retry-After."""
+    whole = max(1, math.ceil(seconds))
+    return RefusedError(status, code, f"{message} Try again in {whole} s.", {"Retry-After": str(whole)})
+
+
 def invalid(parameter: str, expected: str) -> RefusedError:
     """Return the refusal of a parameter's value."""
     return RefusedError(422, f"invalid_{parameter}", f"{parameter} must be {expected}.")
@@ -139,7 +146,7 @@ def refusal_of(error: Exception) -> RefusedError:
         return _validation_refusal(error.errors())
     if known := next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), None):
         return RefusedError(*known, _sentence(str(error)))
-    return storage_refusal(error) or RefusedError(
+    return _storage_refusal(error) or RefusedError(
         500, "internal_error", "The service failed on this request; its log says why."
     )
 
@@ -175,13 +182,13 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] if text.split(" ")[0].isalpha() else text
 
 
-def storage_refusal(error: BaseException) -> RefusedError | None:
+def _storage_refusal(error: BaseException) -> RefusedError | None:
     """Return the refusal for a store that is full, read-only, busy or away; None for any other error.
 
     Its message names no path and no address.
     """
     if isinstance(error, BackendError):
-        return _try_again("index_unavailable", "The database of the gallery's vectors does not answer.")
+        return try_again(503, "index_unavailable", "The database of the gallery's vectors does not answer.")
     reason = error.__cause__ if isinstance(error, GalleryError) else error
     if isinstance(reason, sqlite3.Error):
         return _sqlite_refusal(getattr(reason, "sqlite_errorcode", None) or 0)
@@ -196,18 +203,13 @@ def _sqlite_refusal(code: int) -> RefusedError | None:
     """Return the refusal for SQLite's extended error code, whose last byte is the primary code."""
     primary = code & 0xFF
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return _try_again("storage_busy", "Another process is writing to the gallery.")
+        return try_again(503, "storage_busy", "Another process is writing to the gallery.")
     if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
         return _read_only()
     failed_reads = (sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ)
     if primary == sqlite3.SQLITE_FULL or (primary == sqlite3.SQLITE_IOERR and code not in failed_reads):
         return _storage_full()
     return None
-
-
-def _try_again(code: str, message: str) -> RefusedError:
-    headers = {"Retry-After": str(RETRY_SECONDS)}
-    return RefusedError(503, code, f"{message} Try again in {RETRY_SECONDS} seconds.", headers)
 
 
 def _storage_full() -> RefusedError:

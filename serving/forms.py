@@ -30,7 +30,7 @@ MAX_QUERY_BYTES = 2**20
 M = TypeVar("M", bound=BaseModel)
 
 
-class FormParser(MultiPartParser):
+class _FormParser(MultiPartParser):
     """Starlette's parser, whose images stay in memory, within max_body, and are never written to disk."""
 
     spool_max_size = sys.maxsize
@@ -60,7 +60,7 @@ async def read_images(request: Request, model: type[M]) -> tuple[M, tuple[Upload
         settings: Settings = request.app.state.settings
         limits = {"max_files": settings.max_images, "max_fields": MAX_FIELDS}
         try:
-            form = await FormParser(request.headers, request.stream(), **limits).parse()
+            form = await _FormParser(request.headers, request.stream(), **limits).parse()
         except MultiPartException as error:
             if error.message.startswith("Too many files"):
                 message = f"A request may hold at most {settings.max_images} images."

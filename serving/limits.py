@@ -19,7 +19,7 @@ from anyio import CapacityLimiter, to_thread
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.errors import RefusedError, error_response, head_too_large, too_large
+from serving.errors import RefusedError, error_response, head_too_large, too_large, try_again
 from serving.forms import FORM, JSON, MAX_QUERY_BYTES, media_type_of
 from serving.keys import PROBES, READING_METHODS, client_of, path_in_collection
 from serving.metrics import WAITING, stage
@@ -247,7 +247,10 @@ class RequestLimits:
         # A key is only looked up for what has a limit: not for files of the page and thumbnails without a rate.
         client = client_of(scope, self.is_known) if counts or self.buckets else ""
         _CLIENT.set(client)
-        refusal = self._rate_refusal(client) or self._size_refusal(scope, most)
+        refusal = self._rate_refusal(client)
+        announced = Headers(scope=scope).get("content-length", "")
+        if refusal is None and announced.isdecimal() and int(announced) > most:
+            refusal = too_large(most)
         if counts and refusal is None:
             refusal = self._load_refusal(client, scope["method"] == "POST" and path in CPU_PATHS)
         if refusal:
@@ -265,24 +268,20 @@ class RequestLimits:
         wait = self.buckets.wait(client) if self.buckets else 0.0
         if not wait:
             return None
-        message = f"One client may send {self.settings.rate:g} requests a second. Try again in {wait:.1f} s."
-        return _too_many("rate_limited", message, wait)
+        message = f"One client may send {self.settings.rate:g} requests a second."
+        return try_again(429, "rate_limited", message, wait)
 
     def _most_bytes(self, scope: Scope) -> int:
         """Return the most bytes of a body. The lines of /items/bulk are read one by one."""
         is_query = media_type_of(Headers(scope=scope)) in (JSON, FORM) and path_in_collection(scope) != "/items/bulk"
         return min(MAX_QUERY_BYTES, self.max_body) if is_query or scope["method"] == "PATCH" else self.max_body
 
-    def _size_refusal(self, scope: Scope, most: int) -> RefusedError | None:
-        announced = Headers(scope=scope).get("content-length", "")
-        return too_large(most) if announced.isdecimal() and int(announced) > most else None
-
     def _load_refusal(self, client: str, needs_core: bool) -> RefusedError | None:
         most_of_one = math.ceil(self.max_requests * SHARE_OF_ONE)
         if self.in_progress.total() >= self.max_requests or self.in_progress[client] >= most_of_one:
-            return _too_many("busy", f"{self.max_requests} requests are in progress. Try again in a second.", 1)
+            return try_again(429, "busy", f"{self.max_requests} requests are in progress.", 1)
         if needs_core and self.cpu_queue.is_behind(self.settings.queue_seconds):
-            return _too_many("busy", "Too many images wait for a core. Try again in a second.", 1)
+            return try_again(429, "busy", "Too many images wait for a core.", 1)
         return None
 
     def _counted(self, receive: Receive, most: int) -> Receive:
@@ -300,7 +299,7 @@ class RequestLimits:
         return counted
 
 
-class TimedAnswer:
+class _TimedAnswer:
     """The answer to one request: the application's, or the service's own if it was sent first."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, closes: Callable[[], bool]) -> None:
@@ -327,7 +326,7 @@ class TimedAnswer:
 _CLIENT: ContextVar[str] = ContextVar("client", default="")
 """The client of the request that the present task works on; "" for the service itself."""
 
-_ANSWER: ContextVar[TimedAnswer | None] = ContextVar("answer", default=None)
+_ANSWER: ContextVar[_TimedAnswer | None] = ContextVar("answer", default=None)
 """The answer to the request that the present task works on."""
 
 
@@ -357,7 +356,7 @@ class Deadlines:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        answer = TimedAnswer(scope, receive, send, self.is_draining)
+        answer = _TimedAnswer(scope, receive, send, self.is_draining)
         outer = _ANSWER.set(answer)
 
         def expire() -> None:
@@ -400,7 +399,3 @@ def _head_bytes(scope: Scope) -> int:
     """Return the size of a request's address and headers; a server may read larger ones that come in one packet."""
     address = len(scope.get("raw_path") or b"") + len(scope.get("query_string", b""))
     return address + sum([len(name) + len(value) + 4 for name, value in scope["headers"]])
-
-
-def _too_many(code: str, message: str, seconds: float) -> RefusedError:
-    return RefusedError(429, code, message, {"Retry-After": str(max(1, math.ceil(seconds)))})

@@ -103,7 +103,7 @@ BUILD = _latest(
 ProcessCollector(registry=REGISTRY)
 
 
-def collection_name() -> str:
+def _collection_name() -> str:
     """Return the name of the current request's collection; "" if it has none, or outside requests."""
     scope = REQUEST.get()
     return _collection(scope) if scope else ""
@@ -136,7 +136,7 @@ def stage(name: str) -> Iterator[None]:
         with _span(name):
             yield
     finally:
-        STAGE.labels(collection_name(), name).observe(time.perf_counter() - start)
+        STAGE.labels(_collection_name(), name).observe(time.perf_counter() - start)
 
 
 def count_refusal(code: str) -> None:
@@ -145,7 +145,7 @@ def count_refusal(code: str) -> None:
     Args:
         code: The error code of the answer. It must come from the code of the service, not from a request.
     """
-    REFUSED.labels(collection_name(), code).inc()
+    REFUSED.labels(_collection_name(), code).inc()
 
 
 def set_gallery(collection: str, ready: bool, items: int | None = None, recall: float | None = None) -> None:
@@ -196,13 +196,13 @@ class Observability:
         # Texts and filters of a search are private.
         query = {"url.query": "REDACTED"} if scope.get("query_string") else {}
         trace.get_current_span().set_attributes({"zoo.request_id": identity, **query})
-        token, answer = REQUEST.set(scope), CountedAnswer(send, [*self.headers, (b"x-request-id", identity.encode())])
+        token, answer = REQUEST.set(scope), _CountedAnswer(send, [*self.headers, (b"x-request-id", identity.encode())])
         start = time.perf_counter()
         with IN_PROGRESS.track_inprogress():
             try:
                 await self.app(scope, receive, answer.send)
             except Exception as error:
-                logger.exception("request %s failed: %s %s", identity, scope["method"], route_of(scope))
+                logger.exception("request %s failed: %s %s", identity, scope["method"], _route_of(scope))
                 trace.get_current_span().record_exception(error)
                 if not answer.started:
                     await self.failure(error)(scope, receive, answer.send)
@@ -210,9 +210,9 @@ class Observability:
                 self._record(scope, answer, time.perf_counter() - start)
                 REQUEST.reset(token)
 
-    def _record(self, scope: Scope, answer: CountedAnswer, seconds: float) -> None:
-        name, route, status = _collection(scope), route_of(scope), answer.status
-        method = method_of(scope)
+    def _record(self, scope: Scope, answer: _CountedAnswer, seconds: float) -> None:
+        name, route, status = _collection(scope), _route_of(scope), answer.status
+        method = _method_of(scope)
         REQUESTS.labels(name, method, route, str(status)).inc()
         DURATION.labels(name, method, route, f"{status // 100}xx").observe(seconds)
         if self.log:
@@ -222,7 +222,7 @@ class Observability:
 
 
 @dataclass
-class CountedAnswer:
+class _CountedAnswer:
     """The answer to one request on its way out: it gets headers, and its status and bytes are noted.
 
     No cache keeps it, unless it says so itself: answers depend on keys, and change with the gallery.
@@ -238,7 +238,7 @@ class CountedAnswer:
         """Send a part of the answer."""
         if message["type"] == "http.response.start":
             self.status, self.started = message["status"], True
-            if name := collection_name():
+            if name := _collection_name():
                 trace.get_current_span().set_attribute("zoo.collection", name)
             headers = [*message.get("headers", ()), *self.headers]
             if all(name != b"cache-control" for name, _ in headers):
@@ -249,12 +249,12 @@ class CountedAnswer:
         await self.forward(message)
 
 
-def method_of(scope: Scope) -> str:
+def _method_of(scope: Scope) -> str:
     """Return the method of a request; "other" for one that HTTP does not define."""
     return scope["method"] if scope["method"] in METHODS else "other"
 
 
-def route_of(scope: Scope) -> str:
+def _route_of(scope: Scope) -> str:
     """Return the template of the route that the path matched; "other" if it matched none or was refused earlier."""
     if isinstance(scope.get("endpoint"), StaticFiles):
         return "/page"
@@ -293,7 +293,7 @@ def configure_logging(as_json: bool) -> None:
     logging.getLogger("serving").setLevel(logging.INFO)
 
 
-class WorkerSums(MultiProcessCollector):
+class _WorkerSums(MultiProcessCollector):
     """The sums over all workers; live gauges of workers that ended are removed."""
 
     def collect(self) -> Iterable[Metric]:
@@ -329,7 +329,7 @@ def exposition() -> tuple[bytes, str]:
     registry = REGISTRY
     if os.environ.get(FOLDER):
         registry = CollectorRegistry()
-        WorkerSums(registry)
+        _WorkerSums(registry)
     return generate_latest(registry), "text/plain; version=0.0.4; charset=utf-8"
 
 

@@ -81,19 +81,19 @@ def serve(
         settings = settings.model_copy(update={"hosts": os.environ[HOSTS]})
     os.environ |= {variable_of(name): value for name, value in flags.items()}  # workers read the settings there
     with listen(host, port, has_keys) as listening:
-        run = run_server if settings.workers == 1 else run_workers
-        run(listening, url_of(listening), settings)
+        run = _run_server if settings.workers == 1 else _run_workers
+        run(listening, _url_of(listening), settings)
 
 
-def run_server(listening: socket.socket, url: str, settings: Settings) -> None:
+def _run_server(listening: socket.socket, url: str, settings: Settings) -> None:
     """Serve in this process."""
     start_watchdog(end_seconds(settings) + 1)  # the process kills itself before, if it can
-    app = prepare_app(settings)
+    app = _prepare_app(settings)
     message = f"{app.state.collections}, at {url} (Ctrl-C ends)"
-    Server(server_config(app, settings), app.state, listening, settings, partial(print, message, flush=True)).run()
+    Server(_server_config(app, settings), app.state, listening, settings, partial(print, message, flush=True)).run()
 
 
-def run_workers(listening: socket.socket, url: str, settings: Settings) -> None:
+def _run_workers(listening: socket.socket, url: str, settings: Settings) -> None:
     """Serve in several processes, which share the cores and the limits. One that dies is started again."""
     configure_logging(bool(settings.log_requests))
     with tempfile.TemporaryDirectory(prefix="zoo-serve-") as folder:
@@ -116,22 +116,22 @@ def work(listening: socket.socket, on_start: Callable[[], None]) -> None:
         signal.signal(number, _leave)
     settings = Settings.load()
     try:
-        app = prepare_app(settings)
+        app = _prepare_app(settings)
     except (ZooError, OSError) as error:
         print(f"zoo: error: {error}", file=sys.stderr, flush=True)
         raise SystemExit(STARTUP_FAILURE) from None
-    Server(server_config(app, settings), app.state, listening, settings, on_start).run()
+    Server(_server_config(app, settings), app.state, listening, settings, on_start).run()
 
 
-def prepare_app(settings: Settings) -> FastAPI:
+def _prepare_app(settings: Settings) -> FastAPI:
     """Return the application of this process, its galleries open."""
-    prepare_process(settings)
+    _prepare_process(settings)
     app = create_app(settings)
     app.state.collections.open()
     return app
 
 
-def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+def _server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     """Return uvicorn's configuration."""
     proxies = os.environ.get("FORWARDED_ALLOW_IPS", "")
     return uvicorn.Config(
@@ -151,7 +151,7 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     )
 
 
-def prepare_process(settings: Settings) -> None:
+def _prepare_process(settings: Settings) -> None:
     """Set up logging and this process's limits."""
     configure_logging(bool(settings.log_requests))
     # The client hears what is wrong with an image; Python would keep the text of every warning.
@@ -195,7 +195,7 @@ def listen(host: str, port: int, has_keys: bool) -> socket.socket:
     return listening
 
 
-def url_of(listening: socket.socket) -> str:
+def _url_of(listening: socket.socket) -> str:
     """Return the address of a listening socket as a URL."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

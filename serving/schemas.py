@@ -23,6 +23,7 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 from typing_extensions import TypeAliasType
 
+from serving.gallery.filters import Filter
 from serving.gallery.types import (
     DEFAULT_K,
     MAX_KEY,
@@ -121,9 +122,14 @@ class FilterParameters(_Request):
         examples=['{"colour": ["red", "blue"], "year": {"gte": 1900, "lt": 1950}}'],
     )
 
+    @property
+    def selection(self) -> Filter:
+        """The filter of these labels and metadata. Raises `UsageError`."""
+        return Filter(tuple(self.label), self.where)
+
 
 class SearchParameters(FilterParameters):
-    """Parameters of POST /search."""
+    """Parameters of POST /search: what to search by, and `serving.gallery.search.SearchOptions` by their names."""
 
     id: IdText | None = Field(None, description="Search by this item instead of an image")
     key: ItemKey | None = Field(None, description="Search by the item with this key instead of an image")

@@ -49,7 +49,7 @@ class GalleryAddress(NamedTuple):
     model: str | None = None
 
 
-class GalleryPlace(BaseModel):
+class _GalleryPlace(BaseModel):
     """A value of ZOO_COLLECTIONS."""
 
     gallery: str
@@ -128,7 +128,7 @@ class Settings(BaseSettings):
         "with read keys",
     )
     gallery: str = _named(GALLERY, "the gallery to serve at the root")
-    collections: Annotated[dict[Annotated[str, Field(pattern=f"^{COLLECTION_NAME}$")], GalleryPlace], NoDecode] = (
+    collections: Annotated[dict[Annotated[str, Field(pattern=f"^{COLLECTION_NAME}$")], _GalleryPlace], NoDecode] = (
         _named(COLLECTIONS, 'several galleries: `{"NAME": {"gallery": "FOLDER", "model": "MODEL, optional"}, ...}`', {})
     )
     model: str = _named(MODEL, "the place of the gallery's model, if it has moved")

@@ -81,7 +81,11 @@ def index_vectors(
     if len(report.refused) == len(rows):
         if is_new and not report.items:
             delete_gallery(out)
-        raise _none_accepted(vectors, report.refused)
+        cause = "it has no rows."
+        if report.refused:
+            cause = f"none of its rows was accepted. The first, {': '.join(report.refused[0])}"
+        remedy = "Compute the embeddings again, for example with zoo embed, or correct the table."
+        raise UsageError(f"{vectors} was not indexed: {cause} {remedy}", code="no-images")
     return report
 
 
@@ -97,14 +101,6 @@ def _check_model(path: Path, embeddings: Embeddings, card: Card, fingerprint: st
     if fingerprint not in (None, card.fingerprint):
         message = f"--fingerprint is not that of {card.name}, which is {card.fingerprint}."
         raise UsageError(message, code="other-model")
-
-
-def _none_accepted(path: Path, refused: Sequence[tuple[str, str]]) -> UsageError:
-    cause = "it has no rows."
-    if refused:
-        cause = f"none of its {len(refused):,} rows was accepted. The first, {': '.join(refused[0])}"
-    remedy = "Compute the embeddings again, for example with zoo embed, or correct the table."
-    return UsageError(f"{path} was not indexed: {cause} {remedy}", code="no-images")
 
 
 def _put(gallery: Gallery, described: Sequence[KeyedRow], vectors: np.ndarray, report: VectorReport) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from serving.duplicates.pictures import Pictures
-from serving.duplicates.rule import RULE, Rule
+from serving.duplicates.rule import RULE
 from zoo.data.perceptual_hash import BITS, mirror_hash
 from zoo.errors import missing
 
@@ -45,16 +45,15 @@ class CandidateIndex:
     Memory: for more than `EXACT` items 2 bytes per number of an embedding and about 500 bytes per item.
     """
 
-    def __init__(self, dim: int, count: int, sample: np.ndarray | None = None, rule: Rule = RULE) -> None:
+    def __init__(self, dim: int, count: int, sample: np.ndarray | None) -> None:
         """Make empty indexes.
 
         Args:
             dim: Length of the embeddings.
             count: Number of items that will be added.
             sample: Embeddings to train on, float32 [s, dim], for more than `EXACT` items (see `lists`).
-            rule: The thresholds.
         """
-        self.rule, self._ids = rule, []
+        self._ids = []
         self._embeddings = _inverted_file(dim, count, sample) if sample is not None else faiss.IndexFlatIP(dim)
         if sample is None:
             self._hashes: Any = faiss.IndexBinaryFlat(BITS)
@@ -91,11 +90,11 @@ class CandidateIndex:
     def _found(self, queries: Pictures) -> Iterator[np.ndarray]:
         for start in range(0, len(queries.ids), QUERIES):
             rows = slice(start, start + QUERIES)
-            similar = self._embeddings.range_search(queries.vectors[rows], self.rule.similarity)
+            similar = self._embeddings.range_search(queries.vectors[rows], RULE.similarity)
             yield _nearest(start, similar, -1)
             for hashes in (queries.hashes[rows], mirror_hash(queries.hashes[rows])):
                 # The radius of FAISS is exclusive.
-                close = self._hashes.range_search(np.ascontiguousarray(hashes), self.rule.candidate_distance + 1)
+                close = self._hashes.range_search(np.ascontiguousarray(hashes), RULE.candidate_distance + 1)
                 yield _nearest(start, close, 1)
 
 

@@ -76,25 +76,21 @@ class Evidence:
 
 
 def confirm(
-    similarity: float,
-    hashes: tuple[np.ndarray, np.ndarray],
-    pictures: tuple[Picture, Picture],
-    rule: Rule = RULE,
+    similarity: float, hashes: tuple[np.ndarray, np.ndarray], pictures: tuple[Picture, Picture]
 ) -> Evidence | None:
-    """Return why two candidates are copies, None if they are not.
+    """Return why two candidates are copies by `RULE`, None if they are not.
 
     Args:
         similarity: Cosine of their embeddings.
         hashes: Their hashes, uint8 [32] each.
         pictures: Read them; they are called only if the whole hashes do not decide.
-        rule: The thresholds.
     """
-    if similarity < rule.least_similarity:
+    if similarity < RULE.least_similarity:
         return None
     straight, mirrored = int(hamming(*hashes)), int(hamming(hashes[0], mirror_hash(hashes[1])))
-    if min(straight, mirrored) <= rule.whole_distance:
+    if min(straight, mirrored) <= RULE.whole_distance:
         return Evidence(similarity, min(straight, mirrored), mirrored < straight, False)
-    if similarity < rule.similarity:
+    if similarity < RULE.similarity:
         return None
     try:
         first, second = (read() for read in pictures)
@@ -102,6 +98,6 @@ def confirm(
         return None
     for turned in (False, True):
         distance = aligned_distance(first, ImageOps.mirror(second) if turned else second)
-        if distance <= rule.part_distance:
+        if distance <= RULE.part_distance:
             return Evidence(similarity, distance, turned, True)
     return None

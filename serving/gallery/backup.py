@@ -267,19 +267,11 @@ def _hashes(copy: Path) -> dict[str, str]:
     try:
         return dict(json.loads((copy / MANIFEST).read_text(encoding="utf-8"))["files"])
     except (OSError, ValueError, KeyError, TypeError):
-        raise GalleryNotFoundError(_not_backup(copy)) from None
-
-
-def _not_backup(copy: Path) -> str:
-    """Return the message for a folder that was to be restored and has no valid manifest."""
-    if (copy / MANIFEST).exists():
-        return f"{copy / MANIFEST} is damaged. Use another backup."
-    if is_gallery(copy):
-        other = copy.with_name(f"{copy.name}-backup")
-        return (
-            f"{copy} is a gallery and not a backup. Write a backup of it: {command('gallery', 'backup', copy, other)}"
-        )
-    return f"{copy} is not a backup: it has no {MANIFEST}. Write one: {command('gallery', 'backup', 'GALLERY', copy)}"
+        if (copy / MANIFEST).exists():
+            raise GalleryNotFoundError(f"{copy / MANIFEST} is damaged. Use another backup.") from None
+    gallery, out = (copy, copy.with_name(f"{copy.name}-backup")) if is_gallery(copy) else ("GALLERY", copy)
+    advice = command("gallery", "backup", gallery, out)
+    raise GalleryNotFoundError(f"{copy} is not a backup: it has no {MANIFEST}. Write one: {advice}")
 
 
 @contextmanager

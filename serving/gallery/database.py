@@ -37,7 +37,7 @@ Row = tuple[Any, ...]
 C = TypeVar("C", bound=sqlite3.Connection)
 
 
-class FrozenConnection(sqlite3.Connection):
+class _FrozenConnection(sqlite3.Connection):
     """A connection that reads a file as one that nobody changes, without the files that SQLite needs beside it.
 
     Attributes:
@@ -51,7 +51,7 @@ def connect(path: Path) -> sqlite3.Connection:
     """Open an existing file for reading and writing; only for reading if its folder is read-only, or its disk full.
 
     SQLite needs two files beside one in WAL mode. Where they do not exist and cannot be made, the connection is a
-    `FrozenConnection`.
+    `_FrozenConnection`.
 
     Raises:
         GalleryError: If the folder cannot be written to and a log holds changes (code "not-writable").
@@ -69,7 +69,7 @@ def connect(path: Path) -> sqlite3.Connection:
             "gallery once where its folder can be written to, or copy the whole folder to such a place.",
             code="not-writable",
         )
-    db = _connect(path, "mode=ro&immutable=1", FrozenConnection)
+    db = _connect(path, "mode=ro&immutable=1", _FrozenConnection)
     db.full = full
     return db
 
@@ -135,7 +135,7 @@ class Database:
         self._file = _file_id(path)
         with self._translated():
             self._writer = self._open()
-        if isinstance(self._writer, FrozenConnection):
+        if isinstance(self._writer, _FrozenConnection):
             self._file = _file_id(path, frozen=True)
         try:
             with self._translated():
@@ -222,10 +222,10 @@ class Database:
 
     def _thaw(self) -> None:
         """Open the file for writing if its disk was full before. Raises `sqlite3.Error` if it still is."""
-        if not isinstance(self._writer, FrozenConnection) or self._writer.full is None:
+        if not isinstance(self._writer, _FrozenConnection) or self._writer.full is None:
             return
         again = self._open()
-        if isinstance(again, FrozenConnection):
+        if isinstance(again, _FrozenConnection):
             again.close()
             raise again.full or self._writer.full
         self._writer.close()
@@ -273,7 +273,7 @@ class Database:
         try:
             yield db
         finally:
-            if isinstance(db, FrozenConnection) == isinstance(self._writer, FrozenConnection):
+            if isinstance(db, _FrozenConnection) == isinstance(self._writer, _FrozenConnection):
                 self._idle.append(db)
             else:
                 db.close()

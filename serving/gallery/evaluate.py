@@ -31,7 +31,7 @@ from serving.gallery.types import DEFAULT_K, Block, Item, identify_items
 from zoo.data.content import image_sha256
 from zoo.data.dataset import Dataset
 from zoo.data.preprocessing import to_pixels
-from zoo.errors import EvaluationError, ImageError, UsageError
+from zoo.errors import EvaluationError, ImageError, check_at_least
 from zoo.evaluation import PerQuery, bootstrap_intervals, per_query
 from zoo.evaluation.calibration import Bin, held_out_bins
 from zoo.evaluation.evaluate import search_arguments
@@ -100,13 +100,13 @@ class Step:
     measured: PerQuery
 
 
-def model_steps(model: str, dataset: Dataset, with_torch: bool, batch_size: int = 64) -> Iterator[Step]:
+def _model_steps(model: str, dataset: Dataset, with_torch: bool) -> Iterator[Step]:
     """Measure a data set as each runtime and precision of a model embeds it: torch, then the ONNX variants."""
     folder = find_model(model)
     variants = [("onnx", precision) for precision, file in GRAPH_FILES.items() if (folder / file).is_file()]
     for runtime, precision in [*([("torch", "fp32")] if with_torch else []), *variants]:
         embedder = load(folder, runtime=runtime, precision=precision)
-        arguments = search_arguments(embedder.embed(dataset.images, batch_size), dataset.labels, dataset)
+        arguments = search_arguments(embedder.embed(dataset.images), dataset.labels, dataset)
         others = len(arguments["embeddings"]) - ("queries" not in arguments)
         measured = per_query(**arguments, k=_depths(others))
         yield Step(f"{embedder.runtime} {embedder.precision}", "data set", measured)
@@ -240,7 +240,7 @@ class LabelledItems:
         return hits
 
 
-def in_order_of_items(dataset: Dataset, gallery: Gallery) -> Dataset | None:
+def _in_order_of_items(dataset: Dataset, gallery: Gallery) -> Dataset | None:
     """Return the data set in the order of the gallery's items, with their labels.
 
     None unless its images are the gallery's items, by SHA-256, and all items are labelled.
@@ -302,9 +302,9 @@ def measure(
         queries: Greatest number of queries in the gallery.
     """
     torch_too = importlib.util.find_spec("torch") is not None if with_torch is None else with_torch
-    same = in_order_of_items(dataset, gallery) if dataset else None
+    same = _in_order_of_items(dataset, gallery) if dataset else None
     dataset, joined = same or dataset, same is not None
-    steps = list(model_steps(model, dataset, torch_too)) if dataset else []
+    steps = list(_model_steps(model, dataset, torch_too)) if dataset else []
     steps += gallery_steps(gallery, max(queries, gallery.store.count()) if joined else queries)
     return {
         "gallery": gallery.address,
@@ -393,8 +393,7 @@ def _recalls(searcher: Searcher, labelled: Sequence[Pair]) -> dict[str, Any]:
 
 
 def _sample(rows: np.ndarray, n: int) -> np.ndarray:
-    if n < 1:
-        raise UsageError(f"queries must be at least 1, not {n}.", code="invalid-value")
+    check_at_least("queries", n, 1)
     return rows if len(rows) <= n else np.sort(np.random.default_rng(0).choice(rows, n, replace=False))
 
 

@@ -88,12 +88,12 @@ class Filter:
 EVERYTHING = Filter()
 
 
-def where_clause(label: str | None, selection: Filter) -> tuple[str, list[Any]]:
-    """Return the WHERE clause for items that match (and have the label), and its values."""
-    if label is None and not selection:
+def where_clause(selection: Filter) -> tuple[str, list[Any]]:
+    """Return the WHERE clause for items that match, and its values."""
+    if not selection:
         return "", []  # SQLite counts much faster without a condition
     condition, values = selection.sql()
-    return (f"WHERE {condition}", values) if label is None else (f"WHERE label = ? AND {condition}", [label, *values])
+    return f"WHERE {condition}", values
 
 
 def _holds(value: object, wanted: Value | list[Value] | Range) -> bool:

@@ -33,6 +33,7 @@ from zoo.errors import (
     ItemNotFoundError,
     ModelMismatchError,
     UsageError,
+    check_at_least,
     command,
     nearest,
 )
@@ -266,8 +267,7 @@ class Gallery:
         self, vectors: np.ndarray, k: int, exact: bool = False, selection: Filter = EVERYTHING
     ) -> Neighbours:
         """Return the hits of `search` as similarities and ids."""
-        if k < 1:
-            raise UsageError(f"k must be at least 1, not {k}.", code="invalid-value")
+        check_at_least("k", k, 1)
         if vectors.ndim != 2 or vectors.shape[1] != self.card.dim or not np.isfinite(vectors).all():
             message = f"queries must be finite float32 [q, {self.card.dim}], not {list(vectors.shape)}."
             raise UsageError(message, code="invalid-value")
@@ -347,7 +347,7 @@ def filter_notes(gallery: Gallery, selection: Filter, found: bool) -> list[str]:
     If nothing was found, return sentences about unknown keys of metadata too.
     """
     store = gallery.store
-    unknown = list(islice((label for label in selection.labels if not store.items(0, 1, label)), MAX_NOTES))
+    unknown = list(islice((label for label in selection.labels if not store.items(0, 1, Filter((label,)))), MAX_NOTES))
     labels = [label for label, _ in store.overview.labels(COMPARED_NAMES)[1]] if unknown else []
     notes = [f"No item has the label {_with_hint(label, labels)}" for label in unknown]
     if found or not selection.where:

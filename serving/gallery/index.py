@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from serving.gallery.types import Block, StoreChanges
-from zoo.errors import UsageError, missing, nearest
+from zoo.errors import missing, unknown
 
 try:
     import faiss
@@ -119,8 +119,8 @@ class Index:
         self._frozen = frozen or FrozenIndex(faiss.IndexFlatIP(dim), np.empty(0, np.int64))
         self._main = Segment(self._frozen.exact, self._frozen.ids)
         self._new = Segment.of(dim)
-        self._gpu = copy_to_gpu(self._main, device)
-        self._lock = SharedLock()
+        self._gpu = _copy_to_gpu(self._main, device)
+        self._lock = _SharedLock()
 
     def __len__(self) -> int:
         return len(self._main) + len(self._new)
@@ -280,7 +280,7 @@ class Segment:
             return np.empty((len(vectors), 0), np.float32), np.empty((len(vectors), 0), np.int64)
         bitmap = self._alive_bitmap() if among is None else _bitmap(self.alive & np.isin(self.ids, among))
         selector = None if bitmap is None else faiss.IDSelectorBitmap(bitmap)
-        similarities, rows = faiss_search(index, vectors, k, KINDS[setting.kind].parameters(setting.effort, selector))
+        similarities, rows = _faiss_search(index, vectors, k, KINDS[setting.kind].parameters(setting.effort, selector))
         return np.where(rows == NO_ROW, np.float32(-np.inf), similarities), rows
 
     def ids_of(self, rows: np.ndarray) -> np.ndarray:
@@ -304,7 +304,7 @@ class Segment:
         return self._bitmap if self.removed else None
 
 
-class GpuIndex:
+class _GpuIndex:
     """A copy of one segment's rows on one GPU. Safe to use from several threads; it serves one at a time."""
 
     def __init__(self, segment: Segment, number: int) -> None:
@@ -336,18 +336,18 @@ class GpuIndex:
 
     def _nearest(self, vectors: np.ndarray, k: int) -> np.ndarray:
         with self._lock:
-            return faiss_search(self._copy, vectors, k, None)[1]
+            return _faiss_search(self._copy, vectors, k, None)[1]
 
     def _compare_with_cpu(self) -> None:
         stored = self._segment.vectors()
         queries = np.array(stored[np.linspace(0, len(stored) - 1, _GPU_TESTS).astype(np.int64)])
-        expected = faiss_search(self._segment.exact, queries, 1, None)[0][:, 0]
+        expected = _faiss_search(self._segment.exact, queries, 1, None)[0][:, 0]
         rows = self._nearest(queries, 1)[:, 0]
         if (rows == NO_ROW).any() or not np.allclose(np.vecdot(stored[rows], queries), expected, atol=1e-5):
             raise RuntimeError("it finds other vectors than a CPU")
 
 
-def copy_to_gpu(segment: Segment, device: str) -> GpuIndex | None:
+def _copy_to_gpu(segment: Segment, device: str) -> _GpuIndex | None:
     """Return a copy of the segment on the GPU that `device` names (cuda, cuda:N, tensorrt).
 
     Return None for cpu, an empty segment, a GPU that FAISS does not find, and one that fails, which is logged. The CPU
@@ -360,13 +360,13 @@ def copy_to_gpu(segment: Segment, device: str) -> GpuIndex | None:
     if number >= faiss.get_num_gpus():
         return None
     try:
-        return GpuIndex(segment, number)
+        return _GpuIndex(segment, number)
     except RuntimeError as error:
         logger.warning("the CPU searches, because the GPU failed: %s.", error)
         return None
 
 
-class SharedLock:
+class _SharedLock:
     """A lock for many readers or one writer. A waiting writer goes before new readers."""
 
     def __init__(self) -> None:
@@ -415,7 +415,7 @@ def stored_vectors(exact: faiss.Index) -> np.ndarray:
     return faiss.rev_swig_ptr(exact.get_xb(), n * dim).reshape(n, dim)
 
 
-def faiss_search(
+def _faiss_search(
     index: faiss.Index, vectors: np.ndarray, k: int, parameters: faiss.SearchParameters | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Search contiguous float32 [q, d] by FAISS's own function.
@@ -437,8 +437,7 @@ def find_kind(name: str) -> IndexKind:
         UsageError: If it does not exist (code "unknown-name").
     """
     if name not in KINDS:
-        message = f"{name!r} is not a kind of index.{nearest(name, KINDS)} Known: {', '.join(KINDS)}."
-        raise UsageError(message, code="unknown-name")
+        raise unknown("kind of index", name, KINDS)
     return KINDS[name]
 
 

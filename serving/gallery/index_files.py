@@ -404,7 +404,7 @@ def _draft_generation(folder: Path, store: Store, identified: bool) -> Iterator[
                 return
             name = f"{GENERATION_PREFIX}{changes.number}-{secrets.token_hex(4)}"
             draft_folder = until_finished.enter_context(atomic_folder(folder / name))
-            exact = write_vectors(draft_folder, store.dim, changes)
+            exact = _write_vectors(draft_folder, store.dim, changes)
             data = identify_items(folder, store.contents()) if identified else None
         # The snapshot of the store has ended before the index is built, which takes long.
         yield _Draft(name, draft_folder, changes.number, exact, data)
@@ -494,7 +494,7 @@ def _folder_size(folder: Path) -> int:
         return 0
 
 
-def write_vectors(folder: Path, dim: int, changes: StoreChanges) -> FrozenIndex:
+def _write_vectors(folder: Path, dim: int, changes: StoreChanges) -> FrozenIndex:
     """Write the exact rows of a generation, and return them mapped. All of them are in memory meanwhile."""
     rows = Segment.of(dim, changes.blocks, changes.count)
     faiss.write_index(rows.exact, str(folder / EXACT))

@@ -38,12 +38,16 @@ from zoo.errors import (
     ImageError,
     ItemNotFoundError,
     UsageError,
+    check_at_least,
     command,
     none_readable_message,
 )
 from zoo.models.load import Embedder
 from zoo.models.registry import reference
 from zoo.paths import expand
+
+BATCH_SIZE = 64
+"""Images that are embedded at once."""
 
 ConfirmPrune = Callable[[Gallery, list[int]], bool]
 """Decides whether the items with these ids are removed."""
@@ -93,7 +97,7 @@ def find_images(
         present += f". {links_note(links)}" if links else ""
         raise UsageError(f"{folder} holds no images ({', '.join(sorted(SUFFIXES))}){present}.", code="no-images")
     sources = [_below(path, folder) for path in images]
-    files = [ImageFile(path, source, folder_label(source)) for path, source in zip(images, sources, strict=True)]
+    files = [ImageFile(path, source, _folder_label(source)) for path, source in zip(images, sources, strict=True)]
     return files, kinds, links
 
 
@@ -138,7 +142,7 @@ def other_kinds(kinds: Mapping[str, int]) -> str:
     return _shortened([f"{count:,} {kind or 'without a suffix'}" for kind, count in kinds.items()], 5)
 
 
-def folder_label(source: str) -> str | None:
+def _folder_label(source: str) -> str | None:
     """Return the folder part of a source, which is its label; None for a file at the top."""
     return source.rpartition("/")[0] or None
 
@@ -267,7 +271,7 @@ class IndexingRun:
         """Return the item's label: the file's, unless somebody labelled the item by hand."""
         if self._update:
             return file.label
-        of_folder = item.label in (None, folder_label(item.source)) and item.source != file.source
+        of_folder = item.label in (None, _folder_label(item.source)) and item.source != file.source
         return file.label if file.label is not None and (self._labelled or of_folder) else item.label
 
     def _metadata(self, file: ImageFile, item: Item) -> dict[str, Any] | Unchanged:
@@ -351,7 +355,7 @@ def index_folder(
     model_ref: str,
     images: Path,
     out: str | Path,
-    batch_size: int = 64,
+    batch_size: int = BATCH_SIZE,
     progress: bool = False,
     labels: Path | None = None,
     embed: Fill | None = None,
@@ -386,7 +390,7 @@ def index_folder(
         GalleryError: No image can be read.
     """
     files, rows, report = _list_images(images, out, labels, follow_links)
-    _check_batch_size(batch_size)
+    check_at_least("batch_size", batch_size, 1)
     is_new = not is_gallery(out)
     gallery = Gallery.create(out, embedder.card, model_ref) if is_new else Gallery.open(out)
     with gallery:
@@ -415,12 +419,7 @@ def index_folder(
 
 
 def add_files(
-    gallery: Gallery,
-    embedder: Embedder,
-    files: Sequence[ImageFile],
-    batch_size: int = 64,
-    progress: bool = False,
-    update: bool = False,
+    gallery: Gallery, embedder: Embedder, files: Sequence[ImageFile], progress: bool = False, update: bool = False
 ) -> IndexingReport:
     """Add single files to a gallery.
 
@@ -428,12 +427,11 @@ def add_files(
     with `update` it gets them. The source of a file is its path below an indexed folder, or its full path.
     """
     gallery.check_model(embedder.card, reference(embedder.folder))
-    _check_batch_size(batch_size)
     folders = indexed_folders(gallery)
     files = [replace(file, source=_source_below(file.path, folders)) for file in files]
     report = IndexingReport(gallery.address, len(files))
     run = IndexingRun(gallery, report)
-    fill(run, embedder, files, batch_size, progress)
+    fill(run, embedder, files, BATCH_SIZE, progress)
     remember_files(gallery, [file.path for file in files])
     for file, item in run.differing:
         report.differing.append((file.source, item.id, item.label))
@@ -612,8 +610,3 @@ def _other_folder(gallery: Gallery, folder: Path) -> Path | None:
     folder = folder.expanduser().resolve()
     others = (path for path in indexed_folders(gallery) if path.is_dir() and not path.is_relative_to(folder))
     return next(others, None)
-
-
-def _check_batch_size(batch_size: int) -> None:
-    if batch_size < 1:
-        raise UsageError(f"batch_size must be at least 1, not {batch_size}.", code="invalid-value")

@@ -175,7 +175,7 @@ class Rebuild:
         return True
 
 
-class ItemEmbedder:
+class _ItemEmbedder:
     """Embedding of items by their image files, or by their thumbnails where the files are missing.
 
     A PNG thumbnail is the image pixel by pixel (serving.gallery.types) and always serves; a smaller one if allowed.
@@ -392,7 +392,7 @@ def begin_upgrade(
     new, thumbnails = embedder.card, rule == "thumbnail"
     with closing(Store(folder / STORE)) as store, closing(Store(folder / STORE)) as reader:
         token = store.staging.begin(model_json(card, ref), model_json(new, model_ref), new.fingerprint, new.dim)
-        embed = ItemEmbedder(reader, embedder, originals, thumbnails).embed
+        embed = _ItemEmbedder(reader, embedder, originals, thumbnails).embed
         rebuild = Rebuild(store, store.staging, token, embed, batch_size, progress)
         yield Upgrade(folder, embedder, rebuild, rule)
 

@@ -48,7 +48,7 @@ MAX_DRAFT = 2**16
 READY_SECONDS = 1.0
 
 
-def untimed(stage: str) -> AbstractContextManager[None]:
+def _untimed(stage: str) -> AbstractContextManager[None]:
     """Time nothing: the default `Timer`."""
     return nullcontext()
 
@@ -103,7 +103,7 @@ class Searcher:
     """A gallery together with its model. Safe to use from several threads with the ONNX runtime."""
 
     def __init__(
-        self, gallery: Gallery, embedder: Embedder, limits: Limits = DEFAULT_LIMITS, timer: Timer = untimed
+        self, gallery: Gallery, embedder: Embedder, limits: Limits = DEFAULT_LIMITS, timer: Timer = _untimed
     ) -> None:
         """Bind a gallery, which the searcher closes, to its model, and try a golden image.
 
@@ -129,7 +129,7 @@ class Searcher:
         model: str | None = None,
         limits: Limits = DEFAULT_LIMITS,
         models: Models | None = None,
-        timer: Timer = untimed,
+        timer: Timer = _untimed,
     ) -> Searcher:
         """Open a gallery and load its model, which is `model` if it has moved.
 

@@ -51,12 +51,13 @@ from serving.gallery.types import (
     item_row,
     key_taken,
     metadata_json,
+    no_item,
     parse_model,
     read_model,
     thumbnail_hash,
     vector_to_blob,
 )
-from zoo.errors import GalleryError, ItemNotFoundError, ZooError
+from zoo.errors import GalleryError, ZooError
 from zoo.files import locked
 from zoo.models.card import Card
 
@@ -121,7 +122,7 @@ class Store:
         self.database = Database(path, STAGED_VIEWS if other else "")
         self._query = self.database.query
         self.overview, self.staging = Overview(self.database), Staging(self.database)
-        self._filter_cache = FilterCache()
+        self._filter_cache = _FilterCache()
         state = self.database.initial_state
         try:
             if self.database.fingerprint is None:
@@ -153,7 +154,7 @@ class Store:
         """
         rows = self._rows(items)
         with self._numbered_change(check_model=True) as change:
-            results = [insert_item(self.database.db, row, change) for row in rows]
+            results = [_insert_item(self.database.db, row, change) for row in rows]
         return AddResult([item_id for item_id, _ in results], sum(new for _, new in results))
 
     def put(self, items: Sequence[NewItem]) -> list[PutResult]:
@@ -218,7 +219,7 @@ class Store:
         with self._numbered_change() as change:
             sql = f"UPDATE items SET {columns} WHERE id = ?"
             if not self.database.db.execute(sql, (*values.values(), min(item_id, MAX_ID))).rowcount:
-                raise ItemNotFoundError(f"the gallery has no item {item_id}.")
+                raise no_item(item_id)
             if not isinstance(key, Unchanged):
                 _change_key(self.database.db, item_id, key)
         return change
@@ -304,11 +305,9 @@ class Store:
         """
         return item_from_row(self._row(f"SELECT {ITEM_COLUMNS} FROM items WHERE id = ?", item_id))
 
-    def items(
-        self, offset: int = 0, limit: int = 50, label: str | None = None, selection: Filter = EVERYTHING
-    ) -> list[Item]:
-        """Return a page of the items that a filter lets through (and that have a label), in the order of their ids."""
-        clause, values = where_clause(label, selection)
+    def items(self, offset: int = 0, limit: int = 50, selection: Filter = EVERYTHING) -> list[Item]:
+        """Return a page of the items that a filter lets through, in the order of their ids."""
+        clause, values = where_clause(selection)
         sql = f"SELECT {ITEM_COLUMNS} FROM items {clause} ORDER BY id LIMIT ? OFFSET ?"
         return [item_from_row(row) for row in self._query(sql, *values, limit, offset)]
 
@@ -324,7 +323,7 @@ class Store:
         """Return the item with this key, or raise `ItemNotFoundError`."""
         rows = self._query(f"SELECT {ITEM_COLUMNS} FROM items WHERE {_OF_KEY}", key)
         if not rows:
-            raise ItemNotFoundError(f"the gallery has no item with the key {key!r}.")
+            raise no_item(key)
         return item_from_row(rows[0])
 
     def sample(self, n: int, seed: int | None = None) -> list[Item]:
@@ -371,9 +370,9 @@ class Store:
             self._filter_cache.put(key, position, ids)
         return ids
 
-    def count(self, label: str | None = None, selection: Filter = EVERYTHING) -> int:
-        """Return the number of items that a filter lets through (and that have a label)."""
-        clause, values = where_clause(label, selection)
+    def count(self, selection: Filter = EVERYTHING) -> int:
+        """Return the number of items that a filter lets through."""
+        clause, values = where_clause(selection)
         # The second slot has no stored count.
         if not clause and (stored := self.state("count")) is not None:
             return int(stored)
@@ -477,7 +476,7 @@ class Store:
     def _row(self, sql: str, item_id: int) -> tuple[Any, ...]:
         rows = self._query(sql, item_id) if 0 < item_id <= MAX_ID else []
         if not rows:
-            raise ItemNotFoundError(f"the gallery has no item {item_id}.")
+            raise no_item(item_id)
         return rows[0]
 
 
@@ -509,7 +508,7 @@ class Overview:
         return [key for (key,) in self._database.query(_KEYS, limit)]
 
 
-class FilterCache:
+class _FilterCache:
     """Ids that filters let through at one position of the store. Safe to use from several threads."""
 
     def __init__(self) -> None:
@@ -541,7 +540,7 @@ class NewRow:
     picture: bytes | None
 
 
-def insert_item(db: sqlite3.Connection, row: NewRow, change: int) -> tuple[int, bool]:
+def _insert_item(db: sqlite3.Connection, row: NewRow, change: int) -> tuple[int, bool]:
     """Return the id of the item with this image, and whether it is new.
 
     Args:
@@ -559,7 +558,7 @@ def insert_item(db: sqlite3.Connection, row: NewRow, change: int) -> tuple[int, 
 
 
 def put_item(db: sqlite3.Connection, row: NewRow, change: int) -> PutResult:
-    """Create or replace the item with a key; arguments as of `insert_item`."""
+    """Create or replace the item with a key; arguments as of `_insert_item`."""
     item = row.item
     key = check_key(item.key or "")
     owner = _find_item(db, _OF_KEY, key)

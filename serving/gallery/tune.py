@@ -90,7 +90,7 @@ def measure_kind(
             frozen = FrozenIndex(exact.exact, exact.ids, approximate, setting, sample.k)
             index = Index(vectors.shape[1], frozen)
             if (recall := measure_recall(index, sample)) >= floor:
-                milliseconds = measure_milliseconds(index, sample)
+                milliseconds = _measure_milliseconds(index, sample)
                 measured.append((IndexMeasurement(setting, recall, milliseconds, seconds), frozen))
                 break  # larger efforts are slower
     if not measured:
@@ -106,7 +106,7 @@ def measure_recall(index: SearchableIndex, sample: QuerySample) -> float:
     return float(np.minimum(near.sum(axis=1), sample.k).mean() / sample.k)
 
 
-def measure_milliseconds(index: Index, sample: QuerySample) -> float:
+def _measure_milliseconds(index: Index, sample: QuerySample) -> float:
     """Return the median time of one search."""
     times = []
     for vector in sample.vectors[:TIMED]:
@@ -132,13 +132,13 @@ def _sample(ids: np.ndarray, block: Callable[[Any], Block], k: int, queries: int
     k = min(k, len(ids) - 1)
     if k < 1:
         return None
-    (own, vectors), (similarities, neighbours) = nearest_of_sample(len(ids), block, k, queries)
+    (own, vectors), (similarities, neighbours) = _nearest_of_sample(len(ids), block, k, queries)
     near = drop_self(similarities, neighbours, own)
     # Items may have been removed since their ids were read.
     return QuerySample(own, vectors, near[:, -1], near.shape[1]) if near.size else None
 
 
-def nearest_of_sample(n: int, block: Callable[[Any], Block], k: int, queries: int) -> tuple[Block, Neighbours]:
+def _nearest_of_sample(n: int, block: Callable[[Any], Block], k: int, queries: int) -> tuple[Block, Neighbours]:
     """Draw queries from n vectors, and find the k + 1 nearest of all vectors to each, itself among them.
 
     Args:

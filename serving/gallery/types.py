@@ -23,7 +23,7 @@ from zoo.data.dataset import DataIdentity, identify_rows
 from zoo.data.images import DEFAULT_LIMITS, Limits, open_file, open_image
 from zoo.data.perceptual_hash import perceptual_hash
 from zoo.data.preprocessing import Preprocessing, to_pixels
-from zoo.errors import CardError, GalleryError, ImageError, ItemConflictError, UsageError
+from zoo.errors import CardError, GalleryError, ImageError, ItemConflictError, ItemNotFoundError, UsageError
 from zoo.files import parse_json
 from zoo.models.card import Card, card_from_json
 
@@ -406,6 +406,12 @@ def vector_item(
     """
     row = unit_vector(numbers, dim)
     return NewItem(check_source(source), row, NO_PICTURE, vector_sha256(check_key(key), row), label, metadata, key=key)
+
+
+def no_item(named: int | str) -> ItemNotFoundError:
+    """Return the error for an id, or a key (a text), that no item has."""
+    name = f"with the key {named!r}" if isinstance(named, str) else named
+    return ItemNotFoundError(f"the gallery has no item {name}.")
 
 
 def key_taken(key: str, owner: int) -> ItemConflictError:

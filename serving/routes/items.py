@@ -17,10 +17,9 @@ from serving.duplicates.pictures import Measures, PictureTable
 from serving.errors import RefusedError, error_json, invalid
 from serving.forms import UploadedImage, checked_images, read_images
 from serving.gallery import UNCHANGED, Gallery, Item, NewItem
-from serving.gallery.filters import Filter
 from serving.gallery.gallery import filter_notes
 from serving.gallery.search import Searcher
-from serving.gallery.types import NO_PICTURE, decode_image, is_address, name_as_source, utc_now
+from serving.gallery.types import NO_PICTURE, decode_image, is_address, name_as_source, no_item, utc_now
 from serving.metrics import stage
 from serving.openapi import IMAGES, READING, WRITING, form_operation, refusals
 from serving.schemas import (
@@ -71,15 +70,15 @@ async def items(
     sample, offset, limit = parameters.sample, parameters.offset, parameters.limit
     if sample is not None and len(request.query_params) > 1:
         raise invalid("sample", "given alone: it is a sample of all items")
-    chosen = Filter(tuple(parameters.label), parameters.where)
+    chosen = parameters.selection
 
     def page(searcher: Searcher) -> ItemPage:
         gallery = searcher.gallery
         if sample is not None:
             rows = [item_info(item, collection) for item in gallery.store.sample(sample)]
             return ItemPage(total=gallery.store.count(), items=rows)
-        rows = [item_info(item, collection) for item in gallery.store.items(offset, limit, None, chosen)]
-        total = gallery.store.count(None, chosen)
+        rows = [item_info(item, collection) for item in gallery.store.items(offset, limit, chosen)]
+        total = gallery.store.count(chosen)
         hints = filter_notes(gallery, chosen, total > 0) if chosen else []
         return ItemPage(total=total, offset=offset, limit=limit, items=rows, notes=hints)
 
@@ -228,7 +227,7 @@ async def change(collection: CollectionDep, item_id: ItemIdDep, values: ItemChan
 async def remove(collection: CollectionDep, item_id: ItemIdDep) -> Removed:
     """Remove an item; needs a write key."""
     if not await collection.call(lambda searcher: searcher.gallery.remove([item_id])):
-        raise ItemNotFoundError(f"the gallery has no item {item_id}.")
+        raise no_item(item_id)
     return Removed(removed=item_id)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import fields
 from io import BytesIO
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -14,7 +15,6 @@ from fastapi import APIRouter, Request, Response
 from serving.dependencies import Collection, CollectionDep, CpuQueueDep, SettingsDep
 from serving.errors import RefusedError, error_json, invalid
 from serving.forms import UploadedImage, checked_images, read_images, read_query
-from serving.gallery.filters import Filter
 from serving.gallery.gallery import filter_notes
 from serving.gallery.search import Searcher, SearchOptions, SearchQuery
 from serving.gallery.types import DEFAULT_K
@@ -60,16 +60,9 @@ class Search(NamedTuple):
 async def _read_search(request: Request, settings: Settings) -> Search:
     with stage("read"):
         parameters, images = await read_query(request, SearchParameters)
-        options = SearchOptions(
-            _k(parameters, settings.max_k),
-            parameters.offset,
-            parameters.min_similarity,
-            parameters.min_p,
-            Filter(tuple(parameters.label), parameters.where),
-            parameters.crop,
-            parameters.rerank,
-        )
-        return Search(options, _queries(parameters, images, settings))
+        k = _k(parameters, settings.max_k)
+        chosen = {option.name: getattr(parameters, option.name) for option in fields(SearchOptions)}
+        return Search(SearchOptions(**chosen | {"k": k}), _queries(parameters, images, settings))
 
 
 def _k(parameters: SearchParameters, max_k: int) -> int:

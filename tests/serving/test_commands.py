@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from serving.gallery import Gallery
+from serving.gallery.filters import Filter
 from serving.gallery.indexing import index_folder
 from tests.commandline import run_here
 from tests.raising import raises
@@ -155,7 +156,7 @@ def test_a_server_sees_what_is_indexed_meanwhile(model: Embedder, pictures: Path
         assert len(found()) == toys.PER_CLASS * len(toys.CLASSES)
         assert found()[0].startswith("blue checks")
         with Gallery.open(gallery) as opened:
-            opened.remove([item.id for item in opened.store.items(limit=100, label="blue checks")])
+            opened.remove([item.id for item in opened.store.items(0, 100, Filter(("blue checks",)))])
         assert len(found()) == toys.PER_CLASS * (len(toys.CLASSES) - 1)
         assert not found()[0].startswith("blue checks")
         assert server.stop(signal.SIGINT) == 0

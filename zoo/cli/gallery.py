@@ -263,7 +263,7 @@ def list_items(
     check_at_least("--limit", limit, 0)
     selection = item_filter(label, where)
     with Gallery.open(gallery) as opened:
-        items, total = opened.store.items(offset, limit or -1, None, selection), opened.store.count(None, selection)
+        items, total = opened.store.items(offset, limit or -1, selection), opened.store.count(selection)
         note_filter(opened, selection, total > 0)
     if as_json:
         print_json({"total": total, "items": [asdict(item) for item in items]})

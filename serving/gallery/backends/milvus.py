@@ -62,10 +62,11 @@ from serving.gallery.types import (
     item_row,
     key_taken,
     model_json,
+    no_item,
     parse_model,
     vector_to_blob,
 )
-from zoo.errors import GalleryError, GalleryExistsError, GalleryNotFoundError, ItemNotFoundError
+from zoo.errors import GalleryError, GalleryExistsError, GalleryNotFoundError
 from zoo.files import LockHeldError
 from zoo.models.card import Card
 
@@ -107,7 +108,7 @@ class MilvusStore:
 
     def check_current(self) -> None:
         """Raise `BackendError` if Milvus does not answer."""
-        fact_value(self.connection, MODEL)
+        _fact_value(self.connection, MODEL)
 
     def slot(self) -> None:
         """Return None: a gallery in Milvus has the embeddings of one model."""
@@ -141,12 +142,10 @@ class MilvusStore:
         rows = self.by_ids(ids_of(content_sha256), ITEM).values()
         return next((item_of(row) for row in rows if row["content_sha256"] == content_sha256), None)
 
-    def items(
-        self, offset: int = 0, limit: int = 50, label: str | None = None, selection: Filter = EVERYTHING
-    ) -> list[Item]:
+    def items(self, offset: int = 0, limit: int = 50, selection: Filter = EVERYTHING) -> list[Item]:
         end = IDS if limit < 0 else offset + limit
         ids: list[int] = []
-        for piece in self.scan(("id",), selection, label, size=min(SCAN, max(100, end))):
+        for piece in self.scan(("id",), selection, size=min(SCAN, max(100, end))):
             ids += [row["id"] for row in piece]
             if len(ids) >= end:
                 break
@@ -180,23 +179,22 @@ class MilvusStore:
             for row in piece:
                 yield item_of(row), np.array(row["vector"], np.float32), thumbnail_of(row)
 
-    def count(self, label: str | None = None, selection: Filter = EVERYTHING) -> int:
+    def count(self, selection: Filter = EVERYTHING) -> int:
         if not selection.where:
-            return self.connection.count(self.collection, expression(selection, label))
-        key = (label, repr(selection))
-        return int(self._once(key, lambda: sum(map(len, self.scan(("id",), selection, label)))))
+            return self.connection.count(self.collection, expression(selection))
+        return int(self._once(repr(selection), lambda: sum(map(len, self.scan(("id",), selection)))))
 
     def stats(self) -> Stats:
         return Stats(self.count(), self.overview.labels(1)[0], self.change())
 
     @property
     def overview(self) -> Overview:
-        return MilvusOverview(self._once, self.scan)
+        return _MilvusOverview(self._once, self.scan)
 
     def _row(self, item_id: int, fields: Sequence[str]) -> Row:
         rows = self.by_ids([item_id], fields)
         if not rows:
-            raise ItemNotFoundError(f"the gallery has no item {item_id}.")
+            raise no_item(item_id)
         return rows[item_id]
 
     def by_ids(self, ids: Sequence[int], fields: Sequence[str], strong: bool = False) -> dict[int, Row]:
@@ -204,16 +202,11 @@ class MilvusStore:
         return self.connection.by_ids(self.collection, possible, fields, strong)
 
     def scan(
-        self,
-        fields: Sequence[str],
-        selection: Filter = EVERYTHING,
-        label: str | None = None,
-        size: int = SCAN,
-        start: int = 0,
+        self, fields: Sequence[str], selection: Filter = EVERYTHING, size: int = SCAN, start: int = 0
     ) -> Iterator[list[Row]]:
         """Return the rows of all items that a filter lets through, in pieces, in the order of their ids."""
         read = tuple(dict.fromkeys((*fields, "label", "metadata"))) if selection.where else fields
-        for piece in self.connection.scan(self.collection, expression(selection, label), read, size, start):
+        for piece in self.connection.scan(self.collection, expression(selection), read, size, start):
             yield [row for row in piece if not selection.where or matches(selection, row)]
 
     def _once(self, key: object, work: Callable[[], T]) -> T:
@@ -336,7 +329,7 @@ class MilvusStore:
     def item_of_key(self, key: str) -> Item:
         rows = self.connection.rows(self.collection, f"key == {quoted(key)}", ITEM) if key else []
         if not rows:
-            raise ItemNotFoundError(f"the gallery has no item with the key {key!r}.")
+            raise no_item(key)
         return item_of(max(rows, key=lambda row: (row["change"], row["id"])))
 
     def _with_keys(self, keys: Sequence[str]) -> list[Row]:
@@ -385,7 +378,7 @@ class MilvusStore:
                 if owner["id"] != item_id:
                     raise key_taken(owner["key"], owner["id"])
             if not self._rewrite({item_id: changed}):
-                raise ItemNotFoundError(f"the gallery has no item {item_id}.")
+                raise no_item(item_id)
             return self._next_change()
 
     def _rewrite(self, changes: Mapping[int, Row]) -> int:
@@ -400,7 +393,7 @@ class MilvusStore:
 
     def _next_change(self) -> int:
         """Take the next change number, and return it."""
-        value = fact_value(self.connection, CHANGE, strong=True) or {"number": 0}
+        value = _fact_value(self.connection, CHANGE, strong=True) or {"number": 0}
         number = max(moment(), value["number"] + 1)
         self.connection.write(self.facts_name, [fact_row(CHANGE, {"number": number})])
         return number
@@ -408,24 +401,24 @@ class MilvusStore:
     # Facts
 
     def change(self) -> int:
-        return int((fact_value(self.connection, CHANGE) or {"number": 0})["number"])
+        return int((_fact_value(self.connection, CHANGE) or {"number": 0})["number"])
 
     def state(self, key: str) -> str | None:
-        value = fact_value(self.connection, STATE, key)
+        value = _fact_value(self.connection, STATE, key)
         return None if value is None else str(value["text"])
 
     def set_state(self, key: str, value: str) -> None:
         self.connection.write(self.facts_name, [fact_row(STATE, {"text": value}, key)])
 
     def fact(self, key: str) -> str | None:
-        value = fact_value(self.connection, FACT, key)
+        value = _fact_value(self.connection, FACT, key)
         return None if value is None else str(value["text"])
 
     def set_fact(self, key: str, value: str) -> None:
         self.connection.write(self.facts_name, [fact_row(FACT, {"text": value}, key)])
 
 
-class MilvusOverview(Overview):
+class _MilvusOverview(Overview):
     """Counts over all items of a gallery in Milvus; they are made again after a change."""
 
     def __init__(
@@ -476,7 +469,7 @@ def create_store(address: str, card: Card, model_ref: str) -> MilvusStore:
     try:
         if connection.has(connection.address.collection):
             raise GalleryExistsError(f"{address} exists already; a new gallery needs a collection of its own.")
-        name = items_name(connection.address, card)
+        name = _items_name(connection.address, card)
         connection.create_items(name, card.dim)
         connection.create_facts()
         model = {"collection": name, "model": model_json(card, model_ref)}
@@ -494,7 +487,7 @@ def open_store(address: str) -> MilvusStore:
         GalleryNotFoundError: The collection does not exist.
         GalleryError: If the collection is not a gallery's.
     """
-    connection = connect_existing(address)
+    connection = _connect_existing(address)
     try:
         value = present_model(connection)
         connection.load(value["collection"])
@@ -507,7 +500,7 @@ def open_store(address: str) -> MilvusStore:
 def exists(address: str) -> bool:
     """Return whether Milvus has a collection at the address."""
     try:
-        connection = connect_existing(address)
+        connection = _connect_existing(address)
     except GalleryNotFoundError:
         return False
     with closing(connection):
@@ -516,11 +509,11 @@ def exists(address: str) -> bool:
 
 def model_at(address: str) -> tuple[Card, str]:
     """Return the card of the gallery's model, and the reference by which it is loaded."""
-    with closing(connect_existing(address)) as connection:
+    with closing(_connect_existing(address)) as connection:
         return parse_model(present_model(connection)["model"], address)
 
 
-def connect_existing(text: str) -> Connection:
+def _connect_existing(text: str) -> Connection:
     """Connect to Milvus; an embedded one is not created.
 
     Raises:
@@ -539,12 +532,12 @@ def drop(address: str) -> None:
             connection.drop(name)
 
 
-def items_name(address: Address, card: Card) -> str:
+def _items_name(address: Address, card: Card) -> str:
     """Return the name of the collection of items that a model embeds."""
     return f"{address.collection}_{card.fingerprint[:16]}"
 
 
-def fact_value(connection: Connection, kind: str, key: str = "", strong: bool = False) -> Row | None:
+def _fact_value(connection: Connection, kind: str, key: str = "", strong: bool = False) -> Row | None:
     """Return the value of a fact, or None; strong: as the last write of any process left it."""
     number = number_of(kind, key)
     rows = connection.by_ids(connection.address.collection, [number], ("id", "value"), strong)
@@ -562,7 +555,7 @@ def present_model(connection: Connection) -> Row:
     if not connection.has(address.collection):
         raise _not_found(address)
     connection.load(address.collection)
-    value = fact_value(connection, MODEL, strong=True) if "value" in connection.fields(address.collection) else None
+    value = _fact_value(connection, MODEL, strong=True) if "value" in connection.fields(address.collection) else None
     if value is None:
         raise GalleryError(f"the collection at {address.text} is not a gallery; name another.", code="not-a-gallery")
     return value

@@ -30,14 +30,13 @@ def number_of(*words: object) -> int:
     return (int.from_bytes(digest[:8]) >> 11) or 1
 
 
-def expression(selection: Filter, label: str | None = None) -> str:
+def expression(selection: Filter) -> str:
     """Translate a filter into a Milvus expression that lets at least the items of the filter through.
 
     It is exact for labels. Versions of Milvus differ in null, true and 1, and no expression tests whether any member of
     a list is in a range, so that `Filter.matches` decides about metadata.
     """
-    lists = [labels for labels in (() if label is None else (label,), selection.labels) if labels]
-    parts = [_label_in([label for label in labels if label]) for labels in lists]
+    parts = [_label_in([label for label in selection.labels if label])] if selection.labels else []
     parts += [part for key, wanted in selection.where.items() if (part := _condition(key, wanted))]
     return " and ".join(parts)
 

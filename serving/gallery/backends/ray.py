@@ -21,7 +21,7 @@ from tqdm import tqdm
 from serving.gallery.indexing import Fill, ImageFile, IndexingRun, new_item
 from serving.gallery.originals import read_image
 from serving.gallery.types import NewItem, Thumbnail, decode_image
-from zoo.errors import GalleryError, ImageError, ModelMismatchError, UsageError, missing
+from zoo.errors import GalleryError, ImageError, ModelMismatchError, UsageError, check_at_least, missing
 from zoo.models.load import Embedder, load
 from zoo.paths import core_count
 
@@ -66,8 +66,8 @@ def on_ray(model_ref: str, folder: Path, address: str | None = None, workers: in
         import ray.data  # noqa: F401
     except ImportError:
         raise missing("ray", "ray") from None
-    if workers is not None and workers < 1:
-        raise UsageError(f"the number of workers must be 1 or more, not {workers}.", code="invalid-value")
+    if workers is not None:
+        check_at_least("the number of workers", workers, 1)
 
     def embed(
         run: IndexingRun, embedder: Embedder, files: Sequence[ImageFile], batch_size: int, progress: bool

@@ -103,7 +103,7 @@ def test_filter_equals_a_plain_comparison(several: list[dict[str, Any]], where: 
         schema.create(path, DIM, "fingerprint")
         with closing(Store(path)) as store:
             ids = store.add([new_item(n, metadata=metadata) for n, metadata in enumerate(several)]).ids
-            hits = [item.id for item in store.items(0, 100, None, Filter((), where))]
+            hits = [item.id for item in store.items(0, 100, Filter((), where))]
     assert hits == [item for item, metadata in zip(ids, several, strict=True) if matches(metadata)]
 
 
@@ -135,10 +135,10 @@ def test_items_by_label_and_metadata(path: Path) -> None:
                     if label in (None, store.item(number).label)
                     and all(one.get(key) in (some if isinstance(some, list) else [some]) for key, some in where.items())
                 ]
-                selection = Filter(where=where)
-                assert [item.id for item in store.items(label=label, selection=selection)] == wanted
-                assert [item.id for item in store.items(1, 2, label, selection)] == wanted[1:3]
-                assert store.count(label, selection) == len(wanted)
+                selection = Filter(() if label is None else (label,), where)
+                assert [item.id for item in store.items(selection=selection)] == wanted
+                assert [item.id for item in store.items(1, 2, selection)] == wanted[1:3]
+                assert store.count(selection) == len(wanted)
 
 
 def test_matching_ids_are_cached_until_a_change(path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from serving.gallery import Gallery
+from serving.gallery.filters import Filter
 from serving.gallery.indexing import find_images, index_folder, other_kinds
 from serving.gallery.originals import Originals
 from serving.gallery.search import Searcher, SearchOptions, SearchQuery
@@ -40,7 +41,7 @@ def test_a_folder_becomes_a_gallery(model: Embedder, gallery_folder: Path, pictu
 
 def test_small_pictures_are_kept_pixel_by_pixel_and_large_ones_shrunk(gallery_folder: Path, pictures: Path) -> None:
     with Gallery.open(gallery_folder) as gallery:
-        for item in gallery.store.items(limit=100, label="green disc"):
+        for item in gallery.store.items(0, 100, Filter(("green disc",))):
             thumbnail = gallery.store.thumbnail(item.id)
             with Image.open(BytesIO(thumbnail.data)) as shown, Image.open(pictures / item.source) as original:
                 if item.source.endswith(".png"):
@@ -108,7 +109,7 @@ def test_indexing_again_follows_the_folder(model: Embedder, folder: Path, tmp_pa
     with Gallery.open(tmp_path / "g") as gallery:
         (hit,) = gallery.search(model.embed(image), 1)[0]
         assert (hit.source, hit.label) == ("blue checks/moved.png", "blue checks")
-        assert [gallery.store.count(label) for label in ("red stripes", "green", "green disc")] == [5, 6, 0]
+        assert [gallery.store.count(Filter((label,))) for label in ("red stripes", "green", "green disc")] == [5, 6, 0]
         assert len(gallery.search(model.embed(image), 100)[0]) == 24, "each item is found once"
     shutil.copy(folder / "blue checks" / "moved.png", folder / "twin.png")
     for _ in range(2):
@@ -141,7 +142,7 @@ def test_linked_folders_are_indexed_and_loops_are_not(model: Embedder, pictures:
     report = index_folder(model, "toy", tmp_path / "top", tmp_path / "g", follow_links=True)
     assert (report.found, report.added) == (toys.PER_CLASS, toys.PER_CLASS)
     with Gallery.open(tmp_path / "g") as gallery:
-        assert gallery.store.count("linked") == toys.PER_CLASS
+        assert gallery.store.count(Filter(("linked",))) == toys.PER_CLASS
 
 
 def test_a_run_that_was_broken_off_is_taken_up(

@@ -126,7 +126,7 @@ def test_a_file_of_labels_is_a_table_as_other_commands_read_it(
     assert (report.unlabelled, report.labels_unused, report.metadata) == (23, [], ("year",))
     assert metadata_of(tmp_path / "g", FIRST) == {"year": 1908}
     with Gallery.open(tmp_path / "g") as gallery:
-        assert gallery.store.count("zebra") == 1
+        assert gallery.store.count(Filter(("zebra",))) == 1
 
 
 def test_the_file_replaces_the_keys_that_it_has_and_no_others(model: Embedder, folder: Path, tmp_path: Path) -> None:

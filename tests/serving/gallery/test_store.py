@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from serving.gallery import schema
+from serving.gallery.filters import Filter
 from serving.gallery.store import Store
 from serving.gallery.types import NewItem, Thumbnail
 from tests.raising import raises
@@ -133,9 +134,9 @@ def test_invalid_item_leaves_the_whole_batch_out(store: Store) -> None:
 def test_items_by_page_and_label(store: Store) -> None:
     store.add([new_item(n) for n in range(1, 11)])
     assert [item.id for item in store.items(offset=3, limit=4)] == [4, 5, 6, 7]
-    assert [item.id for item in store.items(offset=1, limit=2, label="label 0")] == [6, 9]
-    assert store.count("label 0") == 3
-    assert store.count("' OR 1=1 --") == 0
+    assert [item.id for item in store.items(offset=1, limit=2, selection=Filter(("label 0",)))] == [6, 9]
+    assert store.count(Filter(("label 0",))) == 3
+    assert store.count(Filter(("' OR 1=1 --",))) == 0
     stats = store.stats()
     assert (stats.items, stats.labels, stats.change) == (10, 3, 1)
 
