@@ -76,10 +76,13 @@ def picture(seed: int) -> bytes:
     return toys.encoded(Image.fromarray(np.random.default_rng(seed).integers(0, 256, (300, 300, 3), np.uint8)))
 
 
-def test_a_gallery_that_can_only_be_read_is_searched(path: Path) -> None:
+def test_a_gallery_that_can_only_be_read_is_searched(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def searcher() -> Searcher:
         return Searcher.open(path, str(path.parent / "model"))
 
+    # The model's graph has been tried before: nobody may not start this Python.
+    monkeypatch.setenv("ZOO_HOME", str(path.parent / "home"))
+    searcher()
     with local_client(searcher, KEY) as service, unwritable(path):
         assert service.post("/search", content=toys.query(0)).status_code == 200
         answers = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -89,13 +89,24 @@ def read_proof(path: Path, kind: str, dimensions: Collection[int]) -> tuple[list
         inputs = [tensors[f"{kind}_{i}"] for i in range(len(tensors))]
     except Exception as error:  # safetensors raises its own type
         raise ModelFolderError(f"{path} cannot be read: {error}", code="unreadable-file") from None
-    usable = all(array.dtype == np.uint8 and array.ndim in dimensions and array.size for array in inputs)
-    rows = embeddings.dtype == np.float32 and embeddings.ndim == 2 and len(embeddings) == len(inputs)
-    # The comparison is false for NaN.
-    if not (inputs and usable and rows and (np.abs(np.linalg.norm(embeddings, axis=1) - 1) <= LENGTH_TOLERANCE).all()):
+    if problem := next(_problems(kind, inputs, embeddings, dimensions), None):
         raise ModelFolderError(
-            f"{path} proves nothing: expected at least one {kind} in uint8, and one unit row in float32 for each. "
-            "Download the model folder again.",
-            code="damaged-file",
+            f"{path} proves nothing: {problem}. Download the model folder again.", code="damaged-file"
         )
     return inputs, embeddings
+
+
+def _problems(
+    kind: str, inputs: Sequence[np.ndarray], embeddings: np.ndarray, dimensions: Collection[int]
+) -> Iterator[str]:
+    if not inputs:
+        yield f"it has no {kind}"
+    for number, array in enumerate(inputs):
+        if not (array.dtype == np.uint8 and array.ndim in dimensions and array.size):
+            yield f"{kind}_{number} is {array.dtype} {list(array.shape)}, expected uint8"
+    if not (embeddings.dtype == np.float32 and embeddings.ndim == 2 and len(embeddings) == len(inputs)):
+        yield f"its embeddings are {embeddings.dtype} {list(embeddings.shape)}, expected float32 [{len(inputs)}, dim]"
+    else:
+        for number, length in enumerate(np.linalg.norm(embeddings, axis=1)):
+            if not abs(length - 1) <= LENGTH_TOLERANCE:  # false for NaN
+                yield f"embedding {number} has the length {length:.3g}, expected 1"

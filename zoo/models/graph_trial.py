@@ -47,8 +47,9 @@ def try_graph(path: Path, ort_version: str) -> None:
         ModelFolderError: `unreadable-file` if ONNX Runtime cannot load it within the bounds.
     """
     mark = paths.home() / "cache" / "tried-graphs" / f"{sha256_of(path)}-{ort_version}"
-    if mark.exists():
-        return
+    with suppress(OSError):  # a home that cannot be read, as below
+        if mark.exists():
+            return
     if reason := _reason_against(path):
         raise ModelFolderError(f"{path} cannot be loaded by ONNX Runtime: {reason}", code="unreadable-file")
     with suppress(OSError):  # a home that cannot be written: the graph is tried again next time
