@@ -7,6 +7,7 @@ process loads the graph first, and is ended if it takes too much. Graphs that pa
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import subprocess
@@ -30,7 +31,14 @@ _PAUSE = 0.004
 """Seconds between two looks at the process, in which it takes some megabytes."""
 
 _PROGRAM = """
-import sys, onnxruntime
+import ctypes, signal, sys
+try:
+    import resource
+    resource.setrlimit(resource.RLIMIT_CPU, (int(sys.argv[2]), int(sys.argv[2])))
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: Linux ends this process with its parent
+except (ImportError, AttributeError):  # neither Linux
+    pass
+import onnxruntime
 options = onnxruntime.SessionOptions()
 options.log_severity_level, options.intra_op_num_threads = 4, 1
 try:
@@ -63,7 +71,7 @@ def _reason_against(path: Path) -> str:
     deadline = time.monotonic() + seconds
     environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-    command = [sys.executable, "-P", "-S", "-c", _PROGRAM, str(path)]
+    command = [sys.executable, "-P", "-S", "-c", _PROGRAM, str(path), str(math.ceil(seconds))]
     with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, text=True, errors="replace") as process:
         try:
             while process.poll() is None:

@@ -2,7 +2,7 @@
 
 A graph is untrusted, since the card that vouches for it may come from the same stranger. It holds all of its weights,
 has no inner graphs and so no loops, and uses the operators that ONNX Runtime itself brings. Its memory is bounded, and
-so is the time of its first run, which is that of the golden images. Another process loads it first.
+so is the time of each run. Another process loads it first.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ FINGERPRINT, PRECISION = "dml-zoo.fingerprint", "dml-zoo.precision"
 MEMORY_SHARE = 0.75
 """Largest share of this machine's memory (or the control group's) that all graphs of a process use on the CPU."""
 
-FIRST_RUN_SECONDS = 60, 30
-"""Longest time of a graph's first run: a constant, and an addition for each row of the batch."""
+RUN_SECONDS = 60, 30
+"""Longest time of a graph's run: a constant, and an addition for each row of the batch."""
 
 
 def open_graph(
@@ -103,39 +103,27 @@ def runner(session: Any, path: Path, output: str) -> Callable[[dict[str, np.ndar
     """Return a function from a session's inputs, by name, to one of its outputs.
 
     It raises `ModelFolderError` (`unsupported-graph`) if the graph fails, needs more memory than `MEMORY_SHARE`, or
-    does not end its first run in `FIRST_RUN_SECONDS`. ONNX Runtime ends between two operators, never within one.
+    does not end within `RUN_SECONDS`. ONNX Runtime ends between two operators, never within one.
     """
-    tried = threading.Event()
-
-    def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
-        try:
-            rows: np.ndarray = (session.run if tried.is_set() else _run_in_time(session))([output], inputs)[0]
-        except Exception as error:  # onnxruntime raises its own types
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ModelFolderError(
-                f"{path} cannot be run by ONNX Runtime: {reason}", code="unsupported-graph"
-            ) from None
-        tried.set()
-        return rows
-
-    return run
-
-
-def _run_in_time(session: Any) -> Callable[[list[str], dict[str, np.ndarray]], list[np.ndarray]]:
-    """Return a session's `run` that ends with an error if it takes too long."""
     import onnxruntime as ort
 
-    def run(outputs: list[str], inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-        constant, each = FIRST_RUN_SECONDS
+    def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
+        constant, each = RUN_SECONDS
         options = ort.RunOptions()
         seconds = constant + each * max(len(value) for value in inputs.values())
         timer = threading.Timer(seconds, setattr, (options, "terminate", True))
         timer.daemon = True
         timer.start()
         try:
-            return session.run(outputs, inputs, options)
+            rows: np.ndarray = session.run([output], inputs, options)[0]
+        except Exception as error:  # onnxruntime raises its own types
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ModelFolderError(
+                f"{path} cannot be run by ONNX Runtime: {reason}", code="unsupported-graph"
+            ) from None
         finally:
             timer.cancel()
+        return rows
 
     return run
 

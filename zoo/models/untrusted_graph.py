@@ -36,8 +36,18 @@ _OPERATOR, _DOMAIN = 4, 7
 _DOMAINS = (b"", b"ai.onnx", b"com.microsoft")
 """Domains of operators: the standard's, and ONNX Runtime's own."""
 
-_COMPILED = b"EPContext"
-"""Operator of ONNX Runtime that runs a program, which a provider compiled, from a file that it names."""
+_OPERATORS = {
+    b"EPContext": "runs a program, which a provider compiled, from a file that it names",
+    b"NonZero": "takes memory outside ONNX Runtime's pool",
+    b"Unique": "takes memory outside ONNX Runtime's pool",
+}
+"""Operators that no embedding needs, and why they are refused."""
+
+_DATA_TYPE, _STRING = 2, 8
+"""Field of TensorProto, and the type whose values take memory outside ONNX Runtime's pool."""
+
+_ATTRIBUTE_NAME, _INTEGER = 1, 3
+"""Fields of AttributeProto."""
 
 _MAX_BYTES, _MAX_FIELDS = 2**31, 2_000_000
 """Largest graph: protobuf reads no more bytes; a node has about ten fields, which are read in a microsecond each."""
@@ -96,6 +106,7 @@ class _Walk:
 
     def check(self, at: int, end: int, kind: str) -> None:
         """Check the message in the bytes from `at` to `end`."""
+        name, makes_texts = b"", False
         while at < end:
             self.fields += 1
             if self.fields > _MAX_FIELDS:
@@ -104,12 +115,20 @@ class _Walk:
             if number == 0 or at + size > end:  # no field of protobuf has the number 0
                 raise IndexError
             self._check_field(at, at + size, kind, number, wire)
+            if kind == "attribute" and (number, wire) == (_ATTRIBUTE_NAME, _LENGTH):
+                name = self.data[at : at + size]
+            elif kind == "attribute" and (number, wire) == (_INTEGER, _VARINT):
+                makes_texts = _read_varint(self.data, at)[0] == _STRING
             at += size
+        if (name == b"to" and makes_texts) or name in (b"value_string", b"value_strings"):
+            raise _UnsafeGraphError("texts")
 
     def _check_field(self, at: int, end: int, kind: str, number: int, wire: int) -> None:
         """Check a field of a message, and the message in it."""
         if kind == "tensor" and number in _EXTERNAL and (end - at if wire == _LENGTH else any(self.data[at:end])):
             raise _ExternalData
+        if kind == "tensor" and number == _DATA_TYPE and _read_varint(self.data, at)[0] == _STRING:
+            raise _UnsafeGraphError("texts")
         if wire != _LENGTH:
             return
         if number in _REFUSED.get(kind, ()):
@@ -121,7 +140,7 @@ class _Walk:
 
 
 def _check_operator(name: bytes, field: int) -> None:
-    if name == _COMPILED if field == _OPERATOR else name not in _DOMAINS:
+    if name in _OPERATORS if field == _OPERATOR else name not in _DOMAINS:
         what = "the operator" if field == _OPERATOR else "operators of the domain"
         raise _UnsafeGraphError(f"{what} {name[:40].decode(errors='replace')!r}")
 
