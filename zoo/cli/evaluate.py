@@ -392,9 +392,10 @@ def score(
     elif dataset is not None:
         classes = None
     elif classes is None:
+        table = embeddings.with_suffix(".csv")
+        hint = f" {table} exists: {command('score', embeddings, '--labels', table)}" if table.is_file() else ""
         raise UsageError(
-            "the classes of the rows are not known. Name their labels (--labels FILE, such as the table that zoo embed "
-            "wrote beside them) or data set (--dataset D).",
+            f"the classes of the rows are not known. Name labels (--labels FILE) or a data set (--dataset D).{hint}",
             code="no-labels",
         )
     _check_length(embeddings, rows, labels or embeddings, classes, "labels")
