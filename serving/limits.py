@@ -42,7 +42,7 @@ CPU_PATHS = frozenset({"/search", "/embed", "/items"})
 """Paths whose POST waits for a core."""
 
 
-class Client:
+class ClientCalls:
     """The calls of a client that wait or run.
 
     Attributes:
@@ -82,7 +82,7 @@ class CpuQueue:
         self.cores, self.patience, self.most = cores, patience, cores + max(2, cores)
         # Threads of its own: maps, counts and other slow reads may use all of the application's common threads.
         self._threads = CapacityLimiter(self.most)
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[str, ClientCalls] = {}
         self._durations: deque[float] = deque(maxlen=31)
 
     def is_behind(self, seconds: float) -> bool:
@@ -102,7 +102,7 @@ class CpuQueue:
         total = work + sum(min(work, len(client.waiting) * self._usual(client)) for client in others)
         return max(waited, total / self.cores) > seconds
 
-    def _usual(self, client: Client | None) -> float:
+    def _usual(self, client: ClientCalls | None) -> float:
         """Return the mean time for which recent calls kept a core from others: the client's, if it has had some."""
         durations = (client and client.durations) or self._durations
         return sum(durations) / max(1, len(durations))
@@ -120,7 +120,7 @@ class CpuQueue:
     async def _run(self, place: Place, call: Callable[[], Result]) -> Result:
         name = _CLIENT.get()
         least = min((client.used for client in self._clients.values()), default=0.0)
-        client = self._clients.setdefault(name, Client(least))
+        client = self._clients.setdefault(name, ClientCalls(least))
         with stage("queue"), WAITING.track_inprogress():
             await self._wait(name, client, place)
         start, slow = time.monotonic(), list[bool]()
@@ -138,7 +138,7 @@ class CpuQueue:
             client.slow -= len(slow)
             self._release(name, client, seconds - place.estimate)
 
-    async def _wait(self, name: str, client: Client, place: Place) -> None:
+    async def _wait(self, name: str, client: ClientCalls, place: Place) -> None:
         """Wait until the call may start."""
         client.waiting.append(place)
         self._start_calls()
@@ -169,16 +169,16 @@ class CpuQueue:
             client.running += 1
             place.taken.set_result(None)
 
-    def _forget_if_idle(self, name: str, client: Client) -> None:
+    def _forget_if_idle(self, name: str, client: ClientCalls) -> None:
         if not client.waiting and not client.running:
             del self._clients[name]
 
-    def _count_slow(self, client: Client, slow: list[bool]) -> None:
+    def _count_slow(self, client: ClientCalls, slow: list[bool]) -> None:
         slow.append(True)
         client.slow += 1
         self._start_calls()
 
-    def _release(self, name: str, client: Client, more: float) -> None:
+    def _release(self, name: str, client: ClientCalls, more: float) -> None:
         """Free the place of a call. more: the seconds that it took beyond the estimate."""
         client.used += more
         client.running -= 1

@@ -131,7 +131,7 @@ def train(
     )
     if int(os.environ.get("RANK", "0")):
         return  # of several processes only the first one prints
-    print_outcome(as_json, outcome.to_json(), outcome.summary(data))
+    print_outcome(as_json, outcome.to_json(), *outcome.summary(data).splitlines())
 
 
 def _check_data(name: str, settings: list[str], data: str) -> None:

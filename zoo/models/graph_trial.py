@@ -27,6 +27,9 @@ MEMORY_BYTES, MEMORY_PER_BYTE = 384 * 2**20, 10
 SECONDS, SECONDS_PER_MEGABYTE = 60.0, 1.0
 """The longest time of the process."""
 
+_TELEMETRY = "ORT_DISABLE_TELEMETRY"
+"""The variable that `import zoo` sets."""
+
 _PAUSE = 0.004
 """Seconds between two looks at the process, in which it takes some megabytes."""
 
@@ -70,7 +73,7 @@ def _reason_against(path: Path) -> str:
     memory, seconds = MEMORY_BYTES + MEMORY_PER_BYTE * size, SECONDS + SECONDS_PER_MEGABYTE * size / 1e6
     deadline = time.monotonic() + seconds
     environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
-    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    environment |= {"PYTHONPATH": os.pathsep.join(sys.path), _TELEMETRY: os.environ[_TELEMETRY]}
     command = [sys.executable, "-P", "-S", "-c", _PROGRAM, str(path), str(math.ceil(seconds))]
     with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, text=True, errors="replace") as process:
         try:
