@@ -14,11 +14,13 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, Headers, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from serving.errors import RefusedError, invalid, unknown_parameter
+from serving.gallery.filters import MAX_LABELS
 from serving.settings import Settings
 
 JSON, FORM, MULTIPART = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
@@ -57,6 +59,7 @@ async def read_images(request: Request, model: type[M]) -> tuple[M, tuple[Upload
     """
     values, media_type = query_values(request), media_type_of(request.headers)
     if media_type == MULTIPART:
+        _check_charset(request.headers)
         settings: Settings = request.app.state.settings
         limits = {"max_files": settings.max_images, "max_fields": MAX_FIELDS}
         try:
@@ -108,9 +111,21 @@ def media_type_of(headers: Headers) -> str:
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
+def _check_charset(headers: Headers) -> None:
+    """Refuse a form that is not in UTF-8: Starlette would decode it by any codec of Python, some of them quadratic."""
+    _, options = parse_options_header(headers.get("content-type", ""))
+    charset = options.get(b"charset", b"utf-8").decode("latin-1")
+    if charset.lower() not in ("utf-8", "utf8"):
+        message = f"The charset {charset[:40]!r} is not accepted; send the form in UTF-8."
+        raise RefusedError(415, "unsupported_media_type", message)
+
+
 def query_values(request: Request) -> Values:
     """Return the values of each parameter in the query string."""
-    return {name: list(request.query_params.getlist(name)) for name in request.query_params}
+    values: Values = {}
+    for name, value in request.query_params.multi_items():
+        values.setdefault(name, []).append(value)
+    return values
 
 
 @cache
@@ -174,6 +189,9 @@ def _json_values(body: bytes, model: type[BaseModel]) -> Iterator[tuple[str, Any
         raise RefusedError(400, "invalid_form", message)
     lists = _lists(model)
     for name, value in members.items():
+        if isinstance(value, list | dict) and len(value) > MAX_LABELS:
+            message = f"{name} has {len(value):,} values; at most {MAX_LABELS:,} are accepted."
+            raise RefusedError(422, "invalid_value", message)
         if name in lists and isinstance(value, list):
             yield from ((name, member) for member in value)
         elif value is not None:

@@ -35,7 +35,7 @@ FORM_BYTES = 64 * 2**10
 MAX_CLIENTS = 10_000
 """Clients whose rate is remembered; the one that was silent for longest is forgotten first."""
 COSTLY_READS = frozenset({"/map", "/metadata", "/labels", "/items", "/stats"})
-"""Reading paths that take longer the more items there are."""
+"""Reading paths that take longer the more items there are, as that of an item's duplicates does."""
 SHARE_OF_ONE = 0.9
 """Largest share of the requests in progress that one client may have."""
 CPU_PATHS = frozenset({"/search", "/embed", "/items"})
@@ -243,7 +243,7 @@ class RequestLimits:
             await self.app(scope, receive, send)
             return
         most = self._most_bytes(scope)
-        counts = scope["method"] not in READING_METHODS or path in COSTLY_READS
+        counts = scope["method"] not in READING_METHODS or path in COSTLY_READS or path.endswith("/duplicates")
         # A key is only looked up for what has a limit: not for files of the page and thumbnails without a rate.
         client = client_of(scope, self.is_known) if counts or self.buckets else ""
         _CLIENT.set(client)

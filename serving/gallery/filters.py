@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import operator
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ Range = Mapping[str, str | int | float]
 BOUNDS = {"gte": ">=", "gt": ">", "lte": "<=", "lt": "<"}
 _COMPARE = {"gte": operator.ge, "gt": operator.gt, "lte": operator.le, "lt": operator.lt}
 MAX_KEYS, MAX_VALUES, MAX_LABELS = 50, 1000, 10_000
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _JSON_TYPES = {True: "true", False: "false", None: "null"}
 _METADATA_TEST = """
 CASE json_type(metadata, ?) WHEN 'array' THEN EXISTS (SELECT 1 FROM json_each(metadata, ?) WHERE {test})
@@ -44,6 +46,12 @@ class Filter:
     where: Mapping[str, Value | list[Value] | Range] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if len(self.where) > MAX_KEYS:
+            message = f"a filter has {len(self.where):,} keys; at most {MAX_KEYS} are accepted."
+            raise UsageError(message, code="too-large")
+        if len(self.labels) > MAX_LABELS:
+            message = f"a filter has {len(self.labels):,} labels; at most {MAX_LABELS:,} are accepted."
+            raise UsageError(message, code="too-large")
         for key, wanted in self.where.items():
             if not _is_key(key) or not _is_wanted(wanted):
                 raise UsageError(
@@ -52,14 +60,8 @@ class Filter:
                     'numbers or texts such as {"gte": 1900, "lt": 1950} (gt, gte, lt, lte).',
                     code="invalid-value",
                 )
-        if len(self.where) > MAX_KEYS:
-            message = f"a filter has {len(self.where):,} keys; at most {MAX_KEYS} are accepted."
-            raise UsageError(message, code="too-large")
         if any(not _is_text(label) for label in self.labels):
             raise UsageError("a label of the filter has a character that no label has.", code="invalid-value")
-        if len(self.labels) > MAX_LABELS:
-            message = f"a filter has {len(self.labels):,} labels; at most {MAX_LABELS:,} are accepted."
-            raise UsageError(message, code="too-large")
 
     def __bool__(self) -> bool:
         return bool(self.labels or self.where)
@@ -168,4 +170,4 @@ def _is_value(value: object) -> bool:
 
 def _is_text(text: str) -> bool:
     """Return whether SQLite can hold a text: it ends texts at a 0, and takes no half of a surrogate pair."""
-    return not any(character == "\0" or "\ud800" <= character <= "\udfff" for character in text)
+    return not _UNSTORABLE.search(text)

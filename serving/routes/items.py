@@ -122,7 +122,10 @@ async def thumbnail(request: Request, collection: CollectionDep, item_id: ItemId
 
 @router.get("/items/{id}/duplicates", summary="Copies of an item's picture", responses=READING | refusals(404))
 async def duplicates(
-    collection: CollectionDep, item_id: ItemIdDep, parameters: Annotated[DuplicateParameters, Query()]
+    collection: CollectionDep,
+    item_id: ItemIdDep,
+    parameters: Annotated[DuplicateParameters, Query()],
+    cpu_queue: CpuQueueDep,
 ) -> DuplicateItems:
     """Return the items that show the same picture: resized, recompressed, cropped, framed, with text, or mirrored.
 
@@ -142,7 +145,7 @@ async def duplicates(
         rows = [_duplicate(found[copy.item], copy, measures, collection) for copy in copies if copy.item in found]
         return DuplicateItems(id=item_id, duplicates=rows, without_hash=table.unknown())
 
-    return await collection.call(find)
+    return await cpu_queue.run(collection.current.run, find)
 
 
 @router.get("/labels", summary="The labels and how many items have each, the most frequent first", responses=READING)

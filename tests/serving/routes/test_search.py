@@ -520,3 +520,25 @@ def test_a_model_without_a_text_tower(http: TestClient) -> None:
         answer = http.post("/search", json={"text": text})
         assert refusal(answer) == (422, "no_text_tower")
         assert "clip-b32" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("charset", ["punycode", "undefined", "utf-16", "latin-1", "idna"])
+def test_a_form_is_read_in_utf_8_alone(http: TestClient, charset: str) -> None:
+    """Some codecs of Python take quadratic time, and others fail."""
+    body = b'--x\r\nContent-Disposition: form-data; name="text"\r\n\r\n' + 2000 * b"a-" + b"\r\n--x--\r\n"
+    answer = http.post(
+        "/search", content=body, headers={"content-type": f"multipart/form-data; boundary=x; charset={charset}"}
+    )
+    assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_media_type")
+
+
+def test_parameters_are_read_in_one_pass(http: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To ask for each of many names would look at all of them each time."""
+    monkeypatch.delattr("starlette.datastructures.ImmutableMultiDict.getlist")
+    assert http.get("/stats?" + "&".join(f"n{number}" for number in range(5000))).status_code == 422
+
+
+@pytest.mark.parametrize("value", [{"label": ["x"] * 10_001}, {"where": {str(number): 1 for number in range(10_001)}}])
+def test_countless_values_are_refused_before_they_are_looked_at(http: TestClient, value: dict[str, Any]) -> None:
+    answer = http.post("/search", json={"id": 1, **value})
+    assert answer.status_code == 422
