@@ -146,7 +146,8 @@ class CpuQueue:
             await place.taken
         except asyncio.CancelledError:
             if place.taken.cancelled():
-                client.waiting.remove(place)
+                if place in client.waiting:
+                    client.waiting.remove(place)
                 self._forget_if_idle(name, client)
             else:
                 self._release(name, client, -place.estimate)
@@ -164,13 +165,15 @@ class CpuQueue:
                 return
             client = min(willing, key=lambda client: client.used)
             place = client.waiting.popleft()
+            if place.taken.cancelled():  # its task has not noticed yet
+                continue
             place.estimate = self._usual(client)
             client.used += place.estimate
             client.running += 1
             place.taken.set_result(None)
 
     def _forget_if_idle(self, name: str, client: ClientCalls) -> None:
-        if not client.waiting and not client.running:
+        if not client.waiting and not client.running and self._clients.get(name) is client:
             del self._clients[name]
 
     def _count_slow(self, client: ClientCalls, slow: list[bool]) -> None:
