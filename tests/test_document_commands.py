@@ -210,7 +210,7 @@ BEFORE = {
     "gallery rollback": "zoo gallery rebuild gallery --model better --swap",
     "score": "zoo embed mine pictures --out mine.npy\nzoo embed mine pictures --out mine.safetensors --replace",
     "search": "zoo gallery add gallery a.png --key cam-1/0001\nzoo serve birds=gallery cars=galleries/cars",
-    "train": "zoo features photos birds -o f.safetensors",
+    "train": "zoo features photos birds -o f",
 }
 """Commands whose outcome a command's examples need."""
 
@@ -267,7 +267,7 @@ PRINTED = re.compile(r": ((?:zoo|mkdir) .*)$", re.MULTILINE)
             marks=pytest.mark.slow,
         ),
         pytest.param("zoo finetune 'my birds' --from margin-conv4-glyphs --as fitted", marks=pytest.mark.slow),
-        "zoo features mine 'my birds' -o 'my features.safetensors'",
+        "zoo features mine 'my birds' -o 'my features'",
         pytest.param(
             "zoo features mine birds -o f && zoo train margin-conv4-cifar100 --features f --as heads",
             marks=pytest.mark.slow,
