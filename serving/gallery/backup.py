@@ -6,7 +6,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -141,6 +141,7 @@ def restore(copy: Path, out: Path) -> BackupInfo:
                 raise GalleryError(
                     f"the copy of {name} in {out.parent} differs from it; check the disk.", code="hash-mismatch"
                 )
+        _forget_index(folder / STORE)
         wrong = [f"{check.name}: {check.detail}" for check in verify_gallery(folder) if check.ok is False]
         if wrong:
             raise GalleryError(
@@ -209,7 +210,7 @@ def _generation_check(path: Path, store: Store) -> Check:
     if not name:
         return Check("generation", None, "none is written yet; searches use the store's vectors")
     try:
-        check_facts(path / name, store)
+        check_facts(path, name, store)
         facts = read_facts(path / name)
         check_hashes(path / name, facts)
     except (OSError, ValueError, TypeError) as error:
@@ -248,6 +249,13 @@ def _copy_store(source: Path, target: Path, progress: Progress) -> None:
             new.execute("PRAGMA journal_mode = WAL")
     except sqlite3.Error as error:
         raise GalleryError(f"the gallery cannot be copied: {gallery_error(error, source)}") from None
+
+
+def _forget_index(store_path: Path) -> None:
+    """Let a store name no index: a backup carries none, whatever somebody else wrote into it."""
+    with suppress(GalleryError), closing(Store(store_path)) as store:  # `verify_gallery` says what is wrong with it
+        if store.position()[1]:
+            store.set_generation("", "")
 
 
 def _check_copy(folder: Path) -> BackupInfo:
