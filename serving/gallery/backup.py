@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ from serving.gallery.tune import SearchableIndex, nearest_in_blocks
 from serving.gallery.types import Block, Item, NewItem, StoreChanges, Thumbnail, equal_blocks, is_unit
 from zoo.console import count
 from zoo.errors import GalleryError, GalleryExistsError, GalleryNotFoundError, command
-from zoo.files import atomic_folder, sha256_of, write_json
+from zoo.files import atomic_folder, read_json, sha256_of, write_json
 from zoo.models.results import Check
 
 QUERIES, K = 100, 10
@@ -273,7 +272,7 @@ def _check_copy(folder: Path) -> BackupInfo:
 def _hashes(copy: Path) -> dict[str, str]:
     """Return the SHA-256 of each file of a backup, by its manifest."""
     try:
-        return dict(json.loads((copy / MANIFEST).read_text(encoding="utf-8"))["files"])
+        return dict(read_json(copy / MANIFEST)["files"])
     except (OSError, ValueError, KeyError, TypeError):
         if (copy / MANIFEST).exists():
             raise GalleryNotFoundError(f"{copy / MANIFEST} is damaged. Use another backup.") from None

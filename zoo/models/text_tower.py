@@ -11,7 +11,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from zoo.errors import ModelFolderError, NoTextTowerError, TextError, UsageError, check_at_least, missing
-from zoo.files import atomic_path, check_size
+from zoo.files import atomic_path, read_bytes
 from zoo.models.baselines import baselines
 from zoo.models.card import Card, TextSettings
 from zoo.models.folder import check_files
@@ -144,8 +144,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     except ImportError:
         raise missing("tokenizers", "text") from None
     try:
-        check_size(path, MAX_TOKENIZER_BYTES)
-        return Tokenizer.from_file(str(path))
+        return Tokenizer.from_buffer(read_bytes(path, MAX_TOKENIZER_BYTES))
     except Exception as error:  # the library raises plain exceptions
         raise ModelFolderError(f"{path} cannot be read as a tokenizer: {error}", code="unreadable-file") from None
 

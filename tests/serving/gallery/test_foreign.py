@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from tests.serving import toys
 from tests.serving.gallery.test_gallery import generation
 from tests.serving.running import local_client
 from zoo.cli.main import main
-from zoo.errors import GalleryError
+from zoo.errors import GalleryError, ZooError
 from zoo.files import sha256_of
 
 Capture = pytest.CaptureFixture[str]
@@ -450,3 +451,35 @@ def test_a_backup_names_no_index(
     assert read == []
     assert failed(tmp_path / "restored", capsys) == set()
     assert failed(gallery, capsys) == {"generation"}
+
+
+ENDLESS = {
+    "the model of a gallery": ("gallery", MODEL, "gallery stats {gallery}"),
+    "the facts of an index": ("gallery", "index", "gallery stats {gallery}"),
+    "the manifest of a backup": ("copy", MANIFEST, "gallery restore {copy} {new}"),
+    "the model of an export": ("export", MODEL, "gallery import {export} {new}"),
+    "the calibration of an export": ("export", "calibration.json", "gallery import {export} {new}"),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_file_without_an_end_is_refused_as_an_unreadable_one(gallery: Path, tmp_path: Path, name: str) -> None:
+    """A pipe, a link to a device, and a folder in the place of a file."""
+    folder, file, command = ENDLESS[name]
+    folders = {key: tmp_path / key for key in ("gallery", "copy", "export", "new")}
+    run_here("gallery compact", gallery)
+    run_here("gallery backup", gallery, folders["copy"])
+    run_here("gallery export", gallery, folders["export"])
+    path = generation(gallery) / FACTS if file == "index" else folders[folder] / file
+    outcomes = set()
+    for make in (Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/null")):
+        path.unlink(missing_ok=True)
+        make(path)
+        try:
+            outcomes.add((0, run_here(command.format(**folders))))
+        except ZooError as error:
+            outcomes.add((type(error), error.code))
+        assert not folders["new"].exists()
+        if path.is_dir():
+            path.rmdir()
+    assert len(outcomes) == 1, outcomes
