@@ -251,7 +251,7 @@ def _copy_store(source: Path, target: Path, progress: Progress) -> None:
 
 
 def _forget_index(store_path: Path) -> None:
-    """Let a store name no index: a backup carries none, whatever somebody else wrote into it."""
+    """Let a store name no index: a backup carries none, even if somebody else wrote a name into it."""
     with suppress(GalleryError), closing(Store(store_path)) as store:  # `verify_gallery` says what is wrong with it
         if store.position()[1]:
             store.set_generation("", "")
