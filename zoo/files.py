@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -112,10 +114,29 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
-def check_size(path: Path, limit: int) -> None:
-    """Raise `ValueError` for a file of more bytes than a limit. Raises `OSError` for a file that cannot be found."""
-    if (size := path.stat().st_size) > limit:
+def open_at_once(path: str, flags: int) -> int:
+    """Open a file, as `opener` of `open`, without waiting for the other end of a pipe."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def open_file(path: Path, buffering: int = -1) -> BinaryIO:
+    """Open a file of anybody for reading. Raises `OSError`, also for a pipe or a device, which may have no end."""
+    # The caller closes it; Path.open takes no opener.
+    file: BinaryIO = open(path, "rb", buffering, opener=open_at_once)  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
+    return file
+
+
+def read_bytes(path: Path, limit: int) -> bytes:
+    """Return the content of a file. Raises `ValueError` if it has more bytes than a limit, and `OSError`."""
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(min(size, limit) + 1)
+    if (size := max(size, len(data))) > limit:
         raise ValueError(f"{path.name} has {size:,} bytes; at most {limit:,} are read")
+    return data
 
 
 def read_json(path: Path) -> Any:
@@ -126,8 +147,7 @@ def read_json(path: Path) -> Any:
         ValueError: If it is not UTF-8 or not JSON, holds NaN, infinity or half of a surrogate pair, is nested too deep,
             or has more than `MAX_JSON_BYTES`.
     """
-    check_size(path, MAX_JSON_BYTES)
-    return parse_json(path.read_text(encoding="utf-8"))
+    return parse_json(read_bytes(path, MAX_JSON_BYTES).decode())
 
 
 def parse_json(text: str) -> Any:
@@ -204,7 +224,7 @@ def complete_lines(path: Path, start: int = 0) -> list[bytes]:
     A last line without its line end is still being written, or was left by a killed process; it is not returned.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             file.seek(start)
             return file.read().split(b"\n")[:-1]
     except (FileNotFoundError, NotADirectoryError):
@@ -275,7 +295,7 @@ def keep_newest(used: Path, pattern: str, count: int) -> None:
 def sha256_of(path: Path) -> str:
     """Return the file's SHA-256 as 64 hexadecimal digits."""
     digest = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
+    with open_file(path, buffering=0) as file:
         while chunk := file.read(CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -23,7 +22,7 @@ from serving.gallery.tune import SearchableIndex, nearest_in_blocks
 from serving.gallery.types import Block, Item, NewItem, StoreChanges, Thumbnail, equal_blocks, is_unit
 from zoo.console import count
 from zoo.errors import GalleryError, GalleryExistsError, GalleryNotFoundError, command
-from zoo.files import atomic_folder, sha256_of, write_json
+from zoo.files import atomic_folder, read_json, sha256_of, write_json
 from zoo.models.results import Check
 
 QUERIES, K = 100, 10
@@ -141,6 +140,7 @@ def restore(copy: Path, out: Path) -> BackupInfo:
                 raise GalleryError(
                     f"the copy of {name} in {out.parent} differs from it; check the disk.", code="hash-mismatch"
                 )
+        _forget_index(folder / STORE)
         wrong = [f"{check.name}: {check.detail}" for check in verify_gallery(folder) if check.ok is False]
         if wrong:
             raise GalleryError(
@@ -209,7 +209,7 @@ def _generation_check(path: Path, store: Store) -> Check:
     if not name:
         return Check("generation", None, "none is written yet; searches use the store's vectors")
     try:
-        check_facts(path / name, store)
+        check_facts(path, name, store)
         facts = read_facts(path / name)
         check_hashes(path / name, facts)
     except (OSError, ValueError, TypeError) as error:
@@ -250,6 +250,13 @@ def _copy_store(source: Path, target: Path, progress: Progress) -> None:
         raise GalleryError(f"the gallery cannot be copied: {gallery_error(error, source)}") from None
 
 
+def _forget_index(store_path: Path) -> None:
+    """Let a store name no index: a backup carries none, even if somebody else wrote a name into it."""
+    with suppress(GalleryError), closing(Store(store_path)) as store:  # `verify_gallery` says what is wrong with it
+        if store.position()[1]:
+            store.set_generation("", "")
+
+
 def _check_copy(folder: Path) -> BackupInfo:
     with closing(Store(folder / STORE)) as store:
         if problems := store.problems():
@@ -265,7 +272,7 @@ def _check_copy(folder: Path) -> BackupInfo:
 def _hashes(copy: Path) -> dict[str, str]:
     """Return the SHA-256 of each file of a backup, by its manifest."""
     try:
-        return dict(json.loads((copy / MANIFEST).read_text(encoding="utf-8"))["files"])
+        return dict(read_json(copy / MANIFEST)["files"])
     except (OSError, ValueError, KeyError, TypeError):
         if (copy / MANIFEST).exists():
             raise GalleryNotFoundError(f"{copy / MANIFEST} is damaged. Use another backup.") from None

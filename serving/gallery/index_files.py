@@ -241,7 +241,7 @@ class LiveIndex:
         if not generation:
             return empty, None
         try:
-            check_facts(self.folder / generation, self._store)
+            check_facts(self.folder, generation, self._store)
             frozen, facts = open_generation(self.folder / generation, self._store.fingerprint, self._store.dim)
         except (OSError, ValueError, TypeError, RuntimeError) as error:
             if self._store.position()[1] == generation:
@@ -524,14 +524,15 @@ def open_generation(folder: Path, fingerprint: str, dim: int) -> tuple[FrozenInd
     return FrozenIndex(exact, ids, approximate, facts.setting, facts.k), facts
 
 
-def check_facts(folder: Path, store: Store) -> None:
+def check_facts(gallery: Path, generation: str, store: Store) -> None:
     """Raise `ValueError` or `OSError` unless a generation is the one that the store names.
 
     The facts hold the hashes of its files, and the store that of the facts, so that FAISS, which is written for files
     of its own, reads none that somebody else has put there.
     """
-    if not _GENERATION.fullmatch(folder.name) or folder.is_symlink():
-        raise ValueError(f"{folder.name!r} is not a generation's name")
+    folder = gallery / generation
+    if not _GENERATION.fullmatch(generation) or folder.is_symlink():
+        raise ValueError(f"{generation!r} is not a generation's name")
     if sha256_of(folder / FACTS) != store.state("generation sha256"):
         raise ValueError(f"the SHA-256 of {FACTS} is not the one in the store")
 

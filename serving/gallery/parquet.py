@@ -15,13 +15,23 @@ import numpy as np
 from serving.gallery.calibration import calibration_record, checked_record, take_over_calibration
 from serving.gallery.gallery import Gallery, is_gallery
 from serving.gallery.store import MODEL
-from serving.gallery.types import Item, NewItem, Thumbnail, model_json, read_model
+from serving.gallery.types import (
+    MAX_KEY,
+    MAX_LABEL,
+    MAX_SOURCE,
+    MAX_THUMBNAIL_BYTES,
+    Item,
+    NewItem,
+    Thumbnail,
+    model_json,
+    read_model,
+)
 from zoo.errors import GalleryError, GalleryNotFoundError, UsageError, ZooError, missing
 from zoo.files import atomic_folder, parse_json, read_json, write_bytes, write_json
 
 try:
     import pyarrow as pa
-    from pyarrow import parquet
+    from pyarrow import compute, parquet
 except ImportError:
     raise missing("pyarrow", "parquet") from None
 
@@ -29,6 +39,24 @@ except ImportError:
 ITEMS, INDEX = "items.parquet", "index.faiss"
 CALIBRATION = "calibration.json"
 BATCH = 1000
+MAX_GROUP_BYTES = 2**29
+"""Largest row group that is read, uncompressed; ours have a thousand rows."""
+
+MAX_BYTES = {
+    "source": 4 * MAX_SOURCE,
+    "label": 4 * MAX_LABEL,
+    "metadata": 2**20,
+    "content_sha256": 64,
+    "added_at": 64,
+    "key": 4 * MAX_KEY,
+    "thumbnail": MAX_THUMBNAIL_BYTES,
+    "thumbnail_type": 64,
+}
+"""Columns of texts and bytes that are read, and the most bytes of one value; a character has at most four."""
+
+ROWS_AT_ONCE, ADDED_BYTES = 16, 2**23
+"""Rows that become Python's objects at a time, and the bytes after which they are added to the gallery."""
+
 _BAD_ITEM = ("invalid-item", "invalid-embedding")
 Row = tuple[Item, np.ndarray, Thumbnail]
 
@@ -85,14 +113,13 @@ def import_gallery(source: Path, out: str | Path) -> ImportedItems:
         message = f"{source} {state}. Write one with zoo gallery export GALLERY {source}; it holds {ITEMS} and {MODEL}."
         raise GalleryNotFoundError(message + hint)
     card, model_ref = read_model(source / MODEL)
-    file = _open(source / ITEMS)
+    file = _open(source / ITEMS, card.dim)
     calibration = _read_calibration(source / CALIBRATION) if (source / CALIBRATION).exists() else None
     with Gallery.open(out) if is_gallery(out) else Gallery.create(out, card, model_ref) as gallery:
         gallery.check_model(card)
         read = new = 0
         try:
-            for batch in file.iter_batches(BATCH):
-                items = [_new_item(row) for row in batch.to_pylist()]
+            for items in _read_items(file):
                 new += gallery.add(items).new
                 read += len(items)
         except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, ZooError) as error:
@@ -173,11 +200,63 @@ def _new_item(row: dict[str, Any]) -> NewItem:
     )
 
 
-def _open(path: Path) -> Any:
+def _open(path: Path, dim: int) -> Any:
+    """Open the items of an export; a column of texts is read as its distinct values, which a file has once."""
     try:
-        return parquet.ParquetFile(path)
+        facts = parquet.read_metadata(path)
+        texts = _check_columns(path, facts, dim)
+        return parquet.ParquetFile(path, read_dictionary=texts)
     except (OSError, pa.ArrowException) as error:
         raise GalleryError(f"{path} cannot be read as an exported gallery: {error}.", code="unreadable-file") from None
+
+
+def _check_columns(path: Path, facts: Any, dim: int) -> list[str]:
+    """Refuse what could decode to more than an export holds; return the columns of texts and bytes."""
+    schema = facts.schema
+    kinds = {schema.column(i).path: schema.column(i).physical_type for i in range(len(schema))}
+    vectors = [i for i in range(len(schema)) if schema.column(i).path.startswith("embedding.")]
+    wrong = [name for name in MAX_BYTES if kinds.get(name) in (None, "FIXED_LEN_BYTE_ARRAY")]
+    if len(vectors) != 1:
+        wrong.append("embedding")
+    for group in map(facts.row_group, range(facts.num_row_groups)):
+        if group.total_byte_size > MAX_GROUP_BYTES:
+            raise GalleryError(
+                f"{path} has a row group of {group.total_byte_size:,} bytes; at most {MAX_GROUP_BYTES:,} are read. "
+                "Write smaller row groups.",
+                code="damaged-file",
+            )
+        if not wrong and group.column(vectors[0]).num_values != group.num_rows * dim:
+            wrong.append("embedding")
+    if wrong:
+        raise GalleryError(
+            f"{path} is damaged: not an export's columns: {', '.join(wrong)}. Nothing was imported.",
+            code="damaged-file",
+        )
+    return [name for name in MAX_BYTES if kinds[name] == "BYTE_ARRAY"]
+
+
+def _read_items(file: Any) -> Iterator[list[NewItem]]:
+    """Yield the items of an export in parts. Raises `ValueError` for a value that is too long, before it is made."""
+    items: list[NewItem] = []
+    size = 0
+    for batch in file.iter_batches(ROWS_AT_ONCE, columns=[*MAX_BYTES, "embedding"]):
+        size += batch.num_rows * sum(_longest(batch[name], name) for name in MAX_BYTES)
+        items.extend(map(_new_item, batch.to_pylist()))
+        if size > ADDED_BYTES or len(items) >= BATCH:
+            yield items
+            items, size = [], 0
+    if items:
+        yield items
+
+
+def _longest(column: Any, name: str) -> int:
+    """Return the bytes of the longest value of a column."""
+    if not pa.types.is_dictionary(column.type):  # empty, or numbers
+        return 0
+    longest = compute.max(compute.binary_length(column.dictionary)).as_py() or 0
+    if longest > MAX_BYTES[name]:
+        raise ValueError(f"a {name} has {longest:,} bytes; at most {MAX_BYTES[name]:,} are read")
+    return int(longest)
 
 
 def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:

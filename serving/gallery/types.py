@@ -24,7 +24,7 @@ from zoo.data.images import DEFAULT_LIMITS, Limits, open_file, open_image
 from zoo.data.perceptual_hash import perceptual_hash
 from zoo.data.preprocessing import Preprocessing, to_pixels
 from zoo.errors import CardError, GalleryError, ImageError, ItemConflictError, ItemNotFoundError, UsageError
-from zoo.files import parse_json
+from zoo.files import MAX_JSON_BYTES, parse_json, read_bytes
 from zoo.models.card import Card, card_from_json
 
 THUMBNAIL_SIDE = 256
@@ -604,7 +604,7 @@ def read_model(path: Path) -> tuple[Card, str]:
         GalleryError: If the file is missing or damaged (code "damaged-gallery").
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bytes(path, MAX_JSON_BYTES).decode()
     except (OSError, ValueError) as error:
         message = f"{path} does not name the gallery's model: {error}."
         raise GalleryError(message, code="damaged-gallery") from None

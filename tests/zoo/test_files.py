@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import sleep
 
 import pytest
 
-from zoo.files import atomic_folder, atomic_path, locked, sha256_of, write_json
+from zoo.files import (
+    atomic_folder,
+    atomic_path,
+    complete_lines,
+    locked,
+    read_bytes,
+    read_json,
+    sha256_of,
+    write_json,
+)
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
@@ -75,3 +85,27 @@ def test_only_one_thread_holds_the_lock(tmp_path: Path) -> None:
         list(pool.map(work, range(16)))
     assert peak == 1
     assert list(tmp_path.iterdir()) == []
+
+
+READERS = {"json": read_json, "bytes": lambda path: read_bytes(path, 100), "hash": sha256_of, "lines": complete_lines}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_pipe_or_a_device_is_no_file(tmp_path: Path, name: str) -> None:
+    """A reader of a pipe waits until somebody writes; a device such as /dev/zero has no end."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to("/dev/null")  # its size is 0, as that of /dev/zero, but it ends
+    (tmp_path / "folder").mkdir()
+    for kind in ("pipe", "device", "folder"):
+        with pytest.raises(OSError, match=kind):
+            READERS[name](tmp_path / kind)
+
+
+def test_no_more_bytes_are_read_than_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(bytes(range(100)))
+    assert read_bytes(path, 100) == bytes(range(100))
+    with pytest.raises(ValueError, match="100"):
+        read_bytes(path, 99)
+    with pytest.raises(FileNotFoundError):
+        read_bytes(tmp_path / "none", 99)

@@ -16,6 +16,7 @@ from PIL import Image, ImageOps
 from zoo.data import decoder, decoder_pool
 from zoo.data.decoder import FORMATS, in_mode
 from zoo.errors import ImageError, ImageTooLargeError
+from zoo.files import open_at_once
 
 __all__ = ["DEFAULT_LIMITS", "FORMATS", "SUFFIXES", "ImageLike", "Limits", "in_mode", "open_image"]
 
@@ -98,15 +99,10 @@ def _read(source: Any, limits: Limits) -> bytes:
     return data
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    """Open a file without waiting for the other end of a pipe."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
 def _read_path(path: str | os.PathLike[str], max_bytes: int) -> tuple[bytes, int]:
     """Return the content of a file, of a larger one its beginning, and its size in bytes."""
     try:
-        with open(path, "rb", opener=_open_at_once) as file:  # Path.open takes no opener
+        with open(path, "rb", opener=open_at_once) as file:  # Path.open takes no opener
             facts = os.fstat(file.fileno())
             if not (stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode)):
                 raise ImageError(f"{_describe(path)} is not a file.", code="not-found")

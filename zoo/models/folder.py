@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from zoo.errors import ModelFolderError, command
-from zoo.files import read_json, sha256_of
+from zoo.files import open_file, read_json, sha256_of
 from zoo.models.card import Card
 
 PYTORCH_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".tar")
@@ -61,6 +61,7 @@ def count_parameters(folder: Path, card: Card) -> int | None:
     count = 0
     try:
         for name in weight_files(card):
+            open_file(folder / name).close()  # safetensors would wait for a pipe
             with safe_open(folder / name, "numpy") as tensors:
                 names = (key for key in tensors.keys() if not key.endswith(NORM_STATISTICS))  # noqa: SIM118
                 count += sum(math.prod(tensors.get_slice(key).get_shape()) for key in names)

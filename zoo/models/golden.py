@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load, save_file
 
 from zoo.data.preprocessing import to_pixels
 from zoo.errors import ModelFolderError
-from zoo.files import atomic_path, check_size
+from zoo.files import atomic_path, read_bytes
 from zoo.models.card import Card
 
 GOLDEN_FILE = "golden.safetensors"
@@ -83,8 +83,7 @@ def read_proof(path: Path, kind: str, dimensions: Collection[int]) -> tuple[list
             that would let any model pass.
     """
     try:
-        check_size(path, MAX_GOLDEN_BYTES)
-        tensors = load_file(path)
+        tensors = load(read_bytes(path, MAX_GOLDEN_BYTES))
         embeddings = tensors.pop("embeddings")
         inputs = [tensors[f"{kind}_{i}"] for i in range(len(tensors))]
     except Exception as error:  # safetensors raises its own type

@@ -11,10 +11,11 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from zoo.errors import ModelFolderError, NoTextTowerError, TextError, UsageError, check_at_least, missing
-from zoo.files import atomic_path, check_size
+from zoo.files import atomic_path, read_bytes
 from zoo.models.baselines import baselines
 from zoo.models.card import Card, TextSettings
 from zoo.models.folder import check_files
+from zoo.models.foreign_tokenizer import check_tokenizer
 from zoo.models.golden import read_proof
 from zoo.models.onnx_runtime import check_batch_axis, open_session, runner
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 TEXT_GRAPH, TOKENIZER_FILE, GOLDEN_TEXT_FILE = "onnx/text.onnx", "tokenizer.json", "golden_text.safetensors"
 MAX_TOKENIZER_BYTES = 128 * 2**20
 """Largest tokenizer.json; that of 256,000 tokens has 34 MB."""
+
+MAX_TEXT = 2**16
+"""Most characters of a text; a tower reads less than a hundred tokens of it."""
 
 TOKENS, MASK, OUTPUT = "tokens", "mask", "embeddings"
 """Inputs and output of the graph: tokens and, if the graph takes it, mask int64 [n, length]; float32 [n, dim]."""
@@ -73,7 +77,13 @@ class TextTower:
 
     def _encode(self, text: str, number: int) -> Any:
         _check_text(text, number)
-        encoding = self.tokenizer.encode(text.lower() if self.text.lowercase else text)
+        try:
+            encoding = self.tokenizer.encode(text.lower() if self.text.lowercase else text)
+        except BaseException as error:
+            if not _is_of_library(error):
+                raise
+            message = f"the tokenizer of {self.name} cannot read text {number + 1}: {error}"
+            raise TextError(message, code="invalid-text") from None
         if all(encoding.special_tokens_mask):
             raise TextError(f"the tokenizer of {self.name} makes no token of text {number + 1}.", code="invalid-text")
         return encoding
@@ -138,16 +148,31 @@ def open_text_tower(folder: Path, card: Card, device: str | None = None) -> Text
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Load a tokenizer.json of Hugging Face. Raises `ModelFolderError` (`unreadable-file`)."""
+    """Load a tokenizer.json of Hugging Face.
+
+    Raises:
+        ModelFolderError: `unreadable-file`, or `unsafe-file` if it could grow texts or search them without a bound.
+    """
     try:
         from tokenizers import Tokenizer
     except ImportError:
         raise missing("tokenizers", "text") from None
     try:
-        check_size(path, MAX_TOKENIZER_BYTES)
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises plain exceptions
+        tokenizer = Tokenizer.from_buffer(read_bytes(path, MAX_TOKENIZER_BYTES))
+    except BaseException as error:
+        if not _is_of_library(error):
+            raise
         raise ModelFolderError(f"{path} cannot be read as a tokenizer: {error}", code="unreadable-file") from None
+    try:
+        check_tokenizer(tokenizer)
+    except ValueError as error:
+        raise ModelFolderError(f"{path} is not used: {error}.", code="unsafe-file") from None
+    return tokenizer
+
+
+def _is_of_library(error: BaseException) -> bool:
+    """Return whether an error is one of the tokenizers: plain ones, or a panic of Rust, which is no `Exception`."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
 def write_golden_text(folder: Path, texts: Sequence[str], embeddings: np.ndarray) -> None:
@@ -181,6 +206,9 @@ def _check_text(text: object, number: int) -> None:
         raise TextError(f"text {number + 1} is of type {type(text).__name__}; expected a string.", code="invalid-text")
     if not text.strip():
         raise TextError(f"text {number + 1} is empty.", code="invalid-text")
+    if len(text) > MAX_TEXT:
+        message = f"text {number + 1} has {len(text):,} characters; at most {MAX_TEXT:,} are accepted."
+        raise TextError(message, code="invalid-text")
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -10,6 +10,7 @@ import mmap
 from pathlib import Path
 
 from zoo.errors import ModelFolderError
+from zoo.files import open_file
 
 _INNER = {
     "model": {7: "graph"},
@@ -70,7 +71,7 @@ def check_graph(path: Path) -> None:
     """
     again = "Download the model folder again, or make the graph again (zoo export, zoo text-tower)."
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with open_file(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             if len(data) > _MAX_BYTES:
                 raise IndexError
             _Walk(data).check(0, len(data), "model")

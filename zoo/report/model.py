@@ -21,6 +21,7 @@ from zoo.evaluation import Evaluation, evaluate, nearest_neighbours
 from zoo.evaluation.calibration import DEPTH, Bin, expected_calibration_error, held_out_bins, pairs_of_searches
 from zoo.evaluation.evaluate import attribute_to_model, embed_dataset
 from zoo.evaluation.structure import spectral_decay
+from zoo.files import open_file
 from zoo.models.card import read_origin
 from zoo.models.load import Embedder
 from zoo.models.results import data_title, metric_table, origin_text
@@ -221,7 +222,8 @@ def recall_by_epoch(folder: Path) -> dict[str, list[tuple[int, float]]]:
 def epoch_records(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of epochs in a folder's log; none without a log. Other lines are skipped."""
     try:
-        lines = (folder / LOG_FILE).read_text(encoding="utf-8").splitlines()
+        with open_file(folder / LOG_FILE) as file:
+            lines = file.read().decode().splitlines()
     except (OSError, UnicodeDecodeError):
         return
     for line in lines:

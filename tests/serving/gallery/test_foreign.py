@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from contextlib import closing
 from io import BytesIO
 from pathlib import Path
 
+import faiss
 import httpx
 import numpy as np
 import pyarrow as pa
@@ -23,13 +25,14 @@ from serving.gallery.gallery import STORE
 from serving.gallery.index_files import EXACT, FACTS
 from serving.gallery.schema import SCHEMA
 from serving.gallery.store import MODEL
+from tests.children import run_python
 from tests.commandline import run_here
 from tests.raising import raises
 from tests.serving import toys
 from tests.serving.gallery.test_gallery import generation
 from tests.serving.running import local_client
 from zoo.cli.main import main
-from zoo.errors import GalleryError
+from zoo.errors import GalleryError, ZooError
 from zoo.files import sha256_of
 
 Capture = pytest.CaptureFixture[str]
@@ -161,6 +164,65 @@ def test_no_foreign_value_is_imported(gallery: Path, tmp_path: Path, column: str
     replace_cells(tmp_path / "export", **{column: value})
     with raises(GalleryError, "damaged-file"):
         run_here("gallery import", tmp_path / "export", tmp_path / "imported")
+
+
+def repeated(export: Path, column: str, value: str | bytes, rows: int) -> None:
+    """Replace the items of an export by its first row, repeated, with one other value: a file of a few kB."""
+    file = export / "items.parquet"
+    table = parquet.read_table(file)
+    row = {**table.slice(0, 1).to_pylist()[0], column: value}
+    columns = {
+        field.name: pa.array([row[field.name]] * rows, field.type)
+        if field.name == "embedding" or row[field.name] is None
+        else pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([row[field.name]], field.type))
+        for field in table.schema
+    }
+    parquet.write_table(pa.table(columns), file, dictionary_pagesize_limit=2**31 - 1, store_schema=False)
+
+
+IMPORT = """import sys
+from pathlib import Path
+from tests.children import run_python
+from tests.commandline import run_here
+from zoo.errors import GalleryError
+try:
+    run_here("gallery import", *sys.argv[1:])
+except GalleryError as error:
+    print(error.code)
+(peak,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+print(int(peak.split()[1]) // 1024)"""
+"""Imports an export, and prints the code of the error and the largest memory of the process, in MiB (Linux)."""
+
+
+@pytest.mark.parametrize("column", ["thumbnail", "metadata", "label", "thumbnail_type"])
+def test_one_long_value_does_not_become_a_thousand(gallery: Path, tmp_path: Path, column: str) -> None:
+    run_here("gallery export", gallery, tmp_path / "export")
+    text = b"a" * 2**23
+    repeated(tmp_path / "export", column, PNG + text if column == "thumbnail" else text.decode(), rows=1000)
+    code, peak = run_python(IMPORT, tmp_path / "export", tmp_path / "imported").split()
+    assert code == "damaged-file"
+    assert int(peak) < 300
+
+
+def test_values_that_are_allowed_do_not_add_up(gallery: Path, tmp_path: Path) -> None:
+    run_here("gallery export", gallery, tmp_path / "export")
+    repeated(tmp_path / "export", "metadata", json.dumps({"a": "a" * (2**20 - 100)}), rows=1000)
+    peak = run_python(IMPORT, tmp_path / "export", tmp_path / "imported").split()[-1]
+    assert int(peak) < 300
+
+
+@pytest.mark.parametrize("embedding", [[1.0], [0.5] * (toys.DIM + 1), [0.5] * 10**6, None, "text"])
+def test_vectors_of_another_length_are_refused_by_the_first_look(
+    gallery: Path, tmp_path: Path, embedding: object
+) -> None:
+    run_here("gallery export", gallery, tmp_path / "export")
+    table = parquet.read_table(tmp_path / "export" / "items.parquet").drop_columns(["embedding"])
+    parquet.write_table(
+        table.append_column("embedding", pa.array([embedding] * table.num_rows)), tmp_path / "export" / "items.parquet"
+    )
+    with raises(GalleryError, "damaged-file"):
+        run_here("gallery import", tmp_path / "export", tmp_path / "imported")
+    assert not (tmp_path / "imported").exists()
 
 
 FOREIGN_ROWS = {
@@ -356,3 +418,68 @@ def test_an_index_elsewhere_is_not_read(gallery: Path, name: str, capsys: Captur
     assert failed(gallery, capsys) == {"generation"}
     run_here("gallery compact", gallery)
     assert (gallery.parent / "outside").is_dir()
+
+
+@pytest.mark.parametrize("where", ["../copy", "../stranger/../copy", "."])
+def test_a_backup_names_no_index(
+    gallery: Path, tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """An index beside the backup's files, whose hash its store has: its name has the form of a name, behind a path."""
+    run_here("gallery compact", gallery)
+    run_here("gallery backup", gallery, tmp_path / "copy")
+    stranger = Path(shutil.copytree(generation(gallery), tmp_path / "copy" / "index-1-deadbeef"))
+    changed(
+        tmp_path / "copy", "UPDATE state SET value = ? WHERE key = 'generation sha256'", sha256_of(stranger / FACTS)
+    )
+    name = f"{where}/{stranger.name}"
+    changed(tmp_path / "copy", "UPDATE state SET value = ? WHERE key = 'generation'", name)
+    read: list[str] = []
+    read_index = faiss.read_index
+
+    def watched(path: str, *flags: int) -> faiss.Index:
+        read.append(path)
+        return read_index(path, *flags)
+
+    monkeypatch.setattr(faiss, "read_index", watched)
+    run_here("gallery restore", tmp_path / "copy", tmp_path / "restored")
+    changed(gallery, "UPDATE state SET value = ? WHERE key = 'generation'", f"../copy/{stranger.name}")
+    changed(gallery, "UPDATE state SET value = ? WHERE key = 'generation sha256'", sha256_of(stranger / FACTS))
+    with Gallery.open(tmp_path / "restored") as restored, Gallery.open(gallery) as opened:
+        assert restored.index.stats().generation == ""
+        for part, wanted in zip(toys.content(opened), toys.content(restored), strict=True):
+            np.testing.assert_array_equal(part, wanted)
+    assert read == []
+    assert failed(tmp_path / "restored", capsys) == set()
+    assert failed(gallery, capsys) == {"generation"}
+
+
+ENDLESS = {
+    "the model of a gallery": ("gallery", MODEL, "gallery stats {gallery}"),
+    "the facts of an index": ("gallery", "index", "gallery stats {gallery}"),
+    "the manifest of a backup": ("copy", MANIFEST, "gallery restore {copy} {new}"),
+    "the model of an export": ("export", MODEL, "gallery import {export} {new}"),
+    "the calibration of an export": ("export", "calibration.json", "gallery import {export} {new}"),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_file_without_an_end_is_refused_as_an_unreadable_one(gallery: Path, tmp_path: Path, name: str) -> None:
+    """A pipe, a link to a device, and a folder in the place of a file."""
+    folder, file, command = ENDLESS[name]
+    folders = {key: tmp_path / key for key in ("gallery", "copy", "export", "new")}
+    run_here("gallery compact", gallery)
+    run_here("gallery backup", gallery, folders["copy"])
+    run_here("gallery export", gallery, folders["export"])
+    path = generation(gallery) / FACTS if file == "index" else folders[folder] / file
+    outcomes = set()
+    for make in (Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/null")):
+        path.unlink(missing_ok=True)
+        make(path)
+        try:
+            outcomes.add((0, run_here(command.format(**folders))))
+        except ZooError as error:
+            outcomes.add((type(error), error.code))
+        assert not folders["new"].exists()
+        if path.is_dir():
+            path.rmdir()
+    assert len(outcomes) == 1, outcomes

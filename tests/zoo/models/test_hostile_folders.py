@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 import struct
 import subprocess
@@ -23,10 +24,17 @@ from zoo.errors import ModelFolderError, UsageError, ZooError
 from zoo.files import sha256_of
 from zoo.models import onnx_runtime
 from zoo.models.card import read_card
-from zoo.models.folder import WEIGHTS_FILE
+from zoo.models.folder import WEIGHTS_FILE, count_parameters
 from zoo.models.golden import GOLDEN_FILE, MAX_GOLDEN_BYTES, read_golden
 from zoo.models.pretrained.onnx_folder import save_graph
-from zoo.models.text_tower import MAX_TOKENIZER_BYTES, TOKENIZER_FILE, open_text_tower
+from zoo.models.text_tower import (
+    GOLDEN_TEXT_FILE,
+    MAX_TOKENIZER_BYTES,
+    TOKENIZER_FILE,
+    load_tokenizer,
+    open_text_tower,
+    read_golden_text,
+)
 from zoo.models.untrusted_graph import check_graph
 from zoo.models.verify import verify
 from zoo.paths import SHIPPED
@@ -465,3 +473,33 @@ def test_hostile_tokenizers_are_refused(tmp_path: Path, name: str) -> None:
         assert (folder / TOKENIZER_FILE).stat().st_size > MAX_TOKENIZER_BYTES
         with raises(ModelFolderError, "unreadable-file"):
             load_tokenizer(folder / TOKENIZER_FILE)
+
+
+@pytest.mark.parametrize(
+    "file", ["card.json", "config.json", "recipe.json", "results.json", "onnx/parity.json", GOLDEN_FILE, WEIGHTS_FILE]
+)
+def test_a_file_without_an_end_is_refused_as_an_unreadable_one(copy: Path, file: str) -> None:
+    """A pipe, a link to a device, and a folder in the place of a file."""
+    outcomes = []
+    for make in (Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/null")):
+        (copy / file).unlink(missing_ok=True)
+        make(copy / file)
+        try:
+            outcomes.append([(check.name, check.ok) for check in verify(copy)])
+        except ModelFolderError as error:
+            outcomes.append([(error.code, None)])
+        assert count_parameters(copy, read_card(MODEL)) is None or file != WEIGHTS_FILE
+        if (copy / file).is_dir():
+            (copy / file).rmdir()
+    assert outcomes[1:] == outcomes[:1] * 2
+
+
+@pytest.mark.parametrize("file", [TOKENIZER_FILE, GOLDEN_TEXT_FILE])
+def test_a_text_tower_without_an_end_is_refused(tmp_path: Path, file: str) -> None:
+    copy = Path(shutil.copytree(WITH_TEXT, tmp_path / "copy"))
+    read = load_tokenizer if file == TOKENIZER_FILE else lambda path: read_golden_text(path.parent)
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/null")):
+        (copy / file).unlink()
+        make(copy / file)
+        with raises(ModelFolderError, "unreadable-file"):
+            read(copy / file)

@@ -6,10 +6,12 @@ import importlib.util
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Regex, normalizers, pre_tokenizers
 
 import zoo
 from exports.text import attach_text_tower
@@ -18,11 +20,12 @@ from tests.models import make_model
 from tests.raising import raises
 from tests.serving import toys
 from zoo.errors import CardError, ModelFolderError, NoTextTowerError, TextError, UsageError, ZooError
+from zoo.files import sha256_of
 from zoo.hub.push import prepare
 from zoo.models.baselines import baselines
 from zoo.models.card import read_card
 from zoo.models.load import Embedder, load
-from zoo.models.text_tower import GOLDEN_TEXT_FILE, TEXT_GRAPH, TOKENIZER_FILE, read_golden_text
+from zoo.models.text_tower import GOLDEN_TEXT_FILE, TEXT_GRAPH, TOKENIZER_FILE, load_tokenizer, read_golden_text
 from zoo.models.verify import verify
 
 DIM = toys.DIM
@@ -88,8 +91,6 @@ def test_a_zero_width_text_is_embedded_and_a_batch_of_none_is_refused(model: Emb
 
 
 def test_a_text_without_tokens_is_refused(copy: Path) -> None:
-    from tokenizers import normalizers
-
     tokenizer = text_toys.tokenizer(padded=True)
     tokenizer.normalizer = normalizers.Replace("!", "")
     tokenizer.save(str(copy / "text.json"))
@@ -188,3 +189,85 @@ def test_public_towers_name_the_files_for_the_command() -> None:
         assert text.length in (64, 77)
         assert text.joint == name.startswith("clip"), "SigLIP has no projection"
     assert importlib.util.find_spec("tokenizers")
+
+
+GROWING = normalizers.Replace("q", "qq")
+NFKC_AND_BACK = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("\u0644", "\ufdfa"), normalizers.NFC()])
+UNSAFE_STEPS: dict[str, dict[str, object]] = {
+    "doubles a letter": {"normalizer": normalizers.Sequence([GROWING] * 26)},
+    "doubles a letter, deep inside": {"normalizer": normalizers.Sequence([normalizers.Sequence([GROWING])])},
+    "adds without a letter": {"normalizer": normalizers.Replace("", "q")},
+    "grows by an expression": {"normalizer": normalizers.Replace(Regex(r"\s+"), "qq")},
+    "a ligature of 18 letters": {"normalizer": NFKC_AND_BACK},
+    "writes bytes as characters": {"normalizer": normalizers.Sequence([normalizers.ByteLevel()] * 26)},
+    "a long beginning": {"normalizer": normalizers.Prepend("q" * 1000)},
+    "a table with a long text": {"normalizer": normalizers.Precompiled(bytes([4, *[0] * 7]) + b"q" * 1000 + b"\0")},
+    "a hundred steps": {"normalizer": normalizers.Sequence([normalizers.Replace("q", "r")] * 100)},
+    "an exponential search": {"pre_tokenizer": pre_tokenizers.Split(Regex("(q+q+)+z"), "isolated")},
+    "an exponential replacement": {"normalizer": normalizers.Replace(Regex("(q+q+)+z"), "")},
+    "writes bytes as characters to split": {
+        "pre_tokenizer": pre_tokenizers.Sequence([pre_tokenizers.ByteLevel()] * 26)
+    },
+}
+SAFE_STEPS: dict[str, dict[str, object]] = {
+    "CLIP": {
+        "normalizer": normalizers.Sequence(
+            [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
+        ),
+        "pre_tokenizer": pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(
+                    Regex(r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"), "removed", invert=True
+                ),
+                pre_tokenizers.ByteLevel(add_prefix_space=False),
+            ]
+        ),
+    },
+    "SigLIP 2": {
+        "normalizer": normalizers.Sequence([normalizers.Lowercase(), normalizers.Replace(" ", "\u2581")]),
+        "pre_tokenizer": pre_tokenizers.Split(" ", "merged_with_previous"),
+    },
+    "SentencePiece": {
+        "normalizer": normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]),
+        "pre_tokenizer": pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]),
+    },
+    "BERT": {"normalizer": normalizers.BertNormalizer(), "pre_tokenizer": pre_tokenizers.BertPreTokenizer()},
+    "none": {"normalizer": None, "pre_tokenizer": None},
+}
+
+
+def write_steps(folder: Path, steps: dict[str, object]) -> None:
+    """Give a model's tokenizer other steps, and its card the new hash."""
+    tokenizer = load_tokenizer(folder / TOKENIZER_FILE)
+    for name, step in steps.items():
+        setattr(tokenizer, name, step)
+    tokenizer.save(str(folder / TOKENIZER_FILE))
+    card = read_card(folder)
+    replace(card, files={**card.files, TOKENIZER_FILE: sha256_of(folder / TOKENIZER_FILE)}).write(folder)
+
+
+@pytest.mark.parametrize("name", UNSAFE_STEPS)
+def test_a_tokenizer_that_could_grow_or_search_without_end_is_refused(copy: Path, name: str) -> None:
+    write_steps(copy, UNSAFE_STEPS[name])
+    with raises(ModelFolderError, "unsafe-file"):
+        zoo.load(copy, runtime="onnx").embed_text("q" * 40)
+
+
+@pytest.mark.parametrize("name", SAFE_STEPS)
+def test_the_steps_of_public_tokenizers_are_run(copy: Path, name: str) -> None:
+    write_steps(copy, SAFE_STEPS[name])
+    assert zoo.load(copy, runtime="onnx").embed_text(["a red chair", "\ufdfa" * 1000]).shape[0] == 2
+
+
+def test_a_text_of_megabytes_is_refused(model: Embedder) -> None:
+    assert model.embed_text("a dog " * 1000).shape[0] == 1
+    with raises(TextError, "invalid-text"):
+        model.embed_text("a dog " * 10**6)
+
+
+def test_a_panic_of_the_tokenizer_is_an_error_of_the_text(copy: Path) -> None:
+    """The search of this expression gives up; the library then panics, which is no `Exception` in Python."""
+    tower = load(copy, runtime="onnx").text_tower
+    tower.tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("(q+q+)+z"), "isolated")
+    with raises(TextError, "invalid-text"):
+        tower.tokens(["q" * 40])
