@@ -81,7 +81,7 @@ def too_large(limit: int) -> RefusedError:
 
 def head_too_large(limit: int) -> RefusedError:
     """Return the refusal of a request whose address and headers have more than `limit` bytes."""
-    return RefusedError(431, "head_too_large", f"The address and the headers have more than {limit:,} bytes.")
+    return RefusedError(431, "head_too_large", f"More than {limit:,} bytes of address and headers, or too many lines.")
 
 
 def try_again(status: int, code: str, message: str, seconds: float = RETRY_SECONDS) -> RefusedError:

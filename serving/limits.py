@@ -30,6 +30,8 @@ Result = TypeVar("Result")
 
 MAX_HEAD = 64 * 2**10
 """Bytes of the address and the headers of a request."""
+MAX_HEADERS = 200
+"""Headers of a request."""
 FORM_BYTES = 64 * 2**10
 """Bytes that a multipart form may add to its images: boundaries and small fields."""
 MAX_CLIENTS = 10_000
@@ -238,7 +240,7 @@ class RequestLimits:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        if _head_bytes(scope) > MAX_HEAD:
+        if len(scope["headers"]) > MAX_HEADERS or _head_bytes(scope) > MAX_HEAD:
             await error_response(head_too_large(MAX_HEAD))(scope, receive, send)
             return
         path = path_in_collection(scope)
