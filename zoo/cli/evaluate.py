@@ -392,8 +392,8 @@ def score(
     elif dataset is not None:
         classes = None
     elif classes is None:
-        table = embeddings.with_suffix(".csv")
-        hint = f" {table} exists: {command('score', embeddings, '--labels', table)}" if table.is_file() else ""
+        beside = embeddings.with_suffix(".csv")
+        hint = f" {beside} exists: {command('score', embeddings, '--labels', beside)}" if beside.is_file() else ""
         raise UsageError(
             f"the classes of the rows are not known. Name labels (--labels FILE) or a data set (--dataset D).{hint}",
             code="no-labels",

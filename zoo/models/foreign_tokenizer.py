@@ -22,8 +22,20 @@ FORMS = ("NFC", "NFD", "NFKC", "NFKD", "Precompiled", "BertNormalizer")
 NORMALIZERS = (*FORMS, "Lowercase", "Strip", "StripAccents", "Nmt", "Prepend", "Replace")
 """Known normalizers. Of those in `FORMS`, which make several characters of one, a tokenizer may have one."""
 
-PRE_TOKENIZERS = ("BertPreTokenizer", "ByteLevel", "CharDelimiterSplit", "Digits", "Metaspace", "Punctuation")
-PRE_TOKENIZERS += ("Split", "UnicodeScripts", "Whitespace", "WhitespaceSplit")
+PRE_TOKENIZERS = frozenset(
+    {
+        "BertPreTokenizer",
+        "ByteLevel",
+        "CharDelimiterSplit",
+        "Digits",
+        "Metaspace",
+        "Punctuation",
+        "Split",
+        "UnicodeScripts",
+        "Whitespace",
+        "WhitespaceSplit",
+    }
+)
 
 _CONTRACTIONS = r"'s|'t|'re|'ve|'m|'ll|'d"
 _LETTERS = r"[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
