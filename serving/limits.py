@@ -12,7 +12,7 @@ import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import anyio
 from anyio import CapacityLimiter, to_thread
@@ -40,6 +40,8 @@ COSTLY_READS = frozenset({"/map", "/metadata", "/labels", "/items", "/stats"})
 """Reading paths that take longer the more items there are, as that of an item's duplicates does."""
 SHARE_OF_ONE = 0.9
 """Largest share of the requests in progress that one client may have."""
+READING_SECONDS = 0.5
+"""Seconds for which a body may be awaited although all places are taken."""
 CPU_PATHS = frozenset({"/search", "/embed", "/items"})
 """Paths whose POST waits for a core."""
 
@@ -210,6 +212,13 @@ class TokenBuckets:
         return 0.0 if taken else (1 - tokens) / self.rate
 
 
+class _Reading(NamedTuple):
+    """A body that is awaited: since when, and the scope in which its next part is."""
+
+    since: float
+    part: anyio.CancelScope
+
+
 class RequestLimits:
     """ASGI middleware that refuses too many requests (429) and too large heads (431) and bodies (413).
 
@@ -234,6 +243,7 @@ class RequestLimits:
         self.app, self.settings, self.cpu_queue, self.is_known = app, settings, cpu_queue, is_known
         self.max_body, self.max_requests = settings.max_body + FORM_BYTES, share.concurrency
         self.in_progress = Counter[str]()
+        self.reading: dict[str, dict[object, _Reading]] = {}
         self.buckets = TokenBuckets(share.rate, share.burst) if share.rate else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -262,9 +272,11 @@ class RequestLimits:
             await error_response(refusal)(scope, receive, send)
             return
         self.in_progress[client] += counts
+        key = object()
         try:
-            await self.app(scope, self._counted(receive, most), send)
+            await self.app(scope, self._counted(receive, most, client if counts else None, key), send)
         finally:
+            self._forget_reading(client, key)
             self.in_progress[client] -= counts
             if not self.in_progress[client]:
                 del self.in_progress[client]
@@ -283,25 +295,61 @@ class RequestLimits:
 
     def _load_refusal(self, client: str, needs_core: bool) -> RefusedError | None:
         most_of_one = math.ceil(self.max_requests * SHARE_OF_ONE)
-        if self.in_progress.total() >= self.max_requests or self.in_progress[client] >= most_of_one:
+        is_full = self.in_progress.total() >= self.max_requests
+        if self.in_progress[client] >= most_of_one or (is_full and not self._end_slowest()):
             return try_again(429, "busy", f"{self.max_requests} requests are in progress.", 1)
         if needs_core and self.cpu_queue.is_behind(self.settings.queue_seconds):
             return try_again(429, "busy", "Too many images wait for a core.", 1)
         return None
 
-    def _counted(self, receive: Receive, most: int) -> Receive:
-        """Return `receive` with a limit to the bytes that arrive, also if fewer were announced."""
-        received = 0
+    def _end_slowest(self) -> bool:
+        """End the request whose body has been awaited for longest, of the client with most of them, for another one."""
+        requests = max(self.reading.values(), key=len, default={})
+        key, slowest = next(iter(requests.items()), (None, None))
+        if slowest is None or time.monotonic() - slowest.since < READING_SECONDS:
+            return False
+        del requests[key]
+        slowest.part.cancel()
+        return True
+
+    def _forget_reading(self, client: str, key: object) -> None:
+        requests = self.reading.get(client, {})
+        requests.pop(key, None)
+        if not requests:
+            self.reading.pop(client, None)
+
+    def _counted(self, receive: Receive, most: int, client: str | None, key: object) -> Receive:
+        """Return `receive` with a limit to the bytes that arrive, also if fewer were announced.
+
+        Args:
+            receive: The function.
+            most: The limit.
+            client: The client, if the request counts as in progress, so that it can be ended for another one.
+            key: What tells the request from others.
+        """
+        received, begun, complete = 0, time.monotonic(), False
 
         async def counted() -> Message:
-            nonlocal received
-            message = await receive()
+            nonlocal received, complete
+            if client is None or complete:
+                message = await receive()
+            else:
+                message = await self._part(receive, client, key, begun)
+                if complete := not message.get("more_body", False):
+                    self._forget_reading(client, key)
             received += len(message.get("body", b""))
             if received > most:
                 raise too_large(most)
             return message
 
         return counted
+
+    async def _part(self, receive: Receive, client: str, key: object, begun: float) -> Message:
+        """Return the next part of a body. Raises `RefusedError` (408) if the place is needed meanwhile."""
+        with anyio.CancelScope() as part:
+            self.reading.setdefault(client, {})[key] = _Reading(begun, part)
+            return await receive()
+        raise RefusedError(408, "too_slow", "The body came slowly while all places were taken. Send it again.")
 
 
 class _TimedAnswer:

@@ -193,6 +193,35 @@ def test_a_body_that_comes_drop_by_drop_is_ended(pause: float, status: int) -> N
     run(scenario)
 
 
+def test_slow_bodies_give_their_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slowest body of the client with most of them ends; an honest one keeps its place."""
+    monkeypatch.setattr(limits, "READING_SECONDS", SOON)
+
+    async def scenario() -> None:
+        limit, gate = limited(app(at_once), concurrency=10), anyio.Event()
+
+        async def slowly() -> AsyncIterator[bytes]:
+            yield b"x"
+            await gate.wait()
+            yield b"x"
+
+        async def post(address: str) -> int:
+            transport = httpx.ASGITransport(limit, client=(address, 1))
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+                return (await http.post("/embed", content=slowly())).status_code
+
+        slow = [asyncio.create_task(post(address)) for address in 6 * ["10.0.0.1"] + 4 * ["10.0.0.2"]]
+        await asyncio.sleep(3 * SOON)
+        honest = [asyncio.create_task(post(f"10.0.0.{number}")) for number in (3, 4, 5)]
+        await asyncio.sleep(SOON)
+        gate.set()
+        assert await asyncio.gather(*honest) == [200, 200, 200]
+        assert sorted(await asyncio.gather(*slow)) == 7 * [200] + 3 * [408]
+        assert (limit.reading, limit.in_progress.total()) == ({}, 0)
+
+    run(scenario)
+
+
 def test_work_after_the_body_may_take_longer_than_the_body() -> None:
     async def scenario() -> None:
         async def work(request: Request) -> PlainTextResponse:
