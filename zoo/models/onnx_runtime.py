@@ -8,10 +8,12 @@ so is the time of each run. Another process loads it first.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import platform
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from functools import cache
@@ -111,9 +113,9 @@ def runner(session: Any, path: Path, output: str) -> Callable[[dict[str, np.ndar
         constant, each = RUN_SECONDS
         options = ort.RunOptions()
         seconds = constant + each * max(len(value) for value in inputs.values())
-        timer = threading.Timer(seconds, setattr, (options, "terminate", True))
-        timer.daemon = True
-        timer.start()
+        number = next(_NUMBERS)
+        _RUNS[number] = options, time.monotonic() + seconds
+        _start_watch()
         try:
             rows: np.ndarray = session.run([output], inputs, options)[0]
         except Exception as error:  # onnxruntime raises its own types
@@ -122,10 +124,33 @@ def runner(session: Any, path: Path, output: str) -> Callable[[dict[str, np.ndar
                 f"{path} cannot be run by ONNX Runtime: {reason}", code="unsupported-graph"
             ) from None
         finally:
-            timer.cancel()
+            del _RUNS[number]
         return rows
 
     return run
+
+
+_NUMBERS = itertools.count()
+_RUNS: dict[int, tuple[Any, float]] = {}
+"""The runs in progress: number -> options and the time at which the run is to end."""
+
+
+@cache
+def _start_watch() -> None:
+    """Start the one thread that ends runs: a timer of each run would take longer than small graphs."""
+    threading.Thread(target=_watch, name="runs of graphs", daemon=True).start()
+
+
+def _watch() -> None:
+    while True:
+        time.sleep(1)
+        for options, end in list(_RUNS.values()):
+            if time.monotonic() > end:
+                options.terminate = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_watch.cache_clear)
 
 
 def check_precision(precision: str) -> None:
