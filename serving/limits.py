@@ -66,7 +66,7 @@ class Place:
     """A call that waits for a core, or has it. counts: whether it makes others wait, in the eyes of `is_behind`."""
 
     def __init__(self, counts: bool) -> None:
-        self.counts, self.since, self.estimate = counts, time.monotonic(), 0.0
+        self.counts, self.since, self.estimate, self.is_slow = counts, time.monotonic(), 0.0, False
         self.taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
@@ -127,8 +127,8 @@ class CpuQueue:
         client = self._clients.setdefault(name, ClientCalls(least))
         with stage("queue"), WAITING.track_inprogress():
             await self._wait(name, client, place)
-        start, slow = time.monotonic(), list[bool]()
-        timer = asyncio.get_running_loop().call_later(self.patience, self._count_slow, client, slow)
+        start = time.monotonic()
+        timer = asyncio.get_running_loop().call_later(self.patience, self._count_slow, client, place)
         try:
             answer = _ANSWER.get()
             if answer is not None and answer.refusal is not None:
@@ -139,7 +139,7 @@ class CpuQueue:
             seconds = time.monotonic() - start
             for durations in (client.durations, self._durations):
                 durations.append(min(seconds, self.patience))
-            client.slow -= len(slow)
+            client.slow -= place.is_slow
             self._release(name, client, seconds - place.estimate)
 
     async def _wait(self, name: str, client: ClientCalls, place: Place) -> None:
@@ -180,8 +180,8 @@ class CpuQueue:
         if not client.waiting and not client.running and self._clients.get(name) is client:
             del self._clients[name]
 
-    def _count_slow(self, client: ClientCalls, slow: list[bool]) -> None:
-        slow.append(True)
+    def _count_slow(self, client: ClientCalls, place: Place) -> None:
+        place.is_slow = True
         client.slow += 1
         self._start_calls()
 

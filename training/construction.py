@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from zoo.errors import RecipeError, nearest
+from zoo.errors import RecipeError, nearest, unknown
 
 _ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -66,10 +66,7 @@ def construct(
 def check_name(table: Mapping[str, Any], kind: str, name: str) -> None:
     """Raise `RecipeError` (`unknown-name`) for a name that the table lacks; the message names the nearest."""
     if name not in table:
-        raise RecipeError(
-            f"there is no {kind} {name!r}.{nearest(name, table)} Known: {', '.join(sorted(table))}.",
-            code="unknown-name",
-        )
+        raise unknown(kind, name, sorted(table), error=RecipeError)
 
 
 def check_arguments(table: Mapping[str, Any], kind: str, name: str, args: Mapping[str, Any]) -> None:

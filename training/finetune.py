@@ -34,7 +34,7 @@ from zoo import paths
 from zoo.data.content import CLASS_IMAGES, digests_of_classes, telling_digests
 from zoo.data.dataset import Dataset, subset
 from zoo.data.folder import ClassSplit, TrainingFolder, read_training_folder, split_classes
-from zoo.errors import UsageError, ZooError, nearest
+from zoo.errors import UsageError, ZooError, unknown
 from zoo.evaluation import evaluate
 from zoo.evaluation.evaluate import attribute_to_model
 from zoo.evaluation.selection import MetricChange, Selection, measure_change, select, validation_share
@@ -282,10 +282,7 @@ def small_twin(method: str) -> Recipe:
     """
     methods = method_names()
     if method not in methods:
-        raise UsageError(
-            f"there is no method {method!r}.{nearest(method, methods)} Known: {', '.join(methods)}.",
-            code="unknown-name",
-        )
+        raise unknown("method", method, methods)
     twin = RECIPES[method + TWIN_SUFFIX]()
     if not isinstance(twin, Recipe):
         raise UsageError(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tqdm.auto import tqdm
 
 from training.recipe import Recipe
-from zoo.errors import MissingDependencyError, TrainingError, UsageError, nearest
+from zoo.errors import MissingDependencyError, TrainingError, unknown
 from zoo.files import write_bytes
 
 if TYPE_CHECKING:
@@ -162,10 +162,7 @@ def check_trackers(names: Iterable[str]) -> None:
     """
     for name in names:
         if name not in TRACKERS:
-            raise UsageError(
-                f"there is no tracker {name!r}.{nearest(name, TRACKERS)} Known: {', '.join(TRACKERS)}.",
-                code="unknown-name",
-            )
+            raise unknown("tracker", name, TRACKERS)
         if find_spec(name) is None:
             raise MissingDependencyError(f"{name} is not installed: pip install {name}")
 

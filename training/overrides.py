@@ -24,7 +24,7 @@ from training.recipes.common import ARCHITECTURES, backbone_name
 from training.samplers import SAMPLERS
 from zoo import data
 from zoo.data.preprocessing import same_statistics
-from zoo.errors import CardError, RecipeError, nearest
+from zoo.errors import CardError, RecipeError, ZooError, nearest, unknown
 from zoo.evaluation.split import LEAST_TO_SPLIT
 from zoo.models.card import Head
 
@@ -181,7 +181,7 @@ def _collected(errors: list[RecipeError]) -> Iterator[None]:
         errors.append(error)
 
 
-def _raise_all(errors: Sequence[RecipeError]) -> None:
+def _raise_all(errors: Sequence[ZooError]) -> None:
     """Raise the errors, if there are any, as one with all their texts and the code of the first."""
     if errors:
         raise RecipeError(" ".join(map(str, errors)), code=errors[0].code)
@@ -320,9 +320,7 @@ def _check_recipe_name(name: str, settings: list[str]) -> None:
     """Raise `RecipeError` for an unknown recipe, with the mistakes in settings, judged by the nearest one."""
     if name in RECIPES:
         return
-    error = RecipeError(
-        f"there is no recipe {name!r}.{nearest(name, RECIPES)} All recipes: zoo list --recipes.", code="unknown-name"
-    )
+    error = unknown("recipe", name, RECIPES, "All recipes: zoo list --recipes.", RecipeError)
     similar = standard_recipe(get_close_matches(name, RECIPES, 1, 0)[0])
     _raise_all([error, *_setting_errors(similar if isinstance(similar, Recipe) else similar.members[0], settings)[1]])
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
@@ -88,6 +89,21 @@ def _cut_paths(text: str) -> str:
 
 def _last_part(match: re.Match[str]) -> str:
     return PurePosixPath(match[0]).name
+
+
+_INHERITED = (
+    *("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR"),
+    "ORT_DISABLE_TELEMETRY",  # which `import zoo` sets
+)
+
+
+def child_environment() -> dict[str, str]:
+    """Return the variables of a process that handles untrusted files: the usual ones alone, as others may be secrets.
+
+    Python finds its modules where this process does.
+    """
+    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    return inherited | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 @cache

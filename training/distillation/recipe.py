@@ -11,7 +11,7 @@ from training.overrides import override, setting_keys
 from training.recipe import FASTEST, Backbone, Batch, Data, Objective, Optimizer, Recipe, Schedule, check_same_dim
 from zoo.data.dataset import FOLDER
 from zoo.data.preprocessing import Preprocessing
-from zoo.errors import RecipeError, UsageError, nearest
+from zoo.errors import RecipeError, UsageError, unknown
 from zoo.models.card import Card, Head, read_card
 from zoo.models.names import find_model
 from zoo.models.registry import reference
@@ -143,10 +143,7 @@ def _apply_settings(draft: Recipe, settings: Sequence[str], teacher: Card) -> Re
         )
     loss = str(recipe.objective.method_args.get("transfer", "embedding"))
     if loss not in SOURCES:
-        raise RecipeError(
-            f"there is no transfer {loss!r}.{nearest(loss, SOURCES)} Known: {', '.join(SOURCES)}.",
-            code="unknown-name",
-        )
+        raise unknown("transfer", loss, SOURCES, error=RecipeError)
     if loss in SAME_DIM and recipe.dim:  # without a head the dimension is the trunk's, which is not built yet
         check_same_dim(loss, recipe.dim, teacher, [name for name in SOURCES if name not in SAME_DIM])
     return replace(recipe, sources=(SOURCES[loss],))

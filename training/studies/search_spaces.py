@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from training.recipes.common import PAPER_DATASETS
-from zoo.errors import UsageError, nearest
+from zoo.errors import unknown
 
 CONVENTIONS = {
     "same": lambda value: value,
@@ -175,7 +175,5 @@ def find_space(name: str) -> Space:
         UsageError: If the loss is unknown; with the nearest names.
     """
     if name not in SPACES:
-        raise UsageError(
-            f"there is no search for {name!r}.{nearest(name, SPACES)} Known: {', '.join(SPACES)}.", code="unknown-name"
-        )
+        raise unknown("search for", name, SPACES)
     return SPACES[name]

@@ -23,7 +23,7 @@ from PIL import Image
 
 from zoo.data import decoder
 from zoo.errors import ImageError, ImageTooLargeError
-from zoo.paths import core_count
+from zoo.paths import child_environment, core_count
 
 PIPE_BYTES = 2**20
 """Size of the pipes: a photograph and its pixels fit, so that neither side waits for the other."""
@@ -36,8 +36,6 @@ ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(16 * 2**20),
 }
 """Variables of the processes."""
-INHERITED = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR")
-"""Variables that the processes inherit; others may be secrets."""
 MAX_FACTS = 2**16
 """The most bytes of an answer before its pixels."""
 WALL_SECONDS, WALL_SECONDS_PER_MEGAPIXEL = 30.0, 0.5
@@ -66,14 +64,12 @@ class _DecoderProcess:
     """One process, and the pipes to it."""
 
     def __init__(self) -> None:
-        environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        environment |= ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(sys.path)}
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-S", decoder.__file__],
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment,
+            env=child_environment() | ENVIRONMENT,
         )
         self.files, self.pixels = cast(FileIO, self.process.stdin), cast(FileIO, self.process.stdout)
         for pipe in (self.files, self.pixels):

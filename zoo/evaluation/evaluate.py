@@ -16,7 +16,7 @@ from zoo.console import note
 from zoo.data import check_dataset, load_dataset
 from zoo.data.content import count_identical_pairs
 from zoo.data.dataset import FOLDER, DataIdentity, Dataset, identify, without
-from zoo.errors import EvaluationError, ImageError, UsageError, nearest, none_readable_message
+from zoo.errors import EvaluationError, ImageError, UsageError, none_readable_message, unknown
 from zoo.evaluation.bootstrap import bootstrap_intervals, class_scores
 from zoo.evaluation.clustering import clustering_metrics
 from zoo.evaluation.inputs import as_labels, bounded_unit_rows
@@ -150,11 +150,7 @@ def parse_groups(names: str | Iterable[str]) -> tuple[str, ...]:
     """
     requested = {names} if isinstance(names, str) else set(names)
     for name in sorted(requested - {*GROUPS, "all"}):
-        group_names = (*GROUPS, "all")
-        raise UsageError(
-            f"there is no group of metrics {name!r}.{nearest(name, group_names)} Known: {', '.join(group_names)}.",
-            code="unknown-name",
-        )
+        raise unknown("group of metrics", name, (*GROUPS, "all"))
     return GROUPS if "all" in requested else tuple(group for group in GROUPS if group in requested)
 
 

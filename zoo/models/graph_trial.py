@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import mmap
-import os
 import subprocess
 import sys
 import time
@@ -17,7 +16,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from zoo import paths
-from zoo.data.decoder_pool import INHERITED
 from zoo.errors import ModelFolderError
 from zoo.files import sha256_of, write_bytes
 
@@ -26,9 +24,6 @@ MEMORY_BYTES, MEMORY_PER_BYTE = 384 * 2**20, 10
 
 SECONDS, SECONDS_PER_MEGABYTE = 60.0, 1.0
 """The longest time of the process."""
-
-_TELEMETRY = "ORT_DISABLE_TELEMETRY"
-"""The variable that `import zoo` sets."""
 
 _PAUSE = 0.004
 """Seconds between two looks at the process, in which it takes some megabytes."""
@@ -72,8 +67,7 @@ def _reason_against(path: Path) -> str:
     size = path.stat().st_size
     memory, seconds = MEMORY_BYTES + MEMORY_PER_BYTE * size, SECONDS + SECONDS_PER_MEGABYTE * size / 1e6
     deadline = time.monotonic() + seconds
-    environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
-    environment |= {"PYTHONPATH": os.pathsep.join(sys.path), _TELEMETRY: os.environ[_TELEMETRY]}
+    environment = paths.child_environment()
     command = [sys.executable, "-P", "-S", "-c", _PROGRAM, str(path), str(math.ceil(seconds))]
     with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, text=True, errors="replace") as process:
         try:

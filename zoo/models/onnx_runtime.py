@@ -8,7 +8,6 @@ so is the time of each run. Another process loads it first.
 from __future__ import annotations
 
 import ctypes
-import itertools
 import os
 import platform
 import sys
@@ -113,8 +112,7 @@ def runner(session: Any, path: Path, output: str) -> Callable[[dict[str, np.ndar
         constant, each = RUN_SECONDS
         options = ort.RunOptions()
         seconds = constant + each * max(len(value) for value in inputs.values())
-        number = next(_NUMBERS)
-        _RUNS[number] = options, time.monotonic() + seconds
+        _RUNS[options] = time.monotonic() + seconds
         _start_watch()
         try:
             rows: np.ndarray = session.run([output], inputs, options)[0]
@@ -124,15 +122,14 @@ def runner(session: Any, path: Path, output: str) -> Callable[[dict[str, np.ndar
                 f"{path} cannot be run by ONNX Runtime: {reason}", code="unsupported-graph"
             ) from None
         finally:
-            del _RUNS[number]
+            del _RUNS[options]
         return rows
 
     return run
 
 
-_NUMBERS = itertools.count()
-_RUNS: dict[int, tuple[Any, float]] = {}
-"""The runs in progress: number -> options and the time at which the run is to end."""
+_RUNS: dict[Any, float] = {}
+"""The runs in progress: their options, and the time at which each is to end."""
 
 
 @cache
@@ -144,7 +141,7 @@ def _start_watch() -> None:
 def _watch() -> None:
     while True:
         time.sleep(1)
-        for options, end in list(_RUNS.values()):
+        for options, end in list(_RUNS.items()):
             if time.monotonic() > end:
                 options.terminate = True
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from zoo.errors import UsageError, nearest
+from zoo.errors import unknown
 from zoo.evaluation.knn import nearest_neighbours
 from zoo.evaluation.rerank.scores import NEIGHBOURS, augmented, diffused, expanded, k_reciprocal
 
@@ -30,10 +30,7 @@ def check_method(name: str) -> str:
         UsageError: If the name is unknown.
     """
     if name not in METHODS:
-        raise UsageError(
-            f"there is no re-ranking {name!r}.{nearest(name, METHODS)} Known: {', '.join(METHODS)}.",
-            code="unknown-name",
-        )
+        raise unknown("re-ranking", name, METHODS)
     return name
 
 
