@@ -128,7 +128,8 @@ _PROBLEMS = {
     "items more or fewer than the stored count": "SELECT coalesce(max(abs(value - (SELECT count(*) FROM items))), 0) "
     "FROM state WHERE key = 'count'",
     "embeddings of another length in the second slot": "SELECT count(*) FROM embeddings_other WHERE "
-    "typeof(embedding) <> 'blob' OR length(embedding) IS NOT (SELECT 4 * value FROM state WHERE key = 'other dim')",
+    "typeof(embedding) <> 'blob' OR length(embedding) % 4 OR "  # of no known length while the slot is emptied
+    "length(embedding) <> (SELECT 4 * value FROM state WHERE key = 'other dim')",
     "pictures with values of another type": "SELECT count(*) FROM pictures WHERE NOT coalesce(hash IS NULL OR "
     "(typeof(hash) = 'blob' AND length(hash) = 32), 0) OR typeof(width) NOT IN ('integer', 'null') OR "
     "typeof(height) NOT IN ('integer', 'null') OR typeof(sharpness) NOT IN ('real', 'null')",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -289,6 +290,20 @@ def test_the_last_rebuild_that_was_begun_counts(path: Path) -> None:
     assert_is(path, THIRD)
     with raises(GalleryError, "no-other-model"):
         Gallery.open(path, other=True)
+
+
+@pytest.mark.parametrize(("sql", "right"), [
+    ("DELETE FROM state WHERE key LIKE 'other %'", True),  # killed while it emptied the slot
+    ("UPDATE embeddings_other SET embedding = zeroblob(4)", False),
+])  # fmt: skip
+def test_verify_accepts_a_slot_that_is_half_emptied_only(path: Path, sql: str, right: bool) -> None:
+    rebuild(path, Maker(OTHER), swap=False)
+    with closing(sqlite3.connect(path / STORE)) as db, db:
+        assert db.execute("SELECT count(*) FROM embeddings_other").fetchone()[0]
+        db.execute(sql)
+    assert all(check.ok is not False for check in verify_gallery(path)) is right
+    rebuild(path, Maker(THIRD))
+    assert_is(path, THIRD)
 
 
 def test_on_a_full_disk_the_gallery_stays_as_it_was(path: Path) -> None:
