@@ -124,11 +124,6 @@ def unit_distances(embeddings: Tensor) -> Tensor:
         return (2 - 2 * embeddings @ embeddings.T).clamp(min=0).sqrt()
 
 
-def with_transpose(matrix: Tensor) -> Tensor:
-    """Return matrix + its transpose, [b, b]; copying transposes in blocks, up to three times as fast as by columns."""
-    return matrix.T.clone(memory_format=torch.contiguous_format).add_(matrix)
-
-
 def distances(embeddings: Tensor) -> Tensor:
     """Return |e_i - e_j|_2 of rows [b, d] as [b, b], from one matrix product. Gradient 0 at distance 0."""
     lengths = embeddings.square().sum(1)
@@ -312,45 +307,11 @@ def pair_contrast(values: Tensor, labels: Tensor, near: float, far: float, activ
     Returns:
         A scalar, in which a mean over nothing is 0; and all terms together, without gradient.
     """
-    value, *terms = _Contrast.apply(values, labels, near, far, active_only)
-    return value, Hinges(*terms)
-
-
-class _Contrast(torch.autograd.Function):
-    """The contrast of all pairs in few passes over the matrix, which dominate its cost; positives by index."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, values: Tensor, labels: Tensor, near: float, far: float, active_only: bool
-    ) -> tuple[Tensor, ...]:
-        anchors, positives = positive_pairs(labels)
-        entries = anchors * len(labels) + positives
-        pulled = (values.take(entries) - near).relu_()
-        pushed = (far - values).relu_().fill_diagonal_(0).put_(entries, torch.zeros_like(pulled))
-        total_near, total_far = pulled.sum(), pushed.sum()
-        # The gradient needs only the signs: 1 for terms above zero.
-        pulled, pushed = pulled.sign_(), pushed.sign_()
-        positive_count, negative_count = len(entries), len(labels) * (len(labels) - 1) - len(entries)
-        total = total_near + total_far
-        terms = total, pulled.sum() + pushed.sum(), total.new_full((), positive_count + negative_count)
-        ctx.mark_non_differentiable(*terms)
-        per_near = _per_term(pulled, positive_count, active_only)
-        per_far = _per_term(pushed, negative_count, active_only)
-        ctx.save_for_backward(pulled, pushed, entries)
-        ctx.per_near, ctx.per_far = per_near, per_far
-        return total_near * per_near + total_far * per_far, *terms
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor, None, None, None, None]:
-        pulled, pushed, entries = ctx.saved_tensors
-        weights = (pushed * (gradient * -ctx.per_far)).put_(entries, pulled * (gradient * ctx.per_near))
-        return weights, None, None, None, None
-
-
-def _per_term(active: Tensor, number: int, active_only: bool) -> Tensor | float:
-    """Return 1 / the number of terms of a mean, all or those above zero (active, 1 or 0); 1 for none."""
-    return 1 / active.sum().clamp(min=1) if active_only else 1 / max(1, number)
+    anchors, positives = positive_pairs(labels)
+    pulled = hinges(values[anchors, positives] - near)
+    pushed = hinges(far - values, negative_mask(labels))
+    terms = Hinges(*(one + other for one, other in zip(pulled, pushed, strict=True))).detach()
+    return pulled.mean(active_only) + pushed.mean(active_only), terms
 
 
 def triplet_hinges(distances: Tensor, labels: Tensor, margin: float) -> Hinges:
@@ -506,86 +467,3 @@ def refine_logs(log_priors: Tensor, similarities: Tensor, steps: int) -> Tensor:
         support = (similarities @ assignments.exp()).clamp(min=LEAST_SUPPORT)
         assignments = (assignments + support.log()).log_softmax(1)
     return assignments
-
-
-def snr_contrast(
-    embeddings: Tensor, labels: Tensor, near: float, far: float, nu: float, active_only: bool
-) -> tuple[Tensor, Hinges]:
-    """Return the contrastive loss of signal-to-noise distances over all pairs of a batch, a scalar, and its terms.
-
-    It is the mean of [d_ij - near]+ over positive pairs plus the mean of [far - d_ij]+ over negative pairs plus nu
-    times `training.losses.snr.off_centre`, where d_ij = |c_i - c_j|^2 / |c_i|^2 of centred rows, and 0 if c_i is 0.
-    Equal to `pair_contrast` of `training.losses.snr.snr_distances`, in two thirds of the time.
-
-    Args:
-        embeddings: [b, d].
-        labels: int64 [b].
-        near: The bound of positive pairs.
-        far: The bound of negative pairs.
-        nu: The weight of the regulariser.
-        active_only: Both means are over the terms above zero; a mean over nothing is 0.
-    """
-    value, *terms = _SNRContrast.apply(embeddings, labels, near, far, nu, active_only)
-    return value, Hinges(*terms)
-
-
-def inverse_power(power: Tensor) -> Tensor:
-    """Return 1 / power; 0 for a row of power 0."""
-    tiny = torch.finfo(power.dtype).eps
-    return (power > tiny) / power.clamp(min=tiny)
-
-
-class _SNRContrast(torch.autograd.Function):
-    """The SNR contrast in few passes over its matrix.
-
-    The gradient needs the negatives nearer than far, but no distance: the sum of theirs is that of the terms. With
-    A_ij = gradient_ij / |c_i|^2, half of the gradient of c_k is c_k (sum_j (A_jk + A_kj - A_kj d_kj)) less
-    sum_j (A_kj + A_jk) c_j. It is a sum of centred rows, so centring does not change it.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, embeddings: Tensor, labels: Tensor, near: float, far: float, nu: float, active_only: bool
-    ) -> tuple[Tensor, ...]:
-        mean = embeddings.mean(1, keepdim=True)
-        centred = embeddings - mean
-        power = torch.linalg.vecdot(centred, centred)[:, None]
-        inverse = inverse_power(power)
-        anchors, positives = positive_pairs(labels)
-        entries = anchors * len(labels) + positives
-        pushed = _less_than(far, centred, power, inverse)
-        pulled = (far - near - pushed.take(entries)).relu_()
-        terms = pushed.relu_().fill_diagonal_(0).put_(entries, torch.zeros_like(pulled)).sum(1, keepdim=True)
-        total_near, total_far = pulled.sum(), terms.sum()
-        active, active_near = pushed.sign_(), pulled.sign()
-        total = total_near + total_far
-        counts = active.sum() + active_near.sum(), total.new_full((), active.numel() - len(active))
-        ctx.mark_non_differentiable(total, *counts)
-        per_near = _per_term(active_near, len(entries), active_only)
-        per_far = _per_term(active, len(labels) * (len(labels) - 1) - len(entries), active_only)
-        # A positive pair counts as this many negative ones, with the opposite sign.
-        ratio = -per_near / per_far
-        terms[:, 0].index_add_(0, anchors, (active_near * (far - near) - pulled).mul_(ratio))
-        ctx.save_for_backward(centred, inverse, mean, active.put_(entries, active_near * ratio), terms)
-        ctx.far, ctx.nu, ctx.per_far = far, nu, per_far
-        off_centre = (nu * embeddings.shape[1]) * mean.abs().mean()
-        return total_near * per_near + total_far * per_far + off_centre, total, *counts
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor, None, None, None, None, None]:
-        centred, inverse, mean, active, terms = ctx.saved_tensors
-        scale = inverse * (gradient * (-2 * ctx.per_far))
-        noise = scale * torch.sub(terms, active.sum(1, keepdim=True), alpha=ctx.far)
-        # Rows a power of two apart share few sets of the cache, which slows transposing down; padding prevents it.
-        apart = active.new_empty(len(active), len(active) + 16)[:, :-16]
-        both = with_transpose(torch.mul(active, scale, out=apart))
-        own = noise.add_(both.sum(1, keepdim=True))
-        off = mean.sign().mul_(gradient * (ctx.nu / len(mean)))
-        return torch.addmm(torch.addcmul(off, centred, own), both, centred, alpha=-1), None, None, None, None, None
-
-
-def _less_than(far: float, centred: Tensor, power: Tensor, inverse: Tensor) -> Tensor:
-    """Return far - d_ij, [b, b]: far - 1 + (2 c_i.c_j - |c_j|^2) / |c_i|^2, as one product of lengthened rows."""
-    own = torch.cat([centred * (2 * inverse), -inverse, far - inverse.sign()], dim=1)
-    return own @ torch.cat([centred, power, torch.ones_like(power)], dim=1).T

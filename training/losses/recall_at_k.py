@@ -9,11 +9,11 @@ x runs over the positives of the query q and z over the rest of the batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from training import functional
 from training.functional import check_batch, positive_mask
@@ -71,7 +71,7 @@ class RecallAtK(nn.Module):
         positive = positive_mask(labels)
         queries, positives = positive.nonzero(as_tuple=True)
         similarities = (embeddings @ embeddings.T).fill_diagonal_(-torch.inf)
-        ranks = SmoothRanks.apply(similarities, queries, positives, self.rank_temperature)
+        ranks = smooth_ranks(similarities, queries, positives, self.rank_temperature)
         within = torch.sigmoid((self.k - ranks[:, None]) / self.recall_temperature)
         recalled = within.new_zeros(len(labels), len(self.k)).index_add(0, queries, within)
         positives_of_query = positive.sum(1)
@@ -79,33 +79,20 @@ class RecallAtK(nn.Module):
         return functional.masked_mean(1 - recall.mean(1), positives_of_query > 0)
 
 
-class SmoothRanks(torch.autograd.Function):
-    """Smooth ranks [t] of items j in the rows i of similarities [b, b], compared in chunks, again for the gradient.
+def smooth_ranks(similarities: Tensor, i: Tensor, j: Tensor, temperature: float) -> Tensor:
+    """Return smooth ranks [t] of items j in the rows i of similarities [b, b].
 
-    rank = 1 + sum_{z != j} sigmoid((s_iz - s_ij) / temperature). An entry of -inf ranks last.
+    rank = 1 + sum_{z != j} sigmoid((s_iz - s_ij) / temperature). An entry of -inf ranks last. Items are compared in
+    chunks, and again for the gradient, so that memory is O(b^2).
     """
+    parts = _chunks(len(i), len(similarities))
+    again = partial(checkpoint, _ranks, similarities, use_reentrant=False, preserve_rng_state=False)
+    return torch.cat([again(i[part], j[part], temperature) for part in parts])
 
-    @staticmethod
-    def forward(ctx: Any, similarities: Tensor, i: Tensor, j: Tensor, temperature: float) -> Tensor:
-        ctx.save_for_backward(similarities, i, j)
-        ctx.temperature = temperature
-        ranks = similarities.new_empty(len(i))
-        for part in _chunks(len(i), len(similarities)):
-            # The sum contains the comparison of j with itself, which is 1/2.
-            ranks[part] = 0.5 + _wins(similarities, i[part], j[part], temperature).sum(1)
-        return ranks
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        similarities, i, j = ctx.saved_tensors
-        result = torch.zeros_like(similarities)
-        for part in _chunks(len(i), len(similarities)):
-            wins = _wins(similarities, i[part], j[part], ctx.temperature)
-            slopes = wins * (1 - wins) * (grad[part] / ctx.temperature)[:, None]
-            result.index_add_(0, i[part], slopes)
-            result.index_put_((i[part], j[part]), -slopes.sum(1), accumulate=True)
-        return result, None, None, None
+def _ranks(similarities: Tensor, i: Tensor, j: Tensor, temperature: float) -> Tensor:
+    # The sum contains the comparison of j with itself, which is 1/2.
+    return 0.5 + _wins(similarities, i, j, temperature).sum(1)
 
 
 def _wins(similarities: Tensor, i: Tensor, j: Tensor, temperature: float) -> Tensor:
@@ -116,4 +103,4 @@ def _wins(similarities: Tensor, i: Tensor, j: Tensor, temperature: float) -> Ten
 def _chunks(rows: int, width: int) -> list[slice]:
     """Return slices of the rows such that at most CHUNK numbers are compared at a time."""
     step = max(1, CHUNK // max(1, width))
-    return [slice(start, start + step) for start in range(0, rows, step)]
+    return [slice(start, start + step) for start in range(0, max(1, rows), step)]

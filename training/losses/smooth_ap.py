@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from training import functional
 from training.functional import check_batch, positive_mask
-from training.losses.recall_at_k import SmoothRanks
+from training.losses.recall_at_k import smooth_ranks
 
 
 class SmoothAP(nn.Module):
@@ -48,7 +48,7 @@ class SmoothAP(nn.Module):
             similarities = similarities.fill_diagonal_(-torch.inf)
         queries, positives = positive.nonzero(as_tuple=True)
         among_positives = similarities.masked_fill(~positive, -torch.inf)
-        ranks = SmoothRanks.apply(similarities, queries, positives, self.temperature)
-        precision = SmoothRanks.apply(among_positives, queries, positives, self.temperature) / ranks
+        ranks = smooth_ranks(similarities, queries, positives, self.temperature)
+        precision = smooth_ranks(among_positives, queries, positives, self.temperature) / ranks
         total = precision.new_zeros(len(labels)).index_add(0, queries, precision)
         return functional.masked_mean(1 - total / positive.sum(1).clamp(min=1), has_positive)

@@ -17,9 +17,8 @@ from training.functional import (
     Triplets,
     check_batch,
     hinges,
-    inverse_power,
+    pair_contrast,
     require_triplets,
-    snr_contrast,
     to_pairs,
     triplet_hinges,
 )
@@ -95,9 +94,9 @@ class SNRContrastive(HingeLoss):
         check_batch(embeddings, labels)
         if tuples is None:
             margins = self.positive_margin, self.negative_margin
-            value, terms = snr_contrast(embeddings, labels, *margins, self.nu, self.active_only)
+            value, terms = pair_contrast(snr_distances(embeddings), labels, *margins, self.active_only)
             self.last_terms = (terms,)
-            return value
+            return value + self.nu * _mean_penalty(embeddings)
         pairs = to_pairs(tuples)
         near = hinges(_snr_pair_distances(embeddings, pairs.anchors_p, pairs.positives) - self.positive_margin)
         far = hinges(self.negative_margin - _snr_pair_distances(embeddings, pairs.anchors_n, pairs.negatives))
@@ -112,7 +111,7 @@ def snr_distances(embeddings: Tensor) -> Tensor:
     """
     centred = embeddings - embeddings.mean(1, keepdim=True)
     power = centred.square().sum(1)
-    inverse = inverse_power(power)[:, None]
+    inverse = _inverse(power)[:, None]
     return torch.addmm(power, centred, centred.T, alpha=-2) * inverse + (inverse > 0)
 
 
@@ -120,9 +119,15 @@ def _snr_pair_distances(embeddings: Tensor, i: Tensor, j: Tensor) -> Tensor:
     """Return Var(e_i - e_j) / Var(e_i), [t], for index pairs, int64 [t]; 0 for a row i without variance."""
     centred = embeddings - embeddings.mean(1, keepdim=True)
     noise = (centred.index_select(0, i) - centred.index_select(0, j)).square().sum(1)
-    return noise * inverse_power(centred.square().sum(1)).index_select(0, i)
+    return noise * _inverse(centred.square().sum(1)).index_select(0, i)
 
 
 def _mean_penalty(embeddings: Tensor) -> Tensor:
     """Return mean_i |sum_k e_ik|, a scalar that keeps means over dimensions at zero: the distance ignores them."""
     return embeddings.sum(1).abs().mean()
+
+
+def _inverse(power: Tensor) -> Tensor:
+    """Return 1 / power; 0 for a row of power 0."""
+    tiny = torch.finfo(power.dtype).eps
+    return (power > tiny) / power.clamp(min=tiny)
