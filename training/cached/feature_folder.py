@@ -153,22 +153,29 @@ def writing_features(
 def _create_array(file: Path, shape: tuple[int, ...], dtype: str) -> np.memmap:
     """Create a file of an array and map it. A full disk gives an error here, not a signal when a page is written."""
     array = open_memmap(file, "w+", dtype, shape)
-    with file.open("r+b") as opened:
-        os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
+    if hasattr(os, "posix_fallocate"):  # macOS and Windows have no such call
+        with file.open("r+b") as opened:
+            os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
     return array
 
 
-def check_out(path: Path) -> None:
+def check_out(path: Path, replace: bool = False) -> None:
     """Check that features can be written to a path: that nothing else is there.
 
+    Args:
+        path: The path.
+        replace: Other features may be there.
+
     Raises:
-        UsageError: If the path is a file, or a folder that holds something else than features.
+        UsageError: If the path is a file, or a folder that is not empty (code "already-exists").
     """
-    is_free = not path.exists() or (path.is_dir() and not any(path.iterdir()))
-    if not is_free and read_object(path / RECORD).get("kind") != KIND:
-        raise UsageError(
-            f"{path} exists and does not hold features. Features are a folder: name a new one.", code="already-exists"
-        )
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if read_object(path / RECORD).get("kind") != KIND:
+        message = f"{path} exists and does not hold features. Features are a folder: name a new one."
+        raise UsageError(message, code="already-exists")
+    if not replace:
+        raise UsageError(f"{path} holds features already; name a new folder, or give --replace.", code="already-exists")
 
 
 def read_features(path: str | Path) -> Features:

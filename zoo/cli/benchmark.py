@@ -46,6 +46,7 @@ from zoo.render import Table
 if TYPE_CHECKING:
     from serving.gallery import Gallery
     from training.studies.compare_own import OwnScore
+    from training.studies.study import Study
     from zoo.data.dataset import Dataset as DataSet
     from zoo.models.published import AbsentTable, PublishedTable
     from zoo.report.html import Section
@@ -54,12 +55,13 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 Format = Literal["table", "json", "html"]
-Paper = Annotated[str | None, Option("--paper", metavar="PAPER", help="only tables of this paper, by its short name")]
-ScoresOn = Annotated[str | None, Option("--dataset", metavar="D", help="only scores on this data set")]
+Paper = Annotated[str | None, Option("--paper", metavar="PAPER", help="only those of this paper, by its short name")]
+ScoresOn = Annotated[str | None, Option("--dataset", metavar="D", help="only those on this data set")]
 Projection = Annotated[str, Option("--map", metavar="M", help="pca or tsne (needs scikit-learn)")]
 
 # zoo benchmark list
 
+STUDY_COLUMNS = ("study", "title", "source", "arms", "claims", "data sets")
 TABLE_COLUMNS = ("table", "paper", "printed in", "title", "data sets", "metrics", "scores", "published as")
 
 
@@ -79,19 +81,25 @@ def list_tables(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """list the published tables"""
+    """list the published tables, and the studies that can be run"""
+    from training.studies.papers import STUDIES
     from zoo.models.published import absent_tables, select_tables
 
     if without:
         _print_absent([row for row in absent_tables() if paper in (None, row.paper.short)], as_json)
         return
     tables = select_tables(paper, dataset)
+    own = [study for name, study in STUDIES.items() if paper is None or name.partition("/")[0] == paper.lower()]
+    studies = [study for study in own if dataset is None or not study.datasets or dataset in study.datasets]
     if as_json:
-        print_json([asdict(table) for table in tables])
-    elif tables:
+        print_json({"tables": [asdict(table) for table in tables], "studies": [asdict(study) for study in studies]})
+        return
+    if tables:
         print_table(Table(TABLE_COLUMNS, [_table_cells(table) for table in tables], numbers=("scores",)))
-    else:
-        note("no published table matches; without filters all are listed: zoo benchmark list")
+    if studies:
+        print_table(Table(STUDY_COLUMNS, [_study_cells(study) for study in studies], numbers=("arms", "claims")))
+    if not tables and not studies:
+        note("no published table and no study matches; without filters all are listed: zoo benchmark list")
 
 
 def _print_absent(rows: Sequence[AbsentTable], as_json: bool) -> None:
@@ -99,6 +107,11 @@ def _print_absent(rows: Sequence[AbsentTable], as_json: bool) -> None:
         print_json([asdict(row) for row in rows])
     else:
         print_table(Table(("paper", "what", "why"), [[row.paper.short, row.what, row.why] for row in rows]))
+
+
+def _study_cells(study: Study) -> list[str]:
+    counts = [str(len(study.arms)), str(len(study.claims))]
+    return [study.name, study.title, study.source, *counts, ", ".join(study.datasets) or "any"]
 
 
 def _table_cells(table: PublishedTable) -> list[str]:

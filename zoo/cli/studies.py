@@ -1,4 +1,4 @@
-"""`zoo benchmark run`, `resume`, `studies` and `search`: many training runs, compared."""
+"""`zoo benchmark run`, `resume` and `search`: many training runs, compared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from typer import Argument, Option
 
 from zoo.cli.options import AsPublished, Data, Device, Json, Quiet, Seed, Settings
-from zoo.console import count, print_json, print_table
+from zoo.console import count, print_json
 from zoo.errors import UsageError, command
 from zoo.render import Table
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer()
-
-COLUMNS = ("study", "title", "source", "arms", "claims", "data sets")
 
 Arms = Annotated[
     list[str] | None,
@@ -110,7 +108,7 @@ several terminals, or on several machines that share the folder, shares out the 
 )
 def run(
     study: Annotated[
-        str, Argument(metavar="STUDY", help="its name, or a paper's table or figure (all: zoo benchmark studies)")
+        str, Argument(metavar="STUDY", help="its name, or a paper's table or figure (all: zoo benchmark list)")
     ],
     dataset: Annotated[str | None, Option(metavar="D", help="data set for all arms; there is no default")] = None,
     seeds: Annotated[
@@ -363,30 +361,6 @@ def _begun_folders(study: str, dataset: str | None) -> list[Path]:
             code="no-results",
         )
     return begun
-
-
-# zoo benchmark studies
-
-
-@app.command("studies", epilog="  zoo benchmark studies --paper revisiting")
-def list_studies(
-    paper: Annotated[
-        str | None, Option(metavar="PAPER", help="only studies whose name begins so, as revisiting or claims")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """list the studies that can be run"""
-    from training.studies.papers import STUDIES
-
-    studies = [study for name, study in STUDIES.items() if paper in (None, name.partition("/")[0])]
-    if as_json:
-        print_json([dataclasses.asdict(study) for study in studies])
-        return
-    rows = [
-        [s.name, s.title, s.source, str(len(s.arms)), str(len(s.claims)), ", ".join(s.datasets) or "any"]
-        for s in studies
-    ]
-    print_table(Table(COLUMNS, rows, numbers=("arms", "claims")))
 
 
 # zoo benchmark search

@@ -283,6 +283,7 @@ def features(
     seed: Seed = 0,
     device: Device = None,
     batch_size: BatchSize = 64,
+    replace: Annotated[bool, Option("--replace", help="replace features that OUT holds")] = False,
     strict: Strict = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -301,7 +302,7 @@ def features(
     name, root = ("folder", folder) if dataset is None else (dataset, data)
     datasets.check_dataset(name, split, root)
     find_model(model)
-    check_out(out)
+    check_out(out, replace)
     import numpy as np
 
     from training.cached.extraction import extract  # torch, after the arguments are checked

@@ -273,7 +273,10 @@ def test_from_images_to_a_model_on_the_command_line(
     output = capsys.readouterr()
     assert (json.loads(output.out)["images"], json.loads(output.out)["unreadable"]) == (48, ["0/cut.png"])
     assert "cut.png" in output.err
-    assert main(call) == 0
+    made_at = (out / "plain.npy").stat().st_mtime_ns
+    assert main(call) == 2
+    assert (out / "plain.npy").stat().st_mtime_ns == made_at
+    assert main([*call, "--replace"]) == 0
     found: Features = read_features(out)
     assert (found.plain.dtype, found.views.shape, len(found.classes)) == (np.float16, (2, 48, 16), 8)
     arguments = [part for setting in SETTINGS for part in ("--set", setting)]

@@ -242,12 +242,12 @@ def test_a_search_is_run_and_resumed(tmp_path: Path, data: str, capsys: pytest.C
 
 
 def test_the_studies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_here("benchmark studies", "--paper", "revisiting") == 0
+    assert run_here("benchmark list", "--paper", "Revisiting") == 0
     out = capsys.readouterr().out
     assert "revisiting/figure-7" in out
     assert "claims/rho" not in out
-    assert run_here("benchmark studies", "--json") == 0
-    listed = {study["name"]: study for study in json.loads(capsys.readouterr().out)}
+    assert run_here("benchmark list", "--json") == 0
+    listed = {study["name"]: study for study in json.loads(capsys.readouterr().out)["studies"]}
     assert set(listed) == set(papers.STUDIES)
     assert listed["claims/rho"]["arms"][1]["recipe"] == "r-margin-$backbone-$dataset"
 

@@ -176,5 +176,5 @@ def partial_note(name: str) -> str | None:
 
 def _unknown_study(name: str, names: Iterable[str]) -> UsageError:
     return UsageError(
-        f"there is no study {name!r}.{nearest(name, names)} All studies: zoo benchmark studies", code="unknown-name"
+        f"there is no study {name!r}.{nearest(name, names)} All studies: zoo benchmark list", code="unknown-name"
     )
