@@ -14,7 +14,6 @@ from typer import Argument, Option
 from zoo.cli.options import AsPublished, Data, Device, Json, Quiet, Seed, Settings
 from zoo.console import count, print_json
 from zoo.errors import UsageError, command
-from zoo.render import Table
 
 if TYPE_CHECKING:
     from training.studies.plan import Plan, RunSchedule
