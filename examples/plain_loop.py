@@ -2,7 +2,7 @@
 
     python examples/plain_loop.py                                                 glyphs, which are drawn from fonts
     python examples/plain_loop.py --images pictures/ --loss triplet --miner semihard
-    python examples/plain_loop.py --loss proxy-anchor --miner none                losses that take no mined tuples
+    python examples/plain_loop.py --loss pa --miner none                          losses that take no mined tuples
 
 The names are those of `training.losses.LOSSES` and `training.miners.MINERS`. R@1 and MAP@R are of classes that are not
 trained on.

@@ -37,8 +37,8 @@ from tqdm.auto import tqdm
 
 from training.api import provenance
 from training.functional import Pairs, Triplets, negative_mask, positive_mask, to_pairs
-from training.losses.contrastive import Contrastive
-from training.miners.rho import Rho
+from training.losses.contrastive import ContrastiveLoss
+from training.miners.rho import RhoMiner
 from zoo.console import print_table
 from zoo.errors import UsageError, ZooError
 from zoo.evaluation import retrieval_metrics
@@ -144,7 +144,7 @@ def form_miner(form: Form, probability: float) -> Callable[[Tensor, Tensor], Tri
     Raises:
         RecipeError: for a probability outside 0 to 1.
     """
-    miner = Rho(probability, all_triplets, form.published) if form.rho else all_triplets
+    miner = RhoMiner(probability, all_triplets, form.published) if form.rho else all_triplets
     return miner if form.positive_term else lambda embeddings, labels: only_negatives(miner(embeddings, labels))
 
 
@@ -171,7 +171,7 @@ def train(form: Form, probability: float, seed: int, steps: int = STEPS, lines: 
     """
     data, rng = draw_lines(seed, lines), np.random.default_rng((seed, 1))
     points, labels = torch.from_numpy(data.train), torch.from_numpy(LABELS)
-    miner, loss = form_miner(form, probability), Contrastive(4, negative_margin=NEGATIVE_MARGIN)
+    miner, loss = form_miner(form, probability), ContrastiveLoss(4, negative_margin=NEGATIVE_MARGIN)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = ToyNet()

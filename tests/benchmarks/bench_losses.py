@@ -28,27 +28,27 @@ from torch import Tensor, nn
 from training.construction import construct
 from training.distributed import keep_freed_memory
 from training.losses import LOSSES
-from training.losses.angular import Angular
-from training.losses.arcface import ArcFace
-from training.losses.circle import Circle
-from training.losses.contrastive import Contrastive
-from training.losses.cosface import CosFace
-from training.losses.fastap import FastAP
-from training.losses.histogram import Histogram
-from training.losses.lifted import Lifted
-from training.losses.margin import Margin
-from training.losses.multi_similarity import MultiSimilarity
-from training.losses.n_pair import NPair
-from training.losses.norm_softmax import NormSoftmax
-from training.losses.nt_xent import NTXent
-from training.losses.proxy_anchor import ProxyAnchor
-from training.losses.proxy_nca import ProxyNCA
-from training.losses.smooth_ap import SmoothAP
-from training.losses.snr import SNRContrastive, SNRTriplet
-from training.losses.softtriple import SoftTriple
-from training.losses.subcenter_arcface import SubCenterArcFace
-from training.losses.supcon import SupCon
-from training.losses.triplet import Triplet
+from training.losses.angular import AngularLoss
+from training.losses.arcface import ArcFaceLoss
+from training.losses.circle import CircleLoss
+from training.losses.contrastive import ContrastiveLoss
+from training.losses.cosface import CosFaceLoss
+from training.losses.fastap import FastAPLoss
+from training.losses.histogram import HistogramLoss
+from training.losses.lifted import LiftedStructureLoss
+from training.losses.margin import MarginLoss
+from training.losses.multi_similarity import MultiSimilarityLoss
+from training.losses.n_pair import NPairsLoss
+from training.losses.norm_softmax import NormalizedSoftmaxLoss
+from training.losses.nt_xent import NTXentLoss
+from training.losses.proxy_anchor import ProxyAnchorLoss
+from training.losses.proxy_nca import ProxyNCALoss
+from training.losses.smooth_ap import SmoothAPLoss
+from training.losses.snr import SNRContrastiveLoss, SNRTripletLoss
+from training.losses.softtriple import SoftTripleLoss
+from training.losses.subcenter_arcface import SubCenterArcFaceLoss
+from training.losses.supcon import SupConLoss
+from training.losses.triplet import TripletMarginLoss
 from training.miners import MINERS
 
 Miner = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
@@ -68,66 +68,73 @@ def contests() -> dict[str, Contest]:
     centring = {"embedding_regularizer": regularizers.ZeroMeanRegularizer(), "embedding_reg_weight": 0.005}
     short = {"embedding_regularizer": regularizers.LpRegularizer(power=2), "embedding_reg_weight": 0.005}
     return {
-        "angular": Contest(lambda d: Angular(0), lambda d: pml.AngularLoss(alpha=45, **short)),
-        "arcface": Contest(lambda d: ArcFace(CLASSES, d), lambda d: pml.ArcFaceLoss(CLASSES, d, margin=28.6, scale=16)),
-        "arcface 11k": Contest(lambda d: ArcFace(SOP, d), lambda d: pml.ArcFaceLoss(SOP, d, margin=28.6, scale=16)),
-        "circle": Contest(lambda d: Circle(0), lambda d: pml.CircleLoss()),
-        "contrastive": Contest(lambda d: Contrastive(0), lambda d: pml.ContrastiveLoss()),
-        "cosface": Contest(lambda d: CosFace(CLASSES, d), lambda d: pml.CosFaceLoss(CLASSES, d)),
-        "cosface 11k": Contest(lambda d: CosFace(SOP, d), lambda d: pml.CosFaceLoss(SOP, d)),
-        "fastap": Contest(lambda d: FastAP(0), lambda d: pml.FastAPLoss()),
-        "histogram": Contest(lambda d: Histogram(0), lambda d: pml.HistogramLoss(n_bins=64)),
+        "angular": Contest(lambda d: AngularLoss(0), lambda d: pml.AngularLoss(alpha=45, **short)),
+        "arcface": Contest(
+            lambda d: ArcFaceLoss(CLASSES, d), lambda d: pml.ArcFaceLoss(CLASSES, d, margin=28.6, scale=16)
+        ),
+        "arcface 11k": Contest(lambda d: ArcFaceLoss(SOP, d), lambda d: pml.ArcFaceLoss(SOP, d, margin=28.6, scale=16)),
+        "circle": Contest(lambda d: CircleLoss(0), lambda d: pml.CircleLoss()),
+        "contrastive": Contest(lambda d: ContrastiveLoss(0), lambda d: pml.ContrastiveLoss()),
+        "cosface": Contest(lambda d: CosFaceLoss(CLASSES, d), lambda d: pml.CosFaceLoss(CLASSES, d)),
+        "cosface 11k": Contest(lambda d: CosFaceLoss(SOP, d), lambda d: pml.CosFaceLoss(SOP, d)),
+        "fastap": Contest(lambda d: FastAPLoss(0), lambda d: pml.FastAPLoss()),
+        "histogram": Contest(lambda d: HistogramLoss(0), lambda d: pml.HistogramLoss(n_bins=64)),
         "lifted": Contest(
-            lambda d: Lifted(0),
+            lambda d: LiftedStructureLoss(0),
             lambda d: pml.GeneralizedLiftedStructureLoss(distance=distances.LpDistance(**RAW), **short),
         ),
         "margin + distance-weighted": Contest(
-            lambda d: Margin(CLASSES * 2),
+            lambda d: MarginLoss(CLASSES * 2),
             lambda d: pml.MarginLoss(num_classes=CLASSES * 2, learn_beta=True),
             (MINERS["distance-weighted"](), miners.DistanceWeightedMiner()),
         ),
-        "multi-similarity": Contest(lambda d: MultiSimilarity(0), lambda d: pml.MultiSimilarityLoss(beta=40)),
-        "multi-similarity + miner": Contest(
-            lambda d: MultiSimilarity(0),
+        "ms": Contest(lambda d: MultiSimilarityLoss(0), lambda d: pml.MultiSimilarityLoss(beta=40)),
+        "ms + miner": Contest(
+            lambda d: MultiSimilarityLoss(0),
             lambda d: pml.MultiSimilarityLoss(beta=40),
-            (MINERS["multi-similarity"](), miners.MultiSimilarityMiner()),
+            (MINERS["ms"](), miners.MultiSimilarityMiner()),
         ),
-        "n-pair": Contest(
-            lambda d: NPair(0, all_samples=False),
+        "npair": Contest(
+            lambda d: NPairsLoss(0, all_samples=False),
             lambda d: pml.NPairsLoss(distance=distances.DotProductSimilarity(**RAW), **short),
         ),
-        "norm-softmax": Contest(lambda d: NormSoftmax(CLASSES, d), lambda d: pml.NormalizedSoftmaxLoss(CLASSES, d)),
-        "norm-softmax 11k": Contest(lambda d: NormSoftmax(SOP, d), lambda d: pml.NormalizedSoftmaxLoss(SOP, d)),
-        "nt-xent": Contest(lambda d: NTXent(0), lambda d: pml.NTXentLoss()),
-        "proxy-anchor": Contest(lambda d: ProxyAnchor(CLASSES, d), lambda d: pml.ProxyAnchorLoss(CLASSES, d)),
-        "proxy-anchor 11k": Contest(lambda d: ProxyAnchor(SOP, d), lambda d: pml.ProxyAnchorLoss(SOP, d)),
-        "proxy-nca": Contest(lambda d: ProxyNCA(CLASSES, d), lambda d: pml.ProxyNCALoss(CLASSES, d, softmax_scale=9)),
-        "proxy-nca 11k": Contest(lambda d: ProxyNCA(SOP, d), lambda d: pml.ProxyNCALoss(SOP, d, softmax_scale=9)),
-        "smooth-ap": Contest(lambda d: SmoothAP(0, query_counted=True), lambda d: pml.SmoothAPLoss()),
-        "snr-contrastive": Contest(
-            lambda d: SNRContrastive(0), lambda d: pml.SignalToNoiseRatioContrastiveLoss(**centring)
+        "softmax": Contest(
+            lambda d: NormalizedSoftmaxLoss(CLASSES, d), lambda d: pml.NormalizedSoftmaxLoss(CLASSES, d)
         ),
-        "snr-triplet": Contest(
-            lambda d: SNRTriplet(0), lambda d: pml.TripletMarginLoss(0.2, distance=distances.SNRDistance(), **centring)
+        "softmax 11k": Contest(lambda d: NormalizedSoftmaxLoss(SOP, d), lambda d: pml.NormalizedSoftmaxLoss(SOP, d)),
+        "ntxent": Contest(lambda d: NTXentLoss(0), lambda d: pml.NTXentLoss()),
+        "pa": Contest(lambda d: ProxyAnchorLoss(CLASSES, d), lambda d: pml.ProxyAnchorLoss(CLASSES, d)),
+        "pa 11k": Contest(lambda d: ProxyAnchorLoss(SOP, d), lambda d: pml.ProxyAnchorLoss(SOP, d)),
+        "proxynca": Contest(
+            lambda d: ProxyNCALoss(CLASSES, d), lambda d: pml.ProxyNCALoss(CLASSES, d, softmax_scale=9)
+        ),
+        "proxynca 11k": Contest(lambda d: ProxyNCALoss(SOP, d), lambda d: pml.ProxyNCALoss(SOP, d, softmax_scale=9)),
+        "smoothap": Contest(lambda d: SmoothAPLoss(0, query_counted=True), lambda d: pml.SmoothAPLoss()),
+        "snr-contrastive": Contest(
+            lambda d: SNRContrastiveLoss(0), lambda d: pml.SignalToNoiseRatioContrastiveLoss(**centring)
+        ),
+        "snr": Contest(
+            lambda d: SNRTripletLoss(0),
+            lambda d: pml.TripletMarginLoss(0.2, distance=distances.SNRDistance(), **centring),
         ),
         "softtriple": Contest(
-            lambda d: SoftTriple(CLASSES, d, tau=0), lambda d: pml.SoftTripleLoss(CLASSES, d, centers_per_class=2)
+            lambda d: SoftTripleLoss(CLASSES, d, tau=0), lambda d: pml.SoftTripleLoss(CLASSES, d, centers_per_class=2)
         ),
         "softtriple 11k": Contest(
-            lambda d: SoftTriple(SOP, d, tau=0), lambda d: pml.SoftTripleLoss(SOP, d, centers_per_class=2)
+            lambda d: SoftTripleLoss(SOP, d, tau=0), lambda d: pml.SoftTripleLoss(SOP, d, centers_per_class=2)
         ),
-        "subcenter-arcface": Contest(
-            lambda d: SubCenterArcFace(CLASSES, d),
+        "subcenter": Contest(
+            lambda d: SubCenterArcFaceLoss(CLASSES, d),
             lambda d: pml.SubCenterArcFaceLoss(num_classes=CLASSES, embedding_size=d),
         ),
-        "subcenter-arcface 11k": Contest(
-            lambda d: SubCenterArcFace(SOP, d),
+        "subcenter 11k": Contest(
+            lambda d: SubCenterArcFaceLoss(SOP, d),
             lambda d: pml.SubCenterArcFaceLoss(num_classes=SOP, embedding_size=d),
         ),
-        "supcon": Contest(lambda d: SupCon(0), lambda d: pml.SupConLoss()),
-        "triplet": Contest(lambda d: Triplet(0), lambda d: pml.TripletMarginLoss(0.2)),
+        "supcon": Contest(lambda d: SupConLoss(0), lambda d: pml.SupConLoss()),
+        "triplet": Contest(lambda d: TripletMarginLoss(0), lambda d: pml.TripletMarginLoss(0.2)),
         "triplet + semihard": Contest(
-            lambda d: Triplet(0),
+            lambda d: TripletMarginLoss(0),
             lambda d: pml.TripletMarginLoss(0.2),
             (MINERS["semihard"](), miners.TripletMarginMiner(0.2, type_of_triplets="semihard")),
         ),

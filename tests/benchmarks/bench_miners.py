@@ -36,7 +36,7 @@ THEIRS: dict[str, Callable[[], Any] | None] = {
     "softhard": None,
     "hard": pml.BatchHardMiner,
     "distance-weighted": pml.DistanceWeightedMiner,
-    "multi-similarity": pml.MultiSimilarityMiner,
+    "ms": pml.MultiSimilarityMiner,
     "inter-class": None,
     "intra-class": None,
     "rho": None,

@@ -30,7 +30,7 @@ from examples.toy_embeddings import (
 )
 from tests.raising import raises
 from training.functional import Pairs, to_pairs
-from training.miners.rho import Rho
+from training.miners.rho import RhoMiner
 from zoo.errors import RecipeError
 
 Y = torch.tensor([0, 1, 0, 2, 1, 0, 2])
@@ -120,15 +120,15 @@ def test_exchanged_triplets_of_each_form():
 
 @pytest.mark.parametrize("name", FORMS)
 def test_the_gradient_of_each_form_is_that_of_single_steps(name):
-    from training.losses.contrastive import Contrastive
+    from training.losses.contrastive import ContrastiveLoss
 
     rows, same = embeddings(), embeddings()
     torch.manual_seed(0)
     mined = form_miner(FORMS[name], 0.4)(rows, Y)
-    Contrastive(3, negative_margin=NEGATIVE_MARGIN)(rows, Y, mined).backward()
+    ContrastiveLoss(3, negative_margin=NEGATIVE_MARGIN)(rows, Y, mined).backward()
     torch.manual_seed(0)
     form = FORMS[name]
-    triplets = (Rho(0.4, all_triplets, form.published) if form.rho else all_triplets)(same, Y)
+    triplets = (RhoMiner(0.4, all_triplets, form.published) if form.rho else all_triplets)(same, Y)
     loss = torch.zeros((), dtype=torch.float64)
     for a, p, n in zip(*(index.tolist() for index in triplets), strict=True):
         far = 0.1 - (same[a] - same[n]).norm()

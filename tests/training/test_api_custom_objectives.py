@@ -20,7 +20,7 @@ from training.recipes.small import WU_2017
 from zoo.cli.main import main
 from zoo.hub.push import prepare
 
-MS = ("objective.loss=multi-similarity", "objective.miner=multi-similarity")
+MS = ("objective.loss=ms", "objective.miner=ms")
 RHO = ("objective.miner=rho", "objective.miner_args.probability=0.3")
 
 
@@ -38,8 +38,8 @@ def made(name: str, *settings: str) -> Recipe:
 @pytest.mark.parametrize(
     ("name", "settings", "method"),
     [
-        ("margin-conv4-glyphs", MS, "custom-multi-similarity"),
-        ("margin-r50-cub", MS[:1], "custom-multi-similarity"),
+        ("margin-conv4-glyphs", MS, "custom-ms"),
+        ("margin-r50-cub", MS[:1], "custom-ms"),
         ("margin-conv4-glyphs", ("objective.miner=random",), "custom-margin"),
         ("margin-conv4-glyphs", ("objective.miner=none",), "custom-margin"),
         ("margin-conv4-glyphs", RHO, "custom-margin"),
@@ -87,7 +87,7 @@ def test_every_unchanged_recipe_keeps_its_method_and_sources() -> None:
 def test_each_member_of_an_ensemble_is_custom() -> None:
     pair = with_custom_name(resolve("margin2-conv4-glyphs", MS), "margin2-conv4-glyphs")
     assert isinstance(pair, EnsembleRecipe)
-    assert {(member.method, member.sources) for member in pair.members} == {("custom-multi-similarity", ())}
+    assert {(member.method, member.sources) for member in pair.members} == {("custom-ms", ())}
 
 
 def test_the_card_the_list_and_the_page_name_what_was_trained(
@@ -100,20 +100,20 @@ def test_the_card_the_list_and_the_page_name_what_was_trained(
     assert main(["train", "margin-conv4-glyphs", *settings, "--as", "mine", "--quiet", "--no-eval"]) == 0
     card = zoo.info("mine").card
     assert card is not None
-    assert (card.method, card.sources) == ("custom-multi-similarity", ())
+    assert (card.method, card.sources) == ("custom-ms", ())
     page = prepare(own_zoo / "models" / "mine", "org/mine", "main").readme
-    assert "`custom-multi-similarity`" in page
+    assert "`custom-ms`" in page
     assert WU_2017 not in page
     record = json.loads((own_zoo / "models" / "mine" / "recipe.json").read_text())
-    assert (record["origin"], record["recipe"]["method"]) == ("margin-conv4-glyphs", "custom-multi-similarity")
+    assert (record["origin"], record["recipe"]["method"]) == ("margin-conv4-glyphs", "custom-ms")
     assert record["settings"] == {
         "batch.size": 8,
-        "objective.loss": "multi-similarity",
+        "objective.loss": "ms",
         "objective.loss_args": {},
-        "objective.miner": "multi-similarity",
+        "objective.miner": "ms",
         "schedule.epochs": 1,
         "schedule.steps": 1,
     }
     capsys.readouterr()
     assert main(["list", "--json", "--status", "trained"]) == 0
-    assert [row["method"] for row in json.loads(capsys.readouterr().out)] == ["custom-multi-similarity"]
+    assert [row["method"] for row in json.loads(capsys.readouterr().out)] == ["custom-ms"]

@@ -176,10 +176,10 @@ def test_trunk_and_head_learn_on_the_command_line(
 
 def test_another_loss_by_setting_is_a_custom_method_on_the_card(base: Path, tmp_path: Path) -> None:
     root = write_pictures(tmp_path)
-    loss = ["objective.loss=multi-similarity", "objective.miner=multi-similarity"]
+    loss = ["objective.loss=ms", "objective.miner=ms"]
     finetune(root, FinetuneRequest("toy", "set", "margin", settings=[*QUICK, *loss], views=1, device="cpu"))
     card = zoo.load("set").card
-    assert (card.method, card.sources) == ("custom-multi-similarity", zoo.load("toy").card.sources)
+    assert (card.method, card.sources) == ("custom-ms", zoo.load("toy").card.sources)
 
 
 def test_wrong_arguments_are_refused_before_training(base: Path, tmp_path: Path, own_zoo: Path) -> None:

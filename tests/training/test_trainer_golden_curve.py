@@ -14,8 +14,8 @@ from training.trainer import fit
 GOLDEN = Path(__file__).with_name("golden_curve.json")
 RUNS = {
     "margin": Objective("margin", loss_args={"beta": 1.2}),  # a mined negative could change by rounding
-    "multi-similarity": Objective("multi-similarity", "multi-similarity", {"kept_only": True}),
-    "norm-softmax": Objective("norm-softmax"),
+    "ms": Objective("ms", "ms", {"kept_only": True}),
+    "softmax": Objective("softmax"),
 }
 
 

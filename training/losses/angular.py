@@ -17,7 +17,7 @@ from training.functional import Triplets, check_batch, mean_norm
 from training.losses.n_pair import NPairs, choose_pairs, join_triplets, log_one_plus, n_pair_loss
 
 
-class Angular(nn.Module):
+class AngularLoss(nn.Module):
     """Angular loss on unit embeddings plus N-pair loss on raw embeddings, with a penalty on their length.
 
     The defaults are those of Roth et al. 2020, Revisiting, appendix A.
@@ -27,13 +27,13 @@ class Angular(nn.Module):
         alpha: Angle in degrees.
         weight: Weight of the angular term.
         nu: Weight of the penalty on the length.
-        all_samples: Choice of the pairs, as in `NPair`.
-        squared_norm: Form of the penalty, as in `NPair`.
+        all_samples: Choice of the pairs, as in `NPairsLoss`.
+        squared_norm: Form of the penalty, as in `NPairsLoss`.
     """
 
     normalised = False
     several_negatives = True
-    """As in `NPair`."""
+    """As in `NPairsLoss`."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from training.functional import check_batch
 from training.losses.proxies import class_vectors, shift_target_logits, target_cosines
 
 
-class ArcFace(nn.Module):
+class ArcFaceLoss(nn.Module):
     """Cross entropy of scaled cosines with class centres; the angle to the own class is enlarged by a margin.
 
     Beyond theta_y = pi - margin the cosine would rise again. There cos(theta_y) - margin * sin(margin) keeps falling,

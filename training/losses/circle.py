@@ -13,7 +13,7 @@ from training import functional
 from training.functional import check_batch, negative_mask, positive_mask
 
 
-class Circle(nn.Module):
+class CircleLoss(nn.Module):
     """Circle loss over all pairs of a batch; anchors without a positive or without a negative are left out.
 
     Args:

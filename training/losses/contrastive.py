@@ -22,7 +22,7 @@ from training.functional import (
 )
 
 
-class Contrastive(HingeLoss):
+class ContrastiveLoss(HingeLoss):
     """Hinge losses of the distances of positive and of negative pairs.
 
     Args:

@@ -14,7 +14,7 @@ from training.functional import check_batch
 from training.losses.proxies import class_vectors, shift_target_logits
 
 
-class CosFace(nn.Module):
+class CosFaceLoss(nn.Module):
     """Cross entropy of scaled cosines with class centres; a margin is subtracted from the own class's cosine.
 
     Args:

@@ -20,7 +20,7 @@ from training.miners.distance_weighted import log_density
 from zoo.errors import RecipeError
 
 
-class DaNCE(nn.Module):
+class DaNCELoss(nn.Module):
     """Noise contrastive estimation whose negatives are weighted by the inverse density of their distance.
 
     Distances count as at least `nearest`. Negatives farther than `farthest` have weight 0 as long as the anchor has

@@ -15,7 +15,7 @@ from training import functional
 from training.functional import check_batch, pair_kinds, soft_histograms
 
 
-class FastAP(nn.Module):
+class FastAPLoss(nn.Module):
     """One minus the average precision from soft histograms, averaged over the samples that have a positive.
 
     Args:

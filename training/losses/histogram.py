@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from training.functional import check_batch, pair_kinds, soft_histograms
 
 
-class Histogram(nn.Module):
+class HistogramLoss(nn.Module):
     """Overlap of the soft histograms of positive and negative similarities.
 
     Args:

@@ -23,7 +23,7 @@ from training.functional import (
 )
 
 
-class Margin(HingeLoss):
+class MarginLoss(HingeLoss):
     """Margin loss with learnt class boundaries beta.
 
     Args:

@@ -13,7 +13,7 @@ from training import functional
 from training.functional import Pairs, Triplets, check_batch, negative_mask, positive_mask, to_pairs
 
 
-class MultiSimilarity(nn.Module):
+class MultiSimilarityLoss(nn.Module):
     """Multi-similarity loss over mined pairs or all pairs; the paper mines pairs with `MultiSimilarityMiner`.
 
     The defaults are those of Roth et al. 2020, Revisiting, appendix A.

@@ -17,7 +17,7 @@ from training import functional
 from training.functional import Triplets, check_batch, mean_norm, positive_mask
 
 
-class NPair(nn.Module):
+class NPairsLoss(nn.Module):
     """N-pair loss with a penalty on the length of the embeddings.
 
     Every sample is an anchor with a random positive; all samples of other classes in the batch are its negatives (Roth

@@ -14,7 +14,7 @@ from training.functional import check_batch
 from training.losses.proxies import class_vectors
 
 
-class NormSoftmax(nn.Module):
+class NormalizedSoftmaxLoss(nn.Module):
     """Cross entropy of cosines with class vectors.
 
     Args:

@@ -12,7 +12,7 @@ from training import functional
 from training.functional import check_batch, negative_mask, positive_mask
 
 
-class NTXent(nn.Module):
+class NTXentLoss(nn.Module):
     """Normalised temperature-scaled cross entropy of each positive pair against the anchor's negatives.
 
     The paper has one positive per anchor. With several, each is compared with the negatives alone.

@@ -16,7 +16,7 @@ from training.functional import check_batch
 from training.losses.proxies import shift_target_logits, target_cosines
 
 
-class ProxyAnchor(nn.Module):
+class ProxyAnchorLoss(nn.Module):
     """Proxy-Anchor loss with one learnt proxy per class.
 
     Args:

@@ -16,7 +16,7 @@ from training.losses.proxies import class_vectors, shift_target_logits, target_c
 from zoo.errors import RecipeError
 
 
-class ProxyNCA(nn.Module):
+class ProxyNCALoss(nn.Module):
     """Neighbourhood component analysis with one learnt proxy per class.
 
     Args:
@@ -42,7 +42,7 @@ class ProxyNCA(nn.Module):
         super().__init__()
         if classes < 2:
             raise RecipeError(
-                f"the loss 'proxy-nca' compares classes: it needs at least 2, not {classes}.", code="too-few-classes"
+                f"the loss 'proxynca' compares classes: it needs at least 2, not {classes}.", code="too-few-classes"
             )
         self.scale, self.positive_in_denominator = scale, positive_in_denominator
         self.proxies = nn.Parameter(class_vectors(classes, dim, start=start))

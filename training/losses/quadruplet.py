@@ -13,7 +13,7 @@ from torch import Tensor
 from training.functional import HingeLoss, Quadruplets, Triplets, check_batch, hinges, pair_distances, positive_mask
 
 
-class Quadruplet(HingeLoss):
+class QuadrupletLoss(HingeLoss):
     """Triplet loss plus a second hinge that compares the positive pair with a pair of two other classes.
 
     In the code published with Roth et al. 2020, Revisiting, n' only avoids the index n and can be of any class; this is

@@ -23,7 +23,7 @@ CHUNK = 2**20
 """Largest number of comparisons that are held in memory."""
 
 
-class RecallAtK(nn.Module):
+class RecallAtKLoss(nn.Module):
     """One minus a smooth recall at k, averaged over the values of k and over the queries that have a positive.
 
     In the authors' code the query ranks before its own positives; this is not copied.

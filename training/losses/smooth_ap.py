@@ -16,7 +16,7 @@ from training.functional import check_batch, positive_mask
 from training.losses.recall_at_k import smooth_ranks
 
 
-class SmoothAP(nn.Module):
+class SmoothAPLoss(nn.Module):
     """One minus a smooth average precision, averaged over the queries that have a positive.
 
     Args:

@@ -24,7 +24,7 @@ from training.functional import (
 )
 
 
-class SNRTriplet(HingeLoss):
+class SNRTripletLoss(HingeLoss):
     """Triplet loss of SNR distances, with a penalty on the mean of each embedding.
 
     Args:
@@ -60,7 +60,7 @@ class SNRTriplet(HingeLoss):
         return terms.mean(self.active_only) + self.nu * _mean_penalty(embeddings)
 
 
-class SNRContrastive(HingeLoss):
+class SNRContrastiveLoss(HingeLoss):
     """Contrastive loss of SNR distances, with a penalty on the mean of each embedding.
 
     Args:

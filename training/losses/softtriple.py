@@ -17,7 +17,7 @@ from training.functional import check_batch
 from training.losses.proxies import class_vectors, shift_target_logits
 
 
-class SoftTriple(nn.Module):
+class SoftTripleLoss(nn.Module):
     """Cross entropy of relaxed similarities with several centres per class, and a penalty on the centres' distances.
 
     The defaults are those of Roth et al. 2020, Revisiting, appendix A. The code published with it takes the softmax

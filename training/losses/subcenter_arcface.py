@@ -23,7 +23,7 @@ from training.losses.proxies import class_vectors, shift_target_logits
 from zoo.errors import RecipeError
 
 
-class SubCenterArcFace(nn.Module):
+class SubCenterArcFaceLoss(nn.Module):
     """ArcFace with several centres per class, of which the nearest counts, and with a margin for each class.
 
     Args:
@@ -58,7 +58,7 @@ class SubCenterArcFace(nn.Module):
         super().__init__()
         if centres < 1 or not 0 <= least_margin <= margin or power < 0:
             raise RecipeError(
-                f"subcenter-arcface got {centres} centres, margins from {least_margin} to {margin} and power {power}; "
+                f"subcenter got {centres} centres, margins from {least_margin} to {margin} and power {power}; "
                 "take 1 centre or more, a least_margin from 0 to margin, and a power of 0 or more.",
                 code="invalid-value",
             )

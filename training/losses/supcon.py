@@ -12,7 +12,7 @@ from training import functional
 from training.functional import check_batch, positive_mask
 
 
-class SupCon(nn.Module):
+class SupConLoss(nn.Module):
     """Supervised contrastive loss over all pairs of a batch; anchors without a positive are left out.
 
     Args:

@@ -19,7 +19,7 @@ from training.functional import (
 )
 
 
-class Triplet(HingeLoss):
+class TripletMarginLoss(HingeLoss):
     """Triplet loss of Euclidean distances (Musgrave et al. 2020, DiVA) or of their squares.
 
     Args:

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from training.functional import Triplets
-from training.losses.dance import DaNCE
+from training.losses.dance import DaNCELoss
 from training.methods.base import ExtractFeatures, Miner, Minibatch, objective_loss, takes_tuples
-from training.methods.clustering import Momentum, k_means
-from training.miners.distance_weighted import DistanceWeighted
-from training.miners.inter_class import InterClass
-from training.miners.intra_class import IntraClass
+from training.methods.clustering import Momentum, cluster
+from training.miners.distance_weighted import DistanceWeightedMiner
+from training.miners.inter_class import InterClassMiner
+from training.miners.intra_class import IntraClassMiner
 from zoo.errors import RecipeError
 
 
@@ -81,7 +81,7 @@ class DeepCluster(Auxiliary):
 
     def start_epoch(self, epoch: int, extract_features: ExtractFeatures) -> None:
         if epoch % self.every == 0:
-            self.pseudo_labels.copy_(k_means(extract_features(), self.clusters, self.seed + epoch))
+            self.pseudo_labels.copy_(cluster(extract_features(), self.clusters, self.seed + epoch))
             self.classifier.reset_parameters()
 
 
@@ -160,8 +160,8 @@ class MomentumContrast(Auxiliary):
         queue_batches: Batches in the queue; 30 in the published code, 70 on SOP.
         momentum: That of the slow copies; 0.9 in the published code.
         temperature: 0.01 in table 1.
-        weighted: As in `DaNCE`; False: plain noise contrastive estimation.
-        with_positive, published: As in `DaNCE`.
+        weighted: As in `DaNCELoss`; False: plain noise contrastive estimation.
+        with_positive, published: As in `DaNCELoss`.
 
     Raises:
         RecipeError: If the queue is empty.
@@ -187,7 +187,9 @@ class MomentumContrast(Auxiliary):
         super().__init__()
         if queue_batches < 1:
             raise RecipeError(f"queue_batches is {queue_batches!r}; it must be 1 or more.", code="invalid-value")
-        self.contrast = DaNCE(classes, temperature, weighted=weighted, with_positive=with_positive, published=published)
+        self.contrast = DaNCELoss(
+            classes, temperature, weighted=weighted, with_positive=with_positive, published=published
+        )
         self.trunk, self.head, self.seed = Momentum(trunk, momentum), Momentum(head, momentum), seed
         self.register_buffer("queue", torch.zeros(queue_batches * batch_size, head.out_features))
         self.register_buffer("pointer", torch.tensor(0))
@@ -269,7 +271,7 @@ class SharedFeatures(Auxiliary):
     def __init__(self, create_loss: CreateLoss, dim: int, permuted_labels: bool = False) -> None:
         super().__init__()
         self.objective = _triplet_loss(create_loss, dim, "shared")
-        self.miner: Miner = _permuted_label_triplets if permuted_labels else InterClass()
+        self.miner: Miner = _permuted_label_triplets if permuted_labels else InterClassMiner()
 
     def loss(self, raw: Tensor, batch: Minibatch) -> Tensor:
         """Return the loss of the batch over triplets across classes."""
@@ -284,7 +286,7 @@ class IntraClassFeatures(Auxiliary):
     Args:
         create_loss: Function of a dimension that returns the recipe's loss.
         dim: Dimension of the head.
-        by_distance: As in `IntraClass`; the published code draws negatives evenly.
+        by_distance: As in `IntraClassMiner`; the published code draws negatives evenly.
 
     Raises:
         RecipeError: If the loss does not accept triplets.
@@ -293,7 +295,7 @@ class IntraClassFeatures(Auxiliary):
     def __init__(self, create_loss: CreateLoss, dim: int, by_distance: bool = True) -> None:
         super().__init__()
         self.objective = _triplet_loss(create_loss, dim, "intra")
-        self.miner: Miner = IntraClass(by_distance)
+        self.miner: Miner = IntraClassMiner(by_distance)
 
     def loss(self, raw: Tensor, batch: Minibatch) -> Tensor:
         """Return the loss of the batch over triplets within classes.
@@ -319,7 +321,7 @@ def _triplet_loss(create_loss: CreateLoss, dim: int, task: str) -> nn.Module:
 
 def _permuted_label_triplets(embeddings: Tensor, labels: Tensor) -> Triplets:
     """Return the published code's distance-weighted triplets by permuted labels: one per anchor, of any distance."""
-    return DistanceWeighted(farthest=None, one_positive=True)(
+    return DistanceWeightedMiner(farthest=None, one_positive=True)(
         embeddings, labels[torch.randperm(len(labels), device=labels.device)]
     )
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, normalize
 
 from training.functional import Pairs, Triplets
-from training.miners.rho import Rho
+from training.miners.rho import RhoMiner
 from zoo.data.preprocessing import Preprocessing
 from zoo.errors import RecipeError
 
@@ -303,7 +303,7 @@ def mined_tuples(miner: Any) -> type:
     """Return the kind of tuples that a miner returns: the annotation of its `__call__`, and for rho that of the wrapped
     miner.
     """
-    if isinstance(miner, Rho):
+    if isinstance(miner, RhoMiner):
         return mined_tuples(miner.miner)
     kind: type = get_type_hints(type(miner).__call__)["return"]
     return kind

@@ -1,4 +1,4 @@
-"""K-means in torch, standardisation of features by class, and a momentum copy of a network."""
+"""Clusters of features, standardisation of features by class, and a momentum copy of a network."""
 
 from __future__ import annotations
 
@@ -6,43 +6,19 @@ import copy
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import one_hot
 
 from zoo.errors import RecipeError
+from zoo.evaluation.clustering import k_means
 
 
-def k_means(points: Tensor, k: int, seed: int, iterations: int = 100, chunk: int = 8192) -> Tensor:
-    """Cluster points by Lloyd's algorithm from a k-means++ start (Arthur and Vassilvitskii 2007).
+def cluster(features: Tensor, k: int, seed: int) -> Tensor:
+    """Return the cluster of each row of features, float [n, f], as int64 [n], 0 to k - 1, by FAISS's k-means.
 
-    The same seed gives the same labels. Beside one copy of the points, memory is O(n + chunk x k).
-
-    Args:
-        points: float [n, d].
-        k: The number of clusters, from 1 to n.
-        seed: The seed of the start.
-        iterations: The most iterations; it ends earlier when no label changes.
-        chunk: Points per matrix product.
-
-    Returns:
-        Labels int64 [n], 0 to k - 1; every cluster has a member.
-
-    Raises:
-        RecipeError: If k is out of range.
+    On one machine a seed gives the same clusters: FAISS works on the CPU, since sums on a GPU have no order. Equal rows
+    may leave clusters empty.
     """
-    if not 1 <= k <= len(points):
-        raise RecipeError(
-            f"{len(points)} samples cannot be split into {k} groups; choose from 1 to {len(points)}.",
-            code="invalid-value",
-        )
-    points = points - points.mean(0)  # distances from products are exact only near the origin
-    centres = points[seed_centres(points, k, seed)]
-    labels = fill_empty_clusters(*assign_nearest(points, centres, chunk), k)
-    for _ in range(iterations - 1):
-        last = labels
-        labels = fill_empty_clusters(*assign_nearest(points, cluster_means(points, last, k, chunk), chunk), k)
-        if torch.equal(labels, last):
-            break
-    return labels
+    rows = (features - features.mean(0)).float().cpu().numpy()  # distances from products are exact near the origin
+    return torch.from_numpy(k_means(rows, k, seed, restarts=1, iterations=100, gpu=False)).to(features.device)
 
 
 def standardise(features: Tensor, labels: Tensor) -> Tensor:
@@ -64,61 +40,6 @@ def standardise(features: Tensor, labels: Tensor) -> Tensor:
         varies = sigma > 1e-12 * mean.abs()
         result[members] = torch.where(varies, (own - mean) / sigma, 0).to(features.dtype)
     return result
-
-
-def seed_centres(points: Tensor, k: int, seed: int) -> Tensor:
-    """Draw the k-means++ start: int64 [k], rows of points [n, d], by the squared distance to the nearest row so far."""
-    generator = torch.Generator().manual_seed(seed)
-    lengths = points.square().sum(1)
-    centre_rows = [int(torch.randint(len(points), (), generator=generator))]
-    nearest = torch.full_like(lengths, torch.inf)
-    for _ in range(k - 1):
-        new = points[centre_rows[-1]]
-        nearest = nearest.minimum((lengths - 2 * points @ new + new.square().sum()).clamp(min=0))
-        nearest[centre_rows[-1]] = 0
-        # drawn on the CPU, so that every device draws the same
-        ends = nearest.double().cpu().cumsum(0)
-        at = torch.rand((), generator=generator, dtype=torch.float64) * ends[-1]
-        centre_rows.append(min(int(torch.searchsorted(ends, at, right=True)), len(points) - 1))
-    return torch.tensor(centre_rows, device=points.device)
-
-
-def assign_nearest(points: Tensor, centres: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
-    """Return the nearest of centres [k, d] for each of points [n, d]: labels int64 [n] and squared distances [n]."""
-    sizes = centres.square().sum(1)
-    # |x|^2 is the same for all centres
-    nearest = [(sizes - 2 * part @ centres.T).min(1) for part in points.split(chunk)]
-    offsets = torch.cat([part.values for part in nearest])
-    return torch.cat([part.indices for part in nearest]), offsets + points.square().sum(1)
-
-
-def fill_empty_clusters(labels: Tensor, distances: Tensor, k: int) -> Tensor:
-    """Give each empty cluster the farthest point that is not alone in its cluster; change the labels IN PLACE."""
-    sizes = labels.bincount(minlength=k)
-    for empty in (sizes == 0).nonzero().flatten():
-        farthest = distances.masked_fill(sizes[labels] < 2, -torch.inf).argmax()
-        sizes[labels[farthest]] -= 1
-        sizes[empty] = 1
-        labels[farthest] = empty
-    return labels
-
-
-def cluster_means(points: Tensor, labels: Tensor, k: int, chunk: int) -> Tensor:
-    """Return the mean of the points of each label, by matrix products, whose order of summation never changes.
-
-    Args:
-        points: The points, [n, d].
-        labels: The cluster of each point, int64 [n], from 0 to k - 1.
-        k: The number of clusters.
-        chunk: The number of points that are summed at a time.
-
-    Returns:
-        The means, [k, d].
-    """
-    sums = points.new_zeros(k, points.shape[1])
-    for part, own in zip(points.split(chunk), labels.split(chunk), strict=True):
-        sums += one_hot(own, k).to(points.dtype).T @ part
-    return sums / labels.bincount(minlength=k)[:, None]
 
 
 class Momentum(nn.Module):

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from training.functional import Pairs, Triplets
 from training.methods.base import ExtractFeatures, Miner, Minibatch
-from training.methods.clustering import k_means, standardise
+from training.methods.clustering import cluster, standardise
 from training.miners import create_miner
 from zoo.errors import RecipeError
 
 
 class Grouping(nn.Module):
-    """Group of each training sample, renewed before every epoch that `every` divides; no group is empty.
+    """Group of each training sample, renewed before every epoch that `every` divides.
 
     Groups are clusters of the pooled features (Roth, Brattoli and Ommer 2019, MIC, section 3.1).
 
@@ -52,7 +52,7 @@ class Grouping(nn.Module):
         features = extract_features()
         if self.standardised:
             features = standardise(features, self.classes)
-        self.groups.copy_(k_means(features, self.number, self.seed + epoch))
+        self.groups.copy_(cluster(features, self.number, self.seed + epoch))
 
     def facts(self) -> dict[str, float]:
         """Return `classes_per_group`, the mean number of different classes in a group (Sharing, figure 4)."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from training.functional import Pairs, Quadruplets, Triplets
-from training.losses.multi_similarity import MultiSimilarity
+from training.losses.multi_similarity import MultiSimilarityLoss
 from training.methods.base import (
     Method,
     Miner,
@@ -154,9 +154,9 @@ def _check_tuples(loss: nn.Module, miner: Miner | None) -> None:
             "loss that does, such as contrastive or margin.",
             code="conflicting-settings",
         )
-    if isinstance(loss, MultiSimilarity) and not loss.kept_only:
+    if isinstance(loss, MultiSimilarityLoss) and not loss.kept_only:
         # The mean over all rows would count those of the memory, which are not anchors.
         raise RecipeError(
-            "with a cross-batch memory multi-similarity needs objective.loss_args.kept_only true.",
+            "with a cross-batch memory ms needs objective.loss_args.kept_only true.",
             code="conflicting-settings",
         )

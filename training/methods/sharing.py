@@ -63,7 +63,7 @@ class Sharing(Method):
         negatives: Their negatives. The default is distance-weighted, for unconstrained triplets random (table 8a), and
             for a loss of several negatives, such as n-pair, all of the batch (section 4: "multiple random negatives").
         positives: Their positives, see `SharedTriplets`; the default is distance-weighted (algorithm 1).
-        shared_loss: Loss of phi*; the default is the recipe's, or if that does not accept triplets, such as proxy-nca,
+        shared_loss: Loss of phi*; the default is the recipe's, or if that does not accept triplets, such as proxynca,
             the triplet loss of squared distances with semihard negatives.
         shared_loss_args: Its arguments.
         groups: Number of groups of grouped triplets, as in MIC on CUB.

@@ -16,15 +16,15 @@ from training.construction import ClassTable, construct
 MINERS = ClassTable(
     __name__,
     {
-        "random": "random:Random",
-        "semihard": "semihard:Semihard",
-        "softhard": "softhard:Softhard",
-        "hard": "hard:Hard",
-        "distance-weighted": "distance_weighted:DistanceWeighted",
-        "multi-similarity": "multi_similarity:MultiSimilarityMiner",
-        "inter-class": "inter_class:InterClass",
-        "intra-class": "intra_class:IntraClass",
-        "rho": "rho:Rho",
+        "random": "random:RandomMiner",
+        "semihard": "semihard:SemihardMiner",
+        "softhard": "softhard:SofthardMiner",
+        "hard": "hard:HardMiner",
+        "distance-weighted": "distance_weighted:DistanceWeightedMiner",
+        "ms": "multi_similarity:MultiSimilarityMiner",
+        "inter-class": "inter_class:InterClassMiner",
+        "intra-class": "intra_class:IntraClassMiner",
+        "rho": "rho:RhoMiner",
     },
 )
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from training.functional import Triplets, check_batch, draw_columns, negative_mask, positive_mask, positive_pairs
 
 
-class DistanceWeighted:
+class DistanceWeightedMiner:
     """One triplet per ordered positive pair, with a negative drawn with weight 1 / q(d).
 
     Args:

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from training.functional import Triplets, check_batch, draw_columns, fall_back, negative_mask, unit_distances
-from training.miners.distance_weighted import DistanceWeighted
+from training.miners.distance_weighted import DistanceWeightedMiner
 from training.miners.semihard import semihard_mask
 from zoo.errors import RecipeError
 
 POSITIVES, NEGATIVES = ("distance-weighted", "random", "nearest"), ("distance-weighted", "semihard", "random")
 
 
-class InterClass:
+class InterClassMiner:
     """One triplet of three classes per anchor, from which features that classes share are learnt.
 
     With one class per sample the triplets have no constraints (Sharing Matters, table 8a).
@@ -48,7 +48,7 @@ class InterClass:
                     code="unknown-name",
                 )
         self.positive, self.negative, self.margin = positive, negative, margin
-        self.distance_weighted = DistanceWeighted(nearest, farthest)
+        self.distance_weighted = DistanceWeightedMiner(nearest, farthest)
 
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
         """Return triplets of unit embeddings [b, d] with labels int64 [b]; none for a batch of fewer than three

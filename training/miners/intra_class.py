@@ -8,11 +8,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from training.functional import Triplets, check_batch, draw_columns, positive_mask
-from training.miners.distance_weighted import DistanceWeighted
+from training.miners.distance_weighted import DistanceWeightedMiner
 from zoo.errors import RecipeError
 
 
-class IntraClass:
+class IntraClassMiner:
     """One triplet within its class per anchor, from which differences within classes are learnt.
 
     The positive is random. The paper demands draws by distance of the shared triplets, and follows "a similar
@@ -25,7 +25,7 @@ class IntraClass:
     """
 
     def __init__(self, by_distance: bool = True, nearest: float = 0.5, farthest: float | None = 1.4) -> None:
-        self.by_distance, self.distance_weighted = by_distance, DistanceWeighted(nearest, farthest)
+        self.by_distance, self.distance_weighted = by_distance, DistanceWeightedMiner(nearest, farthest)
 
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
         """Return triplets of unit embeddings [b, d] with labels int64 [b]; none for anchors of a class with fewer than

@@ -7,7 +7,7 @@ from torch import Tensor
 from training.functional import Triplets, check_batch, draw_columns, negative_mask, positive_mask, rows_with_all
 
 
-class Random:
+class RandomMiner:
     """One triplet per anchor: any positive, any negative."""
 
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from training.functional import Pairs, Triplets, draw_columns, positive_mask
-from training.miners.distance_weighted import DistanceWeighted
+from training.miners.distance_weighted import DistanceWeightedMiner
 from zoo.errors import RecipeError
 
 
-class Rho:
+class RhoMiner:
     """Tuples of another miner whose negative is exchanged for the positive with some probability.
 
     Such a triplet (a, p, p) pushes samples of one class apart, against too strong a compression. In the triplet and SNR
@@ -43,7 +43,7 @@ class Rho:
     ) -> None:
         if not 0 <= probability <= 1:
             raise RecipeError(f"the probability of rho is {probability}; it must be from 0 to 1.", code="invalid-value")
-        self.probability, self.miner, self.published = probability, miner or DistanceWeighted(), published
+        self.probability, self.miner, self.published = probability, miner or DistanceWeightedMiner(), published
 
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets | Pairs:
         """Return tuples of unit embeddings [b, d] with labels int64 [b], of the kind that the wrapped miner returns.

@@ -20,7 +20,7 @@ from training.functional import (
 )
 
 
-class Semihard:
+class SemihardMiner:
     """One triplet per anchor: any positive and a semihard negative, or any negative if there is no semihard one.
 
     Args:

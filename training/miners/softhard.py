@@ -20,7 +20,7 @@ from training.functional import (
 )
 
 
-class Softhard:
+class SofthardMiner:
     """One triplet per anchor: a positive beyond the nearest negative and a negative nearer than the farthest positive.
 
     Both are drawn evenly among these, or among all without such a sample.

@@ -93,16 +93,16 @@ def rows(i: int) -> dict[str, ObjectiveSettings]:
     def betas(lr: Three, per_class: bool, **values: Three) -> ObjectiveSettings:
         return replace(plain("margin", per_class=(per_class,) * 3, by_triplets=(True,) * 3, **values), loss_lr=lr[i])
 
-    mined = plain("multi-similarity", alpha=(17.97, 7.49, 15.94), beta=(75.66, 47.99, 156.61), base=(0.77, 0.63, 0.72))
-    miner: dict[str, Any] = {"miner": "multi-similarity", "miner_args": {"epsilon": (0.39, 0.72, 0.34)[i]}}
+    mined = plain("ms", alpha=(17.97, 7.49, 15.94), beta=(75.66, 47.99, 156.61), base=(0.77, 0.63, 0.72))
+    miner: dict[str, Any] = {"miner": "ms", "miner_args": {"epsilon": (0.39, 0.72, 0.34)[i]}}
     return {
         "contrastive": _active(
             plain("contrastive", positive_margin=(-0.2, 0.2652, 0.285), negative_margin=(0.3841, 0.5409, 0.513))
         ),
         "triplet": _active(plain("triplet", margin=(0.0961, 0.119, 0.0451))),
-        "ntxent": plain("nt-xent", temperature=(0.0091, 0.0219, 0.0002)),
+        "ntxent": plain("ntxent", temperature=(0.0091, 0.0219, 0.0002)),
         "proxynca": proxies(
-            "proxy-nca",
+            "proxynca",
             (6.04e-3, 4.43e-3, 5.28e-4),
             scale=_roots(13.98, 7.97, 10.73),
             positive_in_denominator=(True, True, True),
@@ -113,7 +113,7 @@ def rows(i: int) -> dict[str, ObjectiveSettings]:
         "margin-class": betas(
             (2.65e-4, 4.76e-5, 7.1e-5), True, margin=(0.0779, 0.0776, 0.0518), beta=(0.9796, 0.9598, 0.8424)
         ),
-        "softmax": proxies("norm-softmax", (4.46e-3, 1.1e-2, 5.46e-4), temperature=(0.1087, 0.0886, 0.063)),
+        "softmax": proxies("softmax", (4.46e-3, 1.1e-2, 5.46e-4), temperature=(0.1087, 0.0886, 0.063)),
         "cosface": proxies(
             "cosface", (2.53e-3, 7.41e-3, 2.16e-3), margin=(0.6182, 0.4324, 0.3364), scale=(100.0, 161.5, 100.0)
         ),
@@ -129,7 +129,7 @@ def rows(i: int) -> dict[str, ObjectiveSettings]:
                 nu=(0.1382, 0.0, 0.0),
             )
         ),
-        "ms": plain("multi-similarity", alpha=(0.01, 14.35, 8.49), beta=(50.6, 75.83, 57.38), base=(0.56, 0.66, 0.41)),
+        "ms": plain("ms", alpha=(0.01, 14.35, 8.49), beta=(50.6, 75.83, 57.38), base=(0.56, 0.66, 0.41)),
         "ms-miner": replace(mined, objective=replace(mined.objective, **miner)),
         # No regulariser is given for SOP, where a class has a single centre.
         "softtriple": proxies(

@@ -94,9 +94,9 @@ def _departures(dataset: str, objective: Objective) -> Iterator[str]:
     """Yield what an objective takes from the published code or leaves open."""
     if objective.miner == "softhard":
         yield "Softhard mining is of the published code; the text has random, semihard and distance-weighted mining."
-    if dataset == "sop" and objective.loss in ("proxy-nca", "softtriple"):
+    if dataset == "sop" and objective.loss in ("proxynca", "softtriple"):
         yield "Table 2 has no score of this loss on SOP, and the published code no run."
-    if objective.loss == "multi-similarity":
+    if objective.loss == "ms":
         yield "The mean is over the anchors that keep pairs, as in the published code; the paper does not say."
     if objective.loss == "softtriple":
         yield (
@@ -122,4 +122,4 @@ def _adapted(dataset: str, objective: Objective) -> Objective:
 
 
 def _loss_lr(dataset: str, settings: ObjectiveSettings) -> float:
-    return 2e-3 if dataset == "sop" and settings.objective.loss == "norm-softmax" else settings.loss_lr
+    return 2e-3 if dataset == "sop" and settings.objective.loss == "softmax" else settings.loss_lr

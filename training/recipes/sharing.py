@@ -23,8 +23,8 @@ from zoo.models.card import Head
 SHARING_LOSSES: dict[str, tuple[Objective, int]] = {
     "": (Objective("margin", DISTANCE, {"beta": 1.2}), 4),
     "triplet-s-": (Objective("triplet", "semihard", {"squared": True}), 4),
-    "npair-": (Objective("n-pair"), 2),
-    "proxynca-": (Objective("proxy-nca"), 1),
+    "npair-": (Objective("npair"), 2),
+    "proxynca-": (Objective("proxynca"), 1),
 }
 """By the part of the name after "shared-": the loss of phi, and the samples per class in a batch."""
 

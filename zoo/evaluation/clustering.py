@@ -46,10 +46,17 @@ def clustering_metrics(embeddings: Any, labels: Any, seed: int = 0, restarts: in
     }
 
 
-def k_means(rows: np.ndarray, k: int, seed: int, restarts: int = RESTARTS, iterations: int = ITERATIONS) -> np.ndarray:
+def k_means(
+    rows: np.ndarray,
+    k: int,
+    seed: int,
+    restarts: int = RESTARTS,
+    iterations: int = ITERATIONS,
+    gpu: bool = True,
+) -> np.ndarray:
     """Return the cluster of each row, int64 [n], by FAISS's k-means; on one machine a seed gives the same clusters.
 
-    The best of several runs from starts by k-means++ (Arthur and Vassilvitskii 2007). FAISS uses all GPUs that it sees.
+    The best of several runs from starts by k-means++ (Arthur and Vassilvitskii 2007).
 
     Args:
         rows: Float32 [n, d].
@@ -57,6 +64,7 @@ def k_means(rows: np.ndarray, k: int, seed: int, restarts: int = RESTARTS, itera
         seed: Seed of the starts.
         restarts: The number of runs.
         iterations: The largest number of iterations of a run.
+        gpu: Use all GPUs that FAISS sees.
 
     Raises:
         MissingDependencyError: Without FAISS.
@@ -75,7 +83,7 @@ def k_means(rows: np.ndarray, k: int, seed: int, restarts: int = RESTARTS, itera
         init_method=faiss.ClusteringInitMethod_KMEANS_PLUS_PLUS,
         min_points_per_centroid=1,
         max_points_per_centroid=len(rows),  # FAISS would cluster a sample of larger sets
-        gpu=faiss.get_num_gpus() > 0,
+        gpu=gpu and faiss.get_num_gpus() > 0,
     )
     kmeans.train(rows)
     clusters: np.ndarray = kmeans.index.search(rows, 1)[1][:, 0]

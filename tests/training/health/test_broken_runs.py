@@ -12,8 +12,8 @@ import pytest
 from tests.training.health.runs import recipe, train, warned
 from tests.training.toys import SMALL
 from training.health.diagnosis import diagnose
-from training.losses.margin import Margin
-from training.losses.triplet import Triplet
+from training.losses.margin import MarginLoss
+from training.losses.triplet import TripletMarginLoss
 from training.recipe import Batch, Objective, Optimizer, Recipe
 from training.recipes.common import DISTANCE, LATER_LOSSES, TABLE_2, ObjectiveSettings, regularised
 from training.recipes.small import SMALL_METHODS
@@ -41,7 +41,7 @@ BROKEN: dict[str, tuple[str, ObjectiveSettings, dict[str, Any]]] = {
     "one class per batch, triplet": ("one-class-batch", settings("triplet"), ONE_CLASS),
     "one class per batch, softmax": ("one-class-batch", OBJECTIVES["softmax"], ONE_CLASS),
     "shuffled labels, margin": ("wrong-labels", OBJECTIVES["margin"], {}),
-    "shuffled labels, proxy-anchor": ("wrong-labels", OBJECTIVES["pa"], {}),
+    "shuffled labels, pa": ("wrong-labels", OBJECTIVES["pa"], {}),
     "shuffled labels, softmax": ("wrong-labels", OBJECTIVES["softmax"], {}),
 }
 QUICK = (
@@ -78,12 +78,12 @@ def test_a_broken_run_is_told_apart(name: str, tmp_path: Path) -> None:
     assert warned(history) == [code]
 
 
-@pytest.mark.parametrize("loss", [Triplet, Margin])
+@pytest.mark.parametrize("loss", [TripletMarginLoss, MarginLoss])
 def test_a_margin_on_embeddings_that_are_not_normalised(
     loss: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loss, "normalised", False, raising=False)
-    name = "triplet-d" if loss is Triplet else "margin"
+    name = "triplet-d" if loss is TripletMarginLoss else "margin"
     history = train(recipe(OBJECTIVES[name], SEEDS[0]), tmp_path)
     assert [finding.code for finding in diagnose(history)] == ["embeddings-not-normalised"]
 

@@ -10,7 +10,7 @@ import torch
 from pytorch_metric_learning import losses
 
 from tests.training.losses.batches import LABELS, batch, mean, negatives, positives
-from training.losses.circle import Circle
+from training.losses.circle import CircleLoss
 
 
 def naive(s: np.ndarray, weights: np.ndarray, margin: float, gamma: float) -> float:
@@ -33,7 +33,7 @@ def naive(s: np.ndarray, weights: np.ndarray, margin: float, gamma: float) -> fl
 def test_equals_the_loop_and_pytorch_metric_learning(seed: int, margin: float, gamma: float) -> None:
     embeddings, y = batch(seed, LABELS)
     s = embeddings.numpy() @ embeddings.numpy().T
-    actual = Circle(4, margin, gamma)(embeddings, y).item()
+    actual = CircleLoss(4, margin, gamma)(embeddings, y).item()
     assert actual == pytest.approx(naive(s, s, margin, gamma), abs=1e-10)
     assert actual == pytest.approx(losses.CircleLoss(margin, gamma)(embeddings, y).item(), abs=1e-9)
 
@@ -41,7 +41,7 @@ def test_equals_the_loop_and_pytorch_metric_learning(seed: int, margin: float, g
 def test_the_weights_pass_no_gradient() -> None:
     embeddings, y = batch(3, LABELS)
     rows = embeddings.clone().requires_grad_()
-    Circle(4, 0.25, 5)(rows, y).backward()
+    CircleLoss(4, 0.25, 5)(rows, y).backward()
     still = (embeddings @ embeddings.T).numpy()
     for i, k in ((0, 1), (4, 0), (6, 3)):
         step = torch.zeros_like(embeddings)

@@ -9,14 +9,14 @@ import torch
 from pytorch_metric_learning import losses
 
 from tests.training.losses.batches import DIM, LABELS, batch, mean, unit
-from training.losses.cosface import CosFace
+from training.losses.cosface import CosFaceLoss
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_equals_the_loop_and_pytorch_metric_learning(seed: int) -> None:
     embeddings, y = batch(seed, LABELS)
     torch.manual_seed(seed)
-    loss = CosFace(4, DIM, scale=10, margin=0.2).double()
+    loss = CosFaceLoss(4, DIM, scale=10, margin=0.2).double()
     terms = []
     for row, label in zip(embeddings.numpy() @ unit(loss.centres.detach().numpy()).T, LABELS, strict=True):
         own = math.exp(10 * (row[label] - 0.2))

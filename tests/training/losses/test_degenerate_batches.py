@@ -27,15 +27,15 @@ from tests.training.losses.batches import (
     unit,
 )
 from training.losses import LOSSES
-from training.losses.angular import Angular
-from training.losses.contrastive import Contrastive
+from training.losses.angular import AngularLoss
+from training.losses.contrastive import ContrastiveLoss
 from training.losses.group import GroupLoss, choose_anchors
-from training.losses.margin import Margin
-from training.losses.n_pair import NPair, choose_pairs
-from training.losses.proxy_nca import ProxyNCA
-from training.losses.quadruplet import Quadruplet, add_second_negatives
-from training.losses.snr import SNRContrastive, SNRTriplet
-from training.losses.triplet import Triplet
+from training.losses.margin import MarginLoss
+from training.losses.n_pair import NPairsLoss, choose_pairs
+from training.losses.proxy_nca import ProxyNCALoss
+from training.losses.quadruplet import QuadrupletLoss, add_second_negatives
+from training.losses.snr import SNRContrastiveLoss, SNRTripletLoss
+from training.losses.triplet import TripletMarginLoss
 
 Naive = Callable[[np.ndarray, list[int]], float]
 Oracle = Callable[[nn.Module, Tensor, list[int]], float]
@@ -373,7 +373,7 @@ def quadruplet_of(given: bool) -> tuple[nn.Module, Oracle]:
         assert [(a, p) for a, p, *_ in tuples] == (pairs if given else sorted(set(pairs)))
         return quadruplet(embeddings.numpy(), tuples)
 
-    return Quadruplet(4), oracle
+    return QuadrupletLoss(4), oracle
 
 
 def of_pairs(naive: Naive) -> Oracle:
@@ -397,41 +397,41 @@ BY_PAIRS: dict[str, Naive] = {
     "histogram": histogram,
     "lifted": lifted,
     "margin": margin,
-    "multi-similarity": multi_similarity,
-    "nt-xent": nt_xent,
-    "recall-at-k": recall_at_k,
-    "smooth-ap": smooth_ap,
+    "ms": multi_similarity,
+    "ntxent": nt_xent,
+    "recall": recall_at_k,
+    "smoothap": smooth_ap,
     "snr-contrastive": snr_contrastive,
-    "snr-triplet": snr_triplet,
+    "snr": snr_triplet,
     "supcon": supcon,
     "triplet": triplet,
 }
 BY_CLASS: dict[str, Naive] = {
-    "norm-softmax": lambda c, y: cross_entropy(c / 0.05, y),
+    "softmax": lambda c, y: cross_entropy(c / 0.05, y),
     "cosface": lambda c, y: shifted(c, y, 64, lambda x: x - 0.35),
     "arcface": lambda c, y: shifted(c, y, 16, turned),
-    "proxy-nca": proxy_nca,
-    "proxy-anchor": proxy_anchor,
+    "proxynca": proxy_nca,
+    "pa": proxy_anchor,
 }
 CASES: dict[str, tuple[nn.Module, Oracle]] = {
     **{name: (create(name, 4), of_pairs(naive)) for name, naive in BY_PAIRS.items()},
     **{name: (create(name, 4), of_cosines(naive)) for name, naive in BY_CLASS.items()},
-    "contrastive, active_only": (Contrastive(4, active_only=True), of_pairs(contrastive_active)),
-    "triplet, active_only": (Triplet(4, active_only=True), of_pairs(triplet_active)),
-    "margin, by_triplets": (Margin(4, by_triplets=True), of_pairs(margin_by_triplets)),
-    "snr-contrastive, active_only": (SNRContrastive(4, active_only=True), of_pairs(snr_contrastive_active)),
-    "snr-triplet, active_only": (SNRTriplet(4, active_only=True), of_pairs(snr_triplet_active)),
-    "proxy-nca, positive_in_denominator": (
-        ProxyNCA(4, DIM, positive_in_denominator=True),
+    "contrastive, active_only": (ContrastiveLoss(4, active_only=True), of_pairs(contrastive_active)),
+    "triplet, active_only": (TripletMarginLoss(4, active_only=True), of_pairs(triplet_active)),
+    "margin, by_triplets": (MarginLoss(4, by_triplets=True), of_pairs(margin_by_triplets)),
+    "snr-contrastive, active_only": (SNRContrastiveLoss(4, active_only=True), of_pairs(snr_contrastive_active)),
+    "snr, active_only": (SNRTripletLoss(4, active_only=True), of_pairs(snr_triplet_active)),
+    "proxynca, positive_in_denominator": (
+        ProxyNCALoss(4, DIM, positive_in_denominator=True),
         of_cosines(lambda c, y: cross_entropy(18 * c, y)),
     ),
     "softtriple": (create("softtriple", 4), softtriple),
     "softtriple, equal centres": (softtriple_of_equal_centres(), softtriple),
-    "subcenter-arcface": (create("subcenter-arcface", 4), subcenter_arcface),
-    "n-pair": (NPair(4), of_all_samples(n_pair)),
-    "n-pair, a pair a class": (NPair(4, all_samples=False), of_a_pair_a_class(n_pair)),
-    "angular": (Angular(4), of_all_samples(angular)),
-    "angular, a pair a class": (Angular(4, all_samples=False), of_a_pair_a_class(angular)),
+    "subcenter": (create("subcenter", 4), subcenter_arcface),
+    "npair": (NPairsLoss(4), of_all_samples(n_pair)),
+    "npair, a pair a class": (NPairsLoss(4, all_samples=False), of_a_pair_a_class(n_pair)),
+    "angular": (AngularLoss(4), of_all_samples(angular)),
+    "angular, a pair a class": (AngularLoss(4, all_samples=False), of_a_pair_a_class(angular)),
     "group, no anchors": group_of(0),
     "group, one anchor": group_of(1),
     "group": group_of(2),

@@ -10,7 +10,7 @@ from pytorch_metric_learning import losses, miners
 
 from tests.training.losses.batches import LABELS, all_triplets, batch, indices, mean, negatives, positives
 from training.functional import Pairs
-from training.losses.multi_similarity import MultiSimilarity
+from training.losses.multi_similarity import MultiSimilarityLoss
 
 
 @pytest.mark.parametrize("kept_only", [False, True])
@@ -23,7 +23,7 @@ def test_equals_the_loop_over_all_and_over_kept_pairs(seed: int, kept_only: bool
         [(a, n) for a in range(9) for n in negatives(LABELS, a)],
     )
     some = every[0][seed::3], every[1][seed::4]
-    loss = MultiSimilarity(4, 1.5, 20, 0.4, kept_only)
+    loss = MultiSimilarityLoss(4, 1.5, 20, 0.4, kept_only)
     for near, far in (every, some):
         terms = []
         for a in range(9):
@@ -37,7 +37,7 @@ def test_equals_the_loop_over_all_and_over_kept_pairs(seed: int, kept_only: bool
 
 def test_equals_pytorch_metric_learning_with_its_miner() -> None:
     embeddings, y = batch(5, LABELS)
-    actual, reference = MultiSimilarity(4), losses.MultiSimilarityLoss(alpha=2, beta=40, base=0.5)
+    actual, reference = MultiSimilarityLoss(4), losses.MultiSimilarityLoss(alpha=2, beta=40, base=0.5)
     assert actual(embeddings, y).item() == pytest.approx(reference(embeddings, y).item(), abs=1e-9)
     pairs = miners.MultiSimilarityMiner(epsilon=0.1)(embeddings, y)
     assert actual(embeddings, y, Pairs(*pairs)).item() == pytest.approx(
@@ -48,5 +48,5 @@ def test_equals_pytorch_metric_learning_with_its_miner() -> None:
 def test_triplets_count_as_their_distinct_pairs() -> None:
     embeddings, y = batch(6, [0, 0, 1, 1])
     triplets = indices(all_triplets([0, 0, 1, 1]))
-    loss = MultiSimilarity(2)
+    loss = MultiSimilarityLoss(2)
     assert loss(embeddings, y, triplets).item() == pytest.approx(loss(embeddings, y).item(), abs=1e-12)

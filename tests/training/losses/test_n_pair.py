@@ -10,7 +10,7 @@ import torch
 from pytorch_metric_learning import distances, losses, regularizers
 
 from tests.training.losses.batches import LABELS, batch, indices, mean, negatives
-from training.losses.n_pair import NPair, choose_pairs
+from training.losses.n_pair import NPairsLoss, choose_pairs
 
 
 def naive(e: np.ndarray, pairs: list[tuple[int, int]], candidates: list[list[int]]) -> float:
@@ -30,7 +30,7 @@ def test_one_pair_a_class_equals_the_loop_and_pytorch_metric_learning(seed: int,
     candidates = [[4, 7], [2, 7], [2, 4]]
     e = embeddings.numpy()
     length = mean([float(x @ x) ** (1 if squared_norm else 0.5) for x in e])
-    actual = NPair(4, nu=0.01, all_samples=False, squared_norm=squared_norm)(embeddings, y).item()
+    actual = NPairsLoss(4, nu=0.01, all_samples=False, squared_norm=squared_norm)(embeddings, y).item()
     assert actual == pytest.approx(naive(e, pairs, candidates) + 0.01 * length, abs=1e-12)
     reference = losses.NPairsLoss(
         distance=distances.DotProductSimilarity(normalize_embeddings=False),
@@ -48,7 +48,7 @@ def test_every_sample_is_an_anchor_against_all_of_other_classes(seed: int) -> No
     embeddings, y = batch(seed, labels, normalised=False)
     e, pairs = embeddings.numpy(), [(0, 4), (1, 3), (3, 1), (4, 0)]
     expected = naive(e, pairs, [negatives(labels, a) for a, _ in pairs]) + 0.005 * mean([float(x @ x) for x in e])
-    assert NPair(4)(embeddings, y).item() == pytest.approx(expected, abs=1e-12)
+    assert NPairsLoss(4)(embeddings, y).item() == pytest.approx(expected, abs=1e-12)
 
 
 def test_an_anchor_of_spc_2_has_110_negatives() -> None:
@@ -71,11 +71,11 @@ def test_triplets_of_one_pair_are_one_term_of_all_their_negatives() -> None:
     embeddings, y = batch(6, [0, 1, 2, 3, 4, 5], normalised=False)
     triplets = [(0, 1, 2), (0, 1, 4), (3, 2, 5), (0, 1, 5)]
     expected = naive(embeddings.numpy(), [(0, 1), (3, 2)], [[2, 4, 5], [5]])
-    assert NPair(6, nu=0)(embeddings, y, indices(triplets)).item() == pytest.approx(expected, abs=1e-12)
-    none = NPair(6, nu=0)(embeddings, y, indices([]))
+    assert NPairsLoss(6, nu=0)(embeddings, y, indices(triplets)).item() == pytest.approx(expected, abs=1e-12)
+    none = NPairsLoss(6, nu=0)(embeddings, y, indices([]))
     assert none.item() == 0
 
 
 def test_long_embeddings_do_not_overflow() -> None:
     embeddings, y = batch(5, LABELS, normalised=False)
-    assert torch.isfinite(NPair(4)(1e4 * embeddings.float(), y))
+    assert torch.isfinite(NPairsLoss(4)(1e4 * embeddings.float(), y))

@@ -9,14 +9,14 @@ import torch
 from pytorch_metric_learning import losses
 
 from tests.training.losses.batches import DIM, LABELS, batch, mean, unit
-from training.losses.proxy_anchor import ProxyAnchor
+from training.losses.proxy_anchor import ProxyAnchorLoss
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_equals_the_loop_and_pytorch_metric_learning(seed: int) -> None:
     embeddings, y = batch(seed, LABELS)
     torch.manual_seed(seed)
-    loss = ProxyAnchor(6, DIM, alpha=12, delta=0.2).double()
+    loss = ProxyAnchorLoss(6, DIM, alpha=12, delta=0.2).double()
     s = embeddings.numpy() @ unit(loss.proxies.detach().numpy()).T
     pulled, pushed = [], []
     for p in range(6):

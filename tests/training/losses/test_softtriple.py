@@ -10,12 +10,12 @@ import torch
 from pytorch_metric_learning import losses, regularizers
 
 from tests.training.losses.batches import DIM, LABELS, batch, distance, mean, unit
-from training.losses.softtriple import SoftTriple
+from training.losses.softtriple import SoftTripleLoss
 
 
-def trained(seed: int, centres: int = 3, **constants: float) -> SoftTriple:
+def trained(seed: int, centres: int = 3, **constants: float) -> SoftTripleLoss:
     torch.manual_seed(seed)
-    return SoftTriple(4, DIM, centres, **constants).double()
+    return SoftTripleLoss(4, DIM, centres, **constants).double()
 
 
 def naive(e: np.ndarray, w: np.ndarray, delta: float, gamma: float, scale: float, tau: float) -> float:

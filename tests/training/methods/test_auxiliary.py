@@ -16,9 +16,9 @@ from tests.raising import raises
 from tests.training.methods.batches import FEATURES, minibatch, trunk
 from training.construction import construct
 from training.functional import Triplets
-from training.losses.arcface import ArcFace
-from training.losses.margin import Margin
-from training.losses.triplet import Triplet
+from training.losses.arcface import ArcFaceLoss
+from training.losses.margin import MarginLoss
+from training.losses.triplet import TripletMarginLoss
 from training.methods.auxiliary import AUXILIARY, Auxiliary, IntraClassFeatures, SharedFeatures
 from training.methods.base import Minibatch
 from zoo.errors import RecipeError
@@ -33,7 +33,7 @@ class Toy:
         self.trunk = trunk(seed)
         self.head = nn.Linear(FEATURES, DIM)
         self.pixels = torch.randn(SAMPLES, 3, 4, 4, generator=torch.Generator().manual_seed(1))
-        offered = {"trunk": self.trunk, "head": self.head, "dim": DIM, "create_loss": lambda dim: Margin(4)}
+        offered = {"trunk": self.trunk, "head": self.head, "dim": DIM, "create_loss": lambda dim: MarginLoss(4)}
         offered |= {"classes": 4, "samples": SAMPLES, "batch_size": BATCH, "seed": seed}
         self.task: Auxiliary = construct(AUXILIARY, "auxiliary task", name, args, offered)
 
@@ -235,8 +235,8 @@ def test_intra_uses_a_repeated_sample_once() -> None:
 @pytest.mark.parametrize("task", [SharedFeatures, IntraClassFeatures])
 def test_a_loss_without_triplets_is_rejected(task: type[SharedFeatures] | type[IntraClassFeatures]) -> None:
     with raises(RecipeError, "conflicting-settings"):
-        task(lambda dim: ArcFace(4, dim), FEATURES)
-    task(lambda dim: Triplet(4), FEATURES)
+        task(lambda dim: ArcFaceLoss(4, dim), FEATURES)
+    task(lambda dim: TripletMarginLoss(4), FEATURES)
 
 
 GROUPS = torch.arange(SAMPLES) % 3

@@ -15,7 +15,7 @@ from tests.raising import raises
 from tests.training.methods.batches import minibatch, trunk
 from training.functional import Triplets
 from training.methods.grouping import GROUPED, NEGATIVES, UNGROUPED, Grouping, SharedTriplets
-from training.miners.inter_class import InterClass
+from training.miners.inter_class import InterClassMiner
 from zoo.errors import RecipeError
 
 CLASSES = np.repeat(np.arange(6), 8)
@@ -130,7 +130,7 @@ def test_all_negatives_are_the_samples_of_third_classes() -> None:
 )
 def test_positives_are_drawn_like_negatives(negatives: str, positives: str | None, drawn: str) -> None:
     chosen = SharedTriplets("inter-class", negatives, SHARED_CLASSES, 2, 3, 0, positives)
-    assert cast(InterClass, chosen.base_miner).positive == drawn
+    assert cast(InterClassMiner, chosen.base_miner).positive == drawn
 
 
 def test_set_ups_with_positives_of_their_own_take_no_other() -> None:

@@ -15,7 +15,7 @@ from tests.raising import raises
 from tests.training.methods.batches import method, minibatch, trunk
 from training.functional import Pairs, Triplets
 from training.methods.memory import CrossBatchMemory, all_pairs, restrict_anchors
-from training.miners.hard import Hard
+from training.miners.hard import HardMiner
 from training.recipe import Objective
 from zoo.errors import RecipeError
 
@@ -106,7 +106,7 @@ def test_memory_starts_in_its_epoch() -> None:
     [
         ("triplet", "hard", {}),
         ("margin", "distance-weighted", {}),
-        ("multi-similarity", "multi-similarity", {"kept_only": True}),
+        ("ms", "ms", {"kept_only": True}),
         ("snr-contrastive", None, {}),
         ("quadruplet", "semihard", {}),
     ],
@@ -130,7 +130,7 @@ def test_mined_tuples_have_their_anchors_in_the_batch() -> None:
     _, past = step(memory, net, LABELS)
     terms, now = step(memory, net, LABELS)
     rows, labels = torch.cat([now, past]), LABELS * 2
-    a, p, n = Hard()(rows, torch.tensor(labels))
+    a, p, n = HardMiner()(rows, torch.tensor(labels))
     d = torch.cdist(rows.double(), rows.double())
     hinges = [max(0.0, (d[i, j] - d[i, k]).item() + 0.2) for i, j, k in zip(a, p, n, strict=True) if i < 6]
     assert len(hinges) == 6
@@ -169,7 +169,7 @@ def test_a_restored_memory_continues_identically() -> None:
     [
         (remembering("arcface"), {"a": 2}, "conflicting-settings"),
         (remembering("margin"), {"a": 2}, "conflicting-settings"),
-        (remembering("multi-similarity"), {"a": 2}, "conflicting-settings"),
+        (remembering("ms"), {"a": 2}, "conflicting-settings"),
         (remembering(size=7), {"a": 2}, "invalid-value"),
         (remembering(weight=-1), {"a": 2}, "invalid-value"),
         (remembering(), {"a": 2, "b": 2}, "conflicting-settings"),

@@ -15,8 +15,8 @@ from torch.nn.functional import normalize
 
 from tests.raising import raises
 from tests.training.methods.batches import FEATURES, method, minibatch, trunk
-from training.losses.margin import Margin
-from training.losses.triplet import Triplet
+from training.losses.margin import MarginLoss
+from training.losses.triplet import TripletMarginLoss
 from training.methods.mic import MIC
 from training.recipe import Objective
 from training.samplers.spc import SPC
@@ -128,14 +128,14 @@ def test_there_may_be_more_groups_than_classes() -> None:
     net = trunk()
     trained = mic(net, groups=15)
     loss = trained.losses["auxiliary"]
-    assert isinstance(loss, Margin)
+    assert isinstance(loss, MarginLoss)
     assert loss.beta.tolist() == pytest.approx([1.2] * 15)
     trained.loss(minibatch(net, [3, 3, 4, 4], [12, 13, 14, 19], "auxiliary"))["auxiliary"].backward()
 
 
 def test_the_groups_may_have_another_loss() -> None:
     loss = mic(auxiliary_loss="triplet", auxiliary_loss_args={"margin": 0.5}).losses["auxiliary"]
-    assert isinstance(loss, Triplet)
+    assert isinstance(loss, TripletMarginLoss)
     assert loss.margin == 0.5
 
 
@@ -172,7 +172,7 @@ def test_a_checkpoint_continues_identically() -> None:
         ({"auxiliary_probability": 1.5}, "invalid-value"),
         ({"decorrelation": -1.0}, "invalid-value"),
         ({"adversary_lr": -1.0}, "invalid-value"),
-        ({"auxiliary_loss": "proxy-nca", "miner": "semihard"}, "conflicting-settings"),
+        ({"auxiliary_loss": "proxynca", "miner": "semihard"}, "conflicting-settings"),
     ],
 )
 def test_impossible_values_are_rejected(args: dict[str, Any], code: str) -> None:

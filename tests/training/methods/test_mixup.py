@@ -13,10 +13,10 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.raising import raises
 from tests.training.methods.batches import method, minibatch, trunk
-from training.losses.triplet import Triplet
+from training.losses.triplet import TripletMarginLoss
 from training.methods.base import Minibatch
 from training.methods.mixup import MixedTrunk, find_stages, mix_activations
-from training.miners.hard import Hard
+from training.miners.hard import HardMiner
 from training.recipe import Objective
 from zoo.errors import RecipeError
 from zoo.models.network import create_trunk
@@ -47,7 +47,7 @@ def test_equals_the_trunk_by_hand_with_two_sets_of_tuples() -> None:
     torch.manual_seed(4)
     terms = mixup.loss(batch)
     rows = normalize(mixup.heads["embedding"](by_hand(net, batch.images, order, share)), dim=1)
-    loss, miner, partners = Triplet(3), Hard(), batch.labels[order]
+    loss, miner, partners = TripletMarginLoss(3), HardMiner(), batch.labels[order]
     own = share * loss(rows, batch.labels, miner(rows.detach(), batch.labels))
     partner = (1 - share) * loss(rows, partners, miner(rows.detach(), partners))
     assert terms["own"].item() == pytest.approx(own.item(), rel=1e-5)
@@ -60,7 +60,7 @@ def test_equals_the_trunk_by_hand_with_two_sets_of_tuples() -> None:
 
 def test_a_softmax_loss_equals_the_cross_entropy_with_mixed_labels() -> None:
     net = trunk()
-    mixup = method(mixed_objective("norm-softmax", alpha=0.5), LABELS, {"embedding": 5}, net)
+    mixup = method(mixed_objective("softmax", alpha=0.5), LABELS, {"embedding": 5}, net)
     batch = minibatch(net, LABELS)
     share, order = drawn(7, 0.5, 6)
     torch.manual_seed(7)
@@ -75,7 +75,7 @@ def test_a_softmax_loss_equals_the_cross_entropy_with_mixed_labels() -> None:
 def test_two_processes_permute_their_images_in_the_same_way() -> None:
     # This process holds the first three of six images; the other's features come from the same permutation.
     net = trunk()
-    mixup = method(mixed_objective("norm-softmax"), LABELS, {}, net)
+    mixup = method(mixed_objective("softmax"), LABELS, {}, net)
     parts = torch.randn(6, 3, 4, 4).split(3)
     labels = torch.tensor([0, 1, 2, 2, 0, 1])
 
@@ -97,7 +97,7 @@ def test_stages_are_those_that_timm_names_and_drawn_at_random() -> None:
     conv4 = create_trunk("conv4", 1, {"widths": [2, 2, 2, 2]})
     assert find_stages(conv4) == [conv4.blocks[i] for i in range(4)]  # type: ignore[index, union-attr]
     torch.manual_seed(0)
-    objective = Objective("norm-softmax", method="mixup", method_args={"layers": ["0", "1", "2", "3"]})
+    objective = Objective("softmax", method="mixup", method_args={"layers": ["0", "1", "2", "3"]})
     net = trunk()
     mixup = method(objective, LABELS, {}, net)
     ran: list[nn.Module] = []

@@ -13,11 +13,11 @@ from torch.nn.functional import normalize
 from tests.raising import raises
 from tests.training.methods.batches import method, minibatch, trunk
 from training.functional import Triplets
-from training.losses.margin import Margin
-from training.losses.triplet import Triplet
+from training.losses.margin import MarginLoss
+from training.losses.triplet import TripletMarginLoss
 from training.methods.sharing import ARMS, Sharing
-from training.miners.inter_class import InterClass
-from training.miners.semihard import Semihard
+from training.miners.inter_class import InterClassMiner
+from training.miners.semihard import SemihardMiner
 from training.recipe import Objective
 from zoo.errors import RecipeError
 
@@ -54,7 +54,7 @@ def test_the_task_learns_from_its_triplets(task: str) -> None:
     net = trunk()
     trained, batch = sharing(net=net), minibatch(net, LABELS, SAMPLES, task)
     unit = normalize(trained.heads[task](batch.features), dim=1)
-    miner = Semihard() if task == "discriminative" else InterClass()
+    miner = SemihardMiner() if task == "discriminative" else InterClassMiner()
     torch.manual_seed(5)
     expected = naive_margin(unit, miner(unit, batch.labels))
     torch.manual_seed(5)
@@ -162,7 +162,7 @@ def test_grouped_triplets_have_batches_by_group_and_boundaries_by_class() -> Non
     groups = trained.targets("shared", labels)
     assert (groups == groups[0]).tolist() == [i // 2 % 2 == 0 for i in range(20)]
     margin = trained.losses["shared"]
-    assert isinstance(margin, Margin)
+    assert isinstance(margin, MarginLoss)
     assert len(margin.beta) == 5
     net = trunk()
     batch = minibatch(net, [0] * 4, [0, 1, 2, 3], "shared")
@@ -172,27 +172,27 @@ def test_grouped_triplets_have_batches_by_group_and_boundaries_by_class() -> Non
 
 
 def test_proxy_losses_leave_the_shared_task_to_triplets_with_semihard_negatives() -> None:
-    trained = sharing(loss="proxy-nca", miner=None)
+    trained = sharing(loss="proxynca", miner=None)
     loss = trained.losses["shared"]
-    assert isinstance(loss, Triplet)
+    assert isinstance(loss, TripletMarginLoss)
     assert (loss.margin, loss.squared) == (0.2, True)
-    assert cast(InterClass, trained.triplets.base_miner).negative == "semihard"
-    miner = cast(InterClass, sharing().triplets.base_miner)
+    assert cast(InterClassMiner, trained.triplets.base_miner).negative == "semihard"
+    miner = cast(InterClassMiner, sharing().triplets.base_miner)
     assert (miner.positive, miner.negative) == ("distance-weighted", "distance-weighted")
 
 
 def test_unconstrained_triplets_are_random() -> None:
-    miner = cast(InterClass, sharing(triplets="unconstrained").triplets.base_miner)
+    miner = cast(InterClassMiner, sharing(triplets="unconstrained").triplets.base_miner)
     assert (miner.positive, miner.negative) == ("random", "random")
 
 
 def test_n_pair_trains_the_shared_task_by_n_pair_with_several_negatives() -> None:
     """Section 4: the loss of phi* is that of phi, with positives of another class and negatives of third classes."""
     net = trunk()
-    trained, batch = sharing(net=net, loss="n-pair", miner=None), minibatch(net, LABELS, SAMPLES, "shared")
+    trained, batch = sharing(net=net, loss="npair", miner=None), minibatch(net, LABELS, SAMPLES, "shared")
     raw = trained.heads["shared"](batch.features)
     torch.manual_seed(5)
-    drawn = InterClass(negative="random")(normalize(raw, dim=1), batch.labels)
+    drawn = InterClassMiner(negative="random")(normalize(raw, dim=1), batch.labels)
     e, terms = raw.detach().double().numpy(), []
     for a, p in zip(drawn.anchors.tolist(), drawn.positives.tolist(), strict=True):
         third = [n for n, label in enumerate(LABELS) if label not in (LABELS[a], LABELS[p])]
@@ -205,9 +205,9 @@ def test_n_pair_trains_the_shared_task_by_n_pair_with_several_negatives() -> Non
 
 def test_the_shared_task_may_have_a_loss_and_negatives_of_its_own() -> None:
     args = {"shared_loss": "margin", "shared_loss_args": {"beta": 0.6}, "negatives": "random"}
-    trained = sharing(loss="proxy-nca", miner=None, triplets="nearest", **args)
-    loss, miner = trained.losses["shared"], cast(InterClass, trained.triplets.base_miner)
-    assert isinstance(loss, Margin)
+    trained = sharing(loss="proxynca", miner=None, triplets="nearest", **args)
+    loss, miner = trained.losses["shared"], cast(InterClassMiner, trained.triplets.base_miner)
+    assert isinstance(loss, MarginLoss)
     assert loss.beta.tolist() == pytest.approx([0.6] * 5)
     assert (miner.positive, miner.negative) == ("nearest", "random")
 
@@ -245,7 +245,7 @@ def test_a_checkpoint_continues_identically() -> None:
         ({"gamma": -1.0}, "invalid-value"),
         ({"triplets": "intra-class"}, "unknown-name"),
         ({"negatives": "hard"}, "unknown-name"),
-        ({"shared_loss": "proxy-nca"}, "conflicting-settings"),
+        ({"shared_loss": "proxynca"}, "conflicting-settings"),
         ({"shared_loss_args": {"beta": 1}}, "option-without-effect"),
         ({"triplets": "grouped", "groups": 21}, "invalid-value"),
     ],

@@ -19,8 +19,8 @@ PAIRS = [(0, 2), (0, 3), (1, 4), (2, 3)]
 """All positive pairs of these labels."""
 
 
-def simix(loss: str = "smooth-ap", **heads: int) -> Objective:
-    return Objective(loss, loss_args={"temperature": 0.2} if loss == "smooth-ap" else {}, method="simix")
+def simix(loss: str = "smoothap", **heads: int) -> Objective:
+    return Objective(loss, loss_args={"temperature": 0.2} if loss == "smoothap" else {}, method="simix")
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -54,12 +54,12 @@ def test_every_positive_pair_counts_once() -> None:
 def test_a_batch_without_pairs_is_that_of_the_plain_method() -> None:
     net, labels = trunk(), [0, 1, 2, 3]
     batch = minibatch(net, labels)
-    plain = method(Objective("recall-at-k"), labels, {"embedding": 5}, net)
-    assert method(simix("recall-at-k"), labels, {"embedding": 5}, net).loss(batch) == plain.loss(batch)
+    plain = method(Objective("recall"), labels, {"embedding": 5}, net)
+    assert method(simix("recall"), labels, {"embedding": 5}, net).loss(batch) == plain.loss(batch)
 
 
 def test_losses_of_raw_embeddings_and_several_heads_are_refused() -> None:
     with raises(RecipeError, "conflicting-settings"):
-        method(simix("n-pair"), LABELS, {"embedding": 5})
+        method(simix("npair"), LABELS, {"embedding": 5})
     with raises(RecipeError, "conflicting-settings"):
         method(simix(), LABELS, {"a": 5, "b": 5})

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from training.functional import negative_mask
-from training.miners.distance_weighted import DistanceWeighted
+from training.miners.distance_weighted import DistanceWeightedMiner
 
 
 def rows(n: int, dim: int, seed: int = 0) -> Tensor:
@@ -49,7 +49,7 @@ def test_weights_follow_the_density(dim: int, cut: float | None) -> None:
     embeddings = rows(8, dim)
     embeddings[1] = normalize(embeddings[2] + 0.2 * embeddings[1], dim=0)  # a near negative pair: the clamp at 0.5
     negatives = negative_mask(torch.tensor(labels))
-    weights = DistanceWeighted(farthest=cut).weights(embeddings, negatives).double().numpy()
+    weights = DistanceWeightedMiner(farthest=cut).weights(embeddings, negatives).double().numpy()
     for i in range(8):
         expected = naive_probabilities(embeddings.double().numpy(), labels, i, cut)
         if expected.any():
@@ -68,7 +68,7 @@ def test_weights_are_those_of_pytorch_metric_learning(dim: int, monkeypatch: pyt
     result: list[Tensor] = []
     monkeypatch.setattr(loss_and_miner_utils, "get_random_triplet_indices", weights_alone)
     pml_miners.DistanceWeightedMiner()(embeddings, labels)
-    actual = DistanceWeighted().weights(embeddings, negative_mask(labels)).double()
+    actual = DistanceWeightedMiner().weights(embeddings, negative_mask(labels)).double()
     drawn = result[0].isfinite().all(1)  # without a negative before the cut, theirs is 0 / 0
     assert drawn.sum() > 3
     torch.testing.assert_close((actual / actual.sum(1, keepdim=True))[drawn], result[0][drawn], atol=1e-3, rtol=1e-3)
@@ -77,7 +77,7 @@ def test_weights_are_those_of_pytorch_metric_learning(dim: int, monkeypatch: pyt
 def test_negatives_are_drawn_as_often_as_their_weights_say() -> None:
     torch.manual_seed(0)
     labels = torch.tensor([0, 0, 1, 1, 2, 2])
-    embeddings, miner = rows(6, 4, seed=3), DistanceWeighted()
+    embeddings, miner = rows(6, 4, seed=3), DistanceWeightedMiner()
     drawn = torch.zeros(6)
     for _ in range(25):  # times ten copies of the batch, mined together: each negative has as many
         anchors, _, negatives = miner(embeddings.repeat(10, 1), labels.repeat(10))
@@ -89,7 +89,7 @@ def test_negatives_are_drawn_as_often_as_their_weights_say() -> None:
 
 def test_every_positive_pair_is_mined_once() -> None:
     labels = torch.tensor([0, 0, 0, 1, 1, 2])
-    anchors, positives, negatives = DistanceWeighted()(rows(6, 8), labels)
+    anchors, positives, negatives = DistanceWeightedMiner()(rows(6, 8), labels)
     pairs = sorted(zip(anchors.tolist(), positives.tolist(), strict=True))
     assert pairs == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1), (3, 4), (4, 3)]
     assert (labels[anchors] != labels[negatives]).all()
@@ -97,12 +97,12 @@ def test_every_positive_pair_is_mined_once() -> None:
 
 def test_beyond_the_cut_negatives_are_drawn_evenly() -> None:
     embeddings = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [-1.0, 0.0, 0.0], [-0.9, 0.435, 0.0]])
-    weights = DistanceWeighted().weights(normalize(embeddings, dim=1), negative_mask(torch.tensor([0, 0, 1, 2])))
+    weights = DistanceWeightedMiner().weights(normalize(embeddings, dim=1), negative_mask(torch.tensor([0, 0, 1, 2])))
     assert weights[0].tolist() == pytest.approx([0, 0, 1, 1], abs=1e-34)
 
 
 def test_large_dimensions_do_not_overflow() -> None:
-    weights = DistanceWeighted().weights(rows(64, 2048), negative_mask(torch.arange(32).repeat_interleave(2)))
+    weights = DistanceWeightedMiner().weights(rows(64, 2048), negative_mask(torch.arange(32).repeat_interleave(2)))
     assert torch.isfinite(weights).all()
     assert (weights.amax(1) == 1).all()
 
@@ -114,7 +114,7 @@ def test_any_batch_gives_valid_triplets(labels: list[int], kind: str) -> None:
     if kind != "random":
         embeddings = embeddings[:1].repeat(len(labels), 1) * (kind == "equal")
     y = torch.tensor(labels)
-    anchors, positives, negatives = DistanceWeighted()(embeddings, y)
+    anchors, positives, negatives = DistanceWeightedMiner()(embeddings, y)
     assert (y[anchors] == y[positives]).all()
     assert (anchors != positives).all()
     assert (y[anchors] != y[negatives]).all()

@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from tests.training.miners.batches import LABELS, distance, negatives_of, rows, shares
-from training.miners.distance_weighted import DistanceWeighted
-from training.miners.inter_class import InterClass
+from training.miners.distance_weighted import DistanceWeightedMiner
+from training.miners.inter_class import InterClassMiner
 
 EMBEDDINGS, Y = rows(len(LABELS), seed=4), torch.tensor(LABELS)
 
 
-def actual(miner: InterClass, times: int = 125, labels: torch.Tensor = Y, copies: int = 20) -> torch.Tensor:
+def actual(miner: InterClassMiner, times: int = 125, labels: torch.Tensor = Y, copies: int = 20) -> torch.Tensor:
     """Triplets of the ten samples, int64 [3, 10 * copies * times].
 
     All are of different classes, so that copies of the batch, mined together, change no share of a sample.
@@ -23,7 +23,7 @@ def actual(miner: InterClass, times: int = 125, labels: torch.Tensor = Y, copies
 
 def test_positive_and_negative_are_drawn_by_distance() -> None:
     # Algorithm 1: x_i, x_j, x_k ~ 1 / q, by a loop over q(d) = d^(D-2) (1 - d^2/4)^((D-3)/2).
-    drawn = actual(InterClass(), 250)
+    drawn = actual(InterClassMiner(), 250)
     dim = EMBEDDINGS.shape[1]
 
     def weight(a: int, i: int) -> float:
@@ -39,14 +39,14 @@ def test_positive_and_negative_are_drawn_by_distance() -> None:
 
 
 def test_a_random_positive_is_any_of_another_class_and_the_negative_is_drawn_by_distance() -> None:
-    drawn = actual(InterClass("random"))
+    drawn = actual(InterClassMiner("random"))
     for a in (0, 9):
         of_anchor = drawn[:, drawn[0] == a]
         shares(of_anchor[1], negatives_of(LABELS, a))
         p = 3 if a == 0 else 6
         negatives = of_anchor[2, of_anchor[1] == p]
         remaining = torch.tensor([label not in (LABELS[a], LABELS[p]) for label in LABELS])
-        weights = DistanceWeighted().weights(EMBEDDINGS, remaining.expand(10, 10))[a].double()
+        weights = DistanceWeightedMiner().weights(EMBEDDINGS, remaining.expand(10, 10))[a].double()
         share = torch.bincount(negatives, minlength=10) / len(negatives)
         np.testing.assert_allclose(share, weights / weights.sum(), atol=0.12)
         assert set(negatives.tolist()) == set((weights > 1e-34).nonzero()[:, 0].tolist())
@@ -54,7 +54,7 @@ def test_a_random_positive_is_any_of_another_class_and_the_negative_is_drawn_by_
 
 @pytest.mark.parametrize("negative", ["semihard", "random"])
 def test_the_other_set_ups(negative: str) -> None:
-    drawn = actual(InterClass("nearest", negative, margin=0.3), 40)
+    drawn = actual(InterClassMiner("nearest", negative, margin=0.3), 40)
     for a in range(len(LABELS)):
         p = min(negatives_of(LABELS, a), key=lambda j: distance(EMBEDDINGS, a, j))
         assert (drawn[1, drawn[0] == a] == p).all()
@@ -65,7 +65,7 @@ def test_the_other_set_ups(negative: str) -> None:
 
 
 def test_without_constraints_any_three_samples_form_a_triplet() -> None:
-    drawn = actual(InterClass("random", "random"), 40, labels=torch.arange(10))
+    drawn = actual(InterClassMiner("random", "random"), 40, labels=torch.arange(10))
     of_anchor = drawn[:, drawn[0] == 0]
     shares(of_anchor[1], list(range(1, 10)))
     shares(of_anchor[2, of_anchor[1] == 5], [1, 2, 3, 4, 6, 7, 8, 9])

@@ -14,22 +14,24 @@ from tests.raising import raises
 from tests.training.miners.batches import complete, rows
 from training.functional import draw_columns
 from training.miners import MINERS, create_miner
-from training.miners.distance_weighted import DistanceWeighted
-from training.miners.hard import Hard
-from training.miners.inter_class import InterClass
-from training.miners.intra_class import IntraClass
+from training.miners.distance_weighted import DistanceWeightedMiner
+from training.miners.hard import HardMiner
+from training.miners.inter_class import InterClassMiner
+from training.miners.intra_class import IntraClassMiner
 from training.miners.multi_similarity import MultiSimilarityMiner
-from training.miners.random import Random
-from training.miners.rho import Rho
-from training.miners.semihard import Semihard
-from training.miners.softhard import Softhard
+from training.miners.random import RandomMiner
+from training.miners.rho import RhoMiner
+from training.miners.semihard import SemihardMiner
+from training.miners.softhard import SofthardMiner
 from zoo.errors import RecipeError, UsageError
 
 ANY_LABELS = st.lists(st.integers(-1, 3), min_size=1, max_size=12)
 KINDS = st.sampled_from(["random", "equal", "zero", "nan"])
 
 
-@pytest.mark.parametrize("miner", [Random(), Semihard(), Softhard(), Hard(), DistanceWeighted()])
+@pytest.mark.parametrize(
+    "miner", [RandomMiner(), SemihardMiner(), SofthardMiner(), HardMiner(), DistanceWeightedMiner()]
+)
 @settings(max_examples=40)
 @given(labels=ANY_LABELS, kind=KINDS)
 def test_triplets_are_valid_and_every_anchor_that_can_has_one(miner: Any, labels: list[int], kind: str) -> None:
@@ -40,7 +42,7 @@ def test_triplets_are_valid_and_every_anchor_that_can_has_one(miner: Any, labels
     assert (anchors != positives).all()
     assert (y[anchors] != y[negatives]).all()
     assert set(anchors.tolist()) == set(complete(labels))
-    assert isinstance(miner, DistanceWeighted) or len(anchors) == len(complete(labels))
+    assert isinstance(miner, DistanceWeightedMiner) or len(anchors) == len(complete(labels))
 
 
 @settings(max_examples=40)
@@ -66,7 +68,7 @@ def test_pairs_are_valid(labels: list[int], kind: str) -> None:
 @given(labels=ANY_LABELS, kind=KINDS)
 def test_inter_class_triplets_have_three_classes(positive: str, negative: str, labels: list[int], kind: str) -> None:
     y = torch.tensor(labels)
-    triplets = InterClass(positive, negative)(rows(len(labels), kind=kind), y)
+    triplets = InterClassMiner(positive, negative)(rows(len(labels), kind=kind), y)
     assert len(triplets.anchors) == (len(labels) if len(set(labels)) > 2 else 0)
     assert all(len({labels[i] for i in triplet}) == 3 for triplet in zip(*(f.tolist() for f in triplets), strict=True))
 
@@ -76,7 +78,7 @@ def test_inter_class_triplets_have_three_classes(positive: str, negative: str, l
 @given(labels=ANY_LABELS, kind=KINDS)
 def test_intra_class_triplets_are_three_of_one_class(by_distance: bool, labels: list[int], kind: str) -> None:
     able = [i for i, label in enumerate(labels) if labels.count(label) >= 3]
-    miner = IntraClass(by_distance)
+    miner = IntraClassMiner(by_distance)
     if not able:
         most = max(labels.count(label) for label in labels)
         with raises(RecipeError, "too-few-samples") as caught:
@@ -109,9 +111,9 @@ def test_draws_follow_the_weights() -> None:
 
 def test_wrappers_are_created_from_names() -> None:
     rho = create_miner("rho", {"probability": 0.4, "miner": "semihard", "miner_args": {"margin": 0.3}})
-    assert isinstance(rho.miner, Semihard)
+    assert isinstance(rho.miner, SemihardMiner)
     assert rho.miner.margin == 0.3
-    assert isinstance(create_miner("rho", {"probability": 0.4}).miner, DistanceWeighted)
+    assert isinstance(create_miner("rho", {"probability": 0.4}).miner, DistanceWeightedMiner)
 
 
 @pytest.mark.parametrize(
@@ -132,9 +134,9 @@ def test_unknown_miners_and_arguments_are_rejected(name: str, args: dict[str, An
 @pytest.mark.parametrize(
     ("make", "code"),
     [
-        (lambda: Rho(1.5), "invalid-value"),
-        (lambda: InterClass(positive="hard"), "unknown-name"),
-        (lambda: InterClass(negative="nearest"), "unknown-name"),
+        (lambda: RhoMiner(1.5), "invalid-value"),
+        (lambda: InterClassMiner(positive="hard"), "unknown-name"),
+        (lambda: InterClassMiner(negative="nearest"), "unknown-name"),
     ],
 )
 def test_impossible_arguments_are_rejected(make: Callable[[], Any], code: str) -> None:
@@ -144,7 +146,7 @@ def test_impossible_arguments_are_rejected(make: Callable[[], Any], code: str) -
 
 def test_every_miner_of_the_table_is_tested_here() -> None:
     assert set(MINERS) == {
-        *("random", "semihard", "softhard", "hard", "distance-weighted", "multi-similarity"),
+        *("random", "semihard", "softhard", "hard", "distance-weighted", "ms"),
         *("inter-class", "intra-class", "rho"),
     }
 

@@ -6,13 +6,13 @@ from torch import nn
 
 from tests.training.miners.batches import LABELS, rows
 from training.functional import Pairs, Triplets
-from training.losses.contrastive import Contrastive
-from training.losses.margin import Margin
-from training.losses.triplet import Triplet
+from training.losses.contrastive import ContrastiveLoss
+from training.losses.margin import MarginLoss
+from training.losses.triplet import TripletMarginLoss
 from training.miners import MINERS, create_miner
-from training.miners.hard import Hard
+from training.miners.hard import HardMiner
 from training.miners.multi_similarity import MultiSimilarityMiner
-from training.miners.rho import Rho
+from training.miners.rho import RhoMiner
 
 EMBEDDINGS, Y = rows(len(LABELS)), torch.tensor(LABELS)
 
@@ -22,8 +22,8 @@ EMBEDDINGS, Y = rows(len(LABELS)), torch.tensor(LABELS)
 def test_the_rate_of_exchange_and_its_form(probability: float, published: bool) -> None:
     torch.manual_seed(0)
     embeddings, y = rows(400), torch.arange(400) % 80
-    a, p, n = Hard()(embeddings, y)
-    miner, exchanged, times = Rho(probability, Hard(), published), 0, 20
+    a, p, n = HardMiner()(embeddings, y)
+    miner, exchanged, times = RhoMiner(probability, HardMiner(), published), 0, 20
     for _ in range(times):
         anchors, positives, negatives = miner(embeddings, y)
         swapped = y[anchors] == y[negatives]
@@ -44,22 +44,22 @@ LINE = torch.tensor([[1.0, 0.0], [0.8, 0.6], [-1.0, 0.0]])
     ("loss", "published", "moves"),
     [
         # (a, p, p) is [d - d + .2] = .2, a constant; (a, a, p) is [0 - d^2 + .2], which needs d < .447.
-        (Triplet(2, squared=True), False, False),
-        (Triplet(2, squared=True), True, False),
-        (Triplet(2, margin=0.5, squared=True), True, True),
-        (Triplet(2, margin=0.5), True, False),
+        (TripletMarginLoss(2, squared=True), False, False),
+        (TripletMarginLoss(2, squared=True), True, False),
+        (TripletMarginLoss(2, margin=0.5, squared=True), True, True),
+        (TripletMarginLoss(2, margin=0.5), True, False),
         # (a, p, p) is [d - 1.2 + .2] + [1.2 - d + .2], of which the second pushes; (a, a, p) has the same push alone.
-        (Margin(2), False, True),
-        (Margin(2), True, True),
+        (MarginLoss(2), False, True),
+        (MarginLoss(2), True, True),
         # (a, p, p) is d + [1 - d], a constant below 1.
-        (Contrastive(2), False, False),
-        (Contrastive(2), True, True),
+        (ContrastiveLoss(2), False, False),
+        (ContrastiveLoss(2), True, True),
     ],
 )
 def test_which_form_pushes_the_positive_away(loss: nn.Module, published: bool, moves: bool) -> None:
     one = Triplets(*(torch.tensor([i]) for i in range(3)))
     rows, y = LINE.clone().requires_grad_(), torch.tensor([0, 0, 1])
-    tuples = Rho(1, lambda embeddings, labels: one, published)(LINE, y)
+    tuples = RhoMiner(1, lambda embeddings, labels: one, published)(LINE, y)
     value = loss(rows, y, tuples)
     (gradient,) = torch.autograd.grad(value, rows, allow_unused=True) if value.requires_grad else (None,)
     # Positive where a step downhill moves the positive away from the anchor.
@@ -69,7 +69,7 @@ def test_which_form_pushes_the_positive_away(loss: nn.Module, published: bool, m
 
 @pytest.mark.parametrize(("probability", "rate"), [(0, 0.0), (1, 1.0)])
 def test_probabilities_zero_and_one(probability: float, rate: float) -> None:
-    anchors, _, negatives = Rho(probability)(EMBEDDINGS, Y)
+    anchors, _, negatives = RhoMiner(probability)(EMBEDDINGS, Y)
     assert (Y[anchors] == Y[negatives]).double().mean() == rate
 
 
@@ -77,7 +77,7 @@ def test_probabilities_zero_and_one(probability: float, rate: float) -> None:
 def test_pairs_are_exchanged_independently(published: bool) -> None:
     torch.manual_seed(0)
     pairs = MultiSimilarityMiner(2.0)(EMBEDDINGS, Y)  # so wide that every pair is kept
-    miner, exchanged, kept, times = Rho(0.35, MultiSimilarityMiner(2.0), published), 0, 0, 400
+    miner, exchanged, kept, times = RhoMiner(0.35, MultiSimilarityMiner(2.0), published), 0, 0, 400
     drawn: set[tuple[int, int]] = set()
     for _ in range(times):
         result = miner(EMBEDDINGS, Y)
@@ -97,7 +97,7 @@ def test_pairs_are_exchanged_independently(published: bool) -> None:
 
 def test_an_anchor_without_another_of_its_class_keeps_its_negative() -> None:
     alone = Pairs(*(torch.tensor(i) for i in ([0], [1], [2, 0], [0, 2])))
-    result = Rho(1, lambda embeddings, labels: alone)(EMBEDDINGS[:3], torch.tensor([0, 0, 1]))
+    result = RhoMiner(1, lambda embeddings, labels: alone)(EMBEDDINGS[:3], torch.tensor([0, 0, 1]))
     assert isinstance(result, Pairs)
     assert result.negatives.tolist() == [0, 1]
 

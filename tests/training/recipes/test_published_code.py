@@ -21,7 +21,7 @@ from training.build import MethodContext, create_method
 from training.construction import construct
 from training.functional import Triplets
 from training.losses import LOSSES
-from training.losses.dance import DaNCE
+from training.losses.dance import DaNCELoss
 from training.losses.group import choose_anchors
 from training.miners import create_miner
 from training.optim import create_optimizer
@@ -315,7 +315,7 @@ def test_both_forms_of_dance() -> None:
     keys[:, 0] += 3
     e, keys, queue = unit(e), unit(keys), unit(queue)
     for code in (False, True):
-        loss = DaNCE(1, 0.1, published=code).double()
+        loss = DaNCELoss(1, 0.1, published=code).double()
         value = loss.contrast_keys(*(torch.tensor(part) for part in (e, keys, queue))).item()
         assert value == pytest.approx(naive_dance(e, keys, queue, code), abs=1e-9)
     _, recipe = pair("diva-ibn-sop")
@@ -428,7 +428,7 @@ def test_group_has_the_values_of_its_published_code(dataset: str, lr: float, dec
     assert (paper.preprocessing.squeeze, code.preprocessing.squeeze) == (True, False)
 
 
-@pytest.mark.parametrize("loss", ["proxy-nca", "softtriple"])
+@pytest.mark.parametrize("loss", ["proxynca", "softtriple"])
 def test_other_losses_in_the_protocol_of_group_have_that_of_its_code(loss: str) -> None:
     _, group = pair("group-ibn-cub")
     paper, code = pair("group-ibn-cub", "objective.method=plain", f"objective.loss={loss}")

@@ -73,7 +73,7 @@ CURVES = (
 )
 
 
-PROXYNCA = arm("group", "objective.method=plain", "objective.loss=proxy-nca", label="proxynca")
+PROXYNCA = arm("group", "objective.method=plain", "objective.loss=proxynca", label="proxynca")
 """Proxy-NCA under the protocol of the group loss."""
 
 

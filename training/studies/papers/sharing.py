@@ -22,8 +22,8 @@ from training.studies.study import (
 LOSSES = {
     "margin": (),
     "triplet-s": ("objective.loss=triplet", "objective.miner=semihard", "objective.loss_args.squared=true"),
-    "npair": ("objective.loss=n-pair", "objective.miner=none"),
-    "proxynca": ("objective.loss=proxy-nca", "objective.miner=none", "optimizer.loss_lr=0.003"),
+    "npair": ("objective.loss=npair", "objective.miner=none"),
+    "proxynca": ("objective.loss=proxynca", "objective.miner=none", "optimizer.loss_lr=0.003"),
 }
 """Settings by short name that replace margin by another loss."""
 
