@@ -48,6 +48,8 @@ FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "PPM")
 
 CPU_SECONDS, CPU_SECONDS_PER_MEGAPIXEL = 2.0, 0.1
 MEMORY_BYTES, MEMORY_BYTES_PER_PIXEL = 512 * 2**20, 16
+MAX_SIDE = 10**6
+"""The most pixels of a side: Pillow keeps an address for each row, so that one column would take hundreds of MB."""
 TOO_LARGE = "image-too-large"
 LENGTH = struct.Struct("<I")
 """The length of a message of JSON, before it."""
@@ -111,6 +113,9 @@ def check_size(image: Image.Image, name: str, max_pixels: int) -> None:
     """Refuse an opened image of too many pixels, in the picture or in the tiles of its file."""
     if image.width * image.height > max_pixels:
         message = f"{name} has {image.width} x {image.height} pixels; at most {max_pixels:,} are accepted."
+        raise Refusal(message, TOO_LARGE)
+    if max(image.size) > MAX_SIDE:
+        message = f"{name} has {image.width} x {image.height} pixels; a side may have at most {MAX_SIDE:,}."
         raise Refusal(message, TOO_LARGE)
     if image.format != "TIFF":
         return

@@ -256,6 +256,14 @@ def test_too_many_parts_are_refused(name: str) -> None:
         open_image(BOMBS[name], Limits(max_pixels=24_000_000))
 
 
+@pytest.mark.parametrize("size", [(1, 10**6 + 1), (10**6 + 1, 1)])
+def test_a_side_of_more_than_a_million_pixels_is_refused(size: tuple[int, int]) -> None:
+    file = BytesIO()
+    Image.new("L", size).save(file, "PNG")
+    with raises(ImageTooLargeError, "image-too-large"):
+        open_image(file.getvalue())
+
+
 def test_tags_that_share_their_bytes_are_refused() -> None:
     """Pillow keeps the bytes once for each tag."""
     with raises(ImageError, "unreadable-image"):
