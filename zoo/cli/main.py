@@ -126,7 +126,9 @@ COMMANDS = (
     Entry("gallery restore", GALLERY_UPKEEP, COPIES, "make a gallery from a backup, and verify it"),
     Entry("gallery export", GALLERY_ITEMS, COPIES, "write a gallery as Parquet and a plain FAISS index"),
     Entry("gallery import", GALLERY_ITEMS, COPIES, "read an exported gallery"),
-    Entry("benchmark list", "zoo.cli.benchmark", PUBLISHED, "list the published tables, and the studies that can be run"),
+    Entry(
+        "benchmark list", "zoo.cli.benchmark", PUBLISHED, "list the published tables, and the studies that can be run"
+    ),
     Entry("benchmark compare", "zoo.cli.benchmark", PUBLISHED, "compare published numbers with the models here"),
     Entry("benchmark models", "zoo.cli.benchmark", MEASURED, "compare the models measured here, seeds as one row"),
     Entry("benchmark report", "zoo.cli.benchmark", MEASURED, "write a model's report as one HTML page"),
