@@ -28,10 +28,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from training.overrides import check_names, override, resolve, with_explicit_defaults
+from training.construction import with_defaults
+from training.losses import LOSSES
+from training.methods import METHODS
+from training.miners import MINERS
+from training.overrides import check_names, override, resolve
 from training.recipe import EnsembleRecipe, Recipe
 from training.recipes import standard_recipe
 from training.recipes.common import DIVA, GROUP, MIC, PAPER_DATASETS, REALITY, REVISITING, SHARING, TABLE_2
+from training.samplers import SAMPLERS
 
 SUFFIX = "-as-published"
 """End of the names of models and studies that are trained as published."""
@@ -236,7 +241,7 @@ def _differences(
         given.add("objective.loss_args.squared")
     if "schedule.name" in given:  # the code's values belong to its schedule
         given |= {"schedule.milestones", "schedule.gamma"}
-    own, explicit = recipe.to_json(), with_explicit_defaults(recipe).to_json()
+    own, explicit = recipe.to_json(), _with_defaults(recipe).to_json()
     changes: dict[str, Difference] = {}
     for entry in entries:
         for key, value in entry["set"].items():
@@ -254,6 +259,19 @@ def _differences(
         )
         if change.paper != change.code and not overlaps:
             yield change
+
+
+def _with_defaults(recipe: Recipe) -> Recipe:
+    """Return the recipe with the defaults of its method, loss, miner and sampler."""
+    objective, batch = recipe.objective, recipe.batch
+    explicit = dataclasses.replace(
+        objective,
+        method_args=with_defaults(METHODS, objective.method, objective.method_args),
+        loss_args=with_defaults(LOSSES, objective.loss, objective.loss_args),
+        miner_args=with_defaults(MINERS, objective.miner, objective.miner_args),
+    )
+    explicit_batch = dataclasses.replace(batch, args=with_defaults(SAMPLERS, batch.sampler, batch.args))
+    return dataclasses.replace(recipe, objective=explicit, batch=explicit_batch)
 
 
 def _merged(old: Any, new: Any) -> Any:

@@ -503,7 +503,7 @@ def _train_and_measure(run: Run, schedule: RunSchedule, context: StudyContext) -
         "recipe": recipe_name(run.arm.recipe, plan.dataset, run.arm.backbone),
         "changed": changed_settings(run.arm, plan.dataset),
         "settings": plan.changes(run.recipes),
-        "resolved": [recipe.to_json() for recipe in run.recipes],
+        "resolved": [recipe.record for recipe in run.recipes],
         "recipes": run.digests,
         "data": digests,
         "measured": {split: splits.digest(dataset, split, preprocessing) for split, _ in embeddings},
